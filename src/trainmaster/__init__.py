@@ -1,0 +1,74 @@
+"""trainmaster: train PyTorch models with routines cut into stages that anyone can extend.
+
+Names load when they are first used, so importing trainmaster imports no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from trainmaster.errors import TrainmasterError as TrainmasterError
+    from trainmaster.extensions.avg import Avg as Avg
+    from trainmaster.extensions.progress import Progress as Progress
+    from trainmaster.loop.initialization import xavier_uniform as xavier_uniform
+    from trainmaster.loop.state import TrainingState as TrainingState
+    from trainmaster.loop.train_manager import TrainManager as TrainManager
+    from trainmaster.loop.train_test_loop import LoopComponent as LoopComponent
+    from trainmaster.loop.train_test_loop import TrainTestLoop as TrainTestLoop
+    from trainmaster.loop.writer import MemoryWriter as MemoryWriter
+    from trainmaster.loop.writer import Writer as Writer
+    from trainmaster.stages import Extensible as Extensible
+    from trainmaster.stages import Extension as Extension
+    from trainmaster.stages import Fixtures as Fixtures
+    from trainmaster.stages import Observer as Observer
+    from trainmaster.stages import Stage as Stage
+    from trainmaster.stages import StageTree as StageTree
+    from trainmaster.stages import always as always
+    from trainmaster.stages import fixture as fixture
+    from trainmaster.stages import not_a_hook as not_a_hook
+    from trainmaster.stages import staged as staged
+
+_HOMES = {
+    "trainmaster.errors": ("TrainmasterError",),
+    "trainmaster.extensions.avg": ("Avg",),
+    "trainmaster.extensions.progress": ("Progress",),
+    "trainmaster.loop.initialization": ("xavier_uniform",),
+    "trainmaster.loop.state": ("TrainingState",),
+    "trainmaster.loop.train_manager": ("TrainManager",),
+    "trainmaster.loop.train_test_loop": ("LoopComponent", "TrainTestLoop"),
+    "trainmaster.loop.writer": ("MemoryWriter", "Writer"),
+    "trainmaster.stages": (
+        "Extensible",
+        "Extension",
+        "Fixtures",
+        "Observer",
+        "Stage",
+        "StageTree",
+        "always",
+        "fixture",
+        "not_a_hook",
+        "staged",
+    ),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [*sorted(_HOME_OF)]  # noqa: PLE0604 - strings all
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        from trainmaster.errors import did_you_mean
+
+        raise AttributeError(f"module 'trainmaster' has no attribute {name!r}; {did_you_mean(name, _HOME_OF)}".rstrip("; "))
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME_OF})

@@ -1,0 +1,1 @@
+"""The batteries: one extension, or one family of them, in each file."""

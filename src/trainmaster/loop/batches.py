@@ -1,0 +1,65 @@
+"""Nested batches: moving them to a device, and counting the samples in them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """The batch with every tensor in it on `device`: through tuples, named tuples, lists, mappings and dataclasses.
+
+    What is on the device already is returned as it is, containers included. Objects with a `to` of their own are asked to move
+    themselves; anything else is left alone.
+    """
+    if isinstance(batch, torch.Tensor):
+        return batch if batch.device == device else batch.to(device, non_blocking=True)
+    if isinstance(batch, (tuple, list)):
+        moved = [to_device(item, device) for item in batch]
+        if all(new is old for new, old in zip(moved, batch, strict=True)):
+            return batch
+        return type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)
+    if isinstance(batch, Mapping):
+        pairs = {key: to_device(item, device) for key, item in batch.items()}
+        if all(pairs[key] is item for key, item in batch.items()):
+            return batch
+        return pairs if type(batch) is dict else type(batch)(pairs)  # type: ignore[call-arg]  # a mapping built from a dict
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch) if field.init}
+        new = {name: to_device(item, device) for name, item in fields.items()}
+        return batch if all(new[name] is item for name, item in fields.items()) else dataclasses.replace(batch, **new)
+    if callable(getattr(batch, "to", None)) and not isinstance(batch, type):
+        return batch.to(device)
+    return batch
+
+
+def first_tensor(batch: Any) -> torch.Tensor | None:
+    """The first tensor found in the nesting."""
+    if isinstance(batch, torch.Tensor):
+        return batch
+    items: Any = ()
+    if isinstance(batch, (tuple, list)):
+        items = batch
+    elif isinstance(batch, Mapping):
+        items = batch.values()
+    elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        items = (getattr(batch, field.name) for field in dataclasses.fields(batch))
+    for item in items:
+        found = first_tensor(item)
+        if found is not None:
+            return found
+    return None
+
+
+def true_batch_size(batch: Any) -> int:
+    """The first dimension of the first tensor in the nesting; else the batch's length; else 1."""
+    tensor = first_tensor(batch)
+    if tensor is not None:
+        return tensor.shape[0] if tensor.ndim else 1
+    try:
+        return len(batch)
+    except TypeError:
+        return 1

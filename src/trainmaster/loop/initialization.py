@@ -1,0 +1,12 @@
+"""First weights for those who do not want PyTorch's own."""
+
+from __future__ import annotations
+
+from torch import nn
+
+
+def xavier_uniform(model: nn.Module) -> None:
+    """Xavier-uniform weights for every parameter with more than one dimension; to be given as `initialization`."""
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            nn.init.xavier_uniform_(parameter)

@@ -1,0 +1,180 @@
+"""Where a training is in its data, and how to get back to exactly there.
+
+A loader's iterator cannot be stored. But it is determined by the random numbers at the start of its epoch: so those are kept, and to
+return to batch k the iterator is made again from them, the first k batches are replayed, and the random numbers of now are put back.
+That holds for shuffling, for augmentation, and for loader workers, whose seeds come from the same random numbers.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset, default_collate
+
+from trainmaster.errors import EmptyDataError, StateError
+from trainmaster.loop.rng import RngState, get_rng, set_rng
+
+
+class Position:
+    """The batches of this epoch that are done, and what it takes to find the next one again."""
+
+    __slots__ = ("_epoch_start", "_paused", "are_grads_spent", "num_batches")
+
+    def __init__(self) -> None:
+        self.num_batches = 0
+        """Batches of the current epoch that are done."""
+        self.are_grads_spent = True
+        """The gradients went into an update: the next backward starts from zero."""
+        self._epoch_start: dict[str, Any] | None = None
+        self._paused: RngState | None = None
+        """The random numbers to go on with, where a training stopped or was restored."""
+
+    def batches(self, data: Any, what: str) -> Iterator[Any]:
+        """The batches of this epoch that are left. Whoever takes one says `num_batches += 1` when it is done."""
+        if self.num_batches == 0:
+            self._epoch_start = {"rng": get_rng(), "data": data_state(data)}
+            iterator = fresh_iterator(data)
+        else:
+            iterator = self._replayed(data, what)
+        return iterator
+
+    def finish_epoch(self) -> None:
+        self.num_batches = 0
+        self._epoch_start = None
+
+    def pause(self, rng: RngState) -> None:
+        """Remember the random numbers to go on with."""
+        self._paused = rng
+
+    def wake(self) -> None:
+        """Put back the random numbers of the pause. In the middle of an epoch they are due once more, after the replay."""
+        if self._paused is not None:
+            set_rng(self._paused)
+            if self.num_batches == 0:
+                self._paused = None
+
+    def _replayed(self, data: Any, what: str) -> Iterator[Any]:
+        now = self._paused or get_rng()
+        self._paused = None
+        if self._epoch_start is None:
+            raise StateError(f"the start of this epoch of {what} is not known", hint="restore a state that was captured by trainmaster")
+        started = time.monotonic()
+        set_rng(self._epoch_start["rng"])
+        set_data_state(data, self._epoch_start["data"])
+        iterator = fresh_iterator(data)
+        is_skipped = loading_changes_nothing(data)
+        for done in range(self.num_batches):
+            try:
+                next(iterator._sampler_iter if is_skipped else iterator)  # type: ignore[attr-defined]
+            except StopIteration:
+                raise StateError(
+                    f"{what} ended after {done} batches, but {self.num_batches} of this epoch were done",
+                    why="the data is not the one that the state was captured with",
+                    hint="give the same data, or start a new training",
+                ) from None
+        seconds = time.monotonic() - started
+        print(
+            f"trainmaster: {'skipped' if is_skipped else 'replayed'} the {self.num_batches} batches of {what} "
+            f"that were done in this epoch ({seconds:.1f} s)",
+            file=sys.stderr,
+        )
+        set_rng(now)
+        return iterator
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"num_batches": self.num_batches, "epoch_start": self._epoch_start if self.num_batches else None}
+
+    def load_state_dict(self, state: dict[str, Any], rng: RngState) -> None:
+        self.num_batches = state["num_batches"]
+        self._epoch_start = state["epoch_start"]
+        self.pause(rng)
+
+
+def empty_error(data: Any, what: str) -> EmptyDataError:
+    is_spent = isinstance(data, Iterator)
+    return EmptyDataError(
+        f"{what} gave no batch",
+        where=f"{type(data).__name__}",
+        why="an iterator can be gone through once; it is spent" if is_spent else None,
+        hint="give an iterable that starts anew each epoch: a list, a DataLoader, an object with __iter__"
+        if is_spent
+        else "check its length, its sampler, and batch_size with drop_last",
+    )
+
+
+def fresh_iterator(data: Any) -> Iterator[Any]:
+    """An iterator with nothing left over from the epoch before.
+
+    Persistent workers carry random numbers over that nobody can read, so workers are started anew each epoch.
+    """
+    if isinstance(data, DataLoader) and data.persistent_workers:
+        return data._get_iterator()
+    return iter(data)
+
+
+def length_of(data: Any) -> int | None:
+    """The number of batches, where the data knows it."""
+    try:
+        return len(data)
+    except TypeError:
+        return None
+
+
+def start_epoch(data: Any, epoch_index: int) -> None:
+    """Tell samplers that shuffle by epoch number which one this is."""
+    for part in (getattr(data, "sampler", None), getattr(data, "batch_sampler", None)):
+        if callable(getattr(part, "set_epoch", None)):
+            part.set_epoch(epoch_index)  # type: ignore[union-attr]
+
+
+def _generators(data: Any) -> list[torch.Generator]:
+    """The loader's own generators, where it does not use the global one."""
+    batch_sampler = getattr(data, "batch_sampler", None)
+    parts = (data, getattr(data, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
+    found = (getattr(part, "generator", None) for part in parts)
+    return list({id(each): each for each in found if isinstance(each, torch.Generator)}.values())
+
+
+def data_state(data: Any) -> dict[str, Any]:
+    """What a data source carries from one epoch to the next: its own generators, and its data set's state if it has one."""
+    state: dict[str, Any] = {"generators": [generator.get_state() for generator in _generators(data)]}
+    dataset = getattr(data, "dataset", None)
+    if callable(getattr(dataset, "state_dict", None)) and callable(getattr(dataset, "load_state_dict", None)):
+        state["dataset"] = dataset.state_dict()  # type: ignore[union-attr]
+    return state
+
+
+def set_data_state(data: Any, state: dict[str, Any]) -> None:
+    generators = _generators(data)
+    if len(generators) != len(state["generators"]):
+        raise StateError(
+            f"the data has {len(generators)} generators of its own, the state was captured with {len(state['generators'])}",
+            hint="build the loader as it was: same `generator`, same sampler",
+        )
+    for generator, each in zip(generators, state["generators"], strict=True):
+        generator.set_state(each)
+    if "dataset" in state:
+        data.dataset.load_state_dict(state["dataset"])
+
+
+def loading_changes_nothing(data: Any) -> bool:
+    """Can batches be skipped without loading them? Only where all code involved is torch's own, and known to keep no state."""
+    return (
+        type(data) is DataLoader
+        and data.num_workers == 0
+        and data.batch_sampler is not None
+        and data.collate_fn is default_collate
+        and _is_pure(data.dataset)
+    )
+
+
+def _is_pure(dataset: Any) -> bool:
+    if type(dataset) is Subset:
+        return _is_pure(dataset.dataset)
+    if type(dataset) is ConcatDataset:
+        return all(_is_pure(each) for each in dataset.datasets)
+    return type(dataset) in (TensorDataset, list, tuple)

@@ -1,0 +1,126 @@
+"""The arguments of a `TrainManager`: normalised, and refused all at once where they cannot work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from trainmaster.errors import SettingError, did_you_mean
+from trainmaster.loop.writer import Writer
+
+if TYPE_CHECKING:
+    from trainmaster.loop.train_manager import TrainManager
+
+
+def chosen_device(device: str | torch.device) -> torch.device:
+    if device == "auto":
+        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise SettingError(f"{device!r} is no device", why=str(error).split("\n")[0], hint='"auto", "cpu", "cuda:0", ...') from None
+
+
+def evaluation_sets(given: Any) -> dict[str, Iterable[Any]]:
+    """The evaluation sets by name, from a mapping or from pairs."""
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        pairs = list(given.items())
+    elif isinstance(given, (list, tuple)) and all(isinstance(each, (tuple, list)) and len(each) == 2 for each in given):
+        pairs = [(each[0], each[1]) for each in given]
+    else:
+        raise SettingError(
+            f"`eval_data` names its sets: a mapping or a list of (name, data) pairs, not {shown(given)}", hint='eval_data={"valid": loader}'
+        )
+    for name, data in pairs:
+        if not isinstance(name, str) or name in ("update", "epoch"):
+            raise SettingError(f"an evaluation set cannot be called {name!r}", hint="give it a name of its own, as a string")
+        if not isinstance(data, Iterable):
+            raise SettingError(f"`eval_data[{name!r}]` is an iterable of batches, not {shown(data)}", hint="give a DataLoader or a list")
+    if len(dict(pairs)) != len(pairs):
+        raise SettingError("two evaluation sets have the same name", where=", ".join(name for name, _ in pairs), hint="rename one")
+    return dict(pairs)
+
+
+def is_schedule(value: Any) -> bool:
+    """A schedule itself, not a recipe for one."""
+    return value is not None and not isinstance(value, type) and callable(getattr(value, "step", None))
+
+
+def check_settings(manager: TrainManager, optimizer: Any, lr_schedule: Any) -> None:
+    """Refuse arguments that cannot work, all of them in one error."""
+    problems = [*_data_problems(manager), *_limit_problems(manager), *_training_problems(manager, optimizer, lr_schedule)]
+    if problems:
+        raise SettingError(
+            f"this {type(manager).__name__} cannot be built: {problems[0]}",
+            also="\n".join(problems[1:]) or None,
+            hint=f"help({type(manager).__name__}) explains every argument",
+        )
+
+
+def check_schedule(lr_schedule: Any, schedule_by: str, sets: Iterable[str]) -> None:
+    """Refuse a schedule that needs a loss where it would not get one."""
+    if isinstance(lr_schedule, torch.optim.lr_scheduler.ReduceLROnPlateau) and schedule_by not in sets:
+        raise SettingError(
+            f"ReduceLROnPlateau steps on a loss, not after each {schedule_by}",
+            hint=" or ".join(f'schedule_by="{name}"' for name in sets) or "give eval_data, and schedule_by the name of the set to watch",
+        )
+
+
+def _data_problems(manager: TrainManager) -> list[str]:
+    problems = []
+    if not isinstance(manager.model, nn.Module):
+        problems.append(f"`model` is a torch.nn.Module, not {shown(manager.model)}")
+    if not isinstance(manager.train_data, Iterable):
+        problems.append(f"`train_data` is an iterable of batches, not {shown(manager.train_data)}")
+    if not isinstance(manager.writer, Writer):
+        missing = [name for name in ("add_scalar", "add_scalars", "add_text") if not callable(getattr(manager.writer, name, None))]
+        problems.append(f"`writer` lacks {', '.join(missing)}")
+    return problems
+
+
+def _limit_problems(manager: TrainManager) -> list[str]:
+    problems = []
+    limits: dict[str, Any] = {"epochs": manager.epochs, "max_steps": manager.max_steps, "max_time": manager.max_time}
+    for name, value in limits.items():
+        kinds = (int, float) if name == "max_time" else (int,)
+        if value is not None and (not isinstance(value, kinds) or isinstance(value, bool) or not value >= 0):
+            problems.append(f"`{name}` is a{' whole' if len(kinds) == 1 else ''} number of at least 0, not {shown(value)}")
+    if all(value is None for value in limits.values()):
+        problems.append("training has no end: give `epochs`, `max_steps` or `max_time`")
+    return problems
+
+
+def _training_problems(manager: TrainManager, optimizer: Any, lr_schedule: Any) -> list[str]:
+    problems = []
+    if manager.loss is None and not _is_overridden(manager, "loss_forward"):
+        if not (_is_overridden(manager, "train_loss_forward") and (_is_overridden(manager, "eval_loss_forward") or not manager.eval_data)):
+            problems.append("`loss` is None and `loss_forward` is not overridden: there is nothing to train on")
+    elif manager.loss is not None and not callable(manager.loss):
+        problems.append(f"`loss` is a function of (batch, prediction), not {shown(manager.loss)}")
+    if optimizer is None and not _is_overridden(manager, "optimizer_step"):
+        problems.append("`optimizer` is None and `optimizer_step` is not overridden: nothing would be trained")
+    if not (optimizer is None or isinstance(optimizer, torch.optim.Optimizer) or callable(optimizer)):
+        problems.append(f"`optimizer` is an optimizer, or a callable that gets the parameters, not {shown(optimizer)}")
+    if not (lr_schedule is None or is_schedule(lr_schedule) or callable(lr_schedule)):
+        problems.append(f"`lr_schedule` is a schedule, or a callable that gets the optimizer, not {shown(lr_schedule)}")
+    choices = ("update", "epoch", *manager.eval_data)
+    if manager.schedule_by not in choices:
+        slip = did_you_mean(str(manager.schedule_by), choices)
+        problems.append(f"`schedule_by` is one of {', '.join(choices)}, not {shown(manager.schedule_by)} {slip}".rstrip())
+    return problems
+
+
+def _is_overridden(manager: TrainManager, method: str) -> bool:
+    from trainmaster.loop.train_manager import TrainManager
+
+    return getattr(type(manager), method) is not getattr(TrainManager, method)
+
+
+def shown(value: Any) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"

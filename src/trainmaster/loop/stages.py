@@ -1,0 +1,148 @@
+"""The stage trees of both faces of the loop. Every stage name and every fixture of a loop is written here, once."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trainmaster.stages import BODY, ENTRY, Stage, StageTree
+
+LANDMARKS: Final = ("epoch_index", "batch_num", "step_num", "datasource_name")
+
+FORWARD: Final = Stage("forward", "the model's prediction for the batch")
+LOSS: Final = Stage("loss", "the loss of that prediction")
+BACKWARD: Final = Stage("backward", "gradients; zeroed first where an update came before")
+OPTIMIZER_STEP: Final = Stage("optimizer_step", "the update; only where `is_update`")
+
+BATCH: Final = {"batch": ENTRY, "batch_num": ENTRY}
+
+EVAL: Final = Stage(
+    "eval",
+    "all evaluation sets",
+    {"eval_losses": ENTRY},
+    (
+        Stage(
+            "eval_step_epoch",
+            "one evaluation set",
+            {"datasource_name": ENTRY, "mode_name": ENTRY},
+            (
+                Stage(
+                    "eval_step_batch",
+                    "one batch, without gradients",
+                    {**BATCH, "prediction": "forward", "loss": "loss"},
+                    (FORWARD, LOSS),
+                ),
+            ),
+        ),
+    ),
+)
+
+TRAIN_MANAGER: Final = StageTree(
+    Stage(
+        "train_manager",
+        "from construction on",
+        dict.fromkeys(
+            ("train_manager", "loop", "fixtures", "model", "device", "writer", "optimizer", "lr_schedule", "epoch_num", "step_num"), ENTRY
+        ),
+        (
+            Stage(
+                "run",
+                "the outermost of train(), eval() and predict()",
+                {"standalone_eval": ENTRY, "stopped": ENTRY},
+                (
+                    Stage("load_checkpoint", "what was trained before", {"checkpoint_loaded": ENTRY}),
+                    Stage(
+                        "train",
+                        "all epochs",
+                        {},
+                        (
+                            EVAL,
+                            Stage(
+                                "train_step_epoch",
+                                "one pass over the training data; `epoch_num` rises at its end",
+                                {"epoch_index": ENTRY, "mode_name": ENTRY},
+                                (
+                                    Stage(
+                                        "train_step_batch",
+                                        "one batch",
+                                        {**BATCH, "is_update": ENTRY, "prediction": "forward", "loss": "loss"},
+                                        (FORWARD, LOSS, BACKWARD, OPTIMIZER_STEP),
+                                    ),
+                                ),
+                            ),
+                        ),
+                    ),
+                    EVAL,
+                    Stage(
+                        "predict",
+                        "predictions for new data",
+                        {"mode_name": ENTRY},
+                        (Stage("predict_step_batch", "one batch", {**BATCH, "prediction": "forward"}, (FORWARD,)),),
+                    ),
+                ),
+            ),
+        ),
+        is_lasting=True,
+    ),
+    LANDMARKS,
+)
+
+# What a TrainTestLoop calls its variables (L6) can be asked for as fixtures too, read from the loop when asked.
+_LOOP_VARIABLES: Final = (
+    "loop", "fixtures", "model", "components", "train_data", "valid_data", "n_epochs", "n_batches", "n_optim_steps",
+    "is_training", "is_validating", "is_testing", "epoch_desc", "epoch_num", "optim_step_num",
+)  # fmt: skip
+_EVAL_EPOCH: Final = Stage(
+    "eval_step_epoch",
+    "one pass over the validation or test data",
+    {"datasource_name": ENTRY},
+    (Stage("eval_step_batch", "one batch, without gradients", {"batch": ENTRY, "batch_num": ENTRY, "loss": BODY}, (FORWARD, LOSS)),),
+)
+
+TRAIN_TEST_LOOP: Final = StageTree(
+    Stage(
+        "loop",
+        "from construction on",
+        dict.fromkeys(_LOOP_VARIABLES, ENTRY),
+        (
+            Stage(
+                "train",
+                "all epochs",
+                {},
+                (
+                    Stage(
+                        "train_step_epoch",
+                        "one pass over the training data",
+                        {"datasource_name": ENTRY},
+                        (
+                            Stage(
+                                "train_step_batch",
+                                "one batch",
+                                {"batch": ENTRY, "batch_num": ENTRY, "loss": "loss"},
+                                (FORWARD, LOSS, BACKWARD, OPTIMIZER_STEP),
+                            ),
+                        ),
+                    ),
+                    _EVAL_EPOCH,
+                ),
+            ),
+            _EVAL_EPOCH,
+        ),
+        is_lasting=True,
+    ),
+    ("epoch_desc", "epoch_num", "batch_num", "optim_step_num"),
+)
+
+CALLBACKS: Final = (
+    "on_train_begin",
+    "on_epoch_begin",
+    "on_batch_begin",
+    "on_grads_reset",
+    "on_forward_pass",
+    "on_loss_compute",
+    "on_backward_pass",
+    "on_optim_step",
+    "on_batch_end",
+    "on_epoch_end",
+    "on_train_end",
+)
+"""What a `LoopComponent` may define (L2)."""

@@ -1,0 +1,148 @@
+"""Exact training state: captured between two batches, restored in another process, continued with the same bits.
+
+A state is one value of plain data and tensors. It shares no memory with the training it was taken from.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import nn
+
+from trainmaster.errors import StateError, did_you_mean
+from trainmaster.loop.rng import RngState
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Anything with PyTorch's pair of state methods."""
+
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state_dict: Any) -> Any: ...
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """Everything that decides how a training goes on."""
+
+    progress: dict[str, Any]
+    """The loop's own counters."""
+    position: dict[str, Any]
+    """The place in the epoch's data, and the random numbers at the epoch's start."""
+    objects: dict[str, Any]
+    """The `state_dict` of each of the loop's attributes that has one: model, optimizer, schedule, scaler, writer, ..."""
+    buffers: dict[str, dict[str, torch.Tensor]]
+    """Buffers that a module keeps out of its `state_dict`."""
+    grads: dict[str, dict[str, torch.Tensor]]
+    """Gradients, which accumulation carries from batch to batch."""
+    extensions: dict[str, Any]
+    """The `state_dict` of each extension that has one."""
+    rng: RngState
+    data: dict[str, Any]
+    """What the data sources carry from epoch to epoch."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The state as nested plain values and tensors."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TrainingState:
+        names = {field.name for field in fields(cls)}
+        if values.keys() != names:
+            raise StateError(
+                f"this is no training state: {', '.join(sorted(values.keys() ^ names))} missing or unknown", hint="use `to_dict()` of a state"
+            )
+        return cls(**values)
+
+
+def own_copy(value: Any) -> Any:
+    """A copy that shares no memory: tensors detached and cloned, containers rebuilt."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, Mapping):
+        return {key: own_copy(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(own_copy(item) for item in value)
+    return copy.deepcopy(value)
+
+
+def stateful_attributes(owner: object) -> dict[str, Stateful]:
+    """The public attributes of a loop that have a state, each object once; the data is not among them."""
+    found: dict[int, tuple[str, Stateful]] = {}
+    for name, value in vars(owner).items():
+        is_object = isinstance(value, Stateful) and not isinstance(value, type)
+        if is_object and not name.startswith("_") and not name.endswith("_data"):
+            found.setdefault(id(value), (name, value))
+    return dict(found.values())
+
+
+def stateful_extensions(extensions: Mapping[str, object]) -> dict[str, Stateful]:
+    return {name: each for name, each in extensions.items() if isinstance(each, Stateful)}
+
+
+def capture_objects(owner: object) -> dict[str, Any]:
+    """The parts of a state that belong to a loop's attributes."""
+    objects = stateful_attributes(owner)
+    modules = {name: each for name, each in objects.items() if isinstance(each, nn.Module)}
+    return {
+        "objects": {name: own_copy(each.state_dict()) for name, each in objects.items()},
+        "buffers": {name: {key: own_copy(buffer) for key, buffer in _hidden_buffers(module)} for name, module in modules.items()},
+        "grads": {
+            name: {key: own_copy(each.grad) for key, each in module.named_parameters() if each.grad is not None}
+            for name, module in modules.items()
+        },
+    }
+
+
+def check_fits(state: TrainingState, owner: object, extensions: Mapping[str, object]) -> None:
+    """Refuse a state whose parts and this loop's do not match, naming all that differ."""
+    problems = []
+    for kind, here, there in (
+        ("attribute", stateful_attributes(owner), state.objects),
+        ("extension", stateful_extensions(extensions), state.extensions),
+    ):
+        for name in sorted(there.keys() - here.keys()):
+            problems.append(f"{kind} `{name}` is in the state, but not here {did_you_mean(name, here)}".rstrip())
+        for name in sorted(here.keys() - there.keys()):
+            problems.append(f"{kind} `{name}` is here, but not in the state {did_you_mean(name, there)}".rstrip())
+    if problems:
+        raise StateError(
+            f"the state does not fit this {type(owner).__name__}",
+            why="\n".join(problems),
+            hint="build it as the training that was captured: same optimizer, schedule and extensions, under the same names",
+        )
+
+
+def restore_objects(state: TrainingState, owner: object, extensions: Mapping[str, object]) -> None:
+    """Put a state's values into a loop's attributes and extensions."""
+    for name, each in stateful_attributes(owner).items():
+        try:
+            each.load_state_dict(own_copy(state.objects[name]))
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            raise StateError(
+                f"the captured `{name}` does not fit this {type(each).__name__}", why=str(error), hint="build it with the same arguments"
+            ) from error
+        if isinstance(each, nn.Module):
+            _restore_hidden(each, state.buffers[name], state.grads[name])
+    for name, extension in stateful_extensions(extensions).items():
+        extension.load_state_dict(own_copy(state.extensions[name]))
+
+
+def _hidden_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    shown = module.state_dict().keys()
+    return ((name, buffer) for name, buffer in module.named_buffers() if name not in shown)
+
+
+def _restore_hidden(module: nn.Module, buffers: Mapping[str, torch.Tensor], grads: Mapping[str, torch.Tensor]) -> None:
+    with torch.no_grad():
+        for name, buffer in _hidden_buffers(module):
+            if name in buffers:
+                buffer.copy_(buffers[name])
+    for name, parameter in module.named_parameters():
+        grad = grads.get(name)
+        parameter.grad = None if grad is None else grad.to(parameter.device, copy=True)

@@ -1,0 +1,261 @@
+"""The minimal face of the loop: the loop counts and iterates, its components do the work.
+
+Everything else, the model's forward included, happens in the `on_*` callbacks of the components. They talk to each other by
+attributes on the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+from torch import nn
+
+from trainmaster.errors import LoopError, SettingError, StateError, UnknownHookError, did_you_mean
+from trainmaster.loop.guard import Guards, mode
+from trainmaster.loop.position import Position, data_state, empty_error, fresh_iterator, length_of, set_data_state
+from trainmaster.loop.stages import CALLBACKS, TRAIN_TEST_LOOP
+from trainmaster.loop.state import TrainingState, capture_objects, check_fits, own_copy, restore_objects, stateful_extensions
+from trainmaster.stages import Extensible
+from trainmaster.stages.extension import is_marked_not_a_hook
+from trainmaster.stages.extensions import ObservedList, default_name
+from trainmaster.stages.hooks import Guard
+
+
+class LoopComponent:
+    """One layer of a loop: override what you need, each callback gets the loop."""
+
+    def on_train_begin(self, loop: Any) -> None: ...
+    def on_epoch_begin(self, loop: Any) -> None: ...
+    def on_batch_begin(self, loop: Any) -> None: ...
+    def on_grads_reset(self, loop: Any) -> None: ...
+    def on_forward_pass(self, loop: Any) -> None: ...
+    def on_loss_compute(self, loop: Any) -> None: ...
+    def on_backward_pass(self, loop: Any) -> None: ...
+    def on_optim_step(self, loop: Any) -> None: ...
+    def on_batch_end(self, loop: Any) -> None: ...
+    def on_epoch_end(self, loop: Any) -> None: ...
+    def on_train_end(self, loop: Any) -> None: ...
+
+
+class _Stop(BaseException):
+    """Ends a run from anywhere; not an Exception, so that no component catches it by accident."""
+
+
+class TrainTestLoop(Extensible):
+    """Trains and tests a model by calling its components at fixed points; see `loop/stages.py` for the stages around them.
+
+    `components` is a plain list, to be edited at any time. Extensions may stand in it too: any attribute of the loop is a fixture.
+    """
+
+    tree = TRAIN_TEST_LOOP
+    batch: Any
+
+    def __init__(self, model: nn.Module, components: Iterable[object], train_data: Any, valid_data: Any) -> None:
+        self.model = model
+        self.train_data = train_data
+        self.valid_data = valid_data
+        self.n_epochs = self.n_batches = self.n_optim_steps = 0
+        self.is_training = self.is_validating = self.is_testing = False
+        self.epoch_desc = ""
+        self.epoch_num = self.batch_num = self.optim_step_num = 0
+        for name in ("train_data", "valid_data"):
+            _checked_length(getattr(self, name), name)
+        self._position = Position()
+        self._guards = Guards(lambda: self.model)
+        self._epochs_done = 0
+        self._state: TrainingState | None = None
+        self.components = ObservedList(components, self._components_changed)
+        self._components_changed()
+        self.staged("loop", {"loop": self, "fixtures": self.fixtures}).open_for_good()
+
+    # The loop.
+
+    def train(self, n_epochs: int) -> None:
+        """Train for `n_epochs` epochs, each a pass over the training data and one over the validation data."""
+        self.n_epochs, self.optim_step_num, self._epochs_done = n_epochs, 0, 0
+        self.n_optim_steps = n_epochs * len(self.train_data)
+        self._position.finish_epoch()
+        with suppress(_Stop), self.staged("train"):
+            with suppress(_Stop):
+                self._call("on_train_begin")
+                self._take_up_state()
+                while self._epochs_done < n_epochs:
+                    self._train_epoch()
+                    self._eval_epoch("valid", self.valid_data)
+                    self.epoch_num += 1
+                    self._epochs_done += 1
+            for callback in self._callbacks["on_train_end"]:
+                with suppress(_Stop):
+                    callback(self)
+
+    def test(self, test_data: Any) -> None:
+        """One pass over `test_data`, without gradients."""
+        _checked_length(test_data, "test_data")
+        with suppress(_Stop):
+            self._eval_epoch("test", test_data)
+
+    def stop(self) -> None:
+        """End the run at once: of what is left only `on_train_end` is called."""
+        if not self._scope.stack:
+            raise LoopError("nothing runs that could be stopped", hint="call stop() from a component")
+        raise _Stop
+
+    def _train_epoch(self) -> None:
+        # A change of the components counts from the next group of callbacks on; `calls` holds one group (L11).
+        staged, position = self.staged, self._position
+        train_step_batch = staged("train_step_batch")
+        forward, loss, backward, optimizer_step = map(staged, ("forward", "loss", "backward", "optimizer_step"))
+        self._begin_pass("train", self.train_data)
+        with mode(self.model, is_training=True), staged("train_step_epoch", {"datasource_name": "train"}):
+            self._call("on_epoch_begin")
+            for self.batch in position.batches(self.train_data, "train_data"):
+                self.batch_num = position.num_batches
+                self._call("on_grads_reset")
+                with train_step_batch:
+                    calls = self._callbacks
+                    for call in calls["on_batch_begin"]:
+                        call(self)
+                    with forward:
+                        for call in calls["on_forward_pass"]:
+                            call(self)
+                    with loss:
+                        for call in calls["on_loss_compute"]:
+                            call(self)
+                    calls = self._callbacks
+                    with backward:
+                        for call in calls["on_backward_pass"]:
+                            call(self)
+                    with optimizer_step:
+                        for call in calls["on_optim_step"]:
+                            call(self)
+                    self.optim_step_num += 1
+                    position.num_batches += 1
+                    for call in self._callbacks["on_batch_end"]:
+                        call(self)
+            position.finish_epoch()
+            self._call("on_epoch_end")
+
+    def _eval_epoch(self, desc: str, data: Any) -> None:
+        staged = self.staged
+        self._begin_pass(desc, data)
+        with mode(self.model, is_training=False), staged("eval_step_epoch", {"datasource_name": desc}):
+            self._call("on_epoch_begin")
+            for self.batch_num, self.batch in enumerate(fresh_iterator(data)):
+                with staged("eval_step_batch"):
+                    calls = self._callbacks
+                    for call in calls["on_batch_begin"]:
+                        call(self)
+                    with staged("forward"):
+                        for call in calls["on_forward_pass"]:
+                            call(self)
+                    with staged("loss"):
+                        for call in calls["on_loss_compute"]:
+                            call(self)
+                    self._call("on_batch_end")
+            self._call("on_epoch_end")
+
+    # Exact state.
+
+    def capture(self) -> TrainingState:
+        """The exact state of the training, after a training batch (`on_batch_end`) or outside `train()`."""
+        is_between = self.is_training and self._position.num_batches == self.batch_num + 1
+        if self._scope.stack and not is_between:
+            raise StateError(
+                "a state can be captured at the end of a training batch, or outside train()",
+                where=f"stage {self._scope.path}",
+                hint="capture it in on_batch_end, while loop.is_training; put that component last",
+            )
+        is_running = bool(self._scope.stack)
+        return TrainingState(
+            progress={
+                "epoch_num": self.epoch_num,
+                "optim_step_num": self.optim_step_num if is_running else 0,
+                "epochs_done": self._epochs_done if is_running else 0,
+            },
+            position=own_copy(self._position.state_dict()),
+            **capture_objects(self),
+            extensions={name: own_copy(each.state_dict()) for name, each in stateful_extensions(self.extensions).items()},
+            rng=own_copy(self._guards.training_rng()),
+            data={"train": data_state(self.train_data), "valid": data_state(self.valid_data)},
+        )
+
+    def restore(self, state: TrainingState) -> None:
+        """Become the training that was captured, in the next `train()`: right after `on_train_begin`, when optimizers exist."""
+        self._state = state
+
+    def _take_up_state(self) -> None:
+        state, self._state = self._state, None
+        if state is not None:
+            check_fits(state, self, self.extensions)
+            restore_objects(state, self, self.extensions)
+            set_data_state(self.train_data, state.data["train"])
+            set_data_state(self.valid_data, state.data["valid"])
+            self.epoch_num = state.progress["epoch_num"]
+            self.optim_step_num = state.progress["optim_step_num"]
+            self._epochs_done = state.progress["epochs_done"]
+            self._position.load_state_dict(own_copy(state.position), own_copy(state.rng))
+            self._position.wake()
+
+    # Details.
+
+    def _begin_pass(self, desc: str, data: Any) -> None:
+        self.epoch_desc = desc
+        self.is_training, self.is_validating, self.is_testing = desc == "train", desc == "valid", desc == "test"
+        self.n_batches = len(data)
+        self._guards.look_again()
+
+    def _call(self, name: str) -> None:
+        for callback in self._callbacks[name]:
+            callback(self)
+
+    def _components_changed(self) -> None:
+        """Take the components as they are now: their own callbacks for the loop, and all of them as extensions of its stages."""
+        names: dict[str, object] = {}
+        for component in self.components:
+            _check_callbacks(component)
+            name, number = default_name(component), 2
+            while name in names and names[name] is not component:
+                name, number = f"{default_name(component)}_{number}", number + 1
+            names[name] = component
+        self.extensions = names
+        callbacks: dict[str, tuple[Callable[[Any], None], ...]] = {}
+        for name in CALLBACKS:
+            nothing = getattr(LoopComponent, name)
+            found = (getattr(component, name, None) for component in self.components)
+            callbacks[name] = tuple(call for call in found if callable(call) and getattr(call, "__func__", None) is not nothing)
+        self._callbacks = callbacks
+
+    def observer_guard(self) -> Guard | None:
+        return self._guards
+
+    def read_fixture(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self, name)
+
+
+def _checked_length(data: Any, what: str) -> None:
+    length = length_of(data)
+    if length is None:
+        raise SettingError(
+            f"`{what}` has no length, which a TrainTestLoop needs to count steps",
+            where=type(data).__name__,
+            hint="give a list or a DataLoader over a data set with a length; a TrainManager takes data without one",
+        )
+    if length == 0 and what == "train_data":
+        raise empty_error(data, what)
+
+
+def _check_callbacks(component: object) -> None:
+    """Refuse a callback whose name is a slip; objects that have nothing to do with callbacks are left alone."""
+    names = [name for name in dir(component) if name.startswith("on_") and callable(getattr(component, name, None))]
+    if isinstance(component, LoopComponent) or set(names) & set(CALLBACKS):
+        for name in names:
+            if name not in CALLBACKS and not is_marked_not_a_hook(getattr(component, name)):
+                raise UnknownHookError(
+                    f"`{type(component).__name__}.{name}` is named like a callback, but there is none of that name",
+                    known=", ".join(CALLBACKS),
+                    hint=f"{did_you_mean(name, CALLBACKS)} A method that is no callback is marked @not_a_hook".strip(),
+                )

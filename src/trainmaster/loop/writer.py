@@ -1,0 +1,40 @@
+"""Where a training's numbers go: a small protocol with TensorBoard's method names, and the default that keeps them in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+
+@runtime_checkable
+class Writer(Protocol):
+    """What a loop and its extensions call. TensorBoard's `SummaryWriter` fits as it is."""
+
+    def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> None: ...
+
+    def add_scalars(self, main_tag: str, tag_scalar_dict: dict[str, Any], global_step: int | None = None) -> None: ...
+
+    def add_text(self, tag: str, text_string: str, global_step: int | None = None) -> None: ...
+
+
+class MemoryWriter:
+    """Keeps every value as `history[tag]`, a list of (step, value), in the order written."""
+
+    def __init__(self) -> None:
+        self.history: dict[str, list[tuple[int | None, Any]]] = {}
+
+    def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> None:
+        self.history.setdefault(tag, []).append((global_step, float(scalar_value)))
+
+    def add_scalars(self, main_tag: str, tag_scalar_dict: Mapping[str, Any], global_step: int | None = None) -> None:
+        for tag, value in tag_scalar_dict.items():
+            self.add_scalar(f"{main_tag}/{tag}", value, global_step)
+
+    def add_text(self, tag: str, text_string: str, global_step: int | None = None) -> None:
+        self.history.setdefault(tag, []).append((global_step, str(text_string)))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"history": {tag: list(rows) for tag, rows in self.history.items()}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.history = {tag: [(step, value) for step, value in rows] for tag, rows in state["history"].items()}

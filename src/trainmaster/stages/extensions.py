@@ -1,0 +1,143 @@
+"""The extensions of an object: an ordered mapping that tells when it changes, and an observed list for faces that use one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from typing import Any, TypeVar
+
+from trainmaster.errors import DuplicateExtensionError, ExtensionError, UnknownExtensionError, did_you_mean
+
+ExtensionsLike = Mapping[str, object] | Iterable[object]
+"""How extensions may be given: a mapping, or a list of extensions and (name, extension) pairs."""
+
+T = TypeVar("T")
+
+
+class Extensions(MutableMapping[str, object]):
+    """Name to extension, in the order in which hooks run. Edit it at any time: a change counts from the next stage on."""
+
+    def __init__(self, attach: Callable[[str, object], None], changed: Callable[[], None]) -> None:
+        self._objects: dict[str, object] = {}
+        self._attach = attach
+        self._changed = changed
+
+    def __getitem__(self, name: str) -> object:
+        try:
+            return self._objects[name]
+        except KeyError:
+            raise UnknownExtensionError(
+                f"there is no extension `{name}`",
+                known=", ".join(self._objects) or "none is attached",
+                hint=did_you_mean(name, self._objects) or "attach it with add_extension(name, extension)",
+            ) from None
+
+    def __setitem__(self, name: str, extension: object) -> None:
+        self.add(name, extension, keep_place=name in self._objects)
+
+    def __delitem__(self, name: str) -> None:
+        self[name]
+        del self._objects[name]
+        self._changed()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(tuple(self._objects))
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def __repr__(self) -> str:
+        return f"Extensions({', '.join(f'{name}={type(each).__name__}' for name, each in self._objects.items())})"
+
+    def add(self, name: str, extension: object, *, at_start: bool = False, keep_place: bool = False) -> None:
+        """Attach an extension at the end, at the start, or where its namesake was."""
+        if not isinstance(name, str) or not name:
+            raise ExtensionError(f"an extension's name is a non-empty string, not {name!r}", hint='{"progress": Progress()}')
+        if isinstance(extension, type):
+            raise ExtensionError(
+                f"extension `{name}` is the class {extension.__name__}, not an object of it",
+                hint=f"create one: {extension.__name__}(...)",
+            )
+        for other, attached in self._objects.items():
+            if attached is extension and other != name:
+                raise DuplicateExtensionError(
+                    f"extension `{name}` is the same object as `{other}`",
+                    why="each of its hooks would run twice",
+                    hint="attach another object, or only one name",
+                )
+        self._attach(name, extension)
+        if not keep_place:
+            self._objects.pop(name, None)
+        self._objects = {name: extension, **self._objects} if at_start else {**self._objects, name: extension}
+        self._changed()
+
+    def fill(self, given: ExtensionsLike) -> None:
+        """Attach what a user gave, in its order; a name that comes twice is an error."""
+        for name, extension in named(given):
+            if name in self._objects:
+                raise DuplicateExtensionError(
+                    f"two extensions are called `{name}`",
+                    where=f"{type(self._objects[name]).__name__} and {type(extension).__name__}",
+                    hint=f'give names: {{"{name}": ..., "{name}_2": ...}}, or set the `name` of one',
+                )
+            self.add(name, extension)
+
+
+def named(given: ExtensionsLike) -> list[tuple[str, object]]:
+    """The (name, extension) pairs of a mapping, or of a list of extensions and pairs."""
+    if isinstance(given, Mapping):
+        return list(given.items())
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ExtensionError(
+            f"extensions are given as a list or a mapping, not as {type(given).__name__}", hint="extensions=[Progress()]"
+        )
+    pairs = []
+    for each in given:
+        is_pair = isinstance(each, tuple) and len(each) == 2 and isinstance(each[0], str)
+        pairs.append((each[0], each[1]) if is_pair and isinstance(each, tuple) else (default_name(each), each))
+    return pairs
+
+
+def default_name(extension: object) -> str:
+    """Its `name`, or its class name in snake case.
+
+    >>> class LossPlot: ...
+    >>> default_name(LossPlot())
+    'loss_plot'
+    """
+    name = getattr(extension, "name", None)
+    if isinstance(name, str) and name:
+        return name
+    kind = extension if isinstance(extension, type) else type(extension)
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", kind.__name__).lower()
+
+
+class ObservedList(list[T]):
+    """A plain list that says when it was changed."""
+
+    def __init__(self, items: Iterable[T], changed: Callable[[], None]) -> None:
+        super().__init__(items)
+        self._changed = changed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (list(self),)
+
+
+def _observed(method: Callable[..., Any]) -> Callable[..., Any]:
+    def call(self: ObservedList[Any], *args: Any, **kwargs: Any) -> Any:
+        before = list(self)
+        result = method(self, *args, **kwargs)
+        try:
+            self._changed()
+        except Exception:
+            list.__setitem__(self, slice(None), before)  # a change that is refused has not happened
+            raise
+        return result
+
+    call.__name__, call.__doc__ = method.__name__, method.__doc__
+    return call
+
+
+_MUTATORS = "append clear extend insert pop remove reverse sort __setitem__ __delitem__ __iadd__ __imul__".split()
+for _name in _MUTATORS:
+    setattr(ObservedList, _name, _observed(getattr(list, _name)))

@@ -1,0 +1,77 @@
+"""Fixtures: scoped variables, each owned by the stage that created it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from trainmaster.errors import FixtureNotFoundError, did_you_mean
+from trainmaster.stages.hooks import parameters_of
+from trainmaster.stages.scope import Scope
+
+
+class Fixtures(Mapping[str, Any]):
+    """The fixtures of an extensible object, as its routines and hooks see them.
+
+    `fixtures["x"] = v` creates `x` in the innermost open stage, or in the stage that the declared tree names as its owner; it is
+    removed with that stage. Creating a name that exists is an error; `modify` changes one in place. `fixtures(f, **overrides)`
+    calls any callable with the fixtures its parameters name.
+    """
+
+    __slots__ = ("_scope", "_values")
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._values = scope.values
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and (name in self._values or self._scope.provides(name))
+
+    def __iter__(self) -> Iterator[str]:
+        """The names that have a value now; lazy ones nobody asked for are not among them."""
+        return iter(tuple(self._values))
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"<Fixtures of {self._scope.path or 'no running stage'}: {self._scope.open_names}>"
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._scope.owner_of_new(name).adopt(name)
+        self._values[name] = value
+
+    def update(self, new: Mapping[str, Any] | None = None, /, **more: Any) -> None:
+        """Create several fixtures, or none of them where one exists."""
+        fresh = {**(new or {}), **more}
+        for name in fresh:
+            self._scope.owner_of_new(name)
+        for name, value in fresh.items():
+            self[name] = value
+
+    def modify(self, name: str, value: Any) -> None:
+        """Change a fixture in place; its owner stays."""
+        if name not in self._values:
+            raise FixtureNotFoundError(
+                f"there is no fixture `{name}` to modify",
+                where=self._scope.place,
+                open=self._scope.open_names,
+                hint=did_you_mean(name, self._values) or f'create it: fixtures["{name}"] = ...',
+            )
+        self._values[name] = value
+
+    def __call__(self, function: Callable[..., Any], **overrides: Any) -> Any:
+        """Call `function` with fixtures by name; `overrides` win and need not be fixtures."""
+        title = getattr(function, "__qualname__", repr(function))
+        needs, takes, _ = parameters_of(function, title)
+        surplus = overrides.keys() - {*needs, *takes}
+        if surplus:
+            raise TypeError(f"`{title}` has no parameter {', '.join(f'`{name}`' for name in sorted(surplus))}")
+        for name in needs:
+            if name not in overrides and name not in self:
+                raise self._scope.not_found(name, title)
+        wanted = [name for name in (*needs, *takes) if name not in overrides and name in self]
+        return function(**{name: self[name] for name in wanted}, **overrides)
