@@ -164,7 +164,9 @@ def train_test_loop_6_components(steps: int) -> Run:
 
 
 def component_loop_6_components(steps: int) -> Run:
-    names = "train_begin epoch_begin batch_begin grads_reset forward_pass loss_compute backward_pass optim_step batch_end epoch_end train_end"
+    names = (
+        "train_begin epoch_begin batch_begin grads_reset forward_pass loss_compute backward_pass optim_step batch_end epoch_end train_end"
+    )
 
     class Component:
         pass
@@ -185,7 +187,8 @@ def component_loop_6_components(steps: int) -> Run:
             self.call("train_begin")
             self.model.train()
             self.call("epoch_begin")
-            for self.batch_num, self.batch in enumerate(self.data):
+            for batch_num, batch in enumerate(self.data):
+                self.batch, self.batch_num = batch, batch_num
                 self.call("grads_reset")
                 self.call("batch_begin", "forward_pass", "loss_compute")
                 self.call("backward_pass", "optim_step")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from trainmaster.errors import FixtureExistsError, SettingError
 from trainmaster.loop.eval_state import as_sum
 from trainmaster.loop.writer import Writer

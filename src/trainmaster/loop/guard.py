@@ -12,7 +12,6 @@ from torch import nn
 
 from trainmaster.loop.rng import RngState, Watch, get_rng, state_of
 
-
 _training = attrgetter("training")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import random
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +16,9 @@ import torch
 RngState = dict[str, Any]
 """Plain values and tensors only, so that it can be stored."""
 
-_HAS_CUDA = torch.backends.cuda.is_built()
+_HAS_CUDA = torch.version.cuda is not None or torch.version.hip is not None
+
+get_bit_generator: Any = np.random.get_bit_generator  # type: ignore[attr-defined]  # public, but missing from NumPy's stubs
 
 Saved = tuple[tuple[Any, Any], tuple[Any, Any], torch.Tensor, list[torch.Tensor] | None]
 
@@ -39,13 +41,7 @@ def set_rng(state: RngState) -> None:
 
 
 def _cuda_states() -> list[torch.Tensor] | None:
-    return torch.cuda.get_rng_state_all() if _HAS_CUDA and torch.cuda.is_initialized() else None
-
-
-class _Bits(Protocol):
-    """Bits of memory, read without a Python call."""
-
-    raw: bytes
+    return torch.cuda.get_rng_state_all() if _HAS_CUDA and torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
 
 
 class _NoBits:
@@ -56,11 +52,12 @@ class _NoBits:
         return object()
 
 
-def _bits_at(address: int, size: int) -> _Bits:
+def _bits_at(address: int, size: int) -> Any:
+    """Bits of memory; `.raw` reads them without a Python call."""
     return (ctypes.c_char * size).from_address(address)
 
 
-def _python_bits(generator: random.Random) -> _Bits:
+def _python_bits(generator: random.Random) -> Any:
     """The words of Python's Mersenne twister, which follow the object's header; `_NoBits` where a look shows that they do not."""
     header = object.__basicsize__
     size = random.Random.__basicsize__ - header
@@ -83,7 +80,7 @@ class Watch:
         self._python_bits = _python_bits(self._python)
         self._python_state: tuple[Any, Any] = (None, None)
         self._numpy: Any = None
-        self._numpy_bits: _Bits = _NoBits()
+        self._numpy_bits: Any = _NoBits()
         self._numpy_state: tuple[Any, Any] = (None, None)
         self._torch = torch.default_generator
 
@@ -91,7 +88,7 @@ class Watch:
         bits, state = self._python_state
         if self._python_bits.raw != bits or self._python.gauss_next != state[2]:
             self._python_state = (self._python_bits.raw, random.getstate())
-        if np.random.get_bit_generator() is not self._numpy:
+        if get_bit_generator() is not self._numpy:
             self._take_numpy()
         bits, state = self._numpy_state
         if self._numpy_bits.raw != bits or state["has_gauss"]:
@@ -102,7 +99,7 @@ class Watch:
         (bits, state), numpy_state, torch_state, cuda_states = saved
         if self._python_bits.raw != bits or self._python.gauss_next != state[2]:
             random.setstate(state)
-        if np.random.get_bit_generator() is not self._numpy or self._numpy_bits.raw != numpy_state[0] or numpy_state[1]["has_gauss"]:
+        if get_bit_generator() is not self._numpy or self._numpy_bits.raw != numpy_state[0] or numpy_state[1]["has_gauss"]:
             np.random.set_state(numpy_state[1])
         self._numpy_state = numpy_state
         self._torch.set_state(torch_state)
@@ -111,7 +108,7 @@ class Watch:
 
     def _take_numpy(self) -> None:
         """Somebody has put another bit generator behind NumPy's functions; only the usual kind shows its bits."""
-        self._numpy = np.random.get_bit_generator()
+        self._numpy = get_bit_generator()
         is_usual = type(self._numpy) is np.random.MT19937
         self._numpy_bits = _bits_at(self._numpy.ctypes.state_address, 625 * 4) if is_usual else _NoBits()
         self._numpy_state = (None, {"has_gauss": 1})

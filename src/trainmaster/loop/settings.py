@@ -72,7 +72,7 @@ def check_schedule(lr_schedule: Any, schedule_by: str, sets: Iterable[str]) -> N
 
 
 def _data_problems(manager: TrainManager) -> list[str]:
-    problems = []
+    problems: list[str] = []
     if not isinstance(manager.model, nn.Module):
         problems.append(f"`model` is a torch.nn.Module, not {shown(manager.model)}")
     if not isinstance(manager.train_data, Iterable):
@@ -84,7 +84,7 @@ def _data_problems(manager: TrainManager) -> list[str]:
 
 
 def _limit_problems(manager: TrainManager) -> list[str]:
-    problems = []
+    problems: list[str] = []
     limits: dict[str, Any] = {"epochs": manager.epochs, "max_steps": manager.max_steps, "max_time": manager.max_time}
     for name, value in limits.items():
         kinds = (int, float) if name == "max_time" else (int,)

@@ -55,7 +55,8 @@ class TrainingState:
         names = {field.name for field in fields(cls)}
         if values.keys() != names:
             raise StateError(
-                f"this is no training state: {', '.join(sorted(values.keys() ^ names))} missing or unknown", hint="use `to_dict()` of a state"
+                f"this is no training state: {', '.join(sorted(values.keys() ^ names))} missing or unknown",
+                hint="use `to_dict()` of a state",
             )
         return cls(**values)
 

@@ -279,7 +279,7 @@ class TrainManager(Extensible):
         return batches.true_batch_size(batch)
 
     def initialize_params(self) -> None:
-        """Give a new model its first weights: its own `initialize_params` (which may take fixtures), else `initialization`, else nothing."""
+        """Give a new model its first weights: by its own `initialize_params` (which may take fixtures), else by `initialization`."""
         own = getattr(self.model, "initialize_params", None)
         if callable(own):
             self.fixtures(own)
@@ -305,8 +305,9 @@ class TrainManager(Extensible):
 
     @property
     def mode_name(self) -> str | None:
-        """"train", "eval" or "predict"; None between routines."""
-        return self.fixtures["mode_name"] if "mode_name" in self.fixtures else None
+        """What runs: "train", "eval" or "predict"; None between routines."""
+        name: str | None = self.fixtures.get("mode_name")
+        return name
 
     @property
     def history(self) -> dict[str, list[tuple[int | None, Any]]]:
@@ -425,7 +426,9 @@ class TrainManager(Extensible):
     def _own(self, name: str) -> Callable[..., Any]:
         """`train_model_forward`, or `model_forward` itself where a subclass has nothing else to say: one call less per batch."""
         general = name.removeprefix("train_")
-        return getattr(self, general if getattr(type(self), name) is getattr(TrainManager, name) else name)
+        is_plain = getattr(type(self), name) is getattr(TrainManager, name) and name not in vars(self)
+        method: Callable[..., Any] = getattr(self, general if is_plain else name)
+        return method
 
     def _goes_on(self) -> bool:
         is_due = self.epochs is None or self.epoch_num < self.epochs

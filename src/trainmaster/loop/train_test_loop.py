@@ -110,8 +110,8 @@ class TrainTestLoop(Extensible):
         self._begin_pass("train", self.train_data)
         with mode(self.model, is_training=True), staged("train_step_epoch", {"datasource_name": "train"}):
             self._call("on_epoch_begin")
-            for self.batch in position.batches(self.train_data, "train_data"):
-                self.batch_num = position.num_batches
+            for batch in position.batches(self.train_data, "train_data"):
+                self.batch, self.batch_num = batch, position.num_batches
                 self._call("on_grads_reset")
                 with train_step_batch:
                     calls = self._callbacks
@@ -142,7 +142,8 @@ class TrainTestLoop(Extensible):
         self._begin_pass(desc, data)
         with mode(self.model, is_training=False), staged("eval_step_epoch", {"datasource_name": desc}):
             self._call("on_epoch_begin")
-            for self.batch_num, self.batch in enumerate(fresh_iterator(data)):
+            for batch_num, batch in enumerate(fresh_iterator(data)):
+                self.batch, self.batch_num = batch, batch_num
                 with staged("eval_step_batch"):
                     calls = self._callbacks
                     for call in calls["on_batch_begin"]:

@@ -164,12 +164,12 @@ class Checker:
     def _error(self, name: str, who: str, where: str, path: Path, phase: Phase, visible: set[str]) -> FixtureError:
         place = f"{where}, stage {path_text(path)}"
         if name not in self._known() and name not in ERROR_FIXTURES:
-            slip = did_you_mean(name, self._known())
+            advice = did_you_mean(name, self._known()) or "declare it in `creates`, or give the parameter a default;"
             return FixtureNotFoundError(
                 f"{who} asks for `{name}`, which nothing provides",
                 where=place,
                 open=", ".join(sorted(visible)),
-                hint=f"{slip or 'declare it in `creates`, or give the parameter a default'}; `describe()` lists every stage and its fixtures",
+                hint=f"{advice} `describe()` lists every stage and its fixtures",
             )
         return FixtureScopeError(
             f"{who} asks for `{name}`, which does not exist at that point",

@@ -55,7 +55,8 @@ def describe_hooks(hooks: Iterable[Hook], seen: Iterable[str]) -> StageMap:
 
 def _hook_lines(hooks: list[Hook], stage: str) -> list[str]:
     return [
-        f"{phase:<9} {hook.title}({', '.join((*hook.needs, *(f'{name}=' for name in hook.takes)))})" + ("   always" if hook.is_always else "")
+        f"{phase:<9} {hook.title}({', '.join((*hook.needs, *(f'{name}=' for name in hook.takes)))})"
+        + ("   always" if hook.is_always else "")
         for phase in PHASES
         for hook in hooks
         if hook.stage == stage and hook.phase == phase

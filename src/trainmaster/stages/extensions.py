@@ -88,9 +88,7 @@ def named(given: ExtensionsLike) -> list[tuple[str, object]]:
     if isinstance(given, Mapping):
         return list(given.items())
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise ExtensionError(
-            f"extensions are given as a list or a mapping, not as {type(given).__name__}", hint="extensions=[Progress()]"
-        )
+        raise ExtensionError(f"extensions are given as a list or a mapping, not as {type(given).__name__}", hint="extensions=[Progress()]")
     pairs = []
     for each in given:
         is_pair = isinstance(each, tuple) and len(each) == 2 and isinstance(each[0], str)
@@ -138,6 +136,7 @@ def _observed(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-_MUTATORS = "append clear extend insert pop remove reverse sort __setitem__ __delitem__ __iadd__ __imul__".split()
-for _name in _MUTATORS:
+for _name in ("append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"):
+    setattr(ObservedList, _name, _observed(getattr(list, _name)))
+for _name in ("__setitem__", "__delitem__", "__iadd__", "__imul__"):
     setattr(ObservedList, _name, _observed(getattr(list, _name)))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any, cast
+from typing import Any
 
 from trainmaster.errors import HookSignatureError
 from trainmaster.stages.extension import LazySpec, is_always, is_marked_not_a_hook, lazy_spec
@@ -104,7 +104,7 @@ def hook_names(extension: object) -> Iterator[tuple[str, Phase, str]]:
                 continue
             method = getattr(extension, name)
             if callable(method) and not is_marked_not_a_hook(method):
-                yield name, cast(Phase, phase), stage
+                yield name, phase, stage
 
 
 def find_hooks(extension_name: str, extension: object) -> list[Hook]:
@@ -114,9 +114,10 @@ def find_hooks(extension_name: str, extension: object) -> list[Hook]:
         method = getattr(extension, name)
         title = f"{type(extension).__name__}.{name}"
         needs, takes, keywords = parameters_of(method, title)
-        if inspect.iscoroutinefunction(method) or (phase != "around" and inspect.isgeneratorfunction(method)):
+        is_coroutine = inspect.iscoroutinefunction(method)
+        if is_coroutine or (phase != "around" and inspect.isgeneratorfunction(method)):
             raise HookSignatureError(
-                f"`{title}` is a {'coroutine' if inspect.iscoroutinefunction(method) else 'generator'}: calling it would run none of its code",
+                f"`{title}` is a {'coroutine' if is_coroutine else 'generator'}: calling it would run none of its code",
                 where=source_of(method),
                 hint=f"write `around_{stage}` for a hook that yields, a plain function otherwise",
             )

@@ -1,6 +1,7 @@
 """A stage while it is open: runs the hooks, owns its fixtures, and never loses the first error.
 
-The order, for extensions a and b (E2): a.pre, b.pre, a.around opens, b.around opens, body, b.around closes, a.around closes, a.post, b.post.
+The order, for extensions a and b (E2): a.pre, b.pre, a.around opens, b.around opens, the body,
+b.around closes, a.around closes, a.post, b.post.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ class OpenStage:
                 self.created.extend(initial)
             if self.defaults is not None:
                 self._publish_defaults(self.defaults)
-            for hook, method, name, pick in self._pre:
+            for hook, method, name, pick in self._pre:  # noqa: B007 - `hook` is who to blame
                 if pick is not None:
                     method(*pick(values))
                 elif name is not None:
@@ -172,7 +173,7 @@ class OpenStage:
                 scope = self._scope
                 outer = scope.error_in_flight
                 scope.error_in_flight = NO_ERROR
-                for hook, method, name, pick in self._post:
+                for hook, method, name, pick in self._post:  # noqa: B007 - as above
                     if pick is not None:
                         method(*pick(values))
                     elif name is not None:

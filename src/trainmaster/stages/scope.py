@@ -184,16 +184,16 @@ class Scope:
         """The error for a name that nobody provides here."""
         lazy, owners = self.lazy.get(name), self.owners.get(name)
         if lazy:
-            hint = "; ".join(lifetime(each) for each in lazy)
+            hint = "; ".join(lifetime(each) for each in lazy) + ";"
         elif owners:
-            hint = f"`{name}` belongs to {' and '.join(f'`{stage}`' for stage in sorted(owners))}, at a later point or elsewhere"
+            hint = f"`{name}` belongs to {' and '.join(f'`{stage}`' for stage in sorted(owners))}, at a later point or elsewhere;"
         else:
             hint = did_you_mean(name, {*self.values, *self.lazy, *self.owners})
         return FixtureNotFoundError(
             f"`{asker}` asks for `{name}`, which no open stage provides" if asker else f"no open stage provides `{name}`",
             where=", ".join(filter(None, (where, self.place))),
             open=self.open_names,
-            hint="; ".join(filter(None, (hint, "`describe()` lists every stage and its fixtures"))),
+            hint=" ".join(filter(None, (hint, "`describe()` lists every stage and its fixtures"))),
         )
 
 

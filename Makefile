@@ -1,0 +1,42 @@
+# Two commands do everything, set-up included: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+# One set-up at a time, also when two commands start at once (where the system has flock).
+LOCK := $(if $(shell command -v flock),flock .venv.lock)
+
+.PHONY: help demo test lint bench clean
+help:
+	@echo "make demo    train a small classifier, with a progress bar"
+	@echo "make test    run all tests"
+	@echo "make lint    ruff, mypy --strict, and the rooms' imports"
+	@echo "make bench   the engine and a training step, against a loop written by hand and peers"
+	@echo "make clean   remove the environment"
+
+demo: $(VENV)/demo.stamp
+	@$(BIN)/python examples/digits.py
+
+test: $(VENV)/dev.stamp
+	@$(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: $(VENV)/dev.stamp
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/python -m pytest -q tests/test_rooms.py
+
+bench: $(VENV)/bench.stamp
+	@$(BIN)/python benchmarks/engine.py
+	@$(BIN)/python benchmarks/step_overhead.py
+
+clean:
+	rm -rf $(VENV) .venv.lock
+
+# A stamp is the last thing that is made, so a set-up that was cut off is taken up again.
+$(VENV)/%.stamp: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info < (3, 14) else "trainmaster needs Python 3.11 to 3.13; this is " + sys.version.split()[0] + "; set PYTHON=")'
+	@$(LOCK) sh -c 'if [ -e $@ ] && [ $@ -nt pyproject.toml ] && [ $@ -nt constraints.txt ]; then exit 0; fi; \
+	  echo "setting up $(VENV) for \"make $(MAKECMDGOALS)\", once; this takes a minute or two"; \
+	  $(BIN)/python -c "" 2>/dev/null || { rm -rf $(VENV) && $(PYTHON) -m venv $(VENV); } && \
+	  $(PIP) -e ".[$*]" && touch $@'

@@ -1,0 +1,88 @@
+"""Train a small classifier on scikit-learn's bundled digits: the demo of `make demo`."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import OneCycleLR
+from torch.utils.data import DataLoader, TensorDataset, random_split
+
+from trainmaster import Avg, Progress, TrainManager
+
+EPOCHS = 20
+
+
+class Classifier(nn.Module):
+    """Two convolutions and a linear layer, for images of 8 by 8."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(1, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.Flatten(),
+            nn.Dropout(0.2), nn.Linear(64 * 4 * 4, 10),
+        )  # fmt: skip
+
+    def forward(self, batch):
+        images, _ = batch
+        return self.layers(images)
+
+
+def loss(batch, prediction):
+    _, labels = batch
+    return nn.functional.cross_entropy(prediction, labels)
+
+
+class Accuracy(Avg):
+    """The share of right answers, over each evaluation set."""
+
+    def __init__(self) -> None:
+        super().__init__("accuracy", counter="num_samples", fig="accuracy/{datasource_name}")
+
+    def post_eval_step_batch(self, fixtures, batch, prediction):
+        fixtures["accuracy"] = (prediction.argmax(1) == batch[1]).float().mean()
+        fixtures(super().post_eval_step_batch)
+
+
+def main() -> float:
+    torch.manual_seed(0)
+    digits = load_digits()
+    images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
+    train, valid = random_split(TensorDataset(images, torch.tensor(digits.target)), [0.8, 0.2])
+    train_loader = DataLoader(train, batch_size=64, shuffle=True)
+    manager = TrainManager(
+        Classifier(),
+        loss,
+        epochs=EPOCHS,
+        train_data=train_loader,
+        eval_data={"valid": DataLoader(valid, batch_size=256)},
+        optimizer=AdamW,
+        lr_schedule=lambda optimizer: OneCycleLR(optimizer, max_lr=0.01, total_steps=EPOCHS * len(train_loader)),
+        extensions=[Progress(), Accuracy()],
+    )
+
+    print(f"{len(train)} images to train on, {len(valid)} to validate, {sum(p.numel() for p in manager.model.parameters())} parameters\n")
+    started = time.monotonic()
+    manager.train()
+    accuracy = manager.history["accuracy/valid"][-1][1]
+    print(f"\nvalidation accuracy {accuracy:.1%} after {time.monotonic() - started:.0f} s\n")
+
+    print("What ran, and where you can hook in:\n")
+    print(manager.describe())
+    print(
+        "\nWhat to look at next:\n"
+        "  examples/digits.py           this program\n"
+        "  docs/stages.md               write an extension of your own\n"
+        "  docs/train_manager.md        everything TrainManager does\n"
+        "  src/trainmaster/loop/        the loop itself: stages.py, then train_manager.py"
+    )
+    return accuracy
+
+
+if __name__ == "__main__":
+    if main() < 0.97:
+        raise SystemExit("the demo should reach 97 % validation accuracy, and did not")

@@ -1,0 +1,56 @@
+"""What importing costs, and what is public."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import trainmaster
+
+
+def run(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+
+
+def test_import_trainmaster_brings_no_torch_and_no_rich() -> None:
+    code = "import sys, trainmaster; print([m for m in ('torch', 'numpy', 'rich', 'sklearn') if m in sys.modules])"
+    assert run(code) == "[]\n"
+
+
+def test_the_engine_is_used_without_torch() -> None:
+    code = (
+        "import sys; from trainmaster import Extensible, Extension, staged, always, fixture; "
+        "print('torch' in sys.modules, 'numpy' in sys.modules, Extensible.__name__)"
+    )
+    assert run(code) == "False False Extensible\n"
+
+
+def test_import_trainmaster_takes_at_most_50_ms() -> None:
+    code = (
+        "import time; a = time.perf_counter(); import trainmaster; "
+        "from trainmaster import Extensible, Extension, staged, always, fixture; print((time.perf_counter() - a) * 1000)"
+    )
+    assert min(float(run(code)) for _ in range(5)) <= 50
+
+
+def test_every_public_name_can_be_had_and_is_listed() -> None:
+    for name in trainmaster.__all__:
+        assert getattr(trainmaster, name).__name__ == name
+    assert set(trainmaster.__all__) <= set(dir(trainmaster))
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(trainmaster.__all__) == [
+        "Avg", "Extensible", "Extension", "Fixtures", "LoopComponent", "MemoryWriter", "Observer", "Progress", "Stage", "StageTree",
+        "TrainManager", "TrainTestLoop", "TrainingState", "TrainmasterError", "Writer", "always", "fixture", "not_a_hook", "staged",
+        "xavier_uniform",
+    ]  # fmt: skip
+
+
+def test_a_misspelt_public_name_is_answered_with_the_nearest() -> None:
+    try:
+        trainmaster.TrainManger  # noqa: B018 - asked for its error
+    except AttributeError as error:
+        assert str(error) == "module 'trainmaster' has no attribute 'TrainManger'; did you mean `TrainManager`?"
+    else:
+        raise AssertionError("no error")
