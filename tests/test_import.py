@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 import trainmaster
 
 
@@ -48,9 +50,5 @@ def test_the_public_names_are_these() -> None:
 
 
 def test_a_misspelt_public_name_is_answered_with_the_nearest() -> None:
-    try:
+    with pytest.raises(AttributeError, match="has no attribute 'TrainManger'; did you mean `TrainManager`"):
         trainmaster.TrainManger  # noqa: B018 - asked for its error
-    except AttributeError as error:
-        assert str(error) == "module 'trainmaster' has no attribute 'TrainManger'; did you mean `TrainManager`?"
-    else:
-        raise AssertionError("no error")

@@ -84,10 +84,13 @@ class Extensible:
         `fixtures` are created in it, and must be new; of `defaults` only those that do not exist yet. Both end with the stage.
         """
         stage = self._stages.get(name)
-        if stage is None or stage.initial is not None or stage.defaults is not None:
+        if stage is None or stage.initial is not None:
             stage = self._new_stage(name)
-        stage.initial = fixtures
-        stage.defaults = defaults
+        if fixtures is not None:
+            stage.initial = fixtures
+        if defaults is not None:
+            stage.initial = fixtures or {}
+            stage.defaults = defaults
         return stage
 
     @property

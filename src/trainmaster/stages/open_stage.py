@@ -66,6 +66,7 @@ class OpenStage:
         "_host",
         "_is_followed",
         "_is_open",
+        "_is_special",
         "_outer",
         "_plan",
         "_post",
@@ -86,8 +87,8 @@ class OpenStage:
         self.is_stale = True
         """The extensions have changed since the plan was made."""
         self.initial: Mapping[str, Any] | None = None
+        """What was given to `staged` and is not published yet: then this object is taken."""
         self.defaults: Mapping[str, Any] | None = None
-        """What was given to `staged`, until it is published."""
         self.created: list[str] = []
         """The names of the fixtures that are removed with this stage."""
         self.passed: frozenset[str] = NOTHING
@@ -101,6 +102,8 @@ class OpenStage:
         self._post: tuple[Step, ...] = ()
         self._declared: tuple[str, ...] = ()
         self._has_around = self._is_followed = self._is_open = False
+        self._is_special = False
+        """It has passed stages to forget, or an outer opening to come back to."""
         self._generators: list[tuple[Hook, Iterator[Any]]] = []
         self._outer: list[tuple[Any, ...]] = []
 
@@ -108,9 +111,14 @@ class OpenStage:
         """Become the owner of the fixture `name`."""
         self.created.append(name)
 
+    def pass_by(self, inner: str) -> None:
+        """Note that an inner stage is through."""
+        self.passed |= {inner}
+        self._is_special = True
+
     def open_for_good(self) -> None:
         """Open a stage that is never closed, below all others."""
-        self._take_plan()
+        self._make_ready()
         self._scope.lasting = self
         self._publish_defaults(self.initial or {})
         self.initial = None
@@ -118,10 +126,8 @@ class OpenStage:
             hook.call(self._values)
 
     def __enter__(self) -> OpenStage:
-        if self._is_open:
-            self._put_aside()
-        if self.is_stale:
-            self._take_plan()
+        if self.is_stale or self._is_open:
+            self._make_ready()
         stack = self._stack
         if not stack:
             running.hosts.append(self._host)
@@ -138,8 +144,8 @@ class OpenStage:
                     raise self._scope.exists_error([name for name in initial if name in values])
                 values.update(initial)
                 self.created.extend(initial)
-            if self.defaults is not None:
-                self._publish_defaults(self.defaults)
+                if self.defaults is not None:
+                    self._publish_defaults(self.defaults)
             for hook, method, name, pick in self._pre:  # noqa: B007 - `hook` is who to blame
                 if pick is not None:
                     method(*pick(values))
@@ -192,12 +198,13 @@ class OpenStage:
             return False
         # What follows is _close() once more, in line: the call would be a good part of what a stage costs.
         stack = self._stack
-        if stack[-1] is not self or self.passed or self._outer:
+        if stack[-1] is not self or self._is_special:
             self._close()
             return False
         del stack[-1]
-        for name in self._declared:
-            values.pop(name, None)
+        if self._declared:
+            for name in self._declared:
+                values.pop(name, None)
         if self.created:
             for name in self.created:
                 values.pop(name, None)
@@ -209,25 +216,30 @@ class OpenStage:
 
     # the ways through that are not hot
 
-    def _take_plan(self) -> None:
-        try:
-            plan = self._plan = self._host.plan_of(self.name)
-        except BaseException:
-            self.initial = self.defaults = None
-            raise
-        self._pre = tuple(step_of(each) for each in plan.pre)
-        self._post = tuple(step_of(each) for each in plan.post)
-        self._has_around = bool(plan.around)
-        self._is_followed = plan.has_followers
-        self._declared = plan.declared
-        self.is_stale = False
-
     _AN_OPENING = ("_plan", "_pre", "_post", "_has_around", "_is_followed", "_declared", "created", "passed", "_generators")
 
-    def _put_aside(self) -> None:
-        """Keep the outer opening of this stage while it is opened once more within itself."""
-        self._outer.append(tuple(getattr(self, name) for name in self._AN_OPENING))
-        self.created, self.passed, self._generators = [], NOTHING, []
+    def _make_ready(self) -> None:
+        """Take a new plan where one is due; put the outer opening aside where this stage opens within itself."""
+        plan = self._new_plan() if self.is_stale else None
+        if self._is_open:
+            self._outer.append(tuple(getattr(self, name) for name in self._AN_OPENING))
+            self.created, self.passed, self._generators = [], NOTHING, []
+            self._is_special = True
+        if plan is not None:
+            self._plan = plan
+            self._pre = tuple(step_of(each) for each in plan.pre)
+            self._post = tuple(step_of(each) for each in plan.post)
+            self._has_around = bool(plan.around)
+            self._is_followed = plan.has_followers
+            self._declared = plan.declared
+            self.is_stale = False
+
+    def _new_plan(self) -> Plan:
+        try:
+            return self._host.plan_of(self.name)
+        except BaseException:
+            self.initial = self.defaults = None  # the stage is not opened
+            raise
 
     def _publish_defaults(self, defaults: Mapping[str, Any]) -> None:
         self.defaults = None
@@ -262,7 +274,7 @@ class OpenStage:
 
     def _mark_passed(self) -> None:
         for stage in self._stack[:-1]:
-            stage.passed |= {self.name}
+            stage.pass_by(self.name)
 
     def _fail(self, error: BaseException, hooks: tuple[Hook, ...]) -> BaseException | None:
         """Close the stage with an error in flight: the first error that nobody swallowed, or None.
@@ -309,6 +321,7 @@ class OpenStage:
         if self._outer:
             for name, value in zip(self._AN_OPENING, self._outer.pop(), strict=True):
                 setattr(self, name, value)
+        self._is_special = bool(self._outer) or bool(self.passed)
         if not self._stack:
             self._end_routine()
 
