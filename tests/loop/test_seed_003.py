@@ -15,7 +15,6 @@ from trainmaster import LoopComponent, TrainTestLoop
 
 
 class MainLoop(LoopComponent):
-
     def on_train_begin(self, loop):
         loop.loss_func = CrossEntropyLoss()
         loop.optimizer = MyOptimizer(loop.model.parameters(), lr=3e-4)
@@ -44,13 +43,12 @@ class MainLoop(LoopComponent):
 
 
 class SaveModel(LoopComponent):
-
     def on_train_end(self, loop):
-        torch.save(loop.model.state_dict(), './model_state.pth')
+        torch.save(loop.model.state_dict(), "./model_state.pth")
         print("Saved.")
 
 
-def MyScheduler(optimizer, n_optim_steps):  # noqa: N802 - the README's name
+def MyScheduler(optimizer, n_optim_steps):
     return OneCycleLR(optimizer, max_lr=0.1, total_steps=n_optim_steps)
 
 
@@ -116,9 +114,17 @@ class Named(LoopComponent):
 
 
 class MyInitializer(Named): ...
+
+
 class MyBatchProcessor(Named): ...
+
+
 class MyOptimManager(Named): ...
+
+
 class MyStats(Named): ...
+
+
 class MyPreprocessing(Named): ...
 
 

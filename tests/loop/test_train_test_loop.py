@@ -285,7 +285,7 @@ def test_stop_skips_all_that_is_left_but_the_end_of_training(callback):
     assert recorder.names == [*undisturbed[: undisturbed.index(name) + 1], "train_end"]
 
 
-@pytest.mark.parametrize("callback", ["on_epoch_begin", "on_batch_begin", "on_forward_pass", "on_loss_compute", "on_batch_end", "on_epoch_end"])
+@pytest.mark.parametrize("callback", [f"on_{name}" for name in EVAL_PASS])
 def test_stop_in_validation_skips_all_that_is_left_but_the_end_of_training(callback):
     """L8."""
     recorder = Recorder(do={callback: lambda loop: loop.is_validating and loop.stop()})

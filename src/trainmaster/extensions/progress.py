@@ -106,6 +106,6 @@ def _num_batches(loop: Any) -> int | None:
 
 def _text(value: Any) -> str:
     try:
-        return f"{float(value):.4f}"
+        return f"{float(value.detach() if hasattr(value, 'detach') else value):.4f}"
     except (TypeError, ValueError, RuntimeError):
         return str(value)[:20]

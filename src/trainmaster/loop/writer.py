@@ -24,7 +24,8 @@ class MemoryWriter:
         self.history: dict[str, list[tuple[int | None, Any]]] = {}
 
     def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> None:
-        self.history.setdefault(tag, []).append((global_step, float(scalar_value)))
+        value = scalar_value.detach() if hasattr(scalar_value, "detach") else scalar_value
+        self.history.setdefault(tag, []).append((global_step, float(value)))
 
     def add_scalars(self, main_tag: str, tag_scalar_dict: Mapping[str, Any], global_step: int | None = None) -> None:
         for tag, value in tag_scalar_dict.items():

@@ -1,0 +1,5 @@
+"""Contract suites for authors: subclass one in your tests, say how to make the thing, and pytest runs what it must keep."""
+
+from trainmaster.testing.extension_contract import ExtensionContract
+
+__all__ = ["ExtensionContract"]
