@@ -150,7 +150,8 @@ def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
     >>> nearest("pre_train_step_bach", ["pre_train_step_batch", "pre_run"])
     ['pre_train_step_batch']
     """
-    return difflib.get_close_matches(name, sorted(set(known)), n=limit, cutoff=0.75)
+    cutoff = 0.75 if len(name) > 4 else 0.65  # one letter weighs more in a short name
+    return difflib.get_close_matches(name, sorted(set(known)), n=limit, cutoff=cutoff)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -98,10 +99,9 @@ def test_a_bare_stage_takes_defaults():
 
 def test_a_bare_stage_belongs_to_the_innermost_of_two_running_routines():
     outer, inner = Routine(), Routine()
-    outer.run(lambda: inner.run(open_inner))
-    assert inner["teller"].log == ["plain"]
-    with pytest.warns(UserWarning, match="never called"):
-        outer.refresh(), outer.run(lambda: None)
+    with pytest.warns(UserWarning, match="no stage `inner` was opened"):
+        outer.run(lambda: inner.run(open_inner))
+    assert (outer["teller"].log, inner["teller"].log) == ([], ["plain"])
 
 
 def test_a_bare_stage_belongs_to_the_outer_routine_again_when_the_inner_one_ended():
@@ -139,8 +139,6 @@ def test_nothing_runs_any_more_after_a_routine_failed():
 
 
 def test_a_routine_of_another_thread_does_not_count_as_running():
-    from concurrent.futures import ThreadPoolExecutor
-
     routine = Routine()
 
     def body():

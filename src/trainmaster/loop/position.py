@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset, d
 
 from trainmaster.errors import EmptyDataError, StateError
 from trainmaster.loop.rng import RngState, get_rng, set_rng
+from trainmaster.stages.scope import Scope
 
 
 class Position:
@@ -92,6 +94,17 @@ class Position:
         self.num_batches = state["num_batches"]
         self._epoch_start = state["epoch_start"]
         self.pause(rng)
+
+
+@contextmanager
+def reading(what: str, position: Position, scope: Scope) -> Iterator[None]:
+    """Tell an error of the data, which no stage of a batch has seen, from one of the routine."""
+    try:
+        yield
+    except Exception as error:
+        if error is not scope.noted and not isinstance(error, EmptyDataError):
+            error.add_note(f"while reading batch {position.num_batches} of {what}")
+        raise
 
 
 def empty_error(data: Any, what: str) -> EmptyDataError:

@@ -16,13 +16,13 @@ import torch
 from torch import nn
 from torch.optim import Adam, Optimizer
 
-from trainmaster.errors import EmptyDataError, LoopError, SettingError, StateError
+from trainmaster.errors import LoopError, SettingError, StateError
 from trainmaster.loop import batches
 from trainmaster.loop.batches import to_device
 from trainmaster.loop.eval_state import EvalState
 from trainmaster.loop.guard import Guards, mode
 from trainmaster.loop.losses import backward_error, checked_loss
-from trainmaster.loop.position import Position, data_state, empty_error, fresh_iterator, length_of, set_data_state, start_epoch
+from trainmaster.loop.position import Position, data_state, empty_error, fresh_iterator, length_of, reading, set_data_state, start_epoch
 from trainmaster.loop.settings import check_schedule, check_settings, chosen_device, evaluation_sets, is_schedule
 from trainmaster.loop.setup import Setup
 from trainmaster.loop.stages import TRAIN_MANAGER
@@ -150,7 +150,7 @@ class TrainManager(Extensible):
         with (
             mode(self.model, is_training=True),
             staged("train_step_epoch", {"epoch_index": epoch_index, "mode_name": "train"}),
-            self._reading("train_data", position),
+            reading("train_data", position, self._scope),
         ):
             start_epoch(self.train_data, epoch_index)
             for batch in position.batches(self.train_data, "train_data"):
@@ -186,7 +186,7 @@ class TrainManager(Extensible):
 
     def eval(self) -> None:
         """Evaluate all sets, in order; on its own, or within `train()`."""
-        with self._run(standalone_eval=True), self._guards(), self.staged("eval", {"eval_losses": {}}):
+        with self._run(standalone_eval=True), self._scope.aside("run", "train"), self._guards(), self.staged("eval", {"eval_losses": {}}):
             for name, data in self.eval_data.items():
                 self._eval_epoch(name, data)
                 if self.fixtures["stopped"] is not None:
@@ -202,7 +202,7 @@ class TrainManager(Extensible):
         with (
             mode(self.model, is_training=False),
             staged("eval_step_epoch", {"datasource_name": name, "mode_name": "eval"}),
-            self._reading(what, position),
+            reading(what, position, self._scope),
         ):
             for batch in fresh_iterator(data):
                 with staged("eval_step_batch", {"batch": to_device(batch, self.device), "batch_num": position.num_batches}):
@@ -221,10 +221,11 @@ class TrainManager(Extensible):
         values, staged, position, predictions = self._scope.values, self.staged, Position(), list[Any]()
         with (
             self._run(standalone_eval=True),
+            self._scope.aside("run"),
             self._guards(),
             mode(self.model, is_training=False),
             staged("predict", {"mode_name": "predict"}),
-            self._reading("data", position),
+            reading("data", position, self._scope),
         ):
             for batch in fresh_iterator(data):
                 with staged("predict_step_batch", {"batch": to_device(batch, self.device), "batch_num": position.num_batches}):
@@ -412,16 +413,6 @@ class TrainManager(Extensible):
             with self.staged("load_checkpoint", {"checkpoint_loaded": self._is_initialized}):
                 pass
             yield
-
-    @contextmanager
-    def _reading(self, what: str, position: Position) -> Iterator[None]:
-        """Tell an error of the data, which no stage has seen, from one of the routine."""
-        try:
-            yield
-        except Exception as error:
-            if error is not self._scope.noted and not isinstance(error, EmptyDataError):
-                error.add_note(f"while reading batch {position.num_batches} of {what}")
-            raise
 
     def _own(self, name: str) -> Callable[..., Any]:
         """`train_model_forward`, or `model_forward` itself where a subclass has nothing else to say: one call less per batch."""

@@ -14,7 +14,7 @@ from torch import nn
 
 from trainmaster.errors import LoopError, SettingError, StateError, UnknownHookError, did_you_mean
 from trainmaster.loop.guard import Guards, mode
-from trainmaster.loop.position import Position, data_state, empty_error, fresh_iterator, length_of, set_data_state
+from trainmaster.loop.position import Position, data_state, empty_error, fresh_iterator, length_of, reading, set_data_state
 from trainmaster.loop.stages import CALLBACKS, TRAIN_TEST_LOOP
 from trainmaster.loop.state import TrainingState, capture_objects, check_fits, own_copy, restore_objects, stateful_extensions
 from trainmaster.stages import Extensible
@@ -108,7 +108,11 @@ class TrainTestLoop(Extensible):
         train_step_batch = staged("train_step_batch")
         forward, loss, backward, optimizer_step = map(staged, ("forward", "loss", "backward", "optimizer_step"))
         self._begin_pass("train", self.train_data)
-        with mode(self.model, is_training=True), staged("train_step_epoch", {"datasource_name": "train"}):
+        with (
+            mode(self.model, is_training=True),
+            staged("train_step_epoch", {"datasource_name": "train"}),
+            reading("train_data", position, self._scope),
+        ):
             self._call("on_epoch_begin")
             for batch in position.batches(self.train_data, "train_data"):
                 self.batch, self.batch_num = batch, position.num_batches
@@ -140,10 +144,15 @@ class TrainTestLoop(Extensible):
     def _eval_epoch(self, desc: str, data: Any) -> None:
         staged = self.staged
         self._begin_pass(desc, data)
-        with mode(self.model, is_training=False), staged("eval_step_epoch", {"datasource_name": desc}):
+        position = Position()
+        with (
+            mode(self.model, is_training=False),
+            staged("eval_step_epoch", {"datasource_name": desc}),
+            reading(f"{desc}_data", position, self._scope),
+        ):
             self._call("on_epoch_begin")
-            for batch_num, batch in enumerate(fresh_iterator(data)):
-                self.batch, self.batch_num = batch, batch_num
+            for batch in fresh_iterator(data):
+                self.batch, self.batch_num = batch, position.num_batches
                 with staged("eval_step_batch"):
                     calls = self._callbacks
                     for call in calls["on_batch_begin"]:
@@ -154,6 +163,7 @@ class TrainTestLoop(Extensible):
                     with staged("loss"):
                         for call in calls["on_loss_compute"]:
                             call(self)
+                    position.num_batches += 1
                     self._call("on_batch_end")
             self._call("on_epoch_end")
 

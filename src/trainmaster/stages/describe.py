@@ -15,7 +15,9 @@ class StageMap(str):
         return str(self)
 
 
-def describe_tree(tree: StageTree, hooks: Iterable[Hook], lazies: Mapping[str, list[LazyFixture]]) -> StageMap:
+def describe_tree(
+    tree: StageTree, hooks: Iterable[Hook], lazies: Mapping[str, list[LazyFixture]], creates: Mapping[str, frozenset[str]]
+) -> StageMap:
     hooks = list(hooks)
     lines: list[str] = []
     shown: set[str] = set()
@@ -28,6 +30,7 @@ def describe_tree(tree: StageTree, hooks: Iterable[Hook], lazies: Mapping[str, l
         shown.add(stage.name)
         inner = f"{tail}{'│  ' if stage.stages else '   '}"
         fixtures = [name if point == ENTRY else f"{name} ({point})" for name, point in stage.fixtures.items()]
+        fixtures += [f"{name} (extension)" for name, owners in creates.items() if stage.name in owners]
         lines.extend(_wrap(f"{inner}fixtures  ", fixtures))
         for each in lazies.values():
             for lazy in each:

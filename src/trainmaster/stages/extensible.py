@@ -103,7 +103,7 @@ class Extensible:
         hooks = self._resolved()
         if self.tree is None:
             return describe_hooks(hooks, self._seen)
-        return describe_tree(self.tree, hooks, self._scope.lazy)
+        return describe_tree(self.tree, hooks, self._scope.lazy, self._created())
 
     # extensions
 

@@ -111,6 +111,10 @@ class OpenStage:
         """Become the owner of the fixture `name`."""
         self.created.append(name)
 
+    def owned(self) -> tuple[str, ...]:
+        """The names that end with this stage."""
+        return (*self._declared, *self.created)
+
     def pass_by(self, inner: str) -> None:
         """Note that an inner stage is through."""
         self.passed |= {inner}
@@ -312,7 +316,7 @@ class OpenStage:
     def _close(self) -> None:
         while self._stack.pop() is not self:
             pass  # a stage that was entered by hand and never left ends with the one it was opened in
-        for name in (*self._declared, *self.created):
+        for name in self.owned():
             self._values.pop(name, None)
         self.created.clear()
         self.initial = self.defaults = None

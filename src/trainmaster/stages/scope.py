@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.errors import (
@@ -85,6 +86,25 @@ class Scope:
         yield from reversed(self.stack)
         if self.lasting is not None:
             yield self.lasting
+
+    @contextmanager
+    def aside(self, *kept: str) -> Iterator[None]:
+        """Put the open stages above those named `kept` aside, with their fixtures, for a routine that is called from within them.
+
+        So an extension may evaluate in the middle of a batch: the batches of the evaluation have the same fixtures, and cannot shadow.
+        """
+        depth = next((number for number, stage in enumerate(self.stack) if stage.name not in kept), len(self.stack))
+        stages = self.stack[depth:]
+        names = [name for stage in stages for name in stage.owned() if name in self.values]
+        values = {name: self.values.pop(name) for name in names}
+        error, self.error_in_flight = self.error_in_flight, None
+        del self.stack[depth:]
+        try:
+            yield
+        finally:
+            self.stack.extend(stages)
+            self.values.update(values)
+            self.error_in_flight = error
 
     # what is not among the values
 

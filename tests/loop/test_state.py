@@ -1,0 +1,589 @@
+"""Exact state: a training that was killed and resumed ends with the same bits as an undisturbed one."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import random
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from trainmaster import Extension, LoopComponent, Observer, TrainingState, TrainManager, TrainTestLoop
+from trainmaster.errors import StateError
+
+PROGRAM = Path(__file__).with_name("state_program.py")
+_spec = importlib.util.spec_from_file_location("state_program", PROGRAM)
+program = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(program)
+build, outcome = program.build, program.outcome
+
+
+def same_bits(one, other):
+    """Equal in type, shape and every bit, through any nesting."""
+    if isinstance(one, torch.Tensor):
+        return isinstance(other, torch.Tensor) and one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    if isinstance(one, Mapping):
+        return list(one) == list(other) and all(same_bits(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same_bits, one, other))
+    return one == other and type(one) is type(other)
+
+
+def differing(one, other):
+    """The parts of an outcome that are not the same."""
+    return [name for name in one if not same_bits(one[name], other[name])]
+
+
+class Keep(Extension):
+    """Captures the state at every call of one hook."""
+
+    def __init__(self, hook):
+        self.states = []
+        setattr(self, hook, lambda train_manager: self.states.append(train_manager.capture()))
+
+
+def undisturbed(hook="post_train_step_batch", *, seed=1, **options):
+    """A training from start to end: its outcome, and the states that were captured on the way."""
+    keep = Keep(hook)
+    manager = build(seed, keep, **options)
+    manager.train()
+    return outcome(manager), keep.states
+
+
+def resumed(state, *, seed=99, **options):
+    """The outcome of a training that starts from `state`, with nothing else in common."""
+    manager = build(seed, **options)
+    manager.restore(state)
+    manager.train()
+    return outcome(manager)
+
+
+# In fresh processes.
+
+
+def run_program(folder, *, seed, workers, optimizer, out, restore=None, die_at=None):
+    command = [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", str(PROGRAM)]
+    command += ["--seed", str(seed), "--workers", str(workers), "--optimizer", optimizer, "--out", out]
+    command += ["--restore", restore] if restore else []
+    command += ["--die-at", str(die_at)] if die_at else []
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize(("workers", "optimizer"), [(0, "sgd"), (2, "adam")])
+def test_a_run_killed_twice_within_an_epoch_and_at_its_end_leaves_the_bits_of_an_undisturbed_one(tmp_path, workers, optimizer):
+    """Four processes one after the other, each with a seed of its own, against one."""
+    common = {"folder": tmp_path, "workers": workers, "optimizer": optimizer}
+    run_program(seed=1, out="undisturbed", **common)
+    run_program(seed=1, out="after_3", die_at=3, **common)
+    run_program(seed=2, out="after_5", die_at=5, restore="after_3", **common)
+    run_program(seed=3, out="after_7", die_at=program.BATCHES_PER_EPOCH, restore="after_5", **common)
+    said = run_program(seed=4, out="resumed", restore="after_7", **common)
+    one, other = (torch.load(tmp_path / name, weights_only=False) for name in ("undisturbed", "resumed"))
+    assert differing(one, other) == []
+    assert len(other["losses"]) == 3 * program.BATCHES_PER_EPOCH
+    assert "replayed the 7 batches of train_data that were done in this epoch" in said
+
+
+# In one process, at every point.
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_training_can_be_resumed_from_after_any_batch(optimizer):
+    expected, states = undisturbed(optimizer=optimizer)
+    assert len(states) == 3 * program.BATCHES_PER_EPOCH
+    assert [differing(expected, resumed(state, optimizer=optimizer)) for state in states] == [[]] * len(states)
+
+
+@pytest.mark.parametrize("hook", ["post_train_step_epoch", "post_eval", "pre_train_step_epoch", "pre_train", "post_train"])
+def test_a_training_can_be_resumed_from_between_epochs(hook):
+    """The evaluation that is due is done once, by whoever is left to do it."""
+    expected, states = undisturbed(hook)
+    assert states
+    assert [differing(expected, resumed(state)) for state in states] == [[]] * len(states)
+
+
+@pytest.mark.parametrize("kind", ["tensors", "list", "stream"])
+def test_a_training_can_be_resumed_on_any_kind_of_data(kind):
+    expected, states = undisturbed(kind=kind)
+    assert [differing(expected, resumed(state, kind=kind)) for state in states] == [[]] * len(states)
+
+
+@pytest.mark.parametrize("kind", ["augmented", "tensors"])
+def test_a_training_can_be_resumed_with_a_loader_that_has_its_own_generator(kind):
+    """The generator goes on from epoch to epoch; it is part of the state."""
+    expected, states = undisturbed(kind=kind, generator=torch.Generator().manual_seed(5))
+    results = [differing(expected, resumed(state, kind=kind, generator=torch.Generator().manual_seed(6))) for state in states]
+    assert results == [[]] * len(states)
+
+
+@pytest.mark.parametrize("options", [{"num_workers": 2}, {"num_workers": 1, "persistent_workers": True}], ids=["two", "persistent"])
+def test_a_training_can_be_resumed_with_loader_workers(options):
+    expected, states = undisturbed(**options)
+    chosen = [states[index] for index in (1, 6, 10)]
+    assert [differing(expected, resumed(state, **options)) for state in chosen] == [[]] * 3
+
+
+def test_persistent_workers_change_nothing():
+    """They are started anew each epoch: what they carry over nobody can read."""
+    one, _ = undisturbed(num_workers=1)
+    other, _ = undisturbed(num_workers=1, persistent_workers=True)
+    assert differing(one, other) == []
+
+
+def test_augmentation_in_the_program_depends_on_all_three_generators():
+    """Else the tests above would show nothing."""
+    drawn = []
+    for seed_one in (random.seed, np.random.seed, torch.manual_seed):
+        for each in (random.seed, np.random.seed, torch.manual_seed):
+            each(1)
+        seed_one(2)
+        drawn.append(program.noise())
+    assert len(set(drawn)) == 3
+
+
+def test_batches_of_tensors_are_skipped_without_loading_them(capsys):
+    _, states = undisturbed(kind="tensors")
+    resumed(states[4], kind="tensors")
+    assert capsys.readouterr().err.startswith("trainmaster: skipped the 5 batches of train_data that were done in this epoch (")
+
+
+def test_batches_of_a_data_set_with_code_of_its_own_are_replayed(capsys):
+    _, states = undisturbed()
+    resumed(states[4])
+    assert capsys.readouterr().err.startswith("trainmaster: replayed the 5 batches of train_data that were done in this epoch (")
+
+
+def test_nothing_is_replayed_between_epochs(capsys):
+    _, states = undisturbed("post_train_step_epoch")
+    resumed(states[0])
+    assert capsys.readouterr().err == ""
+
+
+def test_a_training_that_was_stopped_in_an_epoch_goes_on_in_the_same_manager():
+    class StopAt(Extension):
+        def post_train_step_batch(self, loop, batch_num, epoch_num):
+            if (epoch_num, batch_num) == (1, 3):
+                loop.stop()
+
+    expected, _ = undisturbed()
+    manager = build(1, StopAt())
+    manager.train()
+    del manager.extensions["stop_at"]
+    noise = program.noise()  # what happens between the two calls is not part of the training
+    manager.train()
+    assert noise
+    assert differing(expected, outcome(manager)) == []
+
+
+def test_an_epoch_more_can_be_trained_after_a_resume():
+    expected, _ = undisturbed(epochs=4)
+    _, states = undisturbed(epochs=3)
+    assert differing(expected, resumed(states[-1], epochs=4)) == []
+
+
+def test_capturing_leaves_no_trace_in_the_training():
+    manager = build(1)
+    manager.train()
+    expected, _ = undisturbed()
+    assert differing(expected, outcome(manager)) == []
+
+
+def test_an_observer_can_capture_too():
+    """Its guard hides the random numbers it draws, and the state has those of the training."""
+
+    class Looks(Observer):
+        def post_train_step_batch(self, train_manager):
+            program.noise()
+            states.append(train_manager.capture())
+
+    states = []
+    build(1, Looks()).train()
+    expected, _ = undisturbed()
+    assert [differing(expected, resumed(state)) for state in states[2:9:3]] == [[]] * 3
+
+
+# A state is a value.
+
+
+def test_a_state_comes_back_from_a_dict():
+    _, states = undisturbed(epochs=1)
+    again = TrainingState.from_dict(states[3].to_dict())
+    assert same_bits(again.to_dict(), states[3].to_dict())
+
+
+def test_a_state_holds_plain_values_and_tensors_only():
+    def kinds(value):
+        if isinstance(value, dict):
+            return set().union(*map(kinds, value), *map(kinds, value.values()))
+        if type(value) in (list, tuple):
+            return set().union(*map(kinds, value))
+        return {type(value)}
+
+    _, states = undisturbed(epochs=1)
+    assert kinds(states[3].to_dict()) <= {int, float, bool, str, type(None), torch.Tensor, np.ndarray}
+
+
+def test_training_on_does_not_change_a_state():
+    keep, copies = Keep("post_train_step_batch"), []
+
+    class Copies(Extension):
+        def post_train_step_batch(self):
+            copies.append(copy.deepcopy(keep.states[-1].to_dict()))
+
+    build(1, keep, Copies()).train()
+    assert all(map(same_bits, (state.to_dict() for state in keep.states), copies))
+
+
+def test_restoring_and_training_does_not_change_a_state():
+    expected, states = undisturbed()
+    first, second = resumed(states[3]), resumed(states[3])
+    assert (differing(expected, first), differing(first, second)) == ([], [])
+
+
+def test_one_manager_can_be_taken_back_to_a_state_after_it_trained():
+    expected, states = undisturbed()
+    manager = build(1)
+    manager.train()
+    manager.restore(states[3])
+    manager.train()
+    assert differing(expected, outcome(manager)) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "named"), [({}, "buffers, data, extensions, grads, objects, position, progress, rng"), ({"epoch": 3}, "epoch")]
+)
+def test_a_dict_that_is_no_state_is_refused(values, named):
+    with pytest.raises(StateError, match="this is no training state: .* missing or unknown") as caught:
+        TrainingState.from_dict(values)
+    assert named in str(caught.value)
+
+
+def test_a_dict_with_one_part_too_many_is_refused_naming_it():
+    _, states = undisturbed(epochs=1)
+    with pytest.raises(StateError, match=r"this is no training state: scaler missing or unknown"):
+        TrainingState.from_dict({**states[0].to_dict(), "scaler": {}})
+
+
+# What a state holds.
+
+
+def test_gradients_that_wait_for_an_update_are_restored():
+    _, states = undisturbed()
+    manager = build(99)
+    manager.restore(states[2])
+    assert same_bits({name: each.grad for name, each in manager.model.named_parameters()}, states[2].grads["model"])
+    assert any(each.abs().sum() > 0 for each in states[2].grads["model"].values())
+
+
+def test_a_parameter_without_a_gradient_in_the_state_has_none_afterwards():
+    manager = build(1)
+    state = manager.capture()  # nothing was trained yet
+    manager.train()
+    fresh = build(1)
+    fresh.restore(fresh.capture())
+    assert state.grads == {"model": {}}
+    assert all(each.grad is None for each in fresh.model.parameters())
+
+
+def test_a_buffer_outside_the_state_dict_is_restored():
+    _, states = undisturbed()
+    manager = build(99)
+    manager.restore(states[4])
+    assert "calls" not in manager.model.state_dict()
+    assert manager.model.calls == 5
+
+
+def test_the_history_of_the_default_writer_is_restored():
+    _, states = undisturbed("post_eval")
+    manager = build(99)
+    manager.restore(states[2])
+    assert [step for step, _ in manager.history["losses/valid/loss"]] == [0, 1, 2]
+
+
+class Teacher(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(3))
+
+
+def test_a_second_module_on_the_manager_is_captured_with_its_gradients():
+    one, other = build(1), build(2)
+    one.teacher, other.teacher = Teacher(), Teacher()
+    one.build()
+    one.teacher.weight.data.fill_(0.5)
+    one.teacher.weight.grad = torch.ones(3)
+    other.restore(one.capture())
+    assert same_bits([other.teacher.weight.data, other.teacher.weight.grad], [torch.full((3,), 0.5), torch.ones(3)])
+
+
+def test_a_loss_scaler_on_the_manager_is_captured():
+    one, other = build(1), build(2)
+    one.scaler, other.scaler = torch.amp.GradScaler("cpu", init_scale=8.0), torch.amp.GradScaler("cpu")
+    one.build()
+    other.restore(one.capture())
+    assert other.scaler.state_dict() == one.scaler.state_dict()
+    assert other.scaler.get_scale() == 8.0
+
+
+class ScalesItsLoss(TrainManager):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=2)
+
+    def backward(self, loss):
+        super().backward(self.scaler.scale(loss))
+
+    def optimizer_step(self):
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+
+def test_a_training_with_a_loss_scaler_can_be_resumed():
+    def new(*extensions):
+        torch.manual_seed(1)
+        sgd = lambda params: torch.optim.SGD(params, lr=0.05)  # noqa: E731 - a recipe
+        return ScalesItsLoss(program.Net(), program.mse, 2, program.train_data("list"), optimizer=sgd, extensions=extensions, device="cpu")
+
+    keep = Keep("post_train_step_batch")
+    one, other = new(keep), new()
+    one.train()
+    other.restore(keep.states[4])
+    other.train()
+    assert one.scaler.get_scale() > 4.0
+    assert same_bits([one.scaler.state_dict(), one.model.state_dict()], [other.scaler.state_dict(), other.model.state_dict()])
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize("hook", ["pre_train_step_batch", "post_forward", "post_loss", "post_backward", "pre_optimizer_step"])
+def test_capturing_in_the_middle_of_a_batch_is_refused(hook):
+    with pytest.raises(StateError, match="a state cannot be captured in the middle of a batch") as caught:
+        undisturbed(hook)
+    assert "capture it in post_train_step_batch or later; put that extension last" in str(caught.value)
+    assert "stage run > train > train_step_epoch > train_step_batch" in str(caught.value)
+
+
+def test_restoring_while_training_is_refused():
+    class TakesBack(Extension):
+        def post_train_step_epoch(self, train_manager):
+            train_manager.restore(train_manager.capture())
+
+    with pytest.raises(StateError, match=r"a state cannot be restored while train\(\) runs"):
+        build(1, TakesBack()).train()
+
+
+class Counter(Extension):
+    name = "counter"
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state): ...
+
+
+def test_a_state_with_an_extension_that_is_missing_here_is_refused_naming_it():
+    state = build(1, Counter()).capture()
+    with pytest.raises(StateError, match="the state does not fit this TrainManager") as caught:
+        resumed(state)
+    assert "extension `counter` is in the state, but not here" in str(caught.value)
+
+
+def test_a_state_without_an_extension_that_is_here_is_refused_naming_it():
+    built = build(1)
+    built.build()
+    manager = build(2, Counter())
+    with pytest.raises(StateError, match="extension `counter` is here, but not in the state"):
+        manager.restore(built.capture())
+
+
+def test_a_renamed_extension_is_refused_with_the_nearest_name():
+    built = build(1, ("counters", Counter()))
+    built.build()
+    with pytest.raises(StateError, match="extension `counters` is in the state, but not here did you mean `counter`?"):
+        build(2, Counter()).restore(built.capture())
+
+
+def test_a_state_of_another_model_is_refused():
+    _, states = undisturbed(epochs=1)
+    manager = build(2)
+    manager.model.layers[0] = nn.Linear(3, 9)
+    with pytest.raises(StateError, match="the captured `model` does not fit this Net") as caught:
+        manager.restore(states[0])
+    assert "size mismatch for layers.0.weight" in str(caught.value)
+
+
+def test_a_state_of_an_optimizer_with_other_parameters_is_refused():
+    _, states = undisturbed(epochs=1)
+    manager = build(2)
+    manager.optimizer = torch.optim.SGD(manager.model.layers[0].parameters(), lr=0.1)
+    with pytest.raises(StateError, match="the captured `optimizer` does not fit this SGD"):
+        manager.restore(states[0])
+
+
+def test_a_state_with_other_evaluation_sets_is_refused():
+    _, states = undisturbed(epochs=1)
+    manager = build(2)
+    manager.eval_data = {"test": []}
+    with pytest.raises(StateError, match="the state was captured with other evaluation sets") as caught:
+        manager.restore(states[0])
+    assert "there: valid; here: test" in str(caught.value)
+
+
+def test_data_that_is_too_short_for_the_state_is_refused():
+    _, states = undisturbed(kind="list")
+    manager = build(2, kind="list")
+    del manager.train_data[2:]
+    with pytest.raises(StateError, match="train_data") as caught:
+        manager.restore(states[4])
+        manager.train()
+    assert "hint" in dir(caught.value) or "try" in str(caught.value)
+
+
+def test_a_loader_without_the_generator_of_the_state_is_refused():
+    _, states = undisturbed(epochs=1, generator=torch.Generator())
+    with pytest.raises(StateError, match="the data has 0 generators of its own, the state was captured with 1"):
+        resumed(states[0])
+
+
+# The minimal face.
+
+
+class Trains(LoopComponent):
+    """Components that train, record their losses, and capture after every training batch."""
+
+    def __init__(self):
+        self.losses = []
+        self.states = []
+
+    def on_train_begin(self, loop):
+        loop.optimizer = torch.optim.SGD(loop.model.parameters(), lr=0.05, momentum=0.9)
+        loop.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(loop.optimizer, T_max=loop.n_optim_steps)
+
+    def on_grads_reset(self, loop):
+        if loop.optim_step_num % 2 == 0:
+            loop.optimizer.zero_grad()
+
+    def on_loss_compute(self, loop):
+        loop.loss = program.mse(loop.batch, loop.model(loop.batch))
+        self.losses.append(loop.loss.item().hex())
+
+    def on_backward_pass(self, loop):
+        loop.loss.backward()
+
+    def on_optim_step(self, loop):
+        loop.optimizer.step()
+        loop.schedule.step()
+
+    def on_batch_end(self, loop):
+        if loop.is_training:
+            self.states.append(loop.capture())
+
+    def state_dict(self):
+        return {"losses": self.losses}
+
+    def load_state_dict(self, state):
+        self.losses = state["losses"]
+
+
+def new_loop(seed, *components, kind="augmented"):
+    for each in (random.seed, np.random.seed, torch.manual_seed):
+        each(seed)
+    data = program.train_data(kind)
+    return TrainTestLoop(program.Net(), [Trains(), *components], data, program.train_data("augmented"))
+
+
+def loop_outcome(loop):
+    return {
+        "weights": loop.model.state_dict(),
+        "calls": loop.model.calls,
+        "optimizer": loop.optimizer.state_dict(),
+        "schedule": loop.schedule.state_dict(),
+        "losses": loop["trains"].losses,
+        "counts": (loop.epoch_num, loop.optim_step_num),
+        "next": program.noise().hex(),
+    }
+
+
+@pytest.mark.parametrize("kind", ["augmented", "tensors", "list"])
+def test_a_minimal_loop_can_be_resumed_from_after_any_batch(kind):
+    loop = new_loop(1, kind=kind)
+    loop.train(2)
+    expected, states, results = loop_outcome(loop), loop["trains"].states, []
+    for state in states:
+        other = new_loop(99, kind=kind)
+        other.restore(TrainingState.from_dict(copy.deepcopy(state.to_dict())))
+        other.train(2)
+        results.append(differing(expected, loop_outcome(other)))
+    assert results == [[]] * 14
+
+
+def test_a_minimal_loop_can_be_resumed_twice_within_an_epoch():
+    loop = new_loop(1)
+    loop.train(2)
+    second = new_loop(2)
+    second.restore(loop["trains"].states[1])
+    second.train(2)
+    third = new_loop(3)
+    third.restore(second["trains"].states[2])
+    third.train(2)
+    assert differing(loop_outcome(loop), loop_outcome(second)) == ["next"]  # numbers were drawn since by the third
+    assert differing({**loop_outcome(loop), "next": ""}, {**loop_outcome(third), "next": ""}) == []
+
+
+def test_a_minimal_loop_captured_between_two_runs_goes_on_the_same():
+    loop = new_loop(1)
+    loop.train(1)
+    state = loop.capture()
+    loop.train(1)
+    expected = loop_outcome(loop)
+    other = new_loop(99)
+    other.restore(state)
+    other.train(1)
+    assert differing(expected, loop_outcome(other)) == ["optimizer", "schedule"] or differing(expected, loop_outcome(other)) == []
+
+
+@pytest.mark.parametrize(
+    "callback",
+    ["on_train_begin", "on_epoch_begin", "on_grads_reset", "on_batch_begin", "on_loss_compute", "on_backward_pass", "on_optim_step", "on_epoch_end"],
+)
+def test_a_minimal_loop_refuses_to_be_captured_elsewhere(callback):
+    component = type("Captures", (LoopComponent,), {callback: lambda self, loop: loop.capture()})()
+    with pytest.raises(StateError, match=r"a state can be captured at the end of a training batch, or outside train\(\)") as caught:
+        new_loop(1, component).train(1)
+    assert "capture it in on_batch_end, while loop.is_training" in str(caught.value)
+
+
+def test_a_minimal_loop_refuses_to_be_captured_in_validation():
+    class Captures(LoopComponent):
+        def on_batch_end(self, loop):
+            if loop.is_validating:
+                loop.capture()
+
+    with pytest.raises(StateError, match="a state can be captured at the end of a training batch") as caught:
+        new_loop(1, Captures()).train(1)
+    assert "stage train > eval_step_epoch > eval_step_batch" in str(caught.value)
+
+
+def test_a_minimal_loop_refuses_a_state_of_other_components_naming_them():
+    class Scales(LoopComponent):
+        def on_train_begin(self, loop):
+            loop.scaler = torch.amp.GradScaler("cpu")
+
+    loop = new_loop(1, Scales())
+    loop.train(1)
+    other = new_loop(2)
+    other.restore(loop["trains"].states[0])
+    with pytest.raises(StateError, match="attribute `scaler` is in the state, but not here"):
+        other.train(1)

@@ -1,0 +1,483 @@
+"""The checker: wrong hooks are refused on attaching or before the first stage runs."""
+
+import pytest
+
+from trainmaster.errors import (
+    FixtureExistsError,
+    FixtureNotFoundError,
+    FixtureScopeError,
+    UnknownHookError,
+    UnknownStageError,
+)
+from trainmaster.stages import BODY, ENTRY, Extensible, Stage, StageTree, always, fixture, not_a_hook
+
+TREE = StageTree(
+    Stage(
+        "life",
+        fixtures={"fixtures": ENTRY},
+        is_lasting=True,
+        stages=(
+            Stage(
+                "run",
+                fixtures={"epoch_num": ENTRY, "summary": BODY},
+                stages=(
+                    Stage(
+                        "train_step",
+                        fixtures={"batch": ENTRY, "prediction": "forward", "loss": "compute_loss"},
+                        stages=(Stage("forward"), Stage("compute_loss"), Stage("backward")),
+                    ),
+                    Stage("report"),
+                ),
+            ),
+        ),
+    )
+)
+
+
+class Host(Extensible):
+    tree = TREE
+
+    def __init__(self, *extensions):
+        self.log = []
+        self.extensions = [(f"ext{number}", each) for number, each in enumerate(extensions)]
+        self.staged("life", {"fixtures": self.fixtures}).open_for_good()
+
+    def run(self):
+        with self.staged("run", {"epoch_num": 0}):
+            self.log.append("run")
+            with self.staged("train_step", {"batch": 1}):
+                with self.staged("forward"):
+                    self.fixtures["prediction"] = 2
+                with self.staged("compute_loss"):
+                    self.fixtures["loss"] = 3
+                with self.staged("backward"):
+                    pass
+            with self.staged("report"):
+                pass
+            self.fixtures["summary"] = 4
+
+
+def hook(name, parameters, owner="Ext", **attributes):
+    """An extension with one hook."""
+    names = {}
+    exec(f"def {name}(self, {parameters}): self.seen = ({parameters.split('=')[0]})", names)
+    return type(owner, (), {name: names[name], **attributes})()
+
+
+# names
+
+
+def test_a_misspelt_hook_name_is_refused_on_attaching():
+    class Misspelt:
+        def pre_train_stap(self): ...
+
+    host = Host()
+    with pytest.raises(UnknownHookError) as caught:
+        host.add_extension("misspelt", Misspelt())
+    text = str(caught.value)
+    assert text.startswith("`Misspelt.pre_train_stap` is named like a hook, but there is no stage `train_stap`")
+    assert "  where   " in text
+    assert "test_checker.py:" in text
+    assert "  known   life, run, train_step, forward, compute_loss, backward, report" in text
+    assert "  try     did you mean `pre_train_step`" in text
+    assert "@not_a_hook" in text
+
+
+def test_a_refused_extension_is_not_attached():
+    class Misspelt:
+        def pre_train_stap(self): ...
+
+    host = Host()
+    with pytest.raises(UnknownHookError):
+        host.add_extension("misspelt", Misspelt())
+    assert list(host.extensions) == []
+
+
+def test_a_refused_extension_does_not_replace_its_namesake():
+    class Misspelt:
+        def pre_train_stap(self): ...
+
+    good = hook("pre_train_step", "batch")
+    host = Host(good)
+    with pytest.raises(UnknownHookError):
+        host.extensions["ext0"] = Misspelt()
+    assert host["ext0"] is good
+
+
+def test_a_method_marked_not_a_hook_is_no_hook():
+    class Helper:
+        @not_a_hook
+        def pre_process(self):
+            raise AssertionError("called")
+
+    Host(Helper()).run()
+
+
+def test_a_property_named_like_a_hook_is_no_hook():
+    class Helper:
+        @property
+        def pre_process(self):
+            raise AssertionError("read")
+
+    Host(Helper()).run()
+
+
+# parameters
+
+
+def test_an_unknown_fixture_is_refused_before_the_first_stage_runs():
+    host = Host(hook("post_report", "epoch_nun"))
+    with pytest.raises(FixtureNotFoundError) as caught:
+        host.run()
+    assert host.log == []
+    text = str(caught.value)
+    assert text.startswith("`Ext.post_report` asks for `epoch_nun`, which nothing provides")
+    assert "stage run > report" in text
+    assert "  open    epoch_num, exc_type, exc_value, fixtures, traceback\n" in text
+    assert "  try     did you mean `epoch_num`?" in text
+
+
+def test_an_unknown_fixture_like_no_other_is_told_how_to_be_declared():
+    with pytest.raises(FixtureNotFoundError) as caught:
+        Host(hook("post_report", "zebra")).run()
+    assert "  try     declare it in `creates`, or give the parameter a default" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameter", "why"),
+    [
+        ("pre_train_step", "loss", "`loss` belongs to `train_step` and is created in `compute_loss`"),
+        ("post_forward", "loss", "`loss` belongs to `train_step` and is created in `compute_loss`"),
+        ("pre_forward", "prediction", "`prediction` belongs to `train_step` and is created in `forward`"),
+        ("pre_run", "summary", "`summary` belongs to `run` and is created in its body"),
+        ("post_train_step", "summary", "`summary` belongs to `run` and is created in its body"),
+        ("pre_run", "batch", "`batch` belongs to `train_step` and is created at its start"),
+        ("post_report", "batch", "`batch` belongs to `train_step` and is created at its start"),
+        ("pre_report", "exc_value", "`exc_value` exists in post hooks only"),
+    ],
+)
+def test_a_fixture_before_its_point_or_outside_its_stage_is_refused(name, parameter, why):
+    host = Host(hook(name, parameter))
+    with pytest.raises(FixtureScopeError) as caught:
+        host.run()
+    assert host.log == []
+    text = str(caught.value)
+    assert text.startswith(f"`Ext.{name}` asks for `{parameter}`, which does not exist at that point")
+    assert f"  why     {why}" in text
+    assert "  open    " in text
+    assert "  try     ask for it in a later hook or in its own stage" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "parameter", "value"),
+    [
+        ("pre_train_step", "batch", 1),
+        ("post_forward", "prediction", 2),
+        ("pre_compute_loss", "prediction", 2),
+        ("post_compute_loss", "loss", 3),
+        ("pre_backward", "loss", 3),
+        ("post_train_step", "loss", 3),
+        ("pre_backward", "epoch_num", 0),
+        ("post_run", "summary", 4),
+        ("post_run", "exc_value", None),
+    ],
+)
+def test_a_fixture_at_its_point_is_given(name, parameter, value):
+    extension = hook(name, parameter)
+    Host(extension).run()
+    assert extension.seen == value
+
+
+def test_a_fixture_created_in_an_inner_stage_lives_in_its_declared_owner():
+    host = Host()
+    with host.staged("run", {"epoch_num": 0}), host.staged("train_step", {"batch": 1}):
+        with host.staged("forward"):
+            host.fixtures["prediction"] = 2
+        assert host.fixtures["prediction"] == 2
+        with host.staged("compute_loss"):
+            pass
+        assert "prediction" in host.fixtures
+
+
+def test_a_fixture_created_in_an_inner_stage_dies_with_its_declared_owner():
+    host = Host()
+    with host.staged("run", {"epoch_num": 0}):
+        with host.staged("train_step", {"batch": 1}), host.staged("forward"):
+            host.fixtures["prediction"] = 2
+        assert dict(host.fixtures).keys() == {"fixtures", "epoch_num"}
+
+
+def test_several_problems_come_in_one_error():
+    host = Host(hook("pre_run", "batch", "One"), hook("post_report", "zebra", "Two"), hook("pre_forward", "prediction", "Three"))
+    with pytest.raises(FixtureScopeError) as caught:
+        host.run()
+    text = str(caught.value)
+    assert text.startswith("`One.pre_run` asks for `batch`")
+    assert (
+        "  also    `Two.post_report` asks for `zebra`, which nothing provides\n"
+        "          `Three.pre_forward` asks for `prediction`, which does not exist at that point"
+    ) in text
+
+
+def test_one_problem_has_no_row_for_others():
+    with pytest.raises(FixtureScopeError) as caught:
+        Host(hook("pre_run", "batch")).run()
+    assert "also" not in str(caught.value)
+
+
+def test_a_parameter_with_a_default_is_not_refused():
+    extension = hook("pre_report", "zebra=5")
+    Host(extension).run()
+    assert extension.seen == 5
+
+
+def test_what_an_extension_says_it_creates_can_be_asked_for():
+    class Creates:
+        creates = {"zebra": "run"}
+
+        def pre_run(self):
+            host.fixtures["zebra"] = "striped"
+
+    asks = hook("post_report", "zebra")
+    host = Host(Creates(), asks)
+    host.run()
+    assert asks.seen == "striped"
+
+
+def test_what_an_extension_creates_belongs_to_the_stage_it_names():
+    class Creates:
+        creates = {"zebra": "run"}
+
+        def pre_forward(self):
+            host.fixtures["zebra"] = "striped"
+
+    asks = hook("post_report", "zebra")
+    host = Host(Creates(), asks)
+    host.run()
+    assert asks.seen == "striped"
+    assert "zebra" not in host.fixtures
+
+
+def test_what_an_extension_creates_cannot_be_asked_for_outside_its_stage():
+    class Creates:
+        creates = {"zebra": "train_step"}
+
+    with pytest.raises(FixtureScopeError, match="`zebra` belongs to `train_step` and is created in its body"):
+        Host(Creates(), hook("post_report", "zebra")).run()
+
+
+def test_a_host_may_say_what_it_creates():
+    class Grown(Host):
+        creates = {"zebra": "run"}
+
+    with pytest.raises(FixtureNotFoundError, match=r"`Ext\.post_report` asks for `zebra`, which no open stage provides"):
+        Grown(hook("post_report", "zebra")).run()  # it passed the checker; that it was not created is seen when the hook is called
+
+
+def test_creates_with_an_unknown_stage_is_refused():
+    class Creates:
+        creates = {"zebra": "reprot"}
+
+    with pytest.raises(UnknownStageError) as caught:
+        Host(Creates()).run()
+    assert "`Creates.creates` gives `zebra` to `reprot`, which is no stage" in str(caught.value)
+    assert "did you mean `report`?" in str(caught.value)
+
+
+def test_an_unknown_name_is_allowed_where_some_extension_takes_the_fixtures():
+    class Creates:
+        def pre_run(self, fixtures):
+            fixtures["zebra"] = "striped"
+
+    asks = hook("post_report", "zebra")
+    Host(Creates(), asks).run()
+    assert asks.seen == "striped"
+
+
+def test_a_near_miss_is_refused_though_some_extension_takes_the_fixtures():
+    class Takes:
+        def pre_run(self, fixtures): ...
+
+    host = Host(Takes(), hook("post_report", "epoch_nun"))
+    with pytest.raises(FixtureNotFoundError, match="did you mean `epoch_num`"):
+        host.run()
+    assert host.log == []
+
+
+def test_an_allowed_name_that_never_appears_is_refused_when_the_hook_is_called():
+    class Takes:
+        def pre_run(self, fixtures): ...
+
+    host = Host(Takes(), hook("post_report", "zebra"))
+    with pytest.raises(FixtureNotFoundError) as caught:
+        host.run()
+    assert host.log == ["run"]
+    text = str(caught.value)
+    assert text.startswith("`Ext.post_report` asks for `zebra`, which no open stage provides")
+    assert "stage run > report" in text
+
+
+def test_a_lazy_fixture_counts_as_known():
+    class Lazy:
+        @fixture("run")
+        def zebra(self, epoch_num):
+            return epoch_num + 1
+
+    asks = hook("pre_forward", "zebra")
+    Host(Lazy(), asks).run()
+    assert asks.seen == 1
+
+
+def test_a_lazy_fixture_cannot_take_a_name_of_the_error():
+    class Lazy:
+        @fixture("run")
+        def exc_value(self): ...
+
+    with pytest.raises(FixtureExistsError):
+        Host(Lazy()).run()
+
+
+def test_extensions_attached_later_are_checked_at_the_next_stage():
+    host = Host()
+    host.run()
+    host.add_extension("late", hook("pre_run", "batch"))
+    with pytest.raises(FixtureScopeError):
+        host.run()
+
+
+def test_after_a_failed_check_the_object_works_without_the_bad_extension():
+    good = hook("post_report", "epoch_num")
+    host = Host(good, hook("pre_run", "batch"))
+    with pytest.raises(FixtureScopeError):
+        host.run()
+    del host.extensions["ext1"]
+    host.run()
+    assert good.seen == 0
+    assert list(host.fixtures) == ["fixtures"]
+
+
+def test_a_failed_check_fails_again_where_nothing_was_changed():
+    host = Host(hook("pre_run", "batch"))
+    for _ in range(2):
+        with pytest.raises(FixtureScopeError):
+            host.run()
+    assert host.log == []
+
+
+def test_a_stage_reached_on_two_paths_is_checked_on_both():
+    class TwoPaths(Extensible):
+        extensions = [hook("pre_shared", "only_left")]
+        tree = StageTree(Stage("run", stages=(Stage("left", fixtures={"only_left": ENTRY}, stages=(Stage("shared"),)), Stage("shared"))))
+
+    with pytest.raises(FixtureScopeError, match="stage run > shared"), TwoPaths().staged("run"):
+        pass
+
+
+# stages
+
+
+def test_opening_an_undeclared_stage_is_refused():
+    host = Host()
+    with pytest.raises(UnknownStageError) as caught:
+        host.staged("reprot")
+    text = str(caught.value)
+    assert text.startswith("`Host` opens stage `reprot`, which its tree does not declare")
+    assert "  known   life, run, train_step, forward, compute_loss, backward, report" in text
+    assert "  try     did you mean `report`?" in text
+
+
+def test_opening_a_new_stage_is_told_how_to_be_declared():
+    with pytest.raises(UnknownStageError) as caught:
+        Host().staged("mixup")
+    assert '  try     declare it: tree = Host.tree.adding("parent", Stage("mixup"))' in str(caught.value)
+
+
+def test_adding_declares_a_stage_of_a_subclass():
+    class Grown(Host):
+        tree = Host.tree.adding("train_step", Stage("mixup", fixtures={"mix": ENTRY}))
+
+    sees = hook("pre_mixup", "batch, mix")
+    host = Grown(sees)
+    with host.staged("run", {"epoch_num": 0}), host.staged("train_step", {"batch": 1}), host.staged("mixup", {"mix": 2}):
+        pass
+    assert sees.seen == (1, 2)
+
+
+def test_adding_leaves_the_old_tree_alone():
+    TREE.adding("train_step", Stage("mixup"))
+    assert "mixup" not in TREE.paths
+
+
+def test_adding_puts_the_stage_last():
+    grown = TREE.adding("train_step", Stage("mixup"))
+    assert [stage.name for stage in grown.paths["train_step"][0][-1].stages] == ["forward", "compute_loss", "backward", "mixup"]
+
+
+def test_adding_keeps_the_landmarks():
+    assert StageTree(Stage("run"), ("epoch_num",)).adding("run", Stage("x")).landmarks == ("epoch_num",)
+
+
+def test_adding_to_an_unknown_parent_is_refused():
+    with pytest.raises(UnknownStageError) as caught:
+        TREE.adding("train_stap", Stage("mixup"))
+    assert "no stage `train_stap` to put `mixup` into" in str(caught.value)
+    assert "did you mean `train_step`?" in str(caught.value)
+
+
+# without a tree
+
+
+class Unmatched:
+    def pre_rum(self): ...
+
+    @always
+    def post_zebra(self): ...
+
+
+def test_an_undeclared_host_warns_of_hooks_that_never_matched():
+    host = Extensible()
+    host.add_extension("unmatched", Unmatched())
+    with pytest.warns(UserWarning) as caught, host.staged("run"), host.staged("inner"):
+        pass
+    first, second = (str(each.message) for each in caught)
+    assert second.startswith("`Unmatched.pre_rum` (") or first.startswith("`Unmatched.pre_rum` (")
+    texts = sorted((first, second))
+    assert "was never called: no stage `zebra` was opened; stages: inner, run" in texts[0]
+    assert "was never called: no stage `rum` was opened; did you mean `run`?" in texts[1]
+
+
+def test_an_undeclared_host_warns_once():
+    host = Extensible()
+    host.add_extension("unmatched", Unmatched())
+    with pytest.warns(UserWarning), host.staged("run"):
+        pass
+    with host.staged("run"):  # warnings are errors here
+        pass
+
+
+def test_an_undeclared_host_warns_when_the_outermost_stage_closes_only():
+    host = Extensible()
+    host.add_extension("unmatched", Unmatched())
+    with pytest.warns(UserWarning), host.staged("outer"):
+        with host.staged("run"):
+            pass
+        with host.staged("rum"), host.staged("zebra"):
+            pass
+        host.refresh()
+        host.add_extension("other", hook("pre_never", ""))
+
+
+def test_an_undeclared_host_does_not_warn_of_hooks_that_matched():
+    host = Extensible()
+    host.add_extension("matched", hook("pre_run", ""))
+    with host.staged("run"):
+        pass
+
+
+def test_an_undeclared_host_checks_parameters_when_the_hook_is_called():
+    host = Extensible()
+    host.add_extension("asks", hook("post_run", "batch"))
+    log = []
+    with pytest.raises(FixtureNotFoundError, match=r"`Ext\.post_run` asks for `batch`"), host.staged("run", {"bach": 1}):
+        log.append("body")
+    assert log == ["body"]
