@@ -25,6 +25,15 @@ _spec.loader.exec_module(program)
 build, outcome = program.build, program.outcome
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Tiny tensors on a busy machine: threads would wait for each other most of the time."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def same_bits(one, other):
     """Equal in type, shape and every bit, through any nesting."""
     if isinstance(one, torch.Tensor):
@@ -70,25 +79,32 @@ def resumed(state, *, seed=99, **options):
 # In fresh processes.
 
 
-def run_program(folder, *, seed, workers, optimizer, out, restore=None, die_at=None):
+def start_program(folder, *, seed, workers, optimizer, out, restore=None, die_at=None):
     command = [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", str(PROGRAM)]
     command += ["--seed", str(seed), "--workers", str(workers), "--optimizer", optimizer, "--out", out]
     command += ["--restore", restore] if restore else []
     command += ["--die-at", str(die_at)] if die_at else []
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    return done.stderr
+    return subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
+
+
+def ended(process):
+    """What the program said, once it is over and went well."""
+    with process:
+        _, said = process.communicate(timeout=100)
+    assert process.returncode == 0, said
+    return said
 
 
 @pytest.mark.parametrize(("workers", "optimizer"), [(0, "sgd"), (2, "adam")])
 def test_a_run_killed_twice_within_an_epoch_and_at_its_end_leaves_the_bits_of_an_undisturbed_one(tmp_path, workers, optimizer):
     """Four processes one after the other, each with a seed of its own, against one."""
     common = {"folder": tmp_path, "workers": workers, "optimizer": optimizer}
-    run_program(seed=1, out="undisturbed", **common)
-    run_program(seed=1, out="after_3", die_at=3, **common)
-    run_program(seed=2, out="after_5", die_at=5, restore="after_3", **common)
-    run_program(seed=3, out="after_7", die_at=program.BATCHES_PER_EPOCH, restore="after_5", **common)
-    said = run_program(seed=4, out="resumed", restore="after_7", **common)
+    alongside = start_program(seed=1, out="undisturbed", **common)
+    ended(start_program(seed=1, out="after_3", die_at=3, **common))
+    ended(start_program(seed=2, out="after_5", die_at=5, restore="after_3", **common))
+    ended(start_program(seed=3, out="after_7", die_at=program.BATCHES_PER_EPOCH, restore="after_5", **common))
+    said = ended(start_program(seed=4, out="resumed", restore="after_7", **common))
+    ended(alongside)
     one, other = (torch.load(tmp_path / name, weights_only=False) for name in ("undisturbed", "resumed"))
     assert differing(one, other) == []
     assert len(other["losses"]) == 3 * program.BATCHES_PER_EPOCH
@@ -193,10 +209,10 @@ def test_an_epoch_more_can_be_trained_after_a_resume():
 
 
 def test_capturing_leaves_no_trace_in_the_training():
+    captured, _ = undisturbed()
     manager = build(1)
     manager.train()
-    expected, _ = undisturbed()
-    assert differing(expected, outcome(manager)) == []
+    assert differing(captured, outcome(manager)) == []
 
 
 def test_an_observer_can_capture_too():
@@ -264,7 +280,7 @@ def test_one_manager_can_be_taken_back_to_a_state_after_it_trained():
     ("values", "named"), [({}, "buffers, data, extensions, grads, objects, position, progress, rng"), ({"epoch": 3}, "epoch")]
 )
 def test_a_dict_that_is_no_state_is_refused(values, named):
-    with pytest.raises(StateError, match="this is no training state: .* missing or unknown") as caught:
+    with pytest.raises(StateError, match=r"this is no training state: .* missing or unknown") as caught:
         TrainingState.from_dict(values)
     assert named in str(caught.value)
 
@@ -287,13 +303,12 @@ def test_gradients_that_wait_for_an_update_are_restored():
 
 
 def test_a_parameter_without_a_gradient_in_the_state_has_none_afterwards():
+    untrained = build(1)
+    untrained.build()
     manager = build(1)
-    state = manager.capture()  # nothing was trained yet
     manager.train()
-    fresh = build(1)
-    fresh.restore(fresh.capture())
-    assert state.grads == {"model": {}}
-    assert all(each.grad is None for each in fresh.model.parameters())
+    manager.restore(untrained.capture())
+    assert [each.grad for each in manager.model.parameters()] == [None] * 6
 
 
 def test_a_buffer_outside_the_state_dict_is_restored():
@@ -411,7 +426,7 @@ def test_a_state_without_an_extension_that_is_here_is_refused_naming_it():
 def test_a_renamed_extension_is_refused_with_the_nearest_name():
     built = build(1, ("counters", Counter()))
     built.build()
-    with pytest.raises(StateError, match="extension `counters` is in the state, but not here did you mean `counter`?"):
+    with pytest.raises(StateError, match=r"extension `counters` is in the state, but not here did you mean `counter`\?"):
         build(2, Counter()).restore(built.capture())
 
 
@@ -448,7 +463,7 @@ def test_data_that_is_too_short_for_the_state_is_refused():
     with pytest.raises(StateError, match="train_data") as caught:
         manager.restore(states[4])
         manager.train()
-    assert "hint" in dir(caught.value) or "try" in str(caught.value)
+    assert "give the same data" in str(caught.value)
 
 
 def test_a_loader_without_the_generator_of_the_state_is_refused():
@@ -532,31 +547,19 @@ def test_a_minimal_loop_can_be_resumed_from_after_any_batch(kind):
 def test_a_minimal_loop_can_be_resumed_twice_within_an_epoch():
     loop = new_loop(1)
     loop.train(2)
+    expected = loop_outcome(loop)
     second = new_loop(2)
     second.restore(loop["trains"].states[1])
     second.train(2)
     third = new_loop(3)
     third.restore(second["trains"].states[2])
     third.train(2)
-    assert differing(loop_outcome(loop), loop_outcome(second)) == ["next"]  # numbers were drawn since by the third
-    assert differing({**loop_outcome(loop), "next": ""}, {**loop_outcome(third), "next": ""}) == []
-
-
-def test_a_minimal_loop_captured_between_two_runs_goes_on_the_same():
-    loop = new_loop(1)
-    loop.train(1)
-    state = loop.capture()
-    loop.train(1)
-    expected = loop_outcome(loop)
-    other = new_loop(99)
-    other.restore(state)
-    other.train(1)
-    assert differing(expected, loop_outcome(other)) == ["optimizer", "schedule"] or differing(expected, loop_outcome(other)) == []
+    assert differing(expected, loop_outcome(third)) == []
 
 
 @pytest.mark.parametrize(
     "callback",
-    ["on_train_begin", "on_epoch_begin", "on_grads_reset", "on_batch_begin", "on_loss_compute", "on_backward_pass", "on_optim_step", "on_epoch_end"],
+    ["on_train_begin", "on_epoch_begin", "on_grads_reset", "on_batch_begin", "on_backward_pass", "on_optim_step", "on_epoch_end"],
 )
 def test_a_minimal_loop_refuses_to_be_captured_elsewhere(callback):
     component = type("Captures", (LoopComponent,), {callback: lambda self, loop: loop.capture()})()

@@ -12,7 +12,7 @@ from trainmaster.errors import (
     HookSignatureError,
     UnknownHookError,
 )
-from trainmaster.stages import ENTRY, Extensible, Extension, Stage, StageTree, always
+from trainmaster.stages import BODY, ENTRY, Extensible, Extension, Stage, StageTree, always
 
 
 class Host(Extensible):
@@ -126,11 +126,11 @@ def test_an_extension_need_not_inherit():
         def pre_s(self):
             self.was_called = True
 
-    class Does_not:
+    class Stranger:
         def pre_s(self):
             self.was_called = True
 
-    both = Inherits(), Does_not()
+    both = Inherits(), Stranger()
     with Host(*both).staged("s"):
         pass
     assert [each.was_called for each in both] == [True, True]
@@ -581,10 +581,10 @@ def test_a_stage_can_be_opened_again_after_a_collision():
 
 
 def test_a_collision_of_a_declared_fixture_keeps_that_of_the_outer_stage():
-    """E12, with a tree: the inner stage's own later fixtures are not taken from the outer one."""
+    """E12, with a tree: both stages own an `x`; the one that could not open does not take the other's with it."""
 
     class Declared(Extensible):
-        tree = StageTree(Stage("outer", fixtures={"x": ENTRY}, stages=(Stage("inner", fixtures={"x": ENTRY, "y": "body"}),)))
+        tree = StageTree(Stage("outer", fixtures={"x": ENTRY}, stages=(Stage("inner", fixtures={"x": BODY}),)))
 
     host = Declared()
     with host.staged("outer", {"x": 1}):
@@ -757,6 +757,17 @@ def test_exactly_the_fixtures_of_the_stage_are_removed():
             assert dict(host.fixtures) == {"a": 1, "b": 2, "c": 3, "d": 4}
         assert dict(host.fixtures) == {"a": 1, "b": 2}
     assert dict(host.fixtures) == {}
+
+
+def test_a_stage_does_not_remove_what_only_an_earlier_opening_of_it_created():
+    """E18."""
+    host = Host()
+    with host.staged("inner", {"x": 1}):
+        pass
+    with host.staged("outer", {"x": 2}):
+        with host.staged("inner"):
+            pass
+        assert dict(host.fixtures) == {"x": 2}
 
 
 def test_fixtures_are_removed_after_an_error_too():

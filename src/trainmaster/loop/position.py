@@ -48,6 +48,15 @@ class Position:
         self.num_batches = 0
         self._epoch_start = None
 
+    @contextmanager
+    def breaking_off(self) -> Iterator[None]:
+        """A batch that breaks off leaves no gradients behind: training may be taken up again, with that batch."""
+        try:
+            yield
+        except BaseException:
+            self.are_grads_spent = True
+            raise
+
     def pause(self, rng: RngState) -> None:
         """Remember the random numbers to go on with."""
         self._paused = rng

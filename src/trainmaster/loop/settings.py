@@ -53,7 +53,12 @@ def is_schedule(value: Any) -> bool:
 
 def check_settings(manager: TrainManager, optimizer: Any, lr_schedule: Any) -> None:
     """Refuse arguments that cannot work, all of them in one error."""
-    problems = [*_data_problems(manager), *_limit_problems(manager), *_training_problems(manager, optimizer, lr_schedule)]
+    problems = [
+        *_data_problems(manager),
+        *_limit_problems(manager),
+        *_loss_problems(manager),
+        *_optimizer_problems(manager, optimizer, lr_schedule),
+    ]
     if problems:
         raise SettingError(
             f"this {type(manager).__name__} cannot be built: {problems[0]}",
@@ -95,14 +100,18 @@ def _limit_problems(manager: TrainManager) -> list[str]:
     return problems
 
 
-def _training_problems(manager: TrainManager, optimizer: Any, lr_schedule: Any) -> list[str]:
+def _loss_problems(manager: TrainManager) -> list[str]:
+    if manager.loss is not None:
+        return [] if callable(manager.loss) else [f"`loss` is a function of (batch, prediction), not {shown(manager.loss)}"]
+    needed = ("train_loss_forward", "eval_loss_forward") if manager.eval_data else ("train_loss_forward",)
+    if manager.is_overridden("loss_forward") or all(map(manager.is_overridden, needed)):
+        return []
+    return ["`loss` is None and `loss_forward` is not overridden: there is nothing to train on"]
+
+
+def _optimizer_problems(manager: TrainManager, optimizer: Any, lr_schedule: Any) -> list[str]:
     problems = []
-    if manager.loss is None and not _is_overridden(manager, "loss_forward"):
-        if not (_is_overridden(manager, "train_loss_forward") and (_is_overridden(manager, "eval_loss_forward") or not manager.eval_data)):
-            problems.append("`loss` is None and `loss_forward` is not overridden: there is nothing to train on")
-    elif manager.loss is not None and not callable(manager.loss):
-        problems.append(f"`loss` is a function of (batch, prediction), not {shown(manager.loss)}")
-    if optimizer is None and not _is_overridden(manager, "optimizer_step"):
+    if optimizer is None and not manager.is_overridden("optimizer_step"):
         problems.append("`optimizer` is None and `optimizer_step` is not overridden: nothing would be trained")
     if not (optimizer is None or isinstance(optimizer, torch.optim.Optimizer) or callable(optimizer)):
         problems.append(f"`optimizer` is an optimizer, or a callable that gets the parameters, not {shown(optimizer)}")
@@ -113,12 +122,6 @@ def _training_problems(manager: TrainManager, optimizer: Any, lr_schedule: Any) 
         slip = did_you_mean(str(manager.schedule_by), choices)
         problems.append(f"`schedule_by` is one of {', '.join(choices)}, not {shown(manager.schedule_by)} {slip}".rstrip())
     return problems
-
-
-def _is_overridden(manager: TrainManager, method: str) -> bool:
-    from trainmaster.loop.train_manager import TrainManager
-
-    return getattr(type(manager), method) is not getattr(TrainManager, method)
 
 
 def shown(value: Any) -> str:

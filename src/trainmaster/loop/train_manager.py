@@ -151,6 +151,7 @@ class TrainManager(Extensible):
             mode(self.model, is_training=True),
             staged("train_step_epoch", {"epoch_index": epoch_index, "mode_name": "train"}),
             reading("train_data", position, self._scope),
+            position.breaking_off(),
         ):
             start_epoch(self.train_data, epoch_index)
             for batch in position.batches(self.train_data, "train_data"):
@@ -367,7 +368,11 @@ class TrainManager(Extensible):
         self._is_initialized = True
         self._position.load_state_dict(own_copy(state.position), own_copy(state.rng))
 
-    # What the extensions of this room call.
+    # What this room calls.
+
+    def is_overridden(self, method: str) -> bool:
+        """Has a subclass, or somebody on this object, its own version of `method`?"""
+        return getattr(type(self), method) is not getattr(TrainManager, method) or method in vars(self)
 
     def build(self, with_optimizer: bool = True) -> None:
         """Move the model to the device; make the optimizer and the schedule where they were given as callables."""
@@ -415,10 +420,8 @@ class TrainManager(Extensible):
             yield
 
     def _own(self, name: str) -> Callable[..., Any]:
-        """`train_model_forward`, or `model_forward` itself where a subclass has nothing else to say: one call less per batch."""
-        general = name.removeprefix("train_")
-        is_plain = getattr(type(self), name) is getattr(TrainManager, name) and name not in vars(self)
-        method: Callable[..., Any] = getattr(self, general if is_plain else name)
+        """`train_model_forward`, or `model_forward` itself where nobody has anything else to say: one call less per batch."""
+        method: Callable[..., Any] = getattr(self, name if self.is_overridden(name) else name.removeprefix("train_"))
         return method
 
     def _goes_on(self) -> bool:

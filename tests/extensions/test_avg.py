@@ -1,0 +1,213 @@
+"""Averages of any fixture over an evaluation set (E41)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from trainmaster.errors import DuplicateExtensionError, FixtureExistsError, FixtureNotFoundError, SettingError
+from trainmaster.extensions.avg import Avg
+from trainmaster.loop import TrainManager
+from trainmaster.stages import Extension
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        return self.weight * batch[0]
+
+
+def loss(batch: Any, prediction: torch.Tensor) -> torch.Tensor:
+    return (prediction - batch[1]).pow(2).mean()
+
+
+UNEVEN = [(torch.tensor([1.0, 2.0, 3.0]), torch.zeros(3)), (torch.tensor([10.0]), torch.zeros(1))]
+
+
+class Peak(Extension):
+    """Creates `peak`, the largest input of a batch: 3 and 10."""
+
+    creates = {"peak": "eval_step_batch"}
+
+    def pre_eval_step_batch(self, fixtures: Any, batch: Any) -> None:
+        fixtures["peak"] = batch[0].max()
+
+
+def evaluated(extensions: Any, eval_data: Any = None) -> TrainManager:
+    tm = TrainManager(Net(), loss, 0, UNEVEN, eval_data or {"valid": UNEVEN}, extensions=extensions, device="cpu")
+    tm.eval()
+    return tm
+
+
+def test_it_averages_over_batches_by_default() -> None:
+    """E41"""
+    tm = evaluated([Peak(), Avg("peak")])
+    assert tm.history["peak/valid/avg"] == [(0, 6.5)]
+
+
+def test_it_averages_over_samples_on_request() -> None:
+    """E41"""
+    tm = evaluated([Peak(), Avg("peak", counter="num_samples")])
+    assert tm.history["peak/valid/avg"] == [(0, 19 / 4)]
+
+
+def test_a_fixture_of_the_loop_can_be_averaged() -> None:
+    """E41"""
+    tm = evaluated([Avg("loss")])
+    assert tm.history["loss/valid/avg"] == tm.history["losses/valid/loss_per_batch"]
+
+
+def test_a_plain_number_can_be_averaged() -> None:
+    """E41"""
+    tm = evaluated([Avg("batch_num")])
+    assert tm.history["batch_num/valid/avg"] == [(0, 0.5)]
+
+
+def test_each_set_has_a_mean_of_its_own() -> None:
+    """E41"""
+    tm = evaluated([Peak(), Avg("peak")], {"b": UNEVEN, "a": UNEVEN[:1]})
+    assert (tm.history["peak/b/avg"], tm.history["peak/a/avg"]) == ([(0, 6.5)], [(0, 3.0)])
+
+
+def test_means_are_drawn_against_epoch_num() -> None:
+    """E41"""
+    tm = TrainManager(Net(), loss, 2, UNEVEN, {"valid": UNEVEN}, extensions=[Avg("loss")], device="cpu")
+    tm.train()
+    assert [step for step, _ in tm.history["loss/valid/avg"]] == [0, 1, 2]
+
+
+def test_the_running_sum_is_a_fixture_named_after_the_target() -> None:
+    """E41"""
+    seen: list[float] = []
+
+    class Look(Extension):
+        def post_eval_step_batch(self, accum_peak: Any) -> None:
+            seen.append(float(accum_peak))
+
+    evaluated([Peak(), Avg("peak"), Look()])
+    assert seen == [3.0, 13.0]
+
+
+def test_the_running_sum_may_have_another_name() -> None:
+    """E41"""
+    seen: list[float] = []
+
+    class Look(Extension):
+        def post_eval_step_epoch(self, total: Any) -> None:
+            seen.append(float(total))
+
+    evaluated([Peak(), Avg("peak", accum="total"), Look()])
+    assert seen == [13.0]
+
+
+def test_without_visualize_the_sum_is_kept_and_nothing_is_written() -> None:
+    """E41"""
+    seen: list[float] = []
+
+    class Look(Extension):
+        def post_eval_step_epoch(self, accum_peak: Any) -> None:
+            seen.append(float(accum_peak))
+
+    tm = evaluated([Peak(), Avg("peak", visualize=False), Look()])
+    assert seen == [13.0]
+    assert not any("peak" in tag for tag in tm.history)
+
+
+def test_the_name_of_the_figure_may_use_any_fixture() -> None:
+    """E41"""
+    tm = evaluated([Peak(), Avg("peak", fig="{mode_name}/{datasource_name}/{target} after {epoch_num} epochs")])
+    assert tm.history["eval/valid/peak after 0 epochs"] == [(0, 6.5)]
+
+
+def test_two_averages_with_one_accumulator_are_refused_with_a_way_out() -> None:
+    """E41"""
+    with pytest.raises(FixtureExistsError) as caught:
+        evaluated({"peak": Peak(), "one": Avg("peak"), "two": Avg("peak", counter="num_samples", fig="weighted")})
+    assert str(caught.value) == (
+        "the accumulator `accum_peak` of Avg('peak') exists already\n  try     Avg(\"peak\", accum=\"another_name\")"
+    )
+
+
+def test_two_averages_of_one_target_work_with_accumulators_of_their_own() -> None:
+    """E41"""
+    tm = evaluated({"peak": Peak(), "one": Avg("peak"), "two": Avg("peak", "another_name", fig="weighted", counter="num_samples")})
+    assert (tm.history["peak/valid/avg"], tm.history["weighted"]) == ([(0, 6.5)], [(0, 4.75)])
+
+
+def test_two_averages_of_one_target_in_a_list_need_names() -> None:
+    """E31"""
+    with pytest.raises(DuplicateExtensionError, match="^two extensions are called `avg_peak`\n"):
+        evaluated([Avg("peak"), Avg("peak")])
+
+
+class Accuracy(Avg):
+    """The example of the docstring."""
+
+    def __init__(self) -> None:
+        super().__init__("accuracy", counter="num_samples")
+
+    def post_eval_step_batch(self, fixtures: Any, batch: Any, prediction: torch.Tensor) -> None:  # type: ignore[override]
+        fixtures["accuracy"] = (prediction.argmax(1) == batch[1]).float().mean()
+        fixtures(super().post_eval_step_batch)
+
+
+def test_a_subclass_may_create_the_fixture_and_call_the_parents_hook() -> None:
+    """E41"""
+    scores = torch.tensor([[0.1, 0.9], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4]])
+    data = [(scores, torch.tensor([1, 0, 0, 0])), (scores[:1], torch.tensor([1]))]
+    tm = TrainManager(Net(), lambda batch, prediction: prediction.mean(), 0, data, {"valid": data}, extensions=[Accuracy()], device="cpu")
+    tm.eval()
+    assert tm.history["accuracy/valid/avg"] == [(0, 0.8)]
+
+
+def test_what_a_subclass_creates_can_be_asked_for_by_others() -> None:
+    """E41"""
+    seen: list[float] = []
+
+    class Look(Extension):
+        def post_eval_step_batch(self, accuracy: Any) -> None:
+            seen.append(float(accuracy))
+
+    data = [(torch.tensor([[0.1, 0.9]]), torch.tensor([1]))]
+    extensions = [Accuracy(), Look()]
+    TrainManager(Net(), lambda batch, prediction: prediction.mean(), 0, data, {"valid": data}, extensions=extensions, device="cpu").eval()
+    assert seen == [1.0]
+
+
+def test_a_stopped_evaluation_leaves_no_mean() -> None:
+    """E41, D-X"""
+
+    class Stop(Extension):
+        def post_eval_step_batch(self, train_manager: Any) -> None:
+            train_manager.stop()
+
+    assert evaluated([Peak(), Avg("peak"), Stop()]).history == {}
+
+
+def test_a_target_that_nobody_provides_is_named_in_the_error() -> None:
+    """E41"""
+    with pytest.raises(FixtureNotFoundError, match="no open stage provides `peek`"):
+        evaluated([Peak(), Avg("peek")])
+
+
+@pytest.mark.parametrize("target", [3, None, "two words", ""])
+def test_a_target_that_is_no_name_is_refused(target: Any) -> None:
+    """E41"""
+    with pytest.raises(SettingError) as caught:
+        Avg(target)
+    assert str(caught.value) == f"Avg averages a fixture by its name, not {target!r}\n  try     Avg(\"accuracy\")"
+
+
+def test_an_unknown_counter_is_refused_with_the_known_ones() -> None:
+    """E41"""
+    with pytest.raises(SettingError) as caught:
+        Avg("peak", counter="num_steps")
+    assert str(caught.value) == (
+        "Avg counts `num_batches` or `num_samples`, not 'num_steps'\n  try     Avg(\"accuracy\", counter=\"num_samples\")"
+    )

@@ -1,0 +1,455 @@
+"""What a user can get wrong with a TrainManager, and the text that says so."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from trainmaster.errors import (
+    EmptyDataError,
+    EscapedStopIterationError,
+    FixtureNotFoundError,
+    FixtureScopeError,
+    LoopError,
+    LossError,
+    SettingError,
+    UnknownHookError,
+)
+from trainmaster.loop import TrainManager
+from trainmaster.stages import Extension
+
+HERE = os.path.relpath(__file__)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 1)
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        return self.linear(batch[0])
+
+
+def mse(batch: Any, prediction: torch.Tensor) -> torch.Tensor:
+    return ((prediction - batch[1]) ** 2).mean()
+
+
+def make_batches(count: int = 3) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return [(torch.zeros(4, 3), torch.zeros(4, 1)) for _ in range(count)]
+
+
+def make_manager(model: Any = None, loss: Any = mse, epochs: Any = 1, train_data: Any = None, **more: Any) -> TrainManager:
+    data = make_batches() if train_data is None else train_data
+    return TrainManager(model or Net(), loss, epochs, data, **{"device": "cpu", **more})
+
+
+def notes(error: BaseException) -> list[str]:
+    return list(getattr(error, "__notes__", []))
+
+
+class TestHooks:
+    def test_a_misspelt_hook_is_refused_when_it_is_attached_with_the_right_name(self) -> None:
+        """E13"""
+
+        class Typo(Extension):
+            def post_train_step_bach(self) -> None: ...
+
+        with pytest.raises(UnknownHookError) as caught:
+            make_manager(extensions=[Typo()])
+        text = str(caught.value)
+        assert text.startswith("`Typo.post_train_step_bach` is named like a hook, but there is no stage `train_step_bach`\n")
+        assert f"where   {HERE}:" in text
+        assert "did you mean `post_train_step_batch`" in text
+        assert "A method that is no hook is marked @not_a_hook" in text
+
+    def test_an_unknown_fixture_is_refused_before_the_first_stage_with_the_nearest_name(self) -> None:
+        """E19"""
+        calls: list[str] = []
+
+        class Asks(Extension):
+            def pre_run(self) -> None:
+                calls.append("pre_run")
+
+            def post_train_step_batch(self, predicton: Any) -> None: ...
+
+        tm = make_manager(extensions=[Asks()])
+        with pytest.raises(FixtureNotFoundError) as caught:
+            tm.train()
+        text = str(caught.value)
+        assert text.startswith("`Asks.post_train_step_batch` asks for `predicton`, which nothing provides\n")
+        assert "stage run > train > train_step_epoch > train_step_batch\n" in text
+        assert "open    batch, batch_num, " in text
+        assert "try     did you mean `prediction`?" in text
+        assert calls == []
+
+    def test_the_loss_cannot_be_asked_for_before_it_exists(self) -> None:
+        """E25"""
+
+        class Early(Extension):
+            def pre_train_step_batch(self, loss: Any) -> None: ...
+
+        with pytest.raises(FixtureScopeError) as caught:
+            make_manager(extensions=[Early()]).train()
+        text = str(caught.value)
+        assert text.startswith("`Early.pre_train_step_batch` asks for `loss`, which does not exist at that point\n")
+        assert "`loss` belongs to `train_step_batch` and is created in `loss`" in text
+        assert "try     ask for it in a later hook or in its own stage, or give the parameter a default" in text
+
+    def test_several_bad_parameters_are_reported_together(self) -> None:
+        class Asks(Extension):
+            def pre_train_step_batch(self, loss: Any) -> None: ...
+            def post_run(self, btach: Any) -> None: ...
+
+        with pytest.raises((FixtureScopeError, FixtureNotFoundError)) as caught:
+            make_manager(extensions=[Asks()]).train()
+        text = str(caught.value)
+        assert "`Asks.pre_train_step_batch` asks for `loss`" in text
+        assert "`Asks.post_run` asks for `btach`" in text
+
+    def test_a_hook_that_raises_is_named_with_extension_stage_path_and_step(self) -> None:
+        """DESIGN: an exception in a hook carries a note"""
+
+        class Breaks(Extension):
+            def post_backward(self, step_num: int) -> None:
+                if step_num == 2:
+                    raise ZeroDivisionError("user's own")
+
+        with pytest.raises(ZeroDivisionError, match="^user's own\n") as caught:
+            make_manager(extensions={"breaker": Breaks()}).train()
+        (note,) = notes(caught.value)
+        assert note.startswith(f"in `Breaks.post_backward` (extension `breaker`, {HERE}:")
+        assert note.endswith(
+            "stage run > train > train_step_epoch > train_step_batch > backward, epoch_index 0, batch_num 2, step_num 2"
+        )
+
+    def test_an_evaluation_hook_that_raises_is_named_with_its_set(self) -> None:
+        class Breaks(Extension):
+            def post_eval_step_batch(self, batch_num: int) -> None:
+                if batch_num == 1:
+                    raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError) as caught:
+            make_manager(extensions=[Breaks()], eval_data={"held_out": make_batches()}).eval()
+        (note,) = notes(caught.value)
+        assert note.endswith("stage run > eval > eval_step_epoch > eval_step_batch, batch_num 1, step_num 0, datasource_name held_out")
+
+    def test_an_error_leaves_no_stage_open(self) -> None:
+        class Breaks(Extension):
+            def post_backward(self) -> None:
+                raise ZeroDivisionError
+
+        tm = make_manager(extensions=[Breaks()])
+        names = set(tm.fixtures)
+        with pytest.raises(ZeroDivisionError):
+            tm.train()
+        assert set(tm.fixtures) == names
+        assert tm.mode_name is None
+
+
+class TestStopIteration:
+    @pytest.mark.parametrize("hook", ["pre_train", "post_forward", "post_train_step_batch", "pre_train_step_epoch", "post_eval_step_batch"])
+    def test_from_a_hook_it_never_ends_a_run_quietly(self, hook: str) -> None:
+        def fails(self: Any) -> None:
+            next(iter(()))
+
+        extension = type("Breaks", (Extension,), {hook: fails})()
+        tm = make_manager(extensions=[extension], eval_data={"valid": make_batches()})
+        with pytest.raises(EscapedStopIterationError) as caught:
+            tm.train()
+        text = str(caught.value)
+        assert text.startswith(f"StopIteration came out of `Breaks.{hook}`\n  where   stage run > train")
+        assert text.endswith("try     catch it there: next(iterator, default), or a for loop")
+        assert isinstance(caught.value.__cause__, StopIteration)
+
+    def test_from_the_loss_function_it_never_ends_a_run_quietly(self) -> None:
+        def fails(batch: Any, prediction: Any) -> Any:
+            return next(iter(()))
+
+        with pytest.raises(EscapedStopIterationError, match="^StopIteration came out of the body of stage `loss`\n"):
+            make_manager(loss=fails).train()
+
+    def test_from_the_model_in_an_evaluation_it_never_ends_a_run_quietly(self) -> None:
+        class Bad(Net):
+            def forward(self, batch: Any) -> Any:
+                return next(iter(()))
+
+        with pytest.raises(EscapedStopIterationError, match="^StopIteration came out of the body of stage `forward`\n"):
+            make_manager(Bad(), eval_data={"valid": make_batches()}).eval()
+
+    def test_from_an_optimizer_step_it_never_ends_a_run_quietly(self) -> None:
+        class Manager(TrainManager):
+            def optimizer_step(self) -> None:
+                raise StopIteration
+
+        with pytest.raises(EscapedStopIterationError, match="^StopIteration came out of the body of stage `optimizer_step`\n"):
+            Manager(Net(), mse, 1, make_batches(), device="cpu").train()
+
+    def test_from_iter_of_the_data_it_never_ends_a_run_quietly(self) -> None:
+        class Bad:
+            def __iter__(self) -> Any:
+                raise StopIteration
+
+        with pytest.raises(EscapedStopIterationError, match="^StopIteration came out of the body of stage `train_step_epoch`\n"):
+            make_manager(train_data=Bad()).train()
+
+
+class FailsAt:
+    """Data that raises instead of batch `number`."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from make_batches(self._number)
+        raise OSError("disk is gone")
+
+
+class TestData:
+    def test_empty_training_data_is_an_error(self) -> None:
+        with pytest.raises(EmptyDataError) as caught:
+            make_manager(train_data=[]).train()
+        assert str(caught.value) == (
+            "train_data gave no batch\n  where   list\n  try     check its length, its sampler, and batch_size with drop_last"
+        )
+
+    def test_a_loader_that_drops_its_only_batch_is_an_error(self) -> None:
+        data = DataLoader(TensorDataset(torch.zeros(3, 3), torch.zeros(3, 1)), batch_size=4, drop_last=True)
+        with pytest.raises(EmptyDataError, match="(?s)^train_data gave no batch\n  where   DataLoader\n.*drop_last"):
+            make_manager(train_data=data).train()
+
+    def test_an_empty_evaluation_set_is_an_error_that_names_it(self) -> None:
+        with pytest.raises(EmptyDataError, match=r"^eval_data\['valid'\] gave no batch\n  where   list\n"):
+            make_manager(eval_data={"full": make_batches(), "valid": []}).eval()
+
+    def test_an_iterator_is_spent_in_the_second_epoch(self) -> None:
+        tm = make_manager(epochs=2, train_data=iter(make_batches()))
+        with pytest.raises(EmptyDataError) as caught:
+            tm.train()
+        assert str(caught.value) == (
+            "train_data gave no batch\n"
+            "  where   list_iterator\n"
+            "  why     an iterator can be gone through once; it is spent\n"
+            "  try     give an iterable that starts anew each epoch: a list, a DataLoader, an object with __iter__"
+        )
+        assert tm.epoch_num == 1
+
+    def test_a_generator_as_an_evaluation_set_is_spent_in_the_second_evaluation(self) -> None:
+        with pytest.raises(EmptyDataError, match=r"(?s)^eval_data\['valid'\] gave no batch\n  where   generator\n.*it is spent"):
+            make_manager(eval_data={"valid": (batch for batch in make_batches())}).train()
+
+    def test_training_data_that_raises_keeps_its_error_with_a_note_of_the_batch(self) -> None:
+        with pytest.raises(OSError, match="^disk is gone\n") as caught:
+            make_manager(train_data=FailsAt(2)).train()
+        assert notes(caught.value)[0] == "while reading batch 2 of train_data"
+        assert notes(caught.value)[1].startswith("in stage run > train > train_step_epoch, epoch_index 0")
+
+    def test_an_evaluation_set_that_raises_keeps_its_error_with_a_note_of_the_batch(self) -> None:
+        with pytest.raises(OSError, match="^disk is gone\n") as caught:
+            make_manager(eval_data={"valid": FailsAt(1)}).eval()
+        assert notes(caught.value)[0] == "while reading batch 1 of eval_data['valid']"
+
+    def test_data_to_predict_that_raises_keeps_its_error_with_a_note_of_the_batch(self) -> None:
+        with pytest.raises(OSError, match="^disk is gone\n") as caught:
+            make_manager().predict(FailsAt(1))
+        assert notes(caught.value)[0] == "while reading batch 1 of data"
+
+    def test_an_error_of_the_model_is_not_blamed_on_the_data(self) -> None:
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as caught:
+            make_manager(train_data=[*make_batches(1), (torch.zeros(4, 7), torch.zeros(4, 1))]).train()
+        assert not any("while reading" in note for note in notes(caught.value))
+
+    def test_a_shape_mismatch_names_the_stage_and_the_batch(self) -> None:
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as caught:
+            make_manager(train_data=[*make_batches(1), (torch.zeros(4, 7), torch.zeros(4, 1))]).train()
+        assert notes(caught.value) == [
+            "in stage run > train > train_step_epoch > train_step_batch > forward, epoch_index 0, batch_num 1, step_num 1"
+        ]
+
+
+class TestLoss:
+    def test_a_loss_that_is_no_scalar_is_refused_in_training(self) -> None:
+        with pytest.raises(LossError) as caught:
+            make_manager(loss=lambda batch, prediction: (prediction - batch[1]) ** 2).train()
+        assert str(caught.value) == (
+            "the loss has the shape (4, 1), but must be a single number\n  try     take its mean or its sum: loss.mean(), or reduction='mean'"
+        )
+
+    def test_a_loss_that_is_no_scalar_is_refused_in_evaluation(self) -> None:
+        with pytest.raises(LossError, match=r"^the loss has the shape \(4, 1\), but must be a single number\n"):
+            make_manager(loss=lambda batch, prediction: (prediction - batch[1]) ** 2, eval_data={"valid": make_batches()}).eval()
+
+    @pytest.mark.parametrize("routine", ["train", "eval"])
+    def test_a_loss_that_is_none_is_refused(self, routine: str) -> None:
+        tm = make_manager(loss=lambda batch, prediction: None, eval_data={"valid": make_batches()})
+        with pytest.raises(LossError, match=r"^the loss is None \(NoneType\), not a tensor\n"):
+            getattr(tm, routine)()
+
+    def test_a_python_float_cannot_be_trained_on(self) -> None:
+        with pytest.raises(LossError) as caught:
+            make_manager(loss=lambda batch, prediction: mse(batch, prediction).item()).train()
+        text = str(caught.value)
+        assert text.startswith("the loss is ")
+        assert "(float), not a tensor\n" in text
+        assert text.endswith("try     return the tensor that the loss function computes, without .item()")
+
+    def test_a_python_float_can_be_evaluated(self) -> None:
+        tm = make_manager(loss=lambda batch, prediction: 2.5, eval_data={"valid": make_batches()})
+        tm.eval()
+        assert tm.history["losses/valid/loss"] == [(0, 2.5)]
+
+    def test_a_detached_loss_is_refused_with_what_to_look_for(self) -> None:
+        with pytest.raises(LossError) as caught:
+            make_manager(loss=lambda batch, prediction: mse(batch, prediction.detach())).train()
+        text = str(caught.value)
+        assert text.startswith("the loss does not depend on any parameter that is trained\n  why     element 0 of tensors does not require grad")
+        assert text.endswith("try     look for .detach(), .item(), torch.no_grad() or an argmax between the model and the loss")
+
+    def test_an_error_of_autograd_that_is_not_the_losss_fault_keeps_its_text(self) -> None:
+        class Bad(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+                return value.clone()
+
+            @staticmethod
+            def backward(ctx: Any, grad: torch.Tensor) -> Any:
+                raise RuntimeError("backward of mine")
+
+        with pytest.raises(RuntimeError, match="^backward of mine\n") as caught:
+            make_manager(loss=lambda batch, prediction: Bad.apply(mse(batch, prediction))).train()
+        assert not isinstance(caught.value, LoopError)
+
+    def test_the_note_says_which_batch_had_the_bad_loss(self) -> None:
+        with pytest.raises(LossError) as caught:
+            make_manager(loss=lambda batch, prediction: None).train()
+        assert notes(caught.value) == [
+            "in stage run > train > train_step_epoch > train_step_batch > backward, epoch_index 0, batch_num 0, step_num 0"
+        ]
+
+
+class TestModel:
+    def test_a_model_without_parameters_cannot_be_trained(self) -> None:
+        with pytest.raises(SettingError) as caught:
+            make_manager(nn.Identity()).train()
+        assert str(caught.value) == (
+            "the model Identity has no parameter to train\n"
+            "  why     it has no parameters\n"
+            "  try     evaluate it with eval(), give an optimizer of your own, or check that layers are attributes of the module"
+        )
+
+    def test_a_frozen_model_cannot_be_trained(self) -> None:
+        with pytest.raises(SettingError, match="^the model Net has no parameter to train\n  why     all its parameters are frozen\n"):
+            make_manager(Net().requires_grad_(False)).train()
+
+    def test_a_frozen_model_with_an_optimizer_of_its_own_is_refused_at_the_loss(self) -> None:
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with pytest.raises(LossError, match="^the loss does not depend on any parameter that is trained\n"):
+            make_manager(model.requires_grad_(False), optimizer=optimizer).train()
+
+
+class OnlyScalars:
+    def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> None: ...
+
+
+class TestArguments:
+    def test_a_training_without_an_end_is_refused(self) -> None:
+        with pytest.raises(SettingError) as caught:
+            make_manager(epochs=None)
+        assert str(caught.value) == (
+            "this TrainManager cannot be built: training has no end: give `epochs`, `max_steps` or `max_time`\n"
+            "  try     help(TrainManager) explains every argument"
+        )
+
+    def test_several_bad_arguments_are_reported_together(self) -> None:
+        """DESIGN: all problems at once"""
+        with pytest.raises(SettingError) as caught:
+            TrainManager(
+                "net", "mse", -1, 7, optimizer=3, lr_schedule=4, schedule_by="batch", writer=OnlyScalars(), max_steps=1.5,  # type: ignore[arg-type]
+                max_time="long", device="cpu",  # type: ignore[arg-type]
+            )  # fmt: skip
+        assert str(caught.value) == (
+            "this TrainManager cannot be built: `model` is a torch.nn.Module, not 'net' (str)\n"
+            "  also    `train_data` is an iterable of batches, not 7 (int)\n"
+            "          `writer` lacks add_scalars, add_text\n"
+            "          `epochs` is a whole number of at least 0, not -1 (int)\n"
+            "          `max_steps` is a whole number of at least 0, not 1.5 (float)\n"
+            "          `max_time` is a number of at least 0, not 'long' (str)\n"
+            "          `loss` is a function of (batch, prediction), not 'mse' (str)\n"
+            "          `optimizer` is an optimizer, or a callable that gets the parameters, not 3 (int)\n"
+            "          `lr_schedule` is a schedule, or a callable that gets the optimizer, not 4 (int)\n"
+            "          `schedule_by` is one of update, epoch, not 'batch' (str)\n"
+            "  try     help(TrainManager) explains every argument"
+        )
+
+    @pytest.mark.parametrize("epochs", [True, 2.0, "3", -1, float("nan")])
+    def test_epochs_that_are_no_whole_number_are_refused(self, epochs: Any) -> None:
+        with pytest.raises(SettingError, match="`epochs` is a whole number of at least 0, not "):
+            make_manager(epochs=epochs)
+
+    def test_a_max_time_that_is_not_a_number_is_refused(self) -> None:
+        with pytest.raises(SettingError, match=r"`max_time` is a number of at least 0, not nan \(float\)"):
+            make_manager(max_time=float("nan"))
+
+    def test_no_loss_and_no_override_is_refused(self) -> None:
+        """E29"""
+        with pytest.raises(SettingError, match="`loss` is None and `loss_forward` is not overridden: there is nothing to train on"):
+            make_manager(loss=None)
+
+    def test_no_optimizer_and_no_override_is_refused(self) -> None:
+        with pytest.raises(SettingError, match="`optimizer` is None and `optimizer_step` is not overridden: nothing would be trained"):
+            make_manager(optimizer=None)
+
+    def test_a_writer_is_told_which_methods_it_lacks(self) -> None:
+        with pytest.raises(SettingError, match="`writer` lacks add_scalars, add_text"):
+            make_manager(writer=OnlyScalars())
+
+    def test_the_history_of_another_writer_is_refused_by_its_name(self) -> None:
+        class Mine(OnlyScalars):
+            def add_scalars(self, *args: Any) -> None: ...
+            def add_text(self, *args: Any) -> None: ...
+
+        tm = make_manager(writer=Mine())
+        with pytest.raises(LoopError, match="^`history` is kept by the default writer, this manager writes to a Mine\n"):
+            _ = tm.history
+
+    @pytest.mark.parametrize("device", ["gpu7", "nowhere:x", 1.5, None])
+    def test_a_bad_device_is_refused_with_examples(self, device: Any) -> None:
+        with pytest.raises(SettingError) as caught:
+            make_manager(device=device)
+        text = str(caught.value)
+        assert text.startswith(f"{device!r} is no device\n  why     ")
+        assert text.endswith('try     "auto", "cpu", "cuda:0", ...')
+
+    def test_eval_data_without_a_name_is_refused_with_an_example(self) -> None:
+        with pytest.raises(SettingError) as caught:
+            make_manager(eval_data=DataLoader(TensorDataset(torch.zeros(2)), batch_size=1))
+        text = str(caught.value)
+        assert text.startswith("`eval_data` names its sets: a mapping or a list of (name, data) pairs, not <torch.utils.data.dataloader.DataLoader")
+        assert text.endswith('(DataLoader)\n  try     eval_data={"valid": loader}')
+
+    @pytest.mark.parametrize("given", [{3: []}, {"epoch": []}, [("update", [])]])
+    def test_an_evaluation_set_with_an_impossible_name_is_refused(self, given: Any) -> None:
+        with pytest.raises(SettingError, match="^an evaluation set cannot be called (3|'epoch'|'update')\n"):
+            make_manager(eval_data=given)
+
+    def test_an_evaluation_set_that_is_no_iterable_is_refused(self) -> None:
+        with pytest.raises(SettingError, match=r"^`eval_data\['valid'\]` is an iterable of batches, not 5 \(int\)\n  try     give a DataLoader"):
+            make_manager(eval_data={"valid": 5})
+
+    def test_two_evaluation_sets_of_one_name_are_refused(self) -> None:
+        with pytest.raises(SettingError, match="^two evaluation sets have the same name\n  where   a, a\n  try     rename one$"):
+            make_manager(eval_data=[("a", make_batches()), ("a", make_batches())])

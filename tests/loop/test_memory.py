@@ -1,0 +1,121 @@
+"""A long training needs no more memory than a short one."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainmaster.loop import TrainManager
+from trainmaster.stages import Extension, Observer, fixture
+
+
+class Same:
+    """The same batch again and again."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __iter__(self) -> Iterator[Any]:
+        for _ in range(self._count):
+            yield [0.0, 1.0]
+
+
+class EngineOnly(TrainManager):
+    """Stages, hooks and fixtures as in any training, next to no arithmetic."""
+
+    def model_forward(self, batch: Any) -> Any:
+        return batch
+
+    def loss_forward(self, batch: Any, prediction: Any) -> Any:
+        return 0.5
+
+    def zero_grad(self) -> None: ...
+
+    def backward(self, loss: Any) -> None: ...
+
+    def optimizer_step(self) -> None: ...
+
+
+class Busy(Extension):
+    """Creates, modifies and asks for fixtures in each batch."""
+
+    creates = {"extra": "train_step_batch"}
+
+    def pre_train_step_batch(self, fixtures: Any, batch: Any) -> None:
+        fixtures["extra"] = [batch]
+        fixtures.modify("batch", list(batch))
+
+    def around_forward(self, batch: Any) -> Iterator[None]:
+        yield
+
+    def post_train_step_batch(self, extra: Any, twice: Any, true_batch_size: int, loss: Any = None) -> None: ...
+
+    @fixture("train_step_batch", after="backward")
+    def twice(self, loss: Any) -> Any:
+        return [loss, loss]
+
+
+class Measure(Observer):
+    """Looks at the memory after given numbers of batches."""
+
+    def __init__(self, *at: int) -> None:
+        self.at = at
+        self.seen: list[tuple[int, int]] = []
+
+    def post_train_step_batch(self, step_num: int) -> None:
+        if step_num in self.at:
+            gc.collect()
+            self.seen.append((len(gc.get_objects()), tracemalloc.get_traced_memory()[0]))
+
+
+def measured(count: int, *at: int, is_traced: bool = False) -> list[tuple[int, int]]:
+    """(objects, bytes) after each number of batches in `at`."""
+    measure = Measure(*at)
+    tm = EngineOnly(nn.Linear(1, 1), None, 1, Same(count), optimizer=None, extensions=[Busy(), measure], device="cpu", evaluate_first=False)
+    if is_traced:
+        tracemalloc.start()
+    try:
+        tm.train()
+    finally:
+        tracemalloc.stop()
+    return measure.seen
+
+
+def test_the_number_of_objects_does_not_grow_over_100_000_batches() -> None:
+    early, late = measured(110_000, 10_000, 110_000)
+    assert late[0] - early[0] < 50
+
+
+def test_the_memory_in_use_does_not_grow_over_10_000_batches() -> None:
+    """Traced, so that growth within one object (a list, a string) shows as well."""
+    early, late = measured(12_000, 2_000, 12_000, is_traced=True)
+    assert late[1] - early[1] < 20_000
+
+
+def test_evaluations_leave_nothing_behind() -> None:
+    data = Same(20)
+    tm = EngineOnly(nn.Linear(1, 1), None, 1, Same(1), {"valid": data}, optimizer=None, device="cpu")
+    counts = []
+    for number in range(120):
+        tm.eval()
+        tm.history.clear()
+        if number in (19, 119):
+            gc.collect()
+            counts.append(len(gc.get_objects()))
+    assert counts[1] - counts[0] < 50
+
+
+def test_a_training_that_was_stopped_again_and_again_leaves_nothing_behind() -> None:
+    tm = EngineOnly(nn.Linear(1, 1), None, None, [[torch.zeros(1)]] * 4, optimizer=None, device="cpu", max_steps=0, evaluate_first=False)
+    counts = []
+    for tm.max_steps in range(1, 202):
+        tm.train()
+        if tm.max_steps in (41, 201):
+            gc.collect()
+            counts.append(len(gc.get_objects()))
+    assert counts[1] - counts[0] < 50
