@@ -74,7 +74,7 @@ class TrainmasterError(Exception):
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.fact, self.rows)
+        return _rebuild, (type(self), self.fact, self.rows), self.__dict__  # the notes among them
 
 
 def _rebuild(kind: type[TrainmasterError], fact: str, rows: dict[str, str]) -> TrainmasterError:

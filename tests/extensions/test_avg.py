@@ -130,7 +130,7 @@ def test_two_averages_with_one_accumulator_are_refused_with_a_way_out() -> None:
     with pytest.raises(FixtureExistsError) as caught:
         evaluated({"peak": Peak(), "one": Avg("peak"), "two": Avg("peak", counter="num_samples", fig="weighted")})
     assert str(caught.value) == (
-        "the accumulator `accum_peak` of Avg('peak') exists already\n  try     Avg(\"peak\", accum=\"another_name\")"
+        'the accumulator `accum_peak` of Avg(\'peak\') exists already\n  try     Avg("peak", accum="another_name")'
     )
 
 
@@ -142,7 +142,7 @@ def test_two_averages_of_one_target_work_with_accumulators_of_their_own() -> Non
 
 def test_two_averages_of_one_target_in_a_list_need_names() -> None:
     """E31"""
-    with pytest.raises(DuplicateExtensionError, match="^two extensions are called `avg_peak`\n"):
+    with pytest.raises(DuplicateExtensionError, match=r"^two extensions are called `avg_peak`\n"):
         evaluated([Avg("peak"), Avg("peak")])
 
 
@@ -201,7 +201,7 @@ def test_a_target_that_is_no_name_is_refused(target: Any) -> None:
     """E41"""
     with pytest.raises(SettingError) as caught:
         Avg(target)
-    assert str(caught.value) == f"Avg averages a fixture by its name, not {target!r}\n  try     Avg(\"accuracy\")"
+    assert str(caught.value) == f'Avg averages a fixture by its name, not {target!r}\n  try     Avg("accuracy")'
 
 
 def test_an_unknown_counter_is_refused_with_the_known_ones() -> None:
@@ -209,5 +209,5 @@ def test_an_unknown_counter_is_refused_with_the_known_ones() -> None:
     with pytest.raises(SettingError) as caught:
         Avg("peak", counter="num_steps")
     assert str(caught.value) == (
-        "Avg counts `num_batches` or `num_samples`, not 'num_steps'\n  try     Avg(\"accuracy\", counter=\"num_samples\")"
+        'Avg counts `num_batches` or `num_samples`, not \'num_steps\'\n  try     Avg("accuracy", counter="num_samples")'
     )

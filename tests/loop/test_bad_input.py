@@ -128,13 +128,11 @@ class TestHooks:
                 if step_num == 2:
                     raise ZeroDivisionError("user's own")
 
-        with pytest.raises(ZeroDivisionError, match="^user's own\n") as caught:
+        with pytest.raises(ZeroDivisionError, match=r"^user's own\n") as caught:
             make_manager(extensions={"breaker": Breaks()}).train()
         (note,) = notes(caught.value)
         assert note.startswith(f"in `Breaks.post_backward` (extension `breaker`, {HERE}:")
-        assert note.endswith(
-            "stage run > train > train_step_epoch > train_step_batch > backward, epoch_index 0, batch_num 2, step_num 2"
-        )
+        assert note.endswith("stage run > train > train_step_epoch > train_step_batch > backward, epoch_index 0, batch_num 2, step_num 2")
 
     def test_an_evaluation_hook_that_raises_is_named_with_its_set(self) -> None:
         class Breaks(Extension):
@@ -179,7 +177,7 @@ class TestStopIteration:
         def fails(batch: Any, prediction: Any) -> Any:
             return next(iter(()))
 
-        with pytest.raises(EscapedStopIterationError, match="^StopIteration came out of the body of stage `loss`\n"):
+        with pytest.raises(EscapedStopIterationError, match=r"^StopIteration came out of the body of stage `loss`\n"):
             make_manager(loss=fails).train()
 
     def test_from_the_model_in_an_evaluation_it_never_ends_a_run_quietly(self) -> None:
@@ -187,7 +185,7 @@ class TestStopIteration:
             def forward(self, batch: Any) -> Any:
                 return next(iter(()))
 
-        with pytest.raises(EscapedStopIterationError, match="^StopIteration came out of the body of stage `forward`\n"):
+        with pytest.raises(EscapedStopIterationError, match=r"^StopIteration came out of the body of stage `forward`\n"):
             make_manager(Bad(), eval_data={"valid": make_batches()}).eval()
 
     def test_from_an_optimizer_step_it_never_ends_a_run_quietly(self) -> None:
@@ -195,7 +193,7 @@ class TestStopIteration:
             def optimizer_step(self) -> None:
                 raise StopIteration
 
-        with pytest.raises(EscapedStopIterationError, match="^StopIteration came out of the body of stage `optimizer_step`\n"):
+        with pytest.raises(EscapedStopIterationError, match=r"^StopIteration came out of the body of stage `optimizer_step`\n"):
             Manager(Net(), mse, 1, make_batches(), device="cpu").train()
 
     def test_from_iter_of_the_data_it_never_ends_a_run_quietly(self) -> None:
@@ -203,7 +201,7 @@ class TestStopIteration:
             def __iter__(self) -> Any:
                 raise StopIteration
 
-        with pytest.raises(EscapedStopIterationError, match="^StopIteration came out of the body of stage `train_step_epoch`\n"):
+        with pytest.raises(EscapedStopIterationError, match=r"^StopIteration came out of the body of stage `train_step_epoch`\n"):
             make_manager(train_data=Bad()).train()
 
 
@@ -228,7 +226,7 @@ class TestData:
 
     def test_a_loader_that_drops_its_only_batch_is_an_error(self) -> None:
         data = DataLoader(TensorDataset(torch.zeros(3, 3), torch.zeros(3, 1)), batch_size=4, drop_last=True)
-        with pytest.raises(EmptyDataError, match="(?s)^train_data gave no batch\n  where   DataLoader\n.*drop_last"):
+        with pytest.raises(EmptyDataError, match=r"(?s)^train_data gave no batch\n  where   DataLoader\n.*drop_last"):
             make_manager(train_data=data).train()
 
     def test_an_empty_evaluation_set_is_an_error_that_names_it(self) -> None:
@@ -252,18 +250,18 @@ class TestData:
             make_manager(eval_data={"valid": (batch for batch in make_batches())}).train()
 
     def test_training_data_that_raises_keeps_its_error_with_a_note_of_the_batch(self) -> None:
-        with pytest.raises(OSError, match="^disk is gone\n") as caught:
+        with pytest.raises(OSError, match=r"^disk is gone\n") as caught:
             make_manager(train_data=FailsAt(2)).train()
         assert notes(caught.value)[0] == "while reading batch 2 of train_data"
         assert notes(caught.value)[1].startswith("in stage run > train > train_step_epoch, epoch_index 0")
 
     def test_an_evaluation_set_that_raises_keeps_its_error_with_a_note_of_the_batch(self) -> None:
-        with pytest.raises(OSError, match="^disk is gone\n") as caught:
+        with pytest.raises(OSError, match=r"^disk is gone\n") as caught:
             make_manager(eval_data={"valid": FailsAt(1)}).eval()
         assert notes(caught.value)[0] == "while reading batch 1 of eval_data['valid']"
 
     def test_data_to_predict_that_raises_keeps_its_error_with_a_note_of_the_batch(self) -> None:
-        with pytest.raises(OSError, match="^disk is gone\n") as caught:
+        with pytest.raises(OSError, match=r"^disk is gone\n") as caught:
             make_manager().predict(FailsAt(1))
         assert notes(caught.value)[0] == "while reading batch 1 of data"
 
@@ -285,7 +283,8 @@ class TestLoss:
         with pytest.raises(LossError) as caught:
             make_manager(loss=lambda batch, prediction: (prediction - batch[1]) ** 2).train()
         assert str(caught.value) == (
-            "the loss has the shape (4, 1), but must be a single number\n  try     take its mean or its sum: loss.mean(), or reduction='mean'"
+            "the loss has the shape (4, 1), but must be a single number\n"
+            "  try     take its mean or its sum: loss.mean(), or reduction='mean'"
         )
 
     def test_a_loss_that_is_no_scalar_is_refused_in_evaluation(self) -> None:
@@ -315,7 +314,8 @@ class TestLoss:
         with pytest.raises(LossError) as caught:
             make_manager(loss=lambda batch, prediction: mse(batch, prediction.detach())).train()
         text = str(caught.value)
-        assert text.startswith("the loss does not depend on any parameter that is trained\n  why     element 0 of tensors does not require grad")
+        assert text.startswith("the loss does not depend on any parameter that is trained\n")
+        assert "  why     element 0 of tensors does not require grad" in text
         assert text.endswith("try     look for .detach(), .item(), torch.no_grad() or an argmax between the model and the loss")
 
     def test_an_error_of_autograd_that_is_not_the_losss_fault_keeps_its_text(self) -> None:
@@ -328,7 +328,7 @@ class TestLoss:
             def backward(ctx: Any, grad: torch.Tensor) -> Any:
                 raise RuntimeError("backward of mine")
 
-        with pytest.raises(RuntimeError, match="^backward of mine\n") as caught:
+        with pytest.raises(RuntimeError, match=r"^backward of mine\n") as caught:
             make_manager(loss=lambda batch, prediction: Bad.apply(mse(batch, prediction))).train()
         assert not isinstance(caught.value, LoopError)
 
@@ -351,13 +351,13 @@ class TestModel:
         )
 
     def test_a_frozen_model_cannot_be_trained(self) -> None:
-        with pytest.raises(SettingError, match="^the model Net has no parameter to train\n  why     all its parameters are frozen\n"):
+        with pytest.raises(SettingError, match=r"^the model Net has no parameter to train\n  why     all its parameters are frozen\n"):
             make_manager(Net().requires_grad_(False)).train()
 
     def test_a_frozen_model_with_an_optimizer_of_its_own_is_refused_at_the_loss(self) -> None:
         model = Net()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with pytest.raises(LossError, match="^the loss does not depend on any parameter that is trained\n"):
+        with pytest.raises(LossError, match=r"^the loss does not depend on any parameter that is trained\n"):
             make_manager(model.requires_grad_(False), optimizer=optimizer).train()
 
 
@@ -423,7 +423,7 @@ class TestArguments:
             def add_text(self, *args: Any) -> None: ...
 
         tm = make_manager(writer=Mine())
-        with pytest.raises(LoopError, match="^`history` is kept by the default writer, this manager writes to a Mine\n"):
+        with pytest.raises(LoopError, match=r"^`history` is kept by the default writer, this manager writes to a Mine\n"):
             _ = tm.history
 
     @pytest.mark.parametrize("device", ["gpu7", "nowhere:x", 1.5, None])
@@ -438,18 +438,18 @@ class TestArguments:
         with pytest.raises(SettingError) as caught:
             make_manager(eval_data=DataLoader(TensorDataset(torch.zeros(2)), batch_size=1))
         text = str(caught.value)
-        assert text.startswith("`eval_data` names its sets: a mapping or a list of (name, data) pairs, not <torch.utils.data.dataloader.DataLoader")
+        assert text.startswith("`eval_data` names its sets: a mapping or a list of (name, data) pairs, not <torch.utils.data.")
         assert text.endswith('(DataLoader)\n  try     eval_data={"valid": loader}')
 
     @pytest.mark.parametrize("given", [{3: []}, {"epoch": []}, [("update", [])]])
     def test_an_evaluation_set_with_an_impossible_name_is_refused(self, given: Any) -> None:
-        with pytest.raises(SettingError, match="^an evaluation set cannot be called (3|'epoch'|'update')\n"):
+        with pytest.raises(SettingError, match=r"^an evaluation set cannot be called (3|'epoch'|'update')\n"):
             make_manager(eval_data=given)
 
     def test_an_evaluation_set_that_is_no_iterable_is_refused(self) -> None:
-        with pytest.raises(SettingError, match=r"^`eval_data\['valid'\]` is an iterable of batches, not 5 \(int\)\n  try     give a DataLoader"):
+        with pytest.raises(SettingError, match=r"^`eval_data\['valid'\]` is an iterable of batches, not 5 \(int\)\n  try     give a Data"):
             make_manager(eval_data={"valid": 5})
 
     def test_two_evaluation_sets_of_one_name_are_refused(self) -> None:
-        with pytest.raises(SettingError, match="^two evaluation sets have the same name\n  where   a, a\n  try     rename one$"):
+        with pytest.raises(SettingError, match=r"^two evaluation sets have the same name\n  where   a, a\n  try     rename one$"):
             make_manager(eval_data=[("a", make_batches()), ("a", make_batches())])

@@ -134,7 +134,7 @@ def test_many_small_losses_are_added_in_double_precision() -> None:
     assert tm.history["losses/valid/loss"] == [(0, (1e8 + 100) / 101)]
 
 
-@pytest.mark.parametrize("loss", [lambda batch, prediction: prediction.mean().reshape(1), lambda batch, prediction: prediction.mean().item()])
+@pytest.mark.parametrize("loss", [lambda _, prediction: prediction.mean().reshape(1), lambda _, prediction: prediction.mean().item()])
 def test_a_loss_of_one_element_or_a_plain_number_counts_as_a_scalar(loss: Any) -> None:
     """E40"""
     tm = make_manager({"valid": UNEVEN}, loss)

@@ -135,8 +135,8 @@ def everything(model: Any) -> None:
 
 
 MISDEEDS = [
-    draw_python, draw_python_gauss, draw_numpy, draw_numpy_odd_gaussians, draw_one_numpy_gaussian, draw_torch, seed_all, replace_numpy_state,
-    eval_mode, train_mode, switch_one_module, switch_gradients, everything,
+    draw_python, draw_python_gauss, draw_numpy, draw_numpy_odd_gaussians, draw_one_numpy_gaussian, draw_torch, seed_all,
+    replace_numpy_state, eval_mode, train_mode, switch_one_module, switch_gradients, everything,
 ]  # fmt: skip
 
 

@@ -275,7 +275,8 @@ class TestFixtures:
         class Taker(Extension):
             def post_train_step_batch(
                 self, train_manager: Any, loop: Any, fixtures: Any, model: Any, optimizer: Any, lr_schedule: Any, device: Any, writer: Any,
-                epoch_num: Any, epoch_index: Any, batch_num: Any, step_num: Any, batch: Any, true_batch_size: Any, prediction: Any, loss: Any,
+                epoch_num: Any, epoch_index: Any, batch_num: Any, step_num: Any, batch: Any, true_batch_size: Any, prediction: Any,
+                loss: Any,
             ) -> None:  # fmt: skip
                 got.append((train_manager, loop, fixtures, model, optimizer, lr_schedule, device, writer))
                 got.append((epoch_num, epoch_index, batch_num, step_num, true_batch_size))
@@ -335,8 +336,11 @@ class TestFixtures:
         make_manager(epochs=2, train_data=make_batches(1), extensions=[look]).train()
         first, second = look.seen[:4], look.seen[4:]
         assert first == [
-            ("pre_train_step_epoch", 0, 0), ("pre_train_step_batch", 0, 0), ("post_train_step_batch", 0, 0), ("post_train_step_epoch", 1, 0),
-        ]  # fmt: skip
+            ("pre_train_step_epoch", 0, 0),
+            ("pre_train_step_batch", 0, 0),
+            ("post_train_step_batch", 0, 0),
+            ("post_train_step_epoch", 1, 0),
+        ]
         assert second[0] == ("pre_train_step_epoch", 1, 1)
         assert second[-1] == ("post_train_step_epoch", 2, 1)
 
@@ -901,7 +905,7 @@ class TestSchedule:
         """E33"""
         look = recorder(["train"])
         tm = make_manager(lr_schedule=torch.optim.lr_scheduler.ReduceLROnPlateau, schedule_by="epoch", extensions=[look])
-        with pytest.raises(SettingError, match="(?s)not after each epoch.*give eval_data, and schedule_by the name of the set to watch"):
+        with pytest.raises(SettingError, match=r"(?s)not after each epoch.*give eval_data, and schedule_by the name of the set to watch"):
             tm.train()
         assert look.seen == []
 

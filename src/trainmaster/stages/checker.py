@@ -136,13 +136,13 @@ class Checker:
         return list(found.values())
 
     def _known(self) -> set[str]:
-        return {*self.tree.owners, *self.lazies, *self.creates}
+        return {*self.tree.owners, *self.lazies, *self.creates, "fixtures"}
 
     def _may_appear(self, name: str) -> bool:
         return self.is_open and name not in self._known() and name not in ERROR_FIXTURES and not nearest(name, self._known())
 
     def _visible(self, path: Path, phase: Phase) -> set[str]:
-        visible = visible_at(path, phase)
+        visible = visible_at(path, phase) | {"fixtures"}
         stages = {stage.name for stage in path}
         visible |= {name for name, owners in self.creates.items() if owners & stages}
         waiting = {name for name in self.lazies if name not in visible}

@@ -51,7 +51,8 @@ class Extensible:
     _extensions: Extensions
     _stages: dict[str, OpenStage]
     _hooks: list[Hook] | None
-    _seen: set[str]
+    _seen: dict[str, None]
+    """The stages that were opened, in that order."""
     _is_checked: bool
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -65,11 +66,11 @@ class Extensible:
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         # Here and not in __init__, so that a subclass need not call super().__init__().
         self = super().__new__(cls)
-        self._scope = Scope(self.read_fixture if cls.read_fixture is not Extensible.read_fixture else None)
+        self._scope = Scope(self._answer)
         self._fixtures = Fixtures(self._scope)
         self._stages = {}
         self._hooks = None
-        self._seen = set()
+        self._seen = {}
         self._is_checked = False
         self._scope.is_watched = self.tree is None
         self._extensions = Extensions(self._attach, self.refresh)
@@ -117,6 +118,7 @@ class Extensible:
         fresh = Extensions(self._attach, self.refresh)
         fresh.fill(given)
         self._extensions = fresh
+        self.refresh()
 
     def __getitem__(self, name: str) -> Any:
         return self._extensions[name]
@@ -148,6 +150,9 @@ class Extensible:
     def read_fixture(self, name: str) -> Any:
         """Answer for a fixture that has no value, from the object itself; AttributeError where it cannot."""
         raise AttributeError(name)
+
+    def _answer(self, name: str) -> Any:
+        return self._fixtures if name == "fixtures" else self.read_fixture(name)
 
     def routine_ended(self) -> None:
         """The outermost stage of an undeclared routine was closed, for the first time since the extensions changed."""
@@ -216,7 +221,7 @@ class Extensible:
         if self.tree is not None and not self._is_checked and not self.tree.paths[name][0][-1].is_lasting:
             Checker(self.tree, lazies, self._created(), self._may_grow(hooks)).check(hooks)
             self._is_checked = True
-        self._seen.add(name)
+        self._seen[name] = None
         here = {phase: tuple(hook for hook in hooks if hook.stage == name and hook.phase == phase) for phase in PHASES}
         return Plan(
             name=name,

@@ -124,8 +124,8 @@ class ObservedList(list[T]):
 def _observed(method: Callable[..., Any]) -> Callable[..., Any]:
     def call(self: ObservedList[Any], *args: Any, **kwargs: Any) -> Any:
         before = list(self)
-        result = method(self, *args, **kwargs)
         try:
+            result = method(self, *args, **kwargs)
             self._changed()
         except Exception:
             list.__setitem__(self, slice(None), before)  # a change that is refused has not happened

@@ -34,6 +34,10 @@ class Fixtures(Mapping[str, Any]):
         """The names that have a value now; lazy ones nobody asked for are not among them."""
         return iter(tuple(self._values))
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """The fixture, or `default` where nobody provides it; an error in computing a lazy one is not hidden."""
+        return self[name] if name in self else default  # noqa: SIM401 - this is `get`
+
     def __len__(self) -> int:
         return len(self._values)
 
@@ -63,7 +67,7 @@ class Fixtures(Mapping[str, Any]):
             )
         self._values[name] = value
 
-    def __call__(self, function: Callable[..., Any], **overrides: Any) -> Any:
+    def __call__(self, function: Callable[..., Any], /, **overrides: Any) -> Any:
         """Call `function` with fixtures by name; `overrides` win and need not be fixtures."""
         title = getattr(function, "__qualname__", repr(function))
         needs, takes, _ = parameters_of(function, title)

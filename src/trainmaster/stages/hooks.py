@@ -114,13 +114,9 @@ def find_hooks(extension_name: str, extension: object) -> list[Hook]:
         method = getattr(extension, name)
         title = f"{type(extension).__name__}.{name}"
         needs, takes, keywords = parameters_of(method, title)
-        is_coroutine = inspect.iscoroutinefunction(method)
-        if is_coroutine or (phase != "around" and inspect.isgeneratorfunction(method)):
-            raise HookSignatureError(
-                f"`{title}` is a {'coroutine' if is_coroutine else 'generator'}: calling it would run none of its code",
-                where=source_of(method),
-                hint=f"write `around_{stage}` for a hook that yields, a plain function otherwise",
-            )
+        _check_runs(
+            method, title, may_yield=phase == "around", hint=f"write `around_{stage}` for a hook that yields, a plain function otherwise"
+        )
         found.append(
             Hook(
                 extension_name=extension_name,
@@ -148,10 +144,22 @@ def find_lazy_fixtures(extension_name: str, extension: object) -> list[LazyFixtu
             method = getattr(extension, name)
             title = f"{type(extension).__name__}.{name}"
             needs, takes, keywords = parameters_of(method, title)
+            _check_runs(method, title, may_yield=False, hint="return the value of the fixture")
             is_observer = getattr(extension, "is_observer", False) is True
             call = bind(method, needs, takes, keywords)
             found.append(LazyFixture(extension_name, title, method, name, spec, needs, takes, is_observer, call))
     return found
+
+
+def _check_runs(method: Callable[..., Any], title: str, *, may_yield: bool, hint: str) -> None:
+    """Refuse functions whose code does not run when they are called."""
+    is_async = inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
+    if is_async or (inspect.isgeneratorfunction(method) and not may_yield):
+        raise HookSignatureError(
+            f"`{title}` is a {'coroutine' if is_async else 'generator'}: calling it would run none of its code",
+            where=source_of(method),
+            hint=hint,
+        )
 
 
 def parameters_of(method: Callable[..., Any], title: str) -> tuple[tuple[str, ...], tuple[str, ...], bool]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmaster.errors import AroundHookError, EscapedStopIterationError, FixtureNotFoundError
 from trainmaster.stages.hooks import Hook, ObserverGroup, Step, step_of
+from trainmaster.stages.tree import ERROR_FIXTURES
 
 if TYPE_CHECKING:
     from trainmaster.stages.extensible import Extensible
@@ -112,8 +113,9 @@ class OpenStage:
         self.created.append(name)
 
     def owned(self) -> tuple[str, ...]:
-        """The names that end with this stage."""
-        return (*self._declared, *self.created)
+        """The names that end with this stage, those of an outer opening of it included."""
+        outer = (name for opening in self._outer for kept in _NAMES for name in opening[self._AN_OPENING.index(kept)])
+        return (*self._declared, *self.created, *outer)
 
     def pass_by(self, inner: str) -> None:
         """Note that an inner stage is through."""
@@ -163,7 +165,7 @@ class OpenStage:
         except BaseException as error:  # whatever it is, the stage is closed, then it goes on
             # A `with` cannot skip its body, so an error of a pre hook cannot be swallowed.
             explained = self._explain(error, hook)
-            raise self._fail(explained, self._plan.post_hooks) or explained  # noqa: B904 - as said in _explain
+            raise self._fail(explained, self._plan.post_hooks, can_swallow=False) or explained  # noqa: B904 - as said in _explain
         return self
 
     def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> bool:
@@ -224,6 +226,10 @@ class OpenStage:
 
     def _make_ready(self) -> None:
         """Take a new plan where one is due; put the outer opening aside where this stage opens within itself."""
+        taken = [name for name in (*(self.initial or ()), *(self.defaults or ())) if name in ERROR_FIXTURES]
+        if taken:
+            self.initial = self.defaults = None
+            raise self._scope.exists_error(taken)
         plan = self._new_plan() if self.is_stale else None
         if self._is_open:
             self._outer.append(tuple(getattr(self, name) for name in self._AN_OPENING))
@@ -237,6 +243,8 @@ class OpenStage:
             self._is_followed = plan.has_followers
             self._declared = plan.declared
             self.is_stale = False
+        if self._outer:
+            self._declared = tuple(name for name in self._plan.declared if name not in self._values)
 
     def _new_plan(self) -> Plan:
         try:
@@ -280,7 +288,7 @@ class OpenStage:
         for stage in self._stack[:-1]:
             stage.pass_by(self.name)
 
-    def _fail(self, error: BaseException, hooks: tuple[Hook, ...]) -> BaseException | None:
+    def _fail(self, error: BaseException, hooks: tuple[Hook, ...], *, can_swallow: bool = True) -> BaseException | None:
         """Close the stage with an error in flight: the first error that nobody swallowed, or None.
 
         Errors raised on the way are attached to the first. A post hook that returns a true value swallows (E7).
@@ -304,19 +312,27 @@ class OpenStage:
                 with hook.guarded():
                     is_swallowed = hook.call(scope.values)
             except BaseException as later:  # as above
-                _attach(errors, self._explain(later, hook), hook)
+                if not errors or later is not errors[0]:
+                    _attach(errors, self._explain(later, hook), hook)
             else:
-                if is_swallowed and errors:
+                if is_swallowed and errors and can_swallow:
                     swallowed = errors.pop(0)
                     logger.warning("`%s` swallowed %s: %s", hook.title, type(swallowed).__name__, swallowed)
         scope.error_in_flight = outer
-        self._close()
+        self._close(has_failed=True)
+        scope.noted = errors[0] if errors and self._stack else None
         return errors[0] if errors else None
 
-    def _close(self) -> None:
-        while self._stack.pop() is not self:
-            pass  # a stage that was entered by hand and never left ends with the one it was opened in
-        for name in self.owned():
+    def _close(self, *, has_failed: bool = False) -> None:
+        while (stage := self._stack.pop()) is not self:
+            stage.leave()  # it was entered by hand and never left: it ends with the one it was opened in
+        self.leave()
+        if not self._stack:
+            self._end_routine(has_failed=has_failed)
+
+    def leave(self) -> None:
+        """Remove the fixtures of this opening; come back to the outer one, if there is one."""
+        for name in (*self._declared, *self.created):
             self._values.pop(name, None)
         self.created.clear()
         self.initial = self.defaults = None
@@ -326,14 +342,13 @@ class OpenStage:
             for name, value in zip(self._AN_OPENING, self._outer.pop(), strict=True):
                 setattr(self, name, value)
         self._is_special = bool(self._outer) or bool(self.passed)
-        if not self._stack:
-            self._end_routine()
 
-    def _end_routine(self) -> None:
-        running.hosts.pop()
+    def _end_routine(self, *, has_failed: bool = False) -> None:
+        while running.hosts.pop() is not self._host:
+            pass  # as in _close
         scope = self._scope
         scope.noted = None
-        if scope.is_watched:
+        if scope.is_watched and not has_failed:
             self._host.routine_ended()
 
     def _explain(self, error: BaseException, step: Hook | ObserverGroup | None) -> BaseException:
@@ -364,6 +379,7 @@ class OpenStage:
 
 
 _ENDED = object()
+_NAMES = ("_declared", "created")
 
 
 def _single(step: Hook | ObserverGroup) -> Hook:

@@ -41,7 +41,7 @@ class Scope:
 
     __slots__ = ("_computing", "_read_host", "error_in_flight", "is_watched", "lasting", "lazy", "noted", "owners", "stack", "values")
 
-    def __init__(self, read_host: Callable[[str], Any] | None) -> None:
+    def __init__(self, read_host: Callable[[str], Any]) -> None:
         self.values = Values(self.resolve, self.provides)
         self.stack: list[OpenStage] = []
         self.lasting: OpenStage | None = None
@@ -95,8 +95,8 @@ class Scope:
         """
         depth = next((number for number, stage in enumerate(self.stack) if stage.name not in kept), len(self.stack))
         stages = self.stack[depth:]
-        names = [name for stage in stages for name in stage.owned() if name in self.values]
-        values = {name: self.values.pop(name) for name in names}
+        names = {name for stage in stages for name in stage.owned()}
+        values = {name: self.values.pop(name) for name in names if name in self.values}
         error, self.error_in_flight = self.error_in_flight, None
         del self.stack[depth:]
         try:
@@ -114,8 +114,6 @@ class Scope:
             return self.error_in_flight is not None
         if name in self.lazy:
             return self._valid_lazy(name) is not None
-        if self._read_host is None:
-            return False
         try:
             self._read_host(name)
         except AttributeError:
@@ -131,12 +129,10 @@ class Scope:
             return {"exc_type": type(error), "exc_value": error, "traceback": error.__traceback__}[name]
         if name in self.lazy:
             return self._compute(name)
-        if self._read_host is not None:
-            try:
-                return self._read_host(name)
-            except AttributeError:
-                pass
-        raise self.not_found(name)
+        try:
+            return self._read_host(name)
+        except AttributeError:
+            raise self.not_found(name) from None
 
     def _valid_lazy(self, name: str) -> tuple[OpenStage, LazyFixture] | None:
         """The innermost open stage that can own the lazy fixture now."""
@@ -191,7 +187,7 @@ class Scope:
 
     def exists_error(self, names: list[str]) -> FixtureExistsError:
         """The error for names that are taken, with the stage that owns each."""
-        owners = {name: stage.name for stage in self.open_stages() for name in stage.created}
+        owners = {name: stage.name for stage in self.open_stages() for name in stage.owned()}
         reasons = [f"`{name}` {f'belongs to `{owners[name]}`' if name in owners else 'is kept for post hooks'}" for name in names]
         return FixtureExistsError(
             f"fixture {' and '.join(f'`{name}`' for name in names)} exists already",
