@@ -453,3 +453,21 @@ class TestArguments:
     def test_two_evaluation_sets_of_one_name_are_refused(self) -> None:
         with pytest.raises(SettingError, match=r"^two evaluation sets have the same name\n  where   a, a\n  try     rename one$"):
             make_manager(eval_data=[("a", make_batches()), ("a", make_batches())])
+
+
+def test_training_from_within_training_is_refused() -> None:
+    class Again(Extension):
+        def post_train_step_epoch(self, train_manager: TrainManager) -> None:
+            train_manager.train()
+
+    with pytest.raises(LoopError, match=r"train\(\) runs already"):
+        make_manager(extensions=[Again()]).train()
+
+
+def test_data_that_ends_before_its_length_is_told() -> None:
+    class Short(list):
+        def __len__(self) -> int:
+            return 100
+
+    with pytest.warns(UserWarning, match="train_data ended after 3 of 100 batches"):
+        make_manager(train_data=Short(make_batches())).train()

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from trainmaster.loop import TrainManager
 from trainmaster.loop.stages import TRAIN_MANAGER
 from trainmaster.stages import Extension, Observer
+from trainmaster.testing import ExtensionContract
 
 
 @pytest.fixture(autouse=True)
@@ -316,3 +317,48 @@ class TestEvaluation:
                     train_manager.eval()
 
         assert torch.equal(trained(Jitter(), Often()), trained(Jitter()))
+
+
+def test_an_observer_may_put_another_generator_behind_numpys_functions() -> None:
+    """It is taken away again: training goes on with its own."""
+
+    class Swaps(Observer):
+        def post_train_step_batch(self) -> None:
+            np.random.set_bit_generator(np.random.PCG64(3))
+
+    before = np.random.get_bit_generator()
+    try:
+        contract = ExtensionContract()
+        plain = contract.manager()
+        plain.train()
+        watched = contract.manager(Swaps())
+        watched.train()
+        assert np.random.get_bit_generator() is before
+    finally:
+        np.random.set_bit_generator(before)
+    assert all(torch.equal(a, b) for a, b in zip(plain.model.parameters(), watched.model.parameters(), strict=True))
+
+
+def test_a_gaussian_that_numpy_keeps_is_put_back_though_its_words_are_as_before() -> None:
+    drawn: dict[str, list[float]] = {"plain": [], "watched": []}
+
+    class Draws(Extension):
+        """Seeds anew each batch, and draws both of a pair of Gaussians: the words are the same after each."""
+
+        def __init__(self, who: str) -> None:
+            self.who = who
+
+        def pre_train_step_batch(self) -> None:
+            np.random.seed(0)
+            drawn[self.who].append(float(np.random.randn()))
+
+        def post_train_step_batch(self) -> None:
+            drawn[self.who].append(float(np.random.randn()))
+
+    class Watches(Observer):
+        def pre_backward(self) -> None:
+            np.random.randn()
+
+    ExtensionContract().manager(Draws("plain")).train()
+    ExtensionContract().manager(Draws("watched"), Watches()).train()
+    assert drawn["plain"] == drawn["watched"]

@@ -277,7 +277,7 @@ def test_one_manager_can_be_taken_back_to_a_state_after_it_trained():
 
 
 @pytest.mark.parametrize(
-    ("values", "named"), [({}, "buffers, data, extensions, grads, objects, position, progress, rng"), ({"epoch": 3}, "epoch")]
+    ("values", "named"), [({}, "buffers, data, extensions, grads, kinds, objects, position, progress, rng"), ({"epoch": 3}, "epoch")]
 )
 def test_a_dict_that_is_no_state_is_refused(values, named):
     with pytest.raises(StateError, match=r"this is no training state: .* missing or unknown") as caught:
@@ -382,12 +382,97 @@ def test_a_training_with_a_loss_scaler_can_be_resumed():
 # What is refused.
 
 
-@pytest.mark.parametrize("hook", ["pre_train_step_batch", "post_forward", "post_loss", "post_backward", "pre_optimizer_step"])
+@pytest.mark.parametrize("hook", ["pre_train_step_batch", "pre_backward", "post_backward", "pre_optimizer_step"])
 def test_capturing_in_the_middle_of_a_batch_is_refused(hook):
     with pytest.raises(StateError, match="a state cannot be captured in the middle of a batch") as caught:
         undisturbed(hook)
     assert "capture it in post_train_step_batch or later; put that extension last" in str(caught.value)
     assert "stage run > train > train_step_epoch > train_step_batch" in str(caught.value)
+
+
+def test_capturing_in_the_middle_of_an_evaluation_is_refused():
+    with pytest.raises(StateError, match="a state cannot be captured in the middle of an evaluation"):
+        undisturbed("post_eval_step_epoch")
+
+
+def test_capturing_after_a_batch_that_broke_off_is_refused():
+    class Breaks(Extension):
+        def post_backward(self):
+            raise KeyboardInterrupt
+
+    manager = build(1, Breaks())
+    with pytest.raises(KeyboardInterrupt):
+        manager.train()
+    with pytest.raises(StateError, match="a state cannot be captured after a batch that broke off"):
+        manager.capture()
+
+
+def test_a_state_of_another_kind_of_optimizer_is_refused():
+    manager = build(1)
+    state = manager.capture()
+    other = build(2)
+    other.optimizer = torch.optim.RMSprop(other.model.parameters())
+    with pytest.raises(StateError, match=f"attribute `optimizer` is a RMSprop here, but a {type(manager.optimizer).__name__} in the state"):
+        other.restore(state)
+
+
+def test_a_state_of_longer_data_is_refused():
+    manager = build(1)
+    state = manager.capture()
+    other = build(2)
+    other.train_data = [*other.train_data, *other.train_data]
+    with pytest.raises(StateError, match=r"train_data has \d+ batches, the state was captured with \d+"):
+        other.restore(state)
+
+
+def test_a_state_captured_before_the_first_step_is_restored():
+    whole = build(1)
+    state = whole.capture()
+    whole.train()
+    resumed = build(2)
+    resumed.restore(state)
+    resumed.train()
+    assert same_bits(whole.model.state_dict(), resumed.model.state_dict())
+
+
+def test_sums_that_an_extension_starts_anew_each_epoch_go_on_where_they_were():
+    class Sums(Extension):
+        def __init__(self):
+            self.num_batches, self.totals = 0, []
+
+        def pre_train_step_epoch(self):
+            self.num_batches = 0
+
+        def post_train_step_batch(self):
+            self.num_batches += 1
+
+        def post_train_step_epoch(self):
+            self.totals.append(self.num_batches)
+
+        def state_dict(self):
+            return {"num_batches": self.num_batches, "totals": self.totals}
+
+        def load_state_dict(self, state):
+            self.num_batches, self.totals = state["num_batches"], list(state["totals"])
+
+    class CaptureOnce(Extension):
+        def post_train_step_batch(self, train_manager, epoch_index, batch_num):
+            if (epoch_index, batch_num) == (1, 1):
+                self.state = train_manager.capture()
+
+    capture = CaptureOnce()
+    whole = build(1, Sums(), capture)
+    whole.train()
+    resumed = build(2, Sums())
+    resumed.restore(capture.state)
+    resumed.train()
+    assert resumed["sums"].totals == whole["sums"].totals
+
+
+@pytest.mark.parametrize("rubbish", [None, [1, 2], "state"])
+def test_what_is_no_mapping_is_refused_as_a_state(rubbish):
+    with pytest.raises(StateError, match="this is no training state"):
+        TrainingState.from_dict(rubbish)
 
 
 def test_restoring_while_training_is_refused():
@@ -426,7 +511,7 @@ def test_a_state_without_an_extension_that_is_here_is_refused_naming_it():
 def test_a_renamed_extension_is_refused_with_the_nearest_name():
     built = build(1, ("counters", Counter()))
     built.build()
-    with pytest.raises(StateError, match=r"extension `counters` is in the state, but not here did you mean `counter`\?"):
+    with pytest.raises(StateError, match=r"extension `counters` is in the state, but not here; did you mean `counter`\?"):
         build(2, Counter()).restore(built.capture())
 
 
@@ -563,7 +648,7 @@ def test_a_minimal_loop_can_be_resumed_twice_within_an_epoch():
 )
 def test_a_minimal_loop_refuses_to_be_captured_elsewhere(callback):
     component = type("Captures", (LoopComponent,), {callback: lambda self, loop: loop.capture()})()
-    with pytest.raises(StateError, match=r"a state can be captured at the end of a training batch, or outside train\(\)") as caught:
+    with pytest.raises(StateError, match=r"a state can be captured at the end of a training batch only") as caught:
         new_loop(1, component).train(1)
     assert "capture it in on_batch_end, while loop.is_training" in str(caught.value)
 

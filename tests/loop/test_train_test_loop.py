@@ -703,8 +703,8 @@ def test_hooks_stand_around_the_callbacks_of_their_stage():
     new_loop(recorder, Looks(), train=["a"], valid=[]).train(1)
     assert recorder.names == [
         "pre train", "train_begin",
-        "pre train_step_epoch", "epoch_begin", "grads_reset",
-        "pre train_step_batch", "batch_begin",
+        "pre train_step_epoch", "epoch_begin",
+        "pre train_step_batch", "grads_reset", "batch_begin",
         "pre forward", "forward_pass", "post forward",
         "pre loss", "loss_compute", "post loss",
         "pre backward", "backward_pass", "post backward",

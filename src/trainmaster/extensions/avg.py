@@ -43,7 +43,8 @@ class Avg(Observer):
         self.fig = fig
         self.counter = counter
         self.name = f"avg_{target}"
-        self.creates = {self.accum: "eval_step_epoch", target: "eval_step_batch"}  # type: ignore[misc]  # what it makes depends on its arguments
+        makes_target = type(self).post_eval_step_batch is not Avg.post_eval_step_batch
+        self.creates = {self.accum: "eval_step_epoch", **({target: "eval_step_batch"} if makes_target else {})}
 
     def pre_eval_step_epoch(self, fixtures: Fixtures) -> None:
         if self.accum in fixtures:
@@ -59,4 +60,14 @@ class Avg(Observer):
     def post_eval_step_epoch(self, fixtures: Fixtures, writer: Writer, epoch_num: int, stopped: str | None) -> None:
         if self.visualize and stopped is None:
             mean = float(fixtures[self.accum]) / fixtures[self.counter]
-            writer.add_scalar(self.fig.format_map({**fixtures, "target": self.target}), mean, epoch_num)
+            writer.add_scalar(self._curve(fixtures), mean, epoch_num)
+
+    def _curve(self, fixtures: Fixtures) -> str:
+        try:
+            return self.fig.format_map({**fixtures, "target": self.target})
+        except (KeyError, IndexError, ValueError) as error:
+            raise SettingError(
+                f"the curve's name {self.fig!r} of Avg({self.target!r}) asks for {error}, which no open stage provides",
+                open=", ".join(sorted(fixtures)),
+                hint='fig="{target}/{datasource_name}/avg"',
+            ) from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,25 +19,29 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset, d
 
 from trainmaster.errors import EmptyDataError, StateError
 from trainmaster.loop.rng import RngState, get_rng, set_rng
+from trainmaster.loop.state import own_copy
 from trainmaster.stages.scope import Scope
 
 
 class Position:
     """The batches of this epoch that are done, and what it takes to find the next one again."""
 
-    __slots__ = ("_epoch_start", "_paused", "are_grads_spent", "num_batches")
+    __slots__ = ("_epoch_start", "_paused", "are_grads_spent", "is_broken_off", "num_batches")
 
     def __init__(self) -> None:
         self.num_batches = 0
         """Batches of the current epoch that are done."""
         self.are_grads_spent = True
         """The gradients went into an update: the next backward starts from zero."""
+        self.is_broken_off = False
+        """The last batch was not finished."""
         self._epoch_start: dict[str, Any] | None = None
         self._paused: RngState | None = None
         """The random numbers to go on with, where a training stopped or was restored."""
 
     def batches(self, data: Any, what: str) -> Iterator[Any]:
         """The batches of this epoch that are left. Whoever takes one says `num_batches += 1` when it is done."""
+        self.is_broken_off = False
         if self.num_batches == 0:
             self._epoch_start = {"rng": get_rng(), "data": data_state(data)}
             iterator = fresh_iterator(data)
@@ -44,7 +49,19 @@ class Position:
             iterator = self._replayed(data, what)
         return iterator
 
-    def finish_epoch(self) -> None:
+    def finish_epoch(self, data: Any, what: str) -> None:
+        """The data has no more batches: begin anew with the next epoch."""
+        length = length_of(data)
+        if self.num_batches == 0:
+            raise empty_error(data, what)
+        if length is not None and self.num_batches < length:
+            warnings.warn(
+                f"{what} ended after {self.num_batches} of {length} batches; does its data set raise StopIteration?", stacklevel=4
+            )
+        self.reset()
+
+    def reset(self) -> None:
+        """To the start of an epoch, wherever it was."""
         self.num_batches = 0
         self._epoch_start = None
 
@@ -54,7 +71,7 @@ class Position:
         try:
             yield
         except BaseException:
-            self.are_grads_spent = True
+            self.are_grads_spent = self.is_broken_off = True
             raise
 
     def pause(self, rng: RngState) -> None:
@@ -146,6 +163,15 @@ def length_of(data: Any) -> int | None:
         return None
 
 
+def check_length(data: Any, length: int | None) -> None:
+    """Refuse data of another length than the captured training had."""
+    here = length_of(data)
+    if length is not None and here is not None and length != here:
+        raise StateError(
+            f"train_data has {here} batches, the state was captured with {length}", hint="give the same data, in the same batches"
+        )
+
+
 def start_epoch(data: Any, epoch_index: int) -> None:
     """Tell samplers that shuffle by epoch number which one this is."""
     for part in (getattr(data, "sampler", None), getattr(data, "batch_sampler", None)):
@@ -166,7 +192,7 @@ def data_state(data: Any) -> dict[str, Any]:
     state: dict[str, Any] = {"generators": [generator.get_state() for generator in _generators(data)]}
     dataset = getattr(data, "dataset", None)
     if callable(getattr(dataset, "state_dict", None)) and callable(getattr(dataset, "load_state_dict", None)):
-        state["dataset"] = dataset.state_dict()  # type: ignore[union-attr]
+        state["dataset"] = own_copy(dataset.state_dict())  # type: ignore[union-attr]
     return state
 
 
@@ -180,7 +206,7 @@ def set_data_state(data: Any, state: dict[str, Any]) -> None:
     for generator, each in zip(generators, state["generators"], strict=True):
         generator.set_state(each)
     if "dataset" in state:
-        data.dataset.load_state_dict(state["dataset"])
+        data.dataset.load_state_dict(own_copy(state["dataset"]))
 
 
 def loading_changes_nothing(data: Any) -> bool:

@@ -20,7 +20,7 @@ _HAS_CUDA = torch.version.cuda is not None or torch.version.hip is not None
 
 get_bit_generator: Any = np.random.get_bit_generator  # type: ignore[attr-defined]  # public, but missing from NumPy's stubs
 
-Saved = tuple[tuple[Any, Any], tuple[Any, Any], torch.Tensor, list[torch.Tensor] | None]
+Saved = tuple[tuple[Any, Any], tuple[Any, Any, Any, Any], torch.Tensor, list[torch.Tensor] | None]
 
 
 def get_rng() -> RngState:
@@ -68,54 +68,62 @@ def _python_bits(generator: random.Random) -> Any:
     return bits if words in bits.raw else _NoBits()
 
 
-class Watch:
-    """Saves the global generators cheaply, and puts them back where they moved.
+def _numpy_bits(functions: np.random.RandomState, generator: Any) -> tuple[Any, Any]:
+    """The words of NumPy's twister, and the object behind its functions, which holds the second of two Gaussians."""
+    if type(generator) is not np.random.MT19937:
+        return _NoBits(), _NoBits()
+    header = object.__basicsize__
+    probe = np.random.RandomState(0)
+    bits = _bits_at(id(probe) + header, type(probe).__basicsize__ - header)
+    before = bits.raw
+    probe.randn()
+    own = _bits_at(id(functions) + header, type(functions).__basicsize__ - header) if bits.raw != before else _NoBits()
+    return _bits_at(generator.ctypes.state_address, 625 * 4), own
 
-    The memory is exact: equal bits mean an equal state. Only NumPy's cached second Gaussian is outside its bits; it can appear
-    only when bits move, so a remembered state that has none is still the state.
-    """
+
+class Watch:
+    """Saves the global generators cheaply, and puts them back where they moved. Equal bits mean an equal state."""
 
     def __init__(self) -> None:
         self._python: Any = random.random.__self__  # type: ignore[attr-defined]  # the object behind the module's functions
         self._python_bits = _python_bits(self._python)
         self._python_state: tuple[Any, Any] = (None, None)
+        self._functions: Any = np.random.rand.__self__  # type: ignore[attr-defined]  # as above
         self._numpy: Any = None
-        self._numpy_bits: Any = _NoBits()
-        self._numpy_state: tuple[Any, Any] = (None, None)
+        self._numpy_words: Any = _NoBits()
+        self._numpy_own: Any = _NoBits()
+        self._numpy_state: tuple[Any, Any, Any, Any] = (None, None, None, None)
         self._torch = torch.default_generator
 
     def save(self) -> Saved:
         bits, state = self._python_state
         if self._python_bits.raw != bits or self._python.gauss_next != state[2]:
             self._python_state = (self._python_bits.raw, random.getstate())
-        if get_bit_generator() is not self._numpy:
-            self._take_numpy()
-        bits, state = self._numpy_state
-        if self._numpy_bits.raw != bits or state["has_gauss"]:
-            self._numpy_state = (self._numpy_bits.raw, np.random.get_state(legacy=False))
+        generator = get_bit_generator()
+        if generator is not self._numpy:
+            self._numpy = generator
+            self._numpy_words, self._numpy_own = _numpy_bits(self._functions, generator)
+        words, own, _, _ = self._numpy_state
+        if self._numpy_words.raw != words or self._numpy_own.raw != own:
+            self._numpy_state = (self._numpy_words.raw, self._numpy_own.raw, generator, np.random.get_state(legacy=False))
         return self._python_state, self._numpy_state, self._torch.get_state(), _cuda_states()
 
     def put_back(self, saved: Saved) -> None:
-        (bits, state), numpy_state, torch_state, cuda_states = saved
+        (bits, state), (words, own, generator, numpy_state), torch_state, cuda_states = saved
         if self._python_bits.raw != bits or self._python.gauss_next != state[2]:
             random.setstate(state)
-        if get_bit_generator() is not self._numpy or self._numpy_bits.raw != numpy_state[0] or numpy_state[1]["has_gauss"]:
-            np.random.set_state(numpy_state[1])
-        self._numpy_state = numpy_state
+        if get_bit_generator() is not generator:
+            np.random.set_bit_generator(generator)  # type: ignore[attr-defined]  # as get_bit_generator
+            np.random.set_state(numpy_state)
+        elif self._numpy_words.raw != words or self._numpy_own.raw != own:
+            np.random.set_state(numpy_state)
         self._torch.set_state(torch_state)
         if cuda_states is not None:
             torch.cuda.set_rng_state_all(cuda_states)
 
-    def _take_numpy(self) -> None:
-        """Somebody has put another bit generator behind NumPy's functions; only the usual kind shows its bits."""
-        self._numpy = get_bit_generator()
-        is_usual = type(self._numpy) is np.random.MT19937
-        self._numpy_bits = _bits_at(self._numpy.ctypes.state_address, 625 * 4) if is_usual else _NoBits()
-        self._numpy_state = (None, {"has_gauss": 1})
-
 
 def state_of(saved: Saved) -> RngState:
     """What a watch saved, as the value that `set_rng` takes."""
-    (_, python), (_, numpy), torch_state, cuda_states = saved
+    (_, python), (_, _, _, numpy), torch_state, cuda_states = saved
     state = {"python": python, "numpy": numpy, "torch": torch_state}
     return state if cuda_states is None else {**state, "cuda": cuda_states}

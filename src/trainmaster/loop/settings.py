@@ -19,9 +19,14 @@ def chosen_device(device: str | torch.device) -> torch.device:
     if device == "auto":
         return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.device(device)
+        chosen = torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise SettingError(f"{device!r} is no device", why=str(error).split("\n")[0], hint='"auto", "cpu", "cuda:0", ...') from None
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise SettingError(
+            f"device {str(chosen)!r} cannot be used: torch finds no CUDA device here", hint='device="auto" takes what there is'
+        )
+    return chosen
 
 
 def evaluation_sets(given: Any) -> dict[str, Iterable[Any]]:

@@ -34,6 +34,8 @@ class TrainingState:
     """The loop's own counters."""
     position: dict[str, Any]
     """The place in the epoch's data, and the random numbers at the epoch's start."""
+    kinds: dict[str, str]
+    """The class of each of the objects below, modules apart: an optimizer's state does not fit another kind of optimizer."""
     objects: dict[str, Any]
     """The `state_dict` of each of the loop's attributes that has one: model, optimizer, schedule, scaler, writer, ..."""
     buffers: dict[str, dict[str, torch.Tensor]]
@@ -53,11 +55,11 @@ class TrainingState:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingState:
         names = {field.name for field in fields(cls)}
-        if values.keys() != names:
-            raise StateError(
-                f"this is no training state: {', '.join(sorted(values.keys() ^ names))} missing or unknown",
-                hint="use `to_dict()` of a state",
+        if not isinstance(values, Mapping) or values.keys() != names:
+            odd = (
+                ", ".join(sorted(map(str, values.keys() ^ names))) + " missing or unknown" if isinstance(values, Mapping) else repr(values)
             )
+            raise StateError(f"this is no training state: {odd[:200]}", hint="use `to_dict()` of a state")
         return cls(**values)
 
 
@@ -91,6 +93,7 @@ def capture_objects(owner: object) -> dict[str, Any]:
     objects = stateful_attributes(owner)
     modules = {name: each for name, each in objects.items() if isinstance(each, nn.Module)}
     return {
+        "kinds": _kinds(objects),
         "objects": {name: own_copy(each.state_dict()) for name, each in objects.items()},
         "buffers": {name: {key: own_copy(buffer) for key, buffer in _hidden_buffers(module)} for name, module in modules.items()},
         "grads": {
@@ -98,6 +101,10 @@ def capture_objects(owner: object) -> dict[str, Any]:
             for name, module in modules.items()
         },
     }
+
+
+def _kinds(objects: Mapping[str, object]) -> dict[str, str]:
+    return {name: type(each).__qualname__ for name, each in objects.items() if not isinstance(each, nn.Module)}
 
 
 def check_fits(state: TrainingState, owner: object, extensions: Mapping[str, object]) -> None:
@@ -108,9 +115,12 @@ def check_fits(state: TrainingState, owner: object, extensions: Mapping[str, obj
         ("extension", stateful_extensions(extensions), state.extensions),
     ):
         for name in sorted(there.keys() - here.keys()):
-            problems.append(f"{kind} `{name}` is in the state, but not here {did_you_mean(name, here)}".rstrip())
+            problems.append(f"{kind} `{name}` is in the state, but not here; {did_you_mean(name, here)}".rstrip("; "))
         for name in sorted(here.keys() - there.keys()):
-            problems.append(f"{kind} `{name}` is here, but not in the state {did_you_mean(name, there)}".rstrip())
+            problems.append(f"{kind} `{name}` is here, but not in the state; {did_you_mean(name, there)}".rstrip("; "))
+    for name, kind in _kinds(stateful_attributes(owner)).items():
+        if state.kinds.get(name, kind) != kind:
+            problems.append(f"attribute `{name}` is a {kind} here, but a {state.kinds[name]} in the state")
     if problems:
         raise StateError(
             f"the state does not fit this {type(owner).__name__}",
@@ -130,8 +140,17 @@ def restore_objects(state: TrainingState, owner: object, extensions: Mapping[str
             ) from error
         if isinstance(each, nn.Module):
             _restore_hidden(each, state.buffers[name], state.grads[name])
+    restore_extensions(state.extensions, extensions)
+
+
+def capture_extensions(extensions: Mapping[str, object]) -> dict[str, Any]:
+    return {name: own_copy(each.state_dict()) for name, each in stateful_extensions(extensions).items()}
+
+
+def restore_extensions(states: Mapping[str, Any], extensions: Mapping[str, object]) -> None:
     for name, extension in stateful_extensions(extensions).items():
-        extension.load_state_dict(own_copy(state.extensions[name]))
+        if name in states:
+            extension.load_state_dict(own_copy(states[name]))
 
 
 def _hidden_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -140,10 +159,11 @@ def _hidden_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _restore_hidden(module: nn.Module, buffers: Mapping[str, torch.Tensor], grads: Mapping[str, torch.Tensor]) -> None:
-    with torch.no_grad():
-        for name, buffer in _hidden_buffers(module):
-            if name in buffers:
-                buffer.copy_(buffers[name])
+    for name, buffer in buffers.items():
+        path, _, leaf = name.rpartition(".")
+        owner = module.get_submodule(path)
+        device = next((each.device for each in (*owner.buffers(False), *owner.parameters(False))), buffer.device)
+        owner.register_buffer(leaf, buffer.to(device, copy=True), persistent=False)
     for name, parameter in module.named_parameters():
         grad = grads.get(name)
         parameter.grad = None if grad is None else grad.to(parameter.device, copy=True)

@@ -22,11 +22,29 @@ from trainmaster.loop.batches import to_device
 from trainmaster.loop.eval_state import EvalState
 from trainmaster.loop.guard import Guards, mode
 from trainmaster.loop.losses import backward_error, checked_loss
-from trainmaster.loop.position import Position, data_state, empty_error, fresh_iterator, length_of, reading, set_data_state, start_epoch
+from trainmaster.loop.position import (
+    Position,
+    check_length,
+    data_state,
+    empty_error,
+    fresh_iterator,
+    length_of,
+    reading,
+    set_data_state,
+    start_epoch,
+)
 from trainmaster.loop.settings import check_schedule, check_settings, chosen_device, evaluation_sets, is_schedule
 from trainmaster.loop.setup import Setup
 from trainmaster.loop.stages import TRAIN_MANAGER
-from trainmaster.loop.state import TrainingState, capture_objects, check_fits, own_copy, restore_objects, stateful_extensions
+from trainmaster.loop.state import (
+    TrainingState,
+    capture_extensions,
+    capture_objects,
+    check_fits,
+    own_copy,
+    restore_extensions,
+    restore_objects,
+)
 from trainmaster.loop.writer import MemoryWriter, Writer
 from trainmaster.stages import Extensible, fixture
 from trainmaster.stages.extensions import ExtensionsLike
@@ -108,6 +126,8 @@ class TrainManager(Extensible):
         self._evaluated_epoch: int | None = None
         self._is_initialized = False
         self._deadline: float | None = None
+        self._paused_extensions: dict[str, Any] = {}
+        self._guards.look_again()
         self._default_extensions(extensions)
         self.staged(
             "train_manager",
@@ -129,6 +149,8 @@ class TrainManager(Extensible):
 
     def train(self) -> None:
         """Train until `epochs`, `max_steps` or `max_time` is reached, from wherever the training is."""
+        if "train" in self._scope.path.split(" > "):
+            raise LoopError("train() runs already", where=self._scope.place, hint="hooks may call eval() and predict(), not train()")
         with self._run(standalone_eval=False), self.staged("train"):
             self._deadline = None if self.max_time is None else time.monotonic() + self.max_time
             self._position.wake()
@@ -138,26 +160,41 @@ class TrainManager(Extensible):
                 self._train_epoch()
                 if self._needs_evaluation():
                     self.eval()
+            if self.fixtures["stopped"] is not None and not self._is_mid_epoch():
+                self._position.pause(self._guards.training_rng())
 
     def _train_epoch(self) -> None:
-        # All that the batches share is fetched once. `values` are the open fixtures: what the tree declares is set there directly,
-        # ends with its stage, and is read back for each use, because hooks may have modified it.
-        values, staged, position, epoch_index = self._scope.values, self.staged, self._position, self.epoch_num
-        forward, loss, backward, optimizer_step = map(staged, ("forward", "loss", "backward", "optimizer_step"))
-        model_forward, loss_forward = self._own("train_model_forward"), self._own("train_loss_forward")
-        has_limits = self.max_steps is not None or self._deadline is not None
+        epoch_index = self.epoch_num
         self._guards.look_again()
         with (
             mode(self.model, is_training=True),
-            staged("train_step_epoch", {"epoch_index": epoch_index, "mode_name": "train"}),
-            reading("train_data", position, self._scope),
-            position.breaking_off(),
+            self.staged("train_step_epoch", {"epoch_index": epoch_index, "mode_name": "train"}),
         ):
+            self._take_up_extensions()
             start_epoch(self.train_data, epoch_index)
+            if not self._train_batches():
+                self._position.pause(self._guards.training_rng())
+                self._paused_extensions = capture_extensions(self.extensions)
+                return
+            self._position.finish_epoch(self.train_data, "train_data")
+            if self.lr_schedule is not None and self.schedule_by == "epoch":
+                self.lr_schedule.step()
+            self.fixtures.modify("epoch_num", epoch_index + 1)
+
+    def _train_batches(self) -> bool:
+        """Train on the batches of the epoch that are left; False where a stop or a limit ended it."""
+        # All that the batches share is fetched once. `values` are the open fixtures: what the tree declares is set there directly,
+        # ends with its stage, and is read back for each use, because hooks may have modified it.
+        values, staged, position = self._scope.values, self.staged, self._position
+        forward, loss, backward, optimizer_step = map(staged, ("forward", "loss", "backward", "optimizer_step"))
+        model_forward, loss_forward = self._own("train_model_forward"), self._own("train_loss_forward")
+        has_limits = self.max_steps is not None or self._deadline is not None
+        with reading("train_data", position, self._scope), position.breaking_off():
             for batch in position.batches(self.train_data, "train_data"):
                 if self._is_moving:
                     batch = to_device(batch, self.device)
-                with staged("train_step_batch", {"batch": batch, "batch_num": position.num_batches, "is_update": True}):
+                number = position.num_batches
+                with staged("train_step_batch", {"batch": batch, "batch_num": number, "is_update": True}):
                     with forward:
                         values["prediction"] = model_forward(values["batch"])
                     with loss:
@@ -174,16 +211,11 @@ class TrainManager(Extensible):
                                 self.lr_schedule.step()
                         position.are_grads_spent = True
                         values["step_num"] += 1
-                    position.num_batches += 1
+                    position.num_batches = number + 1
+                position.num_batches = number + 1  # once more, for a batch whose error was swallowed
                 if values["stopped"] is not None or (has_limits and self._is_over_limit()):
-                    position.pause(self._guards.training_rng())
-                    return
-            if position.num_batches == 0:
-                raise empty_error(self.train_data, "train_data")
-            if self.lr_schedule is not None and self.schedule_by == "epoch":
-                self.lr_schedule.step()
-            position.finish_epoch()
-            self.fixtures.modify("epoch_num", epoch_index + 1)
+                    return False
+        return True
 
     def eval(self) -> None:
         """Evaluate all sets, in order; on its own, or within `train()`."""
@@ -195,7 +227,7 @@ class TrainManager(Extensible):
             if not self.fixtures["standalone_eval"]:
                 self._evaluated_epoch = self.epoch_num
                 if self.lr_schedule is not None and self.schedule_by in self.eval_data and self.epoch_num > 0:
-                    self.lr_schedule.step(self.fixtures["eval_losses"][self.schedule_by])
+                    self.lr_schedule.step(self._eval_loss(self.schedule_by))
 
     def _eval_epoch(self, name: str, data: Iterable[Any]) -> None:
         values, staged, position, what = self._scope.values, self.staged, Position(), f"eval_data[{name!r}]"
@@ -234,6 +266,8 @@ class TrainManager(Extensible):
                         values["prediction"] = self.eval_model_forward(values["batch"])
                     predictions.append(values["prediction"])
                     position.num_batches += 1
+                if values["stopped"] is not None:
+                    break
         return predictions
 
     def stop(self, reason: str = "stop() was called") -> None:
@@ -329,8 +363,18 @@ class TrainManager(Extensible):
                 where=f"stage {self._scope.path}",
                 hint="capture it in post_train_step_batch or later; put that extension last",
             )
+        is_half_evaluated = "eval_losses" in self.fixtures and self._evaluated_epoch != self.epoch_num
+        if self._position.is_broken_off or (is_half_evaluated and not self.fixtures["standalone_eval"]):
+            broken = "after a batch that broke off" if self._position.is_broken_off else "in the middle of an evaluation"
+            raise StateError(
+                f"a state cannot be captured {broken}",
+                where=self._scope.place,
+                hint="capture it in post_train_step_batch, post_train_step_epoch or post_eval",
+            )
+        self.build()
         return TrainingState(
             progress={
+                "num_batches": length_of(self.train_data),
                 "epoch_num": self.epoch_num,
                 "step_num": self.step_num,
                 "evaluated_epoch": self._evaluated_epoch,
@@ -339,7 +383,7 @@ class TrainManager(Extensible):
             },
             position=own_copy(self._position.state_dict()),
             **capture_objects(self),
-            extensions={name: own_copy(each.state_dict()) for name, each in stateful_extensions(self.extensions).items()},
+            extensions=capture_extensions(self.extensions),
             rng=own_copy(self._guards.training_rng()),
             data={"train": data_state(self.train_data), "eval": {name: data_state(data) for name, data in self.eval_data.items()}},
         )
@@ -356,7 +400,9 @@ class TrainManager(Extensible):
                 why=f"there: {', '.join(state.data['eval']) or 'none'}; here: {', '.join(self.eval_data) or 'none'}",
                 hint="give the same eval_data",
             )
+        check_length(self.train_data, state.progress["num_batches"])
         restore_objects(state, self, self.extensions)
+        self._paused_extensions = own_copy(state.extensions) if state.position["num_batches"] else {}
         set_data_state(self.train_data, state.data["train"])
         for name, data in self.eval_data.items():
             set_data_state(data, state.data["eval"][name])
@@ -418,6 +464,21 @@ class TrainManager(Extensible):
             with self.staged("load_checkpoint", {"checkpoint_loaded": self._is_initialized}):
                 pass
             yield
+
+    def _take_up_extensions(self) -> None:
+        """In the middle of an epoch, extensions go on from their state then, whatever they did at the start of the epoch just now."""
+        restore_extensions(self._paused_extensions, self.extensions)
+        self._paused_extensions = {}
+
+    def _eval_loss(self, name: str) -> float:
+        losses: dict[str, float] = self.fixtures["eval_losses"]
+        if name not in losses:
+            raise LoopError(
+                f"lr_schedule steps by the loss of {name!r}, which nobody recorded",
+                why="the extension `eval_state` fills the fixture `eval_losses`, and was replaced",
+                hint=f'let yours do it too: eval_losses["{name}"] = ...',
+            )
+        return losses[name]
 
     def _own(self, name: str) -> Callable[..., Any]:
         """`train_model_forward`, or `model_forward` itself where nobody has anything else to say: one call less per batch."""

@@ -14,9 +14,17 @@ from torch import nn
 
 from trainmaster.errors import LoopError, SettingError, StateError, UnknownHookError, did_you_mean
 from trainmaster.loop.guard import Guards, mode
-from trainmaster.loop.position import Position, data_state, empty_error, fresh_iterator, length_of, reading, set_data_state
+from trainmaster.loop.position import Position, check_length, data_state, empty_error, fresh_iterator, length_of, reading, set_data_state
 from trainmaster.loop.stages import CALLBACKS, TRAIN_TEST_LOOP
-from trainmaster.loop.state import TrainingState, capture_objects, check_fits, own_copy, restore_objects, stateful_extensions
+from trainmaster.loop.state import (
+    TrainingState,
+    capture_extensions,
+    capture_objects,
+    check_fits,
+    own_copy,
+    restore_extensions,
+    restore_objects,
+)
 from trainmaster.stages import Extensible
 from trainmaster.stages.extension import is_marked_not_a_hook
 from trainmaster.stages.extensions import ObservedList, default_name
@@ -66,9 +74,19 @@ class TrainTestLoop(Extensible):
         self._guards = Guards(lambda: self.model)
         self._epochs_done = 0
         self._state: TrainingState | None = None
-        self.components = ObservedList(components, self._components_changed)
-        self._components_changed()
+        self._paused_extensions: dict[str, Any] = {}
+        self.components = components
         self.staged("loop", {"loop": self, "fixtures": self.fixtures}).open_for_good()
+
+    @property
+    def components(self) -> ObservedList[object]:
+        """The components, in the order in which they are called: a list to be edited at any time."""
+        return self._components
+
+    @components.setter
+    def components(self, components: Iterable[object]) -> None:
+        self._components = ObservedList(components, self._components_changed)
+        self._components_changed()
 
     # The loop.
 
@@ -76,7 +94,7 @@ class TrainTestLoop(Extensible):
         """Train for `n_epochs` epochs, each a pass over the training data and one over the validation data."""
         self.n_epochs, self.optim_step_num, self._epochs_done = n_epochs, 0, 0
         self.n_optim_steps = n_epochs * len(self.train_data)
-        self._position.finish_epoch()
+        self._position.reset()
         with suppress(_Stop), self.staged("train"):
             with suppress(_Stop):
                 self._call("on_train_begin")
@@ -103,91 +121,94 @@ class TrainTestLoop(Extensible):
         raise _Stop
 
     def _train_epoch(self) -> None:
-        # A change of the components counts from the next group of callbacks on; `calls` holds one group (L11).
-        staged, position = self.staged, self._position
-        train_step_batch = staged("train_step_batch")
-        forward, loss, backward, optimizer_step = map(staged, ("forward", "loss", "backward", "optimizer_step"))
         self._begin_pass("train", self.train_data)
-        with (
-            mode(self.model, is_training=True),
-            staged("train_step_epoch", {"datasource_name": "train"}),
-            reading("train_data", position, self._scope),
-        ):
+        with mode(self.model, is_training=True), self.staged("train_step_epoch", {"datasource_name": "train"}):
             self._call("on_epoch_begin")
-            for batch in position.batches(self.train_data, "train_data"):
-                self.batch, self.batch_num = batch, position.num_batches
-                self._call("on_grads_reset")
-                with train_step_batch:
-                    calls = self._callbacks
-                    for call in calls["on_batch_begin"]:
-                        call(self)
-                    with forward:
-                        for call in calls["on_forward_pass"]:
-                            call(self)
-                    with loss:
-                        for call in calls["on_loss_compute"]:
-                            call(self)
-                    calls = self._callbacks
-                    with backward:
-                        for call in calls["on_backward_pass"]:
-                            call(self)
-                    with optimizer_step:
-                        for call in calls["on_optim_step"]:
-                            call(self)
-                    self.optim_step_num += 1
-                    position.num_batches += 1
-                    for call in self._callbacks["on_batch_end"]:
-                        call(self)
-            position.finish_epoch()
+            self._take_up_components()
+            with reading("train_data", self._position, self._scope):
+                self._train_batches()
+            self._position.finish_epoch(self.train_data, "train_data")
             self._call("on_epoch_end")
 
+    def _train_batches(self) -> None:
+        # A change of the components counts from the next group of callbacks on; `calls` holds one group (L11).
+        staged, position = self.staged, self._position
+        train_step_batch, forward, loss = map(staged, ("train_step_batch", "forward", "loss"))
+        backward, optimizer_step = map(staged, ("backward", "optimizer_step"))
+        for batch in position.batches(self.train_data, "train_data"):
+            self.batch, self.batch_num = batch, position.num_batches
+            with train_step_batch:
+                for call in self._callbacks["on_grads_reset"]:
+                    call(self)
+                calls = self._callbacks
+                for call in calls["on_batch_begin"]:
+                    call(self)
+                with forward:
+                    for call in calls["on_forward_pass"]:
+                        call(self)
+                with loss:
+                    for call in calls["on_loss_compute"]:
+                        call(self)
+                calls = self._callbacks
+                with backward:
+                    for call in calls["on_backward_pass"]:
+                        call(self)
+                with optimizer_step:
+                    for call in calls["on_optim_step"]:
+                        call(self)
+                self.optim_step_num += 1
+                position.num_batches += 1
+                for call in self._callbacks["on_batch_end"]:
+                    call(self)
+
     def _eval_epoch(self, desc: str, data: Any) -> None:
-        staged = self.staged
         self._begin_pass(desc, data)
         position = Position()
-        with (
-            mode(self.model, is_training=False),
-            staged("eval_step_epoch", {"datasource_name": desc}),
-            reading(f"{desc}_data", position, self._scope),
-        ):
+        with mode(self.model, is_training=False), self.staged("eval_step_epoch", {"datasource_name": desc}):
             self._call("on_epoch_begin")
-            for batch in fresh_iterator(data):
-                self.batch, self.batch_num = batch, position.num_batches
-                with staged("eval_step_batch"):
-                    calls = self._callbacks
-                    for call in calls["on_batch_begin"]:
-                        call(self)
-                    with staged("forward"):
-                        for call in calls["on_forward_pass"]:
-                            call(self)
-                    with staged("loss"):
-                        for call in calls["on_loss_compute"]:
-                            call(self)
-                    position.num_batches += 1
-                    self._call("on_batch_end")
+            with reading(f"{desc}_data", position, self._scope):
+                self._eval_batches(data, position)
             self._call("on_epoch_end")
+
+    def _eval_batches(self, data: Any, position: Position) -> None:
+        eval_step_batch, forward, loss = map(self.staged, ("eval_step_batch", "forward", "loss"))
+        for batch in fresh_iterator(data):
+            self.batch, self.batch_num = batch, position.num_batches
+            with eval_step_batch:
+                calls = self._callbacks
+                for call in calls["on_batch_begin"]:
+                    call(self)
+                with forward:
+                    for call in calls["on_forward_pass"]:
+                        call(self)
+                with loss:
+                    for call in calls["on_loss_compute"]:
+                        call(self)
+                position.num_batches += 1
+                for call in self._callbacks["on_batch_end"]:
+                    call(self)
 
     # Exact state.
 
     def capture(self) -> TrainingState:
-        """The exact state of the training, after a training batch (`on_batch_end`) or outside `train()`."""
+        """The exact state of the training, at the end of a training batch: in `on_batch_end`, while `is_training`."""
         is_between = self.is_training and self._position.num_batches == self.batch_num + 1
-        if self._scope.stack and not is_between:
+        if not self._scope.stack or not is_between:
             raise StateError(
-                "a state can be captured at the end of a training batch, or outside train()",
-                where=f"stage {self._scope.path}",
+                "a state can be captured at the end of a training batch only",
+                where=self._scope.place,
                 hint="capture it in on_batch_end, while loop.is_training; put that component last",
             )
-        is_running = bool(self._scope.stack)
         return TrainingState(
             progress={
                 "epoch_num": self.epoch_num,
-                "optim_step_num": self.optim_step_num if is_running else 0,
-                "epochs_done": self._epochs_done if is_running else 0,
+                "num_batches": len(self.train_data),
+                "optim_step_num": self.optim_step_num,
+                "epochs_done": self._epochs_done,
             },
             position=own_copy(self._position.state_dict()),
             **capture_objects(self),
-            extensions={name: own_copy(each.state_dict()) for name, each in stateful_extensions(self.extensions).items()},
+            extensions=capture_extensions(self.extensions),
             rng=own_copy(self._guards.training_rng()),
             data={"train": data_state(self.train_data), "valid": data_state(self.valid_data)},
         )
@@ -200,7 +221,9 @@ class TrainTestLoop(Extensible):
         state, self._state = self._state, None
         if state is not None:
             check_fits(state, self, self.extensions)
+            check_length(self.train_data, state.progress["num_batches"])
             restore_objects(state, self, self.extensions)
+            self._paused_extensions = own_copy(state.extensions)
             set_data_state(self.train_data, state.data["train"])
             set_data_state(self.valid_data, state.data["valid"])
             self.epoch_num = state.progress["epoch_num"]
@@ -208,6 +231,11 @@ class TrainTestLoop(Extensible):
             self._epochs_done = state.progress["epochs_done"]
             self._position.load_state_dict(own_copy(state.position), own_copy(state.rng))
             self._position.wake()
+
+    def _take_up_components(self) -> None:
+        """In the middle of an epoch, components go on from their state then, whatever they did at the start of the epoch just now."""
+        restore_extensions(self._paused_extensions, self.extensions)
+        self._paused_extensions = {}
 
     # Details.
 

@@ -24,7 +24,7 @@ class Extension:
     name: str | None = None
     """What the extension is called when it is given in a list; the class name in snake case otherwise."""
 
-    creates: ClassVar[Mapping[str, str]] = {}
+    creates: Mapping[str, str] = {}
     """The fixtures that this extension's hooks create, and the stage that owns each."""
 
     is_observer: ClassVar[bool] = False
