@@ -44,6 +44,11 @@ def _cuda_states() -> list[torch.Tensor] | None:
     return torch.cuda.get_rng_state_all() if _HAS_CUDA and torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
 
 
+_WINDOW = 64
+"""How many bytes of a Mersenne twister to look at: its position and 15 of its 624 words. A draw moves the position; drawing a
+multiple of 624 numbers, or seeding anew, moves all words."""
+
+
 class _NoBits:
     """Stands for a generator whose bits cannot be seen: never equal to what was read before."""
 
@@ -58,18 +63,18 @@ def _bits_at(address: int, size: int) -> Any:
 
 
 def _python_bits(generator: random.Random) -> Any:
-    """The words of Python's Mersenne twister, which follow the object's header; `_NoBits` where a look shows that they do not."""
+    """The start of Python's twister, its position included, which follows the object's header; `_NoBits` where a look shows otherwise."""
     header = object.__basicsize__
     size = random.Random.__basicsize__ - header
-    words = np.array(generator.getstate()[1][:-1], dtype=np.uint32).tobytes()
-    if size < len(words):
+    *words, index = generator.getstate()[1]
+    start = np.array([index, *words], dtype=np.uint32).tobytes()
+    if size < len(start) or ctypes.string_at(id(generator) + header, len(start)) != start:
         return _NoBits()
-    bits = _bits_at(id(generator) + header, size)
-    return bits if words in bits.raw else _NoBits()
+    return _bits_at(id(generator) + header, _WINDOW)
 
 
 def _numpy_bits(functions: np.random.RandomState, generator: Any) -> tuple[Any, Any]:
-    """The words of NumPy's twister, and the object behind its functions, which holds the second of two Gaussians."""
+    """The end of NumPy's twister, its position included, and the object behind its functions, which holds the second of two Gaussians."""
     if type(generator) is not np.random.MT19937:
         return _NoBits(), _NoBits()
     header = object.__basicsize__
@@ -78,7 +83,7 @@ def _numpy_bits(functions: np.random.RandomState, generator: Any) -> tuple[Any, 
     before = bits.raw
     probe.randn()
     own = _bits_at(id(functions) + header, type(functions).__basicsize__ - header) if bits.raw != before else _NoBits()
-    return _bits_at(generator.ctypes.state_address, 625 * 4), own
+    return _bits_at(generator.ctypes.state_address + 625 * 4 - _WINDOW, _WINDOW), own
 
 
 class Watch:

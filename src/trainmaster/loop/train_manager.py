@@ -183,18 +183,21 @@ class TrainManager(Extensible):
 
     def _train_batches(self) -> bool:
         """Train on the batches of the epoch that are left; False where a stop or a limit ended it."""
-        # All that the batches share is fetched once. `values` are the open fixtures: what the tree declares is set there directly,
-        # ends with its stage, and is read back for each use, because hooks may have modified it.
-        values, staged, position = self._scope.values, self.staged, self._position
-        forward, loss, backward, optimizer_step = map(staged, ("forward", "loss", "backward", "optimizer_step"))
+        # All that the batches share is fetched once. `values` are the open fixtures: what the tree gives to a batch is set there
+        # directly, ends with its stage, and is read back for each use, because hooks may have modified it.
+        values, position = self._scope.values, self._position
+        train_step_batch, forward, loss = map(self.staged, ("train_step_batch", "forward", "loss"))
+        backward, optimizer_step = map(self.staged, ("backward", "optimizer_step"))
         model_forward, loss_forward = self._own("train_model_forward"), self._own("train_loss_forward")
         has_limits = self.max_steps is not None or self._deadline is not None
+        self._scope.check_free(self.tree.own_fixtures("train_step_batch"))
         with reading("train_data", position, self._scope), position.breaking_off():
             for batch in position.batches(self.train_data, "train_data"):
                 if self._is_moving:
                     batch = to_device(batch, self.device)
                 number = position.num_batches
-                with staged("train_step_batch", {"batch": batch, "batch_num": number, "is_update": True}):
+                values["batch"], values["batch_num"], values["is_update"] = batch, number, True
+                with train_step_batch:
                     with forward:
                         values["prediction"] = model_forward(values["batch"])
                     with loss:

@@ -136,7 +136,7 @@ class Extensible:
     def refresh(self) -> None:
         """Read all hooks again. Only needed after a method of an attached object was replaced."""
         for stage in self._stages.values():
-            stage.is_stale = True
+            stage.grow_stale()
         self._hooks = None
         self._is_checked = False
         self._scope.is_watched = self.tree is None
@@ -231,7 +231,7 @@ class Extensible:
             post_hooks=here["post"],
             has_followers=any(lazy.spec.after == name for each in lazies.values() for lazy in each),
             landmarks=self.tree.landmarks if self.tree is not None else (),
-            declared=self.tree.later_fixtures(name) if self.tree is not None else (),
+            declared=self.tree.own_fixtures(name) if self.tree is not None else (),
         )
 
     def _may_grow(self, hooks: list[Hook]) -> bool:

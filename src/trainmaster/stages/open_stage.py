@@ -51,7 +51,7 @@ class Plan:
     """Some lazy fixture is valid only after this stage."""
     landmarks: tuple[str, ...]
     declared: tuple[str, ...]
-    """The fixtures of this stage that come to be after its start: they end with it, whoever set them."""
+    """The fixtures that the tree gives to this stage alone: they end with it, whoever set them."""
 
 
 class OpenStage:
@@ -67,6 +67,7 @@ class OpenStage:
         "_host",
         "_is_followed",
         "_is_open",
+        "_is_quiet",
         "_is_special",
         "_outer",
         "_plan",
@@ -103,10 +104,17 @@ class OpenStage:
         self._post: tuple[Step, ...] = ()
         self._declared: tuple[str, ...] = ()
         self._has_around = self._is_followed = self._is_open = False
+        self._is_quiet = False
+        """Nobody hooks it, and it ends without a trace."""
         self._is_special = False
         """It has passed stages to forget, or an outer opening to come back to."""
         self._generators: list[tuple[Hook, Iterator[Any]]] = []
         self._outer: list[tuple[Any, ...]] = []
+
+    def grow_stale(self) -> None:
+        """The extensions have changed: take a new plan when next opened."""
+        self.is_stale = True
+        self._is_quiet = False
 
     def adopt(self, name: str) -> None:
         """Become the owner of the fixture `name`."""
@@ -132,9 +140,12 @@ class OpenStage:
             hook.call(self._values)
 
     def __enter__(self) -> OpenStage:
-        if self.is_stale or self._is_open:
-            self._make_ready()
         stack = self._stack
+        if self._is_quiet and stack and self.initial is None and not self.created and not self._is_special:
+            stack.append(self)  # nobody hooks it: this, and a look at the way out, is all
+            return self
+        if self.is_stale or self._is_open or self.created or self._is_special:
+            self._make_ready()
         if not stack:
             running.hosts.append(self._host)
         stack.append(self)
@@ -146,7 +157,8 @@ class OpenStage:
             if initial is not None:
                 self.initial = None
                 if not values.keys().isdisjoint(initial):
-                    self._declared, self.is_stale = (), True  # what is there belongs to another stage
+                    self._declared = ()  # what is there belongs to another stage
+                    self.grow_stale()
                     raise self._scope.exists_error([name for name in initial if name in values])
                 values.update(initial)
                 self.created.extend(initial)
@@ -169,6 +181,10 @@ class OpenStage:
         return self
 
     def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> bool:
+        stack = self._stack
+        if exc is None and self._is_quiet and not self.created and not self._is_special and stack[-1] is self and len(stack) > 1:
+            del stack[-1]
+            return False
         if exc is not None:
             first = self._fail(self._explain(exc, None), self._plan.post_hooks)
             if first is None or first is exc:
@@ -203,7 +219,6 @@ class OpenStage:
                 raise first  # noqa: B904 - as said in _explain
             return False
         # What follows is _close() once more, in line: the call would be a good part of what a stage costs.
-        stack = self._stack
         if stack[-1] is not self or self._is_special:
             self._close()
             return False
@@ -231,7 +246,7 @@ class OpenStage:
             self.initial = self.defaults = None
             raise self._scope.exists_error(taken)
         plan = self._new_plan() if self.is_stale else None
-        if self._is_open:
+        if self._is_open or self.created or self.passed:
             self._outer.append(tuple(getattr(self, name) for name in self._AN_OPENING))
             self.created, self.passed, self._generators = [], NOTHING, []
             self._is_special = True
@@ -242,6 +257,7 @@ class OpenStage:
             self._has_around = bool(plan.around)
             self._is_followed = plan.has_followers
             self._declared = plan.declared
+            self._is_quiet = not (plan.pre or plan.around or plan.post_hooks or plan.has_followers or plan.declared)
             self.is_stale = False
         if self._outer:
             self._declared = tuple(name for name in self._plan.declared if name not in self._values)
@@ -251,6 +267,8 @@ class OpenStage:
             return self._host.plan_of(self.name)
         except BaseException:
             self.initial = self.defaults = None  # the stage is not opened
+            if not self._is_open:
+                self.leave()
             raise
 
     def _publish_defaults(self, defaults: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +86,12 @@ class Scope:
         yield from reversed(self.stack)
         if self.lasting is not None:
             yield self.lasting
+
+    def check_free(self, names: Iterable[str]) -> None:
+        """Refuse to go on where one of these names is taken."""
+        taken = [name for name in names if name in self.values]
+        if taken:
+            raise self.exists_error(taken)
 
     @contextmanager
     def aside(self, *kept: str) -> Iterator[None]:

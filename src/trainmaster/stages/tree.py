@@ -67,11 +67,11 @@ class StageTree:
                     found.setdefault(fixture, set()).add(name)
         return {fixture: frozenset(stages) for fixture, stages in found.items()}
 
-    def later_fixtures(self, stage: str) -> tuple[str, ...]:
-        """The fixtures of a stage that come to be after its start, and that no stage around it owns."""
+    def own_fixtures(self, stage: str) -> tuple[str, ...]:
+        """The fixtures of a stage that no stage around it owns too."""
         paths = self.paths[stage]
         around = {name for path in paths for outer in path[:-1] for name in outer.fixtures}
-        return tuple(name for name, point in paths[0][-1].fixtures.items() if point != ENTRY and name not in around)
+        return tuple(name for name in paths[0][-1].fixtures if name not in around)
 
     def adding(self, parent: str, stage: Stage) -> StageTree:
         """This tree with one more stage at the end of every stage named `parent`.
