@@ -1,0 +1,68 @@
+"""Hooks may evaluate and predict in the middle of anything."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from trainmaster import Extension, Observer
+from trainmaster.loop.stages import TRAIN_MANAGER
+from trainmaster.testing import ExtensionContract
+
+
+class Asks(Observer):
+    """Evaluates and predicts once, in one hook."""
+
+    def __init__(self, hook: str) -> None:
+        self.predictions: list[torch.Tensor] = []
+        self.is_asked = False
+        setattr(self, hook, self._ask)
+
+    def _ask(self, train_manager) -> None:
+        if not self.is_asked and "train" in train_manager._scope.path:
+            self.is_asked = True
+            train_manager.eval()
+            self.predictions = train_manager.predict(train_manager.eval_data["valid"])
+
+
+HOOKS = [f"{phase}_{stage}" for stage in TRAIN_MANAGER.paths for phase in ("pre", "post")]
+
+
+@pytest.mark.parametrize(
+    "hook", [hook for hook in HOOKS if not hook.endswith(("train_manager", "run", "load_checkpoint", "predict_step_batch", "predict"))]
+)
+def test_an_observer_evaluates_and_predicts_from_any_hook_of_training(hook: str) -> None:
+    contract = ExtensionContract()
+    plain = contract.manager()
+    plain.train()
+    asks = Asks(hook)
+    watched = contract.manager(asks)
+    watched.train()
+    assert len(asks.predictions) == 3
+    assert all(torch.equal(a, b) for a, b in zip(plain.model.parameters(), watched.model.parameters(), strict=True))
+
+
+def test_the_fixtures_of_the_batch_are_back_after_an_evaluation_within_it() -> None:
+    class Looks(Extension):
+        is_same = False
+
+        def post_train_step_batch(self, train_manager, fixtures, batch, loss) -> None:
+            before = {name: fixtures[name] for name in fixtures}
+            train_manager.eval()
+            self.is_same = all(fixtures[name] is value for name, value in before.items()) and set(fixtures) == set(before)
+
+    looks = Looks()
+    ExtensionContract().manager(looks).train()
+    assert looks.is_same
+
+
+def test_without_train_dir_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """E34."""
+    monkeypatch.chdir(tmp_path)
+    manager = ExtensionContract().manager()
+    manager.train()
+    assert manager.train_dir is None
+    assert os.listdir(tmp_path) == []
