@@ -224,7 +224,6 @@ class Extensible:
         self._seen[name] = None
         here = {phase: tuple(hook for hook in hooks if hook.stage == name and hook.phase == phase) for phase in PHASES}
         return Plan(
-            name=name,
             pre=_grouped(here["pre"]),
             around=here["around"],
             post=_grouped(here["post"]),

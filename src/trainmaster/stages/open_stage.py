@@ -41,7 +41,6 @@ running = Running()
 class Plan:
     """What happens at one stage, resolved once per change of the extensions."""
 
-    name: str
     pre: tuple[Hook | ObserverGroup, ...]
     around: tuple[Hook, ...]
     post: tuple[Hook | ObserverGroup, ...]
