@@ -16,7 +16,7 @@ TrainmasterError                     says: the fact, where, what is open or know
 ├── FixtureError                     (KeyError)
 │   ├── FixtureNotFoundError         (TypeError too) nobody provides the name
 │   ├── FixtureExistsError           created twice
-│   ├── FixtureScopeError            outside its stage, or before the point where it exists
+│   ├── FixtureScopeError            (TypeError too) outside its stage, or before the point where it exists
 │   └── FixtureCycleError            lazy fixtures that ask for each other
 └── LoopError
     ├── SettingError                 (ValueError) an argument that cannot work
@@ -150,6 +150,7 @@ def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
     >>> nearest("pre_train_step_bach", ["pre_train_step_batch", "pre_run"])
     ['pre_train_step_batch']
     """
+    name = str(name)
     cutoff = 0.75 if len(name) > 4 else 0.65  # one letter weighs more in a short name
     return difflib.get_close_matches(name, sorted(set(known)), n=limit, cutoff=cutoff)
 

@@ -443,7 +443,7 @@ class TestArguments:
 
     @pytest.mark.parametrize("given", [{3: []}, {"epoch": []}, [("update", [])]])
     def test_an_evaluation_set_with_an_impossible_name_is_refused(self, given: Any) -> None:
-        with pytest.raises(SettingError, match=r"^an evaluation set cannot be called (3|'epoch'|'update')\n"):
+        with pytest.raises(SettingError, match=r"^an evaluation set cannot be called (3 \(int\)|'epoch' \(str\)|'update' \(str\))\n"):
             make_manager(eval_data=given)
 
     def test_an_evaluation_set_that_is_no_iterable_is_refused(self) -> None:

@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from trainmaster.errors import LoopError
 from trainmaster.loop import TrainManager
-from trainmaster.stages import Extension
+from trainmaster.stages import Extension, Observer, always
+from trainmaster.testing import ExtensionContract
 
 
 @pytest.fixture(autouse=True)
@@ -503,3 +504,148 @@ class TestPredict:
         tm = make_manager()
         tm.predict(loader())
         assert tm.optimizer is None
+
+
+def test_a_hook_evaluates_and_predicts_in_full_though_training_was_stopped() -> None:
+    class Afterwards(Extension):
+        num_predictions = 0
+
+        def post_train(self, train_manager: TrainManager) -> None:
+            self.num_predictions = len(train_manager.predict(train_manager.eval_data["valid"]))
+            train_manager.eval()
+
+    afterwards = Afterwards()
+    manager = ExtensionContract().manager(afterwards)
+    manager.max_steps = 3
+    manager.train()
+    assert afterwards.num_predictions == 3
+    assert [epoch for epoch, _ in manager.history["losses/valid/loss"]] == [0, 0]
+
+
+def test_a_generator_goes_on_where_it_was_stopped() -> None:
+    seen = []
+
+    class Stops(Extension):
+        def post_train_step_batch(self, train_manager: TrainManager, batch: tuple[torch.Tensor, int]) -> None:
+            seen.append(batch[1])
+            if batch[1] == 2:
+                train_manager.stop()
+
+    manager = ExtensionContract().manager(Stops())
+    images, labels = torch.randn(4, 6), torch.zeros(4, dtype=torch.long)
+    manager.train_data = ((images, number) for number in range(8))
+    manager.loss = lambda batch, prediction: nn.functional.cross_entropy(prediction, labels)
+    manager.eval_data = {}
+    manager.epochs = 1
+    manager.train()
+    manager.train()
+    assert seen == list(range(8))
+
+
+def test_a_batch_whose_error_was_swallowed_leaves_no_gradients_to_the_next() -> None:
+    class Broken(Extension):
+        def post_backward(self, batch_num: int) -> None:
+            if batch_num == 1:
+                raise ValueError("broken")
+
+    class Swallows(Extension):
+        @always
+        def post_train_step_batch(self, exc_type: type[BaseException] | None) -> bool:
+            return exc_type is ValueError
+
+    class Norms(Extension):
+        def __init__(self) -> None:
+            self.grads: list[torch.Tensor] = []
+
+        def pre_optimizer_step(self, model: nn.Module) -> None:
+            self.grads.append(next(model.parameters()).grad.clone())
+
+    def grads(*extensions: object) -> list[torch.Tensor]:
+        norms = Norms()
+        manager = ExtensionContract().manager(*extensions, norms)
+        manager.epochs = 1
+        manager.model.layers[2].p = 0.0
+        manager.optimizer = torch.optim.SGD(manager.model.parameters(), lr=0.0)
+        manager.train()
+        return norms.grads
+
+    plain, broken = grads(), grads(Broken(), Swallows())
+    assert len(broken) == len(plain) - 1
+    assert torch.equal(broken[1], plain[2])
+
+
+def test_an_epoch_whose_error_was_swallowed_ends_the_training() -> None:
+    class Broken(Extension):
+        def post_backward(self, step_num: int) -> None:
+            if step_num == 2:
+                raise ValueError("broken")
+
+    class Swallows(Extension):
+        @always
+        def post_train_step_epoch(self) -> bool:
+            return True
+
+    manager = ExtensionContract().manager(Broken(), Swallows())
+    manager.train()
+    assert manager.step_num == 2
+
+
+def test_an_epochs_schedule_that_fails_does_not_train_the_epoch_twice() -> None:
+    class Fails:
+        num_steps = 0
+
+        def step(self) -> None:
+            self.num_steps += 1
+            if self.num_steps == 1:
+                raise RuntimeError("once")
+
+    manager = ExtensionContract().manager()
+    manager.schedule_by, manager.lr_schedule = "epoch", Fails()
+    with pytest.raises(RuntimeError, match="once"):
+        manager.train()
+    manager.train()
+    assert manager.step_num == 3 * 6
+    assert manager.epoch_num == 3
+
+
+def test_an_observer_that_evaluates_does_not_step_the_schedule() -> None:
+    class Evaluates(Observer):
+        def post_train_step_batch(self, train_manager: TrainManager) -> None:
+            train_manager.eval()
+
+    def rate(*extensions: object) -> float:
+        manager = ExtensionContract().manager(*extensions)
+        manager.schedule_by = "valid"
+        manager._make_schedule = lambda optimizer: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=1.0)
+        manager.train()
+        return manager.optimizer.param_groups[0]["lr"]
+
+    assert rate() == rate(Evaluates())
+
+
+def test_the_default_extensions_stay_when_others_are_assigned() -> None:
+    """E31."""
+    manager = ExtensionContract().manager()
+    manager.extensions = [Extension()]
+    manager.train()
+    assert list(manager.extensions) == ["setup", "eval_state", "extension"]
+
+
+def test_after_an_interrupt_in_the_engine_itself_training_can_be_taken_up() -> None:
+    manager = ExtensionContract().manager()
+
+    class Interrupts(Extension):
+        num_calls = 0
+
+        def pre_forward(self, fixtures) -> None:
+            self.num_calls += 1
+            if self.num_calls == 6:
+                fixtures._scope.stack.append(manager.staged("train"))  # as if a stage had been left half-open
+                raise KeyboardInterrupt
+
+    manager.add_extension("interrupts", Interrupts())
+    with pytest.raises(KeyboardInterrupt):
+        manager.train()
+    assert "batch" not in manager.fixtures
+    manager.train()
+    assert manager.epoch_num == 3

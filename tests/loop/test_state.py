@@ -675,3 +675,36 @@ def test_a_minimal_loop_refuses_a_state_of_other_components_naming_them():
     other.restore(loop["trains"].states[0])
     with pytest.raises(StateError, match="attribute `scaler` is in the state, but not here"):
         other.train(1)
+
+
+def test_a_state_captured_right_after_restoring_is_the_same_state():
+    _, states = undisturbed(epochs=2)
+    once = build(7, epochs=2)
+    once.restore(states[4])
+    torch.rand(5)
+    again = once.capture()
+    assert differing(resumed(states[4], epochs=2), resumed(again, epochs=2)) == []
+
+
+def test_a_state_goes_through_torch_save_with_weights_only(tmp_path):
+    manager = build(1)
+    torch.save(manager.capture().to_dict(), tmp_path / "state.pt")
+    build(2).restore(TrainingState.from_dict(torch.load(tmp_path / "state.pt", weights_only=True)))
+
+
+def test_capturing_in_the_middle_of_a_batch_is_refused_also_from_within_a_prediction():
+    class Captures(Extension):
+        def post_backward(self, train_manager):
+            train_manager.predict([])
+
+        def post_predict(self, train_manager):
+            train_manager.capture()
+
+    with pytest.raises(StateError, match="a state cannot be captured in the middle of a batch"):
+        build(1, Captures()).train()
+
+
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy])
+def test_a_manager_cannot_be_copied(how):
+    with pytest.raises(TypeError, match="cannot be copied or pickled"):
+        how(build(1))

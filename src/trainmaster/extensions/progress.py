@@ -28,7 +28,6 @@ class Progress(Observer):
         self._console = console
         self._bars: Bars | None = None
         self._started = self._due = 0.0
-        self._first_batch = 0
 
     def pre_train(self, loop: Any) -> None:
         from rich.console import Console
@@ -67,18 +66,22 @@ class Progress(Observer):
             if total:
                 self._bars.update(self._run, completed=_epochs_done(loop) + (batch_num + 1) / total)
 
-    def post_train_step_epoch(self, loop: Any, fixtures: Fixtures) -> None:
+    def post_train_step_epoch(self, loop: Any) -> None:
         if self._bars is not None:
             self._bars.update(self._run, completed=_epochs_done(loop))
+        if self._console is not None and not getattr(loop, "eval_data", None):
+            self._print(loop, "")
 
     def post_eval_step_epoch(self, loop: Any, fixtures: Fixtures, datasource_name: str) -> None:
         losses = fixtures.get("eval_losses", {})
-        if self._console is not None and datasource_name in losses:
-            seconds = time.monotonic() - self._started
-            of = f"/{_num_epochs(loop)}" if _num_epochs(loop) else ""
-            self._console.print(
-                f"epoch {_epochs_done(loop)}{of}  {datasource_name} loss {losses[datasource_name]:.4f}  {seconds:.1f} s", highlight=False
-            )
+        if self._console is not None and datasource_name in losses and self._started:
+            self._print(loop, f"{datasource_name} loss {losses[datasource_name]:.4f}  ")
+
+    def _print(self, loop: Any, what: str) -> None:
+        assert self._console is not None
+        seconds = time.monotonic() - self._started
+        of = f"/{_num_epochs(loop)}" if _num_epochs(loop) else ""
+        self._console.print(f"epoch {_epochs_done(loop)}{of}  {what}{seconds:.1f} s", highlight=False)
 
     @always
     def post_train(self) -> None:

@@ -42,14 +42,18 @@ class Guards:
 
     def __init__(self, model: Callable[[], nn.Module]) -> None:
         self._model = model
-        self._modules: tuple[nn.Module, ...] = ()
+        self.modules: tuple[nn.Module, ...] = ()
         self.watch = Watch()
         self._open: list[_Guard] = []
         self._spare: _Guard | None = None
 
+    def forget(self) -> None:
+        """No guard is open, whatever an interrupt at a bad moment left behind."""
+        self._open.clear()
+
     def look_again(self) -> None:
         """Take the model's modules as they are now; they are not listed anew for every hook."""
-        self._modules = tuple(self._model().modules())
+        self.modules = tuple(self._model().modules())
         self._spare = None
 
     def __call__(self) -> _Guard:
@@ -61,12 +65,12 @@ class Guards:
         """The random numbers of training, also when asked from within an evaluation or by an observer."""
         return state_of(self._open[0].rng) if self._open else get_rng()
 
-    def opened(self, guard: _Guard) -> tuple[nn.Module, ...]:
+    def opened(self, guard: _Guard) -> None:
         self._open.append(guard)
-        return self._modules
 
     def closed(self, guard: _Guard) -> None:
-        self._open.remove(guard)
+        if guard in self._open:
+            self._open.remove(guard)
         self._spare = guard
 
 
@@ -79,14 +83,17 @@ class _Guard:
 
     def __enter__(self) -> None:
         self.rng = self._watch.save()
-        self._modules = self._guards.opened(self)
+        self._modules = self._guards.modules
         self._flags = list(map(_training, self._modules))
         self._has_grad = torch.is_grad_enabled()
+        self._guards.opened(self)
 
     def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
-        self._watch.put_back(self.rng)
-        if torch.is_grad_enabled() != self._has_grad:
-            torch.set_grad_enabled(self._has_grad)
-        if list(map(_training, self._modules)) != self._flags:
-            put_back_modes(list(zip(self._modules, self._flags, strict=True)))
-        self._guards.closed(self)
+        try:
+            self._watch.put_back(self.rng)
+            if torch.is_grad_enabled() != self._has_grad:
+                torch.set_grad_enabled(self._has_grad)
+            if list(map(_training, self._modules)) != self._flags:
+                put_back_modes(list(zip(self._modules, self._flags, strict=True)))
+        finally:
+            self._guards.closed(self)

@@ -26,7 +26,7 @@ from trainmaster.stages.scope import Scope
 class Position:
     """The batches of this epoch that are done, and what it takes to find the next one again."""
 
-    __slots__ = ("_epoch_start", "_paused", "are_grads_spent", "is_broken_off", "num_batches")
+    __slots__ = ("_epoch_start", "_live", "are_grads_spent", "is_broken_off", "is_in_batch", "num_batches", "paused")
 
     def __init__(self) -> None:
         self.num_batches = 0
@@ -35,8 +35,11 @@ class Position:
         """The gradients went into an update: the next backward starts from zero."""
         self.is_broken_off = False
         """The last batch was not finished."""
+        self.is_in_batch = False
         self._epoch_start: dict[str, Any] | None = None
-        self._paused: RngState | None = None
+        self._live: Any = None
+        """Data that can be gone through only once: it stands where it stands."""
+        self.paused: RngState | None = None
         """The random numbers to go on with, where a training stopped or was restored."""
 
     def batches(self, data: Any, what: str) -> Iterator[Any]:
@@ -46,11 +49,12 @@ class Position:
             self._epoch_start = {"rng": get_rng(), "data": data_state(data)}
             iterator = fresh_iterator(data)
         else:
-            iterator = self._replayed(data, what)
+            iterator = data if data is self._live else self._replayed(data, what)
+        self._live = data if isinstance(data, Iterator) else None
         return iterator
 
-    def finish_epoch(self, data: Any, what: str) -> None:
-        """The data has no more batches: begin anew with the next epoch."""
+    def check_end(self, data: Any, what: str) -> None:
+        """The data has no more batches: was that all?"""
         length = length_of(data)
         if self.num_batches == 0:
             raise empty_error(data, what)
@@ -58,7 +62,6 @@ class Position:
             warnings.warn(
                 f"{what} ended after {self.num_batches} of {length} batches; does its data set raise StopIteration?", stacklevel=4
             )
-        self.reset()
 
     def reset(self) -> None:
         """To the start of an epoch, wherever it was."""
@@ -71,23 +74,30 @@ class Position:
         try:
             yield
         except BaseException:
-            self.are_grads_spent = self.is_broken_off = True
+            self.is_broken_off = True
+            self.end_batch()
             raise
+
+    def end_batch(self) -> None:
+        """A batch that was not finished leaves no gradients to the next."""
+        if self.is_in_batch:
+            self.is_in_batch = False
+            self.are_grads_spent = True
 
     def pause(self, rng: RngState) -> None:
         """Remember the random numbers to go on with."""
-        self._paused = rng
+        self.paused = rng
 
     def wake(self) -> None:
         """Put back the random numbers of the pause. In the middle of an epoch they are due once more, after the replay."""
-        if self._paused is not None:
-            set_rng(self._paused)
+        if self.paused is not None:
+            set_rng(self.paused)
             if self.num_batches == 0:
-                self._paused = None
+                self.paused = None
 
     def _replayed(self, data: Any, what: str) -> Iterator[Any]:
-        now = self._paused or get_rng()
-        self._paused = None
+        now = self.paused or get_rng()
+        self.paused = None
         if self._epoch_start is None:
             raise StateError(f"the start of this epoch of {what} is not known", hint="restore a state that was captured by trainmaster")
         started = time.monotonic()
@@ -119,6 +129,8 @@ class Position:
     def load_state_dict(self, state: dict[str, Any], rng: RngState) -> None:
         self.num_batches = state["num_batches"]
         self._epoch_start = state["epoch_start"]
+        self._live = None
+        self.is_broken_off = self.is_in_batch = False
         self.pause(rng)
 
 
@@ -159,7 +171,7 @@ def length_of(data: Any) -> int | None:
     """The number of batches, where the data knows it."""
     try:
         return len(data)
-    except TypeError:
+    except (TypeError, NotImplementedError):
         return None
 
 

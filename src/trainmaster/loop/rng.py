@@ -25,7 +25,7 @@ Saved = tuple[tuple[Any, Any], tuple[Any, Any, Any, Any], torch.Tensor, list[tor
 
 def get_rng() -> RngState:
     """The state of all global generators."""
-    state = {"python": random.getstate(), "numpy": np.random.get_state(legacy=False), "torch": torch.get_rng_state()}
+    state = {"python": random.getstate(), "numpy": _plain(np.random.get_state(legacy=False)), "torch": torch.get_rng_state()}
     cuda_states = _cuda_states()
     return state if cuda_states is None else {**state, "cuda": cuda_states}
 
@@ -34,10 +34,21 @@ def set_rng(state: RngState) -> None:
     """Put all global generators back."""
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words), gauss))
-    np.random.set_state(state["numpy"])
+    np.random.set_state(_as_numpy(state["numpy"]))
     torch.set_rng_state(state["torch"])
     if "cuda" in state:
         torch.cuda.set_rng_state_all(state["cuda"])
+
+
+def _plain(state: Any) -> dict[str, Any]:
+    """NumPy's state with its words in a list."""
+    inner = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in state["state"].items()}
+    return {**state, "state": inner}
+
+
+def _as_numpy(state: Any) -> dict[str, Any]:
+    inner = {name: np.array(value, dtype=np.uint32) if isinstance(value, list) else value for name, value in state["state"].items()}
+    return {**state, "state": inner}
 
 
 def _cuda_states() -> list[torch.Tensor] | None:
@@ -130,5 +141,5 @@ class Watch:
 def state_of(saved: Saved) -> RngState:
     """What a watch saved, as the value that `set_rng` takes."""
     (_, python), (_, _, _, numpy), torch_state, cuda_states = saved
-    state = {"python": python, "numpy": numpy, "torch": torch_state}
+    state = {"python": python, "numpy": _plain(numpy), "torch": torch_state}
     return state if cuda_states is None else {**state, "cuda": cuda_states}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -43,7 +44,9 @@ def evaluation_sets(given: Any) -> dict[str, Iterable[Any]]:
         )
     for name, data in pairs:
         if not isinstance(name, str) or name in ("update", "epoch"):
-            raise SettingError(f"an evaluation set cannot be called {name!r}", hint="give it a name of its own, as a string")
+            raise SettingError(
+                f"an evaluation set cannot be called {shown(name)}", hint='give it a name of its own: eval_data={"valid": loader}'
+            )
         if not isinstance(data, Iterable):
             raise SettingError(f"`eval_data[{name!r}]` is an iterable of batches, not {shown(data)}", hint="give a DataLoader or a list")
     if len(dict(pairs)) != len(pairs):
@@ -97,9 +100,9 @@ def _limit_problems(manager: TrainManager) -> list[str]:
     problems: list[str] = []
     limits: dict[str, Any] = {"epochs": manager.epochs, "max_steps": manager.max_steps, "max_time": manager.max_time}
     for name, value in limits.items():
-        kinds = (int, float) if name == "max_time" else (int,)
-        if value is not None and (not isinstance(value, kinds) or isinstance(value, bool) or not value >= 0):
-            problems.append(f"`{name}` is a{' whole' if len(kinds) == 1 else ''} number of at least 0, not {shown(value)}")
+        kind = Real if name == "max_time" else Integral
+        if value is not None and (not isinstance(value, kind) or isinstance(value, bool) or not float(value) >= 0):
+            problems.append(f"`{name}` is a{' whole' if kind is Integral else ''} number of at least 0, not {shown(value)}")
     if all(value is None for value in limits.values()):
         problems.append("training has no end: give `epochs`, `max_steps` or `max_time`")
     return problems
@@ -130,5 +133,5 @@ def _optimizer_problems(manager: TrainManager, optimizer: Any, lr_schedule: Any)
 
 
 def shown(value: Any) -> str:
-    text = repr(value)
+    text = " ".join(repr(value).split())
     return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"

@@ -26,7 +26,10 @@ class Stateful(Protocol):
     def load_state_dict(self, state_dict: Any) -> Any: ...
 
 
-@dataclass(frozen=True)
+_DATA = ("train_data", "eval_data", "valid_data")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class TrainingState:
     """Everything that decides how a training goes on."""
 
@@ -47,6 +50,9 @@ class TrainingState:
     rng: RngState
     data: dict[str, Any]
     """What the data sources carry from epoch to epoch."""
+
+    def __repr__(self) -> str:
+        return f"<TrainingState {', '.join(f'{name} {value}' for name, value in self.progress.items())}>"
 
     def to_dict(self) -> dict[str, Any]:
         """The state as nested plain values and tensors."""
@@ -79,7 +85,7 @@ def stateful_attributes(owner: object) -> dict[str, Stateful]:
     found: dict[int, tuple[str, Stateful]] = {}
     for name, value in vars(owner).items():
         is_object = isinstance(value, Stateful) and not isinstance(value, type)
-        if is_object and not name.startswith("_") and not name.endswith("_data"):
+        if is_object and not name.startswith("_") and name not in _DATA:
             found.setdefault(id(value), (name, value))
     return dict(found.values())
 

@@ -33,7 +33,7 @@ from trainmaster.loop.position import (
     set_data_state,
     start_epoch,
 )
-from trainmaster.loop.settings import check_schedule, check_settings, chosen_device, evaluation_sets, is_schedule
+from trainmaster.loop.settings import check_schedule, check_settings, chosen_device, evaluation_sets, is_schedule, shown
 from trainmaster.loop.setup import Setup
 from trainmaster.loop.stages import TRAIN_MANAGER
 from trainmaster.loop.state import (
@@ -46,8 +46,8 @@ from trainmaster.loop.state import (
     restore_objects,
 )
 from trainmaster.loop.writer import MemoryWriter, Writer
-from trainmaster.stages import Extensible, fixture
-from trainmaster.stages.extensions import ExtensionsLike
+from trainmaster.stages import Extensible, Extensions, fixture
+from trainmaster.stages.extensions import ExtensionsLike, named
 from trainmaster.stages.hooks import Guard
 
 Loss = Callable[[Any, Any], torch.Tensor]
@@ -126,9 +126,12 @@ class TrainManager(Extensible):
         self._evaluated_epoch: int | None = None
         self._is_initialized = False
         self._deadline: float | None = None
+        self._is_training = False
+        self._is_due = False
+        """The evaluation that runs is the one of training itself, not one that a hook asked for."""
         self._paused_extensions: dict[str, Any] = {}
         self._guards.look_again()
-        self._default_extensions(extensions)
+        self.extensions = [*self.extensions.items(), *named(extensions)]
         self.staged(
             "train_manager",
             {
@@ -149,17 +152,17 @@ class TrainManager(Extensible):
 
     def train(self) -> None:
         """Train until `epochs`, `max_steps` or `max_time` is reached, from wherever the training is."""
-        if "train" in self._scope.path.split(" > "):
+        if self._is_training:
             raise LoopError("train() runs already", where=self._scope.place, hint="hooks may call eval() and predict(), not train()")
-        with self._run(standalone_eval=False), self.staged("train"):
+        with self._run(standalone_eval=False), self._training(), self.staged("train"):
             self._deadline = None if self.max_time is None else time.monotonic() + self.max_time
             self._position.wake()
-            if self._needs_evaluation():
-                self.eval()
+            self._evaluate_if_due()
             while self._goes_on():
                 self._train_epoch()
-                if self._needs_evaluation():
-                    self.eval()
+                if self._is_mid_epoch() and self.fixtures["stopped"] is None:
+                    self.stop("an error that ended the epoch was swallowed by a hook")
+                self._evaluate_if_due()
             if self.fixtures["stopped"] is not None and not self._is_mid_epoch():
                 self._position.pause(self._guards.training_rng())
 
@@ -176,9 +179,10 @@ class TrainManager(Extensible):
                 self._position.pause(self._guards.training_rng())
                 self._paused_extensions = capture_extensions(self.extensions)
                 return
-            self._position.finish_epoch(self.train_data, "train_data")
+            self._position.check_end(self.train_data, "train_data")
             if self.lr_schedule is not None and self.schedule_by == "epoch":
                 self.lr_schedule.step()
+            self._position.reset()
             self.fixtures.modify("epoch_num", epoch_index + 1)
 
     def _train_batches(self) -> bool:
@@ -195,7 +199,7 @@ class TrainManager(Extensible):
             for batch in position.batches(self.train_data, "train_data"):
                 if self._is_moving:
                     batch = to_device(batch, self.device)
-                number = position.num_batches
+                number, position.is_in_batch = position.num_batches, True
                 values["batch"], values["batch_num"], values["is_update"] = batch, number, True
                 with train_step_batch:
                     with forward:
@@ -212,10 +216,12 @@ class TrainManager(Extensible):
                             self.optimizer_step()
                             if self.lr_schedule is not None and self.schedule_by == "update":
                                 self.lr_schedule.step()
-                        position.are_grads_spent = True
-                        values["step_num"] += 1
+                            position.are_grads_spent = True
+                            values["step_num"] += 1
+                    position.num_batches, position.is_in_batch = number + 1, False
+                if position.is_in_batch:  # its error was swallowed by a hook
                     position.num_batches = number + 1
-                position.num_batches = number + 1  # once more, for a batch whose error was swallowed
+                    position.end_batch()
                 if values["stopped"] is not None or (has_limits and self._is_over_limit()):
                     return False
         return True
@@ -227,7 +233,7 @@ class TrainManager(Extensible):
                 self._eval_epoch(name, data)
                 if self.fixtures["stopped"] is not None:
                     return
-            if not self.fixtures["standalone_eval"]:
+            if self._is_due:
                 self._evaluated_epoch = self.epoch_num
                 if self.lr_schedule is not None and self.schedule_by in self.eval_data and self.epoch_num > 0:
                     self.lr_schedule.step(self._eval_loss(self.schedule_by))
@@ -360,14 +366,13 @@ class TrainManager(Extensible):
 
     def capture(self) -> TrainingState:
         """The exact state of the training, as one value that shares nothing with it. Between two batches only."""
-        if "is_update" in self.fixtures and self.fixtures["batch_num"] == self._position.num_batches:
+        if self._position.is_in_batch:
             raise StateError(
                 "a state cannot be captured in the middle of a batch",
                 where=f"stage {self._scope.path}",
                 hint="capture it in post_train_step_batch or later; put that extension last",
             )
-        is_half_evaluated = "eval_losses" in self.fixtures and self._evaluated_epoch != self.epoch_num
-        if self._position.is_broken_off or (is_half_evaluated and not self.fixtures["standalone_eval"]):
+        if self._position.is_broken_off or (self._is_due and self._evaluated_epoch != self.epoch_num):
             broken = "after a batch that broke off" if self._position.is_broken_off else "in the middle of an evaluation"
             raise StateError(
                 f"a state cannot be captured {broken}",
@@ -386,14 +391,16 @@ class TrainManager(Extensible):
             },
             position=own_copy(self._position.state_dict()),
             **capture_objects(self),
-            extensions=capture_extensions(self.extensions),
-            rng=own_copy(self._guards.training_rng()),
+            extensions=own_copy(self._paused_extensions) or capture_extensions(self.extensions),
+            rng=own_copy(self._position.paused or self._guards.training_rng()),
             data={"train": data_state(self.train_data), "eval": {name: data_state(data) for name, data in self.eval_data.items()}},
         )
 
     def restore(self, state: TrainingState) -> None:
         """Become the training that was captured; the next `train()` goes on from there, bit for bit."""
-        if "train" in {stage.name for stage in self._scope.stack}:
+        if not isinstance(state, TrainingState):
+            raise StateError(f"{shown(state)} is no training state", hint="give what capture() returned, or TrainingState.from_dict(...)")
+        if self._is_training:
             raise StateError("a state cannot be restored while train() runs", hint="restore it before, or in a pre_run hook")
         self.build()
         check_fits(state, self, self.extensions)
@@ -460,13 +467,38 @@ class TrainManager(Extensible):
     @contextmanager
     def _run(self, standalone_eval: bool) -> Iterator[None]:
         """The stage `run`, opened by the outermost routine (E24)."""
-        if "standalone_eval" in self.fixtures:
-            yield
+        values = self._scope.values
+        if "standalone_eval" in values:  # called from within another routine: a stop that was asked of that one is not for this one
+            outer, values["stopped"] = values["stopped"], None
+            try:
+                yield
+            finally:
+                values["stopped"] = values["stopped"] or outer
             return
-        with self.staged("run", {"standalone_eval": standalone_eval, "stopped": None}):
-            with self.staged("load_checkpoint", {"checkpoint_loaded": self._is_initialized}):
-                pass
+        self._guards.forget()
+        try:
+            with self.staged("run", {"standalone_eval": standalone_eval, "stopped": None}):
+                with self.staged("load_checkpoint", {"checkpoint_loaded": self._is_initialized}):
+                    pass
+                yield
+        finally:
+            self.forget()
+
+    @contextmanager
+    def _training(self) -> Iterator[None]:
+        self._is_training = True
+        try:
             yield
+        finally:
+            self._is_training = False
+
+    def _evaluate_if_due(self) -> None:
+        if self._needs_evaluation():
+            self._is_due = True
+            try:
+                self.eval()
+            finally:
+                self._is_due = False
 
     def _take_up_extensions(self) -> None:
         """In the middle of an epoch, extensions go on from their state then, whatever they did at the start of the epoch just now."""
@@ -515,7 +547,7 @@ class TrainManager(Extensible):
             return False
         return self.evaluate_first or self.epoch_num > 0
 
-    def _default_extensions(self, given: ExtensionsLike) -> None:
-        self.extensions.fill(given)
-        self.add_extension("eval_state", EvalState(), at_start=True, as_default=True)
-        self.add_extension("setup", Setup(), at_start=True, as_default=True)
+    def complete(self, extensions: Extensions) -> None:
+        for name, default in (("eval_state", EvalState()), ("setup", Setup())):
+            if name not in extensions:
+                extensions.add(name, default, at_start=True)

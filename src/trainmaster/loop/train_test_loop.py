@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from numbers import Integral
 from typing import Any
 
 from torch import nn
@@ -15,6 +16,7 @@ from torch import nn
 from trainmaster.errors import LoopError, SettingError, StateError, UnknownHookError, did_you_mean
 from trainmaster.loop.guard import Guards, mode
 from trainmaster.loop.position import Position, check_length, data_state, empty_error, fresh_iterator, length_of, reading, set_data_state
+from trainmaster.loop.settings import shown
 from trainmaster.loop.stages import CALLBACKS, TRAIN_TEST_LOOP
 from trainmaster.loop.state import (
     TrainingState,
@@ -75,6 +77,7 @@ class TrainTestLoop(Extensible):
         self._epochs_done = 0
         self._state: TrainingState | None = None
         self._paused_extensions: dict[str, Any] = {}
+        self._components: ObservedList[object] = ObservedList([], self._components_changed)
         self.components = components
         self.staged("loop", {"loop": self, "fixtures": self.fixtures}).open_for_good()
 
@@ -85,13 +88,21 @@ class TrainTestLoop(Extensible):
 
     @components.setter
     def components(self, components: Iterable[object]) -> None:
+        before = self._components
         self._components = ObservedList(components, self._components_changed)
-        self._components_changed()
+        try:
+            self._components_changed()
+        except Exception:
+            self._components = before
+            raise
 
     # The loop.
 
     def train(self, n_epochs: int) -> None:
         """Train for `n_epochs` epochs, each a pass over the training data and one over the validation data."""
+        self._check_idle("train")
+        if not isinstance(n_epochs, Integral) or isinstance(n_epochs, bool) or n_epochs < 0:
+            raise SettingError(f"`n_epochs` is a whole number of at least 0, not {shown(n_epochs)}", hint="loop.train(n_epochs=10)")
         self.n_epochs, self.optim_step_num, self._epochs_done = n_epochs, 0, 0
         self.n_optim_steps = n_epochs * len(self.train_data)
         self._position.reset()
@@ -110,6 +121,7 @@ class TrainTestLoop(Extensible):
 
     def test(self, test_data: Any) -> None:
         """One pass over `test_data`, without gradients."""
+        self._check_idle("test")
         _checked_length(test_data, "test_data")
         with suppress(_Stop):
             self._eval_epoch("test", test_data)
@@ -127,7 +139,8 @@ class TrainTestLoop(Extensible):
             self._take_up_components()
             with reading("train_data", self._position, self._scope):
                 self._train_batches()
-            self._position.finish_epoch(self.train_data, "train_data")
+            self._position.check_end(self.train_data, "train_data")
+            self._position.reset()
             self._call("on_epoch_end")
 
     def _train_batches(self) -> None:
@@ -215,10 +228,12 @@ class TrainTestLoop(Extensible):
 
     def restore(self, state: TrainingState) -> None:
         """Become the training that was captured, in the next `train()`: right after `on_train_begin`, when optimizers exist."""
+        if not isinstance(state, TrainingState):
+            raise StateError(f"{shown(state)} is no training state", hint="give what capture() returned, or TrainingState.from_dict(...)")
         self._state = state
 
     def _take_up_state(self) -> None:
-        state, self._state = self._state, None
+        state = self._state
         if state is not None:
             check_fits(state, self, self.extensions)
             check_length(self.train_data, state.progress["num_batches"])
@@ -231,6 +246,7 @@ class TrainTestLoop(Extensible):
             self._epochs_done = state.progress["epochs_done"]
             self._position.load_state_dict(own_copy(state.position), own_copy(state.rng))
             self._position.wake()
+            self._state = None
 
     def _take_up_components(self) -> None:
         """In the middle of an epoch, components go on from their state then, whatever they did at the start of the epoch just now."""
@@ -238,6 +254,10 @@ class TrainTestLoop(Extensible):
         self._paused_extensions = {}
 
     # Details.
+
+    def _check_idle(self, name: str) -> None:
+        if self._scope.stack and (name == "train" or self._scope.path.endswith(("step_epoch", "step_batch"))):
+            raise LoopError(f"{name}() was called while the loop runs", where=self._scope.place, hint="call it from outside the callbacks")
 
     def _begin_pass(self, desc: str, data: Any) -> None:
         self.epoch_desc = desc

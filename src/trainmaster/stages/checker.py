@@ -39,6 +39,10 @@ def check_names(name: str, extension: object, tree: StageTree | None) -> None:
                 known=", ".join(tree.paths),
                 hint=f"{slip + ' ' if slip else ''}A method that is no hook is marked @not_a_hook",
             )
+        if hook.is_always and hook.phase != "post":
+            raise UnknownHookError(
+                f"`{hook.title}` is marked @always, which is for post hooks", where=hook.where, hint=f"mark `post_{hook.stage}`"
+            )
     for lazy in lazies:
         inner = {stage.name for owner in lazy.spec.stages for path in tree.paths.get(owner, []) for stage in path[-1].stages}
         for stage in lazy.spec.stages:
@@ -95,14 +99,13 @@ class Checker:
         for name in self.lazies:
             for lazy in self.lazies[name]:
                 for stage in lazy.spec.stages:
-                    problems += self._problems(lazy.title, lazy.where, lazy.needs, stage, "post", f"lazy fixture `{lazy.title}`")
+                    problems += self._problems(f"lazy fixture `{lazy.title}`", lazy.where, lazy.needs, stage, "post")
         for hook in hooks:
-            problems += self._problems(hook.title, hook.where, hook.needs, hook.stage, hook.phase, f"`{hook.title}`")
+            problems += self._problems(f"`{hook.title}`", hook.where, (*hook.needs, *self._slips(hook)), hook.stage, hook.phase)
         if problems:
             first, *others = problems
-            first.rows["also"] = "\n".join(other.fact for other in others)
-            if not others:
-                del first.rows["also"]
+            if others:
+                first.rows["also"] = "\n".join(other.fact for other in others)
             raise first
 
     def _check_redefinitions(self) -> None:
@@ -126,7 +129,11 @@ class Checker:
                         )
                     owners[stage] = lazy.title
 
-    def _problems(self, title: str, where: str, needs: Iterable[str], stage: str, phase: Phase, who: str) -> list[FixtureError]:
+    def _slips(self, hook: Hook) -> list[str]:
+        """Parameters with a default whose names are near misses: they would take the default for ever."""
+        return [name for name in hook.takes if name not in self._known() and name not in ERROR_FIXTURES and nearest(name, self._known())]
+
+    def _problems(self, who: str, where: str, needs: Iterable[str], stage: str, phase: Phase) -> list[FixtureError]:
         found: dict[str, FixtureError] = {}
         for path in self.tree.paths.get(stage, []):
             visible = self._visible(path, phase)

@@ -117,6 +117,7 @@ class Extensible:
     def extensions(self, given: ExtensionsLike) -> None:
         fresh = Extensions(self._attach, self.refresh)
         fresh.fill(given)
+        self.complete(fresh)
         self._extensions = fresh
         self.refresh()
 
@@ -141,7 +142,21 @@ class Extensible:
         self._is_checked = False
         self._scope.is_watched = self.tree is None
 
+    def forget(self) -> None:
+        """End all that is open, without hooks: for a routine that was interrupted in the middle of the engine itself."""
+        for stage in self._stages.values():
+            if stage is not self._scope.lasting:
+                stage.reset()
+        self._scope.forget()
+        running.hosts[:] = [host for host in running.hosts if host is not self]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(f"a {type(self).__name__} cannot be copied or pickled: it holds live hooks; build another one")
+
     # for faces of the engine to override
+
+    def complete(self, extensions: Extensions) -> None:
+        """Add what is always attached to extensions that a user gave."""
 
     def observer_guard(self) -> Guard | None:
         """What observers' hooks run under; None where there is nothing to guard."""

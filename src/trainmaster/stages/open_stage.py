@@ -115,6 +115,12 @@ class OpenStage:
         self.is_stale = True
         self._is_quiet = False
 
+    def reset(self) -> None:
+        """Closed, whatever was going on."""
+        self._outer.clear()
+        self._generators.clear()
+        self.leave()
+
     def adopt(self, name: str) -> None:
         """Become the owner of the fixture `name`."""
         self.created.append(name)

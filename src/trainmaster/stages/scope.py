@@ -87,6 +87,14 @@ class Scope:
         if self.lasting is not None:
             yield self.lasting
 
+    def forget(self) -> None:
+        """Drop all but what lasts: what an interrupt at a bad moment may have left behind."""
+        self.stack.clear()
+        kept = set(self.lasting.owned()) if self.lasting is not None else set()
+        for name in [name for name in self.values if name not in kept]:
+            del self.values[name]
+        self.error_in_flight = self.noted = None
+
     def check_free(self, names: Iterable[str]) -> None:
         """Refuse to go on where one of these names is taken."""
         taken = [name for name in names if name in self.values]
@@ -193,8 +201,9 @@ class Scope:
 
     def exists_error(self, names: list[str]) -> FixtureExistsError:
         """The error for names that are taken, with the stage that owns each."""
-        owners = {name: stage.name for stage in self.open_stages() for name in stage.owned()}
-        reasons = [f"`{name}` {f'belongs to `{owners[name]}`' if name in owners else 'is kept for post hooks'}" for name in names]
+        owners = {name: f"belongs to `{stage.name}`" for stage in self.open_stages() for name in stage.owned()}
+        owners.update(dict.fromkeys(ERROR_FIXTURES, "is kept for post hooks"))
+        reasons = [f"`{name}` {owners.get(name, 'has a value already')}" for name in names]
         return FixtureExistsError(
             f"fixture {' and '.join(f'`{name}`' for name in names)} exists already",
             where=self.place,

@@ -76,7 +76,7 @@ class StageTree:
     def adding(self, parent: str, stage: Stage) -> StageTree:
         """This tree with one more stage at the end of every stage named `parent`.
 
-        A subclass that opens a stage of its own declares it so: `tree = TrainManager.tree.adding("train_step_batch", Stage("mixup"))`.
+        A subclass that opens a stage of its own declares it so: `tree = TrainManager.tree.adding("forward", Stage("encode"))`.
         """
         if parent not in self.paths:
             raise UnknownStageError(
