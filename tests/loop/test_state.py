@@ -708,3 +708,14 @@ def test_capturing_in_the_middle_of_a_batch_is_refused_also_from_within_a_predic
 def test_a_manager_cannot_be_copied(how):
     with pytest.raises(TypeError, match="cannot be copied or pickled"):
         how(build(1))
+
+
+def test_a_state_that_does_not_fit_changes_nothing():
+    _, states = undisturbed(epochs=1)
+    manager = build(2)
+    manager.build()
+    manager.optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+    before = copy.deepcopy(manager.model.state_dict())
+    with pytest.raises(StateError, match="the captured `optimizer` does not fit"):
+        manager.restore(states[0])
+    assert same_bits(before, manager.model.state_dict())

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from trainmaster.errors import FixtureExistsError, FixtureNotFoundError, HookSignatureError
+from trainmaster.errors import FixtureExistsError, FixtureNotFoundError, HookSignatureError, UnknownStageError
 from trainmaster.stages import BODY, Extensible, Stage, StageTree, always, fixture
 
 
@@ -184,3 +184,8 @@ def test_a_routine_called_from_within_a_stage_can_have_fixtures_of_the_same_name
         assert dict(host.fixtures) == {"kept": 1, "x": 1, "y": 2}
     with pytest.raises(FixtureNotFoundError):
         host.fixtures["x"]
+
+
+def test_a_tree_whose_fixture_is_created_nowhere_is_refused() -> None:
+    with pytest.raises(UnknownStageError, match=r"`bread` of stage `day` is to be created in `bkae`(.|\n)*did you mean `bake`"):
+        StageTree(Stage("day", fixtures={"bread": "bkae"}, stages=(Stage("bake"),)))

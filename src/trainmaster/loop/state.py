@@ -136,14 +136,19 @@ def check_fits(state: TrainingState, owner: object, extensions: Mapping[str, obj
 
 
 def restore_objects(state: TrainingState, owner: object, extensions: Mapping[str, object]) -> None:
-    """Put a state's values into a loop's attributes and extensions."""
-    for name, each in stateful_attributes(owner).items():
+    """Put a state's values into a loop's attributes and extensions: all of them, or none where one does not fit."""
+    objects = stateful_attributes(owner)
+    before = {name: own_copy(each.state_dict()) for name, each in objects.items()}
+    for number, (name, each) in enumerate(objects.items()):
         try:
             each.load_state_dict(own_copy(state.objects[name]))
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            for other in list(objects)[: number + 1]:
+                objects[other].load_state_dict(before[other])
             raise StateError(
                 f"the captured `{name}` does not fit this {type(each).__name__}", why=str(error), hint="build it with the same arguments"
             ) from error
+    for name, each in objects.items():
         if isinstance(each, nn.Module):
             _restore_hidden(each, state.buffers[name], state.grads[name])
     restore_extensions(state.extensions, extensions)

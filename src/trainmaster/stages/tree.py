@@ -49,6 +49,18 @@ class StageTree:
     root: Stage
     landmarks: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        for paths in self.paths.values():
+            for stage in (path[-1] for path in paths):
+                points = [ENTRY, BODY, *(inner.name for inner in stage.stages)]
+                for name, point in stage.fixtures.items():
+                    if point not in points:
+                        raise UnknownStageError(
+                            f"fixture `{name}` of stage `{stage.name}` is to be created in `{point}`, which is no stage inside it",
+                            known=", ".join(points),
+                            hint=did_you_mean(point, points) or "name an inner stage, ENTRY or BODY",
+                        )
+
     @cached_property
     def paths(self) -> dict[str, list[Path]]:
         """For each stage name, every path from the root to it."""
