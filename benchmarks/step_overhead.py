@@ -4,8 +4,8 @@
 
 Every process runs all loops in turn, again and again, and keeps the least CPU time of each; the table shows the median over
 processes of the ratio to the hand-written loop. That loop runs twice: its ratio to itself is the error bar. Peers take part where they
-are installed (pytorch-ignite, lightning, pytorch-pfn-extras, skorch). `component loop` is our rendering of the classic callback
-loop that seed projects use: every component is called at every point, whether it does anything there or not.
+are installed (pytorch-ignite, lightning, pytorch-pfn-extras, skorch). `component loop` is our rendering of the
+classic loop of components: every callback is called on every component, whether it does anything there or not.
 """
 
 from __future__ import annotations
