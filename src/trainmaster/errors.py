@@ -28,7 +28,6 @@ TrainmasterError                     says: the fact, where, what is open or know
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import Any
 
@@ -150,6 +149,8 @@ def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
     >>> nearest("pre_train_step_bach", ["pre_train_step_batch", "pre_run"])
     ['pre_train_step_batch']
     """
+    import difflib  # here, because it is needed for errors only
+
     name = str(name)
     cutoff = 0.75 if len(name) > 4 else 0.65  # one letter weighs more in a short name
     return difflib.get_close_matches(name, sorted(set(known)), n=limit, cutoff=cutoff)

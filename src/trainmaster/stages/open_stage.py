@@ -6,7 +6,6 @@ b.around closes, a.around closes, a.post, b.post.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,8 +19,6 @@ from trainmaster.stages.tree import ERROR_FIXTURES
 if TYPE_CHECKING:
     from trainmaster.stages.extensible import Extensible
     from trainmaster.stages.scope import Scope
-
-logger = logging.getLogger("trainmaster")
 
 NO_ERROR: tuple[BaseException | None] = (None,)
 NOTHING: frozenset[str] = frozenset()
@@ -340,7 +337,7 @@ class OpenStage:
             else:
                 if is_swallowed and errors and can_swallow:
                     swallowed = errors.pop(0)
-                    logger.warning("`%s` swallowed %s: %s", hook.title, type(swallowed).__name__, swallowed)
+                    _log_swallowed(hook, swallowed)
         scope.error_in_flight = outer
         self._close(has_failed=True)
         scope.noted = errors[0] if errors and self._stack else None
@@ -403,6 +400,12 @@ class OpenStage:
 
 _ENDED = object()
 _NAMES = ("_declared", "created")
+
+
+def _log_swallowed(hook: Hook, error: BaseException) -> None:
+    import logging  # here, because most programs never come to this
+
+    logging.getLogger("trainmaster").warning("`%s` swallowed %s: %s", hook.title, type(error).__name__, error)
 
 
 def _single(step: Hook | ObserverGroup) -> Hook:
