@@ -107,7 +107,7 @@ class Position:
         is_skipped = loading_changes_nothing(data)
         for done in range(self.num_batches):
             try:
-                next(iterator._sampler_iter if is_skipped else iterator)  # type: ignore[attr-defined]
+                next(iterator._sampler_iter if is_skipped else iterator)  # type: ignore[attr-defined]  # only a DataLoader is skipped
             except StopIteration:
                 raise StateError(
                     f"{what} ended after {done} batches, but {self.num_batches} of this epoch were done",
@@ -188,7 +188,7 @@ def start_epoch(data: Any, epoch_index: int) -> None:
     """Tell samplers that shuffle by epoch number which one this is."""
     for part in (getattr(data, "sampler", None), getattr(data, "batch_sampler", None)):
         if callable(getattr(part, "set_epoch", None)):
-            part.set_epoch(epoch_index)  # type: ignore[union-attr]
+            part.set_epoch(epoch_index)  # type: ignore[union-attr]  # callable, as just seen
 
 
 def _generators(data: Any) -> list[torch.Generator]:
@@ -204,7 +204,7 @@ def data_state(data: Any) -> dict[str, Any]:
     state: dict[str, Any] = {"generators": [generator.get_state() for generator in _generators(data)]}
     dataset = getattr(data, "dataset", None)
     if callable(getattr(dataset, "state_dict", None)) and callable(getattr(dataset, "load_state_dict", None)):
-        state["dataset"] = own_copy(dataset.state_dict())  # type: ignore[union-attr]
+        state["dataset"] = own_copy(dataset.state_dict())  # type: ignore[union-attr]  # as above
     return state
 
 
