@@ -11,6 +11,23 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from trainmaster.config import Choices as Choices
+    from trainmaster.config import Config as Config
+    from trainmaster.config import ConfigBase as ConfigBase
+    from trainmaster.config import Derived as Derived
+    from trainmaster.config import ModelConfig as ModelConfig
+    from trainmaster.config import OptimizerConfig as OptimizerConfig
+    from trainmaster.config import ParallelConfig as ParallelConfig
+    from trainmaster.config import Replicate as Replicate
+    from trainmaster.config import RunConfig as RunConfig
+    from trainmaster.config import SchedulerConfig as SchedulerConfig
+    from trainmaster.config import SearchSpace as SearchSpace
+    from trainmaster.config import Stateless as Stateless
+    from trainmaster.config import TrainConfig as TrainConfig
+    from trainmaster.config import configclass as configclass
+    from trainmaster.config import group_of as group_of
+    from trainmaster.config import key_of as key_of
+    from trainmaster.errors import ConfigError as ConfigError
     from trainmaster.errors import TrainmasterError as TrainmasterError
     from trainmaster.extensions.avg import Avg as Avg
     from trainmaster.extensions.progress import Progress as Progress
@@ -33,7 +50,25 @@ if TYPE_CHECKING:
     from trainmaster.stages import staged as staged
 
 _HOMES = {
-    "trainmaster.errors": ("TrainmasterError",),
+    "trainmaster.config": (
+        "Choices",
+        "Config",
+        "ConfigBase",
+        "Derived",
+        "ModelConfig",
+        "OptimizerConfig",
+        "ParallelConfig",
+        "Replicate",
+        "RunConfig",
+        "SchedulerConfig",
+        "SearchSpace",
+        "Stateless",
+        "TrainConfig",
+        "configclass",
+        "group_of",
+        "key_of",
+    ),
+    "trainmaster.errors": ("ConfigError", "TrainmasterError"),
     "trainmaster.extensions.avg": ("Avg",),
     "trainmaster.extensions.progress": ("Progress",),
     "trainmaster.loop.initialization": ("xavier_uniform",),

@@ -18,6 +18,11 @@ TrainmasterError                     says: the fact, where, what is open or know
 │   ├── FixtureExistsError           created twice
 │   ├── FixtureScopeError            (TypeError too) outside its stage, or before the point where it exists
 │   └── FixtureCycleError            lazy fixtures that ask for each other
+├── ConfigError                      (ValueError) a config with problems, all of them at once
+│   ├── UnknownKeyError              (KeyError, AttributeError too) a key or field that a config does not have
+│   ├── FrozenConfigError            (AttributeError, TypeError too) a frozen config that was written to
+│   ├── ConfigClassError             (TypeError too) a config class that cannot work
+│   └── ConfigFileError              a file that is no config: where, and why
 └── LoopError
     ├── SettingError                 (ValueError) an argument that cannot work
     ├── EmptyDataError               (ValueError) data that gave no batch
@@ -29,10 +34,13 @@ TrainmasterError                     says: the fact, where, what is open or know
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = [
     "AroundHookError",
+    "ConfigClassError",
+    "ConfigError",
+    "ConfigFileError",
     "DuplicateExtensionError",
     "EmptyDataError",
     "EscapedStopIterationError",
@@ -42,17 +50,20 @@ __all__ = [
     "FixtureExistsError",
     "FixtureNotFoundError",
     "FixtureScopeError",
+    "FrozenConfigError",
     "HookError",
     "HookSignatureError",
     "LoopError",
     "LossError",
     "NoRunningStageError",
+    "Problem",
     "SettingError",
     "StageError",
     "StateError",
     "TrainmasterError",
     "UnknownExtensionError",
     "UnknownHookError",
+    "UnknownKeyError",
     "UnknownStageError",
 ]
 
@@ -126,6 +137,54 @@ class FixtureScopeError(FixtureError, TypeError): ...
 
 
 class FixtureCycleError(FixtureError): ...
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong in a config: its dotted key, and what was wanted there."""
+
+    key: str
+    text: str
+    """What was wanted, and the nearest names where a name is wrong."""
+    value: str = ""
+    """The value as Python shows it, cut if it is long; empty where there is none."""
+    where: str = ""
+    """File, line and column, or the override's text, where they are known."""
+    is_unknown: bool = False
+    """True for a key that the config does not have."""
+
+    def __str__(self) -> str:
+        subject = " = ".join(filter(None, [self.key, self.value]))
+        said = f"{subject}: {self.text}" if subject else self.text
+        return f"{said}  [{self.where}]" if self.where else said
+
+
+class ConfigError(TrainmasterError, ValueError):
+    """A config with problems; `problems` holds every one of them."""
+
+    problems: tuple[Problem, ...] = ()
+
+    @classmethod
+    def of(cls, owner: str, problems: Iterable[Problem], **rows: str | None) -> ConfigError:
+        """The error that lists `problems`; an `UnknownKeyError` where one of them is an unknown key."""
+        problems = tuple(problems)
+        kind = UnknownKeyError if cls is ConfigError and any(each.is_unknown for each in problems) else cls
+        count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
+        shown = [str(each) for each in problems[:50]] + ([f"... and {len(problems) - 50} more"] if len(problems) > 50 else [])
+        error = kind(f"{count} in {owner}", wrong="\n".join(shown), **rows)
+        error.problems = problems
+        return error
+
+
+class UnknownKeyError(ConfigError, KeyError, AttributeError): ...
+
+
+class FrozenConfigError(ConfigError, AttributeError, TypeError): ...
+
+
+class ConfigClassError(ConfigError, TypeError): ...
+
+
+class ConfigFileError(ConfigError): ...
 
 
 class LoopError(TrainmasterError): ...

@@ -1,0 +1,108 @@
+"""Choices: a config whose leaves are lists stands for every combination of them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from trainmaster.config.describe import shorten
+from trainmaster.config.free import Config
+from trainmaster.config.identity import canonical
+from trainmaster.config.paths import leaves
+from trainmaster.config.plain import plain_value
+from trainmaster.config.reader import read_file
+from trainmaster.errors import ConfigError, Problem
+
+_NUM_ROUNDS = 6
+
+
+class Choices:
+    """All combinations of `choices`, each once, in a random order that `seed` repeats; none is made before it is asked for.
+
+    A list gives alternatives (an equal one counts once); any other value is fixed. A list as a value is written inside a list.
+
+    >>> choices = Choices({"arch": ["ResNet18", "ResNet50"], "lr": [0.1, 0.01, 0.001], "data": "digits"})
+    >>> choices.count
+    6
+    >>> choices[0]
+    Config({'arch': 'ResNet18', 'lr': 0.1, 'data': 'digits'})
+    """
+
+    def __init__(self, choices: Mapping[str, Any] | str | os.PathLike[str], seed: int = 0) -> None:
+        if not isinstance(choices, Mapping):
+            document = read_file(choices)
+            if not isinstance(document.tree, dict):
+                raise ConfigError.of(f"`{document.name}`", [Problem("", "wanted keys with values", shorten(document.tree), document.name)])
+            choices = document.tree
+        self.seed = seed
+        self._alternatives = _alternatives(Config(choices))
+        self.count = 1
+        """How many combinations there are; `len()` says the same, as far as Python lets it."""
+        for values in self._alternatives.values():
+            self.count *= len(values)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Config:
+        """The combination at `index`, counted in the order of writing, the last key fastest."""
+        if not -self.count <= index < self.count:
+            raise IndexError(f"there are {self.count:,} combinations, and none at {index}")
+        rest = index % self.count
+        chosen: dict[str, Any] = {}
+        for key, values in reversed(self._alternatives.items()):
+            rest, number = divmod(rest, len(values))
+            chosen[key] = values[number]
+        return Config({key: chosen[key] for key in self._alternatives})
+
+    def __iter__(self) -> Iterator[Config]:
+        return (self[index] for index in shuffled(self.count, self.seed))
+
+    def __repr__(self) -> str:
+        return f"Choices({self.count:,} combinations of {', '.join(self._alternatives)}; seed {self.seed})"
+
+
+def _alternatives(choices: Config) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    problems: list[Problem] = []
+    for key, leaf in leaves(choices, into_lists=False):
+        values = leaf.tolist() if hasattr(leaf, "tolist") else leaf  # an array of NumPy, or a scalar of it
+        if not isinstance(values, Sequence) or isinstance(values, str | bytes):
+            values = [values]
+        if not values:
+            problems.append(Problem(key, "has no values to choose from", "[]"))
+        plain = [plain_value(each, (*key.split("."), number), problems) for number, each in enumerate(values)]
+        if not problems:
+            found[key] = list({canonical({"value": each}): value for each, value in reversed([*zip(plain, values, strict=True)])}.values())[
+                ::-1
+            ]
+    if problems:
+        raise ConfigError.of("the choices", problems)
+    return found
+
+
+def shuffled(count: int, seed: int) -> Iterator[int]:
+    """Every number below `count` once, in an order that depends on `seed` only, without a list of them.
+
+    A Feistel network permutes the smallest range of an even number of bits that holds `count`; what falls outside is permuted again.
+
+    >>> sorted(shuffled(5, seed=1)) == [0, 1, 2, 3, 4]
+    True
+    """
+    half = max(1, ((count - 1).bit_length() + 1) // 2)
+    mask = (1 << half) - 1
+    width = (half + 7) // 8
+    keys = [hashlib.sha256(f"{seed}/{number}".encode()).digest() for number in range(_NUM_ROUNDS)]
+    for start in range(count) if count else ():
+        index = start
+        while True:
+            left, right = index >> half, index & mask
+            for key in keys:
+                mixed = hashlib.shake_128(key + right.to_bytes(width, "big")).digest(width)
+                left, right = right, left ^ (int.from_bytes(mixed, "big") & mask)
+            index = left << half | right
+            if index < count:
+                break
+        yield index

@@ -1,0 +1,34 @@
+"""`@configclass`: makes a class of annotated attributes a typed config."""
+
+from __future__ import annotations
+
+import sys
+from typing import TypeVar, dataclass_transform
+
+from trainmaster.config.fields import field
+from trainmaster.config.schema import Schema
+from trainmaster.config.typed import ConfigBase
+from trainmaster.errors import ConfigClassError
+
+C = TypeVar("C", bound=ConfigBase)
+
+_RESERVED = frozenset(name for name in dir(ConfigBase) if not name.startswith("_"))
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(field,))
+def configclass(cls: type[C]) -> type[C]:
+    """Make a subclass of `ConfigBase` a typed config; its annotated attributes are its fields.
+
+    >>> @configclass
+    ... class Net(ConfigBase):
+    ...     width: int
+    ...     depth: int = 2
+    >>> Net(width=3)["width"]
+    3
+    """
+    if not (isinstance(cls, type) and issubclass(cls, ConfigBase)):
+        raise ConfigClassError(f"@configclass on {cls!r:.80}: a config class is a subclass of ConfigBase")
+    frame = sys._getframe(1)  # names that annotations use may be local to a function
+    scope = {} if frame.f_locals is frame.f_globals else dict(frame.f_locals)
+    cls.__config_schema__ = Schema(cls, _RESERVED, scope)  # type: ignore[attr-defined]
+    return cls

@@ -1,0 +1,31 @@
+"""A config as a table: every value with where it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+Row = tuple[str, Any, str]
+
+
+def table(rows: Iterable[Row]) -> str:
+    """Three aligned columns: key, value, origin."""
+    shown = [(key, shorten(value), origin) for key, value, origin in rows]
+    widths = [max((len(row[column]) for row in shown), default=0) for column in (0, 1)]
+    return "\n".join(f"{key:<{widths[0]}}  {value:<{widths[1]}}  {origin}" for key, value, origin in shown)
+
+
+def html_table(title: str, rows: Iterable[Row]) -> str:
+    """The same for notebooks."""
+    from html import escape
+
+    body = "".join(
+        f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in (key, shorten(value), origin))}</tr>" for key, value, origin in rows
+    )
+    return f"<table><caption>{escape(title)}</caption><tr><th>key</th><th>value</th><th>from</th></tr>{body}</table>"
+
+
+def shorten(value: Any, limit: int = 60) -> str:
+    """The value's `repr`, cut in the middle."""
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[: limit - 13]} ... {text[-8:]}"

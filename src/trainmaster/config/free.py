@@ -1,0 +1,373 @@
+"""`Config`: a dict with dotted keys and attribute access, for configs that need no class."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from trainmaster.config.describe import html_table, shorten, table
+from trainmaster.config.identity import key_of
+from trainmaster.config.overrides import Override, apply_to_tree, parse
+from trainmaster.config.paths import dotted, leaves, nest, split, wrong_key
+from trainmaster.config.plain import plain, same
+from trainmaster.config.reader import Document, read_file
+from trainmaster.config.writer import write_file, yaml_text
+from trainmaster.errors import ConfigError, ConfigFileError, Problem, UnknownKeyError, did_you_mean
+
+TARGET = "_target_"
+_IN_CODE = "set in code"
+
+
+class Config(dict[str, Any]):
+    """A dict in which `config["a.b"]`, `config.a.b` and `config["a"]["b"]` are the same value.
+
+    Dicts inside become `Config`s, copied: a config owns its groups. Tuples stay tuples. A key is text without empty parts, and not the name
+    of a method.
+
+    >>> config = Config({"model.width": 64, "lr": 0.1})
+    >>> config.model.width
+    64
+    >>> config.fill({"lr": 1.0, "model": {"depth": 2}})
+    >>> config
+    Config({'model': {'width': 64, 'depth': 2}, 'lr': 0.1})
+    """
+
+    __slots__ = ("_origins",)
+    _origins: dict[str, str]
+
+    def __init__(self, values: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), /, **more: Any) -> None:
+        super().__init__()
+        object.__setattr__(self, "_origins", {})
+        given = dict(values) | more
+        problems = [Problem(repr(key), why) for key in given if (why := wrong_name(key))]
+        if not problems and any("." in key for key in given):
+            given = nest(given, lambda path: problems.append(Problem(dotted(path), "is given twice: by a dotted key and by nesting")))
+        if problems:
+            raise ConfigError.of("a Config", problems)
+        origins = getattr(values, "_origins", {})
+        for key, value in given.items():
+            dict.__setitem__(self, key, _owned(value))
+            if key in origins:
+                self._origins[key] = origins[key]
+
+    # ---- files
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Config:
+        """The config in a YAML or JSON file; where each value stands is remembered (`origin`)."""
+        document = read_file(path)
+        return cls._from(document)
+
+    @classmethod
+    def _from(cls, document: Document) -> Config:
+        if not isinstance(document.tree, dict):
+            kind = type(document.tree).__name__
+            raise ConfigFileError(f"`{document.name}` is no config: it holds a {kind}, not keys with values", where=document.name)
+        try:
+            config = cls(document.tree)
+        except ConfigError as error:
+            raise ConfigError.of(f"`{document.name}`", [each._replace(where=document.where(each.key)) for each in error.problems]) from None
+        config._locate(document, "")
+        return config
+
+    def _locate(self, document: Document, at: str) -> None:
+        for key, value in self.items():
+            self._origins[key] = document.where(at + key)
+            if isinstance(value, Config):
+                value._locate(document, f"{at}{key}.")
+
+    @classmethod
+    def from_cli(cls, args: Iterable[str] | None = None) -> Config:
+        """The config given as `key=value` arguments, by default those of this process; values are YAML.
+
+        `max_wait=60` waits for a random time of up to 60 seconds and is then left out: many processes that start at once spread their load.
+        """
+        import sys
+
+        overrides = parse(sys.argv[1:] if args is None else args)
+        tree = apply_to_tree({}, [each._replace(is_new=True) for each in overrides], "the command line")
+        config = cls(tree)
+        for each in overrides:
+            config._note(each)
+        if "max_wait" in config:
+            _wait(config.pop("max_wait"))
+        return config
+
+    def _note(self, override: Override) -> None:
+        *groups, last = override.path
+        owner = self[dotted(groups)] if groups else self
+        if isinstance(owner, Config):
+            owner._origins[last] = override.origin
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write YAML, or JSON if the name ends in `.json`; the file appears whole or not at all."""
+        write_file(plain(self), path)
+
+    def to_yaml(self) -> str:
+        return yaml_text(plain(self))
+
+    # ---- items and attributes
+
+    def __getitem__(self, key: str) -> Any:
+        try:
+            return dict.__getitem__(self, key)
+        except KeyError:
+            node: Any = self
+            for part in split(key) if "." in str(key) else (key,):
+                if not isinstance(node, Config) or not dict.__contains__(node, part):
+                    raise _unknown(key, self) from None
+                node = dict.__getitem__(node, part)
+            return node
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        why = wrong_name(key)
+        if why:
+            raise ConfigError.of("a Config", [Problem(repr(key), why)])
+        *groups, last = key.split(".")
+        node = self
+        for number, part in enumerate(groups):
+            if not dict.__contains__(node, part):
+                dict.__setitem__(node, part, Config())
+            below = dict.__getitem__(node, part)
+            if not isinstance(below, Config):
+                at = dotted(groups[: number + 1])
+                raise ConfigError.of(
+                    "a Config", [Problem(key, f"`{at}` is {below!r:.60}, not a group")], hint=f"`del config[{at!r}]` first"
+                )
+            node = below
+        dict.__setitem__(node, last, _owned(value))
+        node._origins.pop(last, None)
+
+    def __delitem__(self, key: str) -> None:
+        *groups, last = split(key)
+        owner = self[dotted(groups)] if groups else self
+        if not isinstance(owner, Config) or not dict.__contains__(owner, last):
+            raise _unknown(key, self)
+        dict.__delitem__(owner, last)
+        owner._origins.pop(last, None)
+
+    def __contains__(self, key: object) -> bool:
+        if dict.__contains__(self, key):
+            return True
+        if not isinstance(key, str) or "." not in key:
+            return False
+        first, _, rest = key.partition(".")
+        below = dict.get(self, first)
+        return isinstance(below, Config) and rest in below
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)  # asked by copy, pickle and others, often
+        return self[name]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+    def __delattr__(self, name: str) -> None:
+        del self[name]
+
+    # ---- what a dict can do, with dotted keys
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self[key] if key in self else default  # noqa: SIM401 - this is `get`
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def pop(self, key: str, *default: Any) -> Any:
+        if default and key not in self:
+            return default[0]
+        value = self[key]
+        del self[key]
+        return value
+
+    def update(self, values: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), /, **more: Any) -> None:  # type: ignore[override]
+        """Overwrite with `values`, group by group: what they do not name stays."""
+        other = Config(values, **more)
+        for key, value in other.items():
+            mine = dict.get(self, key)
+            if isinstance(mine, Config) and isinstance(value, Config) and value:
+                mine.update(value)
+            else:
+                self[key] = value
+                self._origins.update({key: other._origins[key]} if key in other._origins else {})
+
+    def __or__(self, other: Mapping[str, Any]) -> Config:  # type: ignore[override]
+        result = self.clone()
+        result.update(other)
+        return result
+
+    def __ior__(self, other: Any) -> Config:  # type: ignore[override,misc]
+        self.update(other)
+        return self
+
+    def __ror__(self, other: Mapping[str, Any]) -> Config:  # type: ignore[override]
+        return Config(other) | self
+
+    def __eq__(self, other: object) -> bool:
+        return same_config(self, other) if isinstance(other, Mapping) else NotImplemented
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def copy(self) -> Config:
+        return self.clone()
+
+    @classmethod
+    def fromkeys(cls, keys: Iterable[str], value: Any = None, /) -> Config:  # type: ignore[override]
+        return cls((key, value) for key in keys)
+
+    # ---- what a config can do
+
+    def fill(self, defaults: Mapping[str, Any] | str | os.PathLike[str]) -> None:
+        """Take from `defaults`, a dict or a file, what is missing here, group by group.
+
+        Nothing is taken into a group whose `_target_` is another one: the arguments of one class are not those of another.
+        """
+        other = Config(defaults) if isinstance(defaults, Mapping) else Config.load(defaults)
+        if TARGET in self and TARGET in other and self[TARGET] != other[TARGET]:
+            return
+        for key, value in other.items():
+            if key not in self:
+                self[key] = value
+                self._origins.update({key: other._origins[key]} if key in other._origins else {})
+            elif isinstance(self[key], Config) and isinstance(value, Config):
+                self[key].fill(value)
+
+    def flatten(self) -> dict[str, Any]:
+        """Every value by its dotted key; `Config(config.flatten())` is the config again."""
+        return dict(leaves(self, into_lists=False))
+
+    def asdict(self) -> dict[str, Any]:
+        """The same as plain nested dicts."""
+        return {key: _plain_dicts(value) for key, value in self.items()}
+
+    def clone(self) -> Config:
+        """A copy that shares nothing with this one but values that are no dicts, lists or tuples."""
+        return Config(self)
+
+    def override(self, *texts: str) -> Config:
+        """A clone with `texts` such as `a.b=3` applied; a key must exist, or be written `+new=1`."""
+        overrides = parse(texts)
+        result = Config(apply_to_tree(self, overrides, "the config"))
+        for each in overrides:
+            result._note(each)
+        return result
+
+    def instantiate(self, **kwargs: Any) -> Any:
+        """Import what `_target_` names and call it with the other keys; `kwargs` come on top of them.
+
+        Nothing is imported before this call. Groups inside are passed on as they are.
+        """
+        if TARGET not in self:
+            raise UnknownKeyError(
+                f"a Config without `{TARGET}` cannot be instantiated", hint=f"set `{TARGET}` to the import path of a class"
+            )
+        target = imported(self[TARGET])
+        return target(**{**{key: value for key, value in self.items() if key != TARGET}, **kwargs})
+
+    def origin(self, key: str) -> str:
+        """Where a value came from: file, line and column, an override, or the program."""
+        *groups, last = split(key)
+        owner = self[dotted(groups)] if groups else self
+        if not isinstance(owner, Config) or last not in owner:
+            raise _unknown(key, self)
+        return owner._origins.get(last, _IN_CODE)
+
+    def describe(self) -> str:
+        """Every value with where it came from, as a table."""
+        return table((key, value, self.origin(key)) for key, value in self.flatten().items())
+
+    def __repr__(self) -> str:
+        return f"Config({self.asdict()!r})"
+
+    def _repr_html_(self) -> str:
+        return html_table(f"Config {key_of(self)}", ((key, value, self.origin(key)) for key, value in self.flatten().items()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (dict(self), self._origins)
+
+
+def _rebuilt(values: dict[str, Any], origins: dict[str, str]) -> Config:
+    config = Config(values)
+    config._origins.update(origins)
+    return config
+
+
+def same_config(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Equality as `same` has it, for values that may be of any type."""
+    if one.keys() != other.keys():
+        return False
+    for key, value in one.items():
+        mine, theirs = value, other[key]
+        both_groups = isinstance(mine, Mapping) and isinstance(theirs, Mapping)
+        if not (same_config(mine, theirs) if both_groups else same(mine, theirs)):
+            return False
+    return True
+
+
+def wrong_name(key: Any) -> str:
+    """Why `key` cannot be a key of a `Config`; empty if it can."""
+    why = wrong_key(key)
+    if not why:
+        taken = [part for part in key.split(".") if hasattr(Config, part)]
+        why = f"`{taken[0]}` is a method of Config" if taken else ""
+    return why
+
+
+def imported(path: Any) -> Any:
+    """What an import path such as `torch.optim.SGD` or `lab.nets:Net` names; only explicit calls ask for it."""
+    if not isinstance(path, str) or not all(part.isidentifier() for part in path.replace(":", ".").split(".")):
+        raise ConfigError.of("an import path", [Problem(TARGET, "wanted a path such as `package.module.name`", shorten(path))])
+    parts = path.replace(":", ".").split(".")
+    for count in range(len(parts), 0, -1):
+        name = ".".join(parts[:count])
+        try:
+            value: Any = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
+                continue  # this part of the path is no module; the rest may be attributes of a shorter one
+            raise
+        for number, part in enumerate(parts[count:], start=count):
+            if not hasattr(value, part):
+                hint = did_you_mean(part, dir(value))
+                raise ConfigError.of("an import path", [Problem(path, f"`{'.'.join(parts[:number])}` has no `{part}`")], hint=hint)
+            value = getattr(value, part)
+        return value
+    raise ConfigError.of("an import path", [Problem(path, f"there is no module `{parts[0]}`")])
+
+
+def _owned(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return Config(value)
+    if type(value) is list:
+        return [_owned(each) for each in value]
+    if type(value) is tuple:
+        return tuple(_owned(each) for each in value)
+    return value
+
+
+def _plain_dicts(value: Any) -> Any:
+    if isinstance(value, Config):
+        return value.asdict()
+    if type(value) is list:
+        return [_plain_dicts(each) for each in value]
+    return tuple(_plain_dicts(each) for each in value) if type(value) is tuple else value
+
+
+def _unknown(key: Any, config: Config) -> UnknownKeyError:
+    known = [*config.flatten(), *config]
+    return UnknownKeyError(f"the config has no key `{key}`", known=", ".join(map(str, config)) or None, hint=did_you_mean(str(key), known))
+
+
+def _wait(longest: Any) -> None:
+    import random
+    import time
+
+    if isinstance(longest, bool) or not isinstance(longest, int | float) or not 0 <= longest < float("inf"):
+        raise ConfigError.of("the command line", [Problem("max_wait", "wanted a number of seconds", shorten(longest))])
+    time.sleep(random.SystemRandom().uniform(0, longest))

@@ -1,0 +1,210 @@
+"""The annotations a config class may use, and what pydantic is to make of them.
+
+    state      Stateless[...] | Derived[...] | Replicate[...]      at the outside only
+    scalar     int  float  str  bool  None  Path  Any (any plain value)
+    choice     Literal[...]  an Enum  Optional[...]  A | B
+    container  list[...]  tuple[...]  dict[str, ...]
+    config     another config class, or Self
+
+`Annotated[...]` adds pydantic's constraints to any of them: `Annotated[float, Gt(0)]`.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping
+from enum import Enum
+from pathlib import Path, PurePath
+from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
+
+from pydantic import BeforeValidator, PlainValidator, TypeAdapter, ValidationError
+
+from trainmaster.config.fields import DERIVED, State
+from trainmaster.config.paths import wrong_key
+from trainmaster.config.plain import plain_scalar, plain_value
+from trainmaster.config.scalars import boolean, number, text, wanted, whole
+from trainmaster.errors import ConfigError, Problem
+
+_SCALARS: dict[Any, tuple[Callable[[Any], Any], str]] = {
+    int: (whole, "a whole number"),
+    float: (number, "a number"),
+    str: (text, "text"),
+    bool: (boolean, "true or false"),
+}
+
+
+class GrammarError(Exception):
+    """An annotation that a config class cannot have, and why."""
+
+
+class Reading:
+    """What an annotation means: `read_as` for pydantic, the state, and the config classes it names."""
+
+    def __init__(self, annotation: Any, owner: type) -> None:
+        self.owner = owner
+        self.configs: list[type] = []
+        self.state, self.written = _state_of(annotation)
+        self.is_optional = _is_optional(self.written)
+        self.read_as = self._read(self.written)
+        if self.state is DERIVED and not self.is_optional:
+            self.read_as = self.read_as | None if isinstance(self.read_as, type) else Union[self.read_as, None]  # noqa: UP007 - Annotated
+
+    def _read(self, annotation: Any) -> Any:
+        origin, args = get_origin(annotation), get_args(annotation)
+        if annotation in _SCALARS:
+            return Annotated[annotation, BeforeValidator(_SCALARS[annotation][0])]
+        if annotation is None or annotation is type(None):
+            return None
+        if annotation is Any:
+            return Annotated[Any, PlainValidator(_any_plain)]
+        if annotation is Self:
+            annotation = self.owner
+        if origin is Annotated:
+            if any(isinstance(each, State) for each in args[1:]):
+                raise GrammarError(f"`{args[-1].name}[...]` goes around the whole annotation, not inside it")
+            return Annotated[self._read(args[0]), *args[1:]]
+        if origin is Literal:
+            if not all(each is None or isinstance(each, str | int | Enum) for each in args):
+                raise GrammarError(f"{annotation} has values other than text, whole numbers, booleans and None")
+            return Annotated[annotation, BeforeValidator(_python_scalar)]
+        if origin is Union or origin is types.UnionType:
+            return self._read_union(args)
+        if annotation is list or origin is list:
+            return Annotated[list[self._read(args[0] if args else Any)], BeforeValidator(_listed)]  # type: ignore[misc]
+        if annotation is tuple or origin is tuple:
+            inside = tuple(each if each is Ellipsis else self._read(each) for each in args or (Any, ...))
+            return Annotated[tuple[inside], BeforeValidator(_listed)]  # type: ignore[valid-type]
+        if annotation is dict or origin is dict:
+            if args and args[0] is not str:
+                raise GrammarError(f"{show(annotation)} has keys of {show(args[0])}; a config's keys are text")
+            return Annotated[dict[str, self._read(args[1] if args else Any)], BeforeValidator(_keyed)]  # type: ignore[misc]
+        if isinstance(annotation, type):
+            return self._read_class(annotation)
+        raise GrammarError(f"{show(annotation)} is not a type that a config can have")
+
+    def _read_union(self, args: tuple[Any, ...]) -> Any:
+        members = [self._read(each) for each in args if each is not type(None)]
+        if len(members) == 1:
+            return Union[members[0], None]  # noqa: UP007 - an Annotated has no `|`
+        kinds = [each for each in args if each is not type(None)]
+        either = Annotated[Any, PlainValidator(_Either(kinds, members))]
+        return Union[either, None] if len(kinds) < len(args) else either  # noqa: UP007
+
+    def _read_class(self, kind: type) -> Any:
+        if issubclass(kind, Enum):
+            for member in kind:
+                try:
+                    plain_scalar(member)
+                except TypeError:
+                    raise GrammarError(
+                        f"{kind.__name__}.{member.name} is {member.value!r:.40}, which cannot be written to a file"
+                    ) from None
+            return Annotated[kind, BeforeValidator(_python_scalar)]
+        if issubclass(kind, PurePath):
+            return Annotated[Path, BeforeValidator(text)]
+        receive = getattr(kind, "_receive", None)  # a config class
+        if receive is None:
+            raise GrammarError(f"{show(kind)} is not a type that a config can have; give it a config class, or its parts")
+        if kind is not self.owner and "__config_schema__" not in kind.__dict__:
+            raise GrammarError(f"`{kind.__name__}` is not decorated with @configclass")
+        self.configs.append(kind)
+        return Annotated[Any, PlainValidator(receive)]
+
+
+def _state_of(annotation: Any) -> tuple[State | None, Any]:
+    if get_origin(annotation) is not Annotated:
+        return None, annotation
+    inner, *marks = get_args(annotation)
+    states = [each for each in marks if isinstance(each, State)]
+    if len(states) > 1:
+        raise GrammarError(f"{' and '.join(f'`{each.name}`' for each in states)} at once; an attribute has one state")
+    others = [each for each in marks if not isinstance(each, State)]
+    return (states[0] if states else None), (Annotated[inner, *others] if others else inner)
+
+
+def _is_optional(annotation: Any) -> bool:
+    if get_origin(annotation) is Annotated:
+        return _is_optional(get_args(annotation)[0])
+    if annotation is None or annotation is Any:
+        return True
+    return get_origin(annotation) in (Union, types.UnionType) and type(None) in get_args(annotation)
+
+
+class _Either:
+    """A value of one of several types: of the one it is exactly, else of the first that takes it."""
+
+    def __init__(self, kinds: list[Any], members: list[Any]) -> None:
+        self.kinds, self.members = kinds, members
+        self.adapters: list[TypeAdapter[Any]] | None = None
+
+    def __call__(self, value: Any) -> Any:
+        if self.adapters is None:
+            self.adapters = [TypeAdapter(each) for each in self.members]
+        for kind, adapter in zip(self.kinds, self.adapters, strict=True):
+            if type(value) is kind:
+                return adapter.validate_python(value)
+        for adapter in self.adapters:
+            try:
+                return adapter.validate_python(value)
+            except ValidationError:
+                continue
+        return wanted(" or ".join(show(each) for each in self.kinds))
+
+
+def _python_scalar(value: Any) -> Any:
+    """NumPy's scalars as Python's; all else as it is, for pydantic to judge."""
+    return value.item() if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () else value
+
+
+def _any_plain(value: Any) -> Any:
+    problems: list[Problem] = []
+    tree = plain_value(value, (), problems)
+    if problems:
+        raise ConfigError.of("a value", problems)
+    return tree
+
+
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, list | tuple) else wanted("a list")
+
+
+def _keyed(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        wanted("a group of keys with values")
+    for key in value:
+        why = wrong_key(key)
+        if not why and "." in key and any(key.startswith(f"{other}.") for other in value):
+            why = "a dotted key is the same as nesting, and the group is there too"
+        if why:
+            wanted(f"other keys than {key!r:.40}: {why}")
+    return dict(value)
+
+
+def show(annotation: Any) -> str:
+    """What an annotation wants, in words.
+
+    >>> show(list[int])
+    'a list of: a whole number'
+    """
+    origin, args = get_origin(annotation), get_args(annotation)
+    if annotation in _SCALARS:
+        return _SCALARS[annotation][1]
+    if annotation is None or annotation is type(None):
+        return "null"
+    if annotation is Any:
+        return "any plain value"
+    if origin is Annotated:
+        return show(args[0])
+    if origin is Literal:
+        return " or ".join(repr(each.value if isinstance(each, Enum) else each) for each in args)
+    if origin is Union or origin is types.UnionType:
+        return " or ".join(show(each) for each in args)
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return " or ".join(repr(each.value) for each in annotation)
+    if origin is list:
+        return f"a list of: {show(args[0])}"
+    if origin is tuple:
+        return f"({', '.join('...' if each is Ellipsis else show(each) for each in args)})"
+    if origin is dict:
+        return f"a group of: {show(args[1])}"
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)

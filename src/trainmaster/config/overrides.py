@@ -1,0 +1,118 @@
+"""Overrides: `a.b=3` changes a value, `+a.c=1` adds one. Values are YAML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from trainmaster.config.paths import dotted, wrong_key
+from trainmaster.config.reader import Texts, read_yaml
+from trainmaster.errors import ConfigError, ConfigFileError, Problem, did_you_mean
+
+
+class Override(NamedTuple):
+    path: tuple[str, ...]
+    value: Any
+    is_new: bool
+    text: str
+    texts: Texts = {}
+    """By dotted key, numbers as they were written."""
+
+    @property
+    def origin(self) -> str:
+        return f"override {self.text}"
+
+
+def parse(texts: Iterable[str]) -> list[Override]:
+    """The overrides in `texts`; every one that cannot be read is a problem.
+
+    >>> parse(["train.lr=1e-3", "+tags=[a, b]"])[0][:3]
+    (('train', 'lr'), 0.001, False)
+    """
+    found: list[Override] = []
+    problems: list[Problem] = []
+    for text in [texts] if isinstance(texts, str) else texts:
+        try:
+            override = _parse_one(text)
+        except ConfigFileError as error:
+            problems.append(Problem(text.partition("=")[0], error.fact.partition(": ")[2] or error.fact, where=text))
+        except ValueError as error:
+            problems.append(Problem("", str(error), where=text))
+        else:
+            if any(override.path == each.path for each in found):
+                problems.append(Problem(dotted(override.path), "is given twice", where=text))
+            found.append(override)
+    if problems:
+        raise ConfigError.of("the overrides", problems)
+    return found
+
+
+def _parse_one(text: str) -> Override:
+    key, equals, value = text.partition("=")
+    is_new = key.startswith("+")
+    key = key.removeprefix("+").strip()
+    if not equals:
+        raise ValueError("wanted key=value")
+    why = wrong_key(key)
+    if why:
+        raise ValueError(f"{key!r}: {why}")
+    if not value.strip():
+        raise ValueError(f"no value; write {key}=null for none, or {key}='' for empty text")
+    document = read_yaml(value, "value")
+    texts = {f"{key}.{below}" if below else key: pair for below, pair in document.texts.items()}
+    return Override(tuple(key.split(".")), document.tree, is_new, text, texts)
+
+
+def apply_to_tree(tree: Mapping[str, Any], overrides: Iterable[Override], owner: str) -> dict[str, Any]:
+    """A copy of a nested dict with the overrides applied; all that do not fit are problems."""
+    result = _copied(tree)
+    problems: list[Problem] = []
+    for override in overrides:
+        problem = apply_one(result, override)
+        if problem:
+            problems.append(problem)
+    if problems:
+        raise ConfigError.of(owner, problems)
+    return result  # type: ignore[no-any-return]
+
+
+def apply_one(tree: Any, override: Override, start: int = 0) -> Problem | None:
+    """Change `tree`, which stands at `override.path[:start]`; what does not fit is the problem."""
+    node = tree
+    key = dotted(override.path)
+    for number, part in enumerate(override.path[start:], start):
+        is_last = number == len(override.path) - 1
+        at = dotted(override.path[:number])
+        if isinstance(node, list):
+            if not part.isdecimal() or int(part) >= len(node):
+                return Problem(key, f"`{at}` is a list of {len(node)}; wanted an index below that", where=override.text)
+            slot: Any = int(part)
+        elif isinstance(node, dict):
+            slot = part
+            whole = dotted(override.path[number:])
+            if not is_last and whole in node:  # a key with dots
+                node[whole] = override.value
+                return None
+            if part not in node and not override.is_new:
+                known = [f"{at}.{name}" if at else name for name in node]
+                meant = did_you_mean(f"{at}.{part}" if at else part, known)
+                return Problem(key, f"no such key; {meant or f'write +{override.text} to add it'}", where=override.text, is_unknown=True)
+            if is_last and part in node and override.is_new:
+                return Problem(key, f"exists already; write {override.text[1:]} to change it", where=override.text)
+            if not is_last:
+                node.setdefault(part, {})
+        else:
+            return Problem(key, f"`{at}` is {node!r:.60}, not a group", where=override.text)
+        if is_last:
+            node[slot] = override.value
+        else:
+            if isinstance(node[slot], tuple):
+                node[slot] = list(node[slot])
+            node = node[slot]
+    return None
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _copied(each) for key, each in value.items()}
+    return type(value)(_copied(each) for each in value) if type(value) in (list, tuple) else value

@@ -1,0 +1,134 @@
+"""Any config as a plain tree: dicts, lists, text, numbers, booleans and None, and nothing else."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import PurePath
+from typing import Any
+
+from trainmaster.config.paths import MAX_DEPTH, Path, dotted, nest, wrong_key
+from trainmaster.errors import ConfigError, Problem
+
+MAX_DIGITS = 4300
+"""Python reads and writes integers of this many digits unless it is told otherwise."""
+_BIGGEST = 10**MAX_DIGITS
+
+Scalar = None | bool | int | float | str
+
+
+def plain(config: Any) -> dict[str, Any]:
+    """`config` as a plain tree with its dotted keys nested; every value that cannot be stored is a problem.
+
+    >>> plain({"train.lr": 0.1, "sizes": (3, 4)})
+    {'train': {'lr': 0.1}, 'sizes': [3, 4]}
+    """
+    problems: list[Problem] = []
+    tree = plain_value(config, (), problems)
+    if not problems and not isinstance(tree, dict):
+        problems.append(Problem("", f"a config is a dict or a config object, not {type(config).__name__}"))
+    if problems:
+        raise ConfigError.of("the config", problems)
+    assert isinstance(tree, dict)
+    return tree
+
+
+def plain_value(value: Any, path: Path, problems: list[Problem]) -> Any:
+    """`value`, which stands at `path`, as a plain tree; what cannot be is added to `problems`."""
+    kind = type(value)
+    if kind is str or kind is int or kind is float:
+        why = wrong_scalar(value)
+        if why:
+            problems.append(Problem(dotted(path), why))
+        return value
+    if value is None or kind is bool:
+        return value
+    if len(path) > MAX_DEPTH:
+        problems.append(Problem(dotted(path[:8]) + "...", f"is nested more than {MAX_DEPTH} deep"))
+        return None
+    if hasattr(kind, "identity"):  # a typed config, which knows what its identity is
+        return plain_value(value.identity(), path, problems)
+    if isinstance(value, Mapping):
+        return _plain_mapping(value, path, problems)
+    if isinstance(value, list | tuple):
+        return [plain_value(each, (*path, number), problems) for number, each in enumerate(value)]
+    try:
+        return plain_value(plain_scalar(value), path, problems)
+    except TypeError:
+        problems.append(Problem(dotted(path), f"{kind.__module__}.{kind.__qualname__} cannot be stored in a config{_advice(value)}"))
+        return None
+
+
+def _plain_mapping(value: Mapping[Any, Any], path: Path, problems: list[Problem]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    has_dots = False
+    for key, each in value.items():
+        why = wrong_key(key)
+        if why:
+            problems.append(Problem(dotted((*path, repr(key))), why))
+        else:
+            has_dots = has_dots or "." in key
+            tree[key if type(key) is str else str.__str__(key)] = plain_value(each, (*path, key), problems)
+    if not has_dots:
+        return tree
+    return nest(tree, lambda at: problems.append(Problem(dotted((*path, *at)), "is given twice: by a dotted key and by nesting")))
+
+
+def plain_scalar(value: Any) -> Scalar:
+    """Enums, paths and NumPy's scalars as the plain values they stand for; a `TypeError` for what stands for none."""
+    if isinstance(value, Enum):
+        return plain_scalar(value.value)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, PurePath):
+        return value.as_posix()
+    numpy = sys.modules.get("numpy")  # whoever made a NumPy scalar has imported NumPy
+    if numpy is not None and isinstance(value, numpy.generic):
+        value = value.item()
+        if type(value) in (bool, int, float, str):
+            return value  # type: ignore[no-any-return]
+        raise TypeError
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, str):
+        return str.__str__(value)
+    raise TypeError
+
+
+def wrong_scalar(value: str | int | float) -> str:
+    """Why a plain scalar cannot be stored; empty if it can."""
+    if isinstance(value, str):
+        if value.isascii():
+            return ""
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return f"{ascii(value)[:60]} is not valid Unicode: it has half of a surrogate pair"
+    elif isinstance(value, int) and not -_BIGGEST < value < _BIGGEST:
+        return f"an integer of more than {MAX_DIGITS} digits"
+    return ""
+
+
+def _advice(value: Any) -> str:
+    if hasattr(value, "tolist"):
+        return ": write `.tolist()`"
+    if isinstance(value, set | frozenset):
+        return ": a set has no order; write a sorted list"
+    if callable(value):
+        return ": write its import path as text"
+    return ""
+
+
+def same(one: Any, other: Any) -> bool:
+    """True if two plain values mean the same: `1`, `1.0` and `True` differ, NaN equals itself, lists equal tuples."""
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    return bool(one == other) or (isinstance(one, float) and math.isnan(one) and math.isnan(other))

@@ -1,0 +1,114 @@
+"""`SchedulerConfig`: a learning-rate schedule by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AfterValidator
+
+from trainmaster.config.configclass import configclass
+from trainmaster.config.free import imported
+from trainmaster.config.torch_call import wrong_arguments
+from trainmaster.config.typed import ConfigBase
+from trainmaster.errors import ConfigError, Problem, did_you_mean
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+StepWhen = Literal["train", "epoch", "val"]
+
+_SHORT = {"steplr": "step", "onecyclelr": "cycle", "reducelronplateau": "plateau"}
+_WHEN: dict[str, StepWhen] = {"step": "epoch", "cycle": "train", "plateau": "val"}
+_FUNCTIONS = ("lr_lambda", "scale_fn")
+_registered: dict[str, Callable[..., Any]] = {}
+
+
+def register_scheduler(name: str, make: Callable[..., Any], step_when: StepWhen = "train") -> None:
+    """Let configs name a schedule of your own: `make(optimizer, **arguments)`, and when it steps."""
+    _registered[_normal(name)] = make
+    _WHEN[_normal(name)] = step_when
+
+
+def _normal(name: str) -> str:
+    return _SHORT.get(name.lower(), name.lower())
+
+
+@configclass
+class SchedulerConfig(ConfigBase):
+    """A schedule by name, in any case: all of `torch.optim.lr_scheduler`, what was registered, or `none`.
+
+    `step`, `cycle` and `plateau` are short for StepLR, OneCycleLR and ReduceLROnPlateau. `step_when` is `train` (every step), `epoch` or
+    `val` (every evaluation, with the metric if the schedule takes one); by default as the schedule needs it, `train` where that is not
+    known. Functions among the arguments are import paths (`"lab.schedules:warm_up"`), schedules are groups with a name and arguments.
+
+    >>> SchedulerConfig(name="StepLR", arguments={"step_size": 3})
+    SchedulerConfig(name='step', arguments={'step_size': 3}, step_when='epoch')
+    """
+
+    name: Annotated[str, AfterValidator(_normal)]
+    arguments: dict[str, Any] = {}
+    step_when: StepWhen | None = None
+
+    def _take(self, values: Mapping[str, Any]) -> None:
+        super()._take(values)
+        if self.step_when is None:  # said or left to the schedule, the meaning and so the key are the same
+            self.__dict__["step_when"] = _WHEN.get(self.name, "train")
+
+    @classmethod
+    def _accepts(cls, kind: type[ConfigBase]) -> bool:
+        return issubclass(kind, cls) or hasattr(kind, "make_scheduler")
+
+    def make_scheduler(self, model: nn.Module, optimizer: Optimizer) -> Any:
+        """The schedule of this optimizer; None if the name is `none`."""
+        if self.name == "none":
+            return None
+        return self._make()(optimizer=optimizer, **self._built_arguments(model, optimizer))
+
+    def check(self) -> None:
+        """Check the name and the arguments by torch's own signatures, and build one on an optimizer of four numbers."""
+        super().check()
+        if self.name == "none":
+            return
+        make = self._make()
+        functions = [name for name in _FUNCTIONS if name in self.arguments]
+        plain = {name: value for name, value in self.arguments.items() if name not in (*functions, "schedulers")}
+        found = list(
+            wrong_arguments(make, plain, given=("optimizer", *functions, *(["schedulers"] if "schedulers" in self.arguments else [])))
+        )
+        if not found:
+            import torch
+
+            model = torch.nn.Linear(2, 2)
+            try:
+                self.make_scheduler(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+            except ConfigError as error:
+                found += [each._replace(key=f"arguments.{each.key}") for each in error.problems]
+            except Exception as error:  # whatever torch finds wrong with them
+                found.append(Problem("arguments", f"{self.name} refuses them: {error}", repr(self.arguments)))
+        if found:
+            raise ConfigError.of(type(self).__name__, found)
+
+    def _built_arguments(self, model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+        built = dict(self.arguments)
+        for name in _FUNCTIONS:
+            if isinstance(built.get(name), list):
+                built[name] = [imported(each) for each in built[name]]
+            elif built.get(name) is not None:
+                built[name] = imported(built[name])
+        if "schedulers" in built:
+            built["schedulers"] = [SchedulerConfig(**each).make_scheduler(model, optimizer) for each in built["schedulers"]]
+        return built
+
+    def _make(self) -> Callable[..., Any]:
+        from torch.optim import lr_scheduler
+
+        base = lr_scheduler.LRScheduler
+        kinds = [kind for kind in vars(lr_scheduler).values() if isinstance(kind, type) and issubclass(kind, base) and kind is not base]
+        known: dict[str, Callable[..., Any]] = {_normal(kind.__name__): kind for kind in kinds if not kind.__name__.startswith("_")}
+        known |= _registered
+        if self.name not in known:
+            meant = did_you_mean(self.name, known) or f"known: none, {', '.join(sorted(known))}"
+            raise ConfigError.of(type(self).__name__, [Problem("name", f"no such schedule; {meant}", repr(self.name))])
+        return known[self.name]

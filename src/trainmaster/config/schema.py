@@ -1,0 +1,207 @@
+"""The fields of one config class, and the check of values against them."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import typing
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any, NoReturn
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+from typing_extensions import TypedDict
+
+from trainmaster.config.describe import shorten
+from trainmaster.config.fields import ABSENT, DERIVED, REPLICATE, Declared, Field
+from trainmaster.config.grammar import GrammarError, Reading, show
+from trainmaster.config.paths import dotted, wrong_key
+from trainmaster.errors import ConfigClassError, ConfigError, Problem, did_you_mean
+
+_PYDANTIC = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+
+
+class Schema:
+    """Made by `@configclass`; reads the annotations at once, or when first used if they name what is defined later."""
+
+    def __init__(self, owner: type, reserved: frozenset[str], scope: dict[str, Any]) -> None:
+        self.owner = owner
+        self.reserved = reserved
+        self._scope: dict[str, Any] = {**scope, owner.__name__: owner}
+        self._own_defaults = self._read_defaults()
+        with contextlib.suppress(NameError):  # an annotation may name a class that is still to come
+            self.fields  # noqa: B018 - read now, if it can be
+
+    @cached_property
+    def fields(self) -> dict[str, Field]:
+        hints = typing.get_type_hints(self.owner, localns=self._scope, include_extras=True)
+        result: dict[str, Field] = {}
+        for base in reversed(self.owner.__mro__[1:]):
+            schema = base.__dict__.get("__config_schema__")
+            if schema is not None:
+                result |= schema.fields
+        problems: list[Problem] = []
+        for name in inspect.get_annotations(self.owner):
+            if typing.get_origin(hints[name]) is typing.ClassVar or hints[name] is typing.ClassVar:
+                continue
+            try:
+                result[name] = self._field(name, hints[name])
+            except GrammarError as error:
+                problems.append(Problem(name, str(error)))
+        for name in self._own_defaults.keys() - result.keys():
+            problems.append(Problem(name, "has no annotation"))
+        former = [each for field in result.values() for each in field.was]
+        problems += [Problem(name, "is the name of one field and the former name of another") for name in former if name in result]
+        problems += [Problem(name, "is the former name of two fields") for name in {*former} if former.count(name) > 1]
+        if problems:
+            raise ConfigClassError.of(f"the config class {self.owner.__name__}", problems)
+        return result
+
+    def _field(self, name: str, annotation: Any) -> Field:
+        if name in self.reserved or name.startswith("_"):
+            raise GrammarError("begins with an underscore" if name.startswith("_") else "is a method of every config; choose another name")
+        declared = self._own_defaults.get(name, ABSENT)
+        if isinstance(declared, FieldInfo):
+            raise GrammarError("put pydantic's Field into the annotation: `Annotated[float, Field(gt=0)] = 0.1`")
+        if not isinstance(declared, Declared):
+            declared = Declared(declared, (), False)
+        reading = Reading(annotation, self.owner)
+        default = None if reading.state is DERIVED and declared.default is ABSENT else declared.default
+        if declared.is_added and default is ABSENT:
+            raise GrammarError("was added later, so it needs a default: the value that all older configs had")
+        read_as, configs = reading.read_as, tuple(dict.fromkeys(reading.configs))
+        return Field(name, reading.written, read_as, reading.state, reading.is_optional, configs, default, declared.was, declared.is_added)
+
+    def _read_defaults(self) -> dict[str, Any]:
+        """The class attributes that are values, taken off the class where `field(...)` stands for them."""
+        values = {}
+        annotated = inspect.get_annotations(self.owner)
+        for name, value in list(self.owner.__dict__.items()):
+            is_code = callable(value) or hasattr(value, "__get__")
+            if name in annotated or not (name.startswith("_") or is_code):
+                values[name] = value
+            if isinstance(value, Declared) and name in annotated:
+                delattr(self.owner, name)
+                if value.default is not ABSENT:
+                    setattr(self.owner, name, value.default)
+        return values
+
+    @cached_property
+    def stateful(self) -> tuple[Field, ...]:
+        return tuple(field for field in self.fields.values() if field.state in (None, REPLICATE))
+
+    @cached_property
+    def _renamed(self) -> dict[str, str]:
+        return {former: field.name for field in self.fields.values() for former in field.was}
+
+    @cached_property
+    def _defaults(self) -> dict[str, Any]:
+        return {field.name: field.default for field in self.fields.values() if field.default is not ABSENT}
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Any]:
+        shape: Any = TypedDict(self.owner.__name__, {name: field.read_as for name, field in self.fields.items()})  # type: ignore[misc]
+        shape.__pydantic_config__ = _PYDANTIC  # type: ignore[attr-defined]
+        return TypeAdapter(shape)
+
+    @cached_property
+    def _adapters(self) -> dict[str, TypeAdapter[Any]]:
+        return {}
+
+    @cached_property
+    def added_defaults(self) -> dict[str, Any]:
+        """The checked defaults of the fields that were added later."""
+        return {field.name: self.validate_one(field.name, field.default) for field in self.fields.values() if field.is_added}
+
+    def ready(self) -> Schema:
+        """This schema, its annotations read; names that are still unknown are an error now."""
+        try:
+            self.fields  # noqa: B018
+        except NameError as error:
+            problem = Problem("", f"an annotation names `{error.name}`, which is not defined")
+            raise ConfigClassError.of(f"the config class {self.owner.__name__}", [problem]) from None
+        return self
+
+    def named_now(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """`values` with former names replaced by today's, and dotted names grouped."""
+        if "." in "".join(map(str, values)):
+            values = self._grouped(values)
+        if not self._renamed or not any(name in self._renamed for name in values):
+            return dict(values)
+        result: dict[str, Any] = {}
+        problems = []
+        for name, value in values.items():
+            today = self._renamed.get(name, name)
+            if today in result or (today != name and today in values):
+                problems.append(Problem(today, f"is given twice: `{name}` is its former name"))
+            result[today] = value
+        if problems:
+            raise ConfigError.of(self.owner.__name__, problems)
+        return result
+
+    def _grouped(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """`values` with a key such as `train.lr` put into the group `train`."""
+        result = {name: value for name, value in values.items() if "." not in str(name)}
+        problems = []
+        for name in values.keys() - result.keys():
+            group, _, rest = name.partition(".")
+            below = result.setdefault(group, {})
+            if not wrong_key(name) and isinstance(below, Mapping) and rest not in below:
+                result[group] = {**below, rest: values[name]}
+            else:
+                problems.append(Problem(name, wrong_key(name) or "is given twice: by a dotted key and by nesting", shorten(values[name])))
+        if problems:
+            raise ConfigError.of(self.owner.__name__, problems)
+        return result
+
+    def validate(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """All fields, checked and complete, from `values` and the defaults; every problem at once."""
+        try:
+            return self._adapter.validate_python({**self._defaults, **values})  # type: ignore[no-any-return]
+        except ValidationError as error:
+            raise ConfigError.of(self.owner.__name__, self._problems(error)) from None
+
+    def validate_one(self, name: str, value: Any) -> Any:
+        """One field's value, checked."""
+        adapter = self._adapters.get(name)
+        if adapter is None:
+            adapter = self._adapters[name] = TypeAdapter(self.fields[name].read_as, config=ConfigDict(arbitrary_types_allowed=True))
+        try:
+            return adapter.validate_python(value)
+        except ValidationError as error:
+            raise ConfigError.of(self.owner.__name__, self._problems(error, (name,))) from None
+
+    def unknown(self, name: Any) -> Problem:
+        """The problem of a field that this class does not have."""
+        known = f"it has {', '.join(f'`{each}`' for each in self.fields)}" if self.fields else "it has none"
+        return Problem(
+            str(name), f"{self.owner.__name__} has no such field; {did_you_mean(str(name), self.fields) or known}", is_unknown=True
+        )
+
+    def _problems(self, error: ValidationError, at: tuple[str, ...] = ()) -> Iterator[Problem]:
+        for line in error.errors(include_url=False):
+            yield from self._problems_of(line, (*at, *line["loc"]))
+
+    def _problems_of(self, line: Any, path: tuple[str | int, ...]) -> Iterator[Problem]:
+        kind, value, key = line["type"], shorten(line["input"]), dotted(path)
+        cause = line.get("ctx", {}).get("error")
+        if isinstance(cause, ConfigError):
+            yield from (each._replace(key=f"{key}.{each.key}" if each.key else key) for each in cause.problems)
+        elif kind == "extra_forbidden":
+            yield self.unknown(path[-1])._replace(key=key, value=value)
+        elif kind == "missing" and len(path) == 1:
+            yield Problem(key, f"is missing; wanted {show(self.fields[str(path[0])].written)}")
+        elif kind in ("missing", "too_long"):  # a tuple of another length
+            yield Problem(dotted(path[:1]), f"wanted {show(self.fields[str(path[0])].written)}", value)
+        elif kind in ("literal_error", "enum"):
+            expected = line["ctx"]["expected"]
+            meant = did_you_mean(str(line["input"]), [each.strip(" '") for each in expected.replace(" or ", ",").split(",")])
+            yield Problem(key, f"wanted {expected}{'; ' + meant if meant else ''}", value)
+        elif cause is not None:
+            yield Problem(key, str(cause), value)
+        else:
+            yield Problem(key, f"wanted {line['msg'].removeprefix('Input should be ')}", value)
+
+    def refuse_unknown(self, name: Any) -> NoReturn:
+        raise ConfigError.of(self.owner.__name__, [self.unknown(name)])

@@ -1,0 +1,104 @@
+"""`SearchSpace`: the values that a search may give to one key of a config."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, Self
+
+from annotated_types import Gt
+
+from trainmaster.config.configclass import configclass
+from trainmaster.config.plain import plain_value, same
+from trainmaster.config.typed import ConfigBase
+from trainmaster.errors import ConfigError
+
+_KINDS = ("value_range", "categorical_values", "subspaces", "sub_configuration")
+
+
+@configclass
+class SearchSpace(ConfigBase):
+    """Exactly one of: a range of numbers, a list of values, a list of spaces to choose from, or a group whose values are fixed or spaces.
+
+    >>> SearchSpace(value_range=(1e-4, 1e-1), log=True).contains(0.01)
+    True
+    """
+
+    value_range: tuple[float, float] | None = None
+    value_type: Literal["int", "float"] = "float"
+    categorical_values: list[Any] | None = None
+    subspaces: list[Self] | None = None
+    sub_configuration: dict[str, Any] | None = None
+    n_bins: Annotated[int, Gt(0)] | None = None
+    log: bool = False
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        given = [kind for kind in _KINDS if self[kind] is not None]
+        if len(given) != 1:
+            yield "", f"wanted exactly one of {', '.join(_KINDS)}; given: {', '.join(given) or 'none'}"
+        yield from self._range_problems()
+        for name in ("categorical_values", "subspaces", "sub_configuration"):
+            if self[name] is not None and not self[name]:
+                yield name, "is empty"
+        try:
+            list(_spaces_in(self.sub_configuration or {}))
+        except ConfigError as error:
+            for each in error.problems:
+                yield "sub_configuration", str(each)
+
+    def _range_problems(self) -> Iterator[tuple[str, str]]:
+        if self.value_range is None:
+            for name, default in (("n_bins", None), ("log", False), ("value_type", "float")):
+                if self[name] != default:
+                    yield name, "goes with a value_range only"
+            return
+        low, high = self.value_range
+        if not float("-inf") < low < high < float("inf"):
+            yield "value_range", "wanted two finite numbers, the smaller one first"
+        elif self.log and low <= 0:
+            yield "value_range", "a logarithmic range starts above 0"
+        elif self.value_type == "int" and not (low.is_integer() and high.is_integer()):
+            yield "value_range", "a range of whole numbers has whole ends"
+
+    def contains(self, value: Any) -> bool:
+        """Whether a search of this space could give `value`."""
+        if self.value_range is not None:
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            is_kind = is_number and (self.value_type == "float" or float(value).is_integer())
+            return is_kind and self.value_range[0] <= value <= self.value_range[1]
+        if self.categorical_values is not None:
+            return any(same(plain_value(value, (), []), each) for each in self.categorical_values)
+        if self.subspaces is not None:
+            return any(space.contains(value) for space in self.subspaces)
+        return _group_contains(self.sub_configuration or {}, plain_value(value, (), []))
+
+
+def _is_space(value: Any) -> bool:
+    return (
+        isinstance(value, Mapping)
+        and bool(value)
+        and any(kind in value for kind in _KINDS)
+        and value.keys() <= set(SearchSpace._schema().fields)
+    )
+
+
+def _spaces_in(group: Mapping[str, Any]) -> Iterator[SearchSpace]:
+    for value in group.values():
+        if _is_space(value):
+            yield SearchSpace(**value)
+        elif isinstance(value, Mapping):
+            yield from _spaces_in(value)
+
+
+def _group_contains(group: Mapping[str, Any], value: Any) -> bool:
+    if not isinstance(value, Mapping) or value.keys() != group.keys():
+        return False
+    for key, wanted in group.items():
+        if _is_space(wanted):
+            fits = SearchSpace(**wanted).contains(value[key])
+        elif isinstance(wanted, Mapping):
+            fits = _group_contains(wanted, value[key])
+        else:
+            fits = same(wanted, value[key])
+        if not fits:
+            return False
+    return True

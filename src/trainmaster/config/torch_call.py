@@ -1,0 +1,56 @@
+"""Arguments for a class of torch, checked against its real signature before anything is built."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from trainmaster.config.describe import shorten
+from trainmaster.config.identity import strict
+from trainmaster.errors import Problem, did_you_mean
+
+
+def wrong_arguments(target: Callable[..., Any], arguments: Mapping[str, Any], given: tuple[str, ...]) -> Iterator[Problem]:
+    """What is wrong with calling `target(**arguments)`, where `given` are the parameters that somebody else fills."""
+    parameters = inspect.signature(target).parameters
+    names = [name for name, each in parameters.items() if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL) and name not in given]
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    hints = _hints(target)
+    for name, value in arguments.items():
+        if name not in names and not takes_any:
+            known = did_you_mean(name, names) or f"it takes {', '.join(names)}"
+            yield Problem(f"arguments.{name}", f"{target.__name__} has no such argument; {known}", shorten(value), is_unknown=True)
+        elif name in hints and not _fits(value, hints[name]):
+            yield Problem(f"arguments.{name}", f"{target.__name__} wants {_shown(hints[name])}", shorten(value))
+    for name in names:
+        if parameters[name].default is inspect.Parameter.empty and name not in arguments:
+            yield Problem(f"arguments.{name}", f"is missing; {target.__name__} needs it")
+
+
+def _hints(target: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(target.__init__ if inspect.isclass(target) else target)
+    except (NameError, TypeError):  # annotations that name what only a type checker imports
+        return {}
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a plain value is of the annotated type: as strict JSON, so that a list is a tuple and text is no number."""
+    from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
+    except PydanticUserError:
+        return True  # an annotation that pydantic cannot read is no reason to refuse
+    try:
+        adapter.validate_json(json.dumps(strict(value)), strict=True)
+    except ValidationError as error:
+        return all(line["type"] in ("needs_python_object", "callable_type", "is_instance_of") for line in error.errors())
+    return True
+
+
+def _shown(hint: Any) -> str:
+    return str(hint).replace("typing.", "").replace("<class '", "").replace("'>", "")

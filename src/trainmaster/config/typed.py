@@ -1,0 +1,465 @@
+"""`ConfigBase`: what every typed config can do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Self
+
+from trainmaster.config.describe import html_table, shorten, table
+from trainmaster.config.difference import Difference, diff, diff_str
+from trainmaster.config.fields import DERIVED
+from trainmaster.config.identity import key_of
+from trainmaster.config.overrides import Override, apply_one, parse
+from trainmaster.config.paths import dotted, leaves, split
+from trainmaster.config.plain import same
+from trainmaster.config.reader import Document, read_file
+from trainmaster.config.scalars import wanted
+from trainmaster.config.schema import Schema
+from trainmaster.config.values import (
+    CLASS,
+    GROUP,
+    IDENTITY,
+    STATEFUL,
+    WHOLE,
+    AnyConfig,
+    as_written,
+    cloned,
+    configs_in,
+    frozen,
+    inside,
+    plain_form,
+    tree_of,
+)
+from trainmaster.config.writer import write_file, yaml_text
+from trainmaster.errors import ConfigClassError, ConfigError, ConfigFileError, FrozenConfigError, Problem, did_you_mean
+
+_IN_CODE = "set in code"
+
+
+class ConfigBase(AnyConfig):
+    """A typed config: subclass it, annotate attributes, decorate with `@configclass`.
+
+    Values are checked when the config is built and whenever one is assigned; all problems are reported at once.
+
+    >>> from trainmaster.config import Stateless, configclass
+    >>> @configclass
+    ... class Train(ConfigBase):
+    ...     lr: float = 0.1
+    ...     epochs: Stateless[int] = 10
+    >>> Train(lr="1e-3")
+    Train(lr=0.001, epochs=10)
+    """
+
+    __slots__ = ("_frozen", "_origins")
+    __hash__ = None  # type: ignore[assignment]
+    _frozen: bool
+    _origins: dict[str, str]
+
+    def __init__(self, *args: Any, **values: Any) -> None:
+        if args:
+            raise ConfigError.of(type(self).__name__, [Problem("", "wanted keyword arguments only", shorten(args[0]))])
+        self._take(values)
+
+    # ---- how a config comes to be
+
+    @classmethod
+    def _schema(cls) -> Schema:
+        schema = cls.__dict__.get("__config_schema__")
+        if schema is None:
+            raise ConfigClassError(
+                f"`{cls.__name__}` is not decorated with @configclass", hint=f"write @configclass above `class {cls.__name__}`"
+            )
+        return schema.ready()  # type: ignore[no-any-return]
+
+    def _take(self, values: Mapping[str, Any]) -> None:
+        schema = self._schema()
+        given = schema.named_now(values)
+        checked = schema.validate(given)
+        object.__setattr__(self, "__dict__", checked)
+        object.__setattr__(self, "_frozen", False)
+        object.__setattr__(self, "_origins", dict.fromkeys(given, _IN_CODE))
+        self._check_rules()
+
+    @classmethod
+    def _receive(cls, value: Any) -> ConfigBase:
+        """What a field of this class takes: one of these configs (copied), or a dict."""
+        if isinstance(value, ConfigBase):
+            return value.clone() if cls._accepts(type(value)) else wanted(cls.__name__)
+        if not isinstance(value, Mapping):
+            wanted(f"{cls.__name__}: a group of keys with values")
+        if CLASS in value:
+            kind = cls._kind_named(value[CLASS])
+            value = {key: each for key, each in value.items() if key != CLASS}
+        else:
+            kind = cls
+        config = kind.__new__(kind)
+        config._take(value)
+        return config
+
+    @classmethod
+    def _accepts(cls, kind: type[ConfigBase]) -> bool:
+        """Whether a field of this class takes a config of another."""
+        return issubclass(kind, cls)
+
+    @classmethod
+    def _kind_named(cls, name: Any) -> type[ConfigBase]:
+        kinds = {kind.__name__: kind for kind in _decorated(ConfigBase) if cls._accepts(kind)}
+        if name in kinds:
+            return kinds[name]
+        meant = did_you_mean(str(name), kinds) or f"known: {', '.join(sorted(kinds))}"
+        raise ConfigError.of(cls.__name__, [Problem(CLASS, f"no config class that fits here has this name; {meant}", shorten(name))])
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], debug: bool = False) -> Self:
+        """The config in a YAML or JSON file; where each value stands is remembered (`origin`).
+
+        `debug=True` takes what it can: what is missing or wrong becomes None, what is unknown is ignored, each with a logged warning.
+        """
+        document = read_file(path)
+        if not isinstance(document.tree, dict):
+            kind = type(document.tree).__name__
+            raise ConfigFileError(f"`{document.name}` is no config: it holds a {kind}, not keys with values", where=document.name)
+        config = cls.__new__(cls)
+        try:
+            config._take(document.tree)
+        except ConfigError as error:
+            if not debug:
+                located = [each._replace(where=document.where(each.key)) for each in error.problems]
+                raise ConfigError.of(f"{cls.__name__} in `{document.name}`", located) from None
+            config._take_what_fits(document.tree, document.name)
+        config._locate(document)
+        return config
+
+    def _take_what_fits(self, values: Mapping[str, Any], source: str, at: str = "") -> None:
+        import logging
+
+        warn = logging.getLogger("trainmaster.config").warning
+        schema = self._schema()
+        values = {schema._renamed.get(name, name): value for name, value in values.items()}
+        object.__setattr__(self, "__dict__", dict.fromkeys(schema.fields))
+        object.__setattr__(self, "_frozen", False)
+        object.__setattr__(self, "_origins", dict.fromkeys(schema.fields.keys() & values.keys(), _IN_CODE))
+        for name in values.keys() - schema.fields.keys():
+            warn("%s: `%s%s` is unknown and ignored", source, at, name)
+        for name, field in schema.fields.items():
+            if name not in values and name not in schema._defaults:
+                warn("%s: `%s%s` is missing and becomes None", source, at, name)
+                continue
+            value = values.get(name, field.default)
+            try:
+                self.__dict__[name] = schema.validate_one(name, value)
+            except ConfigError as error:
+                if isinstance(value, Mapping) and len(field.configs) == 1:
+                    below: Any = object.__new__(field.configs[0])
+                    self.__dict__[name] = below
+                    below._take_what_fits(value, source, f"{at}{name}.")
+                else:
+                    warn("%s: `%s%s` becomes None: %s", source, at, name, error.problems[0].text)
+
+    def _locate(self, document: Document, at: str = "") -> None:
+        """Remember where in the file each value stands."""
+        for field in self._schema().fields.values():
+            name = next((each for each in (field.name, *field.was) if at + each in document.marks), field.name)
+            if field.name in self._origins:
+                self._origins[field.name] = document.where(at + name)
+            self.__dict__[field.name] = as_written(self.__dict__[field.name], at + name, document.texts)
+            for path, config in configs_in(self.__dict__[field.name], at + name):
+                config._locate(document, f"{path}.")
+
+    # ---- fields as items and attributes
+
+    def keys(self) -> list[str]:
+        """The names of the fields."""
+        return list(self._schema().fields)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def __contains__(self, key: object) -> bool:
+        try:
+            self[key]  # type: ignore[index]
+        except ConfigError:
+            return False
+        return True
+
+    def __getitem__(self, key: str) -> Any:
+        if key in self.__dict__:
+            return self.__dict__[key]
+        config, name, rest = self._owner(key)
+        return inside(config.__dict__[name], rest, key)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        config, name, rest = self._owner(key)
+        if rest:  # into a list or dict: change a copy, and assign that
+            config._refuse_if_frozen(key)
+            tree = plain_form(config.__dict__[name], (), WHOLE)
+            problem = apply_one(tree, Override(rest, value, False, key))
+            if problem:
+                raise ConfigError.of(type(self).__name__, [problem._replace(key=key, where="")])
+            value = tree
+        setattr(config, name, value)
+
+    def _owner(self, key: str) -> tuple[ConfigBase, str, tuple[str, ...]]:
+        """The innermost config that `key` leads to, the field there, and what is left of the key inside that field."""
+        config: ConfigBase = self
+        parts = split(key)
+        for number, part in enumerate(parts):
+            if part not in config.__dict__:
+                raise ConfigError.of(type(self).__name__, [config._schema().unknown(part)._replace(key=key)])
+            below = config.__dict__[part]
+            if not isinstance(below, ConfigBase) or number == len(parts) - 1:
+                return config, part, parts[number + 1 :]
+            config = below
+        raise AssertionError("a key has at least one part")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._refuse_if_frozen(name)
+        schema = self._schema()
+        if name not in schema.fields:
+            schema.refuse_unknown(name)
+        self.__dict__[name] = schema.validate_one(name, value)
+        self._origins[name] = _IN_CODE
+
+    def __delattr__(self, name: str) -> None:
+        raise ConfigError.of(type(self).__name__, [Problem(name, "a field cannot be deleted")])
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        self._schema().refuse_unknown(name)
+
+    def _refuse_if_frozen(self, name: str) -> None:
+        if self._frozen:
+            raise FrozenConfigError(
+                f"`{type(self).__name__}` is frozen, `{name}` cannot be set", hint="change a `clone()` of it, or use `override(...)`"
+            )
+
+    def get_val_with_dot_path(self, path: str) -> Any:
+        return self[path]
+
+    def get_type_with_dot_path(self, path: str) -> type:
+        """The type of the value at `path`."""
+        return type(self[path])
+
+    def get_annot_type_with_dot_path(self, path: str) -> Any:
+        """The annotation of the field at `path`, without its state."""
+        config, name, rest = self._owner(path)
+        if rest:
+            raise ConfigError.of(type(self).__name__, [Problem(path, "lies inside a field, so it has no annotation of its own")])
+        return config._schema().fields[name].written
+
+    # ---- as plain values
+
+    def to_dict(self, ignore_stateless: bool = False) -> dict[str, Any]:
+        """The values as nested dicts of plain values; `type(config)(**config.to_dict()) == config`."""
+        return tree_of(self, STATEFUL if ignore_stateless else WHOLE)
+
+    def flatten(self, ignore_stateless: bool = False) -> dict[str, Any]:
+        """Every plain value by its dotted key, elements of lists as `name.0`."""
+        return dict(leaves(self.to_dict(ignore_stateless), into_lists=True))
+
+    def to_yaml(self, ignore_stateless: bool = False) -> str:
+        return yaml_text(self.to_dict(ignore_stateless))
+
+    def to_dot_path(self, ignore_stateless: bool = False) -> str:
+        """`flatten()` as YAML."""
+        return yaml_text(self.flatten(ignore_stateless))
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write YAML, or JSON if the name ends in `.json`; the file appears whole or not at all."""
+        write_file(self.to_dict(), path)
+
+    def clone(self) -> Self:
+        """A copy that shares nothing with this one and is not frozen."""
+        config = type(self).__new__(type(self))
+        object.__setattr__(config, "__dict__", {name: cloned(value) for name, value in self.__dict__.items()})
+        object.__setattr__(config, "_frozen", False)
+        object.__setattr__(config, "_origins", dict(self._origins))
+        return config
+
+    # ---- identity
+
+    def identity(self) -> dict[str, Any]:
+        """What the key is made of: the stateful values, under their first names, without additions that have their default."""
+        return tree_of(self, IDENTITY)
+
+    def without_replicates(self) -> dict[str, Any]:
+        """`identity()` without the fields marked `Replicate[...]`."""
+        return tree_of(self, GROUP)
+
+    @property
+    def uid(self) -> str:
+        """The full hash of the identity: 64 hex digits."""
+        return key_of(self, 64)
+
+    @property
+    def key(self) -> str:
+        """The short form of `uid`: its first 8 digits."""
+        return key_of(self)
+
+    def diff(self, other: ConfigBase, ignore_stateless: bool = False) -> list[Difference]:
+        """What differs: `(path, (type, value), (type, value))` for each; a side without the value has the type `Missing`."""
+        return diff(self.flatten(ignore_stateless), other.flatten(ignore_stateless))
+
+    def diff_str(self, other: ConfigBase, ignore_stateless: bool = False) -> list[str]:
+        """`diff` as lines of the form `path:(type)old->(type)new`."""
+        return diff_str(self.diff(other, ignore_stateless))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ConfigBase):
+            return NotImplemented
+        return type(self) is type(other) and same(self.to_dict(), other.to_dict())
+
+    # ---- checks
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Override to check fields against each other: yield the dotted key and what is wrong with its value.
+
+        Called when a config is built, frozen or checked, never on an assignment: two fields can be set one after the other.
+        """
+        yield from ()
+
+    def _check_rules(self) -> None:
+        found = [Problem(key, text, shorten(self[key]) if key in self else "") for key, text in self.problems()]
+        if found:
+            raise ConfigError.of(type(self).__name__, found)
+
+    def check(self) -> None:
+        """Everything that can be known before training, also where it takes an import of torch."""
+        found: list[Problem] = []
+        _collect(found, "", lambda: self._schema().validate(self.__dict__))
+        _collect(found, "", self._check_rules)
+        for path, config in self._below():
+            _collect(found, path, config.check)
+        if found:
+            raise ConfigError.of(type(self).__name__, dict.fromkeys(found))
+
+    def assert_unambigious(self) -> None:
+        """Raise if a `Derived` field that is not optional has no value yet. (The name is spelt as its users know it.)"""
+        found = [
+            Problem(field.name, "is derived, and nothing has set it")
+            for field in self._schema().fields.values()
+            if field.state is DERIVED and not field.is_optional and self.__dict__[field.name] is None
+        ]
+        for path, config in self._below():
+            _collect(found, path, config.assert_unambigious)
+        if found:
+            raise ConfigError.of(type(self).__name__, found)
+
+    def freeze(self) -> Self:
+        """Check once more, then refuse every change from now on, in nested configs, lists and dicts too."""
+        self._schema().validate(self.__dict__)
+        self._check_rules()
+        for name, value in self.__dict__.items():
+            self.__dict__[name] = frozen(value)
+        object.__setattr__(self, "_frozen", True)
+        return self
+
+    def _below(self) -> Iterator[tuple[str, ConfigBase]]:
+        for name, value in self.__dict__.items():
+            yield from configs_in(value, name)
+
+    # ---- overrides and origins
+
+    def override(self, *texts: str) -> Self:
+        """A clone with `texts` such as `train.lr=3e-4` applied, checked by type; all problems at once.
+
+        A key that a group of free keys does not have yet is written `+arguments.momentum=0.9`.
+        """
+        tree = self.to_dict()
+        overrides = parse(texts)
+        found = [problem for each in overrides if (problem := self._aim(tree, each))]
+        if found:
+            raise ConfigError.of(type(self).__name__, found)
+        config = type(self).__new__(type(self))
+        try:
+            config._take(tree)
+        except ConfigError as error:
+            located = [each._replace(where=_text_for(each.key, overrides)) for each in error.problems]
+            raise ConfigError.of(type(self).__name__, located) from None
+        _inherit_origins(config, self)
+        for each in overrides:
+            owner, name, rest = config._owner(dotted(each.path))
+            owner._origins[name] = each.origin
+            field = dotted(each.path[: len(each.path) - len(rest)])
+            owner.__dict__[name] = as_written(owner.__dict__[name], field, each.texts)
+        return config
+
+    def _aim(self, tree: dict[str, Any], override: Override) -> Problem | None:
+        """Put an override's value into `tree`, the plain form of this config."""
+        schema, config = self._schema(), self
+        for number, part in enumerate(override.path):
+            field = schema.fields.get(part)
+            if field is None:
+                problem = schema.unknown(part)
+                return problem._replace(key=dotted(override.path), where=override.text)
+            if number == len(override.path) - 1:
+                tree[part] = override.value
+                return None
+            below = config.__dict__.get(part) if config is not None else None
+            if isinstance(below, ConfigBase):
+                schema, config = below._schema(), below
+            elif below is None and len(field.configs) == 1:
+                schema, config = field.configs[0]._schema(), None  # type: ignore[attr-defined,assignment]
+                tree[part] = tree.get(part) or {}
+            else:
+                if below is None and field.configs:
+                    return Problem(dotted(override.path), f"`{dotted(override.path[: number + 1])}` is not set", override.text)
+                return apply_one(tree[part], override, number + 1)
+            tree = tree[part]
+        return None
+
+    def origin(self, key: str) -> str:
+        """Where a value came from: a class default, file, line and column, an override, or the program."""
+        config, name, _ = self._owner(key)
+        return config._origins.get(name, f"default of {type(config).__name__}")
+
+    def describe(self) -> str:
+        """Every value with where it came from, as a table."""
+        return table(self._rows())
+
+    def _rows(self) -> Iterator[tuple[str, Any, str]]:
+        for key, value in self.flatten().items():
+            is_class = key == CLASS or key.endswith("." + CLASS)
+            yield key, value, "" if is_class else self.origin(key)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__dict__.items())})"
+
+    def _repr_html_(self) -> str:
+        return html_table(f"{type(self).__name__} {self.key}", self._rows())
+
+    def __getstate__(self) -> tuple[dict[str, Any], bool, dict[str, str]]:
+        return self.__dict__, self._frozen, self._origins
+
+    def __setstate__(self, state: tuple[dict[str, Any], bool, dict[str, str]]) -> None:
+        for name, value in zip(("__dict__", "_frozen", "_origins"), state, strict=True):
+            object.__setattr__(self, name, value)
+
+
+def _decorated(kind: type[ConfigBase]) -> Iterator[type[ConfigBase]]:
+    for each in kind.__subclasses__():
+        if "__config_schema__" in each.__dict__:
+            yield each
+        yield from _decorated(each)
+
+
+def _collect(found: list[Problem], at: str, check: Any) -> None:
+    try:
+        check()
+    except ConfigError as error:
+        found += [each._replace(key=".".join(filter(None, [at, each.key]))) for each in error.problems]
+
+
+def _text_for(key: str, overrides: Iterable[Override]) -> str:
+    return next((each.text for each in overrides if f"{key}.".startswith(f"{dotted(each.path)}.")), "")
+
+
+def _inherit_origins(config: ConfigBase, source: ConfigBase) -> None:
+    config._origins.clear()
+    config._origins.update(source._origins)
+    for name, value in config.__dict__.items():
+        before = source.__dict__.get(name)
+        if isinstance(value, ConfigBase) and isinstance(before, type(value)):
+            _inherit_origins(value, before)
