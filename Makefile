@@ -11,7 +11,7 @@ help:
 	@echo "make demo    train a small classifier, with a progress bar"
 	@echo "make test    run all tests"
 	@echo "make lint    ruff, mypy --strict, and the rooms' imports"
-	@echo "make bench   the engine and a training step, against a loop written by hand and peers"
+	@echo "make bench   the engine, configs and a training step, against a loop written by hand and peers"
 	@echo "make clean   remove the environment"
 
 demo: $(VENV)/demo.stamp
@@ -28,6 +28,7 @@ lint: $(VENV)/dev.stamp
 
 bench: $(VENV)/bench.stamp
 	@$(BIN)/python benchmarks/engine.py
+	@$(BIN)/python benchmarks/configs.py
 	@$(BIN)/python benchmarks/step_overhead.py
 
 clean:

@@ -28,7 +28,5 @@ def configclass(cls: type[C]) -> type[C]:
     """
     if not (isinstance(cls, type) and issubclass(cls, ConfigBase)):
         raise ConfigClassError(f"@configclass on {cls!r:.80}: a config class is a subclass of ConfigBase")
-    frame = sys._getframe(1)  # names that annotations use may be local to a function
-    scope = {} if frame.f_locals is frame.f_globals else dict(frame.f_locals)
-    cls.__config_schema__ = Schema(cls, _RESERVED, scope)  # type: ignore[attr-defined]
+    cls.__config_schema__ = Schema(cls, _RESERVED, sys._getframe(1))  # type: ignore[attr-defined]
     return cls

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import inspect
 import typing
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from types import FrameType
 from typing import Any, NoReturn
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -25,38 +27,46 @@ _PYDANTIC = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 class Schema:
     """Made by `@configclass`; reads the annotations at once, or when first used if they name what is defined later."""
 
-    def __init__(self, owner: type, reserved: frozenset[str], scope: dict[str, Any]) -> None:
+    def __init__(self, owner: type, reserved: frozenset[str], frame: FrameType) -> None:
         self.owner = owner
         self.reserved = reserved
-        self._scope: dict[str, Any] = {**scope, owner.__name__: owner}
+        self._frame: FrameType | None = frame  # where the class is defined: annotations may use names that are local there
         self._own_defaults = self._read_defaults()
         with contextlib.suppress(NameError):  # an annotation may name a class that is still to come
             self.fields  # noqa: B018 - read now, if it can be
 
     @cached_property
     def fields(self) -> dict[str, Field]:
-        hints = typing.get_type_hints(self.owner, localns=self._scope, include_extras=True)
+        hints = self._hints()
         result: dict[str, Field] = {}
         for base in reversed(self.owner.__mro__[1:]):
             schema = base.__dict__.get("__config_schema__")
             if schema is not None:
                 result |= schema.fields
         problems: list[Problem] = []
-        for name in inspect.get_annotations(self.owner):
-            if typing.get_origin(hints[name]) is typing.ClassVar or hints[name] is typing.ClassVar:
+        for name, annotation in hints.items():
+            if annotation is typing.ClassVar or typing.get_origin(annotation) is typing.ClassVar:
                 continue
             try:
-                result[name] = self._field(name, hints[name])
+                result[name] = self._field(name, annotation)
             except GrammarError as error:
                 problems.append(Problem(name, str(error)))
-        for name in self._own_defaults.keys() - result.keys():
-            problems.append(Problem(name, "has no annotation"))
+        problems += [Problem(name, "has no annotation") for name in self._own_defaults if name not in hints]
         former = [each for field in result.values() for each in field.was]
         problems += [Problem(name, "is the name of one field and the former name of another") for name in former if name in result]
         problems += [Problem(name, "is the former name of two fields") for name in {*former} if former.count(name) > 1]
         if problems:
             raise ConfigClassError.of(f"the config class {self.owner.__name__}", problems)
         return result
+
+    def _hints(self) -> dict[str, Any]:
+        """The annotations of this class alone, names resolved where it is defined."""
+        own = {"__annotations__": inspect.get_annotations(self.owner), "__module__": self.owner.__module__}
+        frame = self._frame
+        scope = ChainMap({self.owner.__name__: self.owner}, frame.f_locals, frame.f_globals) if frame else {}
+        hints = typing.get_type_hints(type("_", (), own), localns=scope, include_extras=True)
+        self._frame = None  # once the names are known, let go of it
+        return hints
 
     def _field(self, name: str, annotation: Any) -> Field:
         if name in self.reserved or name.startswith("_"):
@@ -201,7 +211,8 @@ class Schema:
         elif cause is not None:
             yield Problem(key, str(cause), value)
         else:
-            yield Problem(key, f"wanted {line['msg'].removeprefix('Input should be ')}", value)
+            message = line["msg"].removeprefix("Input should be ")
+            yield Problem(key, f"wanted {'a value ' if message.startswith(('greater', 'less')) else ''}{message}", value)
 
     def refuse_unknown(self, name: Any) -> NoReturn:
         raise ConfigError.of(self.owner.__name__, [self.unknown(name)])

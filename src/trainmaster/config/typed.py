@@ -42,7 +42,7 @@ class ConfigBase(AnyConfig):
 
     Values are checked when the config is built and whenever one is assigned; all problems are reported at once.
 
-    >>> from trainmaster.config import Stateless, configclass
+    >>> from trainmaster.config import ConfigBase, Stateless, configclass
     >>> @configclass
     ... class Train(ConfigBase):
     ...     lr: float = 0.1
