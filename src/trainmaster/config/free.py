@@ -9,7 +9,7 @@ from typing import Any
 
 from trainmaster.config.describe import html_table, shorten, table
 from trainmaster.config.identity import key_of
-from trainmaster.config.overrides import Override, apply_to_tree, parse
+from trainmaster.config.overrides import Override, apply_all
 from trainmaster.config.paths import dotted, leaves, nest, split, wrong_key
 from trainmaster.config.plain import plain, same
 from trainmaster.config.reader import Document, read_file
@@ -86,20 +86,19 @@ class Config(dict[str, Any]):
         """
         import sys
 
-        overrides = parse(sys.argv[1:] if args is None else args)
-        tree = apply_to_tree({}, [each._replace(is_new=True) for each in overrides], "the command line")
+        tree, overrides = apply_all({}, sys.argv[1:] if args is None else args, "the command line", is_new=True)
         config = cls(tree)
-        for each in overrides:
-            config._note(each)
+        config._note(overrides)
         if "max_wait" in config:
             _wait(config.pop("max_wait"))
         return config
 
-    def _note(self, override: Override) -> None:
-        *groups, last = override.path
-        owner = self[dotted(groups)] if groups else self
-        if isinstance(owner, Config):
-            owner._origins[last] = override.origin
+    def _note(self, overrides: Iterable[Override]) -> None:
+        for each in overrides:
+            *groups, last = each.path
+            owner = self[dotted(groups)] if groups else self
+            if isinstance(owner, Config):
+                owner._origins[last] = each.origin
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write YAML, or JSON if the name ends in `.json`; the file appears whole or not at all."""
@@ -252,11 +251,17 @@ class Config(dict[str, Any]):
 
     def override(self, *texts: str) -> Config:
         """A clone with `texts` such as `a.b=3` applied; a key must exist, or be written `+new=1`."""
-        overrides = parse(texts)
-        result = Config(apply_to_tree(self, overrides, "the config"))
-        for each in overrides:
-            result._note(each)
+        tree, overrides = apply_all(self, texts, "the config")
+        result = Config(tree)
+        result._inherit_origins(self)
+        result._note(overrides)
         return result
+
+    def _inherit_origins(self, source: Config) -> None:
+        self._origins.update(source._origins)
+        for key, value in self.items():
+            if isinstance(value, Config) and isinstance(source.get(key), Config):
+                value._inherit_origins(source[key])
 
     def instantiate(self, **kwargs: Any) -> Any:
         """Import what `_target_` names and call it with the other keys; `kwargs` come on top of them.

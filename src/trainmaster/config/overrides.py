@@ -23,10 +23,10 @@ class Override(NamedTuple):
         return f"override {self.text}"
 
 
-def parse(texts: Iterable[str]) -> list[Override]:
-    """The overrides in `texts`; every one that cannot be read is a problem.
+def parse(texts: Iterable[str]) -> tuple[list[Override], list[Problem]]:
+    """The overrides in `texts`, and a problem for every one that cannot be read.
 
-    >>> parse(["train.lr=1e-3", "+tags=[a, b]"])[0][:3]
+    >>> parse(["train.lr=1e-3", "+tags=[a, b]"])[0][0][:3]
     (('train', 'lr'), 0.001, False)
     """
     found: list[Override] = []
@@ -36,15 +36,16 @@ def parse(texts: Iterable[str]) -> list[Override]:
             override = _parse_one(text)
         except ConfigFileError as error:
             problems.append(Problem(text.partition("=")[0], error.fact.partition(": ")[2] or error.fact, where=text))
+            continue
         except ValueError as error:
             problems.append(Problem("", str(error), where=text))
-        else:
-            if any(override.path == each.path for each in found):
-                problems.append(Problem(dotted(override.path), "is given twice", where=text))
+            continue
+        other = next((each for each in found if all(map(str.__eq__, each.path, override.path))), None)
+        if other is None:
             found.append(override)
-    if problems:
-        raise ConfigError.of("the overrides", problems)
-    return found
+        else:
+            problems.append(Problem(dotted(override.path), f"is set by another override too: {other.text}", where=text))
+    return found, problems
 
 
 def _parse_one(text: str) -> Override:
@@ -63,17 +64,16 @@ def _parse_one(text: str) -> Override:
     return Override(tuple(key.split(".")), document.tree, is_new, text, texts)
 
 
-def apply_to_tree(tree: Mapping[str, Any], overrides: Iterable[Override], owner: str) -> dict[str, Any]:
-    """A copy of a nested dict with the overrides applied; all that do not fit are problems."""
+def apply_all(tree: Mapping[str, Any], texts: Iterable[str], owner: str, is_new: bool = False) -> tuple[dict[str, Any], list[Override]]:
+    """A copy of a nested dict with overrides applied, and these; `is_new` takes every key as if it had its plus."""
+    overrides, problems = parse(texts)
+    if is_new:
+        overrides = [each._replace(is_new=True) for each in overrides]
     result = _copied(tree)
-    problems: list[Problem] = []
-    for override in overrides:
-        problem = apply_one(result, override)
-        if problem:
-            problems.append(problem)
+    problems += [problem for each in overrides if (problem := apply_one(result, each))]
     if problems:
         raise ConfigError.of(owner, problems)
-    return result  # type: ignore[no-any-return]
+    return result, overrides
 
 
 def apply_one(tree: Any, override: Override, start: int = 0) -> Problem | None:

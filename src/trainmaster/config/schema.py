@@ -133,37 +133,34 @@ class Schema:
             raise ConfigClassError.of(f"the config class {self.owner.__name__}", [problem]) from None
         return self
 
-    def named_now(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """`values` with former names replaced by today's, and dotted names grouped."""
-        if "." in "".join(map(str, values)):
-            values = self._grouped(values)
-        if not self._renamed or not any(name in self._renamed for name in values):
-            return dict(values)
+    def read(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What `values` give, by today's names, and all fields checked and complete; every problem at once."""
+        given, problems = self.named_now(values)
+        try:
+            checked = self.validate(given)
+        except ConfigError as error:
+            problems += error.problems
+        if problems:
+            raise ConfigError.of(self.owner.__name__, problems)
+        return given, checked
+
+    def named_now(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+        """`values` with a key such as `train.lr` put into the group `train`, and former names replaced by today's."""
+        if "." not in "".join(map(str, values)) and not (self._renamed and any(name in self._renamed for name in values)):
+            return dict(values), []
         result: dict[str, Any] = {}
         problems = []
-        for name, value in values.items():
-            today = self._renamed.get(name, name)
-            if today in result or (today != name and today in values):
-                problems.append(Problem(today, f"is given twice: `{name}` is its former name"))
-            result[today] = value
-        if problems:
-            raise ConfigError.of(self.owner.__name__, problems)
-        return result
-
-    def _grouped(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """`values` with a key such as `train.lr` put into the group `train`."""
-        result = {name: value for name, value in values.items() if "." not in str(name)}
-        problems = []
-        for name in values.keys() - result.keys():
-            group, _, rest = name.partition(".")
-            below = result.setdefault(group, {})
-            if not wrong_key(name) and isinstance(below, Mapping) and rest not in below:
-                result[group] = {**below, rest: values[name]}
+        for name, value in sorted(values.items(), key=lambda item: str(item[0]).count(".")):  # groups before what is added to them
+            first, dot, rest = name.partition(".") if isinstance(name, str) and not wrong_key(name) else (name, "", "")
+            today = self._renamed.get(first, first)
+            if dot and isinstance(result.setdefault(today, {}), Mapping) and rest not in result[today]:
+                result[today] = {**result[today], rest: value}
+            elif not dot and today not in result:
+                result[today] = value
             else:
-                problems.append(Problem(name, wrong_key(name) or "is given twice: by a dotted key and by nesting", shorten(values[name])))
-        if problems:
-            raise ConfigError.of(self.owner.__name__, problems)
-        return result
+                former = f"; `{first}` is a former name of `{today}`" if today != first else ""
+                problems.append(Problem(str(name), f"is given twice{former}", shorten(value)))
+        return result, problems
 
     def validate(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """All fields, checked and complete, from `values` and the defaults; every problem at once."""

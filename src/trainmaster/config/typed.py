@@ -73,9 +73,7 @@ class ConfigBase(AnyConfig):
         return schema.ready()  # type: ignore[no-any-return]
 
     def _take(self, values: Mapping[str, Any]) -> None:
-        schema = self._schema()
-        given = schema.named_now(values)
-        checked = schema.validate(given)
+        given, checked = self._schema().read(values)
         object.__setattr__(self, "__dict__", checked)
         object.__setattr__(self, "_frozen", False)
         object.__setattr__(self, "_origins", dict.fromkeys(given, _IN_CODE))
@@ -104,11 +102,17 @@ class ConfigBase(AnyConfig):
 
     @classmethod
     def _kind_named(cls, name: Any) -> type[ConfigBase]:
-        kinds = {kind.__name__: kind for kind in _decorated(ConfigBase) if cls._accepts(kind)}
-        if name in kinds:
-            return kinds[name]
-        meant = did_you_mean(str(name), kinds) or f"known: {', '.join(sorted(kinds))}"
-        raise ConfigError.of(cls.__name__, [Problem(CLASS, f"no config class that fits here has this name; {meant}", shorten(name))])
+        """The config class of this name that fits a field of this class; of one that was defined again, the latest."""
+        kinds = {(kind.__name__, kind.__module__, kind.__qualname__): kind for kind in _decorated(ConfigBase) if cls._accepts(kind)}
+        found = [kind for kind in kinds.values() if kind.__name__ == name]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            text = f"several config classes have this name: {', '.join(f'{kind.__module__}.{kind.__qualname__}' for kind in found)}"
+        else:
+            names = sorted({kind.__name__ for kind in kinds.values()})
+            text = f"no config class that fits here has this name; {did_you_mean(str(name), names) or 'known: ' + ', '.join(names)}"
+        raise ConfigError.of(cls.__name__, [Problem(CLASS, text, shorten(name))])
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], debug: bool = False) -> Self:
@@ -136,7 +140,7 @@ class ConfigBase(AnyConfig):
 
         warn = logging.getLogger("trainmaster.config").warning
         schema = self._schema()
-        values = {schema._renamed.get(name, name): value for name, value in values.items()}
+        values, _ = schema.named_now(values)
         object.__setattr__(self, "__dict__", dict.fromkeys(schema.fields))
         object.__setattr__(self, "_frozen", False)
         object.__setattr__(self, "_origins", dict.fromkeys(schema.fields.keys() & values.keys(), _IN_CODE))
@@ -193,25 +197,23 @@ class ConfigBase(AnyConfig):
         config, name, rest = self._owner(key)
         if rest:  # into a list or dict: change a copy, and assign that
             config._refuse_if_frozen(key)
-            tree = plain_form(config.__dict__[name], (), WHOLE)
-            problem = apply_one(tree, Override(rest, value, False, key))
+            tree = {name: plain_form(config.__dict__[name], (), WHOLE)}
+            problem = apply_one(tree, Override((name, *rest), value, False, key))
             if problem:
                 raise ConfigError.of(type(self).__name__, [problem._replace(key=key, where="")])
-            value = tree
+            value = tree[name]
         setattr(config, name, value)
 
-    def _owner(self, key: str) -> tuple[ConfigBase, str, tuple[str, ...]]:
+    def _owner(self, key: str, whole: str = "") -> tuple[ConfigBase, str, tuple[str, ...]]:
         """The innermost config that `key` leads to, the field there, and what is left of the key inside that field."""
-        config: ConfigBase = self
-        parts = split(key)
-        for number, part in enumerate(parts):
-            if part not in config.__dict__:
-                raise ConfigError.of(type(self).__name__, [config._schema().unknown(part)._replace(key=key)])
-            below = config.__dict__[part]
-            if not isinstance(below, ConfigBase) or number == len(parts) - 1:
-                return config, part, parts[number + 1 :]
-            config = below
-        raise AssertionError("a key has at least one part")
+        name, *rest = split(key)
+        if name not in self.__dict__:
+            raise ConfigError.of(type(self).__name__, [self._schema().unknown(name)._replace(key=whole or key)])
+        if rest:
+            for path, config in configs_in(self.__dict__[name], name):
+                if key.startswith(f"{path}."):
+                    return config._owner(key.removeprefix(f"{path}."), whole or key)  # type: ignore[no-any-return]
+        return self, name, tuple(rest)
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._refuse_if_frozen(name)
@@ -349,10 +351,11 @@ class ConfigBase(AnyConfig):
 
     def freeze(self) -> Self:
         """Check once more, then refuse every change from now on, in nested configs, lists and dicts too."""
-        self._schema().validate(self.__dict__)
+        checked = self._schema().validate(self.__dict__)
         self._check_rules()
         for name, value in self.__dict__.items():
-            self.__dict__[name] = frozen(value)
+            holds_configs = any(True for _ in configs_in(value, name))
+            self.__dict__[name] = frozen(value if holds_configs else checked[name])
         object.__setattr__(self, "_frozen", True)
         return self
 
@@ -368,16 +371,15 @@ class ConfigBase(AnyConfig):
         A key that a group of free keys does not have yet is written `+arguments.momentum=0.9`.
         """
         tree = self.to_dict()
-        overrides = parse(texts)
-        found = [problem for each in overrides if (problem := self._aim(tree, each))]
-        if found:
-            raise ConfigError.of(type(self).__name__, found)
+        overrides, found = parse(texts)
+        found += [problem for each in overrides if (problem := self._aim(tree, each))]
         config = type(self).__new__(type(self))
         try:
             config._take(tree)
         except ConfigError as error:
-            located = [each._replace(where=_text_for(each.key, overrides)) for each in error.problems]
-            raise ConfigError.of(type(self).__name__, located) from None
+            found += [each._replace(where=_text_for(each.key, overrides)) for each in error.problems]
+        if found:
+            raise ConfigError.of(type(self).__name__, found)
         _inherit_origins(config, self)
         for each in overrides:
             owner, name, rest = config._owner(dotted(each.path))
@@ -388,25 +390,23 @@ class ConfigBase(AnyConfig):
 
     def _aim(self, tree: dict[str, Any], override: Override) -> Problem | None:
         """Put an override's value into `tree`, the plain form of this config."""
-        schema, config = self._schema(), self
+        schema: Schema = self._schema()
+        node: Any = self
         for number, part in enumerate(override.path):
             field = schema.fields.get(part)
             if field is None:
-                problem = schema.unknown(part)
-                return problem._replace(key=dotted(override.path), where=override.text)
+                return schema.unknown(part)._replace(key=dotted(override.path), where=override.text)
+            node = node.__dict__[part] if isinstance(node, ConfigBase) else None
             if number == len(override.path) - 1:
                 tree[part] = override.value
                 return None
-            below = config.__dict__.get(part) if config is not None else None
-            if isinstance(below, ConfigBase):
-                schema, config = below._schema(), below
-            elif below is None and len(field.configs) == 1:
-                schema, config = field.configs[0]._schema(), None  # type: ignore[attr-defined,assignment]
+            if isinstance(node, ConfigBase):
+                schema = node._schema()
+            elif node is None and len(field.configs) == 1:  # an optional config is built from what overrides say of it
+                schema = field.configs[0]._schema()  # type: ignore[attr-defined]
                 tree[part] = tree.get(part) or {}
             else:
-                if below is None and field.configs:
-                    return Problem(dotted(override.path), f"`{dotted(override.path[: number + 1])}` is not set", override.text)
-                return apply_one(tree[part], override, number + 1)
+                return apply_one(tree, override, number)
             tree = tree[part]
         return None
 
@@ -421,8 +421,10 @@ class ConfigBase(AnyConfig):
 
     def _rows(self) -> Iterator[tuple[str, Any, str]]:
         for key, value in self.flatten().items():
-            is_class = key == CLASS or key.endswith("." + CLASS)
-            yield key, value, "" if is_class else self.origin(key)
+            try:
+                yield key, value, self.origin(key)
+            except ConfigError:  # the class of a group, which is no field
+                yield key, value, ""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__dict__.items())})"
