@@ -26,6 +26,9 @@ def html_table(title: str, rows: Iterable[Row]) -> str:
 
 
 def shorten(value: Any, limit: int = 60) -> str:
-    """The value's `repr`, cut in the middle."""
-    text = repr(value)
+    """The value's `repr` in one line, cut in the middle."""
+    try:
+        text = repr(value).replace("\n", "\\n")
+    except Exception:  # a value that cannot be shown is no reason not to speak of it
+        return f"<{type(value).__name__}>"
     return text if len(text) <= limit else f"{text[: limit - 13]} ... {text[-8:]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
@@ -65,6 +66,8 @@ class Field(NamedTuple):
     is_optional: bool
     configs: tuple[type, ...]
     """The config classes that its annotation names."""
+    group: Any
+    """The config class, if the annotation is one, or one or None."""
     default: Any = ABSENT
     was: tuple[str, ...] = ()
     is_added: bool = False
@@ -73,3 +76,7 @@ class Field(NamedTuple):
     def first_name(self) -> str:
         """The name that the identity uses: the oldest."""
         return self.was[-1] if self.was else self.name
+
+    def name_in(self, keys: Container[str], at: str) -> str:
+        """The name, today's or a former one, by which `keys` have this field; today's if they have none."""
+        return next((each for each in (self.name, *self.was) if at + each in keys), self.name)

@@ -12,18 +12,19 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from enum import Enum
 from pathlib import Path, PurePath
-from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin
 
 from pydantic import BeforeValidator, PlainValidator, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
 from trainmaster.config.fields import DERIVED, State
 from trainmaster.config.paths import wrong_key
-from trainmaster.config.plain import plain_scalar, plain_value
+from trainmaster.config.plain import plain_scalar, plain_value, same
 from trainmaster.config.scalars import boolean, number, text, wanted, whole
-from trainmaster.errors import ConfigError, Problem
+from trainmaster.errors import ConfigError, Problem, did_you_mean
 
 _SCALARS: dict[Any, tuple[Callable[[Any], Any], str]] = {
     int: (whole, "a whole number"),
@@ -45,12 +46,24 @@ class Reading:
         self.configs: list[type] = []
         self.state, self.written = _state_of(annotation)
         self.is_optional = _is_optional(self.written)
+        self.group = self._group(self.written)
         self.read_as = self._read(self.written)
         if self.state is DERIVED and not self.is_optional:
             self.read_as = self.read_as | None if isinstance(self.read_as, type) else Union[self.read_as, None]  # noqa: UP007 - Annotated
 
+    def _group(self, annotation: Any) -> type | None:
+        """The config class, if the annotation is one, or one or None."""
+        if get_origin(annotation) in (Union, types.UnionType):
+            others = [each for each in get_args(annotation) if each is not type(None)]
+            annotation = others[0] if len(others) == 1 else None
+        if annotation is Self:
+            return self.owner
+        return annotation if isinstance(annotation, type) and hasattr(annotation, "_receive") else None
+
     def _read(self, annotation: Any) -> Any:
         origin, args = get_origin(annotation), get_args(annotation)
+        if not isinstance(annotation, Hashable):
+            raise GrammarError(f"{annotation!r:.60} is no type")
         if annotation in _SCALARS:
             return Annotated[annotation, BeforeValidator(_SCALARS[annotation][0])]
         if annotation is None or annotation is type(None):
@@ -60,27 +73,35 @@ class Reading:
         if annotation is Self:
             annotation = self.owner
         if origin is Annotated:
-            if any(isinstance(each, State) for each in args[1:]):
-                raise GrammarError(f"`{args[-1].name}[...]` goes around the whole annotation, not inside it")
-            return Annotated[self._read(args[0]), *args[1:]]
+            return self._read_annotated(args)
         if origin is Literal:
             if not all(each is None or isinstance(each, str | int | Enum) for each in args):
                 raise GrammarError(f"{annotation} has values other than text, whole numbers, booleans and None")
-            return Annotated[annotation, BeforeValidator(_python_scalar)]
+            return Annotated[Any, PlainValidator(_Choice(annotation, args))]
         if origin is Union or origin is types.UnionType:
             return self._read_union(args)
         if annotation is list or origin is list:
-            return Annotated[list[self._read(args[0] if args else Any)], BeforeValidator(_listed)]  # type: ignore[misc]
+            return Annotated[list[self._read(args[0] if args else Any)], BeforeValidator(_Listed(annotation))]  # type: ignore[misc]
         if annotation is tuple or origin is tuple:
             inside = tuple(each if each is Ellipsis else self._read(each) for each in args or (Any, ...))
-            return Annotated[tuple[inside], BeforeValidator(_listed)]  # type: ignore[valid-type]
+            return Annotated[tuple[inside], BeforeValidator(_Listed(annotation))]  # type: ignore[valid-type]
         if annotation is dict or origin is dict:
             if args and args[0] is not str:
                 raise GrammarError(f"{show(annotation)} has keys of {show(args[0])}; a config's keys are text")
             return Annotated[dict[str, self._read(args[1] if args else Any)], BeforeValidator(_keyed)]  # type: ignore[misc]
         if isinstance(annotation, type):
             return self._read_class(annotation)
+        if isinstance(annotation, TypeVar):
+            raise GrammarError("a state goes around a type: write `Stateless[int]`, not `Stateless` alone")
         raise GrammarError(f"{show(annotation)} is not a type that a config can have")
+
+    def _read_annotated(self, args: tuple[Any, ...]) -> Any:
+        for mark in args[1:]:
+            if isinstance(mark, State):
+                raise GrammarError(f"`{mark.name}[...]` goes around the whole annotation, not inside it")
+            if isinstance(mark, FieldInfo) and not mark.is_required():
+                raise GrammarError("has a default inside its annotation; write it behind: `x: int = 3`")
+        return Annotated[self._read(args[0]), *args[1:]]
 
     def _read_union(self, args: tuple[Any, ...]) -> Any:
         members = [self._read(each) for each in args if each is not type(None)]
@@ -99,7 +120,7 @@ class Reading:
                     raise GrammarError(
                         f"{kind.__name__}.{member.name} is {member.value!r:.40}, which cannot be written to a file"
                     ) from None
-            return Annotated[kind, BeforeValidator(_python_scalar)]
+            return Annotated[Any, PlainValidator(_Choice(kind, tuple(kind)))]
         if issubclass(kind, PurePath):
             return Annotated[Path, BeforeValidator(text)]
         receive = getattr(kind, "_receive", None)  # a config class
@@ -148,12 +169,28 @@ class _Either:
                 return adapter.validate_python(value)
             except ValidationError:
                 continue
-        return wanted(" or ".join(show(each) for each in self.kinds))
+        return wanted(_either(show(each) for each in self.kinds))
 
 
-def _python_scalar(value: Any) -> Any:
-    """NumPy's scalars as Python's; all else as it is, for pydantic to judge."""
-    return value.item() if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () else value
+class _Choice:
+    """One of a few values, given as itself or, for a member of an enum, as the plain value it stands for."""
+
+    def __init__(self, annotation: Any, options: tuple[Any, ...]) -> None:
+        self.annotation, self.options = annotation, options
+
+    def __call__(self, value: Any) -> Any:
+        for option in self.options:
+            if value is option:
+                return option
+        try:
+            plain = plain_scalar(value)
+        except TypeError:
+            plain = value
+        for option in self.options:
+            if not isinstance(value, Enum) and same(plain, plain_scalar(option)):
+                return option
+        meant = did_you_mean(str(plain), [str(plain_scalar(option)) for option in self.options])
+        return wanted(show(self.annotation) + (f"; {meant}" if meant else ""))
 
 
 def _any_plain(value: Any) -> Any:
@@ -164,8 +201,20 @@ def _any_plain(value: Any) -> Any:
     return tree
 
 
-def _listed(value: Any) -> Any:
-    return value if isinstance(value, list | tuple) else wanted("a list")
+class _Listed:
+    """A list or tuple, and for a tuple of fixed length one of that length."""
+
+    def __init__(self, annotation: Any) -> None:
+        self.annotation = annotation
+        args = get_args(annotation)
+        self.length = len(args) if get_origin(annotation) is tuple and Ellipsis not in args else None
+
+    def __call__(self, value: Any) -> Any:
+        if not isinstance(value, list | tuple):
+            wanted("a list")
+        if self.length is not None and len(value) != self.length:
+            wanted(show(self.annotation))
+        return value
 
 
 def _keyed(value: Any) -> Any:
@@ -196,11 +245,11 @@ def show(annotation: Any) -> str:
     if origin is Annotated:
         return show(args[0])
     if origin is Literal:
-        return " or ".join(repr(each.value if isinstance(each, Enum) else each) for each in args)
+        return _either(repr(each.value if isinstance(each, Enum) else each) for each in args)
     if origin is Union or origin is types.UnionType:
-        return " or ".join(show(each) for each in args)
+        return _either(show(each) for each in args)
     if isinstance(annotation, type) and issubclass(annotation, Enum):
-        return " or ".join(repr(each.value) for each in annotation)
+        return _either(repr(each.value) for each in annotation)
     if origin is list:
         return f"a list of: {show(args[0])}"
     if origin is tuple:
@@ -208,3 +257,8 @@ def show(annotation: Any) -> str:
     if origin is dict:
         return f"a group of: {show(args[1])}"
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+
+
+def _either(options: Iterable[str]) -> str:
+    *first, last = options
+    return f"{', '.join(first)} or {last}" if first else last

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from trainmaster.config.paths import dotted, wrong_key
 from trainmaster.config.reader import Texts, read_yaml
-from trainmaster.errors import ConfigError, ConfigFileError, Problem, did_you_mean
+from trainmaster.errors import ConfigError, ConfigFileError, Problem, nearest
 
 
 class Override(NamedTuple):
@@ -94,9 +94,9 @@ def apply_one(tree: Any, override: Override, start: int = 0) -> Problem | None:
                 node[whole] = override.value
                 return None
             if part not in node and not override.is_new:
-                known = [f"{at}.{name}" if at else name for name in node]
-                meant = did_you_mean(f"{at}.{part}" if at else part, known)
-                return Problem(key, f"no such key; {meant or f'write +{override.text} to add it'}", where=override.text, is_unknown=True)
+                close = [f"`{at}.{name}`" if at else f"`{name}`" for name in nearest(part, node)]
+                advice = f"did you mean {' or '.join(close)}?" if close else f"write +{override.text} to add it"
+                return Problem(key, f"no such key; {advice}", where=override.text, is_unknown=True)
             if is_last and part in node and override.is_new:
                 return Problem(key, f"exists already; write {override.text[1:]} to change it", where=override.text)
             if not is_last:

@@ -74,6 +74,8 @@ def boolean(value: Any) -> bool:
     if type(value) is bool:
         return value
     value = _scalar(value, "true or false")
+    if type(value) is bool:  # NumPy's
+        return value
     text = value.strip().lower() if isinstance(value, str) else str(value) if type(value) is int else ""
     if text in _TRUE:
         return True

@@ -39,11 +39,13 @@ class Schema:
     def fields(self) -> dict[str, Field]:
         hints = self._hints()
         result: dict[str, Field] = {}
+        problems: list[Problem] = []
         for base in reversed(self.owner.__mro__[1:]):
             schema = base.__dict__.get("__config_schema__")
             if schema is not None:
                 result |= schema.fields
-        problems: list[Problem] = []
+            elif hasattr(base, "_receive") and any(not name.startswith("_") for name in inspect.get_annotations(base)):
+                problems.append(Problem("", f"its base `{base.__name__}` is not decorated with @configclass"))
         for name, annotation in hints.items():
             if annotation is typing.ClassVar or typing.get_origin(annotation) is typing.ClassVar:
                 continue
@@ -61,10 +63,20 @@ class Schema:
 
     def _hints(self) -> dict[str, Any]:
         """The annotations of this class alone, names resolved where it is defined."""
-        own = {"__annotations__": inspect.get_annotations(self.owner), "__module__": self.owner.__module__}
         frame = self._frame
         scope = ChainMap({self.owner.__name__: self.owner}, frame.f_locals, frame.f_globals) if frame else {}
-        hints = typing.get_type_hints(type("_", (), own), localns=scope, include_extras=True)
+        hints: dict[str, Any] = {}
+        problems: list[Problem] = []
+        for name, annotation in inspect.get_annotations(self.owner).items():
+            alone = type("_", (), {"__annotations__": {name: annotation}, "__module__": self.owner.__module__})
+            try:
+                hints |= typing.get_type_hints(alone, localns=scope, include_extras=True)
+            except NameError:
+                raise  # a class that is still to come
+            except (SyntaxError, AttributeError, TypeError) as error:
+                problems.append(Problem(name, f"its annotation cannot be read: {error}"))
+        if problems:
+            raise ConfigClassError.of(f"the config class {self.owner.__name__}", problems)
         self._frame = None  # once the names are known, let go of it
         return hints
 
@@ -80,8 +92,10 @@ class Schema:
         default = None if reading.state is DERIVED and declared.default is ABSENT else declared.default
         if declared.is_added and default is ABSENT:
             raise GrammarError("was added later, so it needs a default: the value that all older configs had")
-        read_as, configs = reading.read_as, tuple(dict.fromkeys(reading.configs))
-        return Field(name, reading.written, read_as, reading.state, reading.is_optional, configs, default, declared.was, declared.is_added)
+        configs = tuple(dict.fromkeys(reading.configs))
+        optional, group = reading.is_optional, reading.group
+        written, read_as = reading.written, reading.read_as
+        return Field(name, written, read_as, reading.state, optional, configs, group, default, declared.was, declared.is_added)
 
     def _read_defaults(self) -> dict[str, Any]:
         """The class attributes that are values, taken off the class where `field(...)` stands for them."""
@@ -164,27 +178,36 @@ class Schema:
 
     def validate(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """All fields, checked and complete, from `values` and the defaults; every problem at once."""
-        try:
-            return self._adapter.validate_python({**self._defaults, **values})  # type: ignore[no-any-return]
-        except ValidationError as error:
-            raise ConfigError.of(self.owner.__name__, self._problems(error)) from None
+        return self._checked(self._adapter, {**self._defaults, **values}, ())  # type: ignore[no-any-return]
 
     def validate_one(self, name: str, value: Any) -> Any:
         """One field's value, checked."""
         adapter = self._adapters.get(name)
         if adapter is None:
             adapter = self._adapters[name] = TypeAdapter(self.fields[name].read_as, config=ConfigDict(arbitrary_types_allowed=True))
+        return self._checked(adapter, value, (name,))
+
+    def _checked(self, adapter: TypeAdapter[Any], value: Any, at: tuple[str, ...]) -> Any:
         try:
             return adapter.validate_python(value)
         except ValidationError as error:
-            raise ConfigError.of(self.owner.__name__, self._problems(error, (name,))) from None
+            raise ConfigError.of(self.owner.__name__, self._problems(error, at)) from None
+        except TypeError as error:
+            if not str(error).startswith("Unable to apply constraint"):
+                raise
+            for name in self.fields if not at else ():
+                self.validate_one(name, value.get(name, ABSENT))  # to name the field
+            problem = Problem(dotted(at), f"a constraint does not go with the type: {error}")
+            raise ConfigClassError.of(f"the config class {self.owner.__name__}", [problem]) from None
 
     def unknown(self, name: Any) -> Problem:
         """The problem of a field that this class does not have."""
-        known = f"it has {', '.join(f'`{each}`' for each in self.fields)}" if self.fields else "it has none"
-        return Problem(
-            str(name), f"{self.owner.__name__} has no such field; {did_you_mean(str(name), self.fields) or known}", is_unknown=True
-        )
+        if name in self._renamed:
+            meant = f"it is called `{self._renamed[name]}` now"
+        else:
+            known = f"it has {', '.join(f'`{each}`' for each in self.fields)}" if self.fields else "it has none"
+            meant = did_you_mean(str(name), self.fields) or known
+        return Problem(str(name), f"{self.owner.__name__} has no such field; {meant}", is_unknown=True)
 
     def _problems(self, error: ValidationError, at: tuple[str, ...] = ()) -> Iterator[Problem]:
         for line in error.errors(include_url=False):
@@ -199,17 +222,15 @@ class Schema:
             yield self.unknown(path[-1])._replace(key=key, value=value)
         elif kind == "missing" and len(path) == 1:
             yield Problem(key, f"is missing; wanted {show(self.fields[str(path[0])].written)}")
-        elif kind in ("missing", "too_long"):  # a tuple of another length
-            yield Problem(dotted(path[:1]), f"wanted {show(self.fields[str(path[0])].written)}", value)
-        elif kind in ("literal_error", "enum"):
-            expected = line["ctx"]["expected"]
-            meant = did_you_mean(str(line["input"]), [each.strip(" '") for each in expected.replace(" or ", ",").split(",")])
-            yield Problem(key, f"wanted {expected}{'; ' + meant if meant else ''}", value)
+        elif kind == "invalid_key":
+            yield Problem(key, "a key is text", value)
         elif cause is not None:
             yield Problem(key, str(cause), value)
         else:
             message = line["msg"].removeprefix("Input should be ")
-            yield Problem(key, f"wanted {'a value ' if message.startswith(('greater', 'less')) else ''}{message}", value)
+            if kind == "wanted" or message != line["msg"]:
+                message = f"wanted {'a value ' if message.startswith(('greater', 'less')) else ''}{message}"
+            yield Problem(key, message[:1].lower() + message[1:], value)
 
     def refuse_unknown(self, name: Any) -> NoReturn:
         raise ConfigError.of(self.owner.__name__, [self.unknown(name)])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from trainmaster.config.describe import html_table, shorten, table
 from trainmaster.config.difference import Difference, diff, diff_str
@@ -77,7 +78,16 @@ class ConfigBase(AnyConfig):
         object.__setattr__(self, "__dict__", checked)
         object.__setattr__(self, "_frozen", False)
         object.__setattr__(self, "_origins", dict.fromkeys(given, _IN_CODE))
+        for name in checked.keys() - given.keys():
+            for _, config in configs_in(checked[name], name):
+                config._credit(f"default of {type(self).__name__}")
         self._check_rules()
+
+    def _credit(self, origin: str) -> None:
+        """Say of all that was given to this config that it came from `origin`."""
+        self._origins.update(dict.fromkeys(self._origins, origin))
+        for _, config in self._below():
+            config._credit(origin)
 
     @classmethod
     def _receive(cls, value: Any) -> ConfigBase:
@@ -120,6 +130,7 @@ class ConfigBase(AnyConfig):
 
         `debug=True` takes what it can: what is missing or wrong becomes None, what is unknown is ignored, each with a logged warning.
         """
+        cls._schema()
         document = read_file(path)
         if not isinstance(document.tree, dict):
             kind = type(document.tree).__name__
@@ -129,7 +140,7 @@ class ConfigBase(AnyConfig):
             config._take(document.tree)
         except ConfigError as error:
             if not debug:
-                located = [each._replace(where=document.where(each.key)) for each in error.problems]
+                located = [each._replace(where=document.where(cls._key_in(document, each.key))) for each in error.problems]
                 raise ConfigError.of(f"{cls.__name__} in `{document.name}`", located) from None
             config._take_what_fits(document.tree, document.name)
         config._locate(document)
@@ -143,9 +154,10 @@ class ConfigBase(AnyConfig):
         values, _ = schema.named_now(values)
         object.__setattr__(self, "__dict__", dict.fromkeys(schema.fields))
         object.__setattr__(self, "_frozen", False)
-        object.__setattr__(self, "_origins", dict.fromkeys(schema.fields.keys() & values.keys(), _IN_CODE))
-        for name in values.keys() - schema.fields.keys():
-            warn("%s: `%s%s` is unknown and ignored", source, at, name)
+        object.__setattr__(self, "_origins", {name: _IN_CODE for name in values if name in schema.fields})
+        for name in values:
+            if name not in schema.fields and name != CLASS:
+                warn("%s: `%s%s` is unknown and ignored", source, at, name)
         for name, field in schema.fields.items():
             if name not in values and name not in schema._defaults:
                 warn("%s: `%s%s` is missing and becomes None", source, at, name)
@@ -154,8 +166,9 @@ class ConfigBase(AnyConfig):
             try:
                 self.__dict__[name] = schema.validate_one(name, value)
             except ConfigError as error:
-                if isinstance(value, Mapping) and len(field.configs) == 1:
-                    below: Any = object.__new__(field.configs[0])
+                if isinstance(value, Mapping) and field.group is not None:
+                    kind = field.group._kind_named(value[CLASS]) if CLASS in value else field.group
+                    below: ConfigBase = kind.__new__(kind)
                     self.__dict__[name] = below
                     below._take_what_fits(value, source, f"{at}{name}.")
                 else:
@@ -164,12 +177,23 @@ class ConfigBase(AnyConfig):
     def _locate(self, document: Document, at: str = "") -> None:
         """Remember where in the file each value stands."""
         for field in self._schema().fields.values():
-            name = next((each for each in (field.name, *field.was) if at + each in document.marks), field.name)
-            if field.name in self._origins:
+            name = field.name_in(document.marks, at)
+            if self._origins.get(field.name) == _IN_CODE:
                 self._origins[field.name] = document.where(at + name)
             self.__dict__[field.name] = as_written(self.__dict__[field.name], at + name, document.texts)
             for path, config in configs_in(self.__dict__[field.name], at + name):
                 config._locate(document, f"{path}.")
+
+    @classmethod
+    def _key_in(cls, document: Document, key: str) -> str:
+        """A dotted key by the names that the file uses for it."""
+        names: list[str] = []
+        kind: Any = cls
+        for part in key.split("."):
+            field = kind._schema().fields.get(part) if kind is not None else None
+            names.append(field.name_in(document.marks, "".join(f"{each}." for each in names)) if field else part)
+            kind = field.group if field else None
+        return dotted(names)
 
     # ---- fields as items and attributes
 
@@ -198,11 +222,23 @@ class ConfigBase(AnyConfig):
         if rest:  # into a list or dict: change a copy, and assign that
             config._refuse_if_frozen(key)
             tree = {name: plain_form(config.__dict__[name], (), WHOLE)}
-            problem = apply_one(tree, Override((name, *rest), value, False, key))
+            override = Override((name, *rest), value, False, key)
+            problem = apply_one(tree, override)
+            if problem and problem.is_unknown:  # a new key of a dict
+                problem = apply_one(tree, override._replace(is_new=True))
             if problem:
                 raise ConfigError.of(type(self).__name__, [problem._replace(key=key, where="")])
             value = tree[name]
-        setattr(config, name, value)
+        try:
+            setattr(config, name, value)
+        except FrozenConfigError:
+            raise
+        except ConfigError as error:
+            group = key[: len(key) - len(dotted((name, *rest)))]
+            raise ConfigError.of(type(self).__name__, [each._replace(key=group + each.key) for each in error.problems]) from None
+
+    def __delitem__(self, key: str) -> None:
+        self.__delattr__(key)
 
     def _owner(self, key: str, whole: str = "") -> tuple[ConfigBase, str, tuple[str, ...]]:
         """The innermost config that `key` leads to, the field there, and what is left of the key inside that field."""
@@ -215,21 +251,25 @@ class ConfigBase(AnyConfig):
                     return config._owner(key.removeprefix(f"{path}."), whole or key)  # type: ignore[no-any-return]
         return self, name, tuple(rest)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        self._refuse_if_frozen(name)
-        schema = self._schema()
-        if name not in schema.fields:
-            schema.refuse_unknown(name)
-        self.__dict__[name] = schema.validate_one(name, value)
-        self._origins[name] = _IN_CODE
+    if not TYPE_CHECKING:  # a type checker is to know the fields only
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            self._refuse_if_frozen(name)
+            schema = self._schema()
+            if name not in schema.fields:
+                schema.refuse_unknown(name)
+            self.__dict__[name] = schema.validate_one(name, value)
+            self._origins[name] = _IN_CODE
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            if hasattr(type(self), name):  # a property that raised an AttributeError of its own
+                return object.__getattribute__(self, name)
+            return self._schema().refuse_unknown(name)
 
     def __delattr__(self, name: str) -> None:
         raise ConfigError.of(type(self).__name__, [Problem(name, "a field cannot be deleted")])
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        self._schema().refuse_unknown(name)
 
     def _refuse_if_frozen(self, name: str) -> None:
         if self._frozen:
@@ -330,12 +370,21 @@ class ConfigBase(AnyConfig):
     def check(self) -> None:
         """Everything that can be known before training, also where it takes an import of torch."""
         found: list[Problem] = []
-        _collect(found, "", lambda: self._schema().validate(self.__dict__))
-        _collect(found, "", self._check_rules)
+        _collect(found, "", self._check_values)
         for path, config in self._below():
             _collect(found, path, config.check)
         if found:
             raise ConfigError.of(type(self).__name__, dict.fromkeys(found))
+
+    def _check_values(self) -> None:
+        """The values as they are now, in nested configs too: a list may have been changed behind our back."""
+        found: list[Problem] = []
+        _collect(found, "", lambda: self._schema().validate(self.__dict__))
+        _collect(found, "", self._check_rules)
+        for path, config in self._below():
+            _collect(found, path, config._check_values)
+        if found:
+            raise ConfigError.of(type(self).__name__, found)
 
     def assert_unambigious(self) -> None:
         """Raise if a `Derived` field that is not optional has no value yet. (The name is spelt as its users know it.)"""
@@ -351,8 +400,8 @@ class ConfigBase(AnyConfig):
 
     def freeze(self) -> Self:
         """Check once more, then refuse every change from now on, in nested configs, lists and dicts too."""
+        self._check_values()
         checked = self._schema().validate(self.__dict__)
-        self._check_rules()
         for name, value in self.__dict__.items():
             holds_configs = any(True for _ in configs_in(value, name))
             self.__dict__[name] = frozen(value if holds_configs else checked[name])
@@ -380,12 +429,14 @@ class ConfigBase(AnyConfig):
             found += [each._replace(where=_text_for(each.key, overrides)) for each in error.problems]
         if found:
             raise ConfigError.of(type(self).__name__, found)
-        _inherit_origins(config, self)
+        _inherit_origins(config, self, {dotted(each.path) for each in overrides})
         for each in overrides:
             owner, name, rest = config._owner(dotted(each.path))
             owner._origins[name] = each.origin
             field = dotted(each.path[: len(each.path) - len(rest)])
             owner.__dict__[name] = as_written(owner.__dict__[name], field, each.texts)
+            for _, below in configs_in(owner.__dict__[name], name):
+                below._credit(each.origin)
         return config
 
     def _aim(self, tree: dict[str, Any], override: Override) -> Problem | None:
@@ -397,13 +448,15 @@ class ConfigBase(AnyConfig):
             if field is None:
                 return schema.unknown(part)._replace(key=dotted(override.path), where=override.text)
             node = node.__dict__[part] if isinstance(node, ConfigBase) else None
+            if number == len(override.path) - 1 and override.is_new:
+                return Problem(dotted(override.path), f"is a field already; write {override.text[1:]}", where=override.text)
             if number == len(override.path) - 1:
                 tree[part] = override.value
                 return None
             if isinstance(node, ConfigBase):
                 schema = node._schema()
-            elif node is None and len(field.configs) == 1:  # an optional config is built from what overrides say of it
-                schema = field.configs[0]._schema()  # type: ignore[attr-defined]
+            elif node is None and field.group is not None:  # an optional config is built from what overrides say of it
+                schema = field.group._schema()
                 tree[part] = tree.get(part) or {}
             else:
                 return apply_one(tree, override, number)
@@ -412,7 +465,8 @@ class ConfigBase(AnyConfig):
 
     def origin(self, key: str) -> str:
         """Where a value came from: a class default, file, line and column, an override, or the program."""
-        config, name, _ = self._owner(key)
+        config, name, rest = self._owner(key)
+        inside(config.__dict__[name], rest, key)  # it must be there
         return config._origins.get(name, f"default of {type(config).__name__}")
 
     def describe(self) -> str:
@@ -431,6 +485,9 @@ class ConfigBase(AnyConfig):
 
     def _repr_html_(self) -> str:
         return html_table(f"{type(self).__name__} {self.key}", self._rows())
+
+    def __copy__(self) -> Self:
+        return copy.deepcopy(self)  # a config is a value: a copy shares nothing
 
     def __getstate__(self) -> tuple[dict[str, Any], bool, dict[str, str]]:
         return self.__dict__, self._frozen, self._origins
@@ -458,10 +515,11 @@ def _text_for(key: str, overrides: Iterable[Override]) -> str:
     return next((each.text for each in overrides if f"{key}.".startswith(f"{dotted(each.path)}.")), "")
 
 
-def _inherit_origins(config: ConfigBase, source: ConfigBase) -> None:
+def _inherit_origins(config: ConfigBase, source: ConfigBase, changed: set[str], at: str = "") -> None:
+    """What was not changed came from where it came from before."""
     config._origins.clear()
     config._origins.update(source._origins)
-    for name, value in config.__dict__.items():
-        before = source.__dict__.get(name)
-        if isinstance(value, ConfigBase) and isinstance(before, type(value)):
-            _inherit_origins(value, before)
+    before = dict(source._below())
+    for path, below in config._below():
+        if at + path not in changed and type(below) is type(before.get(path)):
+            _inherit_origins(below, before[path], changed, f"{at}{path}.")
