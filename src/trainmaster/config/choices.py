@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trainmaster.config.describe import shorten
-from trainmaster.config.free import Config
+from trainmaster.config.free import IN_CODE, Config
 from trainmaster.config.identity import canonical
 from trainmaster.config.paths import leaves
 from trainmaster.config.plain import plain_value
-from trainmaster.config.reader import read_file
 from trainmaster.errors import ConfigError, Problem
 
 _NUM_ROUNDS = 6
@@ -21,7 +20,7 @@ _NUM_ROUNDS = 6
 class Choices:
     """All combinations of `choices`, each once, in a random order that `seed` repeats; none is made before it is asked for.
 
-    A list gives alternatives (an equal one counts once); any other value is fixed. A list as a value is written inside a list.
+    A list or tuple gives alternatives (an equal one counts once); any other value is fixed. A list as a value is written inside a list.
 
     >>> choices = Choices({"arch": ["ResNet18", "ResNet50"], "lr": [0.1, 0.01, 0.001], "data": "digits"})
     >>> choices.count
@@ -31,13 +30,9 @@ class Choices:
     """
 
     def __init__(self, choices: Mapping[str, Any] | str | os.PathLike[str], seed: int = 0) -> None:
-        if not isinstance(choices, Mapping):
-            document = read_file(choices)
-            if not isinstance(document.tree, dict):
-                raise ConfigError.of(f"`{document.name}`", [Problem("", "wanted keys with values", shorten(document.tree), document.name)])
-            choices = document.tree
+        config = Config(choices) if isinstance(choices, Mapping) else Config.load(choices)
         self.seed = seed
-        self._alternatives = _alternatives(Config(choices))
+        self._alternatives = _alternatives(config)
         self.count = 1
         """How many combinations there are; `len()` says the same, as far as Python lets it."""
         for values in self._alternatives.values():
@@ -46,8 +41,12 @@ class Choices:
     def __len__(self) -> int:
         return self.count
 
+    def __bool__(self) -> bool:
+        return True
+
     def __getitem__(self, index: int) -> Config:
         """The combination at `index`, counted in the order of writing, the last key fastest."""
+        index = operator.index(index)
         if not -self.count <= index < self.count:
             raise IndexError(f"there are {self.count:,} combinations, and none at {index}")
         rest = index % self.count
@@ -71,16 +70,23 @@ def _alternatives(choices: Config) -> dict[str, list[Any]]:
         values = leaf.tolist() if hasattr(leaf, "tolist") else leaf  # an array of NumPy, or a scalar of it
         if not isinstance(values, Sequence) or isinstance(values, str | bytes):
             values = [values]
+        where = choices.origin(key)
         if not values:
-            problems.append(Problem(key, "has no values to choose from", "[]"))
+            problems.append(Problem(key, "has no values to choose from", "[]", where if where != IN_CODE else ""))
         plain = [plain_value(each, (*key.split("."), number), problems) for number, each in enumerate(values)]
         if not problems:
-            found[key] = list({canonical({"value": each}): value for each, value in reversed([*zip(plain, values, strict=True)])}.values())[
-                ::-1
-            ]
+            found[key] = _once(plain, values)
     if problems:
         raise ConfigError.of("the choices", problems)
     return found
+
+
+def _once(plain: list[Any], values: Sequence[Any]) -> list[Any]:
+    """Each of `values` once, where it first stands; equal is what has the same key."""
+    found: dict[str, Any] = {}
+    for each, value in zip(plain, values, strict=True):
+        found.setdefault(canonical({"value": each}), value)
+    return list(found.values())
 
 
 def shuffled(count: int, seed: int) -> Iterator[int]:

@@ -14,10 +14,10 @@ from trainmaster.config.paths import dotted, leaves, nest, split, wrong_key
 from trainmaster.config.plain import plain, same
 from trainmaster.config.reader import Document, read_file
 from trainmaster.config.writer import write_file, yaml_text
-from trainmaster.errors import ConfigError, ConfigFileError, Problem, UnknownKeyError, did_you_mean
+from trainmaster.errors import ConfigError, ConfigFileError, Problem, UnknownKeyError, did_you_mean, nearest
 
 TARGET = "_target_"
-_IN_CODE = "set in code"
+IN_CODE = "set in code"
 
 
 class Config(dict[str, Any]):
@@ -46,7 +46,7 @@ class Config(dict[str, Any]):
             given = nest(given, lambda path: problems.append(Problem(dotted(path), "is given twice: by a dotted key and by nesting")))
         if problems:
             raise ConfigError.of("a Config", problems)
-        origins = getattr(values, "_origins", {})
+        origins = {key: text for key, text in getattr(values, "_origins", {}).items() if key not in more}
         for key, value in given.items():
             dict.__setitem__(self, key, _owned(value))
             if key in origins:
@@ -95,10 +95,11 @@ class Config(dict[str, Any]):
 
     def _note(self, overrides: Iterable[Override]) -> None:
         for each in overrides:
-            *groups, last = each.path
-            owner = self[dotted(groups)] if groups else self
+            owner: Any = self
+            for part in each.path[:-1]:
+                owner = dict.get(owner, part) if isinstance(owner, Config) else None
             if isinstance(owner, Config):
-                owner._origins[last] = each.origin
+                owner._origins[each.path[-1]] = each.origin
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write YAML, or JSON if the name ends in `.json`; the file appears whole or not at all."""
@@ -114,7 +115,7 @@ class Config(dict[str, Any]):
             return dict.__getitem__(self, key)
         except KeyError:
             node: Any = self
-            for part in split(key) if "." in str(key) else (key,):
+            for part in key.split(".") if isinstance(key, str) and not wrong_key(key) else (key,):
                 if not isinstance(node, Config) or not dict.__contains__(node, part):
                     raise _unknown(key, self) from None
                 node = dict.__getitem__(node, part)
@@ -140,10 +141,10 @@ class Config(dict[str, Any]):
         node._origins.pop(last, None)
 
     def __delitem__(self, key: str) -> None:
+        if key not in self:
+            raise _unknown(key, self)
         *groups, last = split(key)
         owner = self[dotted(groups)] if groups else self
-        if not isinstance(owner, Config) or not dict.__contains__(owner, last):
-            raise _unknown(key, self)
         dict.__delitem__(owner, last)
         owner._origins.pop(last, None)
 
@@ -189,7 +190,7 @@ class Config(dict[str, Any]):
         other = Config(values, **more)
         for key, value in other.items():
             mine = dict.get(self, key)
-            if isinstance(mine, Config) and isinstance(value, Config) and value:
+            if isinstance(mine, Config) and isinstance(value, Config):
                 mine.update(value)
             else:
                 self[key] = value
@@ -208,7 +209,12 @@ class Config(dict[str, Any]):
         return Config(other) | self
 
     def __eq__(self, other: object) -> bool:
-        return same_config(self, other) if isinstance(other, Mapping) else NotImplemented
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        try:
+            return same(self, other if isinstance(other, Config) else Config(other))
+        except ConfigError:  # no config at all
+            return False
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -239,7 +245,7 @@ class Config(dict[str, Any]):
 
     def flatten(self) -> dict[str, Any]:
         """Every value by its dotted key; `Config(config.flatten())` is the config again."""
-        return dict(leaves(self, into_lists=False))
+        return dict(leaves(self.asdict(), into_lists=False))
 
     def asdict(self) -> dict[str, Any]:
         """The same as plain nested dicts."""
@@ -273,6 +279,8 @@ class Config(dict[str, Any]):
                 f"a Config without `{TARGET}` cannot be instantiated", hint=f"set `{TARGET}` to the import path of a class"
             )
         target = imported(self[TARGET])
+        if not callable(target):
+            raise ConfigError.of("a Config", [Problem(TARGET, "wanted something that can be called", shorten(self[TARGET]))])
         return target(**{**{key: value for key, value in self.items() if key != TARGET}, **kwargs})
 
     def origin(self, key: str) -> str:
@@ -281,7 +289,7 @@ class Config(dict[str, Any]):
         owner = self[dotted(groups)] if groups else self
         if not isinstance(owner, Config) or last not in owner:
             raise _unknown(key, self)
-        return owner._origins.get(last, _IN_CODE)
+        return owner._origins.get(last, IN_CODE)
 
     def describe(self) -> str:
         """Every value with where it came from, as a table."""
@@ -303,24 +311,12 @@ def _rebuilt(values: dict[str, Any], origins: dict[str, str]) -> Config:
     return config
 
 
-def same_config(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Equality as `same` has it, for values that may be of any type."""
-    if one.keys() != other.keys():
-        return False
-    for key, value in one.items():
-        mine, theirs = value, other[key]
-        both_groups = isinstance(mine, Mapping) and isinstance(theirs, Mapping)
-        if not (same_config(mine, theirs) if both_groups else same(mine, theirs)):
-            return False
-    return True
-
-
 def wrong_name(key: Any) -> str:
     """Why `key` cannot be a key of a `Config`; empty if it can."""
     why = wrong_key(key)
     if not why:
         taken = [part for part in key.split(".") if hasattr(Config, part)]
-        why = f"`{taken[0]}` is a method of Config" if taken else ""
+        why = f"`{taken[0]}` is {'an attribute' if taken[0].startswith('_') else 'a method'} of Config" if taken else ""
     return why
 
 
@@ -365,8 +361,15 @@ def _plain_dicts(value: Any) -> Any:
 
 
 def _unknown(key: Any, config: Config) -> UnknownKeyError:
-    known = [*config.flatten(), *config]
-    return UnknownKeyError(f"the config has no key `{key}`", known=", ".join(map(str, config)) or None, hint=did_you_mean(str(key), known))
+    """Offers the nearest names in the group that the key leads to."""
+    group, _, last = str(key).rpartition(".")
+    owner = config.get(group) if group else config
+    names = list(owner) if isinstance(owner, Config) else []
+    close = [f"`{group}.{name}`" if group else f"`{name}`" for name in nearest(last, names)]
+    if not names:  # the group is not there either
+        close = [f"`{name}`" for name in nearest(str(key), config.flatten())]
+    hint = f"did you mean {' or '.join(close)}?" if close else ""
+    return UnknownKeyError(f"the config has no key `{key}`", known=", ".join(map(str, config)) or None, hint=hint)
 
 
 def _wait(longest: Any) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator
 
 from trainmaster.config.configclass import configclass
-from trainmaster.config.torch_call import wrong_arguments
+from trainmaster.config.torch_call import first_parameter, wrong_arguments
 from trainmaster.config.typed import ConfigBase
 from trainmaster.errors import ConfigError, Problem, did_you_mean
 
@@ -50,7 +50,7 @@ class OptimizerConfig(ConfigBase):
         """Check the name and the arguments by torch's own signatures, and build one on a parameter of four numbers."""
         super().check()
         make = self._make()
-        found = list(wrong_arguments(make, self.arguments, given=("params",)))
+        found = list(wrong_arguments(make, self.arguments, given=(first_parameter(make, "params"),)))
         if not found:
             import torch
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from trainmaster.config.describe import shorten
 from trainmaster.config.paths import dotted, wrong_key
 from trainmaster.config.reader import Texts, read_yaml
 from trainmaster.errors import ConfigError, ConfigFileError, Problem, nearest
@@ -32,6 +34,9 @@ def parse(texts: Iterable[str]) -> tuple[list[Override], list[Problem]]:
     found: list[Override] = []
     problems: list[Problem] = []
     for text in [texts] if isinstance(texts, str) else texts:
+        if not isinstance(text, str):
+            problems.append(Problem("", "wanted text of the form key=value; write override(*texts)", shorten(text)))
+            continue
         try:
             override = _parse_one(text)
         except ConfigFileError as error:
@@ -57,6 +62,10 @@ def _parse_one(text: str) -> Override:
     why = wrong_key(key)
     if why:
         raise ValueError(f"{key!r}: {why}")
+    if key.startswith("-"):
+        raise ValueError(f"a key has no dashes in front; write {key.lstrip('-')}={value}")
+    if re.match(r"\s*(---|\.\.\.)(\s|$)", value):
+        raise ValueError("a value, not a document; quote it if it is text")
     if not value.strip():
         raise ValueError(f"no value; write {key}=null for none, or {key}='' for empty text")
     document = read_yaml(value, "value")
@@ -64,55 +73,48 @@ def _parse_one(text: str) -> Override:
     return Override(tuple(key.split(".")), document.tree, is_new, text, texts)
 
 
-def apply_all(tree: Mapping[str, Any], texts: Iterable[str], owner: str, is_new: bool = False) -> tuple[dict[str, Any], list[Override]]:
-    """A copy of a nested dict with overrides applied, and these; `is_new` takes every key as if it had its plus."""
+def apply_all(tree: Mapping[str, Any], texts: Iterable[str], owner: str, is_new: bool = False) -> tuple[Any, list[Override]]:
+    """A nested dict with overrides applied, and these; `is_new` takes every key as if it had its plus. The given one stays as it is."""
     overrides, problems = parse(texts)
-    if is_new:
-        overrides = [each._replace(is_new=True) for each in overrides]
-    result = _copied(tree)
-    problems += [problem for each in overrides if (problem := apply_one(result, each))]
+    for each in overrides:
+        try:
+            tree = changed(tree, each._replace(is_new=is_new or each.is_new))
+        except Misfit as misfit:
+            problems.append(misfit.problem)
     if problems:
         raise ConfigError.of(owner, problems)
-    return result, overrides
+    return tree, overrides
 
 
-def apply_one(tree: Any, override: Override, start: int = 0) -> Problem | None:
-    """Change `tree`, which stands at `override.path[:start]`; what does not fit is the problem."""
-    node = tree
-    key = dotted(override.path)
-    for number, part in enumerate(override.path[start:], start):
-        is_last = number == len(override.path) - 1
-        at = dotted(override.path[:number])
-        if isinstance(node, list):
-            if not part.isdecimal() or int(part) >= len(node):
-                return Problem(key, f"`{at}` is a list of {len(node)}; wanted an index below that", where=override.text)
-            slot: Any = int(part)
-        elif isinstance(node, dict):
-            slot = part
-            whole = dotted(override.path[number:])
-            if not is_last and whole in node:  # a key with dots
-                node[whole] = override.value
-                return None
-            if part not in node and not override.is_new:
-                close = [f"`{at}.{name}`" if at else f"`{name}`" for name in nearest(part, node)]
-                advice = f"did you mean {' or '.join(close)}?" if close else f"write +{override.text} to add it"
-                return Problem(key, f"no such key; {advice}", where=override.text, is_unknown=True)
-            if is_last and part in node and override.is_new:
-                return Problem(key, f"exists already; write {override.text[1:]} to change it", where=override.text)
-            if not is_last:
-                node.setdefault(part, {})
-        else:
-            return Problem(key, f"`{at}` is {node!r:.60}, not a group", where=override.text)
-        if is_last:
-            node[slot] = override.value
-        else:
-            if isinstance(node[slot], tuple):
-                node[slot] = list(node[slot])
-            node = node[slot]
-    return None
+class Misfit(Exception):
+    """An override that leads nowhere, with the problem that it is."""
+
+    def __init__(self, override: Override, text: str, is_unknown: bool = False) -> None:
+        super().__init__(text)
+        self.problem = Problem(dotted(override.path), text, where=override.text, is_unknown=is_unknown)
 
 
-def _copied(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _copied(each) for key, each in value.items()}
-    return type(value)(_copied(each) for each in value) if type(value) in (list, tuple) else value
+def changed(node: Any, override: Override, start: int = 0) -> Any:
+    """`node`, which stands at `override.path[:start]`, with the override applied: a copy as far as it changes."""
+    rest = override.path[start:]
+    if not rest:
+        return override.value
+    at = dotted(override.path[:start])
+    if isinstance(node, list | tuple):
+        if not rest[0].isdecimal() or int(rest[0]) >= len(node):
+            raise Misfit(override, f"`{at}` is a list of {len(node)}; wanted an index below that")
+        items = list(node)
+        items[int(rest[0])] = changed(items[int(rest[0])], override, start + 1)
+        return tuple(items) if isinstance(node, tuple) else items
+    if not isinstance(node, Mapping):
+        raise Misfit(override, f"`{at}` is {shorten(node)}, not a group")
+    keys = {*node}
+    length = next((each for each in range(len(rest), 0, -1) if dotted(rest[:each]) in keys), 0)  # a key may have dots
+    if length == len(rest) and override.is_new:
+        raise Misfit(override, f"exists already; write {override.text.removeprefix('+')} to change it")
+    if length == 0 and not override.is_new:
+        close = [f"`{at}.{name}`" if at else f"`{name}`" for name in nearest(rest[0], node)]
+        advice = f"did you mean {' or '.join(close)}?" if close else f"write +{override.text} to add it"
+        raise Misfit(override, f"no such key; {advice}", is_unknown=True)
+    key = dotted(rest[: length or 1])
+    return {**node, key: changed(node[key] if length else {}, override, start + (length or 1))}

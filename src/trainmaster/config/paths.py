@@ -35,6 +35,8 @@ def wrong_key(key: Any) -> str:
         return f"a key is text, this one is {type(key).__name__}"
     if not key or ("." in key and not all(key.split("."))):
         return "a key has no empty parts"
+    if key.count(".") >= MAX_DEPTH:
+        return f"a key is at most {MAX_DEPTH} deep"
     if not key.isascii() and any("\ud800" <= char <= "\udfff" for char in key):
         return "a key is valid Unicode; this one has half of a surrogate pair"
     return ""
@@ -45,16 +47,17 @@ def nest(mapping: Mapping[str, Any], clash: Callable[[Path], None], at: Path = (
     result: dict[str, Any] = {}
     for key, value in mapping.items():
         *groups, last = key.split(".")
-        node, path = result, at
+        node: Any = result
+        path = at
         for part in groups:
             path += (part,)
             below = node.setdefault(part, {})
-            if not isinstance(below, dict):
+            if not isinstance(below, Mapping):
                 clash(path)
                 break
             node = below
         else:
-            _merge(node, last, nest(value, clash, (*path, last)) if isinstance(value, dict) else value, clash, (*path, last))
+            _merge(node, last, nest(value, clash, (*path, last)) if isinstance(value, Mapping) else value, clash, (*path, last))
     return result
 
 

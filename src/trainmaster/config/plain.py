@@ -124,11 +124,17 @@ def _advice(value: Any) -> str:
 
 
 def same(one: Any, other: Any) -> bool:
-    """True if two plain values mean the same: `1`, `1.0` and `True` differ, NaN equals itself, lists equal tuples."""
+    """True if two values mean the same: `1`, `1.0` and `True` differ, NaN equals itself, lists equal tuples, and dicts configs."""
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
     if type(one) is not type(other):
         return False
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
-    return bool(one == other) or (isinstance(one, float) and math.isnan(one) and math.isnan(other))
+    if isinstance(one, float) and math.isnan(one):
+        return math.isnan(other)
+    try:
+        equal = one == other
+        return bool(equal.all() if hasattr(equal, "all") else equal)  # arrays say it element by element
+    except Exception:  # values of somebody else's type that cannot be compared
+        return one is other

@@ -72,10 +72,8 @@ class RunConfig(ConfigBase):
                 "optim_metrics and optim_metric_name go together: set both or none",
             )
         elif metrics is not None and name not in metrics:
-            yield (
-                "optim_metric_name",
-                f"is not in optim_metrics, which has {', '.join(metrics) or 'nothing'}; {did_you_mean(str(name), metrics)}",
-            )
+            known = f"is not in optim_metrics, which has {', '.join(metrics) or 'nothing'}"
+            yield "optim_metric_name", f"{known}; {did_you_mean(str(name), metrics)}".rstrip("; ")
         schedule = self.train_config.scheduler_config
         is_plateau = isinstance(schedule, SchedulerConfig) and schedule.name == "plateau"
         if name is None and is_plateau:

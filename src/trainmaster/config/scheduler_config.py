@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator
 
 from trainmaster.config.configclass import configclass
 from trainmaster.config.free import imported
-from trainmaster.config.torch_call import wrong_arguments
+from trainmaster.config.torch_call import first_parameter, wrong_arguments
 from trainmaster.config.typed import ConfigBase
 from trainmaster.errors import ConfigError, Problem, did_you_mean
 
@@ -40,21 +40,25 @@ class SchedulerConfig(ConfigBase):
     """A schedule by name, in any case: all of `torch.optim.lr_scheduler`, what was registered, or `none`.
 
     `step`, `cycle` and `plateau` are short for StepLR, OneCycleLR and ReduceLROnPlateau. `step_when` is `train` (every step), `epoch` or
-    `val` (every evaluation, with the metric if the schedule takes one); by default as the schedule needs it, `train` where that is not
-    known. Functions among the arguments are import paths (`"lab.schedules:warm_up"`), schedules are groups with a name and arguments.
+    `val` (every evaluation, with the metric if the schedule takes one); None is as the schedule needs it, `train` where that is not known
+    (`moment` tells). Functions among the arguments are import paths (`"lab.schedules:warm_up"`), schedules are groups with a name and
+    arguments.
 
     >>> SchedulerConfig(name="StepLR", arguments={"step_size": 3})
-    SchedulerConfig(name='step', arguments={'step_size': 3}, step_when='epoch')
+    SchedulerConfig(name='step', arguments={'step_size': 3}, step_when=None)
     """
 
     name: Annotated[str, AfterValidator(_normal)]
     arguments: dict[str, Any] = {}
     step_when: StepWhen | None = None
 
-    def _take(self, values: Mapping[str, Any]) -> None:
-        super()._take(values)
-        if self.step_when is None:  # said or left to the schedule, the meaning and so the key are the same
-            self.__dict__["step_when"] = _WHEN.get(self.name, "train")
+    @property
+    def moment(self) -> StepWhen:
+        """When it steps: `step_when`, or what this schedule needs."""
+        return self.step_when or _WHEN.get(self.name, "train")
+
+    def _meaning(self) -> dict[str, Any]:
+        return {**vars(self), "step_when": self.moment}  # said or left to the schedule, the meaning and so the key are the same
 
     @classmethod
     def _accepts(cls, kind: type[ConfigBase]) -> bool:
@@ -64,7 +68,8 @@ class SchedulerConfig(ConfigBase):
         """The schedule of this optimizer; None if the name is `none`."""
         if self.name == "none":
             return None
-        return self._make()(optimizer=optimizer, **self._built_arguments(model, optimizer))
+        make, arguments = self._make(), self._built_arguments(model, optimizer)
+        return make(**{first_parameter(make, "optimizer"): optimizer}, **arguments)
 
     def check(self) -> None:
         """Check the name and the arguments by torch's own signatures, and build one on an optimizer of four numbers."""
@@ -72,17 +77,15 @@ class SchedulerConfig(ConfigBase):
         if self.name == "none":
             return
         make = self._make()
-        functions = [name for name in _FUNCTIONS if name in self.arguments]
-        plain = {name: value for name, value in self.arguments.items() if name not in (*functions, "schedulers")}
-        found = list(
-            wrong_arguments(make, plain, given=("optimizer", *functions, *(["schedulers"] if "schedulers" in self.arguments else [])))
-        )
+        built = [name for name in (*_FUNCTIONS, "schedulers") if name in self.arguments]
+        plain = {name: value for name, value in self.arguments.items() if name not in built}
+        found = list(wrong_arguments(make, plain, given=(first_parameter(make, "optimizer"), *built)))
         if not found:
             import torch
 
-            model = torch.nn.Linear(2, 2)
+            weights = torch.nn.Parameter(torch.zeros(2, 2))  # zeros, because a check draws no random numbers
             try:
-                self.make_scheduler(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+                self.make_scheduler(torch.nn.Module(), torch.optim.SGD([weights], lr=0.1, momentum=0.9))
             except ConfigError as error:
                 found += [each._replace(key=f"arguments.{each.key}") for each in error.problems]
             except Exception as error:  # whatever torch finds wrong with them
@@ -98,7 +101,7 @@ class SchedulerConfig(ConfigBase):
             elif built.get(name) is not None:
                 built[name] = imported(built[name])
         if "schedulers" in built:
-            built["schedulers"] = [SchedulerConfig(**each).make_scheduler(model, optimizer) for each in built["schedulers"]]
+            built["schedulers"] = [_built(number, each, model, optimizer) for number, each in enumerate(built["schedulers"])]
         return built
 
     def _make(self) -> Callable[..., Any]:
@@ -109,6 +112,16 @@ class SchedulerConfig(ConfigBase):
         known: dict[str, Callable[..., Any]] = {_normal(kind.__name__): kind for kind in kinds if not kind.__name__.startswith("_")}
         known |= _registered
         if self.name not in known:
-            meant = did_you_mean(self.name, known) or f"known: none, {', '.join(sorted(known))}"
+            meant = did_you_mean(self.name, [*known, *_SHORT]) or f"known: none, {', '.join(sorted(known))}"
             raise ConfigError.of(type(self).__name__, [Problem("name", f"no such schedule; {meant}", repr(self.name))])
         return known[self.name]
+
+
+def _built(number: int, config: Any, model: nn.Module, optimizer: Optimizer) -> Any:
+    """A schedule among the arguments of another."""
+    try:
+        schedule: Any = SchedulerConfig._receive(config)
+        return schedule.make_scheduler(model, optimizer)
+    except ConfigError as error:
+        problems = [each._replace(key=f"schedulers.{number}.{each.key}") for each in error.problems]
+        raise ConfigError.of("SchedulerConfig", problems) from None

@@ -10,7 +10,7 @@ from annotated_types import Gt
 from trainmaster.config.configclass import configclass
 from trainmaster.config.plain import plain_value, same
 from trainmaster.config.typed import ConfigBase
-from trainmaster.errors import ConfigError
+from trainmaster.errors import ConfigError, Problem
 
 _KINDS = ("value_range", "categorical_values", "subspaces", "sub_configuration")
 
@@ -61,15 +61,18 @@ class SearchSpace(ConfigBase):
 
     def contains(self, value: Any) -> bool:
         """Whether a search of this space could give `value`."""
+        problems: list[Problem] = []
+        value = plain_value(value, (), problems)
+        if problems:
+            return False
         if self.value_range is not None:
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            is_kind = is_number and (self.value_type == "float" or float(value).is_integer())
+            is_kind = type(value) is int or (type(value) is float and (self.value_type == "float" or value.is_integer()))
             return is_kind and self.value_range[0] <= value <= self.value_range[1]
         if self.categorical_values is not None:
-            return any(same(plain_value(value, (), []), each) for each in self.categorical_values)
+            return any(same(value, each) for each in self.categorical_values)
         if self.subspaces is not None:
             return any(space.contains(value) for space in self.subspaces)
-        return _group_contains(self.sub_configuration or {}, plain_value(value, (), []))
+        return _group_contains(self.sub_configuration or {}, value)
 
 
 def _is_space(value: Any) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections.abc
+import contextlib
 import inspect
 import json
 import typing
@@ -9,32 +11,42 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from trainmaster.config.describe import shorten
-from trainmaster.config.identity import strict
 from trainmaster.errors import Problem, did_you_mean
 
 
 def wrong_arguments(target: Callable[..., Any], arguments: Mapping[str, Any], given: tuple[str, ...]) -> Iterator[Problem]:
     """What is wrong with calling `target(**arguments)`, where `given` are the parameters that somebody else fills."""
     parameters = inspect.signature(target).parameters
+    called = getattr(target, "__name__", repr(target))
     names = [name for name, each in parameters.items() if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL) and name not in given]
     takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     hints = _hints(target)
     for name, value in arguments.items():
         if name not in names and not takes_any:
             known = did_you_mean(name, names) or f"it takes {', '.join(names)}"
-            yield Problem(f"arguments.{name}", f"{target.__name__} has no such argument; {known}", shorten(value), is_unknown=True)
+            yield Problem(f"arguments.{name}", f"{called} has no such argument; {known}", shorten(value), is_unknown=True)
         elif name in hints and not _fits(value, hints[name]):
-            yield Problem(f"arguments.{name}", f"{target.__name__} wants {_shown(hints[name])}", shorten(value))
+            yield Problem(f"arguments.{name}", f"{called} wants {_shown(hints[name])}", shorten(value))
     for name in names:
         if parameters[name].default is inspect.Parameter.empty and name not in arguments:
-            yield Problem(f"arguments.{name}", f"is missing; {target.__name__} needs it")
+            yield Problem(f"arguments.{name}", f"is missing; {called} needs it")
+
+
+def first_parameter(target: Callable[..., Any], usual: str) -> str:
+    """The parameter that takes what comes first: `usual` if there is one of that name, else the first."""
+    parameters = inspect.signature(target).parameters
+    return usual if usual in parameters else next(iter(parameters), usual)
 
 
 def _hints(target: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(target.__init__ if inspect.isclass(target) else target)
-    except (NameError, TypeError):  # annotations that name what only a type checker imports
-        return {}
+    """The annotations that can be read; one that names what only a type checker imports may be left out."""
+    function: Any = target.__init__ if inspect.isclass(target) else target
+    known = {**vars(typing), **vars(collections.abc), **getattr(function, "__globals__", {})}
+    hints: dict[str, Any] = {}
+    for name, annotation in getattr(function, "__annotations__", {}).items():
+        with contextlib.suppress(NameError, TypeError, AttributeError, SyntaxError):
+            hints |= typing.get_type_hints(type("_", (), {"__annotations__": {name: annotation}}), globalns=known)
+    return hints
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -46,7 +58,9 @@ def _fits(value: Any, hint: Any) -> bool:
     except PydanticUserError:
         return True  # an annotation that pydantic cannot read is no reason to refuse
     try:
-        adapter.validate_json(json.dumps(strict(value)), strict=True)
+        read = adapter.validate_json(json.dumps(value), strict=True)
+        if isinstance(read, Iterator):  # of an `Iterable[int]` only the elements tell
+            list(read)
     except ValidationError as error:
         return all(line["type"] in ("needs_python_object", "callable_type", "is_instance_of") for line in error.errors())
     return True

@@ -11,7 +11,7 @@ from trainmaster.config.describe import html_table, shorten, table
 from trainmaster.config.difference import Difference, diff, diff_str
 from trainmaster.config.fields import DERIVED
 from trainmaster.config.identity import key_of
-from trainmaster.config.overrides import Override, apply_one, parse
+from trainmaster.config.overrides import Misfit, Override, changed, parse
 from trainmaster.config.paths import dotted, leaves, split
 from trainmaster.config.plain import same
 from trainmaster.config.reader import Document, read_file
@@ -221,13 +221,12 @@ class ConfigBase(AnyConfig):
         config, name, rest = self._owner(key)
         if rest:  # into a list or dict: change a copy, and assign that
             config._refuse_if_frozen(key)
-            tree = {name: plain_form(config.__dict__[name], (), WHOLE)}
             override = Override((name, *rest), value, False, key)
-            problem = apply_one(tree, override)
-            if problem and problem.is_unknown:  # a new key of a dict
-                problem = apply_one(tree, override._replace(is_new=True))
-            if problem:
-                raise ConfigError.of(type(self).__name__, [problem._replace(key=key, where="")])
+            tree = {name: plain_form(config.__dict__[name], (), WHOLE)}
+            try:
+                tree = _set_in(tree, override)
+            except Misfit as misfit:
+                raise ConfigError.of(type(self).__name__, [misfit.problem._replace(key=key, where="")]) from None
             value = tree[name]
         try:
             setattr(config, name, value)
@@ -421,7 +420,11 @@ class ConfigBase(AnyConfig):
         """
         tree = self.to_dict()
         overrides, found = parse(texts)
-        found += [problem for each in overrides if (problem := self._aim(tree, each))]
+        for each in overrides:
+            try:
+                self._aim(tree, each)
+            except Misfit as misfit:
+                found.append(misfit.problem)
         config = type(self).__new__(type(self))
         try:
             config._take(tree)
@@ -439,29 +442,31 @@ class ConfigBase(AnyConfig):
                 below._credit(each.origin)
         return config
 
-    def _aim(self, tree: dict[str, Any], override: Override) -> Problem | None:
+    def _aim(self, tree: dict[str, Any], override: Override) -> None:
         """Put an override's value into `tree`, the plain form of this config."""
         schema: Schema = self._schema()
         node: Any = self
         for number, part in enumerate(override.path):
             field = schema.fields.get(part)
             if field is None:
-                return schema.unknown(part)._replace(key=dotted(override.path), where=override.text)
+                raise Misfit(override, schema.unknown(part).text, is_unknown=True)
             node = node.__dict__[part] if isinstance(node, ConfigBase) else None
-            if number == len(override.path) - 1 and override.is_new:
-                return Problem(dotted(override.path), f"is a field already; write {override.text[1:]}", where=override.text)
-            if number == len(override.path) - 1:
-                tree[part] = override.value
-                return None
-            if isinstance(node, ConfigBase):
+            rest = override.path[number + 1 :]
+            if not rest and override.is_new:
+                raise Misfit(override, f"exists already; write {override.text.removeprefix('+')} to change it")
+            if isinstance(node, ConfigBase) and rest:
                 schema = node._schema()
-            elif node is None and field.group is not None:  # an optional config is built from what overrides say of it
+            elif node is None and rest and field.group is not None:  # an optional config is built from what overrides say of it
                 schema = field.group._schema()
                 tree[part] = tree.get(part) or {}
+            elif override.is_new and field.configs and isinstance(node, dict) and dotted(rest) not in node:
+                tree[part] = {**tree[part], dotted(rest): override.value}  # a group of configs may have keys with dots
+                return
             else:
-                return apply_one(tree, override, number)
+                value = tree.get(part)
+                tree[part] = changed({} if value is None and override.is_new else value, override, number + 1)
+                return
             tree = tree[part]
-        return None
 
     def origin(self, key: str) -> str:
         """Where a value came from: a class default, file, line and column, an override, or the program."""
@@ -502,6 +507,16 @@ def _decorated(kind: type[ConfigBase]) -> Iterator[type[ConfigBase]]:
         if "__config_schema__" in each.__dict__:
             yield each
         yield from _decorated(each)
+
+
+def _set_in(tree: Any, override: Override) -> Any:
+    """`tree` with a value set, which may be a new key of a dict."""
+    try:
+        return changed(tree, override)
+    except Misfit as misfit:
+        if not misfit.problem.is_unknown:
+            raise
+        return changed(tree, override._replace(is_new=True))
 
 
 def _collect(found: list[Problem], at: str, check: Any) -> None:

@@ -29,6 +29,10 @@ class AnyConfig:
     def _schema(cls) -> Schema:
         raise NotImplementedError
 
+    def _meaning(self) -> dict[str, Any]:
+        """The values that the identity is made of."""
+        return vars(self)
+
     def clone(self) -> Self:
         raise NotImplementedError
 
@@ -55,7 +59,7 @@ GROUP = Form(stateful_only=True, first_names=True, replicates=False)
 
 def tree_of(config: AnyConfig, form: Form) -> dict[str, Any]:
     """A config as nested dicts of plain values."""
-    schema, values = config._schema(), vars(config)
+    schema, values = config._schema(), config._meaning() if form.first_names else vars(config)
     result: dict[str, Any] = {}
     for field in schema.stateful if form.stateful_only else schema.fields.values():
         if not form.replicates and field.state is REPLICATE:
@@ -138,6 +142,10 @@ def inside(value: Any, rest: tuple[str, ...], key: str) -> Any:
 def as_written(value: Any, key: str, texts: Texts) -> Any:
     """A text field keeps the text of a number: `1.10` and `1e3` in a file are not `1.1` and `1000.0`."""
     if not texts:
+        return value
+    if isinstance(value, AnyConfig):
+        for name, each in vars(value).items():
+            vars(value)[name] = as_written(each, f"{key}.{name}", texts)
         return value
     if isinstance(value, str):
         as_python, written = texts.get(key, (None, value))
