@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trainmaster.config.describe import html_table, shorten, table
+from trainmaster.config.document import Document
 from trainmaster.config.identity import key_of
 from trainmaster.config.overrides import Override, apply_all
-from trainmaster.config.paths import dotted, leaves, nest, split, wrong_key
+from trainmaster.config.paths import MAX_DEPTH, Path, dotted, leaves, nest, split, wrong_key
 from trainmaster.config.plain import plain, same
-from trainmaster.config.reader import Document, read_file
+from trainmaster.config.reader import read_file
 from trainmaster.config.writer import write_file, yaml_text
 from trainmaster.errors import ConfigError, ConfigFileError, Problem, UnknownKeyError, did_you_mean, nearest
 
@@ -40,15 +41,26 @@ class Config(dict[str, Any]):
     def __init__(self, values: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), /, **more: Any) -> None:
         super().__init__()
         object.__setattr__(self, "_origins", {})
-        given = dict(values) | more
-        problems = [Problem(repr(key), why) for key in given if (why := wrong_name(key))]
+        origins = {key: text for key, text in getattr(values, "_origins", {}).items() if key not in more}
+        self._take(dict(values) | more, origins, ())
+
+    def _take(self, given: dict[str, Any], origins: Mapping[str, str], at: Path) -> None:
+        """Own `given`, which stands at `at` in the outermost config."""
+        if len(at) >= MAX_DEPTH:
+            raise ConfigError.of("a Config", [Problem(dotted(at[:8]) + "...", f"is nested more than {MAX_DEPTH} deep, or contains itself")])
+        problems = [
+            Problem(dotted((*at, key if isinstance(key, str) and key else repr(key))), why) for key in given if (why := wrong_name(key))
+        ]
         if not problems and any("." in key for key in given):
-            given = nest(given, lambda path: problems.append(Problem(dotted(path), "is given twice: by a dotted key and by nesting")))
+
+            def clash(path: Path) -> None:
+                problems.append(Problem(dotted((*at, *path)), "is given twice: by a dotted key and by nesting"))
+
+            given = nest(given, clash)
         if problems:
             raise ConfigError.of("a Config", problems)
-        origins = {key: text for key, text in getattr(values, "_origins", {}).items() if key not in more}
         for key, value in given.items():
-            dict.__setitem__(self, key, _owned(value))
+            dict.__setitem__(self, key, _owned(value, (*at, key)))
             if key in origins:
                 self._origins[key] = origins[key]
 
@@ -342,14 +354,16 @@ def imported(path: Any) -> Any:
     raise ConfigError.of("an import path", [Problem(path, f"there is no module `{parts[0]}`")])
 
 
-def _owned(value: Any) -> Any:
+def _owned(value: Any, at: Path = ()) -> Any:
     if isinstance(value, Mapping):
-        return Config(value)
-    if type(value) is list:
-        return [_owned(each) for each in value]
-    if type(value) is tuple:
-        return tuple(_owned(each) for each in value)
-    return value
+        config = Config()
+        config._take(dict(value), getattr(value, "_origins", {}), at)
+        return config
+    if type(value) not in (list, tuple):
+        return value
+    if len(at) >= MAX_DEPTH:
+        raise ConfigError.of("a Config", [Problem(dotted(at[:8]) + "...", f"is nested more than {MAX_DEPTH} deep, or contains itself")])
+    return type(value)(_owned(each, (*at, number)) for number, each in enumerate(value))
 
 
 def _plain_dicts(value: Any) -> Any:

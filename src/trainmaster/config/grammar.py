@@ -20,10 +20,12 @@ from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_
 from pydantic import BeforeValidator, PlainValidator, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
+from trainmaster.config.any_config import AnyConfig
 from trainmaster.config.fields import DERIVED, State
 from trainmaster.config.paths import wrong_key
 from trainmaster.config.plain import plain_scalar, plain_value, same
 from trainmaster.config.scalars import boolean, number, text, wanted, whole
+from trainmaster.config.values import CLASS
 from trainmaster.errors import ConfigError, Problem, did_you_mean
 
 _SCALARS: dict[Any, tuple[Callable[[Any], Any], str]] = {
@@ -58,7 +60,7 @@ class Reading:
             annotation = others[0] if len(others) == 1 else None
         if annotation is Self:
             return self.owner
-        return annotation if isinstance(annotation, type) and hasattr(annotation, "_receive") else None
+        return annotation if isinstance(annotation, type) and issubclass(annotation, AnyConfig) else None
 
     def _read(self, annotation: Any) -> Any:
         origin, args = get_origin(annotation), get_args(annotation)
@@ -108,6 +110,8 @@ class Reading:
         if len(members) == 1:
             return Union[members[0], None]  # noqa: UP007 - an Annotated has no `|`
         kinds = [each for each in args if each is not type(None)]
+        if self.configs and any(each is Any or dict in (each, get_origin(each)) for each in kinds):
+            self.configs.append(dict)  # a group may be either, so a config is always written with its class
         either = Annotated[Any, PlainValidator(_Either(kinds, members))]
         return Union[either, None] if len(kinds) < len(args) else either  # noqa: UP007
 
@@ -123,13 +127,12 @@ class Reading:
             return Annotated[Any, PlainValidator(_Choice(kind, tuple(kind)))]
         if issubclass(kind, PurePath):
             return Annotated[Path, BeforeValidator(text)]
-        receive = getattr(kind, "_receive", None)  # a config class
-        if receive is None:
+        if not issubclass(kind, AnyConfig):
             raise GrammarError(f"{show(kind)} is not a type that a config can have; give it a config class, or its parts")
         if kind is not self.owner and "__config_schema__" not in kind.__dict__:
             raise GrammarError(f"`{kind.__name__}` is not decorated with @configclass")
         self.configs.append(kind)
-        return Annotated[Any, PlainValidator(receive)]
+        return Annotated[Any, PlainValidator(kind._receive)]
 
 
 def _state_of(annotation: Any) -> tuple[State | None, Any]:
@@ -161,10 +164,14 @@ class _Either:
     def __call__(self, value: Any) -> Any:
         if self.adapters is None:
             self.adapters = [TypeAdapter(each) for each in self.members]
-        for kind, adapter in zip(self.kinds, self.adapters, strict=True):
-            if type(value) is kind:
+        pairs = [*zip(self.kinds, self.adapters, strict=True)]
+        for kind, adapter in pairs:
+            is_one = isinstance(value, AnyConfig | PurePath | Enum) and isinstance(kind, type) and isinstance(value, kind)
+            if is_one or type(value) is kind:
                 return adapter.validate_python(value)
-        for adapter in self.adapters:
+        if isinstance(value, Mapping) and CLASS in value:  # a group that says what it is
+            pairs.sort(key=lambda pair: not (isinstance(pair[0], type) and issubclass(pair[0], AnyConfig)))
+        for _, adapter in pairs:
             try:
                 return adapter.validate_python(value)
             except ValidationError:
@@ -222,7 +229,7 @@ def _keyed(value: Any) -> Any:
         wanted("a group of keys with values")
     for key in value:
         why = wrong_key(key)
-        if not why and "." in key and any(key.startswith(f"{other}.") for other in value):
+        if not why and "." in key and any(key[:dot] in value for dot in range(len(key)) if key[dot] == "."):
             why = "a dotted key is the same as nesting, and the group is there too"
         if why:
             wanted(f"other keys than {key!r:.40}: {why}")

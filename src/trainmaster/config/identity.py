@@ -55,8 +55,7 @@ def group_of(config: Any, length: int = 8) -> str:
     >>> group_of({"lr": 0.1, "seed": 1}) == group_of({"lr": 0.1, "seed": 2})
     True
     """
-    marked = config.without_replicates() if hasattr(config, "without_replicates") else config
-    tree = _without_seeds(plain(marked))
+    tree = _without_seeds(plain(config, replicates=False))
     return _digits(canonical(tree), length)
 
 

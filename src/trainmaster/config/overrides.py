@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from trainmaster.config.describe import shorten
+from trainmaster.config.document import Texts
 from trainmaster.config.paths import dotted, wrong_key
-from trainmaster.config.reader import Texts, read_yaml
+from trainmaster.config.yaml_reader import read_yaml
 from trainmaster.errors import ConfigError, ConfigFileError, Problem, nearest
 
 

@@ -13,6 +13,11 @@ MAX_DEPTH = 100
 """Deeper nesting is no config; refusing it keeps every walk over one within Python's stack."""
 
 
+MAX_VALUES = 50_000
+MAX_BYTES = 4 * 2**20
+"""What a config may have in values and in bytes: enough for any, and little enough to be refused at once."""
+
+
 def dotted(path: Sequence[str | int]) -> str:
     return ".".join(map(str, path))
 
@@ -44,6 +49,8 @@ def wrong_key(key: Any) -> str:
 
 def nest(mapping: Mapping[str, Any], clash: Callable[[Path], None], at: Path = ()) -> dict[str, Any]:
     """`mapping` with its dotted keys turned into nested dicts; `clash` is told of each key given twice."""
+    if len(at) >= MAX_DEPTH:
+        raise ConfigError.of("a config", [Problem(dotted(at[:8]) + "...", f"is nested more than {MAX_DEPTH} deep, or contains itself")])
     result: dict[str, Any] = {}
     for key, value in mapping.items():
         *groups, last = key.split(".")

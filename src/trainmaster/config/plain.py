@@ -9,7 +9,9 @@ from enum import Enum
 from pathlib import PurePath
 from typing import Any
 
-from trainmaster.config.paths import MAX_DEPTH, Path, dotted, nest, wrong_key
+from trainmaster.config.any_config import AnyConfig
+from trainmaster.config.describe import shorten
+from trainmaster.config.paths import MAX_DEPTH, MAX_VALUES, Path, dotted, nest, wrong_key
 from trainmaster.errors import ConfigError, Problem
 
 MAX_DIGITS = 4300
@@ -19,14 +21,16 @@ _BIGGEST = 10**MAX_DIGITS
 Scalar = None | bool | int | float | str
 
 
-def plain(config: Any) -> dict[str, Any]:
+def plain(config: Any, replicates: bool = True) -> dict[str, Any]:
     """`config` as a plain tree with its dotted keys nested; every value that cannot be stored is a problem.
+
+    Of a typed config, it is the identity, if `replicates` is False without the fields marked so.
 
     >>> plain({"train.lr": 0.1, "sizes": (3, 4)})
     {'train': {'lr': 0.1}, 'sizes': [3, 4]}
     """
     problems: list[Problem] = []
-    tree = plain_value(config, (), problems)
+    tree = _Walk(problems, replicates).value(config, ())
     if not problems and not isinstance(tree, dict):
         problems.append(Problem("", f"a config is a dict or a config object, not {type(config).__name__}"))
     if problems:
@@ -37,43 +41,81 @@ def plain(config: Any) -> dict[str, Any]:
 
 def plain_value(value: Any, path: Path, problems: list[Problem]) -> Any:
     """`value`, which stands at `path`, as a plain tree; what cannot be is added to `problems`."""
-    kind = type(value)
-    if kind is str or kind is int or kind is float:
-        why = wrong_scalar(value)
-        if why:
-            problems.append(Problem(dotted(path), why))
-        return value
-    if value is None or kind is bool:
-        return value
-    if len(path) > MAX_DEPTH:
-        problems.append(Problem(dotted(path[:8]) + "...", f"is nested more than {MAX_DEPTH} deep"))
-        return None
-    if hasattr(kind, "identity"):  # a typed config, which knows what its identity is
-        return plain_value(value.identity(), path, problems)
-    if isinstance(value, Mapping):
-        return _plain_mapping(value, path, problems)
-    if isinstance(value, list | tuple):
-        return [plain_value(each, (*path, number), problems) for number, each in enumerate(value)]
-    try:
-        return plain_value(plain_scalar(value), path, problems)
-    except TypeError:
-        problems.append(Problem(dotted(path), f"{kind.__module__}.{kind.__qualname__} cannot be stored in a config{_advice(value)}"))
-        return None
+    return _Walk(problems).value(value, path)
 
 
-def _plain_mapping(value: Mapping[Any, Any], path: Path, problems: list[Problem]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    has_dots = False
-    for key, each in value.items():
-        why = wrong_key(key)
+class _Walk:
+    """One walk over a config: how many values it has seen, and in which containers it is."""
+
+    __slots__ = ("count", "inside", "problems", "replicates")
+
+    def __init__(self, problems: list[Problem], replicates: bool = True) -> None:
+        self.problems, self.replicates = problems, replicates
+        self.count = 0
+        self.inside: set[int] = set()
+
+    def value(self, value: Any, path: Path) -> Any:
+        kind = type(value)
+        if kind is str or kind is int or kind is float:
+            why = wrong_scalar(value)
+            if why:
+                self.problems.append(Problem(dotted(path), why))
+            return value
+        if value is None or kind is bool:
+            return value
+        if isinstance(value, Mapping | list | tuple | AnyConfig):
+            return self._container(value, path)
+        try:
+            return self.value(plain_scalar(value), path)
+        except TypeError:
+            text = f"{kind.__module__}.{kind.__qualname__} cannot be stored in a config{_advice(value)}"
+            self.problems.append(Problem(dotted(path), text))
+            return None
+
+    def _container(self, value: Any, path: Path) -> Any:
+        why = ""
+        if len(path) >= MAX_DEPTH:
+            why = f"is nested more than {MAX_DEPTH} deep"
+        elif id(value) in self.inside:
+            why = "contains itself"
+        elif not isinstance(value, AnyConfig) and self._seen(len(value)) > MAX_VALUES:
+            why = f"a config has at most {MAX_VALUES:,} values"
         if why:
-            problems.append(Problem(dotted((*path, repr(key))), why))
-        else:
-            has_dots = has_dots or "." in key
-            tree[key if type(key) is str else str.__str__(key)] = plain_value(each, (*path, key), problems)
-    if not has_dots:
+            if not self.problems or self.problems[-1].text != why:
+                self.problems.append(Problem(dotted(path[:8]) + ("..." if len(path) > 8 else ""), why))
+            return None
+        if isinstance(value, AnyConfig):
+            return self._container(value.identity() if self.replicates else value.without_replicates(), path)
+        self.inside.add(id(value))
+        tree: Any = (
+            self._mapping(value, path)
+            if isinstance(value, Mapping)
+            else [self.value(each, (*path, number)) for number, each in enumerate(value)]
+        )
+        self.inside.discard(id(value))
         return tree
-    return nest(tree, lambda at: problems.append(Problem(dotted((*path, *at)), "is given twice: by a dotted key and by nesting")))
+
+    def _seen(self, number: int) -> int:
+        self.count += number
+        return self.count
+
+    def _mapping(self, value: Mapping[Any, Any], path: Path) -> dict[str, Any]:
+        tree: dict[str, Any] = {}
+        has_dots = False
+        for key, each in value.items():
+            why = wrong_key(key)
+            if why:
+                self.problems.append(Problem(dotted((*path, shorten(key))), why))
+            else:
+                has_dots = has_dots or "." in key
+                tree[key if type(key) is str else str.__str__(key)] = self.value(each, (*path, *key.split(".")))
+        if not has_dots:
+            return tree
+
+        def clash(at: Path) -> None:
+            self.problems.append(Problem(dotted((*path, *at)), "is given twice: by a dotted key and by nesting"))
+
+        return nest(tree, clash)
 
 
 def plain_scalar(value: Any) -> Scalar:

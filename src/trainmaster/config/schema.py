@@ -15,11 +15,15 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from typing_extensions import TypedDict
 
+from trainmaster.config.any_config import AnyConfig
 from trainmaster.config.describe import shorten
 from trainmaster.config.fields import ABSENT, DERIVED, REPLICATE, Declared, Field
 from trainmaster.config.grammar import GrammarError, Reading, show
 from trainmaster.config.paths import dotted, wrong_key
 from trainmaster.errors import ConfigClassError, ConfigError, Problem, did_you_mean
+
+NUM_DETAILED = 50
+"""So many problems are told in full; the others are counted."""
 
 _PYDANTIC = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
@@ -44,7 +48,7 @@ class Schema:
             schema = base.__dict__.get("__config_schema__")
             if schema is not None:
                 result |= schema.fields
-            elif hasattr(base, "_receive") and any(not name.startswith("_") for name in inspect.get_annotations(base)):
+            elif issubclass(base, AnyConfig) and any(not name.startswith("_") for name in inspect.get_annotations(base)):
                 problems.append(Problem("", f"its base `{base.__name__}` is not decorated with @configclass"))
         for name, annotation in hints.items():
             if annotation is typing.ClassVar or typing.get_origin(annotation) is typing.ClassVar:
@@ -163,12 +167,15 @@ class Schema:
         if "." not in "".join(map(str, values)) and not (self._renamed and any(name in self._renamed for name in values)):
             return dict(values), []
         result: dict[str, Any] = {}
+        groups: dict[str, dict[str, Any]] = {}  # our own copies of the groups that dotted names add to
         problems = []
         for name, value in sorted(values.items(), key=lambda item: str(item[0]).count(".")):  # groups before what is added to them
             first, dot, rest = name.partition(".") if isinstance(name, str) and not wrong_key(name) else (name, "", "")
             today = self._renamed.get(first, first)
-            if dot and isinstance(result.setdefault(today, {}), Mapping) and rest not in result[today]:
-                result[today] = {**result[today], rest: value}
+            if dot and today not in groups and isinstance(result.get(today, {}), Mapping):
+                result[today] = groups[today] = dict(result.get(today, {}))
+            if dot and today in groups and rest not in groups[today]:
+                groups[today][rest] = value
             elif not dot and today not in result:
                 result[today] = value
             else:
@@ -210,8 +217,12 @@ class Schema:
         return Problem(str(name), f"{self.owner.__name__} has no such field; {meant}", is_unknown=True)
 
     def _problems(self, error: ValidationError, at: tuple[str, ...] = ()) -> Iterator[Problem]:
-        for line in error.errors(include_url=False):
-            yield from self._problems_of(line, (*at, *line["loc"]))
+        for number, line in enumerate(error.errors(include_url=False)):
+            path = (*at, *line["loc"])
+            if number < NUM_DETAILED:
+                yield from self._problems_of(line, path)
+            else:  # a wrong file may have 50,000 of them; nobody reads so many
+                yield Problem(dotted(path), "is wrong too", is_unknown=line["type"] == "extra_forbidden")
 
     def _problems_of(self, line: Any, path: tuple[str | int, ...]) -> Iterator[Problem]:
         kind, value, key = line["type"], shorten(line["input"]), dotted(path)

@@ -7,14 +7,16 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
+from trainmaster.config.any_config import AnyConfig
 from trainmaster.config.describe import html_table, shorten, table
 from trainmaster.config.difference import Difference, diff, diff_str
+from trainmaster.config.document import Document
 from trainmaster.config.fields import DERIVED
 from trainmaster.config.identity import key_of
 from trainmaster.config.overrides import Misfit, Override, changed, parse
 from trainmaster.config.paths import dotted, leaves, split
 from trainmaster.config.plain import same
-from trainmaster.config.reader import Document, read_file
+from trainmaster.config.reader import read_file
 from trainmaster.config.scalars import wanted
 from trainmaster.config.schema import Schema
 from trainmaster.config.values import (
@@ -23,7 +25,6 @@ from trainmaster.config.values import (
     IDENTITY,
     STATEFUL,
     WHOLE,
-    AnyConfig,
     as_written,
     cloned,
     configs_in,

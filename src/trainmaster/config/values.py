@@ -3,44 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from pathlib import PurePath
+from typing import Any, NamedTuple
 
+from trainmaster.config.any_config import AnyConfig
 from trainmaster.config.describe import shorten
+from trainmaster.config.document import Texts
 from trainmaster.config.fields import REPLICATE
 from trainmaster.config.frozen import FrozenDict, FrozenList
 from trainmaster.config.paths import dotted
-from trainmaster.config.plain import plain_scalar, same
-from trainmaster.config.reader import Texts
+from trainmaster.config.plain import plain_scalar, plain_value, same
 from trainmaster.errors import ConfigError, Problem, did_you_mean
-
-if TYPE_CHECKING:
-    from trainmaster.config.schema import Schema
 
 CLASS = "class"
 """The key under which a file names the class of a group, where the field's own class leaves it open. No field can have this name."""
-
-
-class AnyConfig:
-    """What this file knows of a typed config; `ConfigBase` is the one subclass."""
-
-    __slots__ = ()
-
-    @classmethod
-    def _schema(cls) -> Schema:
-        raise NotImplementedError
-
-    def _meaning(self) -> dict[str, Any]:
-        """The values that the identity is made of."""
-        return vars(self)
-
-    def clone(self) -> Self:
-        raise NotImplementedError
-
-    def freeze(self) -> Self:
-        raise NotImplementedError
-
-    def __getitem__(self, key: str) -> Any:
-        raise NotImplementedError
 
 
 class Form(NamedTuple):
@@ -67,9 +43,13 @@ def tree_of(config: AnyConfig, form: Form) -> dict[str, Any]:
         value = plain_form(values[field.name], field.configs, form)
         if not form.first_names:
             result[field.name] = value
-        elif not field.is_added or not same(value, plain_form(schema.added_defaults[field.name], field.configs, form)):
+        elif not field.is_added or not _is_default(value, plain_form(schema.added_defaults[field.name], field.configs, form)):
             result[field.first_name] = value
     return result
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    return same(plain_value(value, (), []), plain_value(default, (), []))  # with dotted keys nested
 
 
 def plain_form(value: Any, declared: tuple[type, ...], form: Form) -> Any:
@@ -147,9 +127,9 @@ def as_written(value: Any, key: str, texts: Texts) -> Any:
         for name, each in vars(value).items():
             vars(value)[name] = as_written(each, f"{key}.{name}", texts)
         return value
-    if isinstance(value, str):
-        as_python, written = texts.get(key, (None, value))
-        return written if value == as_python else value
+    if isinstance(value, str | PurePath):
+        as_python, written = texts.get(key, (None, ""))
+        return type(value)(written) if str(value) == as_python else value
     if isinstance(value, list | tuple):
         return type(value)(as_written(each, f"{key}.{number}", texts) for number, each in enumerate(value))
     return {name: as_written(each, f"{key}.{name}", texts) for name, each in value.items()} if isinstance(value, dict) else value

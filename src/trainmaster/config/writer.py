@@ -13,6 +13,8 @@ from typing import Any
 import yaml
 
 from trainmaster.config.identity import strict
+from trainmaster.config.paths import MAX_BYTES
+from trainmaster.config.plain import plain
 from trainmaster.errors import ConfigFileError
 
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -73,15 +75,22 @@ def json_text(tree: dict[str, Any]) -> str:
 def write_file(tree: dict[str, Any], path: str | os.PathLike[str]) -> None:
     """Write JSON if the name ends in `.json`, else YAML; the file appears whole or not at all."""
     name = os.fspath(path)
+    plain(tree)  # what could not be read again is not written
     text = json_text(tree) if name.endswith(".json") else yaml_text(tree)
-    aside = f"{name}.{secrets.token_hex(4)}.tmp"
+    data = text.encode()
+    if len(data) > MAX_BYTES:
+        raise ConfigFileError(f"`{name}` cannot be written: {len(data):,} bytes, and a config has at most {MAX_BYTES:,}", where=name)
+    aside = os.path.join(os.path.dirname(name), f".{secrets.token_hex(8)}.tmp")  # short, where the name is as long as can be
     try:
-        with open(aside, "x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with open(aside, "xb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, name)
-    except OSError as error:
-        with contextlib.suppress(OSError):
+    except BaseException as error:
+        with contextlib.suppress(OSError, ValueError):
             os.unlink(aside)
-        raise ConfigFileError(f"`{name}` cannot be written: {error.strerror}", where=name) from None
+        if not isinstance(error, OSError | ValueError):
+            raise  # an interrupt, which leaves nothing behind either
+        why = error.strerror if isinstance(error, OSError) else str(error)  # a ValueError: a name with a NUL
+        raise ConfigFileError(f"`{name!s}` cannot be written: {why}", where=name) from None

@@ -1,0 +1,41 @@
+"""What all files of this room may know of a typed config."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from trainmaster.config.schema import Schema
+
+
+class AnyConfig:
+    """`ConfigBase` is the one subclass; it is told apart by this one, so that what it stands on can be below it."""
+
+    __slots__ = ()
+
+    @classmethod
+    def _schema(cls) -> Schema:
+        raise NotImplementedError
+
+    @classmethod
+    def _receive(cls, value: Any) -> Any:
+        raise NotImplementedError
+
+    def _meaning(self) -> dict[str, Any]:
+        """The values that the identity is made of."""
+        return vars(self)
+
+    def identity(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def without_replicates(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def clone(self) -> Self:
+        raise NotImplementedError
+
+    def freeze(self) -> Self:
+        raise NotImplementedError
+
+    def __getitem__(self, key: str) -> Any:
+        raise NotImplementedError
