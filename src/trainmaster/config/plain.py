@@ -107,8 +107,10 @@ class _Walk:
             if why:
                 self.problems.append(Problem(dotted((*path, shorten(key))), why))
             else:
-                has_dots = has_dots or "." in key
-                tree[key if type(key) is str else str.__str__(key)] = self.value(each, (*path, *key.split(".")))
+                is_dotted = "." in key
+                has_dots = has_dots or is_dotted
+                below = (*path, *key.split(".")) if is_dotted else (*path, key)
+                tree[key if type(key) is str else str.__str__(key)] = self.value(each, below)
         if not has_dots:
             return tree
 

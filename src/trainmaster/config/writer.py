@@ -21,6 +21,7 @@ _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 # Text that is written without quotes: no reader takes it for anything else.
 _BARE = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*( [A-Za-z0-9_./-]+)*")
+_RUN_KEY = re.compile(r"[0-9a-f]{8,64}")  # always quoted: some look like numbers
 _NOT_BARE = {"y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf"}
 
 
@@ -30,7 +31,7 @@ class _Writer(_Dumper):  # type: ignore[misc]
 
 
 def _text(writer: Any, value: str) -> Any:
-    is_bare = _BARE.fullmatch(value) is not None and value.lower() not in _NOT_BARE
+    is_bare = _BARE.fullmatch(value) and not _RUN_KEY.fullmatch(value) and value.lower() not in _NOT_BARE
     return writer.represent_scalar("tag:yaml.org,2002:str", value, style=None if is_bare else '"')
 
 
