@@ -279,8 +279,9 @@ def test_the_key_of_a_typed_config_does_not_depend_on_the_order_of_its_arguments
     assert Run(seed=1, arch="cnn").uid == Run(arch="cnn", seed=1).uid
 
 
-def test_a_typed_config_in_a_dict_has_the_key_of_its_identity():
-    assert key_of({"run": Run(out="a"), "all": [Run(out="b")]}) == key_of({"run": Run().identity(), "all": [Run().identity()]})
+def test_a_typed_config_in_a_dict_has_the_key_of_its_identity_and_class():
+    said = {"class": "Run", **Run().identity()}
+    assert key_of({"run": Run(out="a"), "all": [Run(out="b")]}) == key_of({"run": said, "all": [said]})
 
 
 def test_a_value_counts_as_the_type_of_its_field():

@@ -1127,7 +1127,25 @@ def test_a_space_comes_back_from_a_file(tmp_path):
 )
 def test_a_search_may_set_every_key_of_the_run(key):
     """A42: a free group may get new keys."""
-    assert list(parallel(search_space={key: {"categorical_values": [1]}}).search_space) == [key]
+    value = {"name": "step"} if key.endswith("_config") else 1
+    assert list(parallel(search_space={key: {"categorical_values": [value]}}).search_space) == [key]
+
+
+@pytest.mark.parametrize(
+    ("key", "space", "why"),
+    [
+        ("train_config.batch_size", {"categorical_values": [8, "many"]}, "could be 'many': wanted a whole number"),
+        ("train_config.batch_size", {"value_range": [1, 8]}, "a field of whole numbers is searched with value_type: int"),
+        ("train_config.batch_size", {"value_range": [0, 8], "value_type": "int"}, "could be 0.0: wanted a value greater than 0"),
+        ("train_config.epochs", {"categorical_values": [1, 2]}, "is no part of the identity: all trials would be the same run"),
+        ("device", {"categorical_values": ["cpu", "cuda"]}, "is no part of the identity: all trials would be the same run"),
+    ],
+)
+def test_a_search_of_values_that_no_run_could_have_is_refused(key, space, why):
+    """A42, A44."""
+    with pytest.raises(ConfigError) as caught:
+        parallel(search_space={key: space})
+    assert [each.text for each in caught.value.problems] == [why]
 
 
 @pytest.mark.parametrize(

@@ -564,7 +564,7 @@ def test_the_grammar_takes(annotation, value, stored):
         (dict[str, Replicate[int]], "`Replicate[...]` goes around the whole annotation, not inside it"),
         (Stateless[Derived[int]], "`Derived` and `Stateless` at once; an attribute has one state"),
         (Replicate[Stateless[int]], "`Stateless` and `Replicate` at once; an attribute has one state"),
-        (dict[int, str], "a group of: text has keys of a whole number; a config's keys are text"),
+        (dict[int, str], "dict[int, str] is no dict[str, ...]; a config's keys are text"),
         (Literal[1.5], "typing.Literal[1.5] has values other than text, whole numbers, booleans and None"),
         (enum.Enum("Steps", {"A": (1, 2)}), "Steps.A is (1, 2), which cannot be written to a file"),
     ],
@@ -613,7 +613,7 @@ def test_all_misused_annotations_of_a_class_are_told_at_once():
 
     assert problems_of(caught) == [
         "a: set[int] is not a type that a config can have",
-        "c: a group of: a whole number has keys of a whole number; a config's keys are text",
+        "c: dict[int, int] is no dict[str, ...]; a config's keys are text",
         "clone: is a method of every config; choose another name",
         "d: has no annotation",
     ]
@@ -932,9 +932,9 @@ def test_a_class_of_another_name_is_refused_with_the_nearest():
 
 
 def test_a_class_that_does_not_fit_the_field_is_refused():
-    assert refused(Run, train={"class": "Leaf"}) == [
-        "train.class = 'Leaf': no config class that fits here has this name; known: Train, WarmTrain"
-    ]
+    [told] = refused(Run, train={"class": "Leaf"})
+    assert told.startswith("train.class = 'Leaf': no config class that fits here has this name; known: ")
+    assert told.endswith("Train, WarmTrain")
 
 
 @pytest.mark.parametrize("name", [3, None, ["Train"], {"a": 1}])

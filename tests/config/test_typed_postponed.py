@@ -203,7 +203,7 @@ def test_a_name_imported_for_type_checkers_only_is_named():
         ("set[int]", "set[int] is not a type that a config can have"),
         ("Optional[Stateless[int]]", "`Stateless[...]` goes around the whole annotation, not inside it"),
         ("Derived[Stateless[int]]", "`Stateless` and `Derived` at once; an attribute has one state"),
-        ("dict[int, str]", "a group of: text has keys of a whole number; a config's keys are text"),
+        ("dict[int, str]", "dict[int, str] is no dict[str, ...]; a config's keys are text"),
     ],
 )
 def test_a_misused_postponed_annotation_is_an_error_when_the_class_is_defined(annotation, told):

@@ -8,13 +8,21 @@ if TYPE_CHECKING:
     from trainmaster.config.schema import Schema
 
 
+CLASS = "class"
+"""The key under which a group names its class, where nothing else tells it. No field can have this name."""
+
+
 class AnyConfig:
-    """`ConfigBase` is the one subclass; it is told apart by this one, so that what it stands on can be below it."""
+    """The class that tells a typed config from other values; `ConfigBase` is its one subclass."""
 
     __slots__ = ()
 
     @classmethod
     def _schema(cls) -> Schema:
+        raise NotImplementedError
+
+    @classmethod
+    def _kind_named(cls, name: Any) -> Any:
         raise NotImplementedError
 
     @classmethod
@@ -26,6 +34,9 @@ class AnyConfig:
         return vars(self)
 
     def identity(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def to_dict(self, ignore_stateless: bool = False) -> dict[str, Any]:
         raise NotImplementedError
 
     def without_replicates(self) -> dict[str, Any]:

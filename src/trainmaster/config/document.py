@@ -10,18 +10,19 @@ from typing import Any, NamedTuple, NoReturn
 from trainmaster.config.plain import MAX_DIGITS, wrong_scalar
 from trainmaster.errors import ConfigFileError
 
-Texts = dict[str, tuple[str, str]]
-"""By dotted key, a number as Python writes it and as it was written, where they differ: `("1.1", "1.10")`."""
-
 
 class Document(NamedTuple):
-    """What was read: the tree, with dotted keys as they were written; by dotted key, the place of each value, and the text of each
-    number that Python would write otherwise."""
+    """What was read: the tree, with dotted keys as they were written, and by dotted key the place of each value."""
 
     tree: Any
     name: str
     marks: dict[str, tuple[int, int]]
-    texts: Texts
+
+    def group(self) -> dict[str, Any]:
+        """The tree, if it is a config: keys with values."""
+        if not isinstance(self.tree, dict):
+            refuse(self.name, f"is no config: it holds a {type(self.tree).__name__}, not keys with values")
+        return self.tree
 
     def where(self, key: str) -> str:
         """The place of a dotted key, or of the nearest group around it: `run.yaml:3:5`."""

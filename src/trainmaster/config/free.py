@@ -7,12 +7,14 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from trainmaster.config.any_config import AnyConfig
 from trainmaster.config.describe import html_table, shorten, table
 from trainmaster.config.document import Document
 from trainmaster.config.identity import key_of
+from trainmaster.config.numerals import WrittenFloat, WrittenInt
 from trainmaster.config.overrides import Override, apply_all
-from trainmaster.config.paths import MAX_DEPTH, Path, dotted, leaves, nest, split, wrong_key
-from trainmaster.config.plain import plain, same
+from trainmaster.config.paths import MAX_DEPTH, Path, dotted, leaves, nest, split, too_deep, wrong_key
+from trainmaster.config.plain import plain, plain_scalar, same
 from trainmaster.config.reader import read_file
 from trainmaster.config.writer import write_file, yaml_text
 from trainmaster.errors import ConfigError, ConfigFileError, Problem, UnknownKeyError, did_you_mean, nearest
@@ -42,12 +44,16 @@ class Config(dict[str, Any]):
         super().__init__()
         object.__setattr__(self, "_origins", {})
         origins = {key: text for key, text in getattr(values, "_origins", {}).items() if key not in more}
-        self._take(dict(values) | more, origins, ())
+        try:
+            given = dict(values) | more
+        except (TypeError, ValueError):
+            raise ConfigError.of("a Config", [Problem("", "wanted a dict, or pairs of key and value", shorten(values))]) from None
+        self._take(given, origins, ())
 
     def _take(self, given: dict[str, Any], origins: Mapping[str, str], at: Path) -> None:
         """Own `given`, which stands at `at` in the outermost config."""
         if len(at) >= MAX_DEPTH:
-            raise ConfigError.of("a Config", [Problem(dotted(at[:8]) + "...", f"is nested more than {MAX_DEPTH} deep, or contains itself")])
+            raise too_deep(at)
         problems = [
             Problem(dotted((*at, key if isinstance(key, str) and key else repr(key))), why) for key in given if (why := wrong_name(key))
         ]
@@ -70,17 +76,13 @@ class Config(dict[str, Any]):
     def load(cls, path: str | os.PathLike[str]) -> Config:
         """The config in a YAML or JSON file; where each value stands is remembered (`origin`)."""
         document = read_file(path)
-        return cls._from(document)
-
-    @classmethod
-    def _from(cls, document: Document) -> Config:
-        if not isinstance(document.tree, dict):
-            kind = type(document.tree).__name__
-            raise ConfigFileError(f"`{document.name}` is no config: it holds a {kind}, not keys with values", where=document.name)
         try:
-            config = cls(document.tree)
+            config = cls(document.group())
+        except ConfigFileError:
+            raise
         except ConfigError as error:
-            raise ConfigError.of(f"`{document.name}`", [each._replace(where=document.where(each.key)) for each in error.problems]) from None
+            located = [each._replace(where=document.where(each.key)) for each in error.problems]
+            raise ConfigError.of(f"`{document.name}`", located) from None
         config._locate(document, "")
         return config
 
@@ -115,10 +117,17 @@ class Config(dict[str, Any]):
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write YAML, or JSON if the name ends in `.json`; the file appears whole or not at all."""
-        write_file(plain(self), path)
+        write_file(self._tree_to_write(), path)
+
+    def _tree_to_write(self) -> dict[str, Any]:
+        typed = [key for key, value in leaves(self, into_lists=True) if isinstance(value, AnyConfig)]
+        if typed:  # read again, it would be a group, and what was no part of the identity would be
+            problems = [Problem(key, "a typed config is written by itself; put its `to_dict()` here") for key in typed]
+            raise ConfigError.of("a Config", problems)
+        return plain(self)
 
     def to_yaml(self) -> str:
-        return yaml_text(plain(self))
+        return yaml_text(self._tree_to_write())
 
     # ---- items and attributes
 
@@ -209,6 +218,8 @@ class Config(dict[str, Any]):
                 self._origins.update({key: other._origins[key]} if key in other._origins else {})
 
     def __or__(self, other: Mapping[str, Any]) -> Config:  # type: ignore[override]
+        if not isinstance(other, Mapping):
+            return NotImplemented
         result = self.clone()
         result.update(other)
         return result
@@ -218,7 +229,7 @@ class Config(dict[str, Any]):
         return self
 
     def __ror__(self, other: Mapping[str, Any]) -> Config:  # type: ignore[override]
-        return Config(other) | self
+        return Config(other) | self if isinstance(other, Mapping) else NotImplemented
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Mapping):
@@ -355,6 +366,8 @@ def imported(path: Any) -> Any:
 
 
 def _owned(value: Any, at: Path = ()) -> Any:
+    if isinstance(value, WrittenInt | WrittenFloat):
+        return plain_scalar(value)
     if isinstance(value, Mapping):
         config = Config()
         config._take(dict(value), getattr(value, "_origins", {}), at)
@@ -362,7 +375,7 @@ def _owned(value: Any, at: Path = ()) -> Any:
     if type(value) not in (list, tuple):
         return value
     if len(at) >= MAX_DEPTH:
-        raise ConfigError.of("a Config", [Problem(dotted(at[:8]) + "...", f"is nested more than {MAX_DEPTH} deep, or contains itself")])
+        raise too_deep(at)
     return type(value)(_owned(each, (*at, number)) for number, each in enumerate(value))
 
 

@@ -20,12 +20,12 @@ from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_
 from pydantic import BeforeValidator, PlainValidator, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from trainmaster.config.any_config import AnyConfig
+from trainmaster.config.any_config import CLASS, AnyConfig
 from trainmaster.config.fields import DERIVED, State
+from trainmaster.config.numerals import WrittenFloat, WrittenInt
 from trainmaster.config.paths import wrong_key
 from trainmaster.config.plain import plain_scalar, plain_value, same
 from trainmaster.config.scalars import boolean, number, text, wanted, whole
-from trainmaster.config.values import CLASS
 from trainmaster.errors import ConfigError, Problem, did_you_mean
 
 _SCALARS: dict[Any, tuple[Callable[[Any], Any], str]] = {
@@ -88,8 +88,8 @@ class Reading:
             inside = tuple(each if each is Ellipsis else self._read(each) for each in args or (Any, ...))
             return Annotated[tuple[inside], BeforeValidator(_Listed(annotation))]  # type: ignore[valid-type]
         if annotation is dict or origin is dict:
-            if args and args[0] is not str:
-                raise GrammarError(f"{show(annotation)} has keys of {show(args[0])}; a config's keys are text")
+            if args and (args[0] is not str or len(args) != 2):
+                raise GrammarError(f"{annotation} is no dict[str, ...]; a config's keys are text")
             return Annotated[dict[str, self._read(args[1] if args else Any)], BeforeValidator(_keyed)]  # type: ignore[misc]
         if isinstance(annotation, type):
             return self._read_class(annotation)
@@ -155,28 +155,46 @@ def _is_optional(annotation: Any) -> bool:
 
 
 class _Either:
-    """A value of one of several types: of the one it is exactly, else of the first that takes it."""
+    """A value of one of several types: of the first that takes it as it is, else of the first that takes it at all.
+
+    A group that says its `class` is a config; another group is the first config that takes it.
+    """
 
     def __init__(self, kinds: list[Any], members: list[Any]) -> None:
         self.kinds, self.members = kinds, members
+        self.configs = [each for each in kinds if isinstance(each, type) and issubclass(each, AnyConfig)]
         self.adapters: list[TypeAdapter[Any]] | None = None
 
     def __call__(self, value: Any) -> Any:
         if self.adapters is None:
             self.adapters = [TypeAdapter(each) for each in self.members]
-        pairs = [*zip(self.kinds, self.adapters, strict=True)]
-        for kind, adapter in pairs:
-            is_one = isinstance(value, AnyConfig | PurePath | Enum) and isinstance(kind, type) and isinstance(value, kind)
-            if is_one or type(value) is kind:
+        if isinstance(value, Mapping) and CLASS in value and self.configs:
+            return self._config_named(value)
+        first = _NOTHING
+        before = plain_value(value, (), [])
+        for kind, adapter in zip(self.kinds, self.adapters, strict=True):
+            if isinstance(value, AnyConfig | PurePath | Enum) and isinstance(kind, type) and isinstance(value, kind):
                 return adapter.validate_python(value)
-        if isinstance(value, Mapping) and CLASS in value:  # a group that says what it is
-            pairs.sort(key=lambda pair: not (isinstance(pair[0], type) and issubclass(pair[0], AnyConfig)))
-        for _, adapter in pairs:
             try:
-                return adapter.validate_python(value)
+                result = adapter.validate_python(value)
             except ValidationError:
                 continue
-        return wanted(_either(show(each) for each in self.kinds))
+            if isinstance(result, AnyConfig) or same(plain_value(result, (), []), before):
+                return result
+            first = result if first is _NOTHING else first
+        return wanted(_either(show(each) for each in self.kinds)) if first is _NOTHING else first
+
+    def _config_named(self, value: Mapping[str, Any]) -> Any:
+        for kind in self.configs:
+            try:
+                kind._kind_named(value[CLASS])
+            except ConfigError:
+                continue
+            return kind._receive(value)
+        return self.configs[0]._receive(value)  # which says that it knows no such class
+
+
+_NOTHING: Any = object()
 
 
 class _Choice:
@@ -193,10 +211,12 @@ class _Choice:
             plain = plain_scalar(value)
         except TypeError:
             plain = value
+        candidates = [plain, *([value.text] if isinstance(value, WrittenInt | WrittenFloat) else [])]
         for option in self.options:
-            if not isinstance(value, Enum) and same(plain, plain_scalar(option)):
+            if not isinstance(value, Enum) and any(same(each, plain_scalar(option)) for each in candidates):
                 return option
-        meant = did_you_mean(str(plain), [str(plain_scalar(option)) for option in self.options])
+        texts = [str(plain_scalar(option)) for option in self.options]
+        meant = did_you_mean(str(plain), texts) if str(plain) not in texts else ""
         return wanted(show(self.annotation) + (f"; {meant}" if meant else ""))
 
 

@@ -7,11 +7,12 @@ from collections import Counter
 from typing import Any, NoReturn
 
 from trainmaster.config.document import Document, floating, refuse, whole
+from trainmaster.config.numerals import written
 from trainmaster.config.paths import MAX_DEPTH, MAX_VALUES, wrong_key
 from trainmaster.config.plain import wrong_scalar
 
 
-def read_json(text: str, name: str) -> Document:
+def read_json(text: str, name: str, keep_numerals: bool = False) -> Document:
     """A JSON text; it has no marks, because the standard library's reader keeps none."""
 
     def unique(pairs: list[tuple[str, Any]]) -> Any:
@@ -28,7 +29,8 @@ def read_json(text: str, name: str) -> Document:
         return tree
 
     def number(digits: str) -> float:
-        return floating(digits, lambda why: refuse(name, why))
+        value = floating(digits, lambda why: refuse(name, why))
+        return written(value, digits) if keep_numerals else value
 
     def integer(digits: str) -> int:
         return whole(digits, lambda why: refuse(name, why))
@@ -43,7 +45,7 @@ def read_json(text: str, name: str) -> Document:
     except RecursionError:
         refuse(name, f"is nested more than {MAX_DEPTH} deep")
     _check_size(tree, name)
-    return Document(tree, name, {}, {})
+    return Document(tree, name, {})
 
 
 def _check_size(tree: Any, name: str) -> None:

@@ -10,6 +10,7 @@ from pydantic import AfterValidator
 from trainmaster.config.configclass import configclass
 from trainmaster.config.torch_call import first_parameter, wrong_arguments
 from trainmaster.config.typed import ConfigBase
+from trainmaster.config.values import cloned
 from trainmaster.errors import ConfigError, Problem, did_you_mean
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class OptimizerConfig(ConfigBase):
     def make_optimizer(self, model: nn.Module) -> Optimizer:
         """The optimizer of the model's parameters, or of those that its `get_optim_param()` returns."""
         choose = getattr(model, "get_optim_param", model.parameters)
-        return self._make()(choose(), **self.arguments)  # type: ignore[no-any-return]
+        return self._make()(choose(), **cloned(self.arguments))  # type: ignore[no-any-return]
 
     def check(self) -> None:
         """Check the name and the arguments by torch's own signatures, and build one on a parameter of four numbers."""

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from trainmaster.config.describe import shorten
-from trainmaster.config.document import Texts
 from trainmaster.config.paths import dotted, wrong_key
 from trainmaster.config.yaml_reader import read_yaml
 from trainmaster.errors import ConfigError, ConfigFileError, Problem, nearest
@@ -18,8 +17,6 @@ class Override(NamedTuple):
     value: Any
     is_new: bool
     text: str
-    texts: Texts = {}
-    """By dotted key, numbers as they were written."""
 
     @property
     def origin(self) -> str:
@@ -34,6 +31,8 @@ def parse(texts: Iterable[str]) -> tuple[list[Override], list[Problem]]:
     """
     found: list[Override] = []
     problems: list[Problem] = []
+    taken: dict[tuple[str, ...], Override] = {}
+    groups: dict[tuple[str, ...], Override] = {}  # what lies around a path that is taken
     for text in [texts] if isinstance(texts, str) else texts:
         if not isinstance(text, str):
             problems.append(Problem("", "wanted text of the form key=value; write override(*texts)", shorten(text)))
@@ -46,12 +45,18 @@ def parse(texts: Iterable[str]) -> tuple[list[Override], list[Problem]]:
         except ValueError as error:
             problems.append(Problem("", str(error), where=text))
             continue
-        other = next((each for each in found if all(map(str.__eq__, each.path, override.path))), None)
+        other = next((taken[path] for path in _prefixes(override.path) if path in taken), groups.get(override.path))
         if other is None:
             found.append(override)
+            taken[override.path] = override
+            groups.update(dict.fromkeys(_prefixes(override.path), override))
         else:
             problems.append(Problem(dotted(override.path), f"is set by another override too: {other.text}", where=text))
     return found, problems
+
+
+def _prefixes(path: tuple[str, ...]) -> list[tuple[str, ...]]:
+    return [path[:length] for length in range(1, len(path) + 1)]
 
 
 def _parse_one(text: str) -> Override:
@@ -67,11 +72,9 @@ def _parse_one(text: str) -> Override:
         raise ValueError(f"a key has no dashes in front; write {key.lstrip('-')}={value}")
     if re.match(r"\s*(---|\.\.\.)(\s|$)", value):
         raise ValueError("a value, not a document; quote it if it is text")
-    if not value.strip():
+    if not value.strip() or value.lstrip().startswith("#"):
         raise ValueError(f"no value; write {key}=null for none, or {key}='' for empty text")
-    document = read_yaml(value, "value")
-    texts = {f"{key}.{below}" if below else key: pair for below, pair in document.texts.items()}
-    return Override(tuple(key.split(".")), document.tree, is_new, text, texts)
+    return Override(tuple(key.split(".")), read_yaml(value, "value", keep_numerals=True).tree, is_new, text)
 
 
 def apply_all(tree: Mapping[str, Any], texts: Iterable[str], owner: str, is_new: bool = False) -> tuple[Any, list[Override]]:

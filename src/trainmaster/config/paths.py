@@ -47,10 +47,15 @@ def wrong_key(key: Any) -> str:
     return ""
 
 
+def too_deep(path: Path) -> ConfigError:
+    """The error for what is nested too deep at `path`."""
+    return ConfigError.of("a config", [Problem(dotted(path[:8]) + "...", f"is nested more than {MAX_DEPTH} deep, or contains itself")])
+
+
 def nest(mapping: Mapping[str, Any], clash: Callable[[Path], None], at: Path = ()) -> dict[str, Any]:
     """`mapping` with its dotted keys turned into nested dicts; `clash` is told of each key given twice."""
     if len(at) >= MAX_DEPTH:
-        raise ConfigError.of("a config", [Problem(dotted(at[:8]) + "...", f"is nested more than {MAX_DEPTH} deep, or contains itself")])
+        raise too_deep(at)
     result: dict[str, Any] = {}
     for key, value in mapping.items():
         *groups, last = key.split(".")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from pathlib import PurePath
 from typing import Any
 
-from trainmaster.config.any_config import AnyConfig
+from trainmaster.config.any_config import CLASS, AnyConfig
 from trainmaster.config.describe import shorten
 from trainmaster.config.paths import MAX_DEPTH, MAX_VALUES, Path, dotted, nest, wrong_key
 from trainmaster.errors import ConfigError, Problem
@@ -24,13 +24,13 @@ Scalar = None | bool | int | float | str
 def plain(config: Any, replicates: bool = True) -> dict[str, Any]:
     """`config` as a plain tree with its dotted keys nested; every value that cannot be stored is a problem.
 
-    Of a typed config, it is the identity, if `replicates` is False without the fields marked so.
+    Of a typed config, it is the identity, if `replicates` is False without the fields marked so; inside another config it says its class.
 
     >>> plain({"train.lr": 0.1, "sizes": (3, 4)})
     {'train': {'lr': 0.1}, 'sizes': [3, 4]}
     """
     problems: list[Problem] = []
-    tree = _Walk(problems, replicates).value(config, ())
+    tree = _Walk(problems, _identity if replicates else _group).value(config, ())
     if not problems and not isinstance(tree, dict):
         problems.append(Problem("", f"a config is a dict or a config object, not {type(config).__name__}"))
     if problems:
@@ -40,17 +40,29 @@ def plain(config: Any, replicates: bool = True) -> dict[str, Any]:
 
 
 def plain_value(value: Any, path: Path, problems: list[Problem]) -> Any:
-    """`value`, which stands at `path`, as a plain tree; what cannot be is added to `problems`."""
-    return _Walk(problems).value(value, path)
+    """`value`, which stands at `path`, as a plain tree, a typed config as its class and all its values; problems are added to `problems`."""
+    return _Walk(problems, _whole).value(value, path)
+
+
+def _identity(config: AnyConfig) -> dict[str, Any]:
+    return config.identity()
+
+
+def _group(config: AnyConfig) -> dict[str, Any]:
+    return config.without_replicates()
+
+
+def _whole(config: AnyConfig) -> dict[str, Any]:
+    return config.to_dict()
 
 
 class _Walk:
     """One walk over a config: how many values it has seen, and in which containers it is."""
 
-    __slots__ = ("count", "inside", "problems", "replicates")
+    __slots__ = ("count", "inside", "of_config", "problems")
 
-    def __init__(self, problems: list[Problem], replicates: bool = True) -> None:
-        self.problems, self.replicates = problems, replicates
+    def __init__(self, problems: list[Problem], of_config: Callable[[AnyConfig], dict[str, Any]]) -> None:
+        self.problems, self.of_config = problems, of_config
         self.count = 0
         self.inside: set[int] = set()
 
@@ -85,9 +97,10 @@ class _Walk:
                 self.problems.append(Problem(dotted(path[:8]) + ("..." if len(path) > 8 else ""), why))
             return None
         if isinstance(value, AnyConfig):
-            return self._container(value.identity() if self.replicates else value.without_replicates(), path)
+            inside = self.of_config(value)
+            return self._container({CLASS: type(value).__name__, **inside} if path or self.of_config is _whole else inside, path)
         self.inside.add(id(value))
-        tree: Any = (
+        tree = (
             self._mapping(value, path)
             if isinstance(value, Mapping)
             else [self.value(each, (*path, number)) for number, each in enumerate(value)]

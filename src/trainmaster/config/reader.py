@@ -14,8 +14,10 @@ from trainmaster.config.yaml_reader import read_yaml
 from trainmaster.errors import ConfigFileError, nearest
 
 
-def read_file(path: str | os.PathLike[str]) -> Document:
-    """The file's content: JSON if its name ends in `.json`, else YAML."""
+def read_file(path: str | os.PathLike[str], keep_numerals: bool = False) -> Document:
+    """The file's content: JSON if its name ends in `.json`, else YAML. With `keep_numerals`, numbers remember how they were written."""
+    if not isinstance(path, str | os.PathLike):
+        raise ConfigFileError(f"{path!r:.60} is no file name")
     name = os.fspath(path)
     data = _bytes_of(name)
     try:
@@ -27,7 +29,8 @@ def read_file(path: str | os.PathLike[str]) -> Document:
         refuse(name, "has carriage returns as line ends", place_of(text.index("\r"), text), f"sed -i 's/\\r$//' {shlex.quote(name)}")
     if text.startswith("\ufeff"):
         refuse(name, "starts with a byte order mark", (1, 1), "save it as UTF-8 without BOM")
-    return read_json(text, name) if name.endswith(".json") else read_yaml(text, name)
+    read = read_json if name.endswith(".json") else read_yaml
+    return read(text, name, keep_numerals)
 
 
 def _bytes_of(name: str) -> bytes:

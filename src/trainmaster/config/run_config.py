@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le
 
@@ -15,7 +15,7 @@ from trainmaster.config.optimizer_config import OptimizerConfig
 from trainmaster.config.scheduler_config import SchedulerConfig
 from trainmaster.config.search_space import SearchSpace
 from trainmaster.config.typed import ConfigBase
-from trainmaster.errors import did_you_mean
+from trainmaster.errors import ConfigError, did_you_mean
 
 Count = Annotated[int, Ge(0)]
 Several = Annotated[int, Gt(0)]
@@ -111,15 +111,36 @@ class ParallelConfig(RunConfig):
 
     def _wrong_aim(self, key: str) -> str:
         """Why the search cannot set `key`; empty if it can."""
-        group = key.rpartition(".")[0]
-        if key.partition(".")[0] in ParallelConfig._schema().fields.keys() - RunConfig._schema().fields.keys():
+        if key.partition(".")[0] in ParallelConfig._schema().own:
             return "is about the search, not about one run"
-        if key in self or (group in self and isinstance(self[group], dict)):
-            return ""
-        return f"the config has no such key; {did_you_mean(key, self._dotted_keys())}".rstrip("; ")
+        group = key.rpartition(".")[0]
+        if key not in self and not (group in self and isinstance(self[group], dict)):
+            return f"the config has no such key; {did_you_mean(key, self._dotted_keys())}".rstrip("; ")
+        config, name, rest = self._owner(key)
+        field = config._schema().fields[name]
+        if field not in config._schema().stateful:
+            return "is no part of the identity: all trials would be the same run"
+        return "" if rest else _wrong_values(config, name, self.search_space[key])
 
     def _dotted_keys(self) -> Iterator[str]:
         for name in self.keys():
             if isinstance(self[name], ConfigBase):
                 yield from (f"{name}.{each}" for each in self[name].flatten())
             yield name
+
+
+def _wrong_values(config: ConfigBase, name: str, space: SearchSpace) -> str:
+    """Why a field cannot take the values of a space; empty if it can."""
+    ends = list(space.value_range or ())
+    if ends and space.value_type == "float" and _is_whole(config._schema().fields[name].written):
+        return "a field of whole numbers is searched with value_type: int"
+    try:
+        for value in [*ends, *(space.categorical_values or ())]:
+            config._schema().validate_one(name, value)
+    except ConfigError as error:
+        return f"could be {error.problems[0].value}: {error.problems[0].text}"
+    return ""
+
+
+def _is_whole(annotation: Any) -> bool:
+    return annotation is int or (get_origin(annotation) is Annotated and get_args(annotation)[0] is int)

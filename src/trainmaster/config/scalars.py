@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from pydantic_core import PydanticCustomError
 
+from trainmaster.config.numerals import WrittenFloat, WrittenInt
 from trainmaster.config.plain import plain_scalar, wrong_scalar
 
 _WHOLE = re.compile(r"\s*[-+]?[0-9]{1,4300}\s*")
@@ -86,6 +87,8 @@ def boolean(value: Any) -> bool:
 
 def text(value: Any) -> str:
     """A str: also from a number or a path; not from a boolean."""
+    if isinstance(value, WrittenInt | WrittenFloat):
+        return value.text
     if type(value) is not str:
         value = _scalar(value, "text")
         if isinstance(value, bool) or value is None or wrong_scalar(value):

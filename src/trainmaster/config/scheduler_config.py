@@ -11,6 +11,7 @@ from trainmaster.config.configclass import configclass
 from trainmaster.config.free import imported
 from trainmaster.config.torch_call import first_parameter, wrong_arguments
 from trainmaster.config.typed import ConfigBase
+from trainmaster.config.values import cloned
 from trainmaster.errors import ConfigError, Problem, did_you_mean
 
 if TYPE_CHECKING:
@@ -20,15 +21,16 @@ if TYPE_CHECKING:
 StepWhen = Literal["train", "epoch", "val"]
 
 _SHORT = {"steplr": "step", "onecyclelr": "cycle", "reducelronplateau": "plateau"}
-_WHEN: dict[str, StepWhen] = {"step": "epoch", "cycle": "train", "plateau": "val"}
+_WHEN: dict[str, StepWhen] = {"step": "epoch", "cycle": "train", "plateau": "val"}  # part of the identity: never change an entry
 _FUNCTIONS = ("lr_lambda", "scale_fn")
 _registered: dict[str, Callable[..., Any]] = {}
+_registered_when: dict[str, StepWhen] = {}
 
 
 def register_scheduler(name: str, make: Callable[..., Any], step_when: StepWhen = "train") -> None:
     """Let configs name a schedule of your own: `make(optimizer, **arguments)`, and when it steps."""
     _registered[_normal(name)] = make
-    _WHEN[_normal(name)] = step_when
+    _registered_when[_normal(name)] = step_when
 
 
 def _normal(name: str) -> str:
@@ -55,10 +57,11 @@ class SchedulerConfig(ConfigBase):
     @property
     def moment(self) -> StepWhen:
         """When it steps: `step_when`, or what this schedule needs."""
-        return self.step_when or _WHEN.get(self.name, "train")
+        return self.step_when or _registered_when.get(self.name) or _WHEN.get(self.name, "train")
 
     def _meaning(self) -> dict[str, Any]:
-        return {**vars(self), "step_when": self.moment}  # said or left to the schedule, the meaning and so the key are the same
+        # Said or left to the schedule, the meaning and so the key are the same; but what this process has registered is no part of it.
+        return {**vars(self), "step_when": self.step_when or _WHEN.get(self.name)}
 
     @classmethod
     def _accepts(cls, kind: type[ConfigBase]) -> bool:
@@ -94,7 +97,7 @@ class SchedulerConfig(ConfigBase):
             raise ConfigError.of(type(self).__name__, found)
 
     def _built_arguments(self, model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-        built = dict(self.arguments)
+        built: dict[str, Any] = cloned(self.arguments)  # plain lists, also of a frozen config
         for name in _FUNCTIONS:
             if isinstance(built.get(name), list):
                 built[name] = [imported(each) for each in built[name]]

@@ -15,15 +15,22 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from typing_extensions import TypedDict
 
-from trainmaster.config.any_config import AnyConfig
+from trainmaster.config.any_config import CLASS, AnyConfig
 from trainmaster.config.describe import shorten
 from trainmaster.config.fields import ABSENT, DERIVED, REPLICATE, Declared, Field
 from trainmaster.config.grammar import GrammarError, Reading, show
+from trainmaster.config.identity import HOW_LONG
 from trainmaster.config.paths import dotted, wrong_key
+from trainmaster.config.values import cloned
 from trainmaster.errors import ConfigClassError, ConfigError, Problem, did_you_mean
 
 NUM_DETAILED = 50
 """So many problems are told in full; the others are counted."""
+
+_INSTEAD = {
+    "__init__": "a config has no constructor of its own: groups in files do not call one; write `problems()` to check, methods to compute",
+    "__post_init__": "is not called; write `problems()` to check, methods to compute",
+}
 
 _PYDANTIC = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
@@ -35,6 +42,8 @@ class Schema:
         self.owner = owner
         self.reserved = reserved
         self._frame: FrameType | None = frame  # where the class is defined: annotations may use names that are local there
+        self.own: list[str] = []
+        """The fields that this class itself says something of."""
         self._own_defaults = self._read_defaults()
         with contextlib.suppress(NameError):  # an annotation may name a class that is still to come
             self.fields  # noqa: B018 - read now, if it can be
@@ -47,16 +56,20 @@ class Schema:
         for base in reversed(self.owner.__mro__[1:]):
             schema = base.__dict__.get("__config_schema__")
             if schema is not None:
-                result |= schema.fields
+                result |= {name: field for name, field in schema.fields.items() if name in schema.own}
             elif issubclass(base, AnyConfig) and any(not name.startswith("_") for name in inspect.get_annotations(base)):
                 problems.append(Problem("", f"its base `{base.__name__}` is not decorated with @configclass"))
         for name, annotation in hints.items():
             if annotation is typing.ClassVar or typing.get_origin(annotation) is typing.ClassVar:
                 continue
             try:
-                result[name] = self._field(name, annotation)
+                result[name] = self._field(name, annotation, result.get(name))
+                self.own.append(name)
             except GrammarError as error:
                 problems.append(Problem(name, str(error)))
+        hidden = [name for name in vars(self.owner) if name in result and name not in hints and name not in self._own_defaults]
+        problems += [Problem(name, "hides a field of a base class") for name in hidden]
+        problems += [Problem(name, _INSTEAD[name]) for name in _INSTEAD if name in vars(self.owner)]
         problems += [Problem(name, "has no annotation") for name in self._own_defaults if name not in hints]
         former = [each for field in result.values() for each in field.was]
         problems += [Problem(name, "is the name of one field and the former name of another") for name in former if name in result]
@@ -84,14 +97,18 @@ class Schema:
         self._frame = None  # once the names are known, let go of it
         return hints
 
-    def _field(self, name: str, annotation: Any) -> Field:
+    def _field(self, name: str, annotation: Any, inherited: Field | None) -> Field:
         if name in self.reserved or name.startswith("_"):
             raise GrammarError("begins with an underscore" if name.startswith("_") else "is a method of every config; choose another name")
         declared = self._own_defaults.get(name, ABSENT)
         if isinstance(declared, FieldInfo):
             raise GrammarError("put pydantic's Field into the annotation: `Annotated[float, Field(gt=0)] = 0.1`")
         if not isinstance(declared, Declared):
-            declared = Declared(declared, (), False)
+            history = (inherited.was, inherited.is_added and declared is not ABSENT) if inherited else ((), False)
+            declared = Declared(declared, *history)
+        for former in declared.was:
+            if not former.isidentifier() or former in (CLASS, *HOW_LONG):
+                raise GrammarError(f"{former!r} cannot have been its name")
         reading = Reading(annotation, self.owner)
         default = None if reading.state is DERIVED and declared.default is ABSENT else declared.default
         if declared.is_added and default is ABSENT:
@@ -108,7 +125,7 @@ class Schema:
         for name, value in list(self.owner.__dict__.items()):
             is_code = callable(value) or hasattr(value, "__get__")
             if name in annotated or not (name.startswith("_") or is_code):
-                values[name] = value
+                values[name] = value._replace(default=cloned(value.default)) if isinstance(value, Declared) else cloned(value)
             if isinstance(value, Declared) and name in annotated:
                 delattr(self.owner, name)
                 if value.default is not ABSENT:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Gt
 
+from trainmaster.config.any_config import CLASS
 from trainmaster.config.configclass import configclass
 from trainmaster.config.plain import plain_value, same
 from trainmaster.config.typed import ConfigBase
@@ -62,7 +63,7 @@ class SearchSpace(ConfigBase):
     def contains(self, value: Any) -> bool:
         """Whether a search of this space could give `value`."""
         problems: list[Problem] = []
-        value = plain_value(value, (), problems)
+        value = plain_value(value.to_dict() if isinstance(value, ConfigBase) else value, (), problems)
         if problems:
             return False
         if self.value_range is not None:
@@ -80,14 +81,18 @@ def _is_space(value: Any) -> bool:
         isinstance(value, Mapping)
         and bool(value)
         and any(kind in value for kind in _KINDS)
-        and value.keys() <= set(SearchSpace._schema().fields)
+        and value.keys() <= {CLASS, *SearchSpace._schema().fields}
     )
+
+
+def _space(value: Mapping[str, Any]) -> SearchSpace:
+    return SearchSpace(**{name: each for name, each in value.items() if name != CLASS})
 
 
 def _spaces_in(group: Mapping[str, Any]) -> Iterator[SearchSpace]:
     for value in group.values():
         if _is_space(value):
-            yield SearchSpace(**value)
+            yield _space(value)
         elif isinstance(value, Mapping):
             yield from _spaces_in(value)
 
@@ -97,7 +102,7 @@ def _group_contains(group: Mapping[str, Any], value: Any) -> bool:
         return False
     for key, wanted in group.items():
         if _is_space(wanted):
-            fits = SearchSpace(**wanted).contains(value[key])
+            fits = _space(wanted).contains(value[key])
         elif isinstance(wanted, Mapping):
             fits = _group_contains(wanted, value[key])
         else:

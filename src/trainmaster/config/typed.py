@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from trainmaster.config.any_config import AnyConfig
+from trainmaster.config.any_config import CLASS, AnyConfig
 from trainmaster.config.describe import html_table, shorten, table
 from trainmaster.config.difference import Difference, diff, diff_str
 from trainmaster.config.document import Document
@@ -20,12 +20,10 @@ from trainmaster.config.reader import read_file
 from trainmaster.config.scalars import wanted
 from trainmaster.config.schema import Schema
 from trainmaster.config.values import (
-    CLASS,
     GROUP,
     IDENTITY,
     STATEFUL,
     WHOLE,
-    as_written,
     cloned,
     configs_in,
     frozen,
@@ -34,7 +32,7 @@ from trainmaster.config.values import (
     tree_of,
 )
 from trainmaster.config.writer import write_file, yaml_text
-from trainmaster.errors import ConfigClassError, ConfigError, ConfigFileError, FrozenConfigError, Problem, did_you_mean
+from trainmaster.errors import ConfigClassError, ConfigError, FrozenConfigError, Problem, did_you_mean
 
 _IN_CODE = "set in code"
 
@@ -93,8 +91,11 @@ class ConfigBase(AnyConfig):
     @classmethod
     def _receive(cls, value: Any) -> ConfigBase:
         """What a field of this class takes: one of these configs (copied), or a dict."""
+        if isinstance(value, ConfigBase) and cls._accepts(type(value)):
+            return value.clone()
         if isinstance(value, ConfigBase):
-            return value.clone() if cls._accepts(type(value)) else wanted(cls.__name__)
+            again = type(value).__name__ == cls.__name__
+            wanted(f"{cls.__name__}{' as it is defined now; this one is of an older definition' if again else ''}")
         if not isinstance(value, Mapping):
             wanted(f"{cls.__name__}: a group of keys with values")
         if CLASS in value:
@@ -102,6 +103,8 @@ class ConfigBase(AnyConfig):
             value = {key: each for key, each in value.items() if key != CLASS}
         else:
             kind = cls
+        if getattr(kind, "__abstractmethods__", None):
+            wanted(f"a group that names its class: {kind.__name__} is abstract")
         config = kind.__new__(kind)
         config._take(value)
         return config
@@ -132,18 +135,16 @@ class ConfigBase(AnyConfig):
         `debug=True` takes what it can: what is missing or wrong becomes None, what is unknown is ignored, each with a logged warning.
         """
         cls._schema()
-        document = read_file(path)
-        if not isinstance(document.tree, dict):
-            kind = type(document.tree).__name__
-            raise ConfigFileError(f"`{document.name}` is no config: it holds a {kind}, not keys with values", where=document.name)
+        document = read_file(path, keep_numerals=True)
+        tree = document.group()
         config = cls.__new__(cls)
         try:
-            config._take(document.tree)
+            config._take(tree)
         except ConfigError as error:
             if not debug:
                 located = [each._replace(where=document.where(cls._key_in(document, each.key))) for each in error.problems]
                 raise ConfigError.of(f"{cls.__name__} in `{document.name}`", located) from None
-            config._take_what_fits(document.tree, document.name)
+            config._take_what_fits(tree, document.name)
         config._locate(document)
         return config
 
@@ -181,7 +182,6 @@ class ConfigBase(AnyConfig):
             name = field.name_in(document.marks, at)
             if self._origins.get(field.name) == _IN_CODE:
                 self._origins[field.name] = document.where(at + name)
-            self.__dict__[field.name] = as_written(self.__dict__[field.name], at + name, document.texts)
             for path, config in configs_in(self.__dict__[field.name], at + name):
                 config._locate(document, f"{path}.")
 
@@ -315,7 +315,7 @@ class ConfigBase(AnyConfig):
     def clone(self) -> Self:
         """A copy that shares nothing with this one and is not frozen."""
         config = type(self).__new__(type(self))
-        object.__setattr__(config, "__dict__", {name: cloned(value) for name, value in self.__dict__.items()})
+        object.__setattr__(config, "__dict__", {name: cloned(value) for name, value in self._values().items()})
         object.__setattr__(config, "_frozen", False)
         object.__setattr__(config, "_origins", dict(self._origins))
         return config
@@ -351,7 +351,8 @@ class ConfigBase(AnyConfig):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ConfigBase):
             return NotImplemented
-        return type(self) is type(other) and same(self.to_dict(), other.to_dict())
+        kinds, others = ([(path, type(config)) for path, config in each._below()] for each in (self, other))
+        return type(self) is type(other) and kinds == others and same(self.to_dict(), other.to_dict())
 
     # ---- checks
 
@@ -363,7 +364,7 @@ class ConfigBase(AnyConfig):
         yield from ()
 
     def _check_rules(self) -> None:
-        found = [Problem(key, text, shorten(self[key]) if key in self else "") for key, text in self.problems()]
+        found = [Problem(key, text, shorten(self[key]) if key in self else "") for key, text in self.problems() or ()]
         if found:
             raise ConfigError.of(type(self).__name__, found)
 
@@ -379,7 +380,7 @@ class ConfigBase(AnyConfig):
     def _check_values(self) -> None:
         """The values as they are now, in nested configs too: a list may have been changed behind our back."""
         found: list[Problem] = []
-        _collect(found, "", lambda: self._schema().validate(self.__dict__))
+        _collect(found, "", lambda: self._schema().validate(self._values()))
         _collect(found, "", self._check_rules)
         for path, config in self._below():
             _collect(found, path, config._check_values)
@@ -401,15 +402,19 @@ class ConfigBase(AnyConfig):
     def freeze(self) -> Self:
         """Check once more, then refuse every change from now on, in nested configs, lists and dicts too."""
         self._check_values()
-        checked = self._schema().validate(self.__dict__)
-        for name, value in self.__dict__.items():
-            holds_configs = any(True for _ in configs_in(value, name))
-            self.__dict__[name] = frozen(value if holds_configs else checked[name])
+        for name, value in self._values().items():
+            if isinstance(value, list | dict) and not any(True for _ in configs_in(value, name)):
+                value = self._schema().validate_one(name, value)  # as it would have been taken
+            self.__dict__[name] = frozen(value)
         object.__setattr__(self, "_frozen", True)
         return self
 
+    def _values(self) -> dict[str, Any]:
+        """The fields' values; `__dict__` may hold what a `cached_property` keeps there, too."""
+        return {name: self.__dict__[name] for name in self._schema().fields}
+
     def _below(self) -> Iterator[tuple[str, ConfigBase]]:
-        for name, value in self.__dict__.items():
+        for name, value in self._values().items():
             yield from configs_in(value, name)
 
     # ---- overrides and origins
@@ -435,10 +440,8 @@ class ConfigBase(AnyConfig):
             raise ConfigError.of(type(self).__name__, found)
         _inherit_origins(config, self, {dotted(each.path) for each in overrides})
         for each in overrides:
-            owner, name, rest = config._owner(dotted(each.path))
+            owner, name, _ = config._owner(dotted(each.path))
             owner._origins[name] = each.origin
-            field = dotted(each.path[: len(each.path) - len(rest)])
-            owner.__dict__[name] = as_written(owner.__dict__[name], field, each.texts)
             for _, below in configs_in(owner.__dict__[name], name):
                 below._credit(each.origin)
         return config
@@ -465,6 +468,8 @@ class ConfigBase(AnyConfig):
                 return
             else:
                 value = tree.get(part)
+                if value is None and rest and not override.is_new and not field.configs:
+                    raise Misfit(override, f"`{dotted(override.path[: number + 1])}` is not set; write +{override.text}")
                 tree[part] = changed({} if value is None and override.is_new else value, override, number + 1)
                 return
             tree = tree[part]
@@ -479,15 +484,13 @@ class ConfigBase(AnyConfig):
         """Every value with where it came from, as a table."""
         return table(self._rows())
 
-    def _rows(self) -> Iterator[tuple[str, Any, str]]:
-        for key, value in self.flatten().items():
-            try:
-                yield key, value, self.origin(key)
-            except ConfigError:  # the class of a group, which is no field
-                yield key, value, ""
+    def _rows(self, at: str = "") -> Iterator[tuple[str, Any, str]]:
+        for field in self._schema().fields.values():
+            origin = self._origins.get(field.name, f"default of {type(self).__name__}")
+            yield from _rows_of(self.__dict__[field.name], f"{at}{field.name}", origin, field.configs)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__dict__.items())})"
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._values().items())})"
 
     def _repr_html_(self) -> str:
         return html_table(f"{type(self).__name__} {self.key}", self._rows())
@@ -496,7 +499,7 @@ class ConfigBase(AnyConfig):
         return copy.deepcopy(self)  # a config is a value: a copy shares nothing
 
     def __getstate__(self) -> tuple[dict[str, Any], bool, dict[str, str]]:
-        return self.__dict__, self._frozen, self._origins
+        return self._values(), self._frozen, self._origins
 
     def __setstate__(self, state: tuple[dict[str, Any], bool, dict[str, str]]) -> None:
         for name, value in zip(("__dict__", "_frozen", "_origins"), state, strict=True):
@@ -508,6 +511,20 @@ def _decorated(kind: type[ConfigBase]) -> Iterator[type[ConfigBase]]:
         if "__config_schema__" in each.__dict__:
             yield each
         yield from _decorated(each)
+
+
+def _rows_of(value: Any, key: str, origin: str, declared: tuple[type, ...]) -> Iterator[tuple[str, Any, str]]:
+    if isinstance(value, ConfigBase):
+        if declared != (type(value),):
+            yield f"{key}.{CLASS}", type(value).__name__, origin
+        yield from value._rows(f"{key}.")
+        if not value._schema().fields:
+            yield key, {}, origin
+    elif isinstance(value, dict | list | tuple) and value:
+        for name, each in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _rows_of(each, f"{key}.{name}", origin, declared)
+    else:
+        yield key, plain_form(value, (), WHOLE), origin
 
 
 def _set_in(tree: Any, override: Override) -> Any:

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import PurePath
 from typing import Any, NamedTuple
 
-from trainmaster.config.any_config import AnyConfig
+from trainmaster.config.any_config import CLASS, AnyConfig
 from trainmaster.config.describe import shorten
-from trainmaster.config.document import Texts
 from trainmaster.config.fields import REPLICATE
 from trainmaster.config.frozen import FrozenDict, FrozenList
 from trainmaster.config.paths import dotted
 from trainmaster.config.plain import plain_scalar, plain_value, same
 from trainmaster.errors import ConfigError, Problem, did_you_mean
-
-CLASS = "class"
-"""The key under which a file names the class of a group, where the field's own class leaves it open. No field can have this name."""
 
 
 class Form(NamedTuple):
@@ -40,7 +35,10 @@ def tree_of(config: AnyConfig, form: Form) -> dict[str, Any]:
     for field in schema.stateful if form.stateful_only else schema.fields.values():
         if not form.replicates and field.state is REPLICATE:
             continue
-        value = plain_form(values[field.name], field.configs, form)
+        value = values[field.name]
+        if form.first_names and type(value) in (list, dict):
+            value = schema.validate_one(field.name, value)  # it may have been changed in place, behind our back
+        value = plain_form(value, field.configs, form)
         if not form.first_names:
             result[field.name] = value
         elif not field.is_added or not _is_default(value, plain_form(schema.added_defaults[field.name], field.configs, form)):
@@ -117,19 +115,3 @@ def inside(value: Any, rest: tuple[str, ...], key: str) -> Any:
             raise ConfigError.of("the config", [Problem(key, f"`{part}` is not there{'; ' + meant if meant else ''}", is_unknown=True)])
         rest = rest[1:]
     return value
-
-
-def as_written(value: Any, key: str, texts: Texts) -> Any:
-    """A text field keeps the text of a number: `1.10` and `1e3` in a file are not `1.1` and `1000.0`."""
-    if not texts:
-        return value
-    if isinstance(value, AnyConfig):
-        for name, each in vars(value).items():
-            vars(value)[name] = as_written(each, f"{key}.{name}", texts)
-        return value
-    if isinstance(value, str | PurePath):
-        as_python, written = texts.get(key, (None, ""))
-        return type(value)(written) if str(value) == as_python else value
-    if isinstance(value, list | tuple):
-        return type(value)(as_written(each, f"{key}.{number}", texts) for number, each in enumerate(value))
-    return {name: as_written(each, f"{key}.{name}", texts) for name, each in value.items()} if isinstance(value, dict) else value

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple, NoReturn
 
 import yaml
 
-from trainmaster.config.document import Document, Texts, floating, place_of, refuse, whole
+from trainmaster.config.document import Document, floating, place_of, refuse, whole
+from trainmaster.config.numerals import written
 from trainmaster.config.paths import MAX_BYTES, MAX_DEPTH, MAX_VALUES, wrong_key
 
 MAX_PATHS = 32 * 2**20
@@ -37,7 +38,7 @@ class _Open:
 
     __slots__ = ("anchor", "before", "depth", "height", "key", "path", "value")
 
-    def __init__(self, value: Any, path: str, anchor: str | None, before: tuple[int, int, int], depth: int) -> None:
+    def __init__(self, value: Any, path: str, anchor: str | None, before: tuple[int, int], depth: int) -> None:
         self.value, self.path, self.anchor, self.before, self.depth = value, path, anchor, before, depth
         self.height = 1
         """How deep it is nested below, itself included."""
@@ -54,18 +55,14 @@ class _Anchored(NamedTuple):
     num_values: int
     num_chars: int
     height: int
-    path: str
-    texts: slice
 
 
 class _Reader:
     """Reads one YAML text, event by event and without recursion, so that no text can cost more than its length."""
 
-    def __init__(self, text: str, name: str) -> None:
-        self.text, self.name = text, name
+    def __init__(self, text: str, name: str, keep_numerals: bool) -> None:
+        self.text, self.name, self.keep_numerals = text, name, keep_numerals
         self.marks: dict[str, tuple[int, int]] = {}
-        self.texts: Texts = {}
-        self.text_list: list[tuple[str, tuple[str, str]]] = []
         self.anchors: dict[str, _Anchored] = {}
         self.open: list[_Open] = []
         self.tree: Any = None
@@ -92,7 +89,7 @@ class _Reader:
                 self._alias(event)
         if num_documents == 0:
             refuse(self.name, "is empty; a config without values is `{}`")
-        return Document(self.tree, self.name, self.marks, self.texts)
+        return Document(self.tree, self.name, self.marks)
 
     def _events(self) -> Iterator[Any]:
         try:
@@ -121,12 +118,11 @@ class _Reader:
             return
         path = self._path_of_next()
         value: Any = event.value
-        before = len(self.text_list)
         self.num_chars += len(value)
         if event.implicit[0]:  # a plain scalar, neither quoted nor a block of text
-            value = self._resolve(event, path)
+            value = self._resolve(event)
         if event.anchor is not None:
-            self.anchors[event.anchor] = _Anchored(value, 1, len(event.value), 0, path, slice(before, len(self.text_list)))
+            self.anchors[event.anchor] = _Anchored(value, 1, len(event.value), 0)
         self._put(value, path, event)
 
     def _key(self, top: _Open, event: Any) -> None:
@@ -148,17 +144,19 @@ class _Reader:
         top.key = key
         self.marks[path] = (event.start_mark.line + 1, event.start_mark.column + 1)
 
-    def _resolve(self, event: Any, path: str) -> Any:
+    def _resolve(self, event: Any) -> Any:
+        value = self._value_of(event)
+        is_number = type(value) is int or type(value) is float
+        return written(value, event.value) if is_number and self.keep_numerals else value
+
+    def _value_of(self, event: Any) -> Any:
         text = event.value
         if text in _SPECIAL:
-            value = _SPECIAL[text]
-            if type(value) is float:
-                self._note_text(path, str(value), text)
-            return value
+            return _SPECIAL[text]
         first = text[0]
         if not (first.isdigit() or first in "+-."):
             return text
-        value = text
+        value: Any = text
         if _INT.fullmatch(text):
             if text.lstrip("+-").startswith("0") and len(text.lstrip("+-")) > 1:
                 self._refuse(
@@ -171,13 +169,7 @@ class _Reader:
             value = whole(text, lambda why: self._refuse(why, event))
         elif _FLOAT.fullmatch(text):
             value = floating(text, lambda why: self._refuse(why, event, f"quote it, if '{text[:40]}' is text"))
-        if value is not text and str(value) != text:
-            self._note_text(path, str(value), text)
         return value
-
-    def _note_text(self, path: str, as_python: str, as_written: str) -> None:
-        self.texts[path] = (as_python, as_written)
-        self.text_list.append((path, (as_python, as_written)))
 
     def _note_path(self, path: str, event: Any) -> None:
         self.num_path_chars += len(path)
@@ -191,15 +183,13 @@ class _Reader:
             self._refuse(f"nested more than {MAX_DEPTH} deep", event)
         path = self._path_of_next()
         self._mark_item(path, event)
-        self.open.append(_Open(value, path, event.anchor, (self.count, self.num_chars, len(self.text_list)), depth))
+        self.open.append(_Open(value, path, event.anchor, (self.count, self.num_chars), depth))
 
     def _end(self) -> None:
         done = self.open.pop()
         if done.anchor is not None:
-            count, num_chars, texts = done.before
-            self.anchors[done.anchor] = _Anchored(
-                done.value, self.count - count + 1, self.num_chars - num_chars, done.height, done.path, slice(texts, len(self.text_list))
-            )
+            count, num_chars = done.before
+            self.anchors[done.anchor] = _Anchored(done.value, self.count - count + 1, self.num_chars - num_chars, done.height)
         self._put(done.value, done.path, None, done.height)
 
     def _alias(self, event: Any) -> None:
@@ -216,9 +206,6 @@ class _Reader:
         if top is not None and top.depth + top.step - 1 + anchored.height > MAX_DEPTH:
             self._refuse(f"nested more than {MAX_DEPTH} deep, aliases expanded", event)
         path = self._path_of_next()
-        for each, (as_python, as_written) in self.text_list[anchored.texts]:
-            self._note_text(path + each[len(anchored.path) :], as_python, as_written)
-            self._note_path(path, event)
         self._put(copy.deepcopy(anchored.value), path, event, anchored.height)
 
     def _check(self, event: Any) -> None:
@@ -265,10 +252,10 @@ def _joined(path: str, key: str | int | None) -> str:
     return f"{path}.{key}" if path else str(key)
 
 
-def read_yaml(text: str, name: str) -> Document:
-    """A YAML text; `name` is what errors call it."""
+def read_yaml(text: str, name: str, keep_numerals: bool = False) -> Document:
+    """A YAML text; `name` is what errors call it. With `keep_numerals`, numbers remember how they were written."""
     found = _OTHER_BREAK.search(text)
     if found:
         why = f"{found[0]!a} is a line break to some readers of YAML and none to others"
         refuse(name, why, place_of(found.start(), text), f"write it as {ascii(found[0])[1:-1]}, in double quotes")
-    return _Reader(text, name).read()
+    return _Reader(text, name, keep_numerals).read()

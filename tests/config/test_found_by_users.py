@@ -1,0 +1,283 @@
+"""What a stranger broke: each of these once went wrong, or wrongly without a word."""
+
+import functools
+import io
+import pickle
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+import torch
+from annotated_types import Gt, MaxLen
+from pydantic import AfterValidator
+
+from trainmaster.config import (
+    Choices,
+    Config,
+    ConfigBase,
+    OptimizerConfig,
+    SchedulerConfig,
+    Stateless,
+    configclass,
+    field,
+    group_of,
+    key_of,
+    register_scheduler,
+)
+from trainmaster.errors import ConfigClassError, ConfigError
+
+
+def Defines(annotation, default=...):
+    namespace = {"__annotations__": {"x": annotation}} | ({} if default is ... else {"x": default})
+    return configclass(type("Defined", (ConfigBase,), namespace))
+
+
+@configclass
+class Sgd(ConfigBase):
+    lr: Annotated[float, Gt(0)] = 0.1
+    log: Stateless[int] = 1
+
+
+@configclass
+class Adam(ConfigBase):
+    lr: Annotated[float, Gt(0)] = 0.1
+    log: Stateless[int] = 1
+
+
+# keys
+
+
+def test_the_key_of_a_schedule_does_not_depend_on_what_was_registered():
+    before = SchedulerConfig(name="registered_later").key
+    register_scheduler("registered_later", lambda optimizer: None, step_when="epoch")
+    assert SchedulerConfig(name="registered_later").key == before
+    assert SchedulerConfig(name="registered_later").moment == "epoch"
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (str | Annotated[int, Gt(0)], 5),
+        (int | Annotated[float, Gt(0)], 3.0),
+        (list[int] | list[float], [1.0, 2.0]),
+        (list[int] | list[str], ["1", "2"]),
+        (dict[str, str] | dict[str, int], {"a": 1}),
+        (int | Literal["1"], "1"),
+        (int | Path, Path("5")),
+        (str | bool, True),
+    ],
+)
+def test_a_union_takes_a_value_as_it_is_if_a_member_can(annotation, value):
+    taken = Defines(annotation)(x=value).x
+    assert (taken, type(taken)) == (value, type(value))
+
+
+def test_two_classes_with_equal_values_differ_inside_a_dict():
+    assert key_of({"o": Sgd()}) != key_of({"o": Adam()})
+    assert Choices({"o": [Sgd(), Adam(), Sgd()]}).count == 2
+
+
+def test_a_list_that_was_changed_in_place_has_the_key_of_the_list_it_became():
+    config = Defines(list[float])(x=[0.1])
+    config.x.append(1)
+    assert config.key == Defines(list[float])(x=[0.1, 1]).key == config.freeze().key
+
+
+def test_a_scalar_is_not_checked_again_by_freezing():
+    config = Defines(Annotated[float, AfterValidator(lambda value: value * 2)])(x=1)
+    assert config.freeze().x == 2.0
+
+
+def test_a_field_that_is_stated_again_keeps_its_history():
+    @configclass
+    class Base(ConfigBase):
+        lr: float = field(default=0.1, was="rate")
+        decay: float = field(default=0.0, added=True)
+
+    @configclass
+    class Again(Base):
+        lr: float = 0.1
+        decay: float = 0.0
+
+    assert Again().key == Base().key
+    assert Again(rate=3).lr == 3
+
+
+@pytest.mark.parametrize("was", ["opt.lr", "", "epochs", "class", "3"])
+def test_a_former_name_that_cannot_have_been_one_is_refused(was):
+    with pytest.raises(ConfigClassError, match=r"x: .* cannot have been its name"):
+        Defines(float, field(default=0.1, was=was))
+
+
+# texts of numbers
+
+
+def test_a_text_is_checked_as_it_was_written(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("x: 1E5\n")
+    assert Defines(Annotated[str, AfterValidator(str.lower)]).load(path).x == "1e5"
+    path.write_text("x: 1.1000000\n")
+    with pytest.raises(ConfigError, match="at most 4 items"):
+        Defines(Annotated[str, MaxLen(4)]).load(path)
+    path.write_text("x: 1.10\n")
+    assert Defines(Literal["1.10"]).load(path).x == "1.10"
+
+
+def test_a_text_in_json_is_kept_as_it_was_written(tmp_path):
+    (tmp_path / "run.json").write_text('{"x": 1.100}')
+    assert Defines(str).load(tmp_path / "run.json").x == "1.100"
+
+
+@pytest.mark.parametrize(
+    ("annotation", "text", "value"), [(float, "1.10", 1.1), (int, "0x10", 16), (Any, "[1.10]", [1.1]), (int | float, "1e3", 1e3)]
+)
+def test_a_number_is_a_plain_number_however_it_was_written(annotation, text, value, tmp_path):
+    (tmp_path / "run.yaml").write_text(f"x: {text}\n")
+    for config in (Defines(annotation).load(tmp_path / "run.yaml"), Defines(annotation, value)().override(f"x={text}")):
+        taken = config.x[0] if isinstance(value, list) else config.x
+        assert taken == (value[0] if isinstance(value, list) else value)
+        assert type(taken) in (int, float)
+
+
+# values
+
+
+def test_a_typed_config_inside_a_free_one_is_not_written_without_its_stateless_values():
+    with pytest.raises(ConfigError, match=r"m: a typed config is written by itself; put its `to_dict\(\)` here"):
+        Config({"m": Sgd(log=9)}).to_yaml()
+
+
+def test_a_typed_config_given_as_any_value_keeps_all_its_values_and_its_class():
+    assert Defines(Any)(x=Sgd(log=9)).x == {"class": "Sgd", "lr": 0.1, "log": 9}
+
+
+def test_a_cached_property_is_no_field():
+    @configclass
+    class Squared(ConfigBase):
+        side: int = 3
+
+        @functools.cached_property
+        def area(self):
+            return self.side**2
+
+    config = Squared()
+    assert config.area == 9
+    assert config.clone() == config.freeze()
+    assert vars(pickle.loads(pickle.dumps(Sgd()))) == {"lr": 0.1, "log": 1}
+    assert config.to_dict() == {"side": 3}
+    assert repr(config) == "Squared(side=3)"
+    assert config.key == Squared().key
+    config.check()
+
+
+@pytest.mark.parametrize("name", ["__init__", "__post_init__"])
+def test_a_constructor_that_would_not_be_called_is_refused(name):
+    with pytest.raises(ConfigClassError, match=rf"{name}: .*write `problems\(\)`"):
+        configclass(type("Own", (ConfigBase,), {name: lambda self: None, "__annotations__": {"x": int}}))
+
+
+def test_a_property_over_a_field_of_a_base_class_is_refused():
+    with pytest.raises(ConfigClassError, match="lr: hides a field of a base class"):
+        configclass(type("Hidden", (Sgd,), {"lr": property(lambda self: 77)}))
+
+
+def test_a_group_that_says_its_class_is_never_taken_for_a_dict():
+    with pytest.raises(ConfigError, match=r"x\.lr = -1: wanted a value greater than 0"):
+        Defines(Sgd | dict[str, Any])(x={"class": "Sgd", "lr": -1})
+    with pytest.raises(ConfigError, match=r"x\.lr = -1: wanted a value greater than 0"):
+        Defines(Sgd | Adam)(x={"class": "Adam", "lr": -1})
+
+
+def test_a_default_is_a_copy():
+    values = [1]
+    kind = Defines(list[int], values)
+    values.append(2)
+    assert kind().x == [1]
+
+
+def test_of_two_bases_the_nearer_one_that_says_something_counts():
+    @configclass
+    class Top(ConfigBase):
+        x: int = 1
+
+    @configclass
+    class Left(Top):
+        y: int = 0
+
+    @configclass
+    class Right(Top):
+        x: int = 2
+
+    @configclass
+    class Both(Left, Right):
+        pass
+
+    assert Both().x == Both.x == 2
+
+
+def test_what_an_optimizer_keeps_of_a_frozen_config_is_plain():
+    config = OptimizerConfig(name="rprop", arguments={"etas": [0.5, 1.2]}).freeze()
+    optimizer = config.make_optimizer(torch.nn.Linear(1, 1))
+    file = io.BytesIO()
+    torch.save(optimizer.state_dict(), file)
+    file.seek(0)
+    assert torch.load(file, weights_only=True)["param_groups"][0]["etas"] == [0.5, 1.2]
+
+
+def test_a_large_list_is_described_in_no_time():
+    config = Defines(list[int])(x=list(range(20_000)))
+    assert len(config.describe().splitlines()) == 20_000
+
+
+def test_many_overrides_are_read_in_no_time():
+    config = Config({f"k{number}": 0 for number in range(10_000)})
+    changed = config.override(*(f"k{number}={number}" for number in range(10_000)))
+    assert changed.k9999 == 9999
+
+
+# messages
+
+
+class Before(Enum):
+    A = "a"
+
+
+def test_a_config_of_an_older_definition_is_told_as_one():
+    old = Sgd()
+    new = configclass(type("Sgd", (ConfigBase,), {"__annotations__": {"lr": float}, "lr": 0.1}))
+    with pytest.raises(ConfigError, match="wanted Sgd as it is defined now; this one is of an older definition"):
+        Defines(new)(x=old)
+
+
+def test_text_where_a_number_is_wanted_is_not_offered_as_itself():
+    with pytest.raises(ConfigError) as caught:
+        Defines(Literal["1"])(x=1)
+    assert str(caught.value.problems[0]) == "x = 1: wanted '1'"
+
+
+@pytest.mark.parametrize("values", [None, 3, "abc", [1]])
+def test_what_is_no_dict_is_no_config(values):
+    with pytest.raises(ConfigError, match="wanted a dict, or pairs of key and value"):
+        Config(values)
+
+
+def test_a_file_name_that_is_none_is_refused():
+    with pytest.raises(ConfigError, match="None is no file name"):
+        Config.load(None)
+
+
+def test_rules_that_find_nothing_may_return_nothing():
+    kind = configclass(type("Quiet", (ConfigBase,), {"__annotations__": {"x": int}, "problems": lambda self: None}))
+    assert kind(x=1).x == 1
+
+
+def test_a_free_key_of_a_group_that_is_not_set_is_offered_with_its_plus():
+    config = Defines(dict[str, float] | None, None)()
+    with pytest.raises(ConfigError, match=r"`x` is not set; write \+x\.a=1"):
+        config.override("x.a=1")
+    assert config.override("+x.a=1").x == {"a": 1.0}
+
+
+def test_groups_of_replicates_also_ignore_marks_inside_a_dict():
+    assert group_of({"s": Sgd(), "seed": 1}) == group_of({"s": Sgd(log=5), "seed": 2})
