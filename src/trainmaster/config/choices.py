@@ -101,7 +101,7 @@ def shuffled(count: int, seed: int) -> Iterator[int]:
     mask = (1 << half) - 1
     width = (half + 7) // 8
     keys = [hashlib.sha256(f"{seed}/{number}".encode()).digest() for number in range(_NUM_ROUNDS)]
-    for start in range(count) if count else ():
+    for start in range(count):
         index = start
         while True:
             left, right = index >> half, index & mask

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,13 +10,14 @@ from trainmaster.config.any_config import AnyConfig
 from trainmaster.config.describe import html_table, shorten, table
 from trainmaster.config.document import Document
 from trainmaster.config.identity import key_of
+from trainmaster.config.import_path import imported
 from trainmaster.config.numerals import WrittenFloat, WrittenInt
 from trainmaster.config.overrides import Override, apply_all
 from trainmaster.config.paths import MAX_DEPTH, Path, dotted, leaves, nest, split, too_deep, wrong_key
 from trainmaster.config.plain import plain, plain_scalar, same
 from trainmaster.config.reader import read_file
 from trainmaster.config.writer import write_file, yaml_text
-from trainmaster.errors import ConfigError, ConfigFileError, Problem, UnknownKeyError, did_you_mean, nearest
+from trainmaster.errors import ConfigError, ConfigFileError, Problem, UnknownKeyError, nearest
 
 TARGET = "_target_"
 IN_CODE = "set in code"
@@ -341,28 +341,6 @@ def wrong_name(key: Any) -> str:
         taken = [part for part in key.split(".") if hasattr(Config, part)]
         why = f"`{taken[0]}` is {'an attribute' if taken[0].startswith('_') else 'a method'} of Config" if taken else ""
     return why
-
-
-def imported(path: Any) -> Any:
-    """What an import path such as `torch.optim.SGD` or `lab.nets:Net` names; only explicit calls ask for it."""
-    if not isinstance(path, str) or not all(part.isidentifier() for part in path.replace(":", ".").split(".")):
-        raise ConfigError.of("an import path", [Problem(TARGET, "wanted a path such as `package.module.name`", shorten(path))])
-    parts = path.replace(":", ".").split(".")
-    for count in range(len(parts), 0, -1):
-        name = ".".join(parts[:count])
-        try:
-            value: Any = importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
-                continue  # this part of the path is no module; the rest may be attributes of a shorter one
-            raise
-        for number, part in enumerate(parts[count:], start=count):
-            if not hasattr(value, part):
-                hint = did_you_mean(part, dir(value))
-                raise ConfigError.of("an import path", [Problem(path, f"`{'.'.join(parts[:number])}` has no `{part}`")], hint=hint)
-            value = getattr(value, part)
-        return value
-    raise ConfigError.of("an import path", [Problem(path, f"there is no module `{parts[0]}`")])
 
 
 def _owned(value: Any, at: Path = ()) -> Any:

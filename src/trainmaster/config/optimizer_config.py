@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator
 
 from trainmaster.config.configclass import configclass
-from trainmaster.config.torch_call import first_parameter, wrong_arguments
+from trainmaster.config.torch_call import first_parameter, kinds_in, refused, wrong_arguments
 from trainmaster.config.typed import ConfigBase
 from trainmaster.config.values import cloned
 from trainmaster.errors import ConfigError, Problem, did_you_mean
@@ -55,24 +55,16 @@ class OptimizerConfig(ConfigBase):
         if not found:
             import torch
 
-            try:
-                make([torch.nn.Parameter(torch.zeros(2, 2))], **self.arguments)
-            except Exception as error:  # whatever torch finds wrong with them
-                found.append(Problem("arguments", f"{self.name} refuses them: {error}", repr(self.arguments)))
+            weights = torch.nn.Parameter(torch.zeros(2, 2))
+            found = refused(self.name, self.arguments, lambda: make([weights], **cloned(self.arguments)))
         if found:
             raise ConfigError.of(type(self).__name__, found)
 
     def _make(self) -> Callable[..., Any]:
         from torch import optim
 
-        known: dict[str, Callable[..., Any]] = {
-            name.lower(): kind for name, kind in vars(optim).items() if _is_kind(kind, optim.Optimizer)
-        } | _registered
+        known: dict[str, Callable[..., Any]] = {name.lower(): kind for name, kind in kinds_in(optim, optim.Optimizer).items()} | _registered
         if self.name not in known:
             meant = did_you_mean(self.name, known) or f"known: {', '.join(sorted(known))}"
             raise ConfigError.of(type(self).__name__, [Problem("name", f"no such optimizer; {meant}", repr(self.name))])
         return known[self.name]
-
-
-def _is_kind(kind: Any, base: type) -> bool:
-    return isinstance(kind, type) and issubclass(kind, base) and kind is not base

@@ -40,7 +40,7 @@ def plain(config: Any, replicates: bool = True) -> dict[str, Any]:
 
 
 def plain_value(value: Any, path: Path, problems: list[Problem]) -> Any:
-    """`value`, which stands at `path`, as a plain tree, a typed config as its class and all its values; problems are added to `problems`."""
+    """`value`, which stands at `path`, as a plain tree, a typed config as its class and all its values; adds to `problems`."""
     return _Walk(problems, _whole).value(value, path)
 
 
@@ -123,7 +123,7 @@ class _Walk:
                 is_dotted = "." in key
                 has_dots = has_dots or is_dotted
                 below = (*path, *key.split(".")) if is_dotted else (*path, key)
-                tree[key if type(key) is str else str.__str__(key)] = self.value(each, below)
+                tree[str.__str__(key)] = self.value(each, below)
         if not has_dots:
             return tree
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator
 
 from trainmaster.config.configclass import configclass
-from trainmaster.config.free import imported
-from trainmaster.config.torch_call import first_parameter, wrong_arguments
+from trainmaster.config.import_path import imported
+from trainmaster.config.torch_call import first_parameter, kinds_in, refused, wrong_arguments
 from trainmaster.config.typed import ConfigBase
 from trainmaster.config.values import cloned
 from trainmaster.errors import ConfigError, Problem, did_you_mean
@@ -87,12 +87,8 @@ class SchedulerConfig(ConfigBase):
             import torch
 
             weights = torch.nn.Parameter(torch.zeros(2, 2))  # zeros, because a check draws no random numbers
-            try:
-                self.make_scheduler(torch.nn.Module(), torch.optim.SGD([weights], lr=0.1, momentum=0.9))
-            except ConfigError as error:
-                found += [each._replace(key=f"arguments.{each.key}") for each in error.problems]
-            except Exception as error:  # whatever torch finds wrong with them
-                found.append(Problem("arguments", f"{self.name} refuses them: {error}", repr(self.arguments)))
+            optimizer = torch.optim.SGD([weights], lr=0.1, momentum=0.9)
+            found = refused(self.name, self.arguments, lambda: self.make_scheduler(torch.nn.Module(), optimizer))
         if found:
             raise ConfigError.of(type(self).__name__, found)
 
@@ -110,9 +106,8 @@ class SchedulerConfig(ConfigBase):
     def _make(self) -> Callable[..., Any]:
         from torch.optim import lr_scheduler
 
-        base = lr_scheduler.LRScheduler
-        kinds = [kind for kind in vars(lr_scheduler).values() if isinstance(kind, type) and issubclass(kind, base) and kind is not base]
-        known: dict[str, Callable[..., Any]] = {_normal(kind.__name__): kind for kind in kinds if not kind.__name__.startswith("_")}
+        kinds = kinds_in(lr_scheduler, lr_scheduler.LRScheduler)
+        known: dict[str, Callable[..., Any]] = {_normal(name): kind for name, kind in kinds.items()}
         known |= _registered
         if self.name not in known:
             meant = did_you_mean(self.name, [*known, *_SHORT]) or f"known: none, {', '.join(sorted(known))}"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from trainmaster.config.describe import shorten
-from trainmaster.errors import Problem, did_you_mean
+from trainmaster.errors import ConfigError, Problem, did_you_mean
 
 
 def wrong_arguments(target: Callable[..., Any], arguments: Mapping[str, Any], given: tuple[str, ...]) -> Iterator[Problem]:
@@ -68,3 +68,20 @@ def _fits(value: Any, hint: Any) -> bool:
 
 def _shown(hint: Any) -> str:
     return str(hint).replace("typing.", "").replace("<class '", "").replace("'>", "")
+
+
+def kinds_in(module: Any, base: type) -> dict[str, Any]:
+    """The public subclasses of `base` in a module of torch, by name."""
+    kinds = [kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, base) and kind is not base]
+    return {kind.__name__: kind for kind in kinds if not kind.__name__.startswith("_")}
+
+
+def refused(name: str, arguments: Mapping[str, Any], build: Callable[[], Any]) -> list[Problem]:
+    """What torch itself says against `arguments`, if `build()` uses them."""
+    try:
+        build()
+    except ConfigError as error:
+        return [each._replace(key=f"arguments.{each.key}") for each in error.problems]
+    except Exception as error:  # whatever torch finds wrong with them
+        return [Problem("arguments", f"{name} refuses them: {error}", shorten(arguments))]
+    return []
