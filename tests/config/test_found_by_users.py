@@ -5,7 +5,7 @@ import io
 import pickle
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import pytest
 import torch
@@ -281,3 +281,36 @@ def test_a_free_key_of_a_group_that_is_not_set_is_offered_with_its_plus():
 
 def test_groups_of_replicates_also_ignore_marks_inside_a_dict():
     assert group_of({"s": Sgd(), "seed": 1}) == group_of({"s": Sgd(log=5), "seed": 2})
+
+
+def test_self_means_the_class_that_inherits_it():
+    @configclass
+    class Node(ConfigBase):
+        child: Self | None = None
+
+    @configclass
+    class Tree(Node):
+        extra: int = 0
+
+    assert Tree(child={"extra": 2}).child == Tree(extra=2)
+
+
+def test_debug_loading_warns_of_broken_rules_and_unknown_classes(tmp_path, caplog):
+    @configclass
+    class Careful(ConfigBase):
+        low: int = 0
+        high: int = 1
+        optimizer: Sgd = Sgd()
+
+        def problems(self):
+            if self.low > self.high:
+                yield "low", "is above high"
+
+    path = tmp_path / "run.yaml"
+    path.write_text("low: 3\noptimizer: {class: Nowhere}\n")
+    config = Careful.load(path, debug=True)
+    assert (config.low, config.optimizer) == (3, None)
+    assert "low = 3: is above high" in caplog.text
+    assert "`optimizer` becomes None" in caplog.text
+    path.write_text("low: x\n")
+    assert Careful.load(path, debug=True).low is None

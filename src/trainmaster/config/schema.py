@@ -56,7 +56,7 @@ class Schema:
         for base in reversed(self.owner.__mro__[1:]):
             schema = base.__dict__.get("__config_schema__")
             if schema is not None:
-                result |= {name: field for name, field in schema.fields.items() if name in schema.own}
+                result |= {name: self._as_ours(field) for name, field in schema.fields.items() if name in schema.own}
             elif issubclass(base, AnyConfig) and any(not name.startswith("_") for name in inspect.get_annotations(base)):
                 problems.append(Problem("", f"its base `{base.__name__}` is not decorated with @configclass"))
         for name, annotation in hints.items():
@@ -77,6 +77,13 @@ class Schema:
         if problems:
             raise ConfigClassError.of(f"the config class {self.owner.__name__}", problems)
         return result
+
+    def _as_ours(self, field: Field) -> Field:
+        """An inherited field; `Self` in it means this class."""
+        if "Self" not in str(field.written) or field.state is DERIVED:
+            return field
+        reading = Reading(field.written, self.owner)
+        return field._replace(read_as=reading.read_as, configs=tuple(dict.fromkeys(reading.configs)), group=reading.group)
 
     def _hints(self) -> dict[str, Any]:
         """The annotations of this class alone, names resolved where it is defined."""

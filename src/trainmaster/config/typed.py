@@ -168,13 +168,25 @@ class ConfigBase(AnyConfig):
             try:
                 self.__dict__[name] = schema.validate_one(name, value)
             except ConfigError as error:
-                if isinstance(value, Mapping) and field.group is not None:
-                    kind = field.group._kind_named(value[CLASS]) if CLASS in value else field.group
-                    below: ConfigBase = kind.__new__(kind)
+                below = field.group._started_from(value) if field.group is not None else None
+                if below is not None:
                     self.__dict__[name] = below
                     below._take_what_fits(value, source, f"{at}{name}.")
                 else:
                     warn("%s: `%s%s` becomes None: %s", source, at, name, error.problems[0].text)
+        try:
+            self._check_rules()
+        except Exception as error:  # rules of the class, which may not expect None
+            warn("%s: %s%s", source, at and f"`{at[:-1]}`: ", "; ".join(map(str, getattr(error, "problems", ()))) or error)
+
+    @classmethod
+    def _started_from(cls, value: Any) -> ConfigBase | None:
+        """A config, still without values, of the class that a group names; None if there is none."""
+        try:
+            kind = cls._kind_named(value[CLASS]) if CLASS in value else cls
+        except (TypeError, ConfigError):
+            return None
+        return kind.__new__(kind) if isinstance(value, Mapping) else None
 
     def _locate(self, document: Document, at: str = "") -> None:
         """Remember where in the file each value stands."""
