@@ -11,7 +11,7 @@ from typing import Any
 from trainmaster.config.free import IN_CODE, Config
 from trainmaster.config.identity import canonical
 from trainmaster.config.paths import leaves
-from trainmaster.config.plain import plain_value
+from trainmaster.config.plain import identity_of, plain_value
 from trainmaster.errors import ConfigError, Problem
 
 _NUM_ROUNDS = 6
@@ -73,19 +73,20 @@ def _alternatives(choices: Config) -> dict[str, list[Any]]:
         where = choices.origin(key)
         if not values:
             problems.append(Problem(key, "has no values to choose from", "[]", where if where != IN_CODE else ""))
-        plain = [plain_value(each, (*key.split("."), number), problems) for number, each in enumerate(values)]
+        for number, each in enumerate(values):
+            plain_value(each, (*key.split("."), number), problems, identity_of)
         if not problems:
-            found[key] = _once(plain, values)
+            found[key] = _once(values)
     if problems:
         raise ConfigError.of("the choices", problems)
     return found
 
 
-def _once(plain: list[Any], values: Sequence[Any]) -> list[Any]:
+def _once(values: Sequence[Any]) -> list[Any]:
     """Each of `values` once, where it first stands; equal is what has the same key."""
     found: dict[str, Any] = {}
-    for each, value in zip(plain, values, strict=True):
-        found.setdefault(canonical({"value": each}), value)
+    for value in values:
+        found.setdefault(canonical({"value": value}), value)
     return list(found.values())
 
 

@@ -50,6 +50,8 @@ def field(*, default: Any = ABSENT, was: str | tuple[str, ...] = (), added: bool
 
     - `was`: its former name, or names, newest first. Files that use one still load, and the key of a config is as it was.
     - `added`: True for an attribute that came when there were configs already. While it has its default, the key is as it was.
+
+    A subclass that states the attribute again keeps both.
     """
     return Declared(default, (was,) if isinstance(was, str) else tuple(was), added)
 
@@ -70,7 +72,12 @@ class Field(NamedTuple):
     """The config class, if the annotation is one, or one or None."""
     default: Any = ABSENT
     was: tuple[str, ...] = ()
-    is_added: bool = False
+    added_default: Any = ABSENT
+    """The default that a field had when it was added; ABSENT for one that was there from the start."""
+
+    @property
+    def is_added(self) -> bool:
+        return self.added_default is not ABSENT
 
     @property
     def first_name(self) -> str:

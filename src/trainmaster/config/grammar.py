@@ -23,9 +23,10 @@ from pydantic.fields import FieldInfo
 from trainmaster.config.any_config import CLASS, AnyConfig
 from trainmaster.config.fields import DERIVED, State
 from trainmaster.config.numerals import WrittenFloat, WrittenInt
-from trainmaster.config.paths import wrong_key
+from trainmaster.config.paths import MAX_DEPTH, wrong_key
 from trainmaster.config.plain import plain_scalar, plain_value, same
 from trainmaster.config.scalars import boolean, number, text, wanted, whole
+from trainmaster.config.values import configs_in
 from trainmaster.errors import ConfigError, Problem, did_you_mean
 
 _SCALARS: dict[Any, tuple[Callable[[Any], Any], str]] = {
@@ -55,6 +56,8 @@ class Reading:
 
     def _group(self, annotation: Any) -> type | None:
         """The config class, if the annotation is one, or one or None."""
+        if get_origin(annotation) is Annotated:
+            return self._group(get_args(annotation)[0])
         if get_origin(annotation) in (Union, types.UnionType):
             others = [each for each in get_args(annotation) if each is not type(None)]
             annotation = others[0] if len(others) == 1 else None
@@ -83,6 +86,8 @@ class Reading:
         if origin is Union or origin is types.UnionType:
             return self._read_union(args)
         if annotation is list or origin is list:
+            if len(args) > 1:
+                raise GrammarError(f"{annotation} has more than one type; write list[int | str]")
             return Annotated[list[self._read(args[0] if args else Any)], BeforeValidator(_Listed(annotation))]  # type: ignore[misc]
         if annotation is tuple or origin is tuple:
             inside = tuple(each if each is Ellipsis else self._read(each) for each in args or (Any, ...))
@@ -101,18 +106,24 @@ class Reading:
         for mark in args[1:]:
             if isinstance(mark, State):
                 raise GrammarError(f"`{mark.name}[...]` goes around the whole annotation, not inside it")
+            if isinstance(mark, FieldInfo) and (mark.alias or mark.validation_alias):
+                raise GrammarError("has an alias; write `= field(was=...)` for a former name")
             if isinstance(mark, FieldInfo) and not mark.is_required():
                 raise GrammarError("has a default inside its annotation; write it behind: `x: int = 3`")
         return Annotated[self._read(args[0]), *args[1:]]
 
     def _read_union(self, args: tuple[Any, ...]) -> Any:
-        members = [self._read(each) for each in args if each is not type(None)]
+        kinds = [each for each in args if each is not type(None)]
+        members, holds_configs = [], []
+        for each in kinds:
+            before = len(self.configs)
+            members.append(self._read(each))
+            holds_configs.append(len(self.configs) > before)
         if len(members) == 1:
             return Union[members[0], None]  # noqa: UP007 - an Annotated has no `|`
-        kinds = [each for each in args if each is not type(None)]
-        if self.configs and any(each is Any or dict in (each, get_origin(each)) for each in kinds):
+        if any(holds_configs) and any(map(_may_be_free, kinds)):
             self.configs.append(dict)  # a group may be either, so a config is always written with its class
-        either = Annotated[Any, PlainValidator(_Either(kinds, members))]
+        either = Annotated[Any, PlainValidator(_Either(kinds, members, holds_configs))]
         return Union[either, None] if len(kinds) < len(args) else either  # noqa: UP007
 
     def _read_class(self, kind: type) -> Any:
@@ -160,8 +171,8 @@ class _Either:
     A group that says its `class` is a config; another group is the first config that takes it.
     """
 
-    def __init__(self, kinds: list[Any], members: list[Any]) -> None:
-        self.kinds, self.members = kinds, members
+    def __init__(self, kinds: list[Any], members: list[Any], holds_configs: list[bool]) -> None:
+        self.kinds, self.members, self.holds_configs = kinds, members, holds_configs
         self.configs = [each for each in kinds if isinstance(each, type) and issubclass(each, AnyConfig)]
         self.adapters: list[TypeAdapter[Any]] | None = None
 
@@ -170,19 +181,27 @@ class _Either:
             self.adapters = [TypeAdapter(each) for each in self.members]
         if isinstance(value, Mapping) and CLASS in value and self.configs:
             return self._config_named(value)
+        choices = [*zip(self.kinds, self.adapters, self.holds_configs, strict=True)]
+        if any(self.holds_configs) and _says_class(value):
+            choices.sort(key=lambda choice: not choice[2])
         first = _NOTHING
         before = plain_value(value, (), [])
-        for kind, adapter in zip(self.kinds, self.adapters, strict=True):
+        for kind, adapter, holds_configs in choices:
             if isinstance(value, AnyConfig | PurePath | Enum) and isinstance(kind, type) and isinstance(value, kind):
                 return adapter.validate_python(value)
+            if kind in self.configs and isinstance(value, Mapping) and not kind._schema().could_take(value):
+                continue  # without looking inside, which would take time that grows with the power of the depth
             try:
                 result = adapter.validate_python(value)
             except ValidationError:
                 continue
-            if isinstance(result, AnyConfig) or same(plain_value(result, (), []), before):
+            if (holds_configs and any(True for _ in configs_in(result, ""))) or same(plain_value(result, (), []), before):
                 return result
             first = result if first is _NOTHING else first
-        return wanted(_either(show(each) for each in self.kinds)) if first is _NOTHING else first
+        if first is not _NOTHING:
+            return first
+        fitting = [kind for kind in self.configs if isinstance(value, Mapping) and kind._schema().could_take(value)]
+        return fitting[0]._receive(value) if len(fitting) == 1 else wanted(_either(show(each) for each in self.kinds))
 
     def _config_named(self, value: Mapping[str, Any]) -> Any:
         for kind in self.configs:
@@ -195,6 +214,19 @@ class _Either:
 
 
 _NOTHING: Any = object()
+
+
+def _may_be_free(annotation: Any) -> bool:
+    """Whether a group under this annotation may be one of free keys."""
+    return annotation is Any or dict in (annotation, get_origin(annotation)) or any(map(_may_be_free, get_args(annotation)))
+
+
+def _says_class(value: Any, depth: int = 0) -> bool:
+    """Whether a group in `value` says its class."""
+    if isinstance(value, Mapping) and CLASS in value:
+        return True
+    below = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return depth < MAX_DEPTH and any(_says_class(each, depth + 1) for each in below)
 
 
 class _Choice:

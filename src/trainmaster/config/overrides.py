@@ -105,14 +105,14 @@ def changed(node: Any, override: Override, start: int = 0) -> Any:
         return override.value
     at = dotted(override.path[:start])
     if isinstance(node, list | tuple):
-        if not rest[0].isdecimal() or int(rest[0]) >= len(node):
+        if not rest[0].isdecimal() or len(rest[0]) > 9 or int(rest[0]) >= len(node):
             raise Misfit(override, f"`{at}` is a list of {len(node)}; wanted an index below that")
         items = list(node)
         items[int(rest[0])] = changed(items[int(rest[0])], override, start + 1)
         return tuple(items) if isinstance(node, tuple) else items
     if not isinstance(node, Mapping):
         raise Misfit(override, f"`{at}` is {shorten(node)}, not a group")
-    keys = {*node}
+    keys = node.keys()  # a Config itself would answer for dotted keys too
     length = next((each for each in range(len(rest), 0, -1) if dotted(rest[:each]) in keys), 0)  # a key may have dots
     if length == len(rest) and override.is_new:
         raise Misfit(override, f"exists already; write {override.text.removeprefix('+')} to change it")

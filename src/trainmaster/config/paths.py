@@ -49,7 +49,9 @@ def wrong_key(key: Any) -> str:
 
 def too_deep(path: Path) -> ConfigError:
     """The error for what is nested too deep at `path`."""
-    return ConfigError.of("a config", [Problem(dotted(path[:8]) + "...", f"is nested more than {MAX_DEPTH} deep, or contains itself")])
+    return ConfigError.of(
+        "a config", [Problem(dotted(path[:8]) + "..." * bool(path), f"is nested more than {MAX_DEPTH} deep, or contains itself")]
+    )
 
 
 def nest(mapping: Mapping[str, Any], clash: Callable[[Path], None], at: Path = ()) -> dict[str, Any]:

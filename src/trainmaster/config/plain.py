@@ -18,6 +18,9 @@ MAX_DIGITS = 4300
 """Python reads and writes integers of this many digits unless it is told otherwise."""
 _BIGGEST = 10**MAX_DIGITS
 
+OfConfig = Callable[[AnyConfig], dict[str, Any]]
+"""Which of its values a typed config is to stand for."""
+
 Scalar = None | bool | int | float | str
 
 
@@ -30,7 +33,7 @@ def plain(config: Any, replicates: bool = True) -> dict[str, Any]:
     {'train': {'lr': 0.1}, 'sizes': [3, 4]}
     """
     problems: list[Problem] = []
-    tree = _Walk(problems, _identity if replicates else _group).value(config, ())
+    tree = _Walk(problems, identity_of if replicates else _group).value(config, ())
     if not problems and not isinstance(tree, dict):
         problems.append(Problem("", f"a config is a dict or a config object, not {type(config).__name__}"))
     if problems:
@@ -39,12 +42,15 @@ def plain(config: Any, replicates: bool = True) -> dict[str, Any]:
     return tree
 
 
-def plain_value(value: Any, path: Path, problems: list[Problem]) -> Any:
-    """`value`, which stands at `path`, as a plain tree, a typed config as its class and all its values; adds to `problems`."""
-    return _Walk(problems, _whole).value(value, path)
+def plain_value(value: Any, path: Path, problems: list[Problem], of_config: OfConfig | None = None) -> Any:
+    """`value`, which stands at `path`, as a plain tree; what cannot be is added to `problems`.
+
+    A typed config is no plain value, unless `of_config` makes it one.
+    """
+    return _Walk(problems, of_config).value(value, path)
 
 
-def _identity(config: AnyConfig) -> dict[str, Any]:
+def identity_of(config: AnyConfig) -> dict[str, Any]:
     return config.identity()
 
 
@@ -52,16 +58,12 @@ def _group(config: AnyConfig) -> dict[str, Any]:
     return config.without_replicates()
 
 
-def _whole(config: AnyConfig) -> dict[str, Any]:
-    return config.to_dict()
-
-
 class _Walk:
     """One walk over a config: how many values it has seen, and in which containers it is."""
 
     __slots__ = ("count", "inside", "of_config", "problems")
 
-    def __init__(self, problems: list[Problem], of_config: Callable[[AnyConfig], dict[str, Any]]) -> None:
+    def __init__(self, problems: list[Problem], of_config: OfConfig | None) -> None:
         self.problems, self.of_config = problems, of_config
         self.count = 0
         self.inside: set[int] = set()
@@ -96,9 +98,13 @@ class _Walk:
             if not self.problems or self.problems[-1].text != why:
                 self.problems.append(Problem(dotted(path[:8]) + ("..." if len(path) > 8 else ""), why))
             return None
+        if isinstance(value, AnyConfig) and self.of_config is None:
+            text = "a typed config is no plain value; put its `to_dict()` here, or type the field by its class"
+            self.problems.append(Problem(dotted(path), text))
+            return None
         if isinstance(value, AnyConfig):
-            inside = self.of_config(value)
-            return self._container({CLASS: type(value).__name__, **inside} if path or self.of_config is _whole else inside, path)
+            inside = self.of_config(value)  # type: ignore[misc]
+            return self._container({CLASS: type(value).__name__, **inside} if path else inside, path)
         self.inside.add(id(value))
         tree = (
             self._mapping(value, path)

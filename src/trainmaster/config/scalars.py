@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
 from typing import Any, NoReturn
 
 from pydantic_core import PydanticCustomError
@@ -24,6 +25,9 @@ def wanted(what: str) -> NoReturn:
 
 def whole(value: Any) -> int:
     """An int: also from `3.0`, `"3"` and NumPy's; not from `1.999`, not from True."""
+    if isinstance(value, WrittenFloat) and math.isfinite(value):
+        exact = Decimal(value.text)  # 1e23 is not the float that is nearest to it
+        value = int(exact) if exact == exact.to_integral_value() else value
     if type(value) is not int:
         value = _scalar(value, "a whole number")
         if isinstance(value, float) and value.is_integer():

@@ -111,8 +111,9 @@ class Schema:
         if isinstance(declared, FieldInfo):
             raise GrammarError("put pydantic's Field into the annotation: `Annotated[float, Field(gt=0)] = 0.1`")
         if not isinstance(declared, Declared):
-            history = (inherited.was, inherited.is_added and declared is not ABSENT) if inherited else ((), False)
-            declared = Declared(declared, *history)
+            declared = Declared(declared, (), False)
+        if inherited is not None and not declared.was:
+            declared = declared._replace(was=inherited.was)
         for former in declared.was:
             if not former.isidentifier() or former in (CLASS, *HOW_LONG):
                 raise GrammarError(f"{former!r} cannot have been its name")
@@ -120,10 +121,10 @@ class Schema:
         default = None if reading.state is DERIVED and declared.default is ABSENT else declared.default
         if declared.is_added and default is ABSENT:
             raise GrammarError("was added later, so it needs a default: the value that all older configs had")
+        added = default if declared.is_added else inherited.added_default if inherited is not None else ABSENT
         configs = tuple(dict.fromkeys(reading.configs))
         optional, group = reading.is_optional, reading.group
-        written, read_as = reading.written, reading.read_as
-        return Field(name, written, read_as, reading.state, optional, configs, group, default, declared.was, declared.is_added)
+        return Field(name, reading.written, reading.read_as, reading.state, optional, configs, group, default, declared.was, added)
 
     def _read_defaults(self) -> dict[str, Any]:
         """The class attributes that are values, taken off the class where `field(...)` stands for them."""
@@ -164,7 +165,7 @@ class Schema:
     @cached_property
     def added_defaults(self) -> dict[str, Any]:
         """The checked defaults of the fields that were added later."""
-        return {field.name: self.validate_one(field.name, field.default) for field in self.fields.values() if field.is_added}
+        return {field.name: self.validate_one(field.name, field.added_default) for field in self.fields.values() if field.is_added}
 
     def ready(self) -> Schema:
         """This schema, its annotations read; names that are still unknown are an error now."""
@@ -174,6 +175,11 @@ class Schema:
             problem = Problem("", f"an annotation names `{error.name}`, which is not defined")
             raise ConfigClassError.of(f"the config class {self.owner.__name__}", [problem]) from None
         return self
+
+    def could_take(self, values: Mapping[str, Any]) -> bool:
+        """Whether the names in `values` are fields, and all that are needed; says nothing of their values."""
+        names = {self._renamed.get(first, first) for name in values for first in [str(name).partition(".")[0]]}
+        return names <= self.fields.keys() and self.fields.keys() - self._defaults.keys() <= names
 
     def read(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """What `values` give, by today's names, and all fields checked and complete; every problem at once."""

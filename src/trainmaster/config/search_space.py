@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Gt
+from pydantic import BeforeValidator
 
 from trainmaster.config.any_config import CLASS
 from trainmaster.config.configclass import configclass
@@ -14,6 +15,13 @@ from trainmaster.config.typed import ConfigBase
 from trainmaster.errors import ConfigError, Problem
 
 _KINDS = ("value_range", "categorical_values", "subspaces", "sub_configuration")
+
+
+def _as_plain(value: Any) -> Any:
+    """A group with its spaces as groups."""
+    if isinstance(value, SearchSpace):
+        return value.to_dict()
+    return {key: _as_plain(each) for key, each in value.items()} if isinstance(value, Mapping) else value
 
 
 @configclass
@@ -28,7 +36,7 @@ class SearchSpace(ConfigBase):
     value_type: Literal["int", "float"] = "float"
     categorical_values: list[Any] | None = None
     subspaces: list[Self] | None = None
-    sub_configuration: dict[str, Any] | None = None
+    sub_configuration: Annotated[dict[str, Any] | None, BeforeValidator(_as_plain)] = None
     n_bins: Annotated[int, Gt(0)] | None = None
     log: bool = False
 

@@ -14,7 +14,7 @@ from trainmaster.config.document import Document
 from trainmaster.config.fields import DERIVED
 from trainmaster.config.identity import key_of
 from trainmaster.config.overrides import Misfit, Override, changed, parse
-from trainmaster.config.paths import dotted, leaves, split
+from trainmaster.config.paths import dotted, leaves, split, too_deep
 from trainmaster.config.plain import same
 from trainmaster.config.reader import read_file
 from trainmaster.config.scalars import wanted
@@ -59,7 +59,10 @@ class ConfigBase(AnyConfig):
     def __init__(self, *args: Any, **values: Any) -> None:
         if args:
             raise ConfigError.of(type(self).__name__, [Problem("", "wanted keyword arguments only", shorten(args[0]))])
-        self._take(values)
+        try:
+            self._take(values)
+        except RecursionError:
+            raise too_deep(()) from None
 
     # ---- how a config comes to be
 
@@ -415,8 +418,8 @@ class ConfigBase(AnyConfig):
         """Check once more, then refuse every change from now on, in nested configs, lists and dicts too."""
         self._check_values()
         for name, value in self._values().items():
-            if isinstance(value, list | dict) and not any(True for _ in configs_in(value, name)):
-                value = self._schema().validate_one(name, value)  # as it would have been taken
+            if isinstance(value, list | dict | tuple):
+                value = self._schema().validate_one(name, value)  # as it would have been taken, whatever was done to it since
             self.__dict__[name] = frozen(value)
         object.__setattr__(self, "_frozen", True)
         return self

@@ -9,6 +9,7 @@ from trainmaster.config.any_config import CLASS, AnyConfig
 from trainmaster.config.describe import shorten
 from trainmaster.config.fields import REPLICATE
 from trainmaster.config.frozen import FrozenDict, FrozenList
+from trainmaster.config.identity import REPLICATE_ENDING
 from trainmaster.config.paths import dotted
 from trainmaster.config.plain import plain_scalar, plain_value, same
 from trainmaster.errors import ConfigError, Problem, did_you_mean
@@ -33,10 +34,10 @@ def tree_of(config: AnyConfig, form: Form) -> dict[str, Any]:
     schema, values = config._schema(), config._meaning() if form.first_names else vars(config)
     result: dict[str, Any] = {}
     for field in schema.stateful if form.stateful_only else schema.fields.values():
-        if not form.replicates and field.state is REPLICATE:
+        if not form.replicates and (field.state is REPLICATE or field.name.endswith(REPLICATE_ENDING)):
             continue
         value = values[field.name]
-        if form.first_names and type(value) in (list, dict):
+        if form.first_names and type(value) in (list, dict, tuple):
             value = schema.validate_one(field.name, value)  # it may have been changed in place, behind our back
         value = plain_form(value, field.configs, form)
         if not form.first_names:
@@ -108,7 +109,7 @@ def inside(value: Any, rest: tuple[str, ...], key: str) -> Any:
             return value[whole]
         if isinstance(value, dict) and part in value:
             value = value[part]
-        elif isinstance(value, list | tuple) and part.isdecimal() and int(part) < len(value):
+        elif isinstance(value, list | tuple) and part.isdecimal() and len(part) < 10 and int(part) < len(value):
             value = value[int(part)]
         else:
             meant = did_you_mean(part, value) if isinstance(value, dict) else ""
