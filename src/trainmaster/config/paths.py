@@ -38,10 +38,13 @@ def wrong_key(key: Any) -> str:
     """Why `key` cannot be a key of a config; empty if it can."""
     if not isinstance(key, str):
         return f"a key is text, this one is {type(key).__name__}"
-    if not key or ("." in key and not all(key.split("."))):
+    if not key:
         return "a key has no empty parts"
-    if key.count(".") >= MAX_DEPTH:
-        return f"a key is at most {MAX_DEPTH} deep"
+    if "." in key:
+        if not all(key.split(".")):
+            return "a key has no empty parts"
+        if key.count(".") >= MAX_DEPTH:
+            return f"a key is at most {MAX_DEPTH} deep"
     if not key.isascii() and any("\ud800" <= char <= "\udfff" for char in key):
         return "a key is valid Unicode; this one has half of a surrogate pair"
     return ""

@@ -17,6 +17,7 @@ from trainmaster.errors import ConfigError, Problem
 MAX_DIGITS = 4300
 """Python reads and writes integers of this many digits unless it is told otherwise."""
 _BIGGEST = 10**MAX_DIGITS
+_SMALL = 2**63
 
 OfConfig = Callable[[AnyConfig], dict[str, Any]]
 """Which of its values a typed config is to stand for."""
@@ -128,8 +129,9 @@ class _Walk:
             else:
                 is_dotted = "." in key
                 has_dots = has_dots or is_dotted
-                below = (*path, *key.split(".")) if is_dotted else (*path, key)
-                tree[str.__str__(key)] = self.value(each, below)
+                if not _is_simple(each):
+                    each = self.value(each, (*path, *key.split(".")) if is_dotted else (*path, key))
+                tree[str.__str__(key)] = each
         if not has_dots:
             return tree
 
@@ -137,6 +139,12 @@ class _Walk:
             self.problems.append(Problem(dotted((*path, *at)), "is given twice: by a dotted key and by nesting"))
 
         return nest(tree, clash)
+
+
+def _is_simple(value: Any) -> bool:
+    """True for most scalars: plain, and with nothing to check."""
+    kind = type(value)
+    return value is None or kind is bool or kind is float or (kind is str and value.isascii()) or (kind is int and -_SMALL < value < _SMALL)
 
 
 def plain_scalar(value: Any) -> Scalar:
