@@ -17,36 +17,20 @@ class AnyConfig:
 
     __slots__ = ()
 
-    @classmethod
-    def _schema(cls) -> Schema:
-        raise NotImplementedError
-
-    @classmethod
-    def _kind_named(cls, name: Any) -> Any:
-        raise NotImplementedError
-
-    @classmethod
-    def _receive(cls, value: Any) -> Any:
-        raise NotImplementedError
-
     def _meaning(self) -> dict[str, Any]:
         """The values that the identity is made of."""
         return vars(self)
 
-    def identity(self) -> dict[str, Any]:
-        raise NotImplementedError
+    if TYPE_CHECKING:  # what `ConfigBase` defines
 
-    def to_dict(self, ignore_stateless: bool = False) -> dict[str, Any]:
-        raise NotImplementedError
-
-    def without_replicates(self) -> dict[str, Any]:
-        raise NotImplementedError
-
-    def clone(self) -> Self:
-        raise NotImplementedError
-
-    def freeze(self) -> Self:
-        raise NotImplementedError
-
-    def __getitem__(self, key: str) -> Any:
-        raise NotImplementedError
+        @classmethod
+        def _schema(cls) -> Schema: ...
+        @classmethod
+        def _kind_named(cls, name: Any) -> Any: ...
+        @classmethod
+        def _receive(cls, value: Any) -> Any: ...
+        def identity(self) -> dict[str, Any]: ...
+        def without_replicates(self) -> dict[str, Any]: ...
+        def clone(self) -> Self: ...
+        def freeze(self) -> Self: ...
+        def __getitem__(self, key: str) -> Any: ...

@@ -8,7 +8,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trainmaster.config.free import IN_CODE, Config
+from trainmaster.config.describe import IN_CODE
+from trainmaster.config.free import Config
 from trainmaster.config.identity import canonical
 from trainmaster.config.paths import leaves
 from trainmaster.config.plain import identity_of, plain_value

@@ -7,6 +7,9 @@ from typing import Any
 
 Row = tuple[str, Any, str]
 
+IN_CODE = "set in code"
+"""The origin of a value that the program gave."""
+
 
 def table(rows: Iterable[Row]) -> str:
     """Three aligned columns: key, value, origin."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trainmaster.config.any_config import AnyConfig
-from trainmaster.config.describe import html_table, shorten, table
+from trainmaster.config.describe import IN_CODE, html_table, shorten, table
 from trainmaster.config.document import Document
 from trainmaster.config.identity import key_of
 from trainmaster.config.import_path import imported
@@ -20,7 +20,6 @@ from trainmaster.config.writer import write_file, yaml_text
 from trainmaster.errors import ConfigError, ConfigFileError, Problem, UnknownKeyError, nearest
 
 TARGET = "_target_"
-IN_CODE = "set in code"
 
 
 class Config(dict[str, Any]):

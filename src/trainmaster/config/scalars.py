@@ -9,10 +9,11 @@ from typing import Any, NoReturn
 
 from pydantic_core import PydanticCustomError
 
+from trainmaster.config.document import floating
 from trainmaster.config.numerals import WrittenFloat, WrittenInt
-from trainmaster.config.plain import plain_scalar, wrong_scalar
+from trainmaster.config.plain import MAX_DIGITS, plain_scalar, wrong_scalar
 
-_WHOLE = re.compile(r"\s*[-+]?[0-9]{1,4300}\s*")
+_WHOLE = re.compile(rf"\s*[-+]?[0-9]{{1,{MAX_DIGITS}}}\s*")
 _NUMBER = re.compile(r"\s*[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\s*")
 _SPECIAL = re.compile(r"\s*[-+]?\.?(inf|nan)\s*")
 _TRUE = {"true", "t", "1", "yes", "y", "on"}
@@ -39,7 +40,7 @@ def whole(value: Any) -> int:
     if type(value) is not int:
         wanted("a whole number")
     if wrong_scalar(value):
-        wanted("a whole number of at most 4,300 digits")
+        wanted(f"a whole number of at most {MAX_DIGITS:,} digits")
     return value
 
 
@@ -68,10 +69,7 @@ def _number_in(text: str) -> float:
         return float(text.lower().replace(".", ""))
     if not _NUMBER.fullmatch(text):
         wanted("a number")
-    value = float(text)
-    if math.isinf(value) or (value == 0.0 and re.search("[1-9]", re.split("[eE]", text)[0])):
-        wanted("a number within the range of a float")
-    return value
+    return floating(text, lambda _: wanted("a number within the range of a float"))
 
 
 def boolean(value: Any) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from trainmaster.config.any_config import CLASS, AnyConfig
-from trainmaster.config.describe import html_table, shorten, table
+from trainmaster.config.describe import IN_CODE, html_table, shorten, table
 from trainmaster.config.difference import Difference, diff, diff_str
 from trainmaster.config.document import Document
 from trainmaster.config.fields import DERIVED
@@ -33,8 +33,6 @@ from trainmaster.config.values import (
 )
 from trainmaster.config.writer import write_file, yaml_text
 from trainmaster.errors import ConfigClassError, ConfigError, FrozenConfigError, Problem, did_you_mean
-
-_IN_CODE = "set in code"
 
 
 class ConfigBase(AnyConfig):
@@ -79,7 +77,7 @@ class ConfigBase(AnyConfig):
         given, checked = self._schema().read(values)
         object.__setattr__(self, "__dict__", checked)
         object.__setattr__(self, "_frozen", False)
-        object.__setattr__(self, "_origins", dict.fromkeys(given, _IN_CODE))
+        object.__setattr__(self, "_origins", dict.fromkeys(given, IN_CODE))
         for name in checked.keys() - given.keys():
             for _, config in configs_in(checked[name], name):
                 config._credit(f"default of {type(self).__name__}")
@@ -159,7 +157,7 @@ class ConfigBase(AnyConfig):
         values, _ = schema.named_now(values)
         object.__setattr__(self, "__dict__", dict.fromkeys(schema.fields))
         object.__setattr__(self, "_frozen", False)
-        object.__setattr__(self, "_origins", {name: _IN_CODE for name in values if name in schema.fields})
+        object.__setattr__(self, "_origins", {name: IN_CODE for name in values if name in schema.fields})
         for name in values:
             if name not in schema.fields and name != CLASS:
                 warn("%s: `%s%s` is unknown and ignored", source, at, name)
@@ -195,7 +193,7 @@ class ConfigBase(AnyConfig):
         """Remember where in the file each value stands."""
         for field in self._schema().fields.values():
             name = field.name_in(document.marks, at)
-            if self._origins.get(field.name) == _IN_CODE:
+            if self._origins.get(field.name) == IN_CODE:
                 self._origins[field.name] = document.where(at + name)
             for path, config in configs_in(self.__dict__[field.name], at + name):
                 config._locate(document, f"{path}.")
@@ -274,7 +272,7 @@ class ConfigBase(AnyConfig):
             if name not in schema.fields:
                 schema.refuse_unknown(name)
             self.__dict__[name] = schema.validate_one(name, value)
-            self._origins[name] = _IN_CODE
+            self._origins[name] = IN_CODE
 
         def __getattr__(self, name: str) -> Any:
             if name.startswith("_"):
@@ -385,20 +383,19 @@ class ConfigBase(AnyConfig):
 
     def check(self) -> None:
         """Everything that can be known before training, also where it takes an import of torch."""
-        found: list[Problem] = []
-        _collect(found, "", self._check_values)
-        for path, config in self._below():
-            _collect(found, path, config.check)
-        if found:
-            raise ConfigError.of(type(self).__name__, dict.fromkeys(found))
+        self._raise_all(lambda config: config.check())
 
     def _check_values(self) -> None:
         """The values as they are now, in nested configs too: a list may have been changed behind our back."""
+        self._raise_all(lambda config: config._check_values())
+
+    def _raise_all(self, check_below: Callable[[ConfigBase], None]) -> None:
+        """Raise what is wrong with the values of this config and, by `check_below`, with the configs inside it."""
         found: list[Problem] = []
         _collect(found, "", lambda: self._schema().validate(self._values()))
         _collect(found, "", self._check_rules)
         for path, config in self._below():
-            _collect(found, path, config._check_values)
+            _collect(found, path, lambda config=config: check_below(config))
         if found:
             raise ConfigError.of(type(self).__name__, found)
 
