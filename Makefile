@@ -29,6 +29,7 @@ lint: $(VENV)/dev.stamp
 bench: $(VENV)/bench.stamp
 	@$(BIN)/python benchmarks/engine.py
 	@$(BIN)/python benchmarks/configs.py
+	@$(BIN)/python benchmarks/store.py
 	@$(BIN)/python benchmarks/step_overhead.py
 
 clean:

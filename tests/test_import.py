@@ -52,8 +52,8 @@ def test_every_public_name_can_be_had_and_is_listed() -> None:
 def test_the_public_names_are_these() -> None:
     assert sorted(trainmaster.__all__) == [
         "Avg", "Choices", "Config", "ConfigBase", "ConfigError", "Derived", "Extensible", "Extension", "Fixtures", "LoopComponent",
-        "MemoryWriter", "ModelConfig", "Observer", "OptimizerConfig", "ParallelConfig", "Progress", "Replicate", "RunConfig",
-        "SchedulerConfig", "SearchSpace", "Stage", "StageTree", "Stateless", "TrainConfig", "TrainManager", "TrainTestLoop",
+        "Manager", "MemoryWriter", "ModelConfig", "Observer", "OptimizerConfig", "ParallelConfig", "Progress", "Replicate", "RunConfig",
+        "SchedulerConfig", "SearchSpace", "Stage", "StageTree", "Stateless", "Store", "TrainConfig", "TrainManager", "TrainTestLoop",
         "TrainingState", "TrainmasterError", "Writer", "always", "configclass", "fixture", "group_of", "key_of", "not_a_hook", "staged",
         "xavier_uniform",
     ]  # fmt: skip

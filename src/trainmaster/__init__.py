@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from trainmaster.loop.train_test_loop import TrainTestLoop as TrainTestLoop
     from trainmaster.loop.writer import MemoryWriter as MemoryWriter
     from trainmaster.loop.writer import Writer as Writer
+    from trainmaster.manager import Manager as Manager
     from trainmaster.stages import Extensible as Extensible
     from trainmaster.stages import Extension as Extension
     from trainmaster.stages import Fixtures as Fixtures
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from trainmaster.stages import fixture as fixture
     from trainmaster.stages import not_a_hook as not_a_hook
     from trainmaster.stages import staged as staged
+    from trainmaster.store import Store as Store
 
 _HOMES = {
     "trainmaster.config": (
@@ -76,6 +78,7 @@ _HOMES = {
     "trainmaster.loop.train_manager": ("TrainManager",),
     "trainmaster.loop.train_test_loop": ("LoopComponent", "TrainTestLoop"),
     "trainmaster.loop.writer": ("MemoryWriter", "Writer"),
+    "trainmaster.manager": ("Manager",),
     "trainmaster.stages": (
         "Extensible",
         "Extension",
@@ -88,6 +91,7 @@ _HOMES = {
         "not_a_hook",
         "staged",
     ),
+    "trainmaster.store": ("Store",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

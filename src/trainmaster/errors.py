@@ -23,11 +23,21 @@ TrainmasterError                     says: the fact, where, what is open or know
 │   ├── FrozenConfigError            (AttributeError, TypeError too) a frozen config that was written to
 │   ├── ConfigClassError             (TypeError too) a config class that cannot work
 │   └── ConfigFileError              a file that is no config: where, and why
-└── LoopError
-    ├── SettingError                 (ValueError) an argument that cannot work
-    ├── EmptyDataError               (ValueError) data that gave no batch
-    ├── LossError                    (ValueError) a loss that cannot be trained on
-    └── StateError                   a training state that cannot be captured or restored
+├── LoopError
+│   ├── SettingError                 (ValueError) an argument that cannot work
+│   ├── EmptyDataError               (ValueError) data that gave no batch
+│   ├── LossError                    (ValueError) a loss that cannot be trained on
+│   └── StateError                   a training state that cannot be captured or restored
+└── StoreError
+    ├── KeyTextError                 (ValueError) a text that cannot be the key of a run
+    ├── UnknownRunError              (KeyError) no run has this key, or no checkpoint yet
+    ├── CodecError                   (TypeError) values that cannot be stored
+    ├── StoreAccessError             (OSError) the file system refused: disk full, read-only, gone
+    ├── StoreDamagedError            a file that is not what was written
+    ├── StoreFormatError             no store, or one of another format
+    ├── RunBusyError                 somebody else holds the run
+    ├── LeaseLostError               this attempt was replaced by another one
+    └── ArchiveError                 (ValueError) a tar archive that is not imported
 ```
 """
 
@@ -37,7 +47,9 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 __all__ = [
+    "ArchiveError",
     "AroundHookError",
+    "CodecError",
     "ConfigClassError",
     "ConfigError",
     "ConfigFileError",
@@ -53,17 +65,25 @@ __all__ = [
     "FrozenConfigError",
     "HookError",
     "HookSignatureError",
+    "KeyTextError",
+    "LeaseLostError",
     "LoopError",
     "LossError",
     "NoRunningStageError",
     "Problem",
+    "RunBusyError",
     "SettingError",
     "StageError",
     "StateError",
+    "StoreAccessError",
+    "StoreDamagedError",
+    "StoreError",
+    "StoreFormatError",
     "TrainmasterError",
     "UnknownExtensionError",
     "UnknownHookError",
     "UnknownKeyError",
+    "UnknownRunError",
     "UnknownStageError",
 ]
 
@@ -200,6 +220,36 @@ class LossError(LoopError, ValueError): ...
 
 
 class StateError(LoopError): ...
+
+
+class StoreError(TrainmasterError): ...
+
+
+class KeyTextError(StoreError, ValueError): ...
+
+
+class UnknownRunError(StoreError, KeyError): ...
+
+
+class CodecError(StoreError, TypeError): ...
+
+
+class StoreAccessError(StoreError, OSError): ...
+
+
+class StoreDamagedError(StoreError): ...
+
+
+class StoreFormatError(StoreError): ...
+
+
+class RunBusyError(StoreError): ...
+
+
+class LeaseLostError(StoreError): ...
+
+
+class ArchiveError(StoreError, ValueError): ...
 
 
 def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:

@@ -40,6 +40,13 @@ def set_rng(state: RngState) -> None:
         torch.cuda.set_rng_state_all(state["cuda"])
 
 
+def seed_rng(seed: int) -> None:
+    """Start all global generators anew."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
 def _plain(state: Any) -> dict[str, Any]:
     """NumPy's state with its words in a list."""
     inner = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in state["state"].items()}

@@ -1,0 +1,141 @@
+"""Batches: many configs, each trained once, by any number of workers that see the same store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from trainmaster.errors import LeaseLostError
+from trainmaster.store import Run, Store
+from trainmaster.store.lease import Hold, Watch, holder_of
+
+_NOT_TRIED = ("interrupted", "finished", "saved", "imported")
+"""Outcomes of attempts that say nothing against a run."""
+
+
+@dataclass
+class BatchResult:
+    """What became of the runs of a batch, by key."""
+
+    done: list[str] = field(default_factory=list)
+    """Trained here."""
+    found: list[str] = field(default_factory=list)
+    """Done already, or by others meanwhile."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Failed here, and why."""
+    given_up: dict[str, str] = field(default_factory=dict)
+    """Not tried any more: too many attempts in a row brought nothing. The last reason."""
+    left: list[str] = field(default_factory=list)
+    """Held by others when the batch ended early."""
+
+    def __str__(self) -> str:
+        parts = {"done": self.done, "found done": self.found, "failed": self.failed, "given up": self.given_up, "left": self.left}
+        return ", ".join(f"{len(keys)} {name}" for name, keys in parts.items() if keys) or "nothing to do"
+
+
+class Work(NamedTuple):
+    """A run to be trained, and how far."""
+
+    key: str
+    config: Any
+    num_epochs: int
+
+
+class Works(Protocol):
+    """What a batch asks of a manager."""
+
+    @property
+    def store(self) -> Store: ...
+    def admit(self, config: Any, num_epochs: int | None) -> Work: ...
+    def is_done(self, work: Work) -> bool: ...
+    def work(self, work: Work, resume: bool, watch: Watch) -> bool: ...
+    def say(self, text: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Policy:
+    num_epochs: int | None
+    resume: bool
+    count: int
+    max_errors: int
+    max_attempts: int
+
+
+class Batch:
+    """One worker's way through a set of configs: the free ones first, then those that others hold, as they are given up or done."""
+
+    def __init__(self, works: Works, policy: Policy, watch: Watch) -> None:
+        self._works, self._policy, self._watch = works, policy, watch
+        self.result = BatchResult()
+        self._is_over = False
+
+    def run(self, configs: Iterable[Any]) -> BatchResult:
+        held: dict[str, Work] = {}
+        seen: set[str] = set()
+        for config in configs:
+            work = self._works.admit(config, self._policy.num_epochs)
+            if work.key in seen:
+                continue
+            seen.add(work.key)
+            if not self._try(work):
+                held[work.key] = work
+            if self._is_over:
+                break
+        if held and not self._is_over:
+            self._works.say(f"{len(held)} of the runs are held by others; waiting for them")
+        while held and not self._is_over:
+            time.sleep(min(1.0, self._works.store.lease_time / 20))
+            for work in list(held.values()):
+                if not self._is_over and self._try(work):
+                    del held[work.key]
+        self.result.left += held
+        return self.result
+
+    def _try(self, work: Work) -> bool:
+        """Do one run; False if somebody else holds it."""
+        result, policy = self.result, self._policy
+        run = self._works.store.run(work.key)
+        if policy.resume and self._works.is_done(work):
+            result.found.append(work.key)
+            return True
+        holder = holder_of(run)
+        if holder.hold is Hold.HELD:
+            return False
+        reason = fruitless(run, policy.max_attempts) if holder.hold is Hold.FREE else None
+        if reason is not None:
+            result.given_up[work.key] = reason
+            self._works.say(f"run {work.key} is given up: {reason}")
+            return True
+        try:
+            if not self._works.work(work, policy.resume, self._watch):
+                return False
+            result.done.append(work.key)
+        except LeaseLostError:  # whoever replaced this worker goes on with the run
+            return False
+        except Exception as error:
+            self._failed(work.key, error)
+        self._is_over = self._is_over or 0 < policy.count <= len(result.done) + len(result.failed)
+        return True
+
+    def _failed(self, key: str, error: Exception) -> None:
+        self.result.failed[key] = f"{type(error).__name__}: {error}"
+        if self._policy.max_errors == 0:
+            raise error
+        self._works.say(f"run {key} failed: {type(error).__name__}: {error}")
+        self._is_over = len(self.result.failed) >= self._policy.max_errors
+
+
+def fruitless(run: Run, limit: int) -> str | None:
+    """Why a run is not tried again: the last `limit` attempts, all made by batches, brought no checkpoint. None if it is to be tried."""
+    last = ""
+    numbers = run.attempts()[:limit]
+    for number in numbers:
+        if run.own_checkpoints(number) or run.claim_of(number)["by"] != "batch":
+            return None
+        outcome = run.outcome_of(number)
+        if outcome is not None and outcome["outcome"] in _NOT_TRIED:
+            return None
+        last = last or (str(outcome.get("error", outcome["outcome"])) if outcome else "its process was killed")
+    return f"{limit} attempts in a row brought no new checkpoint; the last one: {last}" if len(numbers) >= limit else None

@@ -1,0 +1,246 @@
+"""Attempts: the right to write to a run, taken exclusively, kept by a lease, and given back with a reason."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from trainmaster.errors import LeaseLostError, RunBusyError, StoreAccessError, StoreDamagedError
+from trainmaster.store.checkpoint import MANIFEST, Checkpoint, CheckpointName, write_checkpoint
+from trainmaster.store.codec import encode_plain
+from trainmaster.store.events import EventLog
+from trainmaster.store.keys import attempt_folder, attempt_number, run_folder
+from trainmaster.store.lease import BEATS_PER_LEASE, Heartbeat, Hold, Holder, Watch, holder_of
+from trainmaster.store.owner import Owner
+from trainmaster.store.record import Record, record_bytes
+from trainmaster.store.run import ATTEMPT, EVENTS, OUTCOME, PREVIEW, RESUME, STATUS, Run
+
+NEVER_SAVED = {"epoch": -1, "t_train": None, "t_eval": None}
+"""What the status of a run says before its first checkpoint."""
+
+
+def utc_now() -> str:
+    """For people to read; nothing is decided by it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def claim(run: Run, by: str, lease_time: float, watch: Watch | None = None) -> Attempt:
+    """A new attempt on a run that nobody holds; `RunBusyError` if somebody does, or may.
+
+    `watch` is what the caller knows of the lease: where it has seen it expire, the run is taken over.
+    """
+    while True:
+        holder = holder_of(run)
+        if holder.hold is Hold.UNKNOWN and watch is not None and watch.look(run, holder) is Hold.FREE:
+            holder = holder._replace(hold=Hold.FREE)
+        if holder.hold is not Hold.FREE:
+            raise busy(run, holder)
+        try:
+            return Attempt(run, holder.attempt + 1, by, lease_time / BEATS_PER_LEASE)
+        except FileExistsError:  # somebody was faster
+            continue
+
+
+def claim_or_watch(run: Run, by: str, lease_time: float) -> Attempt:
+    """As `claim`, but where only watching the lease can tell, watch it until it changes or expires."""
+    watch = Watch(run.files, lease_time)
+    while True:
+        holder = holder_of(run)
+        if holder.hold is Hold.UNKNOWN and watch.look(run, holder) is Hold.HELD:
+            raise busy(run, holder)
+        try:
+            return claim(run, by, lease_time, watch)
+        except RunBusyError:
+            if holder.hold is not Hold.UNKNOWN:
+                raise
+        time.sleep(min(1.0, lease_time / 20))
+
+
+def busy(run: Run, holder: Holder) -> RunBusyError:
+    return RunBusyError(
+        f"run {run.key} is held by {holder.owner or 'an unknown process'}",
+        where=run.path(holder.attempt, ATTEMPT),
+        hint="wait for it, or leave it to `batch`, which does other work meanwhile",
+    )
+
+
+class Attempt:
+    """The right to write to a run.
+
+    It writes below its own folders only. `save` commits checkpoints, `release` ends it; a process that dies ends it, too.
+    """
+
+    def __init__(self, run: Run, number: int, by: str, heartbeat: float) -> None:
+        self.run, self.number = run, number
+        self._token = secrets.token_hex(16)
+        self._files = run.files
+        self.log = EventLog(self._files, run.path(number, EVENTS))
+        self._counting: list[CheckpointName] = []
+        self._step: int | None = None
+        self._is_tidy = False
+        self._is_over = False
+        self._files.create(
+            run.path(number, ATTEMPT),
+            record_bytes(
+                {
+                    "key": run.key,
+                    "attempt": number,
+                    "by": by,
+                    "token": self._token,
+                    "owner": Owner.this().to_dict(),
+                    "heartbeat": heartbeat,
+                    "claimed": utc_now(),
+                }
+            ),
+        )
+        self._heartbeat = Heartbeat(run, number, self._token, heartbeat)
+
+    @property
+    def key(self) -> str:
+        return self.run.key
+
+    def start(self, base: Checkpoint | None) -> None:
+        """Say what this attempt goes on from: a checkpoint, or nothing. From here on it is what readers see."""
+        self.check()
+        if base is None:
+            status = {**NEVER_SAVED, "toc": time.time()}
+            record: Record = {"parent": None, "checkpoint": None, "step": None, "events": 0, "status": status, "preview": {}}
+        else:
+            record = {"parent": base.name.attempt, "checkpoint": base.name.text}
+            record |= {name: base.manifest[name] for name in ("step", "events", "status", "preview")}
+            record["preview"] = self.run.preview_at(base.name) or record["preview"]
+        self._files.create(self.run.path(self.number, RESUME), record_bytes({**record, "started": utc_now()}))
+        self._step = record["step"]
+        self._counting = self.run.checkpoints() if base is not None else []
+
+    def check(self) -> None:
+        """Raise `LeaseLostError` if this attempt was replaced; asked before every commit."""
+        if self._heartbeat.is_lost or not self._heartbeat.is_newest():
+            raise LeaseLostError(
+                f"attempt {self.number} of run {self.key} was replaced: its lease had expired, or the run was removed",
+                where=run_folder("stats", self.key),
+                why="this process was stopped, or could not write, for longer than the lease lasts",
+                hint="nothing is lost: the attempt that replaced it goes on from the last checkpoint",
+            )
+
+    def save(
+        self, step: int, value: Any, status: Mapping[str, Any], preview: Mapping[str, Any], context: Any = None, keep: int = 3
+    ) -> None:
+        """Commit a checkpoint with all events logged so far, then the preview and the status, then drop all but the last `keep`.
+
+        The status and the preview lie in the checkpoint's manifest, too: where a kill comes between, whoever goes on has them from there.
+        """
+        self.check()
+        facts = {
+            "key": self.key,
+            "attempt": self.number,
+            "token": self._token,
+            "step": step,
+            "saved": utc_now(),
+            "status": encode_plain(dict(status)),
+            "preview": encode_plain(dict(preview)),
+        }
+        self.log.sync()
+        facts["events"] = self.log.count
+        name = self._free_name(step)
+        try:
+            write_checkpoint(self._files, name.folder(self.key), value, context, facts, self.check)
+        except BaseException:
+            with contextlib.suppress(StoreAccessError, StoreDamagedError):
+                if name not in self.run.own_checkpoints(self.number):
+                    self._files.delete_folder(name.folder(self.key))
+            raise
+        self._counting.insert(0, name)
+        self._publish(step, facts["status"], facts["preview"])
+        self._drop(self._counting[keep:])
+        self._counting = self._counting[:keep]
+
+    def adopt(self, checkpoints: Mapping[CheckpointName, Record], status: Record, preview: Record) -> None:
+        """Commit what was brought from another store: checkpoints, whose files lie here already, and last that the attempt has started."""
+        self.check()
+        self.log.sync()
+        for name, manifest in checkpoints.items():
+            facts = {**manifest, "key": self.key, "attempt": self.number, "token": self._token}
+            self._files.create(f"{name.folder(self.key)}/{MANIFEST}", record_bytes(facts))
+        step = max((name.step for name in checkpoints), default=None)
+        if step is not None:
+            self._publish(step, status, preview)
+        record = {"parent": None, "checkpoint": None, "step": step, "events": 0, "status": status, "preview": preview}
+        self._files.create(self.run.path(self.number, RESUME), record_bytes({**record, "started": utc_now()}))
+
+    def _publish(self, step: int, status: Record, preview: Record) -> None:
+        """Replace the preview, then the status, which says that a save is complete."""
+        self._step = step
+        self._files.replace(self.run.path(self.number, PREVIEW), record_bytes({"step": step, "preview": preview}))
+        self._files.replace(self.run.path(self.number, STATUS), record_bytes({"step": step, "status": status}))
+
+    def publish_preview(self, preview: Mapping[str, Any]) -> None:
+        """Replace the preview of the last checkpoint."""
+        record = record_bytes({"step": self._step, "preview": encode_plain(dict(preview))})
+        self._files.replace(self.run.path(self.number, PREVIEW), record)
+
+    def _free_name(self, step: int) -> CheckpointName:
+        """The next name for a checkpoint of `step`; what a failed save left under it is removed."""
+        repeats = [name.repeat for name in self.run.own_checkpoints(self.number) if name.step == step]
+        name = CheckpointName(self.number, step, max(repeats, default=0) + 1)
+        self._files.delete_folder(name.folder(self.key))
+        return name
+
+    def _drop(self, names: list[CheckpointName]) -> None:
+        self.check()  # a new checkpoint is durable by now, so whoever replaces this attempt goes on from that one
+        for name in names:
+            drop_checkpoint(self.run, name)
+        if not self._is_tidy:
+            self._is_tidy = True
+            drop_leftovers(self.run, {self.number, *(name.attempt for name in self._counting)}, before=self.number)
+
+    def release(self, outcome: str, **facts: Any) -> None:
+        """End the attempt with its outcome: "finished", "saved", "failed", "interrupted", ..., and why."""
+        if self._is_over:
+            return
+        self._is_over = True
+        self._heartbeat.stop()
+        with contextlib.suppress(StoreAccessError):
+            self.log.close()
+        if self._heartbeat.is_newest():
+            self._files.create(self.run.path(self.number, OUTCOME), record_bytes({"outcome": outcome, **facts, "ended": utc_now()}))
+
+
+def drop_checkpoint(run: Run, name: CheckpointName) -> None:
+    """Remove a checkpoint, its manifest first: half of one is none."""
+    run.files.delete(f"{name.folder(run.key)}/{MANIFEST}")
+    run.files.delete_folder(name.folder(run.key))
+
+
+def drop_leftovers(run: Run, kept: set[int], before: int) -> list[str]:
+    """Remove what attempts before `before` have left that counts for nothing: unfinished saves, and all of those not in `kept`."""
+    dropped = []
+    for text in run.files.names(run_folder("ckpts", run.key)):
+        number = attempt_number(text)
+        if number is None or number >= before:
+            continue
+        folder = attempt_folder("ckpts", run.key, number)
+        if number not in kept:
+            run.files.delete_folder(folder)
+            dropped.append(folder)
+            continue
+        complete = {name.text for name in run.own_checkpoints(number)}
+        for each in run.files.names(folder):
+            if each not in complete:
+                run.files.delete_folder(f"{folder}/{each}")
+                dropped.append(f"{folder}/{each}")
+    return dropped
+
+
+def remove_records(attempt: Attempt) -> None:
+    """Remove all that earlier attempts of the run left; the attempt itself stays, so that its number is never used again."""
+    run = attempt.run
+    run.files.delete_folder(run_folder("ckpts", run.key))
+    run.files.delete_folder(run_folder("previews", run.key))
+    for number in reversed(run.attempts()):
+        if number < attempt.number:
+            run.files.delete_folder(attempt_folder("stats", run.key, number))

@@ -1,0 +1,191 @@
+"""The archive of configs: each config once, under a key that is the start of its hash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from trainmaster.config import Config, ConfigBase, canonical
+from trainmaster.config.identity import strict
+from trainmaster.config.json_reader import read_json
+from trainmaster.config.paths import MAX_BYTES
+from trainmaster.config.plain import plain
+from trainmaster.errors import ConfigError, StoreDamagedError, UnknownRunError, did_you_mean
+from trainmaster.store.files import Files
+from trainmaster.store.keys import LENGTHS, check_key, config_path, is_key
+from trainmaster.store.record import Members, Record, damaged, parse_record, record_bytes
+
+_MEMBERS: Members = {"hash": str, "config": dict}
+
+
+class ConfigArchive:
+    """Configs by key, like a dict: `configs[key]`, `key in configs`, `for key in configs`, `len(configs)`.
+
+    >>> from trainmaster.store import Store
+    >>> configs = Store(None).configs
+    >>> key = configs.add({"arch": "ResNet18", "lr": 0.1})
+    >>> configs.add({"lr": 0.1, "arch": "ResNet18"}) == key
+    True
+    >>> configs[key].arch
+    'ResNet18'
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    # ---- adding and finding
+
+    def add(self, config: Any) -> str:
+        """The key of `config`, which is stored if it is new. Costs the same with 10 and with 100,000 configs."""
+        identity, full = _identity(config)
+        return self._find(full) or self._create(full, _record_of(config, identity, full))
+
+    def add_record(self, record: Record, data: bytes) -> str:
+        """The key of a config that comes as a checked record of another store."""
+        return self._find(record["hash"]) or self._create(record["hash"], data)
+
+    def _create(self, full: str, data: bytes) -> str:
+        for key in (full[:length] for length in LENGTHS):
+            try:
+                self._files.create(config_path(key), data)
+                return key
+            except FileExistsError:  # another config begins alike, or somebody else has just stored this one
+                if self._is_at(key, full):
+                    return key
+        raise StoreDamagedError(f"the config with the hash {full} is stored as another one")  # all 64 digits alike: nobody has seen that
+
+    def add_many(self, configs: Iterable[Any]) -> list[str]:
+        """The keys of many configs, which are stored with one sync for all of them."""
+        keys: list[str] = []
+        taken: dict[str, str] = {}
+        again: list[tuple[int, Any]] = []
+        stored: dict[str, set[str]] = {}  # by folder, listed once each
+
+        def records() -> Iterator[tuple[str, bytes]]:
+            for number, config in enumerate(configs):
+                identity, full = _identity(config)
+                folder = full[:2]
+                if folder not in stored:
+                    stored[folder] = set(self._files.names(f"configs/{folder}"))
+                key = full[: LENGTHS[0]]
+                keys.append(key)
+                is_known = any(f"{full[:length]}.json" in stored[folder] for length in LENGTHS)
+                if is_known or taken.get(key, full) != full:
+                    again.append((number, config))
+                elif key not in taken:
+                    taken[key] = full
+                    yield config_path(key), _record_of(config, identity, full)
+
+        existing = self._files.create_many(records())
+        for number, config in again:  # stored before, or two that begin alike
+            keys[number] = self.add(config)
+        for path in existing:  # stored meanwhile by somebody else, as the same config or as another one
+            key = path.rpartition("/")[2].removesuffix(".json")
+            if not self._is_at(key, taken[key]):
+                raise StoreDamagedError(f"another config took the key {key} at this very moment", hint="add them again")
+        return keys
+
+    def get_key(self, config: Any) -> str | None:
+        """The key of `config` if it is stored, else None."""
+        return self._find(_identity(config)[1])
+
+    def _find(self, full: str) -> str | None:
+        return next((full[:length] for length in LENGTHS if self._is_at(full[:length], full)), None)
+
+    def _is_at(self, key: str, full: str) -> bool:
+        try:
+            return bool(self.record(key)["hash"] == full)
+        except FileNotFoundError:
+            return False
+
+    # ---- like a dict
+
+    def record(self, key: str) -> Record:
+        """What is stored for a key, as plain values, checked; `FileNotFoundError` where there is nothing."""
+        path = config_path(check_key(key))
+        return check_config(self._files.read(path), path, key)
+
+    def __getitem__(self, key: str) -> Config:
+        try:
+            record = self.record(key)
+        except FileNotFoundError:
+            close = did_you_mean(key, (name.removesuffix(".json") for name in self._files.names(f"configs/{key[:2]}")))
+            raise UnknownRunError(f"no config has the key {key}", hint=close or "`configs.keys()` has all keys") from None
+        return config_of(record["config"], key)
+
+    def __setitem__(self, key: str, config: Any) -> None:
+        _, full = _identity(config)
+        if not full.startswith(check_key(key)):
+            raise ConfigError(f"the key of this config is {full[:8]}, not {key}", hint="`configs.add(config)` finds the key itself")
+        self.add(config)
+
+    def __contains__(self, key: object) -> bool:
+        return is_key(key) and self._files.has(config_path(str(key)))
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self[key] if key in self else default  # noqa: SIM401 - this is `get`
+
+    def __iter__(self) -> Iterator[str]:
+        return self.keys()
+
+    def keys(self) -> Iterator[str]:
+        """All keys, folder by folder, in random order: workers that go through them do not meet at every step."""
+        folders = [name for name in self._files.names("configs") if len(name) == 2]
+        random.SystemRandom().shuffle(folders)
+        for folder in folders:
+            names = [name.removesuffix(".json") for name in self._files.names(f"configs/{folder}") if name.endswith(".json")]
+            yield from (name for name in names if is_key(name) and name.startswith(folder))
+
+    def values(self) -> Iterator[Config]:
+        return (self[key] for key in self)
+
+    def items(self) -> Iterator[tuple[str, Config]]:
+        return ((key, self[key]) for key in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __bool__(self) -> bool:
+        return True
+
+
+def check_config(data: bytes, path: str, key: str) -> Record:
+    """The record of a config, whose key must be the start of its hash, and whose hash that of its identity."""
+    record = parse_record(data, path, _MEMBERS)
+    text = _sorted(record.get("identity", record["config"]))
+    full = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    if record["hash"] != full or not full.startswith(key):
+        raise damaged(path, f"its config has the key {full[: len(key)]}, and its name says {key}: one of them was edited")
+    return record
+
+
+def config_of(tree: dict[str, Any], key: str) -> Config:
+    """The config of a stored tree, with every value that was stored."""
+    return Config(read_json(json.dumps(tree), f"config {key}").group())
+
+
+def _identity(config: Any) -> tuple[str, str]:
+    """The canonical form of a config, and its hash."""
+    text = canonical(config)
+    return text, hashlib.sha256(text.encode()).hexdigest()
+
+
+def _record_of(config: Any, identity: str, full: str) -> bytes:
+    """The record of a config: all its values, and the identity where that is another thing."""
+    is_typed = isinstance(config, ConfigBase)
+    tree = strict(config.to_dict() if is_typed else plain(config))
+    text = _sorted(tree)
+    if len(text) > MAX_BYTES:
+        raise ConfigError(f"a config of {len(text):,} bytes cannot be stored: {MAX_BYTES:,} are the most")
+    members: dict[str, Any] = {"hash": full, "config": tree}
+    if text != identity:
+        members["identity"] = json.loads(identity)
+    if is_typed:
+        members["class"] = f"{type(config).__module__}.{type(config).__qualname__}"
+    return record_bytes(members)
+
+
+_sorted = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode

@@ -1,0 +1,106 @@
+"""Files in memory, for a store that ends with its process."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import threading
+from collections.abc import Iterable
+from typing import BinaryIO
+
+from trainmaster.store.files import Appender, Written
+
+
+class MemoryFiles:
+    """What `LocalFiles` does, with a dict for a disk."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, bytearray] = {}
+        self._changes: dict[str, int] = {}
+        self._lock = threading.RLock()
+
+    def read(self, path: str) -> bytes:
+        try:
+            return bytes(self._files[path])
+        except KeyError:
+            raise FileNotFoundError(path) from None
+
+    def open(self, path: str) -> BinaryIO:
+        return io.BytesIO(self.read(path))
+
+    def has(self, path: str) -> bool:
+        return path in self._files
+
+    def mark(self, path: str) -> tuple[int, int] | None:
+        return (len(self._files[path]), self._changes[path]) if path in self._files else None
+
+    def names(self, folder: str) -> list[str]:
+        start = f"{folder}/" if folder else ""
+        with self._lock:
+            return list({path[len(start) :].split("/")[0]: None for path in self._files if path.startswith(start)})
+
+    def create(self, path: str, data: bytes) -> None:
+        with self._lock:
+            if path in self._files:
+                raise FileExistsError(path)
+            self.replace(path, data)
+
+    def create_many(self, records: Iterable[tuple[str, bytes]]) -> list[str]:
+        existing = []
+        for path, data in records:
+            try:
+                self.create(path, data)
+            except FileExistsError:
+                existing.append(path)
+        return existing
+
+    def write(self, path: str, chunks: Iterable[bytes | memoryview]) -> Written:
+        data = b"".join(chunks)
+        self.create(path, data)
+        return Written(len(data), hashlib.sha256(data).hexdigest())
+
+    def replace(self, path: str, data: bytes) -> None:
+        with self._lock:
+            self._files[path] = bytearray(data)
+            self._changes[path] = self._changes.get(path, 0) + 1
+
+    def append(self, path: str) -> Appender:
+        with self._lock:
+            if path not in self._files:
+                self.replace(path, b"")
+        return _MemoryAppender(self, path)
+
+    def beat(self, path: str) -> None:
+        self.append(path).write(b".")
+
+    def cut(self, path: str, size: int) -> None:
+        self.replace(path, self.read(path)[:size])
+
+    def delete(self, path: str) -> None:
+        with self._lock:
+            self._files.pop(path, None)
+
+    def delete_folder(self, folder: str) -> None:
+        with self._lock:
+            for path in [path for path in self._files if path.startswith(f"{folder}/")]:
+                del self._files[path]
+
+    def sweep(self, folder: str) -> list[str]:
+        return []
+
+    def extend(self, path: str, data: bytes) -> None:
+        with self._lock:
+            self._files[path] += data
+            self._changes[path] += 1
+
+
+class _MemoryAppender:
+    def __init__(self, files: MemoryFiles, path: str) -> None:
+        self._files, self._path = files, path
+
+    def write(self, data: bytes) -> None:
+        self._files.extend(self._path, data)
+
+    def sync(self) -> None: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,260 @@
+"""A run, as its files tell it: attempts, the chain of those that count, checkpoints, events.
+
+Every time somebody starts or goes on with a run, that is a new numbered *attempt*, which writes only into its own folders. Its file
+`resume.json` says which checkpoint of which earlier attempt it went on from. So the history of a run is a chain, from the newest attempt
+that started, back over the parts that were gone on from; whatever else an attempt wrote, during or after, counts for nothing.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from trainmaster.errors import StoreDamagedError
+from trainmaster.store.checkpoint import MANIFEST, Checkpoint, CheckpointName, read_checkpoint, read_manifest
+from trainmaster.store.codec import decode
+from trainmaster.store.events import event_of, read_lines
+from trainmaster.store.files import Files
+from trainmaster.store.keys import attempt_folder, attempt_number, run_folder
+from trainmaster.store.record import Members, Record, damaged, find_record, read_record
+
+ATTEMPT, RESUME, STATUS, OUTCOME, EVENTS, LEASE, PREVIEW = (
+    "attempt.json",
+    "resume.json",
+    "status.json",
+    "outcome.json",
+    "events.jsonl",
+    "lease",
+    "preview.json",
+)
+REMOVAL, IMPORT = "removal", "import"
+"""What an attempt is made for that ends a run and all its records, or that brings them from another store."""
+_NUMBER_OR_NONE = (int, type(None))
+
+
+class Link(NamedTuple):
+    """An attempt in the chain, and how much of it counts."""
+
+    attempt: int
+    last: CheckpointName | None
+    """The last checkpoint that counts; None if all do."""
+    num_events: int | None
+    """How many events count; None if all do."""
+
+
+class Run:
+    """What the files say about one run, read anew at each call; `before` leaves out the attempts from that number on."""
+
+    def __init__(self, files: Files, key: str, before: int | None = None) -> None:
+        self.files, self.key, self.before = files, key, before
+
+    def path(self, number: int, name: str) -> str:
+        """Where an attempt keeps one of its files."""
+        return f"{attempt_folder('previews' if name == PREVIEW else 'stats', self.key, number)}/{name}"
+
+    # ---- attempts
+
+    def attempts(self) -> list[int]:
+        """The numbers of all attempts, newest first."""
+        return list(self._attempts())
+
+    def newest(self) -> int:
+        """The number of the newest attempt; 0 where there is none."""
+        return next(self._attempts(), 0)
+
+    def _attempts(self) -> Iterator[int]:
+        found = (attempt_number(name) for name in self.files.names(run_folder("stats", self.key)))
+        numbers = sorted((number for number in found if number and (self.before is None or number < self.before)), reverse=True)
+        return (number for number in numbers if self.files.has(self.path(number, ATTEMPT)))
+
+    def claim_of(self, number: int) -> Record:
+        """Who made an attempt, when and for what."""
+        path = self.path(number, ATTEMPT)
+        record = read_record(
+            self.files, path, {"key": str, "attempt": int, "token": str, "by": str, "owner": dict, "heartbeat": (int, float)}
+        )
+        if (record["key"], record["attempt"]) != (self.key, number):
+            raise damaged(path, "it belongs to another attempt")
+        return record
+
+    def resume_of(self, number: int) -> Record | None:
+        """What an attempt went on from; None if it has not come so far."""
+        path = self.path(number, RESUME)
+        members: Members = {"parent": _NUMBER_OR_NONE, "step": _NUMBER_OR_NONE, "events": int, "status": dict, "preview": dict}
+        record = find_record(self.files, path, members)
+        if record is None:
+            has_saved = self.own_checkpoints(number) or self.files.has(self.path(number, STATUS))
+            if has_saved and not self._is_half_imported(number):
+                raise damaged(path, "it is missing, though the attempt has saved something")
+            return None
+        parent = record["parent"]
+        if parent is not None and (not 0 < parent < number or CheckpointName.parse(parent, str(record.get("checkpoint"))) is None):
+            raise damaged(path, "it names a parent that cannot be")
+        return record
+
+    def _is_half_imported(self, number: int) -> bool:
+        """True for an import that never came to its end, which is where it would have started."""
+        return self._claim_or_none(number).get("by") == IMPORT and self.outcome_of(number) is None
+
+    def outcome_of(self, number: int) -> Record | None:
+        """How an attempt ended; None while it runs, or if it was killed."""
+        return find_record(self.files, self.path(number, OUTCOME), {"outcome": str})
+
+    # ---- what counts
+
+    def chain(self) -> list[Link]:
+        """The attempts that count, newest first; none for a run that never started."""
+        head: int | None = None
+        for number in self._attempts():
+            if self.resume_of(number) is not None:
+                head = number
+                break
+            if self._claim_or_none(number).get("by") == REMOVAL:
+                return []
+        links: list[Link] = []
+        link = Link(head, None, None) if head is not None else None
+        while link is not None:
+            links.append(link)
+            resume = self.resume_of(link.attempt)
+            if resume is None:
+                raise damaged(self.path(link.attempt, RESUME), "it is missing, though a later attempt went on from this one")
+            parent = resume["parent"]
+            last = CheckpointName.parse(parent, resume["checkpoint"]) if parent is not None else None
+            link = Link(parent, last, resume["events"]) if parent is not None else None
+        return links
+
+    def _claim_or_none(self, number: int) -> Record:
+        try:
+            return self.claim_of(number)
+        except StoreDamagedError:  # an attempt that has not started counts for nothing; whoever goes on will say so
+            return {}
+
+    def own_checkpoints(self, number: int) -> list[CheckpointName]:
+        """The checkpoints below one attempt's folder, newest first, whether they count or not."""
+        folder = attempt_folder("ckpts", self.key, number)
+        names = [CheckpointName.parse(number, text) for text in self.files.names(folder)]
+        found = sorted((name for name in names if name is not None), reverse=True)
+        return [name for name in found if self.files.has(f"{name.folder(self.key)}/{MANIFEST}")]
+
+    def checkpoints(self, chain: list[Link] | None = None) -> list[CheckpointName]:
+        """The checkpoints that count, newest first."""
+        links = self.chain() if chain is None else chain
+        return [name for link in links for name in self.own_checkpoints(link.attempt) if link.last is None or name <= link.last]
+
+    def status(self) -> dict[str, Any] | None:
+        """How far the run is: `epoch`, `toc`, `t_train`, `t_eval`; None for a run that never started."""
+        return self._decoded(self.encoded_status(self.chain()), STATUS)
+
+    def preview(self) -> dict[str, Any] | None:
+        """The preview of the last save; None for a run that never started."""
+        return self._decoded(self.encoded_preview(self.chain()), PREVIEW)
+
+    def encoded_status(self, chain: list[Link]) -> Record | None:
+        """The status as it is stored."""
+        return self._of_head(chain, STATUS, "status")
+
+    def encoded_preview(self, chain: list[Link]) -> Record | None:
+        """The preview as it is stored."""
+        return self._of_head(chain, PREVIEW, "preview")
+
+    def _of_head(self, chain: list[Link], file: str, member: str) -> Record | None:
+        """What the newest attempt that counts has written, or else what it went on from."""
+        if not chain:
+            return None
+        record = find_record(self.files, self.path(chain[0].attempt, file), {member: dict}) or self._resumed(chain[0].attempt)
+        found: Record = record[member]
+        return found
+
+    def _decoded(self, tree: Record | None, name: str) -> dict[str, Any] | None:
+        if tree is None:
+            return None
+        try:
+            value = decode(tree)
+        except StoreDamagedError as error:
+            raise damaged(f"{run_folder('stats', self.key)}/*/{name}", str(error)) from error
+        if not isinstance(value, dict) or (name == STATUS and type(value.get("epoch")) is not int):
+            raise damaged(f"{run_folder('stats', self.key)}/*/{name}", "it does not say what it should")
+        return value
+
+    def preview_with(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        """The preview that belongs to a checkpoint."""
+        tree = self.preview_at(checkpoint.name) or checkpoint.manifest["preview"]
+        return self._decoded(tree, PREVIEW) or {}
+
+    def preview_at(self, name: CheckpointName) -> Record | None:
+        """The encoded preview that was last set after a checkpoint; None if there is none beside the checkpoint's own."""
+        try:
+            record = find_record(self.files, self.path(name.attempt, PREVIEW), {"preview": dict})
+        except StoreDamagedError:  # the checkpoint has its own
+            return None
+        return record["preview"] if record is not None and record.get("step") == name.step else None
+
+    def _resumed(self, number: int) -> Record:
+        record = self.resume_of(number)
+        assert record is not None  # it is the head of the chain
+        return record
+
+    def event_lines(self, chain: list[Link] | None = None) -> list[bytes]:
+        """The lines of all events that count, oldest first."""
+        links = self.chain() if chain is None else chain
+        return [line for link in reversed(links) for line in read_lines(self.files, self.path(link.attempt, EVENTS), link.num_events)]
+
+    def events(self) -> list[dict[str, Any]]:
+        """All events that count, oldest first."""
+        return [event_of(line, self.path(0, EVENTS)) for line in self.event_lines()]
+
+    # ---- damage
+
+    def has_saved(self) -> bool:
+        """Whether the run was ever saved, as far as any file tells."""
+        chain = self.chain()
+        return bool(self.checkpoints(chain)) or bool(self.lost(chain, None))
+
+    def latest(self) -> Checkpoint | None:
+        """The newest good checkpoint with its values; None if nothing was ever saved.
+
+        Damaged ones are passed over with a warning that names the file. Where something was saved and nothing of it is good, that is an
+        error: to start again from zero is for the user to say.
+        """
+        chain = self.chain()
+        problems: list[str] = []
+        found = None
+        for name in self.checkpoints(chain):
+            try:
+                self.check_events(name, chain)
+                found = read_checkpoint(self.files, self.key, name)
+                break
+            except StoreDamagedError as error:
+                problems.append(f"{error.fact}: {error.rows.get('why', '')}")
+        lost = self.lost(chain, found.name if found else None)
+        problems += [lost] if lost and not problems else []
+        if found is None and problems:
+            raise StoreDamagedError(
+                f"run {self.key} has no good checkpoint left",
+                why="\n".join(problems),
+                hint="put the files back from a copy; or start again: `process(config, resume=False)`",
+            )
+        for problem in problems:
+            warnings.warn(f"run {self.key} goes on from step {found.name.step if found else 0}: {problem}", stacklevel=2)
+        return found
+
+    def check_events(self, name: CheckpointName, chain: list[Link]) -> None:
+        """Raise unless all events that a checkpoint counts can be read: a checkpoint is good together with what was recorded up to it."""
+        manifest = read_manifest(self.files, self.key, name)
+        links = [link for link in chain if link.attempt <= name.attempt]
+        self.event_lines([Link(name.attempt, name, manifest["events"]), *links[1:]])
+
+    def lost(self, chain: list[Link], good: CheckpointName | None) -> str:
+        """What the status says was saved, where no checkpoint shows it any more; empty if nothing is missing."""
+        if not chain:
+            orphans = [name for name in self.files.names(run_folder("ckpts", self.key)) if attempt_number(name)]
+            claimed = set(self.attempts())
+            orphans = [name for name in orphans if attempt_number(name) not in claimed and self.own_checkpoints(attempt_number(name) or 0)]
+            return f"{run_folder('stats', self.key)}: the records of {orphans[0]} are missing, though it has checkpoints" if orphans else ""
+        head = chain[0].attempt
+        record = find_record(self.files, self.path(head, STATUS), {"step": int}) or self._resumed(head)
+        step = record["step"]
+        if step is not None and (good is None or good.step < step):
+            return f"{run_folder('ckpts', self.key)}: step {step} was saved, and its checkpoint is missing or damaged"
+        return ""

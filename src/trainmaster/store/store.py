@@ -1,0 +1,255 @@
+"""`Store`: the records of many runs, below one folder."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from trainmaster.config import Config
+from trainmaster.errors import StoreAccessError, StoreDamagedError, StoreFormatError, UnknownRunError
+from trainmaster.store.archives import CheckpointArchive, PreviewArchive, StatsArchive
+from trainmaster.store.attempt import Attempt, claim, claim_or_watch, remove_records
+from trainmaster.store.conditions import Condition, is_met
+from trainmaster.store.configs import ConfigArchive, config_of
+from trainmaster.store.files import Files, LocalFiles
+from trainmaster.store.index import Index
+from trainmaster.store.keys import check_key, config_path
+from trainmaster.store.lease import LEASE_TIME, Watch
+from trainmaster.store.memory_files import MemoryFiles
+from trainmaster.store.prune import prune
+from trainmaster.store.run import REMOVAL, Run
+from trainmaster.store.tar import export_tar, free_space, read_tar
+from trainmaster.store.transfer import Parcel, adopt, pack
+from trainmaster.store.verify import Damage, verify
+
+FORMAT = 1
+ARCHIVES = ("configs", "stats", "ckpts", "previews")
+_ABOUT = "store.json"
+
+
+class Records(NamedTuple):
+    """The four records of a run."""
+
+    config: Config
+    stats: dict[str, Any] | None
+    ckpt: Any
+    preview: dict[str, Any] | None
+
+
+class Store:
+    """Four archives below `root`: `configs`, `stats`, `ckpts` and `previews`; in memory if `root` is None.
+
+    Any number of processes, on any number of machines that see the folder, may use it at once. Nothing is ever locked: who trains a run
+    holds a lease on it, which is taken over when its holder is gone for `lease_time` seconds.
+
+    >>> store = Store(None)
+    >>> key = store.configs.add({"lr": 0.1})
+    >>> store.ckpts[key] = {"weights": [1.0, 2.0]}
+    >>> store.ckpts[key]
+    {'weights': [1.0, 2.0]}
+    """
+
+    def __init__(self, root: str | os.PathLike[str] | None, lease_time: float = LEASE_TIME) -> None:
+        if isinstance(lease_time, bool) or not isinstance(lease_time, int | float) or not 0 < lease_time < float("inf"):
+            raise StoreFormatError(f"lease_time={lease_time!r}: wanted a number of seconds")
+        self.root = os.path.abspath(os.fspath(root)) if root is not None else None
+        self.lease_time = lease_time
+        self.files: Files = _opened(self.root) if self.root is not None else MemoryFiles()
+        self._writing: dict[str, Attempt] = {}
+        self.configs = ConfigArchive(self.files)
+        self.stats = StatsArchive(self.files, self.writing)
+        self.ckpts = CheckpointArchive(self.files, self.writing)
+        self.previews = PreviewArchive(self.files, self.writing)
+        self.index = Index(self.files, self.configs)
+
+    def __repr__(self) -> str:
+        return f"Store({self.root!r})"
+
+    # ---- runs
+
+    def run(self, key: str) -> Run:
+        """What the files say about a run."""
+        return Run(self.files, check_key(key))
+
+    @contextlib.contextmanager
+    def attempt(self, key: str, by: str, watch: Watch | None = None) -> Iterator[Attempt]:
+        """Hold a run while the block runs; `RunBusyError` if somebody else does. The block is to `release` the attempt with its outcome."""
+        run = self.run(key)
+        attempt = claim_or_watch(run, by, self.lease_time) if watch is None else claim(run, by, self.lease_time, watch)
+        self._writing[key] = attempt
+        try:
+            yield attempt
+        finally:
+            del self._writing[key]
+            is_failing = sys.exc_info()[0] is not None
+            try:
+                attempt.release("failed" if is_failing else "saved")
+            except StoreAccessError:
+                if not is_failing:
+                    raise
+
+    @contextlib.contextmanager
+    def writing(self, key: str) -> Iterator[Attempt]:
+        """The attempt that holds a run here; where none does, one for this block."""
+        if key in self._writing:
+            yield self._writing[key]
+            return
+        with self.attempt(key, "write") as attempt:
+            attempt.start(Run(self.files, key, before=attempt.number).latest())
+            yield attempt
+
+    def watch(self, patience: float | None = None) -> Watch:
+        """A watcher of leases, which takes one for expired after `patience` seconds without a change."""
+        return Watch(self.files, self.lease_time if patience is None else patience)
+
+    def pop(self, key: str) -> Records:
+        """Remove a run with all its records, and return them; refused while somebody trains it.
+
+        A checkpoint that is damaged is removed, too, and comes as None.
+        """
+        config = self.configs[key]
+        run = self.run(key)
+        attempt = claim_or_watch(run, REMOVAL, self.lease_time)
+        with contextlib.ExitStack() as stack:
+            stack.callback(attempt.release, "removed")
+            before = Run(self.files, key, before=attempt.number)
+            records = Records(
+                config, _or_none(before.status), _or_none(lambda: (ckpt := before.latest()) and ckpt.value), _or_none(before.preview)
+            )
+            self.files.delete(config_path(key))
+            remove_records(attempt)
+        return records
+
+    # ---- the whole store
+
+    def select(self, cond: Condition | None = None) -> Iterator[tuple[str, Config]]:
+        """Key and config of all configs that meet `cond`, trained or not."""
+        return ((key, config_of(tree, key)) for key, tree in self.index if is_met(cond, tree))
+
+    def completed(
+        self, min_epoch: int = 0, cond: Condition | None = None, within_hours: float | None = None
+    ) -> Iterator[tuple[str, dict[str, Any], Config]]:
+        """Key, stats and config of all runs saved at `min_epoch` or later, if they meet `cond`; if asked, only those of the last hours.
+
+        Runs that are damaged are left out, with a warning.
+        """
+        for key, config in self.select(cond):
+            try:
+                stats = self.run(key).status()
+            except StoreDamagedError as error:
+                warnings.warn(f"run {key} is left out: {error.fact}: {error.rows.get('why', '')}", stacklevel=2)
+                continue
+            if stats is None or stats["epoch"] < max(0, min_epoch):
+                continue
+            if within_hours is None or time.time() - (stats.get("toc") or 0) <= within_hours * 3600:
+                yield key, stats, config
+
+    def verify(self) -> list[Damage]:
+        """Everything in the store that is not as it was written; empty if all is well. Reads every byte of it."""
+        return list(verify(self.files, self.configs))
+
+    def prune(self, keep: int = 3) -> list[str]:
+        """Remove what counts for nothing: all but the last `keep` good checkpoints of each run, what kills and damage have left,
+        and the records of runs that never saved anything. Returns what was removed.
+        """
+        if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
+            raise StoreFormatError(f"keep={keep!r}: wanted a number of checkpoints, 1 at least")
+        return list(prune(self.files, keep, self.lease_time))
+
+    def export_tar(
+        self,
+        path: str | os.PathLike[str],
+        compresslevel: int = 1,
+        min_epoch: int = 0,
+        cond: Condition | None = None,
+        keys: Iterable[str] | None = None,
+        within_hours: float | None = None,
+    ) -> int:
+        """Write runs, by default all that were saved, to a tar file, which is compressed unless `compresslevel` is 0; how many there were.
+
+        They are chosen by `keys`, or as in `completed`. Each is taken as it stands at that moment, also while it is trained.
+        """
+        return export_tar(path, self._parcels(keys, min_epoch, cond, within_hours), compresslevel)
+
+    def _parcels(
+        self, keys: Iterable[str] | None, min_epoch: int, cond: Condition | None, within_hours: float | None = None
+    ) -> Iterator[Parcel]:
+        if keys is None:
+            keys = (key for key, _, _ in self.completed(min_epoch, cond, within_hours))
+        for key in keys:
+            if check_key(key) not in self.configs:
+                raise UnknownRunError(f"no config has the key {key}", hint="`configs.keys()` has all keys")
+            parcel = pack(self.files, key)
+            if parcel is not None and parcel.facts["checkpoints"]:
+                yield parcel
+
+    def load_tar(self, path: str | os.PathLike[str], newer_only: bool = True) -> list[str]:
+        """Adopt the runs of a tar file; their keys here. With `newer_only`, those that are here already and trained as far are left out.
+
+        A member that is not what it should be refuses the whole file, before anything is written.
+        """
+        room = free_space(self.root) if self.root is not None else sys.maxsize
+        found = (adopt(self.files, self.configs, parcel, self.lease_time, newer_only) for parcel in read_tar(path, room))
+        return [key for key in found if key is not None]
+
+    def migrate(
+        self,
+        target: Store,
+        min_epoch: int = 0,
+        cond: Condition | None = None,
+        keys: Iterable[str] | None = None,
+        newer_only: bool = True,
+    ) -> list[str]:
+        """Copy runs to another store, chosen as in `export_tar` and adopted as in `load_tar`; their keys there."""
+        parcels = self._parcels(keys, min_epoch, cond)
+        found = (adopt(target.files, target.configs, parcel, target.lease_time, newer_only) for parcel in parcels)
+        return [key for key in found if key is not None]
+
+
+def _or_none(read: Any) -> Any:
+    try:
+        return read()
+    except StoreDamagedError:
+        return None
+
+
+def _opened(root: str) -> LocalFiles:
+    """The files of a store, which is made if there is none."""
+    files = LocalFiles(root)
+    files.make_root()
+    try:
+        about = json.loads(files.read(_ABOUT))
+    except FileNotFoundError:
+        about = _founded(files, root)
+    except (ValueError, RecursionError):
+        about = None
+    if not isinstance(about, dict) or type(about.get("format")) is not int:
+        hint = f'if it is one, write {{"format": {FORMAT}}} into it'
+        raise StoreDamagedError(f"`{_ABOUT}` is not that of a store", where=os.path.join(root, _ABOUT), hint=hint)
+    if about["format"] != FORMAT:
+        raise StoreFormatError(
+            f"the store has format {about['format']}, and this version of trainmaster knows format {FORMAT}",
+            where=os.path.join(root, _ABOUT),
+            hint="use the version of trainmaster that wrote it" if about["format"] < FORMAT else "use a newer version of trainmaster",
+        )
+    return files
+
+
+def _founded(files: LocalFiles, root: str) -> dict[str, Any]:
+    taken = [name for name in ARCHIVES if name in files.names("")]
+    if taken:
+        raise StoreFormatError(
+            f"`{root}` has a folder `{taken[0]}`, but no `{_ABOUT}`: it is no store of trainmaster, or has lost that file",
+            where=root,
+            hint=f'if it is one, write {{"format": {FORMAT}}} into `{_ABOUT}`; else choose another folder',
+        )
+    about = {"format": FORMAT, "about": "a store of trainmaster; configs, stats, ckpts and previews are its archives", "made": time.time()}
+    with contextlib.suppress(FileExistsError):  # two at once
+        files.create(_ABOUT, json.dumps(about, indent=1).encode() + b"\n")
+    return about

@@ -1,0 +1,166 @@
+"""Transfer: a run as it counts now, taken out of one store and adopted by another.
+
+What is taken out is the chain made straight: one list of events, the checkpoints that count, the status and the preview. The other store
+adopts it as one new attempt, which readers see once it is complete. So an import that dies half-way has changed nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+from trainmaster.errors import StoreDamagedError, StoreError
+from trainmaster.store.attempt import Attempt, claim_or_watch
+from trainmaster.store.checkpoint import MANIFEST, CheckpointName, check_manifest, read_manifest
+from trainmaster.store.configs import ConfigArchive, check_config
+from trainmaster.store.events import event_line, event_of, read_lines
+from trainmaster.store.files import Files
+from trainmaster.store.keys import attempt_folder, config_path
+from trainmaster.store.record import Record, damaged, parse_record, record_bytes
+from trainmaster.store.run import EVENTS, IMPORT, Run
+
+CONFIG, RUN = "config.json", "run.json"
+_BLOCK = 4 * 2**20
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A run on its way: its config, what `run.json` says, and its files by name, each to be opened once."""
+
+    key: str
+    config: bytes
+    facts: Record
+    """`status` and `preview`, encoded; `checkpoints`, oldest first: name, step and how many events it counts."""
+    events: list[bytes]
+    files: Mapping[str, Callable[[], BinaryIO]] = field(default_factory=dict)
+    """By `step-000012/tree.json`."""
+
+    @property
+    def epoch(self) -> int:
+        return int(self.facts["status"]["epoch"])
+
+    def numbered_events(self) -> Iterator[bytes]:
+        """The lines of the events, numbered as those of one log."""
+        for number, line in enumerate(self.events):
+            tree = json.loads(line)
+            yield event_line(number, {name: value for name, value in tree.items() if name not in ("n", "crc")})
+
+
+def pack(files: Files, key: str) -> Parcel | None:
+    """A run ready to be taken out: its files are open, so that nothing that happens to it meanwhile can change them."""
+    run = Run(files, key)
+    chain = run.chain()
+    status, preview = run.encoded_status(chain), run.encoded_preview(chain)
+    if not chain or status is None or preview is None:
+        return None
+    before = {}  # how many events count before those of an attempt itself
+    total = 0
+    for link in reversed(chain):
+        before[link.attempt] = total
+        total += len(read_lines(files, run.path(link.attempt, EVENTS), link.num_events))
+    checkpoints: list[Record] = []
+    opened: dict[str, BinaryIO] = {}
+    for name in reversed(run.checkpoints(chain)):
+        manifest = read_manifest(files, key, name)
+        text = f"step-{name.step:06}" if name.repeat == 1 else name.text
+        label = _unused(text, {each["name"] for each in checkpoints})
+        checkpoints.append({"name": label, "step": name.step, "events": before[name.attempt] + manifest["events"]})
+        for file in (*manifest["files"], MANIFEST):
+            opened[f"{label}/{file}"] = files.open(f"{name.folder(key)}/{file}")
+    facts: Record = {"key": key, "status": status, "preview": preview, "checkpoints": checkpoints}
+    return Parcel(key, files.read(config_path(key)), facts, run.event_lines(chain), {path: _given(file) for path, file in opened.items()})
+
+
+def _unused(text: str, taken: set[str]) -> str:
+    number = 2
+    name = text
+    while name in taken:
+        name, number = f"{text.partition('-')[0]}-{text.split('-')[1]}-{number}", number + 1
+    return name
+
+
+def _given(file: BinaryIO) -> Callable[[], BinaryIO]:
+    return lambda: file
+
+
+def adopt(files: Files, configs: ConfigArchive, parcel: Parcel, lease_time: float, newer_only: bool) -> str | None:
+    """The key of the run as it is here now; None if it is here already, trained as far or further."""
+    record = check_config(parcel.config, f"{parcel.key}/{CONFIG}", parcel.key)
+    key = configs.add_record(record, parcel.config)
+    run = Run(files, key)
+    status = run.status()
+    if newer_only and status is not None and status["epoch"] >= parcel.epoch:
+        return None
+    attempt = claim_or_watch(run, IMPORT, lease_time)
+    try:
+        _unpack(attempt, parcel)
+    except BaseException as error:
+        files.delete_folder(attempt_folder("ckpts", key, attempt.number))
+        with contextlib.suppress(StoreError):
+            attempt.release("failed", error=f"{type(error).__name__}: {error}"[:2000])
+        raise
+    attempt.release("imported")
+    return key
+
+
+def _unpack(attempt: Attempt, parcel: Parcel) -> None:
+    files, run = attempt.run.files, attempt.run
+    for line in parcel.events:
+        attempt.log.append(event_of(line, f"{parcel.key}/{EVENTS}"))
+    manifests = {}
+    for facts in parcel.facts["checkpoints"]:
+        name = CheckpointName.parse(attempt.number, facts["name"])
+        if name is None or name.step != facts["step"] or not 0 <= facts["events"] <= len(parcel.events):
+            raise damaged(f"{parcel.key}/{RUN}", f"it names a checkpoint that cannot be: {facts!r:.100}")
+        path = f"{parcel.key}/{name.text}/{MANIFEST}"
+        manifest = check_manifest(parse_record(_read(parcel, f"{name.text}/{MANIFEST}"), path), path)
+        for file, written in manifest["files"].items():
+            with parcel.files[f"{name.text}/{file}"]() as source:
+                here = files.write(f"{name.folder(run.key)}/{file}", _blocks(source, written["size"], f"{parcel.key}/{name.text}/{file}"))
+            if (here.size, here.sha256) != (written["size"], written["sha256"]):
+                raise damaged(f"{parcel.key}/{name.text}/{file}", "it is not what its manifest says")
+        manifests[name] = {**manifest, "step": name.step, "events": facts["events"]}
+    attempt.adopt(manifests, parcel.facts["status"], parcel.facts["preview"])
+
+
+def _read(parcel: Parcel, path: str) -> bytes:
+    if path not in parcel.files:
+        raise StoreDamagedError(f"`{parcel.key}/{path}` is missing")
+    with parcel.files[path]() as file:
+        return file.read(_BLOCK)
+
+
+def _blocks(file: BinaryIO, size: int, path: str) -> Iterator[bytes]:
+    while block := file.read(_BLOCK):
+        size -= len(block)
+        if size < 0:
+            raise damaged(path, "it is larger than its manifest says")
+        yield block
+
+
+def facts_record(parcel: Parcel) -> bytes:
+    return record_bytes(parcel.facts)
+
+
+def check_facts(record: Any, path: str) -> Record:
+    """`run.json`, if all that is used of it is of the right kind."""
+    found: Record = record
+    is_sound = (
+        isinstance(found.get("status"), dict)
+        and type(found["status"].get("epoch")) is int
+        and isinstance(found.get("preview"), dict)
+        and isinstance(found.get("checkpoints"), list)
+        and all(
+            isinstance(each, dict)
+            and isinstance(each.get("name"), str)
+            and type(each.get("step")) is int
+            and type(each.get("events")) is int
+            for each in found["checkpoints"]
+        )
+    )
+    if not is_sound:
+        raise damaged(path, "it does not say what it should")
+    return found
