@@ -6,12 +6,13 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c const
 # One set-up at a time, also when two commands start at once (where the system has flock).
 LOCK := $(if $(shell command -v flock),flock .venv.lock)
 
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test faults lint bench clean
 help:
 	@echo "make demo    train a small classifier, with a progress bar"
 	@echo "make test    run all tests"
+	@echo "make faults  the fault campaigns at full length: kills, full disks, damage; about 20 minutes"
 	@echo "make lint    ruff, mypy --strict, and the rooms' imports"
-	@echo "make bench   the engine, configs and a training step, against a loop written by hand and peers"
+	@echo "make bench   the engine, configs, the store and a training step, against a loop written by hand and peers"
 	@echo "make clean   remove the environment"
 
 demo: $(VENV)/demo.stamp
@@ -19,6 +20,10 @@ demo: $(VENV)/demo.stamp
 
 test: $(VENV)/dev.stamp
 	@$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# A failure prints its seed: TRAINMASTER_FAULTS_SEED=... repeats it.
+faults: $(VENV)/dev.stamp
+	@TRAINMASTER_FAULTS=full $(BIN)/python -m pytest -n 2 --dist worksteal -rA --show-capture=no tests/faults
 
 lint: $(VENV)/dev.stamp
 	@$(BIN)/ruff format --check .

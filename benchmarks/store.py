@@ -115,9 +115,8 @@ def checkpoints(root: Path, repeats: int) -> None:
     for name, found in times.items():
         middle = sorted(found)[len(found) // 2]
         ratios = f"{min(found) / min(base):5.2f}  {middle / sorted(base)[len(base) // 2]:5.2f}"
-        print(
-            f"  save  {name:<22} {min(found) * 1e3:7.0f} ms {middle * 1e3:7.0f} ms   ratios {ratios}   {'limit 1.25' if found is not base else ''}"
-        )
+        limit = "limit 1.25" if found is not base else ""
+        print(f"  save  {name:<22} {min(found) * 1e3:7.0f} ms {middle * 1e3:7.0f} ms   ratios {ratios}   {limit}")
     for name, found in loads.items():
         print(f"  load  {name:<22} {min(found) * 1e3:7.0f} ms   {'checked byte by byte' if name == 'trainmaster' else ''}")
 
