@@ -40,6 +40,24 @@ def set_rng(state: RngState) -> None:
         torch.cuda.set_rng_state_all(state["cuda"])
 
 
+def plain_rng(state: RngState) -> dict[str, Any]:
+    """A state without tensors, for where only plain values are kept."""
+    return {**state, "torch": _as_bytes(state["torch"]), **({"cuda": list(map(_as_bytes, state["cuda"]))} if "cuda" in state else {})}
+
+
+def rng_of(plain: dict[str, Any]) -> RngState:
+    """The state that `plain_rng` made plain."""
+    return {**plain, "torch": _of_bytes(plain["torch"]), **({"cuda": list(map(_of_bytes, plain["cuda"]))} if "cuda" in plain else {})}
+
+
+def _as_bytes(state: torch.Tensor) -> bytes:
+    return state.cpu().numpy().tobytes()
+
+
+def _of_bytes(data: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
 def seed_rng(seed: int) -> None:
     """Start all global generators anew."""
     random.seed(seed)

@@ -146,10 +146,10 @@ class Manager(Extensible):
         """Save `self.ckpt`. An override puts into it what has to be kept, and then calls this."""
         if self._attempt is None:
             raise SettingError("`save_ckpt()` saves the work of `process`, and none is going on", hint="`ckpts[key] = ...` saves a value")
-        from trainmaster.loop.rng import get_rng
+        from trainmaster.loop.rng import get_rng, plain_rng
 
         status = {"epoch": self.epoch, "toc": time.time(), **self._times}
-        self._attempt.save(self.epoch, self.ckpt, status, self.preview, {"rng": get_rng()}, self.keep)
+        self._attempt.save(self.epoch, self.ckpt, status, self.preview, {"rng": plain_rng(get_rng())}, self.keep)
         self._saved_epoch = self.epoch
 
     def load_ckpt(self) -> None:
@@ -336,13 +336,13 @@ class Manager(Extensible):
         self.setup(config)
 
     def _load(self) -> None:
-        from trainmaster.loop.rng import set_rng
+        from trainmaster.loop.rng import rng_of, set_rng
 
         self.load_ckpt()
         if self._saved_epoch is None:
             raise SettingError(f"`{type(self).__name__}.load_ckpt()` loads nothing", hint="call `super().load_ckpt()` first in it")
         if self._rng is not None:
-            set_rng(self._rng)
+            set_rng(rng_of(self._rng))
 
     def _evaluate(self, attempt: Attempt) -> None:
         with self.staged("work_eval"):

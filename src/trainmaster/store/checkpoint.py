@@ -13,12 +13,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO, NamedTuple
 
 from trainmaster.errors import CodecError, StoreDamagedError
 from trainmaster.store import tensors
-from trainmaster.store.codec import decode, encode, kinds
+from trainmaster.store.codec import decode, encode, encode_plain, kinds
 from trainmaster.store.files import MAX_RECORD, Files
 from trainmaster.store.keys import attempt_folder
 from trainmaster.store.record import Members, Record, check_members, damaged, read_record, record_bytes
@@ -59,13 +59,13 @@ class Checkpoint(NamedTuple):
     value: Any
     """What was saved."""
     context: Any
-    """What was saved beside it: the random numbers, say."""
+    """What was saved beside it, plain values only: the random numbers, say."""
 
 
-def write_checkpoint(files: Files, folder: str, value: Any, context: Any, facts: Mapping[str, Any], is_still_ours: Any) -> Record:
-    """Save `value` in a new folder, and at last the manifest with `facts`, if `is_still_ours` does not object by raising."""
-    encoded = encode({"value": value, "context": context})
-    tree = json.dumps(encoded.tree, ensure_ascii=True, allow_nan=False, indent=None, separators=(",", ":")).encode()
+def write_checkpoint(files: Files, folder: str, value: Any, context: Any, facts: Mapping[str, Any], check: Callable[[], None]) -> Record:
+    """Save `value` in a new folder, and at last the manifest with `facts`, if `check` does not object by raising."""
+    encoded = encode(value)
+    tree = json.dumps({"value": encoded.tree, "context": encode_plain(context)}, allow_nan=False, separators=(",", ":")).encode()
     if len(tree) > MAX_RECORD:
         raise CodecError(
             f"a checkpoint has {len(tree):,} bytes of plain values, and {MAX_RECORD:,} can be stored",
@@ -77,7 +77,7 @@ def write_checkpoint(files: Files, folder: str, value: Any, context: Any, facts:
     written[TREE] = files.write(f"{folder}/{TREE}", [tree])
     manifest = {**facts, "files": {name: {"size": each.size, "sha256": each.sha256} for name, each in written.items()}}
     data = record_bytes(manifest)
-    is_still_ours()
+    check()
     files.create(f"{folder}/{MANIFEST}", data)
     return manifest
 
@@ -124,8 +124,10 @@ def read_checkpoint(files: Files, key: str, name: CheckpointName) -> Checkpoint:
             tree = json.loads(file.read(MAX_RECORD))
         except (ValueError, RecursionError):
             raise damaged(f"{folder}/{TREE}", "it is no JSON") from None
+        if not isinstance(tree, dict) or tree.keys() != {"value", "context"}:
+            raise damaged(f"{folder}/{TREE}", "it does not say what it should")
     found: dict[str, Any] = {}
-    arrays, torch_tensors = kinds(tree)
+    arrays, torch_tensors = kinds(tree["value"])
     if TENSORS in manifest["files"]:
         with _checked(files, f"{folder}/{TENSORS}", manifest["files"][TENSORS]) as file:
             try:
@@ -138,9 +140,8 @@ def read_checkpoint(files: Files, key: str, name: CheckpointName) -> Checkpoint:
             except StoreDamagedError as error:
                 raise damaged(f"{folder}/{TENSORS}", str(error)) from error
     try:
-        whole = decode(tree, found)
-        return Checkpoint(name, manifest, whole["value"], whole["context"])
-    except (StoreDamagedError, KeyError, TypeError) as error:
+        return Checkpoint(name, manifest, decode(tree["value"], found), decode(tree["context"]))
+    except StoreDamagedError as error:
         raise damaged(f"{folder}/{TREE}", str(error)) from error
 
 
