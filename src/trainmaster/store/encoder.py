@@ -1,0 +1,265 @@
+"""Encoding: one walk over a value, which makes a tree of it and names its arrays and tensors."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import math
+import re
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from enum import Enum
+from pathlib import PurePath
+from typing import Any
+
+from trainmaster.store.layout import is_plain_dtype, lay_out_array, lay_out_tensors, plain_dtype, wrong_array, wrong_tensor
+
+MAX_DEPTH = 100
+"""Deeper nesting is refused; that keeps every walk within Python's stack."""
+MAX_NAME = 200
+_BIG = 2**2000
+"""Python may be told to read no integers of more than 640 digits; hexadecimal ones are read at any length."""
+_SPLIT_PAIR = re.compile("(?<=[\ud800-\udbff])(?=[\udc00-\udfff])")
+"""Between two halves that JSON would read as one letter."""
+
+
+class Encoder:
+    """One walk over a value: where it is, what is wrong, and which arrays and tensors it has met."""
+
+    __slots__ = ("inside", "is_plain", "keys", "met", "names", "nodes", "path", "stored", "wrong")
+
+    def __init__(self, is_plain: bool = False) -> None:
+        self.is_plain = is_plain
+        self.path: list[Any] = []
+        self.inside: set[int] = set()
+        self.keys = 0  # in how many keys and sets the walk is
+        self.wrong: list[tuple[str, str]] = []
+        self.names: dict[str, int] = {}
+        self.nodes: dict[int, dict[str, Any]] = {}
+        self.met: list[tuple[Any, str]] = []  # the tensors, each with its path
+        self.stored: dict[str, Any] = {}
+
+    def all_of(self, value: Any) -> Any:
+        try:
+            return self.value(value)
+        except RecursionError:
+            del self.path[8:]
+            self.refuse("is nested too deep for the stack that is left")
+
+    def refuse(self, why: str) -> None:
+        self.wrong.append((dotted(self.path), why))
+
+    def value(self, value: Any) -> Any:
+        kind = type(value)
+        if value is None or kind is bool:
+            return value
+        if kind is str:
+            return value if _is_plain_text(value) else {".str": _SPLIT_PAIR.split(value)}
+        if kind is int:
+            return value if -_BIG < value < _BIG else {".int": hex(value)}
+        if kind is float:
+            return value if math.isfinite(value) else {".float": str(value)}
+        if kind in _CONTAINERS:
+            if len(self.inside) >= MAX_DEPTH:
+                return self.refuse(f"is nested more than {MAX_DEPTH} deep")
+            if id(value) in self.inside:
+                return self.refuse("contains itself")
+            self.inside.add(id(value))
+            node = _CONTAINERS[kind](self, value)
+            self.inside.discard(id(value))
+            return node
+        if kind is bytes or kind is bytearray:
+            return {f".{kind.__name__}": _base64(value)}
+        if kind is complex:
+            return {".complex": [self.value(value.real), self.value(value.imag)]}
+        return self._foreign(value)
+
+    def _list(self, value: Iterable[Any]) -> list[Any]:
+        nodes = []
+        for number, each in enumerate(value):
+            self.path.append(number)
+            nodes.append(self.value(each))
+            self.path.pop()
+        return nodes
+
+    def _tuple(self, value: tuple[Any, ...]) -> Any:
+        return {".tuple": self._list(value)}
+
+    def _set(self, value: set[Any] | frozenset[Any]) -> Any:
+        self.keys += 1
+        nodes = self._list(value)
+        self.keys -= 1
+        return {f".{type(value).__name__}": sorted(nodes, key=json.dumps)}
+
+    def _dict(self, value: dict[Any, Any]) -> Any:
+        node = self._items(value)
+        return {".dict": node} if type(node) is list else node
+
+    def _ordered(self, value: OrderedDict[Any, Any]) -> Any:
+        node = {".ordered": self._items(value)}
+        for name, each in vars(value).items():
+            self.path.append(name)
+            if name == "_metadata":  # what torch writes at a state dict: the versions of its modules
+                node["metadata"] = self.value(each)
+            else:
+                self.refuse("an attribute of an OrderedDict; only torch's `_metadata` is stored")
+            self.path.pop()
+        return node
+
+    def _items(self, value: dict[Any, Any]) -> Any:
+        """An object if all keys are plain text, else pairs."""
+        is_plain = all(type(key) is str and not key.startswith(".") and _is_plain_text(key) for key in value)
+        pairs = []
+        for key, each in value.items():
+            self.path.append(key)
+            node = key
+            if not is_plain:
+                self.keys += 1
+                node = self.value(key)
+                self.keys -= 1
+            pairs.append((node, self.value(each)))
+            self.path.pop()
+        return dict(pairs) if is_plain else [[*pair] for pair in pairs]
+
+    def _foreign(self, value: Any) -> Any:
+        """What NumPy and torch have; whoever made such a value has imported them."""
+        kind = type(value)
+        numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+        if numpy is not None and isinstance(value, numpy.generic) and _scalar_dtype(value):
+            return _scalar(value)
+        is_array = numpy is not None and kind is numpy.ndarray
+        is_tensor = torch is not None and (kind is torch.Tensor or kind is torch.nn.Parameter)
+        if not is_array and not is_tensor:
+            return self.refuse(f"{kind.__module__}.{kind.__qualname__}{_advice(value)}")
+        name = "an array" if is_array else "a tensor"
+        if self.is_plain:
+            return self.refuse(f"{name}: write `{'.tolist()' if value.ndim else '.item()'}`")
+        if self.keys:
+            return self.refuse(f"{name} in a key or a set, where it is known by its address only")
+        if id(value) not in self.nodes:
+            why = wrong_array(value) if is_array else wrong_tensor(value)
+            if why:
+                return self.refuse(f"{name}, {why}")
+            self.nodes[id(value)] = self._array(value) if is_array else self._tensor(value)
+        return self.nodes[id(value)]
+
+    def _array(self, value: Any) -> dict[str, Any]:
+        stored, layout = lay_out_array(value)
+        name = self._name(dotted(self.path))
+        self.stored[name] = stored
+        return {".array": name, **layout}
+
+    def _tensor(self, value: Any) -> dict[str, Any]:
+        self.met.append((value, dotted(self.path)))
+        return {}  # until all tensors are known: `store_tensors` fills it in
+
+    def store_tensors(self) -> None:
+        """Name what is stored of the tensors, and fill in their nodes."""
+        if not self.met:
+            return
+        kept, places = lay_out_tensors([tensor for tensor, _ in self.met])
+        names = {owner: self._name(self.met[owner][1]) for owner in kept}
+        self.stored |= {names[owner]: tensor for owner, tensor in kept.items()}
+        seen: dict[str, int] = {}
+        for (tensor, _), (owner, layout) in zip(self.met, places, strict=True):
+            node = self.nodes[id(tensor)]
+            node |= {".tensor": names[owner], **layout}
+            if type(tensor).__name__ == "Parameter":
+                node["parameter"] = True
+            if tensor.requires_grad:
+                node["requires_grad"] = True
+            text = json.dumps(node)
+            if text in seen:  # another tensor of the same memory, not the same tensor
+                node["alias"] = seen[text]
+            seen[text] = seen.get(text, 0) + 1
+
+    def _name(self, path: str) -> str:
+        """The name for what stands at `path`, which nothing else has."""
+        name = path if path and path != "__metadata__" else "value"
+        while name in self.names:
+            self.names[name] += 1
+            name = f"{name}~{self.names[name]}"
+        self.names[name] = 1
+        return name
+
+
+_CONTAINERS: dict[type, Callable[[Encoder, Any], Any]] = {
+    list: Encoder._list,
+    dict: Encoder._dict,
+    tuple: Encoder._tuple,
+    set: Encoder._set,
+    frozenset: Encoder._set,
+    OrderedDict: Encoder._ordered,
+}
+
+
+def _is_plain_text(text: str) -> bool:
+    return text.isascii() or not _SPLIT_PAIR.search(text)
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _scalar_dtype(value: Any) -> str:
+    """The dtype of a NumPy scalar as text; empty for what is no plain scalar."""
+    dtype = value.dtype
+    if type(value) is not dtype.type or not is_plain_dtype(dtype.str):
+        return ""
+    if dtype.kind in "US":
+        return "str" if dtype.kind == "U" else "bytes"
+    return str(dtype.str if plain_dtype(dtype.str).type is dtype.type else dtype.char)  # longlong is int64, and another type
+
+
+def _scalar(value: Any) -> Any:
+    dtype = _scalar_dtype(value)
+    if dtype == "str":  # neither its bytes nor `str(value)`, from which NumPy cuts the zeros at the end
+        return {".scalar": dtype, "text": _SPLIT_PAIR.split(str.__str__(value))}
+    return {".scalar": dtype, "bytes": _base64(bytes(value) if dtype == "bytes" else value.tobytes())}
+
+
+def _advice(value: Any) -> str:
+    kind = type(value)
+    if isinstance(value, Enum):
+        return ": write `.value`"
+    if isinstance(value, PurePath):
+        return ": write `str(path)`"
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        return ": write `numpy.asarray(x)`"
+    if torch is not None and isinstance(value, torch.Tensor):
+        return ": write `x.detach().as_subclass(torch.Tensor)`"
+    for plain in (tuple, dict, list, str, bytes, bytearray, int, float, complex, set, frozenset):
+        if isinstance(value, plain):
+            return f": write `{plain.__name__}(x)`"
+    for method in ("state_dict", "get_state", "getstate", "isoformat"):
+        if not isinstance(value, type) and hasattr(kind, method):
+            return f": write `.{method}()`"
+    if isinstance(value, range):
+        return ": write `list(x)`"
+    if dataclasses.is_dataclass(kind):
+        return ": write `dataclasses.asdict(x)`"
+    if torch is not None and isinstance(value, torch.dtype | torch.device):
+        return ": write `str(x)`"
+    return ": write its import path as text" if callable(value) else ""
+
+
+def dotted(path: Iterable[Any]) -> str:
+    """The dotted path as text that any file and terminal can show.
+
+    >>> dotted(["model", 0, (1, 2), "weight"])
+    'model.0.tuple.weight'
+    """
+    text = ".".join(map(_part, path))
+    text = text if len(text) <= MAX_NAME else f"{text[: MAX_NAME - 3]}..."
+    return text if text.isprintable() else ascii(text)[1:-1]
+
+
+def _part(key: Any) -> str:
+    kind = type(key)
+    if kind is str:
+        return str(key)
+    is_short = key is None or kind in (bool, float) or (kind is int and abs(key) < 2**64)
+    return repr(key) if is_short else kind.__name__

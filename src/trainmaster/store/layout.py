@@ -1,0 +1,349 @@
+"""Layout: how arrays and tensors lie in memory, and what of it is stored.
+
+What is stored is contiguous, on the CPU, and uses the memory of the original wherever that can be had without a copy. What the file
+cannot say (strides, dtypes it does not have, which tensors share memory) is the *layout*: a small dict that stands in the tree.
+NumPy and torch are imported only where a value needs them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+CODES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e4m3fnuz": "F8_E4M3FNUZ",
+    "float8_e5m2": "F8_E5M2",
+    "float8_e5m2fnuz": "F8_E5M2FNUZ",
+    "complex64": "C64",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint64": "U64",
+    "uint32": "U32",
+    "uint16": "U16",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+"""The dtypes that every reader of safetensors knows, as NumPy and torch name them; all others are stored as bytes."""
+
+AS_BYTES = ("complex128", "complex32", "float8_e8m0fnu", "float4_e2m1fn_x2")
+"""The dtypes of torch that are stored as bytes; those in neither list cannot even be copied."""
+
+ALIGNMENT = 16
+"""Every dtype's size divides it, so bytes that start at a multiple of it can be seen as any dtype."""
+MAX_DIMENSIONS = 64
+MAX_EMPTY_ITEM = 2**16
+"""An empty array's items may claim no more bytes than this, as there is no data that bears them out."""
+
+_ARRAY_DTYPE = re.compile(r"[<>|](?:[biufc]\d{1,2}|[US]\d{1,9}|[mM]8(?:\[(?:[1-9]\d{0,9})?(?:[YMWDhms]|ms|us|ns|ps|fs|as)\])?)")
+
+Layout = dict[str, Any]
+
+
+class Place(NamedTuple):
+    """Where a tensor is kept: the number of the tensor under whose name its memory stands, and its layout within."""
+
+    owner: int
+    layout: Layout
+
+
+def dtype_name(tensor: Any) -> str:
+    """The dtype as NumPy and torch both name it; one that is not of this machine's byte order has no such name."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def bytes_of(tensor: Any) -> Any:
+    """The bytes of a contiguous tensor or array as a flat NumPy array, of the same memory."""
+    if not hasattr(tensor, "untyped_storage"):
+        import numpy
+
+        return tensor.reshape(-1).view(numpy.uint8) if tensor.nbytes else numpy.empty(0, numpy.uint8)
+    return _seen_as_bytes(tensor.detach().contiguous()).numpy()
+
+
+def _seen_as_bytes(tensor: Any) -> Any:
+    """The bytes of a contiguous tensor; not by `view`, which refuses some strides of tensors with one item or none."""
+    import torch
+
+    start, size = tensor.storage_offset() * tensor.itemsize, tensor.numel() * tensor.itemsize
+    return _seen_as(tensor.untyped_storage(), torch.uint8, [size], [1], start)
+
+
+# Arrays
+
+
+def wrong_array(array: Any) -> str:
+    """Why a NumPy array cannot be stored; empty if it can."""
+    if not is_plain_dtype(array.dtype.str):
+        return f"of dtype {array.dtype}: only numbers, texts, bytes and times are stored"
+    if not array.size and array.dtype.itemsize > MAX_EMPTY_ITEM:
+        return f"empty, with items of {array.dtype.itemsize:,} bytes each"
+    return ""
+
+
+def lay_out_array(array: Any) -> tuple[Any, Layout]:
+    """What to store for `array`, and its layout; a copy only where its items do not lie side by side."""
+    axes = _axes(array)
+    if not array.transpose(axes).flags.c_contiguous:
+        array = array.copy(order="K")
+        axes = _axes(array)
+    stored = array.transpose(axes)
+    layout: Layout = {}
+    if dtype_name(array) not in CODES:
+        layout |= {"dtype": array.dtype.str, "shape": list(array.shape)}
+        stored = bytes_of(stored)
+    if axes != [*range(array.ndim)]:
+        layout["axes"] = axes
+    return stored, layout
+
+
+def _axes(array: Any) -> list[int]:
+    """The axes of an array, from the one with the longest steps on."""
+    axes = [*range(array.ndim)]
+    return axes if array.flags.c_contiguous else sorted(axes, key=lambda axis: -abs(array.strides[axis]))
+
+
+def rebuild_array(stored: Any, layout: Layout) -> Any:
+    """The array that was stored; a `ValueError` for a layout that does not fit it."""
+    import numpy
+
+    if type(stored) is not numpy.ndarray or not stored.flags.c_contiguous:
+        raise ValueError("what is stored is no array")
+    shape = _numbers(layout.get("shape", [*stored.shape]))
+    axes = _numbers(layout.get("axes", [*range(len(shape))]))
+    if sorted(axes) != [*range(len(shape))]:
+        raise ValueError("its axes are not those of its shape")
+    if "dtype" in layout:
+        dtype = plain_dtype(layout["dtype"])
+        size = math.prod(shape) * dtype.itemsize
+        if stored.dtype != numpy.uint8 or stored.nbytes != size or (not math.prod(shape) and dtype.itemsize > MAX_EMPTY_ITEM):
+            raise ValueError(f"{stored.nbytes:,} bytes are stored for the {size:,} of its shape and dtype")
+        stored = numpy.ndarray([shape[axis] for axis in axes], dtype, stored)
+    elif "shape" in layout:
+        raise ValueError("a shape without a dtype")
+    return stored.transpose([axes.index(axis) for axis in range(stored.ndim)]) if "axes" in layout else stored
+
+
+def plain_dtype(text: Any) -> Any:
+    """The NumPy dtype of a text such as `<f4`; a `ValueError` for any that is not of plain items."""
+    import numpy
+
+    if not is_plain_dtype(text):
+        raise ValueError(f"{ascii(text)[:60]} is no dtype of plain items")
+    try:
+        return numpy.dtype(text)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{text} is no dtype here") from None
+
+
+def is_plain_dtype(text: Any) -> bool:
+    """True for the text of a dtype of numbers, texts, bytes or times."""
+    return type(text) is str and _ARRAY_DTYPE.fullmatch(text) is not None
+
+
+# Tensors
+
+
+def wrong_tensor(tensor: Any) -> str:
+    """Why a torch tensor cannot be stored; empty if it can."""
+    import torch
+
+    if tensor.is_nested:
+        return "nested: write `.unbind()`"
+    if tensor.layout != torch.strided:
+        return "sparse: write `.to_dense()`"
+    if tensor.is_quantized:
+        return "quantized: write `.dequantize()`"
+    if tensor.dim() > MAX_DIMENSIONS:
+        return f"of {tensor.dim()} dimensions: at most {MAX_DIMENSIONS} are stored"
+    if tensor.device.type == "meta":
+        return "on the meta device, without data"
+    if dtype_name(tensor) not in CODES and dtype_name(tensor) not in AS_BYTES:
+        return f"of dtype {tensor.dtype}: view it as torch.uint8"
+    if _span(tensor)[1] > tensor.untyped_storage().nbytes():
+        return "without its data: its storage was freed"
+    return ""
+
+
+def lay_out_tensors(tensors: Sequence[Any]) -> tuple[dict[int, Any], list[Place]]:
+    """What to store for `tensors`, by the number of the first tensor that needs it, and the place of each of them.
+
+    Tensors whose ranges of one storage overlap share what is stored: the range, once. A range that is alone is stored alone, however
+    large its storage; so two columns of a matrix are stored as what lies from the first to the last, and two rows one by one.
+    """
+    plain = [tensor.detach().resolve_conj().resolve_neg() for tensor in tensors]
+    stored: dict[int, Any] = {}
+    places: dict[int, Place] = {}
+    for numbers in _overlapping(plain):
+        members = [plain[number] for number in numbers]
+        if len({(tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype) for tensor in members}) == 1:
+            members = [_without_gaps(members[0])] * len(members)
+            kept, start = _kept_alone(members[0])
+        else:
+            kept, start = _kept_together(members)
+        if dtype_name(kept) not in CODES:
+            kept = _seen_as_bytes(kept)
+        stored[numbers[0]] = kept.cpu()
+        for number, tensor in zip(numbers, members, strict=True):
+            places[number] = Place(numbers[0], _layout(tensor, start, kept))
+    return dict(sorted(stored.items())), [places[number] for number in range(len(plain))]
+
+
+def _span(tensor: Any) -> tuple[int, int]:
+    """The bytes of its storage that a tensor reaches, from the first to the end of the last."""
+    start = tensor.storage_offset() * tensor.itemsize
+    return start, start + _reach(tensor.shape, tensor.stride()) * tensor.itemsize
+
+
+def _reach(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """How many items lie from the first to the last, both among them."""
+    return sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1 if all(shape) else 0
+
+
+def _overlapping(tensors: Sequence[Any]) -> Iterator[list[int]]:
+    """The numbers of those tensors that share memory, in order; most stand alone."""
+    storages: dict[Any, list[int]] = {}
+    for number, tensor in enumerate(tensors):
+        if tensor.numel():
+            storages.setdefault((tensor.device, tensor.untyped_storage().data_ptr()), []).append(number)
+        else:
+            yield [number]
+    for numbers in storages.values():
+        numbers.sort(key=lambda number: _span(tensors[number]))
+        members: list[int] = []
+        end = 0
+        for number in numbers:
+            start, stop = _span(tensors[number])
+            if members and start >= end:
+                yield sorted(members)
+                members = []
+            members.append(number)
+            end = max(end, stop)
+        yield sorted(members)
+
+
+def _without_gaps(tensor: Any) -> Any:
+    """The tensor, or if it is a thin slice a copy with the same order of axes."""
+    is_thin = tensor.numel() < _reach(tensor.shape, tensor.stride())
+    return tensor.clone() if is_thin and _dense(tensor) is None else tensor
+
+
+def _kept_alone(tensor: Any) -> tuple[Any, int]:
+    """What is stored for a tensor that shares its memory with no other one, and at which byte of its storage that starts."""
+    start, end = _span(tensor)
+    dense = _dense(tensor)
+    return (_range([tensor], start, end, tensor.dtype) if dense is None else dense), start  # an expanded tensor is its range
+
+
+def _kept_together(tensors: Sequence[Any]) -> tuple[Any, int]:
+    """What is stored for tensors that overlap, and at which byte of their storage that starts.
+
+    It is one of them if one holds all, so that its shape stands in the file.
+    """
+    spans = [_span(tensor) for tensor in tensors]
+    start, end = min(first for first, _ in spans), max(last for _, last in spans)
+    is_even = all((first - start) % tensor.itemsize == 0 for (first, _), tensor in zip(spans, tensors, strict=True))
+    for span, tensor in zip(spans, tensors, strict=True):
+        if is_even and span == (start, end) and tensor.is_contiguous():
+            return tensor, start
+    dtypes = {tensor.dtype for tensor in tensors}
+    if len(dtypes) == 1:
+        return _range(tensors, start, end, dtypes.pop()), start
+    import torch
+
+    start -= start % ALIGNMENT
+    return _range(tensors, start, end, torch.uint8), start
+
+
+def _dense(tensor: Any) -> Any:
+    """The tensor with its axes in the order of memory, if that makes it contiguous; else None."""
+    if tensor.is_contiguous():
+        return tensor
+    turned = tensor.permute(sorted(range(tensor.dim()), key=lambda axis: (-tensor.stride(axis), -tensor.shape[axis])))
+    return turned if turned.is_contiguous() else None
+
+
+def _range(tensors: Sequence[Any], start: int, end: int, dtype: Any) -> Any:
+    """The bytes from `start` to `end` of the storage that `tensors` share, as a flat tensor."""
+    storage = max((tensor.untyped_storage() for tensor in tensors), key=lambda each: each.nbytes())
+    return _seen_as(storage, dtype, [(end - start) // dtype.itemsize], [1], start // dtype.itemsize)
+
+
+def _seen_as(storage: Any, dtype: Any, shape: Sequence[int], stride: Sequence[int], offset: int) -> Any:
+    """A tensor of its own, no view of another one, on `storage`."""
+    import torch
+
+    nothing: Any = torch.empty(0, dtype=torch.uint8, device=storage.device).view(dtype)  # `empty` of complex32 would warn
+    return nothing.set_(storage, offset, tuple(shape), tuple(stride))
+
+
+def _layout(tensor: Any, start: int, kept: Any) -> Layout:
+    """What of `tensor` the kept tensor does not say by itself."""
+    layout: Layout = {}
+    shape, stride = [*tensor.shape], [*tensor.stride()]
+    if tensor.dtype != kept.dtype:
+        layout["dtype"] = dtype_name(tensor)
+    if layout or shape != [*kept.shape]:
+        layout["shape"] = shape
+    if stride != _steps(shape):
+        layout["stride"] = stride
+    offset = (_span(tensor)[0] - start) // tensor.itemsize
+    if offset:
+        layout["offset"] = offset
+    return layout
+
+
+def _steps(shape: Sequence[int]) -> list[int]:
+    """The strides of a contiguous tensor.
+
+    >>> _steps([2, 3, 4])
+    [12, 4, 1]
+    """
+    steps: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        steps.append(step)
+        step *= max(size, 1)
+    return steps[::-1]
+
+
+def rebuild_tensor(stored: Any, layout: Layout) -> Any:
+    """The tensor that was stored, on the memory of `stored`; a `ValueError` for a layout that does not fit it."""
+    import torch
+
+    if type(stored) is not torch.Tensor or stored.device.type != "cpu" or not stored.is_contiguous():
+        raise ValueError("what is stored is no tensor")
+    dtype = stored.dtype
+    if "dtype" in layout:
+        name = layout["dtype"]
+        if type(name) is not str or (name not in CODES and name not in AS_BYTES):
+            raise ValueError(f"{ascii(name)[:60]} is no dtype of plain items")
+        dtype = getattr(torch, name)
+        if "shape" not in layout:
+            raise ValueError("a dtype without a shape")
+    shape = _numbers(layout.get("shape", [*stored.shape]))
+    stride = _numbers(layout.get("stride", _steps(shape)))
+    (offset,) = _numbers([layout.get("offset", 0)])
+    if len(shape) != len(stride):
+        raise ValueError("not as many strides as dimensions")
+    size = stored.numel() * stored.itemsize
+    if (offset + _reach(shape, stride)) * dtype.itemsize > size or math.prod(shape) >= 2**63:
+        raise ValueError(f"its shape, strides and offset reach beyond the {size:,} bytes that are stored")
+    begin = stored.storage_offset() * stored.itemsize
+    if begin % dtype.itemsize:
+        raise ValueError("it does not start where its dtype may")
+    return _seen_as(stored.untyped_storage(), dtype, shape, stride, begin // dtype.itemsize + offset)
+
+
+def _numbers(values: Any) -> list[int]:
+    if type(values) is not list or len(values) > MAX_DIMENSIONS or not all(type(each) is int and 0 <= each < 2**63 for each in values):
+        raise ValueError("its shape, strides, axes and offset are not small numbers")
+    return values
