@@ -186,9 +186,13 @@ class Manager(Extensible):
         """
         work = self.admit(config, num_epochs)
         if resume and self.is_done(work):
-            self._display.say(f"run {work.key} is at epoch {self.stats[work.key]['epoch']} already")
             self._prepare(work.config, work.key)
             self._load()
+            is_to_train = self.epoch < work.num_epochs  # the last checkpoint may turn out to be damaged
+        else:
+            is_to_train = True
+        if not is_to_train:
+            self._display.say(f"run {work.key} is at epoch {self.epoch} already")
         else:
             with self.store.attempt(work.key, "process") as attempt:
                 self._work(work, attempt, resume)

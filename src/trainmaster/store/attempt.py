@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,13 +14,15 @@ from trainmaster.store.checkpoint import MANIFEST, Checkpoint, CheckpointName, w
 from trainmaster.store.codec import encode_plain
 from trainmaster.store.events import EventLog
 from trainmaster.store.keys import attempt_folder, attempt_number, run_folder
-from trainmaster.store.lease import BEATS_PER_LEASE, Heartbeat, Hold, Holder, Watch, holder_of
+from trainmaster.store.lease import BEATS_PER_LEASE, Heartbeat, Hold, Holder, Watch, holder_of, holding
 from trainmaster.store.owner import Owner
 from trainmaster.store.record import Record, record_bytes
 from trainmaster.store.run import ATTEMPT, EVENTS, OUTCOME, PREVIEW, RESUME, STATUS, Run
 
 NEVER_SAVED = {"epoch": -1, "t_train": None, "t_eval": None}
 """What the status of a run says before its first checkpoint."""
+_NOTHING: Record = {"parent": None, "checkpoint": None, "step": None, "events": 0, "preview": {}}
+"""What an attempt goes on from that starts anew."""
 
 
 def utc_now() -> str:
@@ -40,9 +42,12 @@ def claim(run: Run, by: str, lease_time: float, watch: Watch | None = None) -> A
         if holder.hold is not Hold.FREE:
             raise busy(run, holder)
         try:
-            return Attempt(run, holder.attempt + 1, by, lease_time / BEATS_PER_LEASE)
+            attempt = Attempt(run, holder.attempt + 1, by, lease_time / BEATS_PER_LEASE)
         except FileExistsError:  # somebody was faster
             continue
+        if holder.attempt and run.is_removed(holder.attempt):  # by somebody who may not have come to the end of it
+            remove_records(run, before=holder.attempt)
+        return attempt
 
 
 def claim_or_watch(run: Run, by: str, lease_time: float) -> Attempt:
@@ -83,21 +88,18 @@ class Attempt:
         self._step: int | None = None
         self._is_tidy = False
         self._is_over = False
-        self._files.create(
-            run.path(number, ATTEMPT),
-            record_bytes(
-                {
-                    "key": run.key,
-                    "attempt": number,
-                    "by": by,
-                    "token": self._token,
-                    "owner": Owner.this().to_dict(),
-                    "heartbeat": heartbeat,
-                    "claimed": utc_now(),
-                }
-            ),
-        )
-        self._heartbeat = Heartbeat(run, number, self._token, heartbeat)
+        record = {
+            "key": run.key,
+            "attempt": number,
+            "by": by,
+            "token": self._token,
+            "owner": Owner.this().to_dict(),
+            "heartbeat": heartbeat,
+            "claimed": utc_now(),
+        }
+        with holding(self._token):
+            self._files.create(run.path(number, ATTEMPT), record_bytes(record))
+            self._heartbeat = Heartbeat(run, number, self._token, heartbeat)
 
     @property
     def key(self) -> str:
@@ -107,18 +109,31 @@ class Attempt:
         """Say what this attempt goes on from: a checkpoint, or nothing. From here on it is what readers see."""
         self.check()
         if base is None:
-            status = {**NEVER_SAVED, "toc": time.time()}
-            record: Record = {"parent": None, "checkpoint": None, "step": None, "events": 0, "status": status, "preview": {}}
+            record: Record = {**_NOTHING, "status": {**NEVER_SAVED, "toc": time.time()}}
         else:
             record = {"parent": base.name.attempt, "checkpoint": base.name.text}
             record |= {name: base.manifest[name] for name in ("step", "events", "status", "preview")}
             record["preview"] = self.run.preview_at(base.name) or record["preview"]
+        self._start(record)
+        self._counting = self.run.checkpoints() if base is not None else []
+
+    def remove(self) -> None:
+        """Say that the run is gone, and then remove all that earlier attempts have left of it.
+
+        The attempt itself stays: its number is never used again, so that nobody who sleeps can wake up as somebody else.
+        """
+        self.check()
+        self._start({**_NOTHING, "status": NEVER_SAVED, "is_removed": True})
+        remove_records(self.run, before=self.number)
+
+    def _start(self, record: Record) -> None:
         self._files.create(self.run.path(self.number, RESUME), record_bytes({**record, "started": utc_now()}))
         self._step = record["step"]
-        self._counting = self.run.checkpoints() if base is not None else []
 
     def check(self) -> None:
         """Raise `LeaseLostError` if this attempt was replaced; asked before every commit."""
+        if self._is_over:
+            raise LeaseLostError(f"attempt {self.number} of run {self.key} was released", hint="make a new attempt")
         if self._heartbeat.is_lost or not self._heartbeat.is_newest():
             raise LeaseLostError(
                 f"attempt {self.number} of run {self.key} was replaced: its lease had expired, or the run was removed",
@@ -169,8 +184,7 @@ class Attempt:
         step = max((name.step for name in checkpoints), default=None)
         if step is not None:
             self._publish(step, status, preview)
-        record = {"parent": None, "checkpoint": None, "step": step, "events": 0, "status": status, "preview": preview}
-        self._files.create(self.run.path(self.number, RESUME), record_bytes({**record, "started": utc_now()}))
+        self._start({**_NOTHING, "step": step, "status": status, "preview": preview})
 
     def _publish(self, step: int, status: Record, preview: Record) -> None:
         """Replace the preview, then the status, which says that a save is complete."""
@@ -193,10 +207,11 @@ class Attempt:
     def _drop(self, names: list[CheckpointName]) -> None:
         self.check()  # a new checkpoint is durable by now, so whoever replaces this attempt goes on from that one
         for name in names:
-            drop_checkpoint(self.run, name)
+            self._files.delete(f"{name.folder(self.key)}/{MANIFEST}")  # first: half a checkpoint is none
+            self._files.delete_folder(name.folder(self.key))
         if not self._is_tidy:
             self._is_tidy = True
-            drop_leftovers(self.run, {self.number, *(name.attempt for name in self._counting)}, before=self.number)
+            drop_unfinished(self.run, before=self.number)
 
     def release(self, outcome: str, **facts: Any) -> None:
         """End the attempt with its outcome: "finished", "saved", "failed", "interrupted", ..., and why."""
@@ -210,37 +225,34 @@ class Attempt:
             self._files.create(self.run.path(self.number, OUTCOME), record_bytes({"outcome": outcome, **facts, "ended": utc_now()}))
 
 
-def drop_checkpoint(run: Run, name: CheckpointName) -> None:
-    """Remove a checkpoint, its manifest first: half of one is none."""
-    run.files.delete(f"{name.folder(run.key)}/{MANIFEST}")
-    run.files.delete_folder(name.folder(run.key))
+def drop_unfinished(run: Run, before: int) -> None:
+    """Remove the saves that attempts before `before` never finished."""
+    for name, folder in _entries(run, before):
+        if name is None or not run.files.has(f"{folder}/{MANIFEST}"):
+            run.files.delete_folder(folder)
 
 
-def drop_leftovers(run: Run, kept: set[int], before: int) -> list[str]:
-    """Remove what attempts before `before` have left that counts for nothing: unfinished saves, and all of those not in `kept`."""
-    dropped = []
+def drop_all_but(run: Run, kept: list[CheckpointName], before: int) -> Iterator[str]:
+    """Remove all that attempts before `before` have saved, but for what is `kept`; the paths."""
+    for name, folder in _entries(run, before):
+        if name not in kept:
+            run.files.delete(f"{folder}/{MANIFEST}")  # first: half a checkpoint is none
+            run.files.delete_folder(folder)
+            yield folder
+
+
+def _entries(run: Run, before: int) -> Iterator[tuple[CheckpointName | None, str]]:
+    """What lies where the attempts before `before` save."""
     for text in run.files.names(run_folder("ckpts", run.key)):
         number = attempt_number(text)
-        if number is None or number >= before:
-            continue
-        folder = attempt_folder("ckpts", run.key, number)
-        if number not in kept:
-            run.files.delete_folder(folder)
-            dropped.append(folder)
-            continue
-        complete = {name.text for name in run.own_checkpoints(number)}
-        for each in run.files.names(folder):
-            if each not in complete:
-                run.files.delete_folder(f"{folder}/{each}")
-                dropped.append(f"{folder}/{each}")
-    return dropped
+        if number is not None and number < before:
+            folder = attempt_folder("ckpts", run.key, number)
+            yield from ((CheckpointName.parse(number, each), f"{folder}/{each}") for each in run.files.names(folder))
 
 
-def remove_records(attempt: Attempt) -> None:
-    """Remove all that earlier attempts of the run left; the attempt itself stays, so that its number is never used again."""
-    run = attempt.run
-    run.files.delete_folder(run_folder("ckpts", run.key))
-    run.files.delete_folder(run_folder("previews", run.key))
+def remove_records(run: Run, before: int) -> None:
+    """Remove all that attempts before `before` have left."""
     for number in reversed(run.attempts()):
-        if number < attempt.number:
-            run.files.delete_folder(attempt_folder("stats", run.key, number))
+        if number < before:
+            for archive in ("ckpts", "previews", "stats"):
+                run.files.delete_folder(attempt_folder(archive, run.key, number))

@@ -11,6 +11,7 @@ import contextlib
 import os
 import threading
 import time
+from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple
 
@@ -25,6 +26,17 @@ BEATS_PER_LEASE = 6
 
 _held: set[str] = set()
 """The tokens of the attempts that this process holds. An attempt of this process that is not among them was given up without a word."""
+
+
+@contextlib.contextmanager
+def holding(token: str) -> Iterator[None]:
+    """Hold the attempt that the block makes, from before it can be seen; not if the block fails."""
+    _held.add(token)
+    try:
+        yield
+    except BaseException:
+        _held.discard(token)
+        raise
 
 
 class Hold(Enum):
@@ -100,7 +112,6 @@ class Heartbeat:
         self._pid = os.getpid()
         self._stopped = threading.Event()
         self.is_lost = False
-        _held.add(token)
         self._thread = threading.Thread(target=self._beat, name=f"trainmaster-lease-{run.key}", daemon=True)
         self._thread.start()
 

@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import Iterator
 
 from trainmaster.errors import RunBusyError, StoreDamagedError
-from trainmaster.store.attempt import Attempt, claim, drop_checkpoint, drop_leftovers, remove_records
+from trainmaster.store.attempt import claim, drop_all_but, remove_records
 from trainmaster.store.checkpoint import CheckpointName, check_checkpoint
 from trainmaster.store.files import Files
 from trainmaster.store.keys import attempt_folder, is_key, run_folder
 from trainmaster.store.lease import Hold, holder_of
-from trainmaster.store.run import REMOVAL, Run
+from trainmaster.store.run import Run
 
 
 def prune(files: Files, keep: int, lease_time: float) -> Iterator[str]:
@@ -28,25 +28,22 @@ def prune(files: Files, keep: int, lease_time: float) -> Iterator[str]:
 
 
 def _prune_run(run: Run, keep: int, lease_time: float) -> Iterator[str]:
-    if run.newest() == 0 or holder_of(run).hold is not Hold.FREE:
+    newest = run.newest()
+    if newest == 0 or holder_of(run).hold is not Hold.FREE:
         return
     for number in run.attempts():
         for archive in ("stats", "previews"):
             yield from run.files.sweep(attempt_folder(archive, run.key, number))
+    if run.is_removed(newest):
+        remove_records(run, before=newest)
+        return
     chain = run.chain()
     names = run.checkpoints(chain)
     good = [name for name in names if _is_good(run, name)]
-    if names and not good:
-        return  # all are damaged, and may yet be repaired
-    if not names and not run.lost(chain, None):
-        if run.claim_of(run.newest())["by"] != REMOVAL:
-            yield from _clear(run, lease_time)
-        return
-    for name in names:
-        if name not in good[:keep]:
-            drop_checkpoint(run, name)
-            yield name.folder(run.key)
-    yield from drop_leftovers(run, {link.attempt for link in chain}, before=run.newest() + 1)
+    if good:
+        yield from drop_all_but(run, good[:keep], before=newest + 1)
+    elif not names and not run.lost(chain, None):  # where all are damaged, they may yet be repaired
+        yield from _clear(run, lease_time)
 
 
 def _is_good(run: Run, name: CheckpointName) -> bool:
@@ -60,9 +57,9 @@ def _is_good(run: Run, name: CheckpointName) -> bool:
 def _clear(run: Run, lease_time: float) -> Iterator[str]:
     """Remove the records of a run that never saved anything; its config stays."""
     try:
-        attempt: Attempt = claim(run, REMOVAL, lease_time)
+        attempt = claim(run, "prune", lease_time)
     except RunBusyError:
         return
-    remove_records(attempt)
+    attempt.remove()
     attempt.release("removed")
     yield run_folder("stats", run.key)

@@ -28,8 +28,8 @@ ATTEMPT, RESUME, STATUS, OUTCOME, EVENTS, LEASE, PREVIEW = (
     "lease",
     "preview.json",
 )
-REMOVAL, IMPORT = "removal", "import"
-"""What an attempt is made for that ends a run and all its records, or that brings them from another store."""
+IMPORT = "import"
+"""What an attempt is made for that brings a run from another store."""
 _NUMBER_OR_NONE = (int, type(None))
 
 
@@ -44,10 +44,10 @@ class Link(NamedTuple):
 
 
 class Run:
-    """What the files say about one run, read anew at each call; `before` leaves out the attempts from that number on."""
+    """What the files say about one run, read anew at each call."""
 
-    def __init__(self, files: Files, key: str, before: int | None = None) -> None:
-        self.files, self.key, self.before = files, key, before
+    def __init__(self, files: Files, key: str) -> None:
+        self.files, self.key = files, key
 
     def path(self, number: int, name: str) -> str:
         """Where an attempt keeps one of its files."""
@@ -65,7 +65,7 @@ class Run:
 
     def _attempts(self) -> Iterator[int]:
         found = (attempt_number(name) for name in self.files.names(run_folder("stats", self.key)))
-        numbers = sorted((number for number in found if number and (self.before is None or number < self.before)), reverse=True)
+        numbers = sorted(filter(None, found), reverse=True)
         return (number for number in numbers if self.files.has(self.path(number, ATTEMPT)))
 
     def claim_of(self, number: int) -> Record:
@@ -101,17 +101,21 @@ class Run:
         """How an attempt ended; None while it runs, or if it was killed."""
         return find_record(self.files, self.path(number, OUTCOME), {"outcome": str})
 
+    def is_removed(self, number: int) -> bool:
+        """Whether the attempt was made to remove the run, and did so."""
+        resume = self.resume_of(number)
+        return resume is not None and bool(resume.get("is_removed"))
+
     # ---- what counts
 
     def chain(self) -> list[Link]:
         """The attempts that count, newest first; none for a run that never started."""
         head: int | None = None
         for number in self._attempts():
-            if self.resume_of(number) is not None:
-                head = number
+            resume = self.resume_of(number)
+            if resume is not None:
+                head = None if resume.get("is_removed") else number
                 break
-            if self._claim_or_none(number).get("by") == REMOVAL:
-                return []
         links: list[Link] = []
         link = Link(head, None, None) if head is not None else None
         while link is not None:
@@ -162,8 +166,13 @@ class Run:
         """What the newest attempt that counts has written, or else what it went on from."""
         if not chain:
             return None
-        record = find_record(self.files, self.path(chain[0].attempt, file), {member: dict}) or self._resumed(chain[0].attempt)
-        found: Record = record[member]
+        head = chain[0].attempt
+        try:
+            record = find_record(self.files, self.path(head, file), {member: dict})
+        except StoreDamagedError:  # `verify` tells; the manifest of the last checkpoint has it, too
+            own = self.own_checkpoints(head)
+            record = read_manifest(self.files, self.key, own[0]) if own else None
+        found: Record = (record or self._resumed(head))[member]
         return found
 
     def _decoded(self, tree: Record | None, name: str) -> dict[str, Any] | None:
@@ -253,7 +262,10 @@ class Run:
             orphans = [name for name in orphans if attempt_number(name) not in claimed and self.own_checkpoints(attempt_number(name) or 0)]
             return f"{run_folder('stats', self.key)}: the records of {orphans[0]} are missing, though it has checkpoints" if orphans else ""
         head = chain[0].attempt
-        record = find_record(self.files, self.path(head, STATUS), {"step": int}) or self._resumed(head)
+        try:
+            record = find_record(self.files, self.path(head, STATUS), {"step": int}) or self._resumed(head)
+        except StoreDamagedError:
+            record = self._resumed(head)
         step = record["step"]
         if step is not None and (good is None or good.step < step):
             return f"{run_folder('ckpts', self.key)}: step {step} was saved, and its checkpoint is missing or damaged"

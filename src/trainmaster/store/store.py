@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from trainmaster.config import Config
 from trainmaster.errors import StoreAccessError, StoreDamagedError, StoreFormatError, UnknownRunError
 from trainmaster.store.archives import CheckpointArchive, PreviewArchive, StatsArchive
-from trainmaster.store.attempt import Attempt, claim, claim_or_watch, remove_records
+from trainmaster.store.attempt import Attempt, claim, claim_or_watch
 from trainmaster.store.conditions import Condition, is_met
 from trainmaster.store.configs import ConfigArchive, config_of
 from trainmaster.store.files import Files, LocalFiles
@@ -23,7 +23,7 @@ from trainmaster.store.keys import check_key, config_path
 from trainmaster.store.lease import LEASE_TIME, Watch
 from trainmaster.store.memory_files import MemoryFiles
 from trainmaster.store.prune import prune
-from trainmaster.store.run import REMOVAL, Run
+from trainmaster.store.run import Run
 from trainmaster.store.tar import export_tar, free_space, read_tar
 from trainmaster.store.transfer import Parcel, adopt, pack
 from trainmaster.store.verify import Damage, verify
@@ -101,7 +101,7 @@ class Store:
             yield self._writing[key]
             return
         with self.attempt(key, "write") as attempt:
-            attempt.start(Run(self.files, key, before=attempt.number).latest())
+            attempt.start(attempt.run.latest())
             yield attempt
 
     def watch(self, patience: float | None = None) -> Watch:
@@ -115,15 +115,11 @@ class Store:
         """
         config = self.configs[key]
         run = self.run(key)
-        attempt = claim_or_watch(run, REMOVAL, self.lease_time)
-        with contextlib.ExitStack() as stack:
-            stack.callback(attempt.release, "removed")
-            before = Run(self.files, key, before=attempt.number)
-            records = Records(
-                config, _or_none(before.status), _or_none(lambda: (ckpt := before.latest()) and ckpt.value), _or_none(before.preview)
-            )
+        with self.attempt(key, "pop") as attempt:
+            records = Records(config, _or_none(run.status), _or_none(lambda: (ckpt := run.latest()) and ckpt.value), _or_none(run.preview))
+            attempt.remove()
             self.files.delete(config_path(key))
-            remove_records(attempt)
+            attempt.release("removed")
         return records
 
     # ---- the whole store
