@@ -5,6 +5,7 @@ from __future__ import annotations
 from trainmaster.config.choices import Choices
 from trainmaster.config.configclass import configclass
 from trainmaster.config.difference import Missing
+from trainmaster.config.draws import Beta, Gamma, Gaussian, draw_configs
 from trainmaster.config.fields import Derived, Replicate, Stateless, field
 from trainmaster.config.free import Config
 from trainmaster.config.identity import canonical, group_of, key_of
@@ -15,10 +16,13 @@ from trainmaster.config.search_space import SearchSpace
 from trainmaster.config.typed import ConfigBase
 
 __all__ = [
+    "Beta",
     "Choices",
     "Config",
     "ConfigBase",
     "Derived",
+    "Gamma",
+    "Gaussian",
     "Missing",
     "ModelConfig",
     "OptimizerConfig",
@@ -31,6 +35,7 @@ __all__ = [
     "TrainConfig",
     "canonical",
     "configclass",
+    "draw_configs",
     "field",
     "group_of",
     "key_of",

@@ -188,14 +188,11 @@ class Manager(Extensible):
         if resume and self.is_done(work):
             self._prepare(work.config, work.key)
             self._load()
-            is_to_train = self.epoch < work.num_epochs  # the last checkpoint may turn out to be damaged
-        else:
-            is_to_train = True
-        if not is_to_train:
-            self._display.say(f"run {work.key} is at epoch {self.epoch} already")
-        else:
-            with self.store.attempt(work.key, "process") as attempt:
-                self._work(work, attempt, resume)
+            if self.epoch >= work.num_epochs:  # the last checkpoint may have turned out to be damaged
+                self._display.say(f"run {work.key} is at epoch {self.epoch} already")
+                return
+        with self.store.attempt(work.key, "process") as attempt:
+            self._work(work, attempt, resume)
 
     def batch(
         self,
