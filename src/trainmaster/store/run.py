@@ -108,14 +108,17 @@ class Run:
 
     # ---- what counts
 
-    def chain(self) -> list[Link]:
-        """The attempts that count, newest first; none for a run that never started."""
-        head: int | None = None
+    def head(self) -> int | None:
+        """The newest attempt that counts; None for a run that never started, or was removed."""
         for number in self._attempts():
             resume = self.resume_of(number)
             if resume is not None:
-                head = None if resume.get("is_removed") else number
-                break
+                return None if resume.get("is_removed") else number
+        return None
+
+    def chain(self) -> list[Link]:
+        """The attempts that count, newest first; none for a run that never started."""
+        head = self.head()
         links: list[Link] = []
         link = Link(head, None, None) if head is not None else None
         while link is not None:
@@ -148,25 +151,18 @@ class Run:
 
     def status(self) -> dict[str, Any] | None:
         """How far the run is: `epoch`, `toc`, `t_train`, `t_eval`; None for a run that never started."""
-        return self._decoded(self.encoded_status(self.chain()), STATUS)
+        return self._decoded(self.encoded(STATUS), STATUS)
 
     def preview(self) -> dict[str, Any] | None:
         """The preview of the last save; None for a run that never started."""
-        return self._decoded(self.encoded_preview(self.chain()), PREVIEW)
+        return self._decoded(self.encoded(PREVIEW), PREVIEW)
 
-    def encoded_status(self, chain: list[Link]) -> Record | None:
-        """The status as it is stored."""
-        return self._of_head(chain, STATUS, "status")
-
-    def encoded_preview(self, chain: list[Link]) -> Record | None:
-        """The preview as it is stored."""
-        return self._of_head(chain, PREVIEW, "preview")
-
-    def _of_head(self, chain: list[Link], file: str, member: str) -> Record | None:
-        """What the newest attempt that counts has written, or else what it went on from."""
-        if not chain:
+    def encoded(self, file: str) -> Record | None:
+        """`STATUS` or `PREVIEW` as it is stored: what the newest attempt that counts has written, or else what it went on from."""
+        head = self.head()
+        if head is None:
             return None
-        head = chain[0].attempt
+        member = file.removesuffix(".json")
         try:
             record = find_record(self.files, self.path(head, file), {member: dict})
         except StoreDamagedError:  # `verify` tells; the manifest of the last checkpoint has it, too

@@ -20,7 +20,7 @@ from trainmaster.store.events import event_line, event_of, read_lines
 from trainmaster.store.files import Files
 from trainmaster.store.keys import attempt_folder, config_path
 from trainmaster.store.record import Record, damaged, parse_record, record_bytes
-from trainmaster.store.run import EVENTS, IMPORT, Run
+from trainmaster.store.run import EVENTS, IMPORT, PREVIEW, STATUS, Run
 
 CONFIG, RUN = "config.json", "run.json"
 _BLOCK = 4 * 2**20
@@ -53,7 +53,7 @@ def pack(files: Files, key: str) -> Parcel | None:
     """A run ready to be taken out: its files are open, so that nothing that happens to it meanwhile can change them."""
     run = Run(files, key)
     chain = run.chain()
-    status, preview = run.encoded_status(chain), run.encoded_preview(chain)
+    status, preview = run.encoded(STATUS), run.encoded(PREVIEW)
     if not chain or status is None or preview is None:
         return None
     before = {}  # how many events count before those of an attempt itself

@@ -73,7 +73,7 @@ def check_run(run: Run, is_deep: bool = True) -> Iterator[Damage]:
 
 def _is_removed(run: Run) -> bool:
     try:
-        return not run.chain()
+        return run.head() is None
     except StoreDamagedError:
         return False
 
