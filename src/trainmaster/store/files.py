@@ -10,11 +10,13 @@ import contextlib
 import errno
 import hashlib
 import os
+import random
 import secrets
 import stat
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import BinaryIO, NamedTuple, Protocol, TypeVar
 
 from trainmaster.errors import StoreAccessError, StoreDamagedError
 
@@ -23,8 +25,12 @@ MAX_RECORD = 64 * 2**20
 SAFE_AGE = 24 * 3600.0
 """After how many seconds a temporary file belongs to nobody."""
 _TEMP = ".tmp"
+_PAUSES = (0.01, 0.1, 0.5, 1.0)
 _MAX_PENDING = 64
 """How many chunks may wait to be hashed: most are views of tensors, some are copies."""
+
+
+Result = TypeVar("Result")
 
 
 class Written(NamedTuple):
@@ -110,6 +116,9 @@ class LocalFiles:
         return data
 
     def open(self, path: str) -> BinaryIO:
+        return _patiently(lambda: self._open(path))
+
+    def _open(self, path: str) -> BinaryIO:
         folder, name = os.path.split(path)
         with _refusals(self._shown(path), "read"), self._folder(folder) as at:
             # Not blocking, so that a pipe in a file's place cannot hold us.
@@ -123,6 +132,9 @@ class LocalFiles:
         return self.mark(path) is not None
 
     def mark(self, path: str) -> tuple[int, int] | None:
+        return _patiently(lambda: self._mark(path))
+
+    def _mark(self, path: str) -> tuple[int, int] | None:
         folder, name = os.path.split(path)
         try:
             with _refusals(self._shown(path), "read"), self._folder(folder) as at:
@@ -132,6 +144,9 @@ class LocalFiles:
         return found.st_size, found.st_mtime_ns
 
     def names(self, folder: str) -> list[str]:
+        return _patiently(lambda: self._names(folder))
+
+    def _names(self, folder: str) -> list[str]:
         try:
             with _refusals(self._shown(folder), "listed"), self._folder(folder) as at:
                 return [name for name in os.listdir(at) if not name.endswith(_TEMP)]
@@ -146,6 +161,10 @@ class LocalFiles:
             aside = self._write_aside(at, data)
             try:
                 os.link(aside, name, src_dir_fd=at, dst_dir_fd=at, follow_symlinks=False)
+            except FileExistsError:
+                # Over a network an answer may be lost, and the same request asked again: then the file that exists is ours.
+                if os.stat(aside, dir_fd=at).st_nlink != 2:
+                    raise
             finally:
                 _discard(aside, at)
             _sync_folder(at)
@@ -430,6 +449,18 @@ def _sync_everything(fd: int) -> None:
     elif syncfs(fd) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
+
+
+def _patiently(act: Callable[[], Result]) -> Result:
+    """Ask again, a few times, where a network file system says that what it had at hand is out of date (J6)."""
+    for pause in _PAUSES:
+        try:
+            return act()
+        except StoreAccessError as error:
+            if error.errno != errno.ESTALE:
+                raise
+            time.sleep(pause * random.SystemRandom().uniform(0.5, 1.5))
+    return act()
 
 
 _HINTS = {
