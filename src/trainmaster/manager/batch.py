@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from trainmaster.config.describe import shorten
 from trainmaster.errors import LeaseLostError
 from trainmaster.store import Run, Store
 from trainmaster.store.lease import Hold, Watch, holder_of
@@ -24,7 +25,7 @@ class BatchResult:
     found: list[str] = field(default_factory=list)
     """Done already, or by others meanwhile."""
     failed: dict[str, str] = field(default_factory=dict)
-    """Failed here, and why."""
+    """Failed here, and why; a config that was refused has no key, and stands here itself."""
     given_up: dict[str, str] = field(default_factory=dict)
     """Not tried any more: too many attempts in a row brought nothing. The last reason."""
     left: list[str] = field(default_factory=list)
@@ -75,12 +76,11 @@ class Batch:
         held: dict[str, Work] = {}
         seen: set[str] = set()
         for config in configs:
-            work = self._works.admit(config, self._policy.num_epochs)
-            if work.key in seen:
-                continue
-            seen.add(work.key)
-            if not self._try(work):
-                held[work.key] = work
+            work = self._admitted(config)
+            if work is not None and work.key not in seen:
+                seen.add(work.key)
+                if not self._try(work):
+                    held[work.key] = work
             if self._is_over:
                 break
         if held and not self._is_over:
@@ -92,6 +92,14 @@ class Batch:
                     del held[work.key]
         self.result.left += held
         return self.result
+
+    def _admitted(self, config: Any) -> Work | None:
+        """The run of a config; None for one that is refused, which is an error like any other."""
+        try:
+            return self._works.admit(config, self._policy.num_epochs)
+        except Exception as error:
+            self._failed(shorten(config), error)
+            return None
 
     def _try(self, work: Work) -> bool:
         """Do one run; False if somebody else holds it."""
