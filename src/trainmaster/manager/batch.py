@@ -9,11 +9,12 @@ from typing import Any, NamedTuple, Protocol
 
 from trainmaster.config.describe import shorten
 from trainmaster.errors import LeaseLostError
+from trainmaster.manager.display import counted
 from trainmaster.store import Run, Store
 from trainmaster.store.lease import Hold, Watch, holder_of
 
-_NOT_TRIED = ("interrupted", "finished", "saved", "imported")
-"""Outcomes of attempts that say nothing against a run."""
+BY_BATCH = "batch"
+"""What is recorded of attempts that a batch makes."""
 
 
 @dataclass
@@ -109,9 +110,9 @@ class Batch:
             result.found.append(work.key)
             return True
         holder = holder_of(run)
-        if holder.hold is Hold.HELD:
+        if holder.hold is Hold.HELD or (holder.hold is Hold.UNKNOWN and self._watch.look(run, holder) is not Hold.FREE):
             return False
-        reason = fruitless(run, policy.max_attempts) if holder.hold is Hold.FREE else None
+        reason = fruitless(run, policy.max_attempts)
         if reason is not None:
             result.given_up[work.key] = reason
             self._works.say(f"run {work.key} is given up: {reason}")
@@ -128,22 +129,34 @@ class Batch:
         return True
 
     def _failed(self, key: str, error: Exception) -> None:
-        self.result.failed[key] = f"{type(error).__name__}: {error}"
+        self.result.failed[key] = described(error)
         if self._policy.max_errors == 0:
             raise error
-        self._works.say(f"run {key} failed: {type(error).__name__}: {error}")
+        self._works.say(f"run {key} failed: {described(error)}")
         self._is_over = len(self.result.failed) >= self._policy.max_errors
 
 
 def fruitless(run: Run, limit: int) -> str | None:
-    """Why a run is not tried again: the last `limit` attempts, all made by batches, brought no checkpoint. None if it is to be tried."""
-    last = ""
-    numbers = run.attempts()[:limit]
-    for number in numbers:
-        if run.own_checkpoints(number) or run.claim_of(number)["by"] != "batch":
-            return None
+    """Why a run is not tried again: the last `limit` attempts, all made by batches, brought no checkpoint. None if it is to be tried.
+
+    Attempts that a user interrupted say nothing, either way.
+    """
+    reasons: list[str] = []
+    for number in run.attempts():
         outcome = run.outcome_of(number)
-        if outcome is not None and outcome["outcome"] in _NOT_TRIED:
+        if outcome is not None and outcome["outcome"] == "interrupted":
+            continue
+        if run.own_checkpoints(number) or run.claim_of(number)["by"] != BY_BATCH or (outcome and outcome["outcome"] != "failed"):
             return None
-        last = last or (str(outcome.get("error", outcome["outcome"])) if outcome else "its process was killed")
-    return f"{limit} attempts in a row brought no new checkpoint; the last one: {last}" if len(numbers) >= limit else None
+        reasons.append(str(outcome.get("error")) if outcome else "its process was killed")
+        if len(reasons) >= limit:
+            return f"{counted(limit, 'attempt')} in a row brought no new checkpoint; the last one: {reasons[0]}"
+    return None
+
+
+def described(error: BaseException) -> str:
+    """The type and text of an error, also of one that cannot say its text."""
+    try:
+        return f"{type(error).__name__}: {error}"[:2000]
+    except Exception:  # in the `__str__` of somebody else's error
+        return type(error).__name__

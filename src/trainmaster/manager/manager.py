@@ -11,23 +11,23 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self
 
-from trainmaster.config import Choices, Config, ConfigBase, group_of
+from trainmaster.config import Choices, Config, ConfigBase, group_of, key_of
 from trainmaster.config.identity import HOW_LONG
 from trainmaster.config.plain import same
 from trainmaster.errors import RunBusyError, SettingError, StoreAccessError, UnknownRunError
-from trainmaster.manager.batch import Batch, BatchResult, Policy, Work
-from trainmaster.manager.display import Display
+from trainmaster.manager.batch import BY_BATCH, Batch, BatchResult, Policy, Work, described
+from trainmaster.manager.display import Display, counted
 from trainmaster.manager.overview import Overview, number, overview_of
 from trainmaster.manager.stages import WORK
 from trainmaster.stages import Extensible
 from trainmaster.stages.hooks import Guard
 from trainmaster.store import Attempt, Store
 from trainmaster.store.archives import CheckpointArchive, PreviewArchive, StatsArchive
-from trainmaster.store.attempt import NEVER_SAVED
-from trainmaster.store.conditions import Condition
+from trainmaster.store.conditions import Condition, is_met
 from trainmaster.store.configs import ConfigArchive
 from trainmaster.store.keys import is_key
 from trainmaster.store.lease import LEASE_TIME, Watch
+from trainmaster.store.run import NEVER_SAVED
 from trainmaster.store.verify import check_run
 
 EVAL_RECORDS = "eval_records"
@@ -96,6 +96,7 @@ class Manager(Extensible):
         self._attempt: Attempt | None = None
         self._rng: Any = None
         self._saved_epoch: int | None = None
+        self._is_set_up = False
         self._times: dict[str, float | None] = {}
         self._place(None, "")
 
@@ -123,7 +124,9 @@ class Manager(Extensible):
         """The config to train: `config` with the defaults filled in. An override may adjust it, and changes nothing when asked twice."""
         if isinstance(config, ConfigBase):
             return config.clone()
-        given = Config.load(config) if isinstance(config, str | os.PathLike) else Config(config or {})
+        given = Config.load(config) if isinstance(config, str | os.PathLike) else Config({} if config is None else config)
+        if isinstance(self.defaults, type):
+            return self.defaults(**given.asdict())
         if isinstance(self.defaults, ConfigBase):
             values = Config(self.defaults.to_dict())
             values.update(given)
@@ -135,6 +138,7 @@ class Manager(Extensible):
         """Make what is trained, from a config. The base only notes the config and its key."""
         config = self.get_config(config)
         self._place(config, self.configs.add(config))
+        self._is_set_up = True
 
     def init_ckpt(self) -> None:
         """Start at epoch 0, with nothing but an empty list of evaluations."""
@@ -154,6 +158,8 @@ class Manager(Extensible):
 
     def load_ckpt(self) -> None:
         """Load the last checkpoint into `self.ckpt`. An override calls this, and then takes out of it what it has put there."""
+        if not self.key:
+            raise SettingError("nothing is set up", hint="call `setup(config)` first")
         run = self.store.run(self.key)
         latest = run.latest()
         if latest is None:
@@ -184,6 +190,7 @@ class Manager(Extensible):
         `num_epochs` None takes the config's own `epochs` or `num_epochs`; 0, or a config that has none, only evaluates. `resume=False`
         starts again, in a new attempt; the old one stays. Raises `RunBusyError` if somebody else is at it.
         """
+        self._refuse_if_at_work()
         work = self.admit(config, num_epochs)
         if resume and self.is_done(work):
             self._prepare(work.config, work.key)
@@ -217,7 +224,8 @@ class Manager(Extensible):
             isinstance(patience, bool) or not isinstance(patience, int | float) or not 0 <= patience < float("inf")
         ):
             raise SettingError(f"patience={patience!r}: wanted a number of hours")
-        if isinstance(configs, Mapping | ConfigBase | str):
+        self._refuse_if_at_work()
+        if isinstance(configs, Mapping | ConfigBase | str | os.PathLike):
             raise SettingError(
                 f"wanted configs, one after the other, not {configs!r:.60}", hint="`process` takes one; `sweep` takes choices"
             )
@@ -238,6 +246,7 @@ class Manager(Extensible):
 
     def fetch(self, key: str) -> Self:
         """This manager with a trained run set up and loaded: `model = manager.fetch(key).model`."""
+        self._refuse_if_at_work()
         config = self.get_config(self.configs[key])
         found = self.configs.get_key(config)
         if found != key:
@@ -253,8 +262,13 @@ class Manager(Extensible):
         """A config with its key, stored if it is new, and how many epochs it is to be trained."""
         config = self.get_config(config)
         if num_epochs is None:
-            num_epochs = next((config[name] for name in HOW_LONG if name in config), 0)
+            num_epochs = next((config[name] for name in HOW_LONG if name in config and config[name] is not None), 0)
         _check_whole("num_epochs", num_epochs, 0)
+        if key_of(self.get_config(config), 64) != key_of(config, 64):
+            raise SettingError(
+                f"`{type(self).__name__}.get_config()` changes a config that it has made itself",
+                hint="make it idempotent: what it returns, given to it again, is to stay as it is",
+            )
         return Work(self.configs.add(config), config, num_epochs)
 
     def is_done(self, work: Work) -> bool:
@@ -266,7 +280,7 @@ class Manager(Extensible):
         """One run of a batch; False if somebody else holds it."""
         with contextlib.ExitStack() as stack:
             try:
-                attempt = stack.enter_context(self.store.attempt(work.key, "batch", watch))
+                attempt = stack.enter_context(self.store.attempt(work.key, BY_BATCH, watch))
             except RunBusyError:
                 return False
             self._work(work, attempt, resume)
@@ -275,10 +289,13 @@ class Manager(Extensible):
     def say(self, text: str) -> None:
         self._display.say(text)
 
-    def _work(self, work: Work, attempt: Attempt, resume: bool) -> None:
+    def _refuse_if_at_work(self) -> None:
         if self._attempt is not None:
-            raise SettingError(f"this manager is at work on run {self.key}", hint="use another manager")
+            raise SettingError(f"this manager is at work on run {self._attempt.key}", hint="use another manager")
+
+    def _work(self, work: Work, attempt: Attempt, resume: bool) -> None:
         self.forget()  # what an interrupt may have left open
+        self._place(work.config, work.key)
         self._attempt = attempt
         try:
             self._pipeline(work, attempt, resume)
@@ -304,7 +321,11 @@ class Manager(Extensible):
                 attempt.start(None)
                 with self.staged("work_init"):
                     self.init_ckpt()
-                self._display.say(f"run {key} starts, for {num_epochs} epochs")
+                if self.epoch != 0:
+                    raise SettingError(
+                        f"`{type(self).__name__}.init_ckpt()` starts at no epoch", hint="call `super().init_ckpt()` first in it"
+                    )
+                self._display.say(f"run {key} starts, for {counted(num_epochs, 'epoch')}")
                 self._evaluate(attempt)
                 self._save()
                 self._display.epoch(key, self.epoch, num_epochs, 0.0, self.preview)
@@ -333,8 +354,11 @@ class Manager(Extensible):
 
         self._place(config, key)
         seed = config["seed"] if "seed" in config else None  # noqa: SIM401 - a typed config has no `get`
-        seed_rng(abs(seed) if isinstance(seed, int) and not isinstance(seed, bool) else int(key[:8], 16))
+        seed_rng(seed % 2**63 if isinstance(seed, int) and not isinstance(seed, bool) else int(key[:8], 16))
+        self._is_set_up = False
         self.setup(config)
+        if not self._is_set_up:
+            raise SettingError(f"`{type(self).__name__}.setup()` notes no config", hint="call `super().setup(config)` first in it")
 
     def _load(self) -> None:
         from trainmaster.loop.rng import rng_of, set_rng
@@ -348,8 +372,13 @@ class Manager(Extensible):
     def _evaluate(self, attempt: Attempt) -> None:
         with self.staged("work_eval"):
             started = time.monotonic()
-            found = self.eval()
+            with _undisturbed():  # so that it makes no difference how often there is an evaluation
+                found = self.eval()
             self._took("t_eval", started)
+            if found is not None and not isinstance(found, Mapping):
+                raise SettingError(
+                    f"`{type(self).__name__}.eval()` returned {found!r:.60}: wanted numbers by name", hint='return {"loss_test": ...}'
+                )
             if found is not None:
                 record = {name: number(value) if number(value) is not None else value for name, value in found.items()}
                 self.ckpt.setdefault(EVAL_RECORDS, {})[self.epoch] = record
@@ -377,6 +406,9 @@ class Manager(Extensible):
         if name in ("epoch", "ckpt", "preview"):
             return getattr(self, name)
         raise AttributeError(name)
+
+    def answers_undeclared(self) -> bool:
+        return False
 
     def observer_guard(self) -> Guard | None:
         return _undisturbed
@@ -415,17 +447,21 @@ class Manager(Extensible):
         configs: Iterable[Any] | None = None,
         min_epoch: int = 0,
         cond: Condition | None = None,
-        p_keys: Iterable[str] | None = None,
+        p_keys: str | Iterable[str] | None = None,
     ) -> Overview:
-        """Epochs, times and previews of many runs, as arrays: of `configs`, given as such or by their keys, or of all that meet `cond`."""
+        """Epochs, times and previews of many runs, as arrays, and printed as a summary.
+
+        The runs are those of `configs`, given as such or by their keys, or all; of them, those that meet `cond`.
+        """
         if configs is None:
-            found = ((key, stats) for key, stats, _ in self.store.completed(min_epoch, cond))
+            found = [(key, stats) for key, stats, _ in self.store.completed(min_epoch, cond)]
         else:
-            keys = (self.configs.get_key(self.get_config(each)) if not is_key(each) else each for each in configs)
-            stored = ((key, self.stats.get(key)) for key in keys if key is not None)
-            found = ((key, stats) for key, stats in stored if stats is not None and stats["epoch"] >= min_epoch)
+            keys = [each if is_key(each) else self.configs.get_key(self.get_config(each)) for each in configs]
+            known = [key for key in keys if key is not None and key in self.configs and is_met(cond, self.configs.record(key)["config"])]
+            found = [(key, stats) for key in known if (stats := self.stats.get(key)) is not None and stats["epoch"] >= min_epoch]
         overview = overview_of(((key, stats, self.previews.get(key) or {}) for key, stats in found), p_keys)
-        self._display.say(str(overview))
+        for line in str(overview).split("\n"):
+            self._display.say(line)
         return overview
 
     def compare(self, configs: Iterable[Any]) -> tuple[Config, list[Config]]:
@@ -439,8 +475,9 @@ class Manager(Extensible):
     def group(self, configs: Iterable[Any]) -> list[list[Config]]:
         """Configs, given as such or by their keys, in groups that are equal but for what ends in `seed`."""
         groups: dict[str, list[Config]] = {}
-        for config in map(self._as_free, configs):
-            groups.setdefault(group_of(config), []).append(config)
+        for each in configs:
+            config = self.get_config(self.configs[each] if is_key(each) else each)  # typed, if it can be: that knows its replicates
+            groups.setdefault(group_of(config), []).append(self._as_free(each))
         return list(groups.values())
 
     def _as_free(self, config: Any) -> Config:
@@ -454,7 +491,7 @@ def _record_failure(attempt: Attempt, error: BaseException) -> None:
     outcome = "failed" if isinstance(error, Exception) else "interrupted"
     text = "".join(traceback.format_exception(error))
     with contextlib.suppress(StoreAccessError):  # the error that is on its way is the one to see
-        attempt.release(outcome, error=f"{type(error).__name__}: {error}"[:2000], traceback=text[-20000:])
+        attempt.release(outcome, error=described(error), traceback=text[-20000:])
 
 
 @contextlib.contextmanager
@@ -469,12 +506,10 @@ def _undisturbed() -> Iterator[None]:
         set_rng(before)
 
 
-def _defaults(given: Any) -> Config | ConfigBase:
-    if isinstance(given, type) and issubclass(given, ConfigBase):
-        given = given()
-    if isinstance(given, ConfigBase):
+def _defaults(given: Any) -> Config | ConfigBase | type[ConfigBase]:
+    if isinstance(given, ConfigBase) or (isinstance(given, type) and issubclass(given, ConfigBase)):
         return given
-    return Config.load(given) if isinstance(given, str | os.PathLike) else Config(given or {})
+    return Config.load(given) if isinstance(given, str | os.PathLike) else Config({} if given is None else given)
 
 
 def _check_whole(name: str, value: Any, least: int) -> None:

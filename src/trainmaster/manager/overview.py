@@ -45,16 +45,15 @@ class Overview:
         return "\n".join(lines)
 
 
-def overview_of(rows: Iterable[tuple[str, Mapping[str, Any], Mapping[str, Any]]], p_keys: Iterable[str] | None) -> Overview:
+def overview_of(rows: Iterable[tuple[str, Mapping[str, Any], Mapping[str, Any]]], p_keys: str | Iterable[str] | None) -> Overview:
     """The overview of runs, each with its key, stats and preview; `p_keys` None takes every number that a preview has."""
     import numpy as np
 
     found = list(rows)
-    names = (
-        list(p_keys)
-        if p_keys is not None
-        else sorted({name for _, _, preview in found for name in preview if number(preview[name]) is not None})
-    )
+    if p_keys is None:
+        names = sorted({name for _, _, preview in found for name in preview if number(preview[name]) is not None})
+    else:
+        names = [p_keys] if isinstance(p_keys, str) else list(p_keys)
     return Overview(
         [key for key, _, _ in found],
         np.array([stats["epoch"] for _, stats, _ in found], dtype=int),
@@ -73,4 +72,7 @@ def number(value: Any) -> int | float | None:
 
 def _float(value: Any) -> float:
     found = number(value)
-    return math.nan if found is None else float(found)
+    try:
+        return math.nan if found is None else float(found)
+    except OverflowError:  # an integer that no float can hold
+        return math.inf if found is not None and found > 0 else -math.inf

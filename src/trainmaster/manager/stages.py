@@ -1,4 +1,4 @@
-"""The stages of a manager's work. Their names do not collide with those of a loop, so that one extension may hook into both."""
+"""The stages of a manager's work. Their names do not collide with those of a loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WORK: Final = StageTree(
     Stage(
         "work",
         "one config, from set-up to the last save",
-        dict.fromkeys(("manager", "config", "key", "num_epochs", "epoch", "ckpt", "preview"), ENTRY),
+        dict.fromkeys(("manager", "fixtures", "config", "key", "num_epochs", "epoch", "ckpt", "preview"), ENTRY),
         (
             Stage("work_setup", "`setup(config)`: make the model and all that is trained"),
             Stage("work_load", "`load_ckpt()`: go on from the last checkpoint, where there is one"),

@@ -166,6 +166,10 @@ class Extensible:
         """Answer for a fixture that has no value, from the object itself; AttributeError where it cannot."""
         raise AttributeError(name)
 
+    def answers_undeclared(self) -> bool:
+        """Whether `read_fixture` knows names beyond those that the tree declares."""
+        return type(self).read_fixture is not Extensible.read_fixture
+
     def _answer(self, name: str) -> Any:
         return self._fixtures if name == "fixtures" else self.read_fixture(name)
 
@@ -250,7 +254,7 @@ class Extensible:
 
     def _may_grow(self, hooks: list[Hook]) -> bool:
         """May fixtures appear that are declared nowhere?"""
-        return type(self).read_fixture is not Extensible.read_fixture or any("fixtures" in (*hook.needs, *hook.takes) for hook in hooks)
+        return self.answers_undeclared() or any("fixtures" in (*hook.needs, *hook.takes) for hook in hooks)
 
 
 def _grouped(hooks: tuple[Hook, ...]) -> tuple[Hook | ObserverGroup, ...]:

@@ -17,10 +17,8 @@ from trainmaster.store.keys import attempt_folder, attempt_number, run_folder
 from trainmaster.store.lease import BEATS_PER_LEASE, Heartbeat, Hold, Holder, Watch, holder_of, holding
 from trainmaster.store.owner import Owner
 from trainmaster.store.record import Record, record_bytes
-from trainmaster.store.run import ATTEMPT, EVENTS, OUTCOME, PREVIEW, RESUME, STATUS, Run
+from trainmaster.store.run import ATTEMPT, EVENTS, NEVER_SAVED, OUTCOME, PREVIEW, RESUME, STATUS, Run
 
-NEVER_SAVED = {"epoch": -1, "t_train": None, "t_eval": None}
-"""What the status of a run says before its first checkpoint."""
 _NOTHING: Record = {"parent": None, "checkpoint": None, "step": None, "events": 0, "preview": {}}
 """What an attempt goes on from that starts anew."""
 
@@ -96,6 +94,7 @@ class Attempt:
             "owner": Owner.this().to_dict(),
             "heartbeat": heartbeat,
             "claimed": utc_now(),
+            "toc": time.time(),
         }
         with holding(self._token):
             self._files.create(run.path(number, ATTEMPT), record_bytes(record))

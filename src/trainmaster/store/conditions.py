@@ -31,9 +31,18 @@ def _value(config: Any, key: str) -> Any:
         if not isinstance(config, Mapping) or part not in config:
             return _MISSING
         config = config[part]
-    if isinstance(config, Mapping) and config.keys() == {".float"}:
-        return float(config[".float"])
-    return config
+    return _as_given(config)
+
+
+def _as_given(tree: Any) -> Any:
+    """A stored value as it was given: NaN and the infinities are numbers again."""
+    if isinstance(tree, list):
+        return [_as_given(each) for each in tree]
+    if not isinstance(tree, Mapping):
+        return tree
+    if tree.keys() == {".float"}:
+        return float(tree[".float"])
+    return {key: _as_given(value) for key, value in tree.items()}
 
 
 def _is_met(wanted: Any, value: Any) -> bool:

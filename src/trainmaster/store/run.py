@@ -28,6 +28,8 @@ ATTEMPT, RESUME, STATUS, OUTCOME, EVENTS, LEASE, PREVIEW = (
     "lease",
     "preview.json",
 )
+NEVER_SAVED = {"epoch": -1, "t_train": None, "t_eval": None}
+"""What the status of a run says before its first checkpoint."""
 IMPORT = "import"
 """What an attempt is made for that brings a run from another store."""
 _NUMBER_OR_NONE = (int, type(None))
@@ -150,8 +152,18 @@ class Run:
         return [name for link in links for name in self.own_checkpoints(link.attempt) if link.last is None or name <= link.last]
 
     def status(self) -> dict[str, Any] | None:
-        """How far the run is: `epoch`, `toc`, `t_train`, `t_eval`; None for a run that never started."""
-        return self._decoded(self.encoded(STATUS), STATUS)
+        """How far the run is: `epoch`, `toc`, `t_train`, `t_eval`; None for a run that nobody ever claimed.
+
+        Before the first checkpoint the epoch is -1.
+        """
+        return self._decoded(self.encoded(STATUS) or self._claimed(), STATUS)
+
+    def _claimed(self) -> Record | None:
+        """The status of a run that somebody claimed, and that has not started yet."""
+        number = self.newest()
+        if number == 0 or self.is_removed(number):
+            return None
+        return {**NEVER_SAVED, "toc": self._claim_or_none(number).get("toc")}
 
     def preview(self) -> dict[str, Any] | None:
         """The preview of the last save; None for a run that never started."""

@@ -1,0 +1,428 @@
+"""Batches and sweeps: what is done, what is skipped, what is given up, and what others do meanwhile."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from trainmaster import Choices, Config, ConfigBase, Manager, configclass, key_of
+from trainmaster.errors import ConfigError, RunBusyError, SettingError
+from trainmaster.manager import BatchResult
+
+CONFIGS = [{"a": 1}, {"a": 2}, {"a": 3}]
+KEYS = [key_of(config) for config in CONFIGS]
+
+
+class Counting(Manager):
+    """Trains a number; those whose `a` is in `bad` fail, in `where`."""
+
+    def __init__(self, *args: Any, verbose: bool = False, bad: tuple[int, ...] = (), where: str = "train", **kwargs: Any) -> None:
+        super().__init__(*args, verbose=verbose, **kwargs)
+        self.bad, self.where = bad, where
+        self.trained: list[Any] = []
+        self.error: type[BaseException] = ValueError
+
+    def _fail(self, where: str) -> None:
+        if self.config["a"] in self.bad and where == self.where:
+            raise self.error(f"{self.config['a']} is bad")
+
+    def setup(self, config: Any) -> None:
+        super().setup(config)
+        self._fail("setup")
+
+    def init_ckpt(self) -> None:
+        super().init_ckpt()
+        self.ckpt["x"] = 0
+
+    def train(self) -> None:
+        self._fail("train")
+        self.trained.append(self.config["a"])
+        self.ckpt["x"] += 1
+
+    def eval(self) -> Any:
+        return {"loss_test": float(self.ckpt["x"])}
+
+
+# ---- what is done and what is skipped (J12)
+
+
+def test_a_batch_trains_all_in_the_order_given() -> None:
+    manager = Counting()
+    result = manager.batch(CONFIGS, num_epochs=2)
+    assert manager.trained == [1, 1, 2, 2, 3, 3]
+    assert result == BatchResult(done=KEYS)
+
+
+def test_what_is_finished_is_skipped() -> None:
+    manager = Counting()
+    manager.process({"a": 2}, num_epochs=1)
+    manager.trained.clear()
+    result = manager.batch(CONFIGS, num_epochs=1)
+    assert manager.trained == [1, 3]
+    assert result == BatchResult(done=[KEYS[0], KEYS[2]], found=[KEYS[1]])
+
+
+def test_what_is_finished_is_a_matter_of_the_target() -> None:
+    manager = Counting()
+    manager.batch(CONFIGS, num_epochs=1)
+    manager.trained.clear()
+    assert manager.batch(CONFIGS, num_epochs=2).done == KEYS
+    assert manager.trained == [1, 2, 3]
+
+
+def test_each_config_may_say_how_long_it_is_trained() -> None:
+    manager = Counting()
+    manager.batch([{"a": 1, "epochs": 1}, {"a": 2, "epochs": 3}])
+    assert manager.trained == [1, 2, 2, 2]
+
+
+def test_resume_false_trains_again_what_is_finished() -> None:
+    manager = Counting()
+    manager.batch(CONFIGS[:1], num_epochs=2)
+    assert manager.batch(CONFIGS[:1], num_epochs=1, resume=False) == BatchResult(done=KEYS[:1])
+    assert manager.stats[KEYS[0]]["epoch"] == 1
+
+
+def test_count_is_how_many_are_done_here() -> None:
+    manager = Counting()
+    assert manager.batch(CONFIGS, num_epochs=1, count=2) == BatchResult(done=KEYS[:2])
+    assert manager.trained == [1, 2]
+
+
+def test_what_was_found_done_does_not_count() -> None:
+    manager = Counting()
+    manager.process({"a": 1}, num_epochs=1)
+    assert manager.batch(CONFIGS, num_epochs=1, count=1) == BatchResult(done=[KEYS[1]], found=[KEYS[0]])
+
+
+def test_configs_may_come_from_a_generator_of_which_no_more_is_taken_than_needed() -> None:
+    taken: list[int] = []
+
+    def configs() -> Iterator[dict[str, int]]:
+        for number in range(1, 1000):
+            taken.append(number)
+            yield {"a": number}
+
+    Counting().batch(configs(), num_epochs=1, count=2)
+    assert taken == [1, 2]
+
+
+def test_a_config_that_comes_twice_is_trained_once() -> None:
+    manager = Counting()
+    assert manager.batch([*CONFIGS, {"a": 1}, Config({"a": 2})], num_epochs=1, resume=False) == BatchResult(done=KEYS)
+    assert manager.trained == [1, 2, 3]
+
+
+def test_typed_configs_make_a_batch() -> None:
+    @configclass
+    class Typed(ConfigBase):
+        a: int = 0
+        epochs: int = 2
+
+    manager = Counting()
+    manager.batch([Typed(a=1), Typed(a=2, epochs=1)])
+    assert manager.trained == [1, 1, 2]
+
+
+def test_an_empty_batch_has_nothing_to_do() -> None:
+    result = Counting().batch([], num_epochs=1)
+    assert result == BatchResult()
+    assert str(result) == "nothing to do"
+
+
+def test_the_result_says_what_became_of_all() -> None:
+    manager = Counting(bad=(3,))
+    manager.process({"a": 1}, num_epochs=1)
+    result = manager.batch(CONFIGS, num_epochs=1, max_errors=5)
+    assert result == BatchResult(done=[KEYS[1]], found=[KEYS[0]], failed={KEYS[2]: "ValueError: 3 is bad"})
+    assert str(result) == "1 done, 1 found done, 1 failed"
+
+
+def test_a_batch_leaves_the_manager_free_for_more_work() -> None:
+    manager = Counting()
+    manager.batch(CONFIGS, num_epochs=1)
+    manager.process({"a": 9}, num_epochs=1)
+    assert manager.trained == [1, 2, 3, 9]
+
+
+# ---- errors (J13)
+
+
+def test_without_max_errors_the_first_error_is_raised() -> None:
+    manager = Counting(bad=(2,))
+    with pytest.raises(ValueError, match="2 is bad"):
+        manager.batch(CONFIGS, num_epochs=1)
+    assert manager.trained == [1]
+
+
+@pytest.mark.parametrize(("max_errors", "trained"), [(1, [1]), (2, [1, 3]), (3, [1, 3, 5])])
+def test_a_batch_ends_quietly_at_the_nth_error(max_errors: int, trained: list[int]) -> None:
+    manager = Counting(bad=(2, 4))
+    result = manager.batch([{"a": number} for number in range(1, 6)], num_epochs=1, max_errors=max_errors)
+    assert manager.trained == trained
+    assert list(result.failed.values()) == ["ValueError: 2 is bad", "ValueError: 4 is bad"][:max_errors]
+
+
+def test_a_failure_counts_as_one_that_was_done_here() -> None:
+    manager = Counting(bad=(1,))
+    result = manager.batch(CONFIGS, num_epochs=1, count=2, max_errors=9)
+    assert (list(result.failed), result.done) == (KEYS[:1], [KEYS[1]])
+
+
+@pytest.mark.parametrize("max_errors", [0, 5])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_always_stops_the_batch(max_errors: int, error: type[BaseException]) -> None:
+    manager = Counting(bad=(2,))
+    manager.error = error
+    with pytest.raises(error):
+        manager.batch(CONFIGS, num_epochs=1, max_errors=max_errors)
+    assert manager.trained == [1]
+    run = manager.store.run(KEYS[1])
+    assert (run.outcome_of(run.newest()) or {})["outcome"] == "interrupted"
+
+
+def test_a_config_that_get_config_refuses_is_one_of_the_errors() -> None:
+    class Choosy(Counting):
+        def get_config(self, config: Any = None) -> Any:
+            config = super().get_config(config)
+            if config["a"] == 2:
+                raise ValueError("2 is refused")
+            return config
+
+    manager = Choosy()
+    result = manager.batch(CONFIGS, num_epochs=1, max_errors=5)
+    assert manager.trained == [1, 3]
+    assert list(result.failed.values()) == ["ValueError: 2 is refused"]
+
+
+# ---- giving up
+
+
+def test_a_run_is_given_up_after_three_fruitless_attempts() -> None:
+    manager = Counting(bad=(1,), where="setup")
+    for _ in range(3):
+        assert list(manager.batch(CONFIGS[:1], num_epochs=1, max_errors=9).failed) == KEYS[:1]
+    result = manager.batch(CONFIGS[:1], num_epochs=1, max_errors=9)
+    why = "3 attempts in a row brought no new checkpoint; the last one: ValueError: 1 is bad"
+    assert result == BatchResult(given_up={KEYS[0]: why})
+    assert str(result) == "1 given up"
+
+
+def test_an_attempt_that_brought_a_checkpoint_is_not_fruitless() -> None:
+    manager = Counting(bad=(1,))
+    for _ in range(4):  # the first of them saves epoch 0
+        assert list(manager.batch(CONFIGS[:1], num_epochs=1, max_errors=9).failed) == KEYS[:1]
+    assert list(manager.batch(CONFIGS[:1], num_epochs=1, max_errors=9).given_up) == KEYS[:1]
+
+
+def test_max_attempts_is_how_many_there_may_be() -> None:
+    manager = Counting(bad=(1,), where="setup")
+    manager.batch(CONFIGS[:1], num_epochs=1, max_errors=9, max_attempts=1)
+    assert list(manager.batch(CONFIGS[:1], num_epochs=1, max_errors=9, max_attempts=1).given_up) == KEYS[:1]
+    assert list(manager.batch(CONFIGS[:1], num_epochs=1, max_errors=9, max_attempts=2).failed) == KEYS[:1]
+
+
+def test_a_run_that_is_given_up_is_no_error_and_the_others_are_trained() -> None:
+    manager = Counting(bad=(1,), where="setup")
+    for _ in range(3):
+        manager.batch(CONFIGS[:1], num_epochs=1, max_errors=9)
+    result = manager.batch(CONFIGS, num_epochs=1, count=2)
+    assert (list(result.given_up), result.done) == (KEYS[:1], KEYS[1:])
+
+
+@pytest.fixture
+def given_up() -> Counting:
+    manager = Counting(bad=(1,), where="setup")
+    for _ in range(3):
+        manager.batch(CONFIGS[:1], num_epochs=1, max_errors=9)
+    return manager
+
+
+def test_process_trains_what_a_batch_has_given_up(given_up: Counting) -> None:
+    given_up.bad = ()
+    given_up.process({"a": 1}, num_epochs=1)
+    assert given_up.stats[KEYS[0]]["epoch"] == 1
+
+
+def test_process_resets_the_count_even_if_it_fails(given_up: Counting) -> None:
+    with pytest.raises(ValueError, match="1 is bad"):
+        given_up.process({"a": 1}, num_epochs=1)
+    for _ in range(3):
+        assert list(given_up.batch(CONFIGS[:1], num_epochs=1, max_errors=9).failed) == KEYS[:1]
+    assert list(given_up.batch(CONFIGS[:1], num_epochs=1, max_errors=9).given_up) == KEYS[:1]
+
+
+def test_an_interrupt_is_no_fruitless_attempt() -> None:
+    manager = Counting(bad=(1,), where="setup")
+    manager.error = KeyboardInterrupt
+    for _ in range(4):
+        with pytest.raises(KeyboardInterrupt):
+            manager.batch(CONFIGS[:1], num_epochs=1)
+    manager.bad = ()
+    assert manager.batch(CONFIGS[:1], num_epochs=1).done == KEYS[:1]
+
+
+def test_what_was_given_up_for_one_target_but_is_far_enough_for_another_is_found() -> None:
+    manager = Counting(bad=(1,))
+    for _ in range(5):
+        manager.batch(CONFIGS[:1], num_epochs=1, max_errors=9)
+    assert manager.batch(CONFIGS[:1], num_epochs=0) == BatchResult(found=KEYS[:1])
+
+
+# ---- sweeps (J16)
+
+
+def test_a_sweep_visits_every_combination_once() -> None:
+    manager = Counting()
+    result = manager.sweep({"a": [1, 2, 3], "optim": {"b": [4, 5]}}, num_epochs=1)
+    assert len(result.done) == 6
+    assert {(config["a"], config["optim"]["b"]) for _, config in manager.completed()} == {(a, b) for a in (1, 2, 3) for b in (4, 5)}
+
+
+def test_a_sweep_goes_in_random_order() -> None:
+    orders = set()
+    for _ in range(6):  # all alike by chance once in 10**40
+        manager = Counting()
+        manager.sweep({"a": list(range(12))}, num_epochs=1)
+        orders.add(tuple(manager.trained))
+    assert len(orders) > 1
+
+
+def test_a_sweep_takes_the_arguments_of_a_batch() -> None:
+    manager = Counting(bad=(1, 2, 3))
+    result = manager.sweep({"a": [1, 2, 3]}, num_epochs=1, count=3, max_errors=2)
+    assert len(result.failed) == 2
+
+
+def test_combinations_that_normalise_to_one_config_are_trained_once() -> None:
+    class Normal(Counting):
+        def get_config(self, config: Any = None) -> Any:
+            config = super().get_config(config)
+            if config["arch"] == "linear":
+                config["a"] = 0
+            return config
+
+    manager = Normal()
+    result = manager.sweep({"arch": ["linear", "deep"], "a": [1, 2, 3]}, num_epochs=1)
+    assert sorted(manager.trained) == [0, 1, 2, 3]
+    assert len(result.done) == 4
+
+
+def test_a_sweep_of_choices_goes_in_their_own_order() -> None:
+    choices = Choices({"a": [1, 2, 3, 4]}, seed=5)
+    manager = Counting()
+    manager.sweep(choices, num_epochs=1)
+    assert manager.trained == [config["a"] for config in choices]
+
+
+def test_a_sweep_reads_its_choices_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "choices.yaml"
+    path.write_text("a: [1, 2]\n")
+    manager = Counting()
+    manager.sweep(path, num_epochs=1)
+    assert sorted(manager.trained) == [1, 2]
+
+
+def test_defaults_are_filled_into_every_combination() -> None:
+    manager = Counting(None, {"lr": 0.1})
+    manager.sweep({"a": [1, 2]}, num_epochs=1)
+    assert all(config["lr"] == 0.1 for _, config in manager.completed())
+
+
+# ---- bad arguments
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "least"),
+    [("count", -1, 0), ("count", 1.0, 0), ("max_errors", -1, 0), ("max_errors", None, 0), ("max_attempts", 0, 1), ("num_epochs", -1, 0)],
+)
+def test_a_number_that_makes_no_sense_is_refused(name: str, value: Any, least: int) -> None:
+    with pytest.raises(SettingError, match=re.escape(f"{name}={value!r}: wanted a whole number, {least} or more")):
+        Counting().batch(CONFIGS, **{"num_epochs": 1, name: value})
+
+
+@pytest.mark.parametrize("value", [-1, float("inf"), float("nan"), True, "4"])
+def test_a_patience_that_is_no_number_of_hours_is_refused(value: Any) -> None:
+    with pytest.raises(SettingError, match=re.escape(f"patience={value!r}: wanted a number of hours")):
+        Counting().batch(CONFIGS, num_epochs=1, patience=value)
+
+
+@pytest.mark.parametrize("configs", [{"a": [1, 2]}, Config({"a": 1}), "configs.yaml", Path("configs.yaml")])
+def test_one_config_is_no_batch(configs: Any) -> None:
+    with pytest.raises(SettingError, match="wanted configs, one after the other") as caught:
+        Counting().batch(configs, num_epochs=1)
+    assert "`process` takes one; `sweep` takes choices" in str(caught.value)
+
+
+def test_another_order_of_a_sweep_is_refused() -> None:
+    with pytest.raises(SettingError, match="order='smart': the one order there is, is 'random'"):
+        Counting().sweep({"a": [1]}, num_epochs=1, order="smart")
+
+
+def test_a_choice_among_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match=re.escape("a = []: has no values to choose from")):
+        Counting().sweep({"a": []}, num_epochs=1)
+
+
+# ---- others at work
+
+
+class Other(NamedTuple):
+    """A live process that holds the run of `{"a": 1}` until it is let go."""
+
+    store_dir: Path
+    process: subprocess.Popen[str]
+    gate: Path
+
+    def let_go(self) -> None:
+        self.gate.touch()
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[Other]:
+    program = Path(__file__).with_name("hold_program.py")
+    store_dir, gate = tmp_path / "store", tmp_path / "gate"
+    with subprocess.Popen([sys.executable, str(program), str(store_dir), str(gate)], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "holding\n"
+            yield Other(store_dir, process, gate)
+        finally:
+            process.kill()
+
+
+def test_what_another_process_holds_is_waited_for_and_found_done(other: Other, capsys: pytest.CaptureFixture[str]) -> None:
+    manager = Counting(other.store_dir, verbose=True, lease_time=2)
+    timer = threading.Timer(0.5, other.let_go)
+    timer.start()
+    result = manager.batch(CONFIGS[:2], num_epochs=2)
+    timer.join()
+    assert result == BatchResult(done=[KEYS[1]], found=[KEYS[0]])
+    assert manager.trained == [2, 2]  # the free one first, the other one never
+    assert "1 of the runs are held by others; waiting for them" in capsys.readouterr().out
+
+
+def test_process_refuses_what_another_process_holds_and_a_batch_that_has_enough_leaves_it(other: Other) -> None:
+    manager = Counting(other.store_dir)
+    with pytest.raises(RunBusyError, match=f"run {KEYS[0]} is held by process {other.process.pid} on .*\n") as caught:
+        manager.process({"a": 1}, num_epochs=2)
+    assert "leave it to `batch`, which does other work meanwhile" in str(caught.value)
+    result = manager.batch(CONFIGS, num_epochs=1, count=1)
+    assert result == BatchResult(done=[KEYS[1]], found=[KEYS[0]])  # it has saved epoch 1
+    result = manager.batch(CONFIGS, num_epochs=2, count=1)
+    assert result == BatchResult(done=[KEYS[1]], left=[KEYS[0]])
+
+
+def test_what_a_killed_process_held_is_taken_over_at_once(other: Other) -> None:  # J15
+    other.process.kill()
+    other.process.wait()
+    manager = Counting(other.store_dir)
+    assert manager.batch(CONFIGS[:1], num_epochs=2).done == KEYS[:1]
+    assert manager.trained == [1]  # from epoch 1 on, which was saved

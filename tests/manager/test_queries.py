@@ -1,0 +1,453 @@
+"""Looking at many runs: which are done, which is best, what they have in common."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from trainmaster import Config, ConfigBase, ConfigError, Manager, Replicate, Stateless, configclass, key_of
+from trainmaster.errors import StoreError, UnknownRunError
+
+
+class Echo(Manager):
+    """Its evaluations are what `results` says for the config's `name`."""
+
+    def __init__(self, *args: Any, verbose: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, verbose=verbose, **kwargs)
+        self.results: dict[Any, dict[str, Any]] = {}
+
+    def train(self) -> None: ...
+
+    def eval(self) -> Any:
+        return self.results.get(self.config.get("name"), {"loss_test": 1.0})
+
+    def record(self, name: str, num_epochs: int = 1, /, **result: Any) -> str:
+        self.results[name] = result
+        self.process({"name": name}, num_epochs=num_epochs)
+        return self.key
+
+
+@pytest.fixture
+def manager() -> Echo:
+    return Echo()
+
+
+def names(manager: Echo, **query: Any) -> list[str]:
+    """The names of the configs that `completed` finds, sorted."""
+    return sorted(config["name"] for _, config in manager.completed(**query))
+
+
+# ---- completed (J18)
+
+
+def test_completed_is_a_generator_of_keys_and_configs(manager: Echo) -> None:
+    key = manager.record("one", loss_test=0.5)
+    found = manager.completed()
+    assert iter(found) is found
+    assert list(found) == [(key, {"name": "one"})]
+    assert isinstance(manager.configs[key], Config)
+
+
+def test_a_run_that_was_never_saved_is_not_completed(manager: Echo) -> None:
+    manager.configs.add({"name": "never"})
+    assert list(manager.completed()) == []
+    assert list(manager.completed(min_epoch=-1)) == []
+
+
+def test_a_run_that_failed_before_its_first_save_is_not_completed(manager: Echo) -> None:
+    manager.results["bad"] = {"loss_test": object()}
+    with pytest.raises(TypeError):
+        manager.process({"name": "bad"}, num_epochs=1)
+    assert list(manager.completed()) == []
+
+
+@pytest.mark.parametrize(("min_epoch", "found"), [(0, ["one", "two", "zero"]), (1, ["one", "two"]), (2, ["two"]), (3, [])])
+def test_min_epoch_leaves_out_what_is_not_so_far(manager: Echo, min_epoch: int, found: list[str]) -> None:
+    for num_epochs, name in enumerate(["zero", "one", "two"]):
+        manager.record(name, num_epochs, loss_test=0.5)
+    assert names(manager, min_epoch=min_epoch) == found
+
+
+@pytest.fixture
+def varied(manager: Echo) -> Echo:
+    for config in (
+        {"name": "a", "lr": 0.1, "optim": {"name": "sgd", "betas": [0.9, 0.99]}},
+        {"name": "b", "lr": 0.01, "optim": {"name": "adam", "betas": [0.5, 0.9]}},
+        {"name": "c", "lr": 1, "optim": {"name": "adam"}},
+        {"name": "d", "lr": None},
+        {"name": "e", "lr": float("nan")},
+        {"name": "f", "lr": float("inf")},
+        {"name": "g", "is_deep": True},
+    ):
+        manager.process(config, num_epochs=0)
+    return manager
+
+
+@pytest.mark.parametrize(
+    ("cond", "found"),
+    [
+        ({}, "abcdefg"),
+        ({"name": "a"}, "a"),
+        ({"lr": 0.1}, "a"),
+        ({"lr": None}, "d"),
+        ({"lr": 1}, "c"),
+        ({"lr": 1.0}, ""),  # as in a config's identity, 1 and 1.0 differ
+        ({"lr": True}, ""),
+        ({"is_deep": True}, "g"),
+        ({"is_deep": 1}, ""),
+        ({"optim.name": "adam"}, "bc"),
+        ({"optim": {"name": "adam"}}, "c"),
+        ({"optim.name": "adam", "lr": 0.01}, "b"),
+        ({"optim.betas": [[0.9, 0.99]]}, "a"),
+        ({"optim.betas": [(0.9, 0.99)]}, "a"),
+    ],
+)
+def test_a_condition_may_be_a_value(varied: Echo, cond: Any, found: str) -> None:
+    assert names(varied, cond=cond) == list(found)
+
+
+@pytest.mark.parametrize(
+    ("cond", "found"),
+    [({"name": ["a", "c", "z"]}, "ac"), ({"lr": [0.1, None]}, "ad"), ({"lr": []}, ""), ({"optim.name": ["sgd", "adam"]}, "abc")],
+)
+def test_a_condition_may_be_a_list_of_values(varied: Echo, cond: Any, found: str) -> None:
+    assert names(varied, cond=cond) == list(found)
+
+
+@pytest.mark.parametrize(
+    ("cond", "found"),
+    [
+        ({"lr": (0.01, 0.1)}, "ab"),  # both ends included
+        ({"lr": (0.02, None)}, "acf"),
+        ({"lr": (None, 0.05)}, "b"),
+        ({"lr": (2, 3)}, ""),
+        ({"name": (0, 1)}, ""),
+        ({"is_deep": (0, 1)}, ""),  # no number
+    ],
+)
+def test_a_condition_may_be_a_range(varied: Echo, cond: Any, found: str) -> None:
+    assert names(varied, cond=cond) == list(found)
+
+
+def test_a_condition_may_be_a_function(varied: Echo) -> None:
+    assert names(varied, cond={"optim.name": lambda name: name.startswith("s")}) == ["a"]
+    assert names(varied, cond={"lr": lambda lr: lr is not None and lr > 0.5}) == ["c", "f"]
+
+
+def test_a_key_that_a_config_does_not_have_meets_nothing(varied: Echo) -> None:
+    assert names(varied, cond={"momentum": lambda value: True}) == []
+    assert names(varied, cond={"momentum": None}) == []
+    assert names(varied, cond={"name.first": "a"}) == []
+    assert names(varied, cond={"is_deep": lambda value: True}) == ["g"]
+
+
+def test_nan_and_infinity_are_values_like_others(varied: Echo) -> None:
+    assert names(varied, cond={"lr": float("nan")}) == ["e"]
+    assert names(varied, cond={"lr": [float("nan"), float("inf")]}) == ["e", "f"]
+    assert names(varied, cond={"lr": lambda lr: lr is not None and math.isnan(lr)}) == ["e"]
+
+
+def test_nan_and_infinity_inside_of_values_are_numbers_too(manager: Echo) -> None:
+    manager.process({"name": "x", "bounds": [float("nan"), 1.0], "clip": {"most": float("inf")}}, num_epochs=0)
+    assert names(manager, cond={"bounds": [[float("nan"), 1.0]]}) == ["x"]
+    assert names(manager, cond={"clip": {"most": float("inf")}}) == ["x"]
+    assert names(manager, cond={"clip": lambda clip: clip["most"] > 1}) == ["x"]
+
+
+@pytest.mark.parametrize("wanted", [(1,), (1, 2, 3), ()])
+def test_a_tuple_that_is_no_range_is_refused(varied: Echo, wanted: Any) -> None:
+    with pytest.raises(StoreError, match="is no condition\n  try     a tuple is a range"):
+        list(varied.completed(cond={"lr": wanted}))
+
+
+def test_within_hours_leaves_out_what_was_saved_earlier(manager: Echo) -> None:
+    manager.record("one", loss_test=0.5)
+    assert names(manager, within_hours=1) == ["one"]
+    time.sleep(0.6)
+    manager.record("two", loss_test=0.5)
+    assert names(manager, within_hours=0.5 / 3600) == ["two"]
+    assert names(manager, within_hours=0) == []
+
+
+def test_a_config_that_was_just_added_by_another_is_found(tmp_path: Path) -> None:
+    one, two = Echo(tmp_path), Echo(tmp_path)
+    one.record("one", loss_test=0.5)
+    assert names(two) == ["one"]
+    one.record("two", loss_test=0.5)
+    assert names(two) == ["one", "two"]
+
+
+def test_a_run_that_is_damaged_is_left_out_with_a_warning(tmp_path: Path) -> None:
+    manager = Echo(tmp_path)
+    manager.record("good", loss_test=0.5)
+    key = manager.record("bad", loss_test=0.5)
+    (path,) = tmp_path.glob(f"stats/*/{key}/attempt-0001/resume.json")
+    path.write_text("{}")
+    with pytest.warns(UserWarning, match=f"run {key} is left out"):
+        assert names(manager) == ["good"]
+
+
+# ---- best_work (J19)
+
+
+def test_the_best_has_the_least_loss(manager: Echo) -> None:
+    manager.record("one", loss_test=0.5)
+    key = manager.record("two", loss_test=0.25)
+    manager.record("three", loss_test=0.75)
+    assert manager.best_work() == key
+
+
+@pytest.mark.parametrize("p_key", ["acc", "acc_test", "accuracy", "return", "return_mean"])
+def test_of_accuracies_and_returns_the_best_is_the_greatest(manager: Echo, p_key: str) -> None:
+    manager.record("one", **{p_key: 0.5})
+    key = manager.record("two", **{p_key: 0.75})
+    assert manager.best_work(p_key=p_key) == key
+
+
+def test_reverse_says_which_direction_is_better(manager: Echo) -> None:
+    low, high = manager.record("low", score=1, acc=1), manager.record("high", score=2, acc=2)
+    assert (manager.best_work(p_key="score"), manager.best_work(p_key="score", reverse=True)) == (low, high)
+    assert (manager.best_work(p_key="acc"), manager.best_work(p_key="acc", reverse=False)) == (high, low)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_nan_is_never_the_best(manager: Echo, reverse: bool) -> None:
+    manager.record("lost", loss_test=float("nan"))
+    key = manager.record("found", loss_test=0.5)
+    manager.record("lost too", loss_test=float("nan"))
+    assert manager.best_work(reverse=reverse) == key
+
+
+def test_infinity_is_a_number_like_others(manager: Echo) -> None:
+    bad, good = manager.record("bad", loss_test=float("inf")), manager.record("good", loss_test=float("-inf"))
+    assert (manager.best_work(), manager.best_work(reverse=True)) == (good, bad)
+
+
+def test_of_equals_the_best_is_always_the_same(manager: Echo) -> None:
+    keys = [manager.record(str(number), loss_test=0.5) for number in range(8)]
+    assert {manager.best_work() for _ in range(5)} == {min(keys)}
+    assert {manager.best_work(reverse=True) for _ in range(5)} == {min(keys)}
+
+
+def test_there_is_no_best_where_no_run_has_that_number(manager: Echo) -> None:
+    assert manager.best_work() is None
+    manager.record("nan", loss_test=float("nan"))
+    manager.record("text", loss_test="small")
+    manager.record("truth", loss_test=True)
+    manager.record("other", acc=0.5)
+    assert manager.best_work() is None
+
+
+def test_the_best_is_looked_for_among_those_that_meet_the_condition(manager: Echo) -> None:
+    manager.record("one", 1, loss_test=0.1)
+    two = manager.record("two", 2, loss_test=0.2)
+    three = manager.record("three", 3, loss_test=0.3)
+    assert manager.best_work(min_epoch=2) == two
+    assert manager.best_work(cond={"name": ["three"]}) == three
+    assert manager.best_work(min_epoch=9) is None
+
+
+def test_the_best_is_read_from_previews_only(manager: Echo) -> None:
+    manager.record("one", loss_test=0.1)
+    two = manager.record("two", loss_test=0.2)
+    manager.previews[two] = {"loss_test": 0.01}
+    assert manager.best_work() == two
+    assert manager.ckpts[two]["eval_records"][1] == {"loss_test": 0.2}
+
+
+def test_scalars_of_numpy_and_torch_can_be_the_best(manager: Echo) -> None:
+    manager.record("one", loss_test=np.float32(0.5))
+    key = manager.record("two", loss_test=torch.tensor(0.25))
+    assert manager.best_work() == key
+
+
+# ---- overview (J20)
+
+
+def test_an_overview_has_epochs_times_and_previews_as_arrays(manager: Echo) -> None:
+    one = manager.record("one", 1, loss_test=0.5, acc=0.9)
+    two = manager.record("two", 2, loss_test=0.25)
+    found = manager.overview([one, two])
+    assert found.keys == [one, two]
+    assert len(found) == 2
+    assert found.epochs.tolist() == [1, 2]
+    assert found.t_train.shape == found.t_eval.shape == (2,)
+    assert (found.t_train > 0).all()
+    assert found.previews["loss_test"].tolist() == [0.5, 0.25]
+    np.testing.assert_array_equal(found.previews["acc"], [0.9, np.nan])
+
+
+def test_an_overview_of_nothing_in_particular_is_of_all_that_was_saved(manager: Echo) -> None:
+    keys = {manager.record(str(number), number, loss_test=0.5) for number in range(3)}
+    manager.configs.add({"name": "never"})
+    assert set(manager.overview().keys) == keys
+    assert len(manager.overview(min_epoch=1)) == 2
+    assert len(manager.overview(cond={"name": "0"})) == 1
+
+
+def test_an_overview_takes_configs_and_keys_and_leaves_out_what_is_unknown(manager: Echo) -> None:
+    one, two = manager.record("one", loss_test=0.5), manager.record("two", loss_test=0.5)
+    assert manager.overview([{"name": "two"}, one, {"name": "never"}, "0" * 8]).keys == [two, one]
+
+
+def test_an_overview_of_given_configs_minds_the_condition(manager: Echo) -> None:
+    one, two = manager.record("one", loss_test=0.5), manager.record("two", loss_test=0.5)
+    assert manager.overview([one, two], cond={"name": "two"}).keys == [two]
+
+
+def test_only_the_previews_that_are_asked_for_are_in_an_overview(manager: Echo) -> None:
+    manager.record("one", loss_test=0.5, acc=0.9, name="text")
+    assert list(manager.overview().previews) == ["acc", "loss_test"]
+    found = manager.overview(p_keys=["acc", "missing"]).previews
+    assert found["acc"].tolist() == [0.9]
+    assert np.isnan(found["missing"]).all()
+
+
+def test_one_name_of_a_preview_is_not_taken_for_its_letters(manager: Echo) -> None:
+    manager.record("one", loss_test=0.5)
+    assert list(manager.overview(p_keys="loss_test").previews) == ["loss_test"]
+
+
+def test_a_run_at_epoch_0_has_no_time_of_training(manager: Echo) -> None:
+    manager.record("one", 0, loss_test=0.5)
+    assert np.isnan(manager.overview().t_train).all()
+
+
+def test_an_overview_of_nothing_is_empty(manager: Echo) -> None:
+    found = manager.overview()
+    assert (found.keys, found.epochs.tolist(), found.previews) == ([], [], {})
+    assert str(found) == "0 runs, 0 of them saved"
+
+
+def test_an_overview_is_printed_as_a_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    manager = Echo()
+    for number, loss in enumerate([0.5, 0.25, 1.0, float("nan")]):
+        manager.record(str(number), number, loss_test=loss)
+    assert capsys.readouterr().out == ""
+    loud = Echo(verbose=True)
+    loud.store = manager.store
+    loud.overview()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "4 runs, 4 of them saved"
+    told = [" ".join(line.split()) for line in lines]
+    assert told[1] == "epochs least 0, middle 2, most 3 (4)"
+    assert told[-1] == "loss_test least 0.25, middle 0.5, most 1 (3)"  # NaN is left out
+
+
+def test_a_number_too_big_for_a_float_is_no_reason_to_fail(manager: Echo) -> None:
+    key = manager.configs.add({"name": "big"})
+    manager.ckpts[key] = {}
+    manager.previews[key] = {"num_paths": 10**400}
+    assert manager.overview([key]).previews["num_paths"].tolist() == [math.inf]
+
+
+# ---- compare and group (J20)
+
+
+def test_compare_says_what_is_shared_and_what_each_has_beyond_that(manager: Echo) -> None:
+    shared, rest = manager.compare(
+        [{"lr": 0.1, "optim": {"name": "sgd", "momentum": 0.9}}, {"lr": 0.2, "optim": {"name": "sgd"}}, {"lr": 0.1, "optim.name": "sgd"}]
+    )
+    assert shared == {"optim": {"name": "sgd"}}
+    assert rest == [{"lr": 0.1, "optim": {"momentum": 0.9}}, {"lr": 0.2}, {"lr": 0.1}]
+
+
+def test_compare_takes_keys(manager: Echo) -> None:
+    keys = [manager.record(name, loss_test=0.5) for name in ("one", "two")]
+    assert manager.compare(keys) == ({}, [{"name": "one"}, {"name": "two"}])
+    assert manager.compare(key for key in keys[:1]) == ({"name": "one"}, [{}])
+
+
+def test_compare_tells_apart_what_an_identity_tells_apart(manager: Echo) -> None:
+    assert manager.compare([{"a": 1}, {"a": 1.0}])[0] == {}
+    assert manager.compare([{"a": True}, {"a": 1}])[0] == {}
+    assert manager.compare([{"a": [1, 2]}, {"a": (1, 2)}])[0] == {"a": [1, 2]}
+    shared, rest = manager.compare([{"a": float("nan")}, {"a": float("nan")}])
+    assert math.isnan(shared["a"])
+    assert rest == [{}, {}]
+
+
+def test_a_value_in_one_config_that_is_a_group_in_another_is_not_shared(manager: Echo) -> None:
+    assert manager.compare([{"a": 1}, {"a": {"b": 1}}]) == ({}, [{"a": 1}, {"a": {"b": 1}}])
+
+
+def test_compare_of_nothing_is_nothing(manager: Echo) -> None:
+    assert manager.compare([]) == ({}, [])
+
+
+def test_a_group_is_equal_but_for_what_ends_in_seed(manager: Echo) -> None:
+    configs = [
+        {"lr": 0.1, "seed": 1},
+        {"lr": 0.2, "seed": 1},
+        {"lr": 0.1, "seed": 2, "data": {"split_seed": 5}},
+        {"lr": 0.1, "seed": 3},
+        {"lr": 0.1},
+    ]
+    groups = manager.group(configs)
+    assert [[config.get("seed") for config in group] for group in groups] == [[1, 3, None], [1], [2]]
+    assert groups[0] == [configs[0], configs[3], configs[4]]
+
+
+def test_group_takes_keys(manager: Echo) -> None:
+    for seed in (1, 2):
+        manager.process({"name": "one", "seed": seed}, num_epochs=0)
+    (group,) = manager.group(key for key, _ in manager.completed())
+    assert sorted(config["seed"] for config in group) == [1, 2]
+
+
+@pytest.mark.parametrize("method", ["compare", "group"])
+def test_a_key_that_nobody_has_is_told(manager: Echo, method: str) -> None:
+    with pytest.raises(UnknownRunError, match="no config has the key 00000000"):
+        getattr(manager, method)(["00000000"])
+
+
+@pytest.mark.parametrize("method", ["compare", "group"])
+def test_what_is_no_config_is_told(manager: Echo, method: str) -> None:
+    with pytest.raises(ConfigError, match="wanted a dict"):
+        getattr(manager, method)([3])
+
+
+@configclass
+class Typed(ConfigBase):
+    lr: float = 0.1
+    fold: Replicate[int] = 0
+    note: Stateless[str] = ""
+
+
+def test_what_a_typed_config_marks_as_replicate_makes_no_other_group() -> None:
+    manager = Echo(None, Typed)
+    assert len(manager.group([Typed(fold=1), Typed(fold=2), {"fold": 3}])) == 1
+
+
+def test_what_a_typed_config_marks_as_stateless_makes_no_other_group() -> None:
+    manager = Echo(None, Typed)
+    assert len(manager.group([Typed(note="mine"), Typed(note="yours")])) == 1
+
+
+def test_typed_runs_are_grouped_by_their_keys_too() -> None:
+    manager = Echo(None, Typed)
+    keys = [manager.configs.add(Typed(fold=fold)) for fold in (1, 2)]
+    assert len(manager.group(keys)) == 1
+
+
+def test_typed_configs_are_compared_with_all_their_values() -> None:
+    manager = Echo(None, Typed)
+    shared, rest = manager.compare([Typed(lr=0.2, note="mine"), {"note": "yours"}])
+    assert shared == {"fold": 0}
+    assert rest == [{"lr": 0.2, "note": "mine"}, {"lr": 0.1, "note": "yours"}]
+
+
+def test_a_condition_reads_every_field_of_a_typed_config() -> None:
+    manager = Echo(None, Typed)
+    manager.configs.add(Typed(lr=0.3))
+    key = manager.configs.add(Typed(lr=0.2, note="mine"))
+    for each in list(manager.configs):
+        manager.ckpts[each] = {}
+    assert [found for found, _ in manager.completed(cond={"note": "mine"})] == [key]
+    assert key == key_of(Typed(lr=0.2))
