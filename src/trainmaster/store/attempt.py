@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from trainmaster.errors import LeaseLostError, RunBusyError, StoreAccessError, StoreDamagedError
+from trainmaster.errors import LeaseLostError, RunBusyError, StoreAccessError, StoreDamagedError, StoreError
 from trainmaster.store.checkpoint import MANIFEST, Checkpoint, CheckpointName, write_checkpoint
 from trainmaster.store.codec import encode_plain
 from trainmaster.store.events import EventLog
@@ -84,6 +84,7 @@ class Attempt:
         self.log = EventLog(self._files, run.path(number, EVENTS))
         self._counting: list[CheckpointName] = []
         self._step: int | None = None
+        self._has_started = False
         self._is_tidy = False
         self._is_over = False
         record = {
@@ -104,15 +105,19 @@ class Attempt:
     def key(self) -> str:
         return self.run.key
 
-    def start(self, base: Checkpoint | None) -> None:
-        """Say what this attempt goes on from: a checkpoint, or nothing. From here on it is what readers see."""
+    def start(self, base: Checkpoint | None, preview: Mapping[str, Any] | None = None) -> None:
+        """Say what this attempt goes on from: a checkpoint, or nothing. From here on it is what readers see.
+
+        The preview is that of the checkpoint; where there is none, `preview`.
+        """
         self.check()
         if base is None:
-            record: Record = {**_NOTHING, "status": {**NEVER_SAVED, "toc": time.time()}}
+            record: Record = {**_NOTHING, "status": {**NEVER_SAVED, "toc": time.time()}, "preview": encode_plain(dict(preview or {}))}
         else:
             record = {"parent": base.name.attempt, "checkpoint": base.name.text}
             record |= {name: base.manifest[name] for name in ("step", "events", "status", "preview")}
-            record["preview"] = self.run.preview_at(base.name) or record["preview"]
+            later = self.run.preview_at(base.name)
+            record["preview"] = record["preview"] if later is None else later
         self._start(record)
         self._counting = self.run.checkpoints() if base is not None else []
 
@@ -128,6 +133,7 @@ class Attempt:
     def _start(self, record: Record) -> None:
         self._files.create(self.run.path(self.number, RESUME), record_bytes({**record, "started": utc_now()}))
         self._step = record["step"]
+        self._has_started = True
 
     def check(self) -> None:
         """Raise `LeaseLostError` if this attempt was replaced; asked before every commit."""
@@ -148,6 +154,12 @@ class Attempt:
 
         The status and the preview lie in the checkpoint's manifest, too: where a kill comes between, whoever goes on has them from there.
         """
+        if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 10**18:
+            raise StoreError(f"step={step!r}: wanted a whole number, 0 or more")
+        if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
+            raise StoreError(f"keep={keep!r}: wanted a number of checkpoints, 1 or more")
+        if not self._has_started:
+            raise StoreError(f"attempt {self.number} of run {self.key} saves before it has started", hint="call `start(checkpoint)` first")
         self.check()
         facts = {
             "key": self.key,
@@ -251,7 +263,8 @@ def _entries(run: Run, before: int) -> Iterator[tuple[CheckpointName | None, str
 
 def remove_records(run: Run, before: int) -> None:
     """Remove all that attempts before `before` have left."""
-    for number in reversed(run.attempts()):
-        if number < before:
-            for archive in ("ckpts", "previews", "stats"):
-                run.files.delete_folder(attempt_folder(archive, run.key, number))
+    for archive in ("ckpts", "previews", "stats"):
+        for text in run.files.names(run_folder(archive, run.key)):
+            number = attempt_number(text)
+            if number is not None and number < before:
+                run.files.delete_folder(f"{run_folder(archive, run.key)}/{text}")

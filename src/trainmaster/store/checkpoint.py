@@ -25,7 +25,7 @@ from trainmaster.store.record import Members, Record, check_members, damaged, re
 
 MANIFEST, TREE, TENSORS = "manifest.json", "tree.json", "tensors.safetensors"
 _MEMBERS: Members = {"key": str, "attempt": int, "token": str, "step": int, "events": int, "status": dict, "preview": dict, "files": dict}
-_NAME = re.compile(r"step-(\d{6,18})(?:-(\d{1,9}))?")
+_NAME = re.compile(r"step-(\d{6,18})(?:-([1-9]\d{0,8}))?")
 _BLOCK = 4 * 2**20
 
 

@@ -139,6 +139,14 @@ class ConfigArchive:
             names = [name.removesuffix(".json") for name in self._files.names(f"configs/{folder}") if name.endswith(".json")]
             yield from (name for name in names if is_key(name) and name.startswith(folder))
 
+    def marks(self) -> Iterator[tuple[str, tuple[int, int]]]:
+        """All keys, each with something that changes when its file does."""
+        for folder in self._files.names("configs"):
+            for name, mark in self._files.marks(f"configs/{folder}").items() if len(folder) == 2 else ():
+                key = name.removesuffix(".json")
+                if is_key(key) and key.startswith(folder) and key != name:
+                    yield key, mark
+
     def values(self) -> Iterator[Config]:
         return (self[key] for key in self)
 

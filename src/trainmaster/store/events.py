@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
-from trainmaster.errors import StoreDamagedError
+from trainmaster.errors import CodecError, LeaseLostError, StoreDamagedError
 from trainmaster.store.codec import decode, encode_plain
 from trainmaster.store.files import Appender, Files
 from trainmaster.store.record import damaged
@@ -30,6 +31,7 @@ class EventLog:
     def __init__(self, files: Files, path: str) -> None:
         self._files, self._path = files, path
         self._appender: Appender | None = None
+        self._pid = os.getpid()
         self.count = 0
 
     def append(self, event: Mapping[str, Any]) -> None:
@@ -37,10 +39,18 @@ class EventLog:
         taken = [name for name in _OWN if name in event]
         if taken:
             raise ValueError(f"`{taken[0]}` is the log's own: give the value another name")
+        if os.getpid() != self._pid:
+            raise LeaseLostError("a fork cannot write to the event log of its parent", where=self._path)
         tree = encode_plain(dict(event))
         if self._appender is None:
             self._appender = self._opened()
-        self._appender.write(event_line(self.count, tree))
+        line = event_line(self.count, tree)
+        if len(line) > _MAX_LINE:
+            raise CodecError(
+                f"an event has {len(line):,} bytes, and {_MAX_LINE:,} can be stored",
+                hint="events are for numbers; keep arrays in checkpoints",
+            )
+        self._appender.write(line)
         self.count += 1
 
     def _opened(self) -> Appender:

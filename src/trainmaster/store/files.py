@@ -63,6 +63,9 @@ class Files(Protocol):
     def names(self, folder: str) -> list[str]:
         """The names in a folder, temporary ones left out; none if there is no folder."""
 
+    def marks(self, folder: str) -> dict[str, tuple[int, int]]:
+        """The mark of each file in a folder; none if there is no folder."""
+
     def create(self, path: str, data: bytes) -> None:
         """A new file; `FileExistsError` where there is one already. Of several that try at once, one succeeds."""
 
@@ -103,7 +106,10 @@ class LocalFiles:
     def make_root(self) -> None:
         """Make the folder of the store, if it is missing."""
         with _refusals(self.root, "made"):
-            os.makedirs(self.root, exist_ok=True)
+            try:
+                os.makedirs(self.root, exist_ok=True)
+            except FileExistsError:
+                raise NotADirectoryError(errno.ENOTDIR, "it is a file, not a folder") from None
             self._mode = stat.S_IMODE(os.stat(self.root).st_mode)
 
     # ---- reading
@@ -152,6 +158,20 @@ class LocalFiles:
                 return [name for name in os.listdir(at) if not name.endswith(_TEMP)]
         except FileNotFoundError:
             return []
+
+    def marks(self, folder: str) -> dict[str, tuple[int, int]]:
+        found = {}
+        with (
+            contextlib.suppress(FileNotFoundError),
+            _refusals(self._shown(folder), "listed"),
+            self._folder(folder) as at,
+            os.scandir(at) as entries,
+        ):
+            for entry in entries:
+                if not entry.name.endswith(_TEMP):
+                    status = entry.stat(follow_symlinks=False)
+                    found[entry.name] = (status.st_size, status.st_mtime_ns)
+        return found
 
     # ---- writing
 
@@ -238,6 +258,7 @@ class LocalFiles:
         folder, name = os.path.split(path)
         with _refusals(self._shown(path), "written"), self._folder(folder) as at:
             fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666, dir_fd=at)
+            _allow(fd, self._mode & 0o666)
             try:
                 os.write(fd, b".")
             except OSError as error:

@@ -25,29 +25,28 @@ class Index:
         self._files, self._configs = files, configs
 
     def __iter__(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        missing = set(self._configs.keys())
+        missing = dict(self._configs.marks())
         total = len(missing)
         for line in self._lines():
-            key, config = json.loads(line)
-            if key in missing:
-                missing.discard(key)
+            key, *mark, config = json.loads(line)
+            if missing.get(key) == tuple(mark):
+                del missing[key]
                 yield key, config
         is_stale = len(missing) > total * _STALE
         fresh = []
-        for key in missing:
+        for key, mark in missing.items():
             try:
-                record = self._configs.record(key)
+                config = self._configs.record(key)["config"]
             except FileNotFoundError:  # removed meanwhile
                 continue
             except StoreDamagedError as error:
                 warnings.warn(f"run {key} is left out: {error.fact}: {error.rows.get('why', '')}", stacklevel=2)
                 continue
-            config = record["config"]
             if is_stale:
-                fresh.append(_encode([key, config]).encode("utf-8", "surrogatepass") + b"\n")
+                fresh.append(_encode([key, *mark, config]).encode("utf-8", "surrogatepass") + b"\n")
             yield key, config
         if fresh:
-            self._write([*(line for line in self._lines()), *fresh])
+            self._write([*(line for line in self._lines() if json.loads(line)[0] not in missing), *fresh])
 
     def _lines(self) -> Iterator[bytes]:
         """The lines of the index, if it is as it was written."""

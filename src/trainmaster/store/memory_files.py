@@ -85,13 +85,17 @@ class MemoryFiles:
             for path in [path for path in self._files if path.startswith(f"{folder}/")]:
                 del self._files[path]
 
+    def marks(self, folder: str) -> dict[str, tuple[int, int]]:
+        return {name: mark for name in self.names(folder) if (mark := self.mark(f"{folder}/{name}")) is not None}
+
     def sweep(self, folder: str) -> list[str]:
         return []
 
     def extend(self, path: str, data: bytes) -> None:
         with self._lock:
-            self._files[path] += data
-            self._changes[path] += 1
+            if path in self._files:  # what was deleted does not come back
+                self._files[path] += data
+                self._changes[path] += 1
 
 
 class _MemoryAppender:

@@ -16,10 +16,8 @@ from trainmaster.store.run import Run
 
 def prune(files: Files, keep: int, lease_time: float) -> Iterator[str]:
     """The paths that were removed, as they are."""
-    for archive in ("configs", "stats"):
-        for folder in files.names(archive):
-            if len(folder) == 2:
-                yield from files.sweep(f"{archive}/{folder}")
+    for folder in ("", "index", *(f"configs/{name}" for name in files.names("configs"))):
+        yield from files.sweep(folder)
     for folder in files.names("stats"):
         for key in files.names(f"stats/{folder}") if len(folder) == 2 else ():
             if is_key(key):
@@ -42,6 +40,8 @@ def _prune_run(run: Run, keep: int, lease_time: float) -> Iterator[str]:
     good = [name for name in names if _is_good(run, name)]
     if good:
         yield from drop_all_but(run, good[:keep], before=newest + 1)
+        for name in good[:keep]:
+            yield from run.files.sweep(name.folder(run.key))
     elif not names and not run.lost(chain, None):  # where all are damaged, they may yet be repaired
         yield from _clear(run, lease_time)
 
@@ -59,6 +59,9 @@ def _clear(run: Run, lease_time: float) -> Iterator[str]:
     try:
         attempt = claim(run, "prune", lease_time)
     except RunBusyError:
+        return
+    if run.has_saved():  # meanwhile
+        attempt.release("saved")
         return
     attempt.remove()
     attempt.release("removed")

@@ -55,7 +55,7 @@ def parse_record(data: bytes, path: str, members: Members | None = None) -> Reco
 def check_members(record: Record, path: str, members: Members) -> None:
     for name, kind in members.items():
         value = record.get(name, ...)
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
+        if not isinstance(value, kind) or isinstance(value, bool):  # True is an int to Python, and no record has one here
             raise damaged(path, f"its `{name}` is missing or of the wrong type")
 
 

@@ -30,9 +30,11 @@ ATTEMPT, RESUME, STATUS, OUTCOME, EVENTS, LEASE, PREVIEW = (
 )
 NEVER_SAVED = {"epoch": -1, "t_train": None, "t_eval": None}
 """What the status of a run says before its first checkpoint."""
-IMPORT = "import"
-"""What an attempt is made for that brings a run from another store."""
+IMPORT, IMPORTED = "import", "imported"
+"""What an attempt is made for that brings a run from another store, and how it ends."""
 _NUMBER_OR_NONE = (int, type(None))
+_MAX_LOOKS = 20
+"""How often a checkpoint may be dropped by its owner while a reader reads it, before that is taken for damage."""
 
 
 class Link(NamedTuple):
@@ -97,15 +99,19 @@ class Run:
 
     def _is_half_imported(self, number: int) -> bool:
         """True for an import that never came to its end, which is where it would have started."""
-        return self._claim_or_none(number).get("by") == IMPORT and self.outcome_of(number) is None
+        outcome = self.outcome_of(number)
+        return self._claim_or_none(number).get("by") == IMPORT and (outcome is None or outcome["outcome"] != IMPORTED)
 
     def outcome_of(self, number: int) -> Record | None:
         """How an attempt ended; None while it runs, or if it was killed."""
         return find_record(self.files, self.path(number, OUTCOME), {"outcome": str})
 
     def is_removed(self, number: int) -> bool:
-        """Whether the attempt was made to remove the run, and did so."""
-        resume = self.resume_of(number)
+        """Whether the attempt was made to remove the run, and did so; not, as far as damage lets that be told."""
+        try:
+            resume = self.resume_of(number)
+        except StoreDamagedError:
+            return False
         return resume is not None and bool(resume.get("is_removed"))
 
     # ---- what counts
@@ -136,7 +142,7 @@ class Run:
     def _claim_or_none(self, number: int) -> Record:
         try:
             return self.claim_of(number)
-        except StoreDamagedError:  # an attempt that has not started counts for nothing; whoever goes on will say so
+        except (StoreDamagedError, FileNotFoundError):  # an attempt that has not started counts for nothing; whoever goes on will say so
             return {}
 
     def own_checkpoints(self, number: int) -> list[CheckpointName]:
@@ -196,16 +202,25 @@ class Run:
 
     def preview_with(self, checkpoint: Checkpoint) -> dict[str, Any]:
         """The preview that belongs to a checkpoint."""
-        tree = self.preview_at(checkpoint.name) or checkpoint.manifest["preview"]
+        tree = self.preview_at(checkpoint.name)
+        tree = checkpoint.manifest["preview"] if tree is None else tree
         return self._decoded(tree, PREVIEW) or {}
 
     def preview_at(self, name: CheckpointName) -> Record | None:
-        """The encoded preview that was last set after a checkpoint; None if there is none beside the checkpoint's own."""
+        """The encoded preview that was last set for a checkpoint; None if that is the checkpoint's own."""
+        head = self.head()
+        if head is None:
+            return None
+        resume = self._resumed(head)
         try:
-            record = find_record(self.files, self.path(name.attempt, PREVIEW), {"preview": dict})
+            record = find_record(self.files, self.path(head, PREVIEW), {"preview": dict})
         except StoreDamagedError:  # the checkpoint has its own
             return None
-        return record["preview"] if record is not None and record.get("step") == name.step else None
+        is_its_own = head == name.attempt or (resume["parent"], resume["checkpoint"]) == (name.attempt, name.text)
+        if not is_its_own or (record is not None and record.get("step") != name.step):
+            return None
+        found: Record | None = record["preview"] if record is not None else resume["preview"] if head != name.attempt else None
+        return found
 
     def _resumed(self, number: int) -> Record:
         record = self.resume_of(number)
@@ -234,16 +249,11 @@ class Run:
         Damaged ones are passed over with a warning that names the file. Where something was saved and nothing of it is good, that is an
         error: to start again from zero is for the user to say.
         """
-        chain = self.chain()
-        problems: list[str] = []
-        found = None
-        for name in self.checkpoints(chain):
-            try:
-                self.check_events(name, chain)
-                found = read_checkpoint(self.files, self.key, name)
+        for _ in range(_MAX_LOOKS):
+            chain = self.chain()
+            found, problems, is_dropped = self._newest_good(chain)
+            if not is_dropped:
                 break
-            except StoreDamagedError as error:
-                problems.append(f"{error.fact}: {error.rows.get('why', '')}")
         lost = self.lost(chain, found.name if found else None)
         problems += [lost] if lost and not problems else []
         if found is None and problems:
@@ -256,6 +266,19 @@ class Run:
             warnings.warn(f"run {self.key} goes on from step {found.name.step if found else 0}: {problem}", stacklevel=2)
         return found
 
+    def _newest_good(self, chain: list[Link]) -> tuple[Checkpoint | None, list[str], bool]:
+        """The newest good checkpoint, what is wrong with newer ones, and whether one was dropped while it was read."""
+        problems: list[str] = []
+        for name in self.checkpoints(chain):
+            try:
+                self.check_events(name, chain)
+                return read_checkpoint(self.files, self.key, name), problems, False
+            except (StoreDamagedError, FileNotFoundError) as error:
+                if not self.files.has(f"{name.folder(self.key)}/{MANIFEST}"):
+                    return None, problems, True  # its owner has saved newer ones meanwhile
+                problems.append(f"{error.fact}: {error.rows.get('why', '')}" if isinstance(error, StoreDamagedError) else f"{error}")
+        return None, problems, False
+
     def check_events(self, name: CheckpointName, chain: list[Link]) -> None:
         """Raise unless all events that a checkpoint counts can be read: a checkpoint is good together with what was recorded up to it."""
         manifest = read_manifest(self.files, self.key, name)
@@ -265,10 +288,11 @@ class Run:
     def lost(self, chain: list[Link], good: CheckpointName | None) -> str:
         """What the status says was saved, where no checkpoint shows it any more; empty if nothing is missing."""
         if not chain:
-            orphans = [name for name in self.files.names(run_folder("ckpts", self.key)) if attempt_number(name)]
-            claimed = set(self.attempts())
-            orphans = [name for name in orphans if attempt_number(name) not in claimed and self.own_checkpoints(attempt_number(name) or 0)]
-            return f"{run_folder('stats', self.key)}: the records of {orphans[0]} are missing, though it has checkpoints" if orphans else ""
+            newest = self.newest()
+            numbers = [attempt_number(name) for name in self.files.names(run_folder("ckpts", self.key))]
+            orphans = [number for number in numbers if number is not None and number > newest and self.own_checkpoints(number)]
+            where = run_folder("stats", self.key)
+            return f"{where}: the records of attempt-{orphans[0]:04} are missing, though it has checkpoints" if orphans else ""
         head = chain[0].attempt
         try:
             record = find_record(self.files, self.path(head, STATUS), {"step": int}) or self._resumed(head)

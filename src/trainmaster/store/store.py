@@ -85,14 +85,13 @@ class Store:
         self._writing[key] = attempt
         try:
             yield attempt
+        except BaseException:
+            with contextlib.suppress(StoreAccessError):  # the error that is on its way is the one to see
+                attempt.release("failed")
+            raise
         finally:
             del self._writing[key]
-            is_failing = sys.exc_info()[0] is not None
-            try:
-                attempt.release("failed" if is_failing else "saved")
-            except StoreAccessError:
-                if not is_failing:
-                    raise
+        attempt.release("saved")
 
     @contextlib.contextmanager
     def writing(self, key: str) -> Iterator[Attempt]:
@@ -100,8 +99,10 @@ class Store:
         if key in self._writing:
             yield self._writing[key]
             return
+        if key not in self.configs:
+            raise UnknownRunError(f"no config has the key {key}", hint="`configs.add(config)` gives a config its key")
         with self.attempt(key, "write") as attempt:
-            attempt.start(attempt.run.latest())
+            attempt.start(attempt.run.latest(), attempt.run.preview())
             yield attempt
 
     def watch(self, patience: float | None = None) -> Watch:
@@ -116,7 +117,12 @@ class Store:
         config = self.configs[key]
         run = self.run(key)
         with self.attempt(key, "pop") as attempt:
-            records = Records(config, _or_none(run.status), _or_none(lambda: (ckpt := run.latest()) and ckpt.value), _or_none(run.preview))
+            records = Records(
+                config,
+                _or_none(lambda: run.status() if run.head() else None),
+                _or_none(lambda: (ckpt := run.latest()) and ckpt.value),
+                _or_none(run.preview),
+            )
             attempt.remove()
             self.files.delete(config_path(key))
             attempt.release("removed")
@@ -182,8 +188,10 @@ class Store:
             if check_key(key) not in self.configs:
                 raise UnknownRunError(f"no config has the key {key}", hint="`configs.keys()` has all keys")
             parcel = pack(self.files, key)
-            if parcel is not None and parcel.facts["checkpoints"]:
-                yield parcel
+            if parcel is not None:
+                with contextlib.closing(parcel):
+                    if parcel.facts["checkpoints"]:
+                        yield parcel
 
     def load_tar(self, path: str | os.PathLike[str], newer_only: bool = True) -> list[str]:
         """Adopt the runs of a tar file; their keys here. With `newer_only`, those that are here already and trained as far are left out.

@@ -45,7 +45,8 @@ def export_tar(path: str | os.PathLike[str], parcels: Iterable[Parcel], compress
             with _writer(file, compresslevel) as archive:
                 _add(archive, HEADER, record_bytes({"format": FORMAT}))
                 for parcel in parcels:
-                    _add_parcel(archive, parcel)
+                    with contextlib.closing(parcel):
+                        _add_parcel(archive, parcel)
                     count += 1
             file.flush()
             os.fsync(file.fileno())

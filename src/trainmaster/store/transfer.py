@@ -10,6 +10,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, BinaryIO
 
 from trainmaster.errors import StoreDamagedError, StoreError
@@ -17,13 +18,14 @@ from trainmaster.store.attempt import Attempt, claim_or_watch
 from trainmaster.store.checkpoint import MANIFEST, CheckpointName, check_manifest, read_manifest
 from trainmaster.store.configs import ConfigArchive, check_config
 from trainmaster.store.events import event_line, event_of, read_lines
-from trainmaster.store.files import Files
+from trainmaster.store.files import MAX_RECORD, Files
 from trainmaster.store.keys import attempt_folder, config_path
 from trainmaster.store.record import Record, damaged, parse_record, record_bytes
-from trainmaster.store.run import EVENTS, IMPORT, PREVIEW, STATUS, Run
+from trainmaster.store.run import EVENTS, IMPORT, IMPORTED, PREVIEW, STATUS, Run
 
 CONFIG, RUN = "config.json", "run.json"
 _BLOCK = 4 * 2**20
+_MAX_LOOKS = 20
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,11 @@ class Parcel:
     def epoch(self) -> int:
         return int(self.facts["status"]["epoch"])
 
+    def close(self) -> None:
+        """Close what is open of the files."""
+        for opened in self.files.values():
+            opened().close()
+
     def numbered_events(self) -> Iterator[bytes]:
         """The lines of the events, numbered as those of one log."""
         for number, line in enumerate(self.events):
@@ -51,6 +58,18 @@ class Parcel:
 
 def pack(files: Files, key: str) -> Parcel | None:
     """A run ready to be taken out: its files are open, so that nothing that happens to it meanwhile can change them."""
+    for _ in range(_MAX_LOOKS):
+        try:
+            with contextlib.ExitStack() as stack:
+                parcel = _packed(files, key, stack)
+                stack.pop_all()  # from here on the parcel closes its files
+                return parcel
+        except FileNotFoundError:  # a checkpoint was dropped meanwhile, because there are newer ones
+            continue
+    raise damaged(config_path(key), "its run cannot be read: what is listed is not there")
+
+
+def _packed(files: Files, key: str, stack: contextlib.ExitStack) -> Parcel | None:
     run = Run(files, key)
     chain = run.chain()
     status, preview = run.encoded(STATUS), run.encoded(PREVIEW)
@@ -65,29 +84,28 @@ def pack(files: Files, key: str) -> Parcel | None:
     opened: dict[str, BinaryIO] = {}
     for name in reversed(run.checkpoints(chain)):
         manifest = read_manifest(files, key, name)
-        text = f"step-{name.step:06}" if name.repeat == 1 else name.text
-        label = _unused(text, {each["name"] for each in checkpoints})
+        repeat = 1 + sum(each["step"] == name.step for each in checkpoints)
+        label = CheckpointName(1, name.step, repeat).text
         checkpoints.append({"name": label, "step": name.step, "events": before[name.attempt] + manifest["events"]})
         for file in (*manifest["files"], MANIFEST):
-            opened[f"{label}/{file}"] = files.open(f"{name.folder(key)}/{file}")
+            opened[f"{label}/{file}"] = stack.enter_context(files.open(f"{name.folder(key)}/{file}"))
     facts: Record = {"key": key, "status": status, "preview": preview, "checkpoints": checkpoints}
-    return Parcel(key, files.read(config_path(key)), facts, run.event_lines(chain), {path: _given(file) for path, file in opened.items()})
+    return Parcel(
+        key, files.read(config_path(key)), facts, run.event_lines(chain), {path: partial(_same, file) for path, file in opened.items()}
+    )
 
 
-def _unused(text: str, taken: set[str]) -> str:
-    number = 2
-    name = text
-    while name in taken:
-        name, number = f"{text.partition('-')[0]}-{text.split('-')[1]}-{number}", number + 1
-    return name
-
-
-def _given(file: BinaryIO) -> Callable[[], BinaryIO]:
-    return lambda: file
+def _same(file: BinaryIO) -> BinaryIO:
+    return file
 
 
 def adopt(files: Files, configs: ConfigArchive, parcel: Parcel, lease_time: float, newer_only: bool) -> str | None:
     """The key of the run as it is here now; None if it is here already, trained as far or further."""
+    with contextlib.closing(parcel):
+        return _adopted(files, configs, parcel, lease_time, newer_only)
+
+
+def _adopted(files: Files, configs: ConfigArchive, parcel: Parcel, lease_time: float, newer_only: bool) -> str | None:
     record = check_config(parcel.config, f"{parcel.key}/{CONFIG}", parcel.key)
     key = configs.add_record(record, parcel.config)
     run = Run(files, key)
@@ -102,7 +120,7 @@ def adopt(files: Files, configs: ConfigArchive, parcel: Parcel, lease_time: floa
         with contextlib.suppress(StoreError):
             attempt.release("failed", error=f"{type(error).__name__}: {error}"[:2000])
         raise
-    attempt.release("imported")
+    attempt.release(IMPORTED)
     return key
 
 
@@ -130,14 +148,14 @@ def _read(parcel: Parcel, path: str) -> bytes:
     if path not in parcel.files:
         raise StoreDamagedError(f"`{parcel.key}/{path}` is missing")
     with parcel.files[path]() as file:
-        return file.read(_BLOCK)
+        return b"".join(_blocks(file, MAX_RECORD, f"{parcel.key}/{path}"))
 
 
 def _blocks(file: BinaryIO, size: int, path: str) -> Iterator[bytes]:
     while block := file.read(_BLOCK):
         size -= len(block)
         if size < 0:
-            raise damaged(path, "it is larger than its manifest says")
+            raise damaged(path, "it is larger than it should be")
         yield block
 
 

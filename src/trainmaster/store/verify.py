@@ -10,7 +10,7 @@ from trainmaster.errors import StoreAccessError, StoreDamagedError
 from trainmaster.store.checkpoint import check_checkpoint
 from trainmaster.store.configs import ConfigArchive
 from trainmaster.store.files import Files
-from trainmaster.store.keys import config_path, is_key
+from trainmaster.store.keys import config_path, is_key, run_folder
 from trainmaster.store.record import find_record
 from trainmaster.store.run import ATTEMPT, EVENTS, OUTCOME, PREVIEW, RESUME, STATUS, Run
 
@@ -29,53 +29,69 @@ class Damage(NamedTuple):
 
 def verify(files: Files, configs: ConfigArchive) -> Iterator[Damage]:
     """Everything that is wrong in a store, file by file."""
+    keys: dict[str, list[str]] = {}
     for archive in ("configs", "stats", "ckpts", "previews"):
-        yield from _strangers(files, archive)
-    for key in configs:
+        keys[archive] = []
+        yield from _survey(files, archive, keys[archive])
+    for key in keys["configs"]:
         yield from _damage(config_path(key), partial(configs.record, key))
-    for folder in sorted(files.names("stats")):
-        for key in sorted(files.names(f"stats/{folder}")) if len(folder) == 2 else ():
-            if is_key(key) and key.startswith(folder):
-                yield from check_run(Run(files, key))
-                if key not in configs and not _is_removed(Run(files, key)):
-                    yield Damage(config_path(key), "it is missing, though the run has records")
+    for key in keys["stats"]:
+        run = Run(files, key)
+        yield from check_run(run)
+        if key not in keys["configs"] and _has_head(run):
+            yield Damage(config_path(key), "it is missing, though the run has records")
+    for key in sorted({*keys["ckpts"]} - {*keys["stats"]}):
+        yield from _damage(run_folder("ckpts", key), partial(_check_orphans, Run(files, key)))
+
+
+def _check_orphans(run: Run) -> None:
+    if lost := run.lost([], None):
+        raise StoreDamagedError(lost.partition(": ")[2])
 
 
 def check_run(run: Run, is_deep: bool = True) -> Iterator[Damage]:
     """What is wrong with the files of a run; `is_deep` reads its checkpoints, too."""
-    for number in run.attempts():
+    try:
+        numbers = run.attempts()
+    except (StoreDamagedError, StoreAccessError) as error:
+        yield Damage(run_folder("stats", run.key), error.fact)
+        return
+    for number in numbers:
         yield from _damage(run.path(number, ATTEMPT), partial(run.claim_of, number), False)
         yield from _damage(run.path(number, OUTCOME), partial(run.outcome_of, number), False)
         yield from _damage(run.path(number, RESUME), partial(run.resume_of, number))
         for file in (STATUS, PREVIEW):
             yield from _damage(run.path(number, file), partial(find_record, run.files, run.path(number, file)), False)
+    if is_deep:
+        yield from _check_chain(run)
+
+
+def _check_chain(run: Run) -> Iterator[Damage]:
+    """What is wrong with the checkpoints and events that count."""
     try:
         chain = run.chain()
         names = run.checkpoints(chain)
-    except StoreDamagedError:  # told above
+    except StoreDamagedError as error:
+        yield from (
+            () if error.fact.startswith("`stats/") else [Damage(run_folder("ckpts", run.key), error.fact)]
+        )  # those of `stats` are told
         return
-    if not is_deep:
-        return
-    good = []
     for name in names:
-        found = [
-            *_damage(name.folder(run.key), partial(check_checkpoint, run.files, run.key, name)),
-            *_damage(name.folder(run.key), partial(run.check_events, name, chain)),
-        ]
-        good += [name] if not found else []
-        yield from found
-    yield from _damage(run.path(chain[0].attempt, EVENTS), partial(run.event_lines, chain)) if chain else ()
-    lost = run.lost(chain, good[0] if good else None) if not names else ""
+        yield from _damage(name.folder(run.key), partial(check_checkpoint, run.files, run.key, name))
+        yield from _damage(name.folder(run.key), partial(run.check_events, name, chain))
+    if chain:
+        yield from _damage(run.path(chain[0].attempt, EVENTS), partial(run.event_lines, chain))
+    lost = run.lost(chain, names[0] if names else None)
     if lost:
         path, _, why = lost.partition(": ")
         yield Damage(path, why)
 
 
-def _is_removed(run: Run) -> bool:
+def _has_head(run: Run) -> bool:
     try:
-        return run.head() is None
+        return run.head() is not None
     except StoreDamagedError:
-        return False
+        return True
 
 
 def _damage(path: str, read: Callable[[], Any], is_fatal: bool = True) -> Iterator[Damage]:
@@ -87,27 +103,34 @@ def _damage(path: str, read: Callable[[], Any], is_fatal: bool = True) -> Iterat
         return
 
 
-def _strangers(files: Files, archive: str) -> Iterator[Damage]:
-    """What lies where only folders and files of ours should."""
-    for folder in sorted(_listed(files, archive)):
+def _survey(files: Files, archive: str, keys: list[str]) -> Iterator[Damage]:
+    """What lies in an archive where only folders and files of ours should; the keys that it has are added to `keys`."""
+    folders: list[str] = []
+    yield from _listed(files, archive, folders)
+    for folder in folders:
         if len(folder) != 2 or not set(folder) <= set("0123456789abcdef"):
             yield Damage(f"{archive}/{folder}", "this is no folder of a store")
             continue
-        try:
-            names = files.names(f"{archive}/{folder}")
-        except (StoreDamagedError, StoreAccessError) as error:
-            yield Damage(f"{archive}/{folder}", error.fact)
-            continue
-        for name in sorted(names):
+        names: list[str] = []
+        yield from _listed(files, f"{archive}/{folder}", names)
+        for name in names:
             key = name.removesuffix(".json") if archive == "configs" else name
             if name.startswith(".nfs"):  # what a network file system makes of a deleted file that is still open
                 continue
             if not is_key(key) or not key.startswith(folder) or (archive == "configs" and key == name):
                 yield Damage(f"{archive}/{folder}/{name}", "this is no file of a store; trainmaster never reads it")
+                continue
+            keys.append(key)
+            if archive != "configs":
+                attempts: list[str] = []
+                yield from _listed(files, f"{archive}/{folder}/{name}", attempts)
+                for each in attempts:
+                    yield from _listed(files, f"{archive}/{folder}/{name}/{each}", [])
 
 
-def _listed(files: Files, folder: str) -> list[str]:
+def _listed(files: Files, folder: str, names: list[str]) -> Iterator[Damage]:
+    """Add to `names` what is in a folder; the damage if it is none."""
     try:
-        return files.names(folder)
-    except (StoreDamagedError, StoreAccessError):
-        return []
+        names += sorted(files.names(folder))
+    except (StoreDamagedError, StoreAccessError) as error:
+        yield Damage(folder, error.fact)
