@@ -241,7 +241,7 @@ class Run:
     def has_saved(self) -> bool:
         """Whether the run was ever saved, as far as any file tells."""
         chain = self.chain()
-        return bool(self.checkpoints(chain)) or bool(self.lost(chain, None))
+        return bool(self.lost(self.saved_step(chain), None)) or bool(self.checkpoints(chain))
 
     def latest(self) -> Checkpoint | None:
         """The newest good checkpoint with its values; None if nothing was ever saved.
@@ -251,10 +251,13 @@ class Run:
         """
         for _ in range(_MAX_LOOKS):
             chain = self.chain()
+            saved = self.saved_step(chain)
             found, problems, is_dropped = self._newest_good(chain)
             if not is_dropped:
                 break
-        lost = self.lost(chain, found.name if found else None)
+        else:
+            problems.append("checkpoints vanish while they are read")
+        lost = self.lost(saved, found.name if found else None)
         problems += [lost] if lost and not problems else []
         if found is None and problems:
             raise StoreDamagedError(
@@ -282,23 +285,34 @@ class Run:
     def check_events(self, name: CheckpointName, chain: list[Link]) -> None:
         """Raise unless all events that a checkpoint counts can be read: a checkpoint is good together with what was recorded up to it."""
         manifest = read_manifest(self.files, self.key, name)
-        links = [link for link in chain if link.attempt <= name.attempt]
-        self.event_lines([Link(name.attempt, name, manifest["events"]), *links[1:]])
+        self.event_lines(self.chain_to(name, manifest["events"], chain))
 
-    def lost(self, chain: list[Link], good: CheckpointName | None) -> str:
-        """What the status says was saved, where no checkpoint shows it any more; empty if nothing is missing."""
+    def chain_to(self, name: CheckpointName, num_events: int, chain: list[Link]) -> list[Link]:
+        """The chain up to one of its checkpoints, which counts so many events of its own attempt."""
+        return [Link(name.attempt, name, num_events), *(link for link in chain if link.attempt < name.attempt)]
+
+    def saved_step(self, chain: list[Link]) -> int | None:
+        """The step that was last saved, as the records of the run say; None if none was.
+
+        Ask before the checkpoints are listed: a writer may go on meanwhile.
+        """
         if not chain:
             newest = self.newest()
             numbers = [attempt_number(name) for name in self.files.names(run_folder("ckpts", self.key))]
-            orphans = [number for number in numbers if number is not None and number > newest and self.own_checkpoints(number)]
-            where = run_folder("stats", self.key)
-            return f"{where}: the records of attempt-{orphans[0]:04} are missing, though it has checkpoints" if orphans else ""
+            orphans = [name for number in numbers if number is not None and number > newest for name in self.own_checkpoints(number)]
+            return max((name.step for name in orphans), default=None)  # checkpoints of attempts whose records are gone
         head = chain[0].attempt
         try:
             record = find_record(self.files, self.path(head, STATUS), {"step": int}) or self._resumed(head)
         except StoreDamagedError:
             record = self._resumed(head)
-        step = record["step"]
-        if step is not None and (good is None or good.step < step):
-            return f"{run_folder('ckpts', self.key)}: step {step} was saved, and its checkpoint is missing or damaged"
-        return ""
+        step: int | None = record["step"]
+        return step
+
+    def lost(self, saved: int | None, found: CheckpointName | None) -> str:
+        """What is missing if `saved` was the last step and `found` is the newest checkpoint; empty if nothing is."""
+        if saved is None or (found is not None and found.step >= saved):
+            return ""
+        if self.head() is None:
+            return f"{run_folder('stats', self.key)}: the records of its attempts are missing, though there are checkpoints"
+        return f"{run_folder('ckpts', self.key)}: step {saved} was saved, and its checkpoint is missing or damaged"

@@ -190,8 +190,7 @@ class Store:
             parcel = pack(self.files, key)
             if parcel is not None:
                 with contextlib.closing(parcel):
-                    if parcel.facts["checkpoints"]:
-                        yield parcel
+                    yield parcel
 
     def load_tar(self, path: str | os.PathLike[str], newer_only: bool = True) -> list[str]:
         """Adopt the runs of a tar file; their keys here. With `newer_only`, those that are here already and trained as far are left out.

@@ -17,11 +17,11 @@ from trainmaster.errors import StoreDamagedError, StoreError
 from trainmaster.store.attempt import Attempt, claim_or_watch
 from trainmaster.store.checkpoint import MANIFEST, CheckpointName, check_manifest, read_manifest
 from trainmaster.store.configs import ConfigArchive, check_config
-from trainmaster.store.events import event_line, event_of, read_lines
+from trainmaster.store.events import event_line, event_of
 from trainmaster.store.files import MAX_RECORD, Files
 from trainmaster.store.keys import attempt_folder, config_path
 from trainmaster.store.record import Record, damaged, parse_record, record_bytes
-from trainmaster.store.run import EVENTS, IMPORT, IMPORTED, PREVIEW, STATUS, Run
+from trainmaster.store.run import EVENTS, IMPORT, IMPORTED, Link, Run
 
 CONFIG, RUN = "config.json", "run.json"
 _BLOCK = 4 * 2**20
@@ -72,27 +72,34 @@ def pack(files: Files, key: str) -> Parcel | None:
 def _packed(files: Files, key: str, stack: contextlib.ExitStack) -> Parcel | None:
     run = Run(files, key)
     chain = run.chain()
-    status, preview = run.encoded(STATUS), run.encoded(PREVIEW)
-    if not chain or status is None or preview is None:
-        return None
-    before = {}  # how many events count before those of an attempt itself
-    total = 0
-    for link in reversed(chain):
-        before[link.attempt] = total
-        total += len(read_lines(files, run.path(link.attempt, EVENTS), link.num_events))
     checkpoints: list[Record] = []
     opened: dict[str, BinaryIO] = {}
-    for name in reversed(run.checkpoints(chain)):
+    names = run.checkpoints(chain)
+    if not names:
+        return None
+    before = _events_before(chain)
+    for name in reversed(names):
         manifest = read_manifest(files, key, name)
         repeat = 1 + sum(each["step"] == name.step for each in checkpoints)
         label = CheckpointName(1, name.step, repeat).text
         checkpoints.append({"name": label, "step": name.step, "events": before[name.attempt] + manifest["events"]})
         for file in (*manifest["files"], MANIFEST):
             opened[f"{label}/{file}"] = stack.enter_context(files.open(f"{name.folder(key)}/{file}"))
-    facts: Record = {"key": key, "status": status, "preview": preview, "checkpoints": checkpoints}
-    return Parcel(
-        key, files.read(config_path(key)), facts, run.event_lines(chain), {path: partial(_same, file) for path, file in opened.items()}
-    )
+    events = run.event_lines(chain)  # after the manifests, which count some of them
+    preview = run.preview_at(names[0])
+    preview = manifest["preview"] if preview is None else preview
+    facts: Record = {"key": key, "status": manifest["status"], "preview": preview, "checkpoints": checkpoints}
+    return Parcel(key, files.read(config_path(key)), facts, events, {path: partial(_same, file) for path, file in opened.items()})
+
+
+def _events_before(chain: list[Link]) -> dict[int, int]:
+    """How many events count before those of each attempt itself."""
+    before, total = {}, 0
+    for link in reversed(chain):
+        before[link.attempt] = total
+        if link.num_events is not None:
+            total += link.num_events
+    return before
 
 
 def _same(file: BinaryIO) -> BinaryIO:

@@ -41,12 +41,7 @@ def verify(files: Files, configs: ConfigArchive) -> Iterator[Damage]:
         if key not in keys["configs"] and _has_head(run):
             yield Damage(config_path(key), "it is missing, though the run has records")
     for key in sorted({*keys["ckpts"]} - {*keys["stats"]}):
-        yield from _damage(run_folder("ckpts", key), partial(_check_orphans, Run(files, key)))
-
-
-def _check_orphans(run: Run) -> None:
-    if lost := run.lost([], None):
-        raise StoreDamagedError(lost.partition(": ")[2])
+        yield from _check_chain(Run(files, key))
 
 
 def check_run(run: Run, is_deep: bool = True) -> Iterator[Damage]:
@@ -70,6 +65,7 @@ def _check_chain(run: Run) -> Iterator[Damage]:
     """What is wrong with the checkpoints and events that count."""
     try:
         chain = run.chain()
+        saved = run.saved_step(chain)
         names = run.checkpoints(chain)
     except StoreDamagedError as error:
         yield from (
@@ -81,7 +77,7 @@ def _check_chain(run: Run) -> Iterator[Damage]:
         yield from _damage(name.folder(run.key), partial(run.check_events, name, chain))
     if chain:
         yield from _damage(run.path(chain[0].attempt, EVENTS), partial(run.event_lines, chain))
-    lost = run.lost(chain, names[0] if names else None)
+    lost = run.lost(saved, names[0] if names else None)
     if lost:
         path, _, why = lost.partition(": ")
         yield Damage(path, why)
