@@ -1,0 +1,156 @@
+"""What tests of the store share: stores of both kinds, files that can be interrupted at any step, and processes that hold a run."""
+
+from __future__ import annotations
+
+import collections
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainmaster.errors import RunBusyError
+from trainmaster.store import Attempt, Store
+from trainmaster.store.attempt import claim
+from trainmaster.store.files import Files
+from trainmaster.store.record import record_bytes
+from trainmaster.store.run import ATTEMPT, Run
+
+_HOLD = """
+import sys
+from trainmaster.store import Store
+store = Store(sys.argv[1])
+with store.attempt(sys.argv[2], "another process") as attempt:
+    attempt.start(store.run(sys.argv[2]).latest())
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture(params=["memory", "disk"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return Store(None if request.param == "memory" else tmp_path / "store")
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def held_elsewhere() -> Iterator[Callable[[Store, str], subprocess.Popen[str]]]:
+    """Start a process that holds a run until it is killed, or until its input ends."""
+    started: list[subprocess.Popen[str]] = []
+
+    def hold(store: Store, key: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", _HOLD, str(store.root), key]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        return process
+
+    yield hold
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+class Interrupted:
+    """Files that let `act` happen before the first call of `method` on a path that ends in `ending`; if it fails, so does the call."""
+
+    def __init__(self, files: Files, method: str, ending: str, act: Callable[[], Any]) -> None:
+        self._files, self._method, self._ending = files, method, ending
+        self._act: Callable[[], Any] | None = act
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._files, name)
+
+        def call(path: str, *args: Any) -> Any:
+            if self._act is not None and path.endswith(self._ending):
+                act, self._act = self._act, None
+                act()
+            return method(path, *args)
+
+        return call if name == self._method else method
+
+
+class Counted:
+    """Files that count what is asked of them."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self.calls: collections.Counter[str] = collections.Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        self.calls[name] += 1
+        return getattr(self._files, name)
+
+
+@pytest.fixture
+def before() -> Callable[..., Any]:
+    return Interrupted
+
+
+@pytest.fixture
+def counted() -> Callable[[Files], Any]:
+    return Counted
+
+
+@pytest.fixture
+def crash() -> Callable[[Attempt], None]:
+    """What is left of an attempt when its process is killed: no beat any more, no outcome."""
+
+    def crash(attempt: Attempt) -> None:
+        attempt._heartbeat.stop()
+        attempt.log.close()
+
+    return crash
+
+
+@pytest.fixture
+def take() -> Iterator[Callable[..., Attempt]]:
+    """A new attempt on a run, gone on from its last checkpoint, also where somebody holds it: as after his lease expired."""
+    taken: list[Attempt] = []
+
+    def take(files: Files, key: str) -> Attempt:
+        run = Run(files, key)
+        try:
+            attempt = claim(run, "test", 60.0)
+        except RunBusyError:
+            attempt = Attempt(run, run.newest() + 1, "test", 10.0)
+        taken.append(attempt)
+        attempt.start(attempt.run.latest())
+        return attempt
+
+    yield take
+    for attempt in taken:
+        attempt._heartbeat.stop()
+        attempt.log.close()
+
+
+@pytest.fixture
+def save() -> Callable[..., None]:
+    """Save a checkpoint whose value, status and preview all tell its step."""
+
+    def save(attempt: Attempt, step: int, value: Any = ..., keep: int = 3) -> None:
+        value = {"step": step} if value is ... else value
+        attempt.save(step, value, {"epoch": step, "toc": 0.0, "t_train": None, "t_eval": None}, {"loss": 1 / (step + 1)}, keep=keep)
+
+    return save
+
+
+@pytest.fixture
+def claimed_by() -> Callable[..., str]:
+    """Write the claim of an owner of one's own making; its path."""
+
+    def claimed_by(store: Store, key: str, number: int = 1, heartbeat: float = 10.0, **owner: Any) -> str:
+        path = store.run(key).path(number, ATTEMPT)
+        owner = {"host": "elsewhere", "boot": "another boot", "pid": 1, "start": "1", **owner}
+        claim = {"key": key, "attempt": number, "token": "0" * 32, "by": "test", "owner": owner, "heartbeat": heartbeat}
+        store.files.create(path, record_bytes(claim))
+        return path
+
+    return claimed_by

@@ -1,0 +1,360 @@
+"""The archive of configs (J5, J6): one config, one key, at the same cost in any store."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainmaster.config import Config, ConfigBase, Stateless, configclass, key_of
+from trainmaster.errors import ConfigError, StoreDamagedError, UnknownRunError
+from trainmaster.store import Store
+from trainmaster.store.configs import ConfigArchive
+from trainmaster.store.keys import config_path
+from trainmaster.store.memory_files import MemoryFiles
+
+ALIKE = ({"n": 7335}, {"n": 13654})
+"""Two configs whose hashes begin with the same eight digits."""
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+VALUES = st.recursive(LEAVES, lambda each: st.lists(each, max_size=3), max_leaves=5)
+CONFIGS = st.dictionaries(st.sampled_from(["lr", "arch", "deep.a", "deep.b", "seed", "epochs"]), VALUES, max_size=5)
+
+
+@configclass
+class Net(ConfigBase):
+    width: int = 8
+    path: Stateless[str] = "here"
+
+
+def shuffled(config: dict[str, Any]) -> dict[str, Any]:
+    return dict(reversed(config.items()))
+
+
+# ---- one config, one key (J5)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(CONFIGS, max_size=6))
+def test_configs_have_equal_keys_where_they_have_equal_identities(configs: list[dict[str, Any]]) -> None:
+    archive = Store(None).configs
+    keys = [archive.add(config) for config in configs]
+    assert keys == [key_of(config) for config in configs]
+    assert [archive.add(shuffled(config)) for config in configs] == keys
+    assert sorted(archive) == sorted(set(keys))
+
+
+@settings(max_examples=100, deadline=None)
+@given(CONFIGS)
+def test_a_config_comes_back_as_it_was(config: dict[str, Any]) -> None:
+    archive = Store(None).configs
+    found = archive[archive.add(config)]
+    assert isinstance(found, Config)
+    assert repr(found.asdict()) == repr(Config(config).asdict()).replace("-nan", "nan")
+
+
+def test_a_key_is_eight_hex_digits_of_the_content(store: Store) -> None:
+    assert store.configs.add({"n": 7335}) == "8e3265b9"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"a": 1, "b": {"c": 2, "d": 3}}, {"b": {"d": 3, "c": 2}, "a": 1}),
+        ({"b": {"c": 2}}, {"b.c": 2}),
+        ({"shape": (1, 2)}, {"shape": [1, 2]}),
+        ({"lr": math.nan}, {"lr": float("-nan")}),
+        ({"lr": -0.0}, {"lr": 0.0}),
+        ({"lr": np.float64(0.1)}, {"lr": 0.1}),
+        ({"root": Path("data")}, {"root": "data"}),
+        ({"lr": 0.1, "epochs": 5}, {"lr": 0.1, "num_epochs": 7}),
+        ({"lr": 0.1}, Config(lr=0.1)),
+    ],
+)
+def test_configs_of_the_same_meaning_are_one(store: Store, one: Any, other: Any) -> None:
+    assert store.configs.add(one) == store.configs.add(other)
+    assert len(store.configs) == 1
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"a": 1}, {"a": 1.0}),
+        ({"a": 1}, {"a": True}),
+        ({"a": 1}, {"a": "1"}),
+        ({"a": None}, {}),
+        ({"a": [1, 2]}, {"a": [2, 1]}),
+        ({"a": math.nan}, {"a": math.inf}),
+        ({"a": math.nan}, {"a": "nan"}),
+        ({"a": {}}, {"a": []}),
+    ],
+)
+def test_configs_of_another_meaning_are_two(store: Store, one: Any, other: Any) -> None:
+    assert store.configs.add(one) != store.configs.add(other)
+    assert len(store.configs) == 2
+
+
+def test_nan_and_infinities_come_back(store: Store) -> None:
+    found = store.configs[store.configs.add({"a": [math.nan, math.inf, -math.inf]})]
+    assert repr(found.a) == "[nan, inf, -inf]"
+
+
+def test_how_long_to_train_is_stored_though_it_is_not_in_the_key(store: Store) -> None:
+    key = store.configs.add({"lr": 0.1, "epochs": 5})
+    assert store.configs[key].epochs == 5
+    assert store.configs.get_key({"lr": 0.1}) == key
+
+
+def test_the_first_of_two_equal_configs_is_kept(store: Store) -> None:
+    key = store.configs.add({"lr": 0.1, "epochs": 5})
+    store.configs.add({"lr": 0.1, "epochs": 9})
+    assert store.configs[key].epochs == 5
+
+
+def test_stateless_fields_are_stored_though_they_are_not_in_the_key(store: Store) -> None:  # A12
+    key = store.configs.add(Net(path="there"))
+    assert store.configs.add(Net(path="elsewhere")) == key
+    assert store.configs[key].asdict() == {"width": 8, "path": "there"}
+
+
+def test_stateful_fields_are_in_the_key(store: Store) -> None:
+    assert store.configs.add(Net(width=9)) != store.configs.add(Net())
+
+
+def test_a_typed_config_is_stored_with_the_name_of_its_class(store: Store) -> None:
+    record = store.configs.record(store.configs.add(Net()))
+    assert record["class"].endswith(".Net")
+
+
+def test_a_config_without_values_has_a_key(store: Store) -> None:
+    assert store.configs[store.configs.add({})] == {}
+
+
+def test_text_of_any_kind_is_kept(store: Store) -> None:  # I11
+    config = {"name": "ü e\u0301 \U0001f600 \u202e a/../b \n\t\0"}
+    assert store.configs[store.configs.add(config)].name == config["name"]
+
+
+@pytest.mark.parametrize("config", [None, 3, "lr: 1", [1], {"a": object()}, {"a": print}, {1: 2}])
+def test_what_is_no_config_is_refused_and_nothing_is_stored(store: Store, config: Any) -> None:
+    with pytest.raises((ConfigError, TypeError)):
+        store.configs.add(config)
+    assert len(store.configs) == 0
+
+
+def test_a_config_too_large_to_be_read_is_not_stored(store: Store) -> None:
+    with pytest.raises(ConfigError, match="cannot be stored"):
+        store.configs.add({"text": "x" * 20_000_000})
+    assert len(store.configs) == 0
+
+
+def test_get_key_gives_none_for_a_config_that_is_not_stored(store: Store) -> None:
+    assert store.configs.get_key({"lr": 0.1}) is None
+    assert len(store.configs) == 0
+
+
+def test_two_stores_give_a_config_the_same_key(store: Store) -> None:
+    assert store.configs.add({"lr": 0.1}) == Store(None).configs.add({"lr": 0.1})
+
+
+def test_sixteen_that_add_one_config_get_one_key(store: Store) -> None:
+    keys: list[str] = []
+    barrier = threading.Barrier(16)
+
+    def add() -> None:
+        barrier.wait()
+        keys.append(store.configs.add({"lr": 0.1}))
+
+    threads = [threading.Thread(target=add) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert keys == [key_of({"lr": 0.1})] * 16
+    assert len(store.configs) == 1
+
+
+# ---- keys that begin alike
+
+
+def test_the_second_of_two_that_begin_alike_has_a_longer_key(store: Store) -> None:
+    keys = [store.configs.add(config) for config in ALIKE]
+    assert [len(key) for key in keys] == [8, 16]
+    assert keys[1].startswith(keys[0])
+    assert [store.configs[key] for key in keys] == [*ALIKE]
+
+
+def test_configs_that_begin_alike_keep_their_keys(store: Store) -> None:
+    keys = [store.configs.add(config) for config in ALIKE]
+    assert [store.configs.add(config) for config in reversed(ALIKE)] == keys[::-1]
+    assert [store.configs.get_key(config) for config in ALIKE] == keys
+
+
+def test_a_longer_key_stays_when_the_shorter_one_is_popped(store: Store) -> None:
+    keys = [store.configs.add(config) for config in ALIKE]
+    store.pop(keys[0])
+    assert store.configs.get_key(ALIKE[1]) == keys[1]
+    assert store.configs.add(ALIKE[1]) == keys[1]
+    assert store.configs.get_key(ALIKE[0]) is None
+
+
+def test_a_config_that_only_begins_like_a_stored_one_has_no_key(store: Store) -> None:
+    store.configs.add(ALIKE[0])
+    assert store.configs.get_key(ALIKE[1]) is None
+
+
+# ---- many at once
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(CONFIGS | st.sampled_from(ALIKE), max_size=8), st.lists(CONFIGS | st.sampled_from(ALIKE), max_size=3))
+def test_adding_many_is_adding_one_by_one(configs: list[dict[str, Any]], stored: list[dict[str, Any]]) -> None:
+    many, single = Store(None).configs, Store(None).configs
+    for config in stored:
+        assert many.add(config) == single.add(config)
+    assert many.add_many(configs) == [single.add(config) for config in configs]
+    assert sorted(map(repr, many.items())) == sorted(map(repr, single.items()))
+
+
+def test_many_are_stored_in_order(store: Store) -> None:
+    configs = [{"n": number} for number in range(50)]
+    keys = store.configs.add_many(iter(configs))
+    assert [store.configs[key] for key in keys] == configs
+
+
+def test_a_config_twice_among_many_is_one(store: Store) -> None:
+    one, two, again = store.configs.add_many([{"n": 1}, {"n": 2}, {"n": 1, "epochs": 3}])
+    assert one == again != two
+    assert len(store.configs) == 2
+
+
+def test_two_among_many_that_begin_alike_have_keys_of_their_own(store: Store) -> None:
+    keys = store.configs.add_many([*ALIKE, *ALIKE])
+    assert [len(key) for key in keys] == [8, 16, 8, 16]
+    assert [store.configs[key] for key in keys] == [*ALIKE, *ALIKE]
+
+
+def test_one_among_many_that_begins_like_a_stored_one_has_a_key_of_its_own(store: Store) -> None:
+    first = store.configs.add(ALIKE[0])
+    (second,) = store.configs.add_many([ALIKE[1]])
+    assert second != first
+    assert store.configs[second] == ALIKE[1]
+
+
+def test_one_among_many_that_somebody_else_stores_meanwhile_is_stored_once(store: Store) -> None:
+    def configs() -> Iterator[dict[str, Any]]:
+        yield {"n": 1}
+        store.configs.add({"n": 1})
+
+    assert store.configs.add_many(configs()) == [store.configs.get_key({"n": 1})]
+
+
+def test_of_many_with_a_bad_one_none_is_stored(disk: Store) -> None:
+    with pytest.raises((ConfigError, TypeError)):
+        disk.configs.add_many([{"n": 1}, {"n": object()}])
+    assert len(disk.configs) == 0
+
+
+# ---- costs (J5)
+
+
+def test_adding_and_finding_ask_as_much_of_a_store_with_10_as_with_2000_configs(counted: Callable[..., Any]) -> None:
+    costs = []
+    for size in (10, 2_000):
+        store = Store(None)
+        store.configs.add_many({"n": number} for number in range(size))
+        files = counted(store.files)
+        archive = ConfigArchive(files)
+        key = archive.add({"new": size})
+        archive.add({"new": size})
+        archive.get_key({"n": 3})
+        archive.get_key({"missing": 3})
+        archive[key], key in archive, archive.get(key)
+        costs.append(dict(files.calls))
+    assert costs[0] == costs[1]
+    assert sum(costs[0].values()) < 25
+
+
+# ---- like a dict (J6)
+
+
+def test_a_config_can_be_set_under_its_own_key_only(store: Store) -> None:
+    key = key_of({"lr": 0.1})
+    store.configs[key] = {"lr": 0.1}
+    assert store.configs[key] == {"lr": 0.1}
+    with pytest.raises(ConfigError, match=f"the key of this config is {key_of({'lr': 0.2})}, not {key}"):
+        store.configs[key] = {"lr": 0.2}
+
+
+def test_an_unknown_key_is_told_with_the_nearest_one(store: Store) -> None:
+    key = store.configs.add({"lr": 0.1})
+    wrong = key[:-1] + ("0" if key[-1] != "0" else "1")
+    with pytest.raises(UnknownRunError, match=rf"no config has the key {wrong}(.|\n)*did you mean `{key}`"):
+        store.configs[wrong]
+
+
+def test_get_gives_the_default_for_a_key_that_nobody_has(store: Store) -> None:
+    assert store.configs.get("00000000") is None
+    assert store.configs.get("00000000", 3) == 3
+
+
+def test_keys_values_and_items_are_those_of_all_configs(store: Store) -> None:
+    keys = store.configs.add_many({"n": number} for number in range(10))
+    assert sorted(store.configs) == sorted(store.configs.keys()) == sorted(keys)
+    assert sorted(config.n for config in store.configs.values()) == [*range(10)]
+    assert {key: config.n for key, config in store.configs.items()} == dict(zip(keys, range(10), strict=True))
+    assert len(store.configs) == 10
+
+
+def test_an_archive_without_configs_is_an_archive(store: Store) -> None:
+    assert len(store.configs) == 0
+    assert bool(store.configs)
+    assert [*store.configs] == []
+
+
+def test_keys_come_in_another_order_each_time(store: Store) -> None:
+    store.configs.add_many({"n": number} for number in range(50))
+    assert len({tuple(store.configs) for _ in range(5)}) > 1
+
+
+def test_a_config_that_was_returned_can_be_changed_without_harm(store: Store) -> None:
+    key = store.configs.add({"deep": {"a": 1}})
+    store.configs[key].deep.a = 2
+    assert store.configs[key].deep.a == 1
+
+
+# ---- damage (I14)
+
+
+def test_an_edited_config_is_told(store: Store) -> None:
+    key = store.configs.add({"lr": 0.1})
+    path = config_path(key)
+    store.files.replace(path, store.files.read(path).replace(b"0.1", b"0.2"))
+    for ask in (store.configs.__getitem__, lambda key: store.configs.add({"lr": 0.1}), lambda key: store.configs.get_key({"lr": 0.1})):
+        with pytest.raises(StoreDamagedError, match=path):
+            ask(key)
+
+
+def test_a_config_under_another_name_is_told(store: Store) -> None:
+    path = config_path(store.configs.add({"lr": 0.1}))
+    store.files.create(config_path("ab12cd34"), store.files.read(path))
+    with pytest.raises(StoreDamagedError, match="its name says ab12cd34"):
+        store.configs["ab12cd34"]
+
+
+def test_a_file_that_is_no_config_has_no_key(store: Store) -> None:
+    for path in ("configs/ab/notes.txt", "configs/ab/cd12ef34.json", "configs/README", "configs/ab/ab12cd34"):
+        store.files.create(path, b"")
+    assert [*store.configs] == []
+
+
+def test_memory_stores_do_not_share_configs() -> None:
+    one, other = ConfigArchive(MemoryFiles()), ConfigArchive(MemoryFiles())
+    one.add({"lr": 0.1})
+    assert len(other) == 0

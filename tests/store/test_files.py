@@ -1,0 +1,545 @@
+"""Files: what a store asks of a disk, of one in memory as of one below a folder (faults C05, C07, C08, L21, S10, S17)."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainmaster.errors import StoreAccessError, StoreDamagedError, StoreError
+from trainmaster.store.files import SAFE_AGE, Files, LocalFiles, Written
+from trainmaster.store.memory_files import MemoryFiles
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> LocalFiles:
+    files = LocalFiles(str(tmp_path / "root"))
+    files.make_root()
+    return files
+
+
+@pytest.fixture(params=["memory", "local"])
+def files(request: pytest.FixtureRequest) -> Files:
+    return MemoryFiles() if request.param == "memory" else request.getfixturevalue("local")
+
+
+def everything_in(root: str) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in Path(root).rglob("*"))
+
+
+def failing(code: int) -> Callable[..., Any]:
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise OSError(code, os.strerror(code))
+
+    return fail
+
+
+# ---- the contract of both
+
+
+def test_a_created_file_is_read_as_it_was_written(files: Files) -> None:
+    files.create("a/b/c.json", b"text")
+    assert files.read("a/b/c.json") == b"text"
+
+
+def test_an_existing_file_is_not_created_again(files: Files) -> None:
+    files.create("a/b", b"first")
+    with pytest.raises(FileExistsError):
+        files.create("a/b", b"second")
+    assert files.read("a/b") == b"first"
+
+
+def test_of_sixteen_that_create_one_file_exactly_one_succeeds(files: Files) -> None:
+    outcomes: list[int] = []
+    barrier = threading.Barrier(16)
+
+    def create(number: int) -> None:
+        barrier.wait()
+        try:
+            files.create("a/b", b"%d" % number)
+            outcomes.append(number)
+        except FileExistsError:
+            pass
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [files.read("a/b")] == [b"%d" % number for number in outcomes]
+
+
+def test_what_is_not_there_is_not_found(files: Files) -> None:
+    for ask in (files.read, files.open):
+        with pytest.raises(FileNotFoundError):
+            ask("a/b")
+    assert not files.has("a/b")
+    assert files.mark("a/b") is None
+
+
+def test_an_open_file_reads_the_same_as_read(files: Files) -> None:
+    files.create("a/b", b"0123456789")
+    with files.open("a/b") as file:
+        assert file.read(4) + file.read() == b"0123456789"
+
+
+def test_an_open_file_outlives_its_deletion(files: Files) -> None:
+    files.create("a/b", b"text")
+    with files.open("a/b") as file:
+        files.delete_folder("a")
+        assert file.read() == b"text"
+
+
+def test_many_are_created_and_those_that_exist_are_told_and_left_alone(files: Files) -> None:
+    files.create("a/1", b"old")
+    existing = files.create_many([("a/1", b"new"), ("a/2", b"two"), ("b/3", b"three")])
+    assert existing == ["a/1"]
+    assert [files.read(path) for path in ("a/1", "a/2", "b/3")] == [b"old", b"two", b"three"]
+
+
+def test_creating_none_of_many_does_nothing(files: Files) -> None:
+    assert files.create_many([]) == []
+    assert files.names("") == []
+
+
+def test_many_that_come_from_a_failing_source_leave_no_temporary_file(files: Files) -> None:
+    def records() -> Iterator[tuple[str, bytes]]:
+        yield "a/1", b"one"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        files.create_many(records())
+    if isinstance(files, LocalFiles):
+        assert everything_in(files.root) == ["a"], "whole or not at all"
+
+
+def test_a_replaced_file_has_the_new_content_only(files: Files) -> None:
+    files.create("a/b", b"a long content")
+    files.replace("a/b", b"short")
+    assert files.read("a/b") == b"short"
+
+
+def test_a_missing_file_can_be_replaced(files: Files) -> None:
+    files.replace("a/b", b"text")
+    assert files.read("a/b") == b"text"
+
+
+def test_what_is_written_in_pieces_is_told_with_size_and_hash(files: Files) -> None:
+    data = os.urandom(100_000)
+    written = files.write("a/b", [data[:1], memoryview(data)[1:70_000], b"", data[70_000:]])
+    assert written == Written(100_000, hashlib.sha256(data).hexdigest())
+    assert files.read("a/b") == data
+
+
+def test_no_pieces_are_an_empty_file(files: Files) -> None:
+    assert files.write("a/b", []) == Written(0, hashlib.sha256(b"").hexdigest())
+    assert files.read("a/b") == b""
+
+
+def test_writing_does_not_touch_an_existing_file(files: Files) -> None:
+    files.create("a/b", b"old")
+    with pytest.raises(FileExistsError):
+        files.write("a/b", [b"new"])
+    assert files.read("a/b") == b"old"
+
+
+def test_a_write_from_a_failing_source_leaves_no_file(files: Files) -> None:
+    def chunks() -> Iterator[bytes]:
+        yield b"half"
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        files.write("a/b", chunks())
+    assert not files.has("a/b")
+
+
+def test_appending_adds_at_the_end_also_after_opening_again(files: Files) -> None:
+    for text in (b"one,", b"two,"):
+        appender = files.append("a/b")
+        appender.write(text)
+        appender.write(b"more,")
+        appender.sync()
+        appender.close()
+    assert files.read("a/b") == b"one,more,two,more,"
+
+
+def test_an_appender_can_be_closed_twice(files: Files) -> None:
+    appender = files.append("a/b")
+    appender.close()
+    appender.close()
+    assert files.read("a/b") == b""
+
+
+def test_appending_to_a_file_that_was_deleted_meanwhile_harms_nobody(files: Files) -> None:
+    appender = files.append("a/b")
+    files.delete_folder("a")
+    appender.write(b"late")
+    appender.sync()
+    appender.close()
+    assert not files.has("a/b"), "what was deleted comes back"
+
+
+def test_cutting_leaves_the_first_bytes(files: Files) -> None:
+    files.create("a/b", b"0123456789")
+    files.cut("a/b", 4)
+    assert files.read("a/b") == b"0123"
+
+
+def test_each_beat_changes_the_mark(files: Files) -> None:
+    files.create("a/lease", b"")
+    marks = [files.mark("a/lease")]
+    for _ in range(5):
+        files.beat("a/lease")
+        marks.append(files.mark("a/lease"))
+    assert len(set(marks)) == 6
+
+
+def test_a_beat_makes_the_file_where_it_is_missing(files: Files) -> None:
+    files.create("a/other", b"")
+    files.beat("a/lease")
+    assert files.mark("a/lease") is not None
+
+
+def test_a_look_changes_no_mark(files: Files) -> None:
+    files.create("a/b", b"text")
+    mark = files.mark("a/b")
+    files.read("a/b")
+    files.names("a")
+    assert files.mark("a/b") == mark
+
+
+def test_names_are_those_of_files_and_folders_in_a_folder(files: Files) -> None:
+    for path in ("a/1", "a/2", "a/deep/3", "ab/4"):
+        files.create(path, b"")
+    assert sorted(files.names("a")) == ["1", "2", "deep"]
+    assert sorted(files.names("")) == ["a", "ab"]
+    assert files.names("missing") == []
+
+
+def test_a_deleted_file_is_gone_and_the_others_stay(files: Files) -> None:
+    files.create("a/1", b"")
+    files.create("a/2", b"")
+    files.delete("a/1")
+    assert files.names("a") == ["2"]
+
+
+def test_deleting_what_is_not_there_is_nothing(files: Files) -> None:
+    files.delete("a/b")
+    files.delete_folder("a")
+    assert files.sweep("a") == []
+
+
+def test_a_deleted_folder_is_gone_with_all_below_and_its_neighbours_stay(files: Files) -> None:
+    for path in ("a/b/1", "a/b/deep/2", "a/bc/3"):
+        files.create(path, b"")
+    files.delete_folder("a/b")
+    assert files.names("a") == ["bc"]
+    assert not files.has("a/b/deep/2")
+
+
+# ---- power loss (C04)
+
+
+@pytest.mark.parametrize("writer", ["create", "replace", "write"])
+def test_content_is_durable_before_its_name_and_the_name_before_the_call_ends(
+    local: LocalFiles, monkeypatch: pytest.MonkeyPatch, writer: str
+) -> None:
+    local.create("a/old", b"old")
+    order: list[str] = []
+    real = {name: getattr(os, name) for name in ("fsync", "link", "rename")}
+
+    def fsync(fd: int) -> None:
+        order.append("folder" if stat.S_ISDIR(os.fstat(fd).st_mode) else "file")
+        real["fsync"](fd)
+
+    def named(name: str) -> Callable[..., None]:
+        return lambda *args, **kwargs: (order.append("name"), real[name](*args, **kwargs))[1]
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "link", named("link"))
+    monkeypatch.setattr(os, "rename", named("rename"))
+    WRITERS[writer](local)
+    assert order == (["file", "folder"] if writer == "write" else ["file", "name", "folder"])
+
+
+def test_a_new_folder_is_durable_before_anything_in_it(local: LocalFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def noted(fd: int) -> None:
+        synced.append(os.path.relpath(os.readlink(f"/proc/self/fd/{fd}"), local.root))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    local.create("a/b/c", b"text")
+    assert [path for path in synced if not path.endswith(".tmp")] == [".", "a", "a/b"]
+
+
+# ---- temporary files (C16)
+
+
+def test_a_temporary_file_of_a_kill_is_swept_after_a_safe_age_only(local: LocalFiles) -> None:
+    local.create("a/b", b"text")
+    folder = Path(local.root, "a")
+    for name, age in (("old", SAFE_AGE + 60), ("young", SAFE_AGE - 60)):
+        (folder / f".{name}.tmp").write_bytes(b"half")
+        now = (folder / "b").stat().st_mtime
+        os.utime(folder / f".{name}.tmp", (now - age, now - age))
+    assert local.sweep("a") == ["a/.old.tmp"]
+    assert sorted(os.listdir(folder)) == [".young.tmp", "b"]
+
+
+def test_temporary_files_have_no_names(local: LocalFiles) -> None:
+    local.create("a/b", b"text")
+    Path(local.root, "a", ".0123.tmp").write_bytes(b"half")
+    assert local.names("a") == ["b"]
+
+
+# ---- errors (C05, C07): the store's own, with number, place and advice, and nothing left behind
+
+WRITERS: dict[str, Callable[[LocalFiles], Any]] = {
+    "create": lambda files: files.create("a/new", b"text"),
+    "create_many": lambda files: files.create_many([("a/new", b"text"), ("a/newer", b"text")]),
+    "replace": lambda files: files.replace("a/old", b"text"),
+    "write": lambda files: files.write("a/new", [b"te", b"xt"]),
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS])
+def test_a_write_that_the_disk_refuses_is_told_and_leaves_all_as_it_was(
+    local: LocalFiles, monkeypatch: pytest.MonkeyPatch, writer: str, code: int
+) -> None:
+    local.create("a/old", b"old")
+    monkeypatch.setattr(os, "write", failing(code))
+    with pytest.raises(StoreAccessError, match=os.strerror(code)) as caught:
+        WRITERS[writer](local)
+    assert caught.value.errno == code
+    assert caught.value.rows["where"].startswith(local.root)
+    assert caught.value.rows["hint"]
+    assert everything_in(local.root) == ["a", "a/old"]
+    assert local.read("a/old") == b"old"
+
+
+@pytest.mark.parametrize("writer", ["create", "replace", "write"])
+def test_a_file_whose_sync_fails_is_not_believed(local: LocalFiles, monkeypatch: pytest.MonkeyPatch, writer: str) -> None:  # C05
+    local.create("a/old", b"old")
+    monkeypatch.setattr(os, "fsync", failing(errno.EIO))
+    with pytest.raises(StoreAccessError):
+        WRITERS[writer](local)
+    assert everything_in(local.root) == ["a", "a/old"]
+    assert local.read("a/old") == b"old"
+
+
+def test_an_interrupt_while_writing_leaves_nothing(local: LocalFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    local.create("a/old", b"old")
+
+    def interrupt(*args: Any) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "write", interrupt)
+    for write in WRITERS.values():
+        with pytest.raises(KeyboardInterrupt):
+            write(local)
+    assert everything_in(local.root) == ["a", "a/old"]
+
+
+def test_short_writes_are_gone_on_with(local: LocalFiles, monkeypatch: pytest.MonkeyPatch) -> None:  # C08
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, memoryview(data)[:3]))
+    data = os.urandom(100)
+    local.create("a/b", data)
+    assert local.write("a/c", [data]).sha256 == hashlib.sha256(data).hexdigest()
+    appender = local.append("a/d")
+    appender.write(data)
+    appender.close()
+    assert [local.read(path) for path in ("a/b", "a/c", "a/d")] == [data] * 3
+
+
+def test_half_an_appended_record_is_taken_back(local: LocalFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    appender = local.append("a/b")
+    appender.write(b"whole\n")
+    write, calls = os.write, []
+
+    def full(fd: int, data: memoryview) -> int:
+        calls.append(fd)
+        return write(fd, memoryview(data)[:2]) if len(calls) == 1 else failing(errno.ENOSPC)()
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(StoreAccessError, match="disk is full"):
+        appender.write(b"half\n")
+    monkeypatch.undo()
+    appender.write(b"later\n")
+    appender.close()
+    assert local.read("a/b") == b"whole\nlater\n"
+
+
+def test_a_beat_on_a_full_disk_changes_the_mark(local: LocalFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    local.create("a/lease", b"")
+    os.utime(Path(local.root, "a/lease"), (0, 0))
+    mark = local.mark("a/lease")
+    monkeypatch.setattr(os, "write", failing(errno.ENOSPC))
+    local.beat("a/lease")
+    assert local.mark("a/lease") != mark
+
+
+def test_a_folder_that_was_removed_is_told_when_it_is_written_to(local: LocalFiles) -> None:
+    os.rmdir(local.root)
+    with pytest.raises(StoreAccessError, match="was removed") as caught:
+        local.create("a/b", b"text")
+    assert caught.value.errno == errno.ENOENT
+    assert not os.path.exists(local.root), "whoever removed the store meant it"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can leave rights behind and take them back")
+def test_a_folder_without_rights_is_told(local: LocalFiles) -> None:
+    local.create("a/b", b"text")
+    os.chmod(Path(local.root, "a"), 0)
+    code = (
+        "import os\nfrom trainmaster.store.files import LocalFiles\nfrom trainmaster.errors import StoreAccessError\nos.setuid(65534)\n"
+        "files = LocalFiles('.')\n"
+        "for act in (files.read, lambda path: files.create(path + 'c', b'')):\n"
+        "    try:\n        act('a/b')\n    except StoreAccessError as error:\n        print(error.errno, error.rows['hint'])\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code], cwd=local.root, capture_output=True, text=True)
+    line = f"{errno.EACCES} check the owner and mode of the store's folders\n"
+    assert found.stdout == line * 2, found.stderr
+
+
+def test_a_root_that_is_a_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    for root in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(StoreError) as caught:
+            LocalFiles(str(root)).make_root()
+        assert str(tmp_path) in caught.value.rows["where"]
+
+
+# ---- links are not followed (S10, S17)
+
+
+@pytest.fixture
+def victim(local: LocalFiles, tmp_path: Path) -> Path:
+    """A file outside of the store; `link` in the store leads to it, `folder` to its folder."""
+    path = tmp_path / "outside" / "victim"
+    path.parent.mkdir()
+    path.write_bytes(b"precious")
+    os.symlink(path, os.path.join(local.root, "link"))
+    os.symlink(path.parent, os.path.join(local.root, "folder"))
+    return path
+
+
+TOUCHES: dict[str, Callable[[LocalFiles, str], Any]] = {
+    "read": lambda files, path: files.read(path),
+    "append": lambda files, path: files.append(path),
+    "beat": lambda files, path: files.beat(path),
+    "cut": lambda files, path: files.cut(path, 1),
+}
+
+
+@pytest.mark.parametrize("touch", TOUCHES)
+@pytest.mark.parametrize("path", ["link", "folder/victim"])
+def test_a_link_is_refused(local: LocalFiles, victim: Path, touch: str, path: str) -> None:
+    with pytest.raises(StoreDamagedError, match=r"symbolic link|not a folder of the store"):
+        TOUCHES[touch](local, path)
+    assert victim.read_bytes() == b"precious"
+
+
+def test_a_link_is_replaced_itself(local: LocalFiles, victim: Path) -> None:
+    local.replace("link", b"new")
+    assert local.read("link") == b"new"
+    assert victim.read_bytes() == b"precious"
+
+
+def test_a_link_is_deleted_itself(local: LocalFiles, victim: Path) -> None:
+    local.delete("link")
+    local.delete_folder("folder")
+    assert local.names("") == []
+    assert victim.read_bytes() == b"precious"
+
+
+def test_a_folder_is_deleted_without_what_links_in_it_lead_to(local: LocalFiles, victim: Path) -> None:
+    local.create("a/b", b"")
+    os.symlink(victim.parent, os.path.join(local.root, "a", "link"))
+    local.delete_folder("a")
+    assert victim.read_bytes() == b"precious"
+
+
+def test_nothing_is_created_through_a_link(local: LocalFiles, victim: Path) -> None:
+    with pytest.raises(StoreDamagedError):
+        local.create("folder/new", b"")
+    with pytest.raises(FileExistsError):
+        local.create("link", b"")
+    assert os.listdir(victim.parent) == ["victim"]
+
+
+def test_a_pipe_in_a_files_place_does_not_hold_us(local: LocalFiles) -> None:  # L08
+    os.mkfifo(os.path.join(local.root, "pipe"))
+    with pytest.raises(StoreDamagedError, match="not a plain file"):
+        local.read("pipe")
+
+
+# ---- modes (L21)
+
+
+@pytest.mark.parametrize(("mode", "file_mode"), [(0o2770, 0o660), (0o700, 0o600), (0o755, 0o644), (0o2775, 0o664)])
+def test_all_files_follow_the_mode_of_the_stores_folder_whatever_the_umask(tmp_path: Path, mode: int, file_mode: int) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    os.chmod(root, mode)
+    umask = os.umask(0o077)
+    try:
+        files = LocalFiles(str(root))
+        files.make_root()
+        files.create("a/created", b"")
+        files.create_many([("a/many", b"")])
+        files.replace("a/replaced", b"")
+        files.write("a/b/written", [b""])
+        files.append("a/appended").close()
+        files.beat("a/lease")
+    finally:
+        os.umask(umask)
+    found = {path.name: oct(stat.S_IMODE(path.stat().st_mode)) for path in root.rglob("*") if path.is_file()}
+    assert found == dict.fromkeys(found, oct(file_mode))
+
+
+@pytest.mark.parametrize("mode", [0o2770, 0o700, 0o2775])
+def test_all_folders_follow_the_mode_of_the_stores_folder(tmp_path: Path, mode: int) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    os.chmod(root, mode)
+    umask = os.umask(0o077)
+    try:
+        files = LocalFiles(str(root))
+        files.make_root()
+        files.create("a/b/c", b"")
+    finally:
+        os.umask(umask)
+    assert [oct(stat.S_IMODE((root / path).stat().st_mode)) for path in ("a", "a/b")] == [oct(mode)] * 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another group")
+def test_files_belong_to_the_group_of_a_shared_folder(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    os.chown(root, -1, 4242)
+    os.chmod(root, 0o2770)
+    files = LocalFiles(str(root))
+    files.make_root()
+    files.create("a/b/c", b"")
+    assert [(root / path).stat().st_gid for path in ("a", "a/b", "a/b/c")] == [4242] * 3
+
+
+def test_an_existing_file_that_is_too_large_for_a_record_is_not_read_into_memory(local: LocalFiles) -> None:
+    with open(os.path.join(local.root, "large"), "wb") as file:
+        file.truncate(65 * 2**20)
+    with pytest.raises(StoreDamagedError, match="too large: more than 67,108,864 bytes"):
+        local.read("large")

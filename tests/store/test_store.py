@@ -1,0 +1,377 @@
+"""`Store` (J4, J21): four archives below a folder, or in memory; opening, formats, and taking a run out."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainmaster.errors import (
+    KeyTextError,
+    RunBusyError,
+    StoreAccessError,
+    StoreDamagedError,
+    StoreError,
+    StoreFormatError,
+    UnknownRunError,
+)
+from trainmaster.store import Attempt, Records, Store
+from trainmaster.store.checkpoint import TREE
+from trainmaster.store.keys import config_path
+
+Take = Callable[..., Attempt]
+Save = Callable[..., None]
+
+
+def trained(store: Store, take: Take, save: Save, *steps: int) -> str:
+    key = store.configs.add({"lr": 0.1})
+    attempt = take(store.files, key)
+    for step in steps:
+        attempt.log.append({"epoch": step})
+        save(attempt, step)
+    attempt.release("saved")
+    return key
+
+
+# ---- opening (J4)
+
+
+def test_a_store_is_made_where_there_is_none(tmp_path: Path) -> None:
+    root = tmp_path / "deep" / "store"
+    Store(root)
+    assert json.loads((root / "store.json").read_text())["format"] == 1
+
+
+def test_each_archive_has_its_folder(disk: Store) -> None:
+    disk.ckpts[disk.configs.add({"lr": 0.1})] = 1
+    assert sorted(os.listdir(str(disk.root))) == ["ckpts", "configs", "previews", "stats", "store.json"]
+
+
+def test_a_store_without_a_root_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = Store(None)
+    store.ckpts[store.configs.add({"lr": 0.1})] = 1
+    assert store.root is None
+    assert os.listdir(tmp_path) == []
+
+
+def test_two_stores_of_one_folder_are_one(disk: Store, take: Take, save: Save) -> None:
+    other = Store(disk.root)
+    key = trained(disk, take, save, 1)
+    assert other.configs[key] == {"lr": 0.1}
+    assert other.ckpts[key] == {"step": 1}
+    other.ckpts[key] = "edited"
+    assert disk.ckpts[key] == "edited"
+
+
+def test_leases_hold_between_two_stores_of_one_folder(disk: Store, take: Take, tmp_path: Path) -> None:  # L20
+    (tmp_path / "link").symlink_to(str(disk.root))
+    key = disk.configs.add({"lr": 0.1})
+    take(disk.files, key)
+    with pytest.raises(RunBusyError):
+        Store(tmp_path / "link").ckpts[key] = 1
+
+
+def test_opening_again_changes_nothing(disk: Store) -> None:
+    before = Path(str(disk.root), "store.json").read_bytes()
+    Store(disk.root)
+    assert Path(str(disk.root), "store.json").read_bytes() == before
+
+
+def test_a_store_may_be_moved(disk: Store, take: Take, save: Save, tmp_path: Path) -> None:
+    key = trained(disk, take, save, 1)
+    os.rename(str(disk.root), tmp_path / "moved")
+    assert Store(tmp_path / "moved").ckpts[key] == {"step": 1}
+
+
+def test_a_relative_root_is_that_of_the_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = Store("store")
+    monkeypatch.chdir("/")
+    store.configs.add({"lr": 0.1})
+    assert len(Store(tmp_path / "store").configs) == 1
+
+
+@pytest.mark.parametrize(("number", "hint"), [(0, "the version of trainmaster that wrote it"), (2, "a newer version of trainmaster")])
+def test_a_store_of_another_format_is_refused(disk: Store, number: int, hint: str) -> None:  # I13
+    Path(str(disk.root), "store.json").write_text(json.dumps({"format": number}))
+    with pytest.raises(StoreFormatError, match=f"the store has format {number}, and this version of trainmaster knows format 1") as caught:
+        Store(disk.root)
+    assert hint in caught.value.rows["hint"]
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"format": "1"}', b'{"format": true}', b"\xff", b"[" * 100_000])
+def test_a_damaged_store_file_is_told(disk: Store, content: bytes) -> None:
+    Path(str(disk.root), "store.json").write_bytes(content)
+    with pytest.raises(StoreDamagedError, match=r"`store\.json` is not that of a store"):
+        Store(disk.root)
+
+
+@pytest.mark.parametrize("archive", ["configs", "stats", "ckpts", "previews"])
+def test_a_folder_with_archives_but_without_a_store_file_is_not_taken_over(tmp_path: Path, archive: str) -> None:
+    (tmp_path / archive).mkdir()
+    with pytest.raises(StoreFormatError, match=f"has a folder `{archive}`, but no `store.json`"):
+        Store(tmp_path)
+    assert os.listdir(tmp_path) == [archive]
+
+
+def test_a_root_that_is_a_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StoreError, match="file"):
+        Store(tmp_path / "file")
+
+
+@pytest.mark.parametrize("lease_time", [0, -1, float("nan"), float("inf"), True, "60", None])
+def test_a_lease_needs_a_time(lease_time: Any) -> None:
+    with pytest.raises(StoreFormatError, match="wanted a number of seconds"):
+        Store(None, lease_time=lease_time)
+
+
+def test_a_store_tells_where_it_is(disk: Store) -> None:
+    assert repr(disk) == f"Store({disk.root!r})"
+
+
+def test_a_store_that_was_removed_is_told(disk: Store) -> None:
+    shutil.rmtree(str(disk.root))
+    with pytest.raises(StoreAccessError, match="was removed"):
+        disk.configs.add({"lr": 0.1})
+    assert not os.path.exists(str(disk.root))
+
+
+def test_using_a_store_does_not_import_torch(disk: Store) -> None:
+    code = (
+        "import sys\nfrom trainmaster.store import Store\nstore = Store(sys.argv[1])\nkey = store.configs.add({'lr': 0.1})\n"
+        "store.ckpts[key] = {'w': [1.0]}\nassert store.ckpts[key] == {'w': [1.0]}\nassert store.verify() == []\nstore.pop(key)\n"
+        "print('torch' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-W", "error", "-c", code, str(disk.root)], capture_output=True, text=True)
+    assert (found.stdout, found.stderr) == ("False\n", "")
+
+
+def test_eight_processes_that_open_a_new_store_have_one(tmp_path: Path) -> None:
+    code = "import sys\nfrom trainmaster.store import Store\nprint(Store(sys.argv[1]).configs.add({'lr': 0.1}))"
+    command = [sys.executable, "-c", code, str(tmp_path / "store")]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(8)]
+    answers = {process.communicate()[0] for process in processes}
+    assert answers == {f"{Store(None).configs.add({'lr': 0.1})}\n"}
+    assert len(Store(tmp_path / "store").configs) == 1
+
+
+# ---- taking a run out (J21)
+
+
+def test_pop_returns_all_four_records_and_removes_them(store: Store, take: Take, save: Save) -> None:
+    key = trained(store, take, save, 1, 2)
+    status = {"epoch": 2, "toc": 0.0, "t_train": None, "t_eval": None}
+    assert store.pop(key) == Records({"lr": 0.1}, status, {"step": 2}, {"loss": 1 / 3})  # type: ignore[arg-type]
+    for archive in (store.configs, store.stats, store.ckpts, store.previews):
+        assert key not in archive
+        assert [*archive] == []
+    assert store.run(key).events() == []
+    assert store.verify() == []
+
+
+def test_nothing_of_a_popped_run_is_left_but_its_number(store: Store, take: Take, save: Save) -> None:
+    key = trained(store, take, save, 1, 2)
+    store.pop(key)
+    assert store.files.names(f"configs/{key[:2]}") == []
+    assert store.files.names(f"ckpts/{key[:2]}/{key}") == []
+    assert store.files.names(f"previews/{key[:2]}/{key}") == []
+    assert store.files.names(f"stats/{key[:2]}/{key}") == ["attempt-0002"]
+
+
+def test_a_run_that_never_started_can_be_popped(store: Store) -> None:
+    key = store.configs.add({"lr": 0.1})
+    assert store.pop(key) == Records({"lr": 0.1}, None, None, None)  # type: ignore[arg-type]
+    assert key not in store.configs
+
+
+def test_a_run_that_nobody_has_cannot_be_popped(store: Store) -> None:
+    with pytest.raises(UnknownRunError, match="no config has the key 00000000"):
+        store.pop("00000000")
+    with pytest.raises(KeyTextError):
+        store.pop("../../etc")
+    assert store.files.names("stats") == []
+
+
+def test_a_run_cannot_be_popped_twice(store: Store, take: Take, save: Save) -> None:
+    key = trained(store, take, save, 1)
+    store.pop(key)
+    with pytest.raises(UnknownRunError):
+        store.pop(key)
+
+
+def test_a_run_that_is_held_cannot_be_popped(store: Store, take: Take, save: Save) -> None:
+    key = trained(store, take, save, 1)
+    attempt = take(store.files, key)
+    with pytest.raises(RunBusyError):
+        store.pop(key)
+    save(attempt, 2)
+    assert store.ckpts[key] == {"step": 2}
+
+
+def test_a_run_that_another_process_holds_cannot_be_popped(disk: Store, held_elsewhere: Callable[..., Any]) -> None:
+    key = disk.configs.add({"lr": 0.1})
+    disk.ckpts[key] = 1
+    process = held_elsewhere(disk, key)
+    with pytest.raises(RunBusyError, match=f"held by process {process.pid}"):
+        disk.pop(key)
+    process.kill()
+    process.wait()
+    assert disk.pop(key).ckpt == 1
+
+
+def test_a_popped_run_begins_anew(store: Store, take: Take, save: Save) -> None:
+    key = trained(store, take, save, 1, 2)
+    store.pop(key)
+    assert store.configs.add({"lr": 0.1}) == key
+    assert (key in store.stats, key in store.ckpts) == (False, False)
+    attempt = take(store.files, key)
+    assert store.stats[key]["epoch"] == -1
+    save(attempt, 1, "anew")
+    assert store.ckpts[key] == "anew"
+    assert store.verify() == []
+
+
+def test_a_damaged_run_can_be_popped(store: Store, take: Take, save: Save) -> None:
+    key = trained(store, take, save, 1)
+    for name in store.run(key).checkpoints():
+        store.files.replace(f"{name.folder(key)}/{TREE}", b"bad")
+    found = store.pop(key)
+    assert found.ckpt is None
+    assert found.stats is not None
+    assert store.verify() == []
+
+
+def test_a_run_whose_attempts_are_damaged_can_be_popped(store: Store, take: Take, save: Save) -> None:
+    key = trained(store, take, save, 1)
+    store.files.replace(store.run(key).path(1, "resume.json"), b"bad")
+    assert store.pop(key) == Records({"lr": 0.1}, None, None, None)  # type: ignore[arg-type]
+    assert store.verify() == []
+
+
+MOMENTS = [
+    ("create", "attempt-0002/attempt.json", False),
+    ("create", "attempt-0002/resume.json", False),
+    ("delete_folder", "ckpts/{}/attempt-0001", True),
+    ("delete_folder", "previews/{}/attempt-0001", True),
+    ("delete_folder", "stats/{}/attempt-0001", True),
+    ("delete", "{}.json", True),
+    ("create", "attempt-0002/outcome.json", True),
+]
+
+
+@pytest.mark.parametrize(("method", "ending", "is_gone"), MOMENTS)
+def test_a_pop_that_is_killed_at_any_moment_is_one_or_none(
+    store: Store, take: Take, save: Save, before: Callable[..., Any], method: str, ending: str, is_gone: bool
+) -> None:
+    key = trained(store, take, save, 1, 2)
+    killed: list[None] = []
+
+    class Killed(BaseException): ...
+
+    def kill() -> None:
+        killed.append(None)
+        raise Killed
+
+    other = Store(None)
+    place = config_path(key) if ending == "{}.json" else ending.format(f"{key[:2]}/{key}")
+    real, other.files = store.files, before(store.files, method, place, kill)
+    other.configs = store.configs
+    with pytest.raises(Killed):
+        other.pop(key)
+    assert killed
+    store.files = real
+    is_removed = store.run(key).chain() == []
+    assert is_removed is is_gone
+    assert store.ckpts.get(key) == (None if is_removed else {"step": 2})
+    assert store.verify() == []
+    store.configs.add({"lr": 0.1})
+    store.pop(key)
+    assert store.verify() == []
+    assert store.files.names(f"ckpts/{key[:2]}/{key}") == []
+    assert store.configs.add({"lr": 0.1}) == key
+    attempt = take(store.files, key)
+    save(attempt, 7)
+    assert store.ckpts[key] == {"step": 7}
+
+
+def test_two_that_pop_one_run_get_it_once(store: Store, take: Take, save: Save) -> None:
+    key = trained(store, take, save, 1)
+    got: list[Records] = []
+    refused: list[StoreError] = []
+    barrier = threading.Barrier(4)
+
+    def pop() -> None:
+        barrier.wait()
+        try:
+            found = store.pop(key)
+            if found.ckpt is not None:
+                got.append(found)
+        except StoreError as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=pop) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found.ckpt for found in got] == [{"step": 1}]
+    assert all(isinstance(error, RunBusyError | UnknownRunError) for error in refused)
+    assert store.verify() == []
+
+
+# ---- choosing runs (J18)
+
+
+def test_completed_runs_are_those_saved_as_far_as_asked(store: Store, take: Take, save: Save) -> None:
+    keys = []
+    for number in range(4):
+        keys.append(store.configs.add({"n": number}))
+        attempt = take(store.files, keys[-1])
+        if number:
+            save(attempt, number)
+        attempt.release("saved")
+    assert {key for key, _, _ in store.completed()} == {*keys[1:]}
+    assert {key for key, _, _ in store.completed(min_epoch=2)} == {*keys[2:]}
+    assert {(key, stats["epoch"], config.n) for key, stats, config in store.completed(3)} == {(keys[3], 3, 3)}
+
+
+@pytest.mark.parametrize(
+    ("cond", "wanted"),
+    [
+        ({"n": 1}, {1}),
+        ({"n": [0, 2]}, {0, 2}),
+        ({"n": (1, None)}, {1, 2, 3}),
+        ({"n": (None, 1)}, {0, 1}),
+        ({"n": (1, 2), "deep.even": True}, {2}),
+        ({"n": lambda n: n > 2}, {3}),
+        ({"missing": 1}, set()),
+        ({"n": True}, set()),
+        ({"n": 1.0}, set()),
+        ({}, {0, 1, 2, 3}),
+        (None, {0, 1, 2, 3}),
+    ],
+)
+def test_configs_are_selected_by_conditions(store: Store, cond: Any, wanted: set[int]) -> None:
+    store.configs.add_many({"n": number, "deep": {"even": number % 2 == 0}} for number in range(4))
+    assert {config.n for _, config in store.select(cond)} == wanted
+
+
+def test_only_runs_of_the_last_hours_are_chosen_if_asked(store: Store) -> None:  # J22: hours are hours
+    key = store.configs.add({"lr": 0.1})
+    store.ckpts[key] = 1
+    old = store.configs.add({"lr": 0.2})
+    with store.attempt(old, "test") as attempt:
+        attempt.start(None)
+        attempt.save(0, 1, {"epoch": 0, "toc": store.stats[key]["toc"] - 7_200}, {})
+    assert {key for key, _, _ in store.completed(within_hours=1)} == {key}
+    assert {key for key, _, _ in store.completed(within_hours=3)} == {key, old}
