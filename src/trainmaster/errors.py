@@ -237,7 +237,16 @@ class CodecError(StoreError, TypeError): ...
 class StoreAccessError(StoreError, OSError): ...
 
 
-class StoreDamagedError(StoreError): ...
+class StoreDamagedError(StoreError):
+    """A file that is not what was written; `path` names it, below the store."""
+
+    path: str = ""
+
+    @classmethod
+    def of(cls, path: str, why: str, hint: str) -> StoreDamagedError:
+        error = cls(f"`{path}` is damaged", why=why, hint=hint)
+        error.path = path
+        return error
 
 
 class StoreFormatError(StoreError): ...

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from trainmaster.errors import CodecError, StoreAccessError, StoreDamagedError
 from trainmaster.store import Store
-from trainmaster.store.events import EventLog, event_line, read_events, read_lines
+from trainmaster.store.events import EventLog, event_line, read_events, read_lines, seed_of
 from trainmaster.store.files import Files
 from trainmaster.store.memory_files import MemoryFiles
 
@@ -168,7 +168,7 @@ def test_after_a_full_disk_the_log_goes_on_where_it_was(disk: Store, monkeypatch
 
 
 def test_a_line_that_is_whole_but_no_event_is_damage(store: Store) -> None:
-    store.files.replace(PATH, event_line(0, {"a": {".strange": 1}}))
+    store.files.replace(PATH, event_line(0, {"a": {".strange": 1}}, seed_of(PATH)))
     with pytest.raises(StoreDamagedError, match=r"events\.jsonl"):
         read_events(store.files, PATH)
 

@@ -8,7 +8,6 @@ import os
 import stat
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,9 @@ from typing import Any
 import pytest
 
 from trainmaster.errors import StoreAccessError, StoreDamagedError, StoreError
-from trainmaster.store.files import SAFE_AGE, Files, LocalFiles, Written
+from trainmaster.store.files import SAFE_AGE, Files, LocalFiles
 from trainmaster.store.memory_files import MemoryFiles
+from trainmaster.testing import FilesContract
 
 
 @pytest.fixture
@@ -25,11 +25,6 @@ def local(tmp_path: Path) -> LocalFiles:
     files = LocalFiles(str(tmp_path / "root"))
     files.make_root()
     return files
-
-
-@pytest.fixture(params=["memory", "local"])
-def files(request: pytest.FixtureRequest) -> Files:
-    return MemoryFiles() if request.param == "memory" else request.getfixturevalue("local")
 
 
 def everything_in(root: str) -> list[str]:
@@ -46,207 +41,26 @@ def failing(code: int) -> Callable[..., Any]:
 # ---- the contract of both
 
 
-def test_a_created_file_is_read_as_it_was_written(files: Files) -> None:
-    files.create("a/b/c.json", b"text")
-    assert files.read("a/b/c.json") == b"text"
+class TestMemoryFiles(FilesContract):
+    def make(self, folder: Path) -> Files:
+        return MemoryFiles()
 
 
-def test_an_existing_file_is_not_created_again(files: Files) -> None:
-    files.create("a/b", b"first")
-    with pytest.raises(FileExistsError):
-        files.create("a/b", b"second")
-    assert files.read("a/b") == b"first"
+class TestLocalFiles(FilesContract):
+    def make(self, folder: Path) -> Files:
+        files = LocalFiles(str(folder / "root"))
+        files.make_root()
+        return files
 
 
-def test_of_sixteen_that_create_one_file_exactly_one_succeeds(files: Files) -> None:
-    outcomes: list[int] = []
-    barrier = threading.Barrier(16)
-
-    def create(number: int) -> None:
-        barrier.wait()
-        try:
-            files.create("a/b", b"%d" % number)
-            outcomes.append(number)
-        except FileExistsError:
-            pass
-
-    threads = [threading.Thread(target=create, args=(number,)) for number in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [files.read("a/b")] == [b"%d" % number for number in outcomes]
-
-
-def test_what_is_not_there_is_not_found(files: Files) -> None:
-    for ask in (files.read, files.open):
-        with pytest.raises(FileNotFoundError):
-            ask("a/b")
-    assert not files.has("a/b")
-    assert files.mark("a/b") is None
-
-
-def test_an_open_file_reads_the_same_as_read(files: Files) -> None:
-    files.create("a/b", b"0123456789")
-    with files.open("a/b") as file:
-        assert file.read(4) + file.read() == b"0123456789"
-
-
-def test_an_open_file_outlives_its_deletion(files: Files) -> None:
-    files.create("a/b", b"text")
-    with files.open("a/b") as file:
-        files.delete_folder("a")
-        assert file.read() == b"text"
-
-
-def test_many_are_created_and_those_that_exist_are_told_and_left_alone(files: Files) -> None:
-    files.create("a/1", b"old")
-    existing = files.create_many([("a/1", b"new"), ("a/2", b"two"), ("b/3", b"three")])
-    assert existing == ["a/1"]
-    assert [files.read(path) for path in ("a/1", "a/2", "b/3")] == [b"old", b"two", b"three"]
-
-
-def test_creating_none_of_many_does_nothing(files: Files) -> None:
-    assert files.create_many([]) == []
-    assert files.names("") == []
-
-
-def test_many_that_come_from_a_failing_source_leave_no_temporary_file(files: Files) -> None:
+def test_many_that_come_from_a_failing_source_leave_no_temporary_file(local: LocalFiles) -> None:
     def records() -> Iterator[tuple[str, bytes]]:
         yield "a/1", b"one"
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        files.create_many(records())
-    if isinstance(files, LocalFiles):
-        assert everything_in(files.root) == ["a"], "whole or not at all"
-
-
-def test_a_replaced_file_has_the_new_content_only(files: Files) -> None:
-    files.create("a/b", b"a long content")
-    files.replace("a/b", b"short")
-    assert files.read("a/b") == b"short"
-
-
-def test_a_missing_file_can_be_replaced(files: Files) -> None:
-    files.replace("a/b", b"text")
-    assert files.read("a/b") == b"text"
-
-
-def test_what_is_written_in_pieces_is_told_with_size_and_hash(files: Files) -> None:
-    data = os.urandom(100_000)
-    written = files.write("a/b", [data[:1], memoryview(data)[1:70_000], b"", data[70_000:]])
-    assert written == Written(100_000, hashlib.sha256(data).hexdigest())
-    assert files.read("a/b") == data
-
-
-def test_no_pieces_are_an_empty_file(files: Files) -> None:
-    assert files.write("a/b", []) == Written(0, hashlib.sha256(b"").hexdigest())
-    assert files.read("a/b") == b""
-
-
-def test_writing_does_not_touch_an_existing_file(files: Files) -> None:
-    files.create("a/b", b"old")
-    with pytest.raises(FileExistsError):
-        files.write("a/b", [b"new"])
-    assert files.read("a/b") == b"old"
-
-
-def test_a_write_from_a_failing_source_leaves_no_file(files: Files) -> None:
-    def chunks() -> Iterator[bytes]:
-        yield b"half"
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        files.write("a/b", chunks())
-    assert not files.has("a/b")
-
-
-def test_appending_adds_at_the_end_also_after_opening_again(files: Files) -> None:
-    for text in (b"one,", b"two,"):
-        appender = files.append("a/b")
-        appender.write(text)
-        appender.write(b"more,")
-        appender.sync()
-        appender.close()
-    assert files.read("a/b") == b"one,more,two,more,"
-
-
-def test_an_appender_can_be_closed_twice(files: Files) -> None:
-    appender = files.append("a/b")
-    appender.close()
-    appender.close()
-    assert files.read("a/b") == b""
-
-
-def test_appending_to_a_file_that_was_deleted_meanwhile_harms_nobody(files: Files) -> None:
-    appender = files.append("a/b")
-    files.delete_folder("a")
-    appender.write(b"late")
-    appender.sync()
-    appender.close()
-    assert not files.has("a/b"), "what was deleted comes back"
-
-
-def test_cutting_leaves_the_first_bytes(files: Files) -> None:
-    files.create("a/b", b"0123456789")
-    files.cut("a/b", 4)
-    assert files.read("a/b") == b"0123"
-
-
-def test_each_beat_changes_the_mark(files: Files) -> None:
-    files.create("a/lease", b"")
-    marks = [files.mark("a/lease")]
-    for _ in range(5):
-        files.beat("a/lease")
-        marks.append(files.mark("a/lease"))
-    assert len(set(marks)) == 6
-
-
-def test_a_beat_makes_the_file_where_it_is_missing(files: Files) -> None:
-    files.create("a/other", b"")
-    files.beat("a/lease")
-    assert files.mark("a/lease") is not None
-
-
-def test_a_look_changes_no_mark(files: Files) -> None:
-    files.create("a/b", b"text")
-    mark = files.mark("a/b")
-    files.read("a/b")
-    files.names("a")
-    assert files.mark("a/b") == mark
-
-
-def test_names_are_those_of_files_and_folders_in_a_folder(files: Files) -> None:
-    for path in ("a/1", "a/2", "a/deep/3", "ab/4"):
-        files.create(path, b"")
-    assert sorted(files.names("a")) == ["1", "2", "deep"]
-    assert sorted(files.names("")) == ["a", "ab"]
-    assert files.names("missing") == []
-
-
-def test_a_deleted_file_is_gone_and_the_others_stay(files: Files) -> None:
-    files.create("a/1", b"")
-    files.create("a/2", b"")
-    files.delete("a/1")
-    assert files.names("a") == ["2"]
-
-
-def test_deleting_what_is_not_there_is_nothing(files: Files) -> None:
-    files.delete("a/b")
-    files.delete_folder("a")
-    assert files.sweep("a") == []
-
-
-def test_a_deleted_folder_is_gone_with_all_below_and_its_neighbours_stay(files: Files) -> None:
-    for path in ("a/b/1", "a/b/deep/2", "a/bc/3"):
-        files.create(path, b"")
-    files.delete_folder("a/b")
-    assert files.names("a") == ["bc"]
-    assert not files.has("a/b/deep/2")
-
-
-# ---- power loss (C04)
+        local.create_many(records())
+    assert everything_in(local.root) == ["a"], "whole or not at all"
 
 
 @pytest.mark.parametrize("writer", ["create", "replace", "write"])

@@ -19,7 +19,7 @@ import pytest
 from trainmaster.errors import LeaseLostError, RunBusyError, StoreAccessError
 from trainmaster.store import Attempt, Store, lease, owner
 from trainmaster.store.attempt import claim, claim_or_watch
-from trainmaster.store.checkpoint import MANIFEST
+from trainmaster.store.checkpoint import MANIFEST, CheckpointName
 from trainmaster.store.lease import Hold, Holder, Watch, holder_of
 from trainmaster.store.owner import Owner
 from trainmaster.store.run import ATTEMPT, LEASE, OUTCOME, Run
@@ -489,7 +489,7 @@ LATE: dict[str, Callable[[Attempt, Save], Any]] = {
     "events": lambda attempt, save: [attempt.log.append({"epoch": 9}), attempt.log.sync()],
     "preview": lambda attempt, save: attempt.publish_preview({"loss": -1}),
     "outcome": lambda attempt, save: attempt.release("finished"),
-    "publish": lambda attempt, save: attempt._publish(9, {"epoch": 9}, {"loss": -1}),
+    "publish": lambda attempt, save: attempt._publish(CheckpointName(attempt.number, 9, 1), {"epoch": 9}, {"loss": -1}),
     "beat": lambda attempt, save: attempt._heartbeat.renew(),
 }
 

@@ -142,9 +142,10 @@ def test_numbers_above_9999_are_newer(store: Store, key: str, claimed_by: Callab
     assert store.run(key).attempts() == [10_000, 9_999, 2]
 
 
-def test_a_folder_without_a_claim_is_no_attempt(store: Store, key: str, take: Take) -> None:
+def test_an_empty_folder_is_no_attempt(store: Store, key: str, take: Take) -> None:
     take(store.files, key)
-    store.files.create(store.run(key).path(7, EVENTS), b"")
+    store.files.replace(store.run(key).path(7, EVENTS), b"")
+    store.files.delete(store.run(key).path(7, EVENTS))
     assert store.run(key).newest() == 1
 
 
@@ -290,7 +291,7 @@ def test_a_lost_parent_is_damage(store: Store, key: str, take: Take, save: Save)
 @pytest.mark.parametrize("parent", [0, 1, 2, -1])
 def test_a_parent_that_cannot_be_is_damage(store: Store, key: str, claimed_by: Callable[..., str], parent: int) -> None:
     claimed_by(store, key)
-    resume = {"parent": parent, "checkpoint": "step-000001", "step": 1, "events": 0, "status": {}, "preview": {}}
+    resume = {"key": key, "attempt": 1, "parent": parent, "checkpoint": "step-000001", "step": 1, "events": 0, "status": {}, "preview": {}}
     store.files.create(store.run(key).path(1, RESUME), record_bytes(resume))
     with pytest.raises(StoreDamagedError, match="is damaged") as caught:
         store.run(key).chain()
@@ -303,7 +304,7 @@ def test_a_claim_of_another_run_is_damage(store: Store, key: str, take: Take) ->
     store.files.create(store.run(other).path(1, ATTEMPT), store.files.read(store.run(key).path(1, ATTEMPT)))
     with pytest.raises(StoreDamagedError, match="is damaged") as caught:
         store.run(other).claim_of(1)
-    assert caught.value.rows["why"] == "it belongs to another attempt"
+    assert caught.value.rows["why"] == "it belongs to another run or attempt"
 
 
 # ---- readers while somebody writes (L13)
@@ -377,7 +378,7 @@ def test_an_import_that_was_killed_before_its_end_changes_nothing(store: Store, 
     trained(take(store.files, key), save, 1).release("saved")
     half = claim(store.run(key), IMPORT, 60)
     half.log.append({"epoch": 9, "by": 9})
-    half._publish(9, {"epoch": 9}, {})
+    half._publish(CheckpointName(2, 9, 1), {"epoch": 9}, {})
     half._heartbeat.stop()
     half.log.close()
     assert steps(store.run(key)) == [(1, 1)]

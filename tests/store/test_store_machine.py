@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from trainmaster.errors import LeaseLostError, RunBusyError
 from trainmaster.store import Attempt, Records, Store
 from trainmaster.store.attempt import claim
+from trainmaster.store.checkpoint import CheckpointName
 
 NUMBERS = st.integers(0, 1)
 """Which of two configs."""
@@ -176,7 +177,7 @@ class Workers(RuleBasedStateMachine):
         elif act == "log":
             attempt.log.append({"i": "stale"})
         elif act == "publish":
-            attempt._publish(99, {"epoch": 99}, {"loss": -1})
+            attempt._publish(CheckpointName(attempt.number, 99, 1), {"epoch": 99}, {"loss": -1})
         elif act == "beat":
             attempt._heartbeat.renew()
         else:

@@ -111,7 +111,7 @@ def test_a_lost_config_is_told_by_its_path(store: Store, key: str) -> None:
 def test_a_lost_checkpoint_is_found(store: Store, key: str) -> None:
     store.files.delete_folder(f"ckpts/{key[:2]}/{key}")
     (found,) = store.verify()
-    assert found.path == f"ckpts/{key[:2]}/{key}"
+    assert found.path == f"ckpts/{key[:2]}/{key}/attempt-0002/step-000003"
     assert found.why == "step 3 was saved, and its checkpoint is missing or damaged"
 
 

@@ -386,6 +386,7 @@ class Manager(Extensible):
         recorded = self.ckpt.get(EVAL_RECORDS, {}).get(self.epoch)
         numbers = {str(name): number(value) for name, value in recorded.items()} if isinstance(recorded, Mapping) else {}
         row = {name: value for name, value in numbers.items() if value is not None}
+        attempt.check()
         attempt.log.append({"epoch": self.epoch, "time": time.time(), "eval": row})
 
     def _save(self) -> None:

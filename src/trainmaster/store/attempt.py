@@ -131,7 +131,7 @@ class Attempt:
         remove_records(self.run, before=self.number)
 
     def _start(self, record: Record) -> None:
-        self._files.create(self.run.path(self.number, RESUME), record_bytes({**record, "started": utc_now()}))
+        self._files.create(self.run.path(self.number, RESUME), self._record({**record, "started": utc_now()}))
         self._step = record["step"]
         self._has_started = True
 
@@ -175,13 +175,15 @@ class Attempt:
         name = self._free_name(step)
         try:
             write_checkpoint(self._files, name.folder(self.key), value, context, facts, self.check)
-        except BaseException:
+        except BaseException as error:
             with contextlib.suppress(StoreAccessError, StoreDamagedError):
                 if name not in self.run.own_checkpoints(self.number):
                     self._files.delete_folder(name.folder(self.key))
+            if isinstance(error, StoreAccessError):
+                self.check()  # whoever replaced this attempt has tidied up after it: that is what happened, then
             raise
         self._counting.insert(0, name)
-        self._publish(step, facts["status"], facts["preview"])
+        self._publish(name, facts["status"], facts["preview"])
         self._drop(self._counting[keep:])
         self._counting = self._counting[:keep]
 
@@ -192,20 +194,24 @@ class Attempt:
         for name, manifest in checkpoints.items():
             facts = {**manifest, "key": self.key, "attempt": self.number, "token": self._token}
             self._files.create(f"{name.folder(self.key)}/{MANIFEST}", record_bytes(facts))
-        step = max((name.step for name in checkpoints), default=None)
-        if step is not None:
-            self._publish(step, status, preview)
-        self._start({**_NOTHING, "step": step, "status": status, "preview": preview})
+        self._publish(max(checkpoints), status, preview)
+        self._start({**_NOTHING, "status": status, "preview": preview})
 
-    def _publish(self, step: int, status: Record, preview: Record) -> None:
+    def _publish(self, name: CheckpointName, status: Record, preview: Record) -> None:
         """Replace the preview, then the status, which says that a save is complete."""
-        self._step = step
-        self._files.replace(self.run.path(self.number, PREVIEW), record_bytes({"step": step, "preview": preview}))
-        self._files.replace(self.run.path(self.number, STATUS), record_bytes({"step": step, "status": status}))
+        self._step = name.step
+        self._files.replace(self.run.path(self.number, PREVIEW), self._record({"step": name.step, "preview": preview}))
+        self._files.replace(
+            self.run.path(self.number, STATUS), self._record({"step": name.step, "checkpoint": name.text, "status": status})
+        )
+
+    def _record(self, members: Record) -> bytes:
+        """A record that says whose it is."""
+        return record_bytes({"key": self.key, "attempt": self.number, **members})
 
     def publish_preview(self, preview: Mapping[str, Any]) -> None:
         """Replace the preview of the last checkpoint."""
-        record = record_bytes({"step": self._step, "preview": encode_plain(dict(preview))})
+        record = self._record({"step": self._step, "preview": encode_plain(dict(preview))})
         self._files.replace(self.run.path(self.number, PREVIEW), record)
 
     def _free_name(self, step: int) -> CheckpointName:
@@ -233,7 +239,7 @@ class Attempt:
         with contextlib.suppress(StoreAccessError):
             self.log.close()
         if self._heartbeat.is_newest():
-            self._files.create(self.run.path(self.number, OUTCOME), record_bytes({"outcome": outcome, **facts, "ended": utc_now()}))
+            self._files.create(self.run.path(self.number, OUTCOME), self._record({"outcome": outcome, **facts, "ended": utc_now()}))
 
 
 def drop_unfinished(run: Run, before: int) -> None:

@@ -126,7 +126,7 @@ class ConfigArchive:
         return is_key(key) and self._files.has(config_path(str(key)))
 
     def get(self, key: str, default: Any = None) -> Any:
-        return self[key] if key in self else default  # noqa: SIM401 - this is `get`
+        return self[key] if check_key(key) in self else default
 
     def __iter__(self) -> Iterator[str]:
         return self.keys()
@@ -167,7 +167,27 @@ def check_config(data: bytes, path: str, key: str) -> Record:
     full = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     if record["hash"] != full or not full.startswith(key):
         raise damaged(path, f"its config has the key {full[: len(key)]}, and its name says {key}: one of them was edited")
+    if "identity" in record and not _is_identity(record, key):
+        raise damaged(path, "its config and its identity differ: one of them was edited")
     return record
+
+
+def _is_identity(record: Record, key: str) -> bool:
+    """Whether the identity in a record is that of the config: exactly, or if its class is not here to ask, as far as both say something."""
+    if "class" in record:
+        return _agree(record["identity"], record["config"])
+    try:
+        return canonical(config_of(record["config"], key)) == _sorted(record["identity"])
+    except ConfigError:
+        return False
+
+
+def _agree(identity: Any, config: Any) -> bool:
+    if isinstance(identity, dict) and isinstance(config, dict):
+        return all(_agree(value, config[key]) for key, value in identity.items() if key in config)
+    if isinstance(identity, list) and isinstance(config, list):
+        return len(identity) == len(config) and all(map(_agree, identity, config))
+    return bool(identity == config)
 
 
 def config_of(tree: dict[str, Any], key: str) -> Config:

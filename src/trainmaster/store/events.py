@@ -44,7 +44,7 @@ class EventLog:
         tree = encode_plain(dict(event))
         if self._appender is None:
             self._appender = self._opened()
-        line = event_line(self.count, tree)
+        line = event_line(self.count, tree, seed_of(self._path))
         if len(line) > _MAX_LINE:
             raise CodecError(
                 f"an event has {len(line):,} bytes, and {_MAX_LINE:,} can be stored",
@@ -73,21 +73,26 @@ class EventLog:
             self._appender = None
 
 
-def event_line(number: int, tree: Mapping[str, Any]) -> bytes:
+def seed_of(path: str) -> int:
+    """What the checksums of a log start from, so that no line of another log is taken for one of this."""
+    return zlib.crc32(path.encode())
+
+
+def event_line(number: int, tree: Mapping[str, Any], seed: int = 0) -> bytes:
     """One line of a log, from encoded values.
 
     >>> event_line(0, {"epoch": 1, "loss": 0.5})
     b'{"n":0,"epoch":1,"loss":0.5,"crc":"36893d2a"}\\n'
     """
     body = _encode({"n": number, **tree})[:-1].encode()
-    return b'%b,"crc":"%08x"}\n' % (body, zlib.crc32(body))
+    return b'%b,"crc":"%08x"}\n' % (body, zlib.crc32(body, seed))
 
 
 def read_lines(files: Files, path: str, count: int | None = None) -> list[bytes]:
     """The whole lines of a log, or exactly the first `count` of them: fewer than that is damage."""
     try:
         with files.open(path) as file:
-            lines = list(_whole_lines(file, count))
+            lines = list(_whole_lines(file, count, seed_of(path)))
     except FileNotFoundError:
         lines = []
     if count is not None and len(lines) < count:
@@ -113,11 +118,11 @@ def event_of(line: bytes, path: str) -> dict[str, Any]:
     raise damaged(path, f"this line is no event: {line[:80]!r}")
 
 
-def _whole_lines(file: BinaryIO, count: int | None) -> Iterator[bytes]:
+def _whole_lines(file: BinaryIO, count: int | None, seed: int) -> Iterator[bytes]:
     """The lines of a log up to the first that is damaged, missing or not yet whole."""
     for number in itertools.count():
         line = file.readline(_MAX_LINE) if count is None or number < count else b""
         ending = _ENDING.search(line[-_LENGTH:])
-        if ending is None or not line.startswith(b'{"n":%d,' % number) or b"%08x" % zlib.crc32(line[:-_LENGTH]) != ending[1]:
+        if ending is None or not line.startswith(b'{"n":%d,' % number) or b"%08x" % zlib.crc32(line[:-_LENGTH], seed) != ending[1]:
             return
         yield line

@@ -249,16 +249,14 @@ class LocalFiles:
     def append(self, path: str) -> Appender:
         folder, name = os.path.split(path)
         with _refusals(self._shown(path), "written"), self._made_folder(folder) as at:
-            fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666, dir_fd=at)
-            _allow(fd, self._mode & 0o666)
+            fd = self._grown(name, at)
             _sync_folder(at)
         return _LocalAppender(fd, self._shown(path))
 
     def beat(self, path: str) -> None:
         folder, name = os.path.split(path)
         with _refusals(self._shown(path), "written"), self._folder(folder) as at:
-            fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666, dir_fd=at)
-            _allow(fd, self._mode & 0o666)
+            fd = self._grown(name, at)
             try:
                 os.write(fd, b".")
             except OSError as error:
@@ -271,7 +269,7 @@ class LocalFiles:
     def cut(self, path: str, size: int) -> None:
         folder, name = os.path.split(path)
         with _refusals(self._shown(path), "written"), self._folder(folder) as at:
-            fd = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
+            fd = _only_here(os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at), name)
             try:
                 os.ftruncate(fd, size)
                 os.fsync(fd)
@@ -305,7 +303,7 @@ class LocalFiles:
             for name in old:
                 with contextlib.suppress(FileNotFoundError):
                     if now - os.stat(name, dir_fd=at, follow_symlinks=False).st_mtime > SAFE_AGE:
-                        os.unlink(name, dir_fd=at)
+                        _delete_tree(name, at)
                         swept.append(f"{folder}/{name}")
         return swept
 
@@ -359,6 +357,12 @@ class LocalFiles:
         _allow(fd, self._mode & 0o666)
         return fd
 
+    def _grown(self, name: str, at: int) -> int:
+        """A file to be appended to, which is made if it is missing."""
+        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666, dir_fd=at)
+        _allow(_only_here(fd, name), self._mode & 0o666)
+        return fd
+
     def _shown(self, path: str) -> str:
         return os.path.join(self.root, path)
 
@@ -389,13 +393,22 @@ class _LocalAppender:
             self._fd = -1
 
 
+def _only_here(fd: int, name: str) -> int:
+    """An open file, unless it is known by another name, too, which somebody may have planted."""
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+        os.close(fd)
+        raise StoreDamagedError(f"`{name}` is not a plain file of the store alone")
+    return fd
+
+
 def _step(at: int, name: str, shown: str) -> int:
     """The folder `name` in the open folder `at`, which is closed."""
     try:
         fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
-            raise StoreDamagedError(f"`{name}` in the path is not a folder of the store", where=shown) from None
+            raise StoreDamagedError(f"`{name}` in `{shown}` is not a folder of the store", where=shown) from None
         raise
     os.close(at)
     return fd
@@ -505,7 +518,7 @@ def _refusals(shown: str, act: str) -> Iterator[None]:
         if isinstance(error, StoreAccessError | FileExistsError) or (isinstance(error, FileNotFoundError) and act != "written"):
             raise
         if error.errno == errno.ELOOP:
-            raise StoreDamagedError("a file of the store is a symbolic link", where=shown) from None
+            raise StoreDamagedError(f"`{shown}` is a symbolic link", where=shown) from None
         refused = StoreAccessError(
             f"`{os.path.basename(shown)}` cannot be {act}: {error.strerror}", where=shown, hint=_HINTS.get(error.errno or 0)
         )

@@ -26,13 +26,14 @@ class Index:
 
     def __iter__(self) -> Iterator[tuple[str, dict[str, Any]]]:
         missing = dict(self._configs.marks())
-        total = len(missing)
+        known, total = set(missing), len(missing)
         for line in self._lines():
-            key, *mark, config = json.loads(line)
-            if missing.get(key) == tuple(mark):
+            key, mark, config = _parsed(line)
+            if key in missing and missing[key] == mark and isinstance(config, dict):
                 del missing[key]
                 yield key, config
         is_stale = len(missing) > total * _STALE
+        kept = known - missing.keys()
         fresh = []
         for key, mark in missing.items():
             try:
@@ -46,7 +47,7 @@ class Index:
                 fresh.append(_encode([key, *mark, config]).encode("utf-8", "surrogatepass") + b"\n")
             yield key, config
         if fresh:
-            self._write([*(line for line in self._lines() if json.loads(line)[0] not in missing), *fresh])
+            self._write([*(line for line in self._lines() if _parsed(line)[0] in kept), *fresh])
 
     def _lines(self) -> Iterator[bytes]:
         """The lines of the index, if it is as it was written."""
@@ -68,3 +69,12 @@ class Index:
             self._files.replace(PATH, hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
         except (StoreAccessError, StoreDamagedError):  # a store that can only be read has no index
             return
+
+
+def _parsed(line: bytes) -> tuple[Any, Any, Any]:
+    """Key, mark and config of a line; Nones for a line that is none of ours."""
+    try:
+        key, size, time, config = json.loads(line)
+        return str(key), (size, time), config
+    except (ValueError, TypeError, RecursionError):
+        return None, None, None

@@ -42,7 +42,7 @@ def _prune_run(run: Run, keep: int, lease_time: float) -> Iterator[str]:
         yield from drop_all_but(run, good[:keep], before=newest + 1)
         for name in good[:keep]:
             yield from run.files.sweep(name.folder(run.key))
-    elif not names and run.saved_step(chain) is None:  # where all are damaged, they may yet be repaired
+    elif not names and run.last_saved(chain) is None:  # where all are damaged, they may yet be repaired
         yield from _clear(run, lease_time)
 
 

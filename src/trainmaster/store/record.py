@@ -73,6 +73,4 @@ def find_record(files: Files, path: str, members: Members | None = None) -> Reco
 
 
 def damaged(path: str, why: str, hint: str | None = None) -> StoreDamagedError:
-    return StoreDamagedError(
-        f"`{path}` is damaged", why=why, hint=hint or "put the file back from a copy; `verify()` lists all that is damaged"
-    )
+    return StoreDamagedError.of(path, why, hint or "put the file back from a copy; `verify()` lists all that is damaged")

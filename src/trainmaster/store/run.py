@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from trainmaster.errors import StoreDamagedError
 from trainmaster.store.checkpoint import MANIFEST, Checkpoint, CheckpointName, read_checkpoint, read_manifest
 from trainmaster.store.codec import decode
-from trainmaster.store.events import event_of, read_lines
+from trainmaster.store.events import read_events, read_lines
 from trainmaster.store.files import Files
 from trainmaster.store.keys import attempt_folder, attempt_number, run_folder
-from trainmaster.store.record import Members, Record, damaged, find_record, read_record
+from trainmaster.store.record import Members, Record, damaged, find_record
 
 ATTEMPT, RESUME, STATUS, OUTCOME, EVENTS, LEASE, PREVIEW = (
     "attempt.json",
@@ -33,8 +33,10 @@ NEVER_SAVED = {"epoch": -1, "t_train": None, "t_eval": None}
 IMPORT, IMPORTED = "import", "imported"
 """What an attempt is made for that brings a run from another store, and how it ends."""
 _NUMBER_OR_NONE = (int, type(None))
+_MAX_HEARTBEAT = 30 * 24 * 3600.0
+_MAX_EVENTS = 10**12
 _MAX_LOOKS = 20
-"""How often a checkpoint may be dropped by its owner while a reader reads it, before that is taken for damage."""
+"""How often a reader looks again at a run that changes under its eyes."""
 
 
 class Link(NamedTuple):
@@ -70,30 +72,45 @@ class Run:
     def _attempts(self) -> Iterator[int]:
         found = (attempt_number(name) for name in self.files.names(run_folder("stats", self.key)))
         numbers = sorted(filter(None, found), reverse=True)
-        return (number for number in numbers if self.files.has(self.path(number, ATTEMPT)))
+        # Any file tells of one: a number whose claim was lost is not to be used again.
+        return (number for number in numbers if self.files.names(attempt_folder("stats", self.key, number)))
 
     def claim_of(self, number: int) -> Record:
         """Who made an attempt, when and for what."""
         path = self.path(number, ATTEMPT)
-        record = read_record(
-            self.files, path, {"key": str, "attempt": int, "token": str, "by": str, "owner": dict, "heartbeat": (int, float)}
-        )
-        if (record["key"], record["attempt"]) != (self.key, number):
-            raise damaged(path, "it belongs to another attempt")
+        record = self._find(number, ATTEMPT, {"token": str, "by": str, "owner": dict, "heartbeat": (int, float)})
+        if record is None:
+            raise damaged(path, "it is missing, though the attempt has left other files")
+        if not 0 < record["heartbeat"] <= _MAX_HEARTBEAT:
+            raise damaged(path, "its heartbeat is no number of seconds")
+        return record
+
+    def _find(self, number: int, name: str, members: Members) -> Record | None:
+        """One of an attempt's records, which must say whose it is; None where there is none."""
+        path = self.path(number, name)
+        record = find_record(self.files, path, members)
+        if record is not None and (record.get("key"), record.get("attempt")) != (self.key, number):
+            raise damaged(path, "it belongs to another run or attempt")
         return record
 
     def resume_of(self, number: int) -> Record | None:
         """What an attempt went on from; None if it has not come so far."""
         path = self.path(number, RESUME)
         members: Members = {"parent": _NUMBER_OR_NONE, "step": _NUMBER_OR_NONE, "events": int, "status": dict, "preview": dict}
-        record = find_record(self.files, path, members)
+        record = self._find(number, RESUME, members)
         if record is None:
             has_saved = self.own_checkpoints(number) or self.files.has(self.path(number, STATUS))
             if has_saved and not self._is_half_imported(number):
                 raise damaged(path, "it is missing, though the attempt has saved something")
             return None
-        parent = record["parent"]
-        if parent is not None and (not 0 < parent < number or CheckpointName.parse(parent, str(record.get("checkpoint"))) is None):
+        parent, name = record["parent"], record.get("checkpoint")
+        if parent is None:
+            is_possible = name is None and record["events"] == 0
+        else:
+            is_possible = (
+                0 < parent < number and CheckpointName.parse(parent, str(name)) is not None and 0 <= record["events"] < _MAX_EVENTS
+            )
+        if not is_possible:
             raise damaged(path, "it names a parent that cannot be")
         return record
 
@@ -104,7 +121,21 @@ class Run:
 
     def outcome_of(self, number: int) -> Record | None:
         """How an attempt ended; None while it runs, or if it was killed."""
-        return find_record(self.files, self.path(number, OUTCOME), {"outcome": str})
+        return self._find(number, OUTCOME, {"outcome": str})
+
+    def status_of(self, number: int) -> Record | None:
+        """The status that an attempt has written; None if it has saved nothing."""
+        record = self._find(number, STATUS, {"status": dict, "step": int, "checkpoint": str})
+        if record is not None:
+            self._decoded(record["status"], self.path(number, STATUS))
+        return record
+
+    def preview_of(self, number: int) -> Record | None:
+        """The preview that an attempt has written; None if it has written none."""
+        record = self._find(number, PREVIEW, {"preview": dict, "step": _NUMBER_OR_NONE})
+        if record is not None:
+            self._decoded(record["preview"], self.path(number, PREVIEW))
+        return record
 
     def is_removed(self, number: int) -> bool:
         """Whether the attempt was made to remove the run, and did so; not, as far as damage lets that be told."""
@@ -162,7 +193,11 @@ class Run:
 
         Before the first checkpoint the epoch is -1.
         """
-        return self._decoded(self.encoded(STATUS) or self._claimed(), STATUS)
+        tree, path = self._of_head(STATUS)
+        found = self._decoded(tree or self._claimed(), path)
+        if found is not None and type(found.get("epoch")) is not int:
+            raise damaged(path, "it does not say what it should")
+        return found
 
     def _claimed(self) -> Record | None:
         """The status of a run that somebody claimed, and that has not started yet."""
@@ -173,38 +208,37 @@ class Run:
 
     def preview(self) -> dict[str, Any] | None:
         """The preview of the last save; None for a run that never started."""
-        return self._decoded(self.encoded(PREVIEW), PREVIEW)
+        return self._decoded(*self._of_head(PREVIEW))
 
-    def encoded(self, file: str) -> Record | None:
-        """`STATUS` or `PREVIEW` as it is stored: what the newest attempt that counts has written, or else what it went on from."""
+    def _of_head(self, file: str) -> tuple[Record | None, str]:
+        """A status or preview as it is stored, and where: what the newest attempt that counts has written, or else what it went on from."""
         head = self.head()
         if head is None:
-            return None
+            return None, run_folder("stats", self.key)
         member = file.removesuffix(".json")
         try:
-            record = find_record(self.files, self.path(head, file), {member: dict})
+            record = self.status_of(head) if file == STATUS else self.preview_of(head)
         except StoreDamagedError:  # `verify` tells; the manifest of the last checkpoint has it, too
             own = self.own_checkpoints(head)
             record = read_manifest(self.files, self.key, own[0]) if own else None
-        found: Record = (record or self._resumed(head))[member]
-        return found
+        return (record or self._resumed(head))[member], self.path(head, file if record else RESUME)
 
-    def _decoded(self, tree: Record | None, name: str) -> dict[str, Any] | None:
+    def _decoded(self, tree: Record | None, path: str) -> dict[str, Any] | None:
         if tree is None:
             return None
         try:
             value = decode(tree)
         except StoreDamagedError as error:
-            raise damaged(f"{run_folder('stats', self.key)}/*/{name}", str(error)) from error
-        if not isinstance(value, dict) or (name == STATUS and type(value.get("epoch")) is not int):
-            raise damaged(f"{run_folder('stats', self.key)}/*/{name}", "it does not say what it should")
+            raise damaged(path, str(error)) from error
+        if not isinstance(value, dict):
+            raise damaged(path, "it does not say what it should")
         return value
 
     def preview_with(self, checkpoint: Checkpoint) -> dict[str, Any]:
         """The preview that belongs to a checkpoint."""
         tree = self.preview_at(checkpoint.name)
         tree = checkpoint.manifest["preview"] if tree is None else tree
-        return self._decoded(tree, PREVIEW) or {}
+        return self._decoded(tree, self.path(checkpoint.name.attempt, PREVIEW)) or {}
 
     def preview_at(self, name: CheckpointName) -> Record | None:
         """The encoded preview that was last set for a checkpoint; None if that is the checkpoint's own."""
@@ -213,7 +247,7 @@ class Run:
             return None
         resume = self._resumed(head)
         try:
-            record = find_record(self.files, self.path(head, PREVIEW), {"preview": dict})
+            record = self.preview_of(head)
         except StoreDamagedError:  # the checkpoint has its own
             return None
         is_its_own = head == name.attempt or (resume["parent"], resume["checkpoint"]) == (name.attempt, name.text)
@@ -234,14 +268,16 @@ class Run:
 
     def events(self) -> list[dict[str, Any]]:
         """All events that count, oldest first."""
-        return [event_of(line, self.path(0, EVENTS)) for line in self.event_lines()]
+        return [
+            event for link in reversed(self.chain()) for event in read_events(self.files, self.path(link.attempt, EVENTS), link.num_events)
+        ]
 
     # ---- damage
 
     def has_saved(self) -> bool:
         """Whether the run was ever saved, as far as any file tells."""
         chain = self.chain()
-        return bool(self.lost(self.saved_step(chain), None)) or bool(self.checkpoints(chain))
+        return bool(self.lost(self.last_saved(chain), None)) or bool(self.checkpoints(chain))
 
     def latest(self) -> Checkpoint | None:
         """The newest good checkpoint with its values; None if nothing was ever saved.
@@ -249,16 +285,18 @@ class Run:
         Damaged ones are passed over with a warning that names the file. Where something was saved and nothing of it is good, that is an
         error: to start again from zero is for the user to say.
         """
+        before: Any = None
         for _ in range(_MAX_LOOKS):
             chain = self.chain()
-            saved = self.saved_step(chain)
-            found, problems, is_dropped = self._newest_good(chain)
-            if not is_dropped:
+            saved = self.last_saved(chain)
+            names = self.checkpoints(chain)
+            found, problems = self._newest_good(names, chain)
+            if not problems:
+                lost = self.lost(saved, found.name if found else None)
+                problems += [lost] if lost else []
+            if not problems or (chain, saved, names) == before:
                 break
-        else:
-            problems.append("checkpoints vanish while they are read")
-        lost = self.lost(saved, found.name if found else None)
-        problems += [lost] if lost and not problems else []
+            before = chain, saved, names  # its owner may have saved and dropped something meanwhile: what looks wrong twice is wrong
         if found is None and problems:
             raise StoreDamagedError(
                 f"run {self.key} has no good checkpoint left",
@@ -269,18 +307,18 @@ class Run:
             warnings.warn(f"run {self.key} goes on from step {found.name.step if found else 0}: {problem}", stacklevel=2)
         return found
 
-    def _newest_good(self, chain: list[Link]) -> tuple[Checkpoint | None, list[str], bool]:
-        """The newest good checkpoint, what is wrong with newer ones, and whether one was dropped while it was read."""
+    def _newest_good(self, names: list[CheckpointName], chain: list[Link]) -> tuple[Checkpoint | None, list[str]]:
+        """The first good one of checkpoints, and what is wrong with those before it."""
         problems: list[str] = []
-        for name in self.checkpoints(chain):
+        for name in names:
             try:
                 self.check_events(name, chain)
-                return read_checkpoint(self.files, self.key, name), problems, False
-            except (StoreDamagedError, FileNotFoundError) as error:
-                if not self.files.has(f"{name.folder(self.key)}/{MANIFEST}"):
-                    return None, problems, True  # its owner has saved newer ones meanwhile
-                problems.append(f"{error.fact}: {error.rows.get('why', '')}" if isinstance(error, StoreDamagedError) else f"{error}")
-        return None, problems, False
+                return read_checkpoint(self.files, self.key, name), problems
+            except StoreDamagedError as error:
+                problems.append(": ".join(filter(None, [error.fact, error.rows.get("why")])))
+            except FileNotFoundError as error:
+                problems.append(f"`{error.filename}` is missing")
+        return None, problems
 
     def check_events(self, name: CheckpointName, chain: list[Link]) -> None:
         """Raise unless all events that a checkpoint counts can be read: a checkpoint is good together with what was recorded up to it."""
@@ -291,8 +329,8 @@ class Run:
         """The chain up to one of its checkpoints, which counts so many events of its own attempt."""
         return [Link(name.attempt, name, num_events), *(link for link in chain if link.attempt < name.attempt)]
 
-    def saved_step(self, chain: list[Link]) -> int | None:
-        """The step that was last saved, as the records of the run say; None if none was.
+    def last_saved(self, chain: list[Link]) -> CheckpointName | None:
+        """The checkpoint that was last saved, as the records of the run say; None if none was.
 
         Ask before the checkpoints are listed: a writer may go on meanwhile.
         """
@@ -300,19 +338,20 @@ class Run:
             newest = self.newest()
             numbers = [attempt_number(name) for name in self.files.names(run_folder("ckpts", self.key))]
             orphans = [name for number in numbers if number is not None and number > newest for name in self.own_checkpoints(number)]
-            return max((name.step for name in orphans), default=None)  # checkpoints of attempts whose records are gone
+            return max(orphans, default=None)  # of attempts whose records are gone
         head = chain[0].attempt
         try:
-            record = find_record(self.files, self.path(head, STATUS), {"step": int}) or self._resumed(head)
-        except StoreDamagedError:
-            record = self._resumed(head)
-        step: int | None = record["step"]
-        return step
+            status = self.status_of(head)
+        except StoreDamagedError:  # the checkpoints tell
+            status = None
+        if status is not None:
+            return CheckpointName.parse(head, status["checkpoint"])
+        return chain[1].last if len(chain) > 1 else None
 
-    def lost(self, saved: int | None, found: CheckpointName | None) -> str:
-        """What is missing if `saved` was the last step and `found` is the newest checkpoint; empty if nothing is."""
-        if saved is None or (found is not None and found.step >= saved):
+    def lost(self, saved: CheckpointName | None, found: CheckpointName | None) -> str:
+        """What is missing if `saved` was the last checkpoint and `found` is the newest one; empty if nothing is."""
+        if saved is None or (found is not None and found >= saved):
             return ""
         if self.head() is None:
             return f"{run_folder('stats', self.key)}: the records of its attempts are missing, though there are checkpoints"
-        return f"{run_folder('ckpts', self.key)}: step {saved} was saved, and its checkpoint is missing or damaged"
+        return f"{saved.folder(self.key)}: step {saved.step} was saved, and its checkpoint is missing or damaged"

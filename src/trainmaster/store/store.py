@@ -6,15 +6,17 @@ import contextlib
 import json
 import os
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from trainmaster.config import Config
-from trainmaster.errors import StoreAccessError, StoreDamagedError, StoreFormatError, UnknownRunError
+from trainmaster.errors import ArchiveError, StoreAccessError, StoreDamagedError, StoreError, StoreFormatError, UnknownRunError
 from trainmaster.store.archives import CheckpointArchive, PreviewArchive, StatsArchive
 from trainmaster.store.attempt import Attempt, claim, claim_or_watch
+from trainmaster.store.checkpoint import read_checkpoint
 from trainmaster.store.conditions import Condition, is_met
 from trainmaster.store.configs import ConfigArchive, config_of
 from trainmaster.store.files import Files, LocalFiles
@@ -23,8 +25,9 @@ from trainmaster.store.keys import check_key, config_path
 from trainmaster.store.lease import LEASE_TIME, Watch
 from trainmaster.store.memory_files import MemoryFiles
 from trainmaster.store.prune import prune
+from trainmaster.store.record import damaged
 from trainmaster.store.run import Run
-from trainmaster.store.tar import export_tar, free_space, read_tar
+from trainmaster.store.tar import export_tar, free_space, read_tar, refused
 from trainmaster.store.transfer import Parcel, adopt, pack
 from trainmaster.store.verify import Damage, verify
 
@@ -192,14 +195,44 @@ class Store:
                 with contextlib.closing(parcel):
                     yield parcel
 
-    def load_tar(self, path: str | os.PathLike[str], newer_only: bool = True) -> list[str]:
+    def load_tar(self, path: str | os.PathLike[str], newer_only: bool = True, max_bytes: int | None = None) -> list[str]:
         """Adopt the runs of a tar file; their keys here. With `newer_only`, those that are here already and trained as far are left out.
 
-        A member that is not what it should be refuses the whole file, before anything is written.
+        It is first unpacked into a store of its own, beside, and every value in it is read. So whatever is not as it should be refuses the
+        whole file, and leaves nothing. `max_bytes` is how much it may unpack to, by default 200 times its own size.
         """
-        room = free_space(self.root) if self.root is not None else sys.maxsize
-        found = (adopt(self.files, self.configs, parcel, self.lease_time, newer_only) for parcel in read_tar(path, room))
-        return [key for key in found if key is not None]
+        with self._aside() as aside:
+            room = free_space(aside.root) if aside.root is not None else sys.maxsize
+            try:
+                for parcel in read_tar(path, room, max_bytes):
+                    adopt(aside.files, aside.configs, parcel, aside.lease_time, newer_only=True)
+                aside.read_all()
+            except (ArchiveError, StoreAccessError, KeyboardInterrupt):
+                raise
+            except StoreError as error:
+                raise refused(os.fspath(path), ": ".join(filter(None, [error.fact, error.rows.get("why")]))) from error
+            except Exception as error:  # whatever a made-up archive makes of tarfile and zlib
+                raise refused(os.fspath(path), f"it cannot be read: {error}"[:500]) from error
+            return aside.migrate(self, newer_only=newer_only)
+
+    @contextlib.contextmanager
+    def _aside(self) -> Iterator[Store]:
+        """A store for a moment, on the same disk."""
+        if self.root is None:
+            yield Store(None, self.lease_time)
+            return
+        with tempfile.TemporaryDirectory(prefix=".", suffix=".tmp", dir=self.root, ignore_cleanup_errors=True) as folder:
+            yield Store(folder, self.lease_time)
+
+    def read_all(self) -> None:
+        """Read every value of every run; raises at the first that is damaged."""
+        for key in self.configs:
+            run = self.run(key)
+            for name in run.checkpoints():
+                read_checkpoint(self.files, key, name)
+            if run.status() is None or run.preview() is None or run.latest() is None:
+                raise damaged(config_path(key), "its run has saved nothing")
+            run.events()
 
     def migrate(
         self,
@@ -246,6 +279,9 @@ def _opened(root: str) -> LocalFiles:
 
 def _founded(files: LocalFiles, root: str) -> dict[str, Any]:
     taken = [name for name in ARCHIVES if name in files.names("")]
+    if taken and files.has(_ABOUT):  # founded by somebody else, who always makes this file first
+        found: dict[str, Any] = json.loads(files.read(_ABOUT))
+        return found
     if taken:
         raise StoreFormatError(
             f"`{root}` has a folder `{taken[0]}`, but no `{_ABOUT}`: it is no store of trainmaster, or has lost that file",

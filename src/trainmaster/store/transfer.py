@@ -16,8 +16,9 @@ from typing import Any, BinaryIO
 from trainmaster.errors import StoreDamagedError, StoreError
 from trainmaster.store.attempt import Attempt, claim_or_watch
 from trainmaster.store.checkpoint import MANIFEST, CheckpointName, check_manifest, read_manifest
+from trainmaster.store.codec import decode
 from trainmaster.store.configs import ConfigArchive, check_config
-from trainmaster.store.events import event_line, event_of
+from trainmaster.store.events import event_line, event_of, seed_of
 from trainmaster.store.files import MAX_RECORD, Files
 from trainmaster.store.keys import attempt_folder, config_path
 from trainmaster.store.record import Record, damaged, parse_record, record_bytes
@@ -53,7 +54,7 @@ class Parcel:
         """The lines of the events, numbered as those of one log."""
         for number, line in enumerate(self.events):
             tree = json.loads(line)
-            yield event_line(number, {name: value for name, value in tree.items() if name not in ("n", "crc")})
+            yield event_line(number, {name: value for name, value in tree.items() if name not in ("n", "crc")}, seed_of(EVENTS))
 
 
 def pack(files: Files, key: str) -> Parcel | None:
@@ -135,14 +136,16 @@ def _unpack(attempt: Attempt, parcel: Parcel) -> None:
     files, run = attempt.run.files, attempt.run
     for line in parcel.events:
         attempt.log.append(event_of(line, f"{parcel.key}/{EVENTS}"))
-    manifests = {}
+    manifests: dict[CheckpointName, Record] = {}
     for facts in parcel.facts["checkpoints"]:
         name = CheckpointName.parse(attempt.number, facts["name"])
-        if name is None or name.step != facts["step"] or not 0 <= facts["events"] <= len(parcel.events):
+        if name is None or name in manifests or name.step != facts["step"] or not 0 <= facts["events"] <= len(parcel.events):
             raise damaged(f"{parcel.key}/{RUN}", f"it names a checkpoint that cannot be: {facts!r:.100}")
         path = f"{parcel.key}/{name.text}/{MANIFEST}"
         manifest = check_manifest(parse_record(_read(parcel, f"{name.text}/{MANIFEST}"), path), path)
         for file, written in manifest["files"].items():
+            if f"{name.text}/{file}" not in parcel.files:
+                raise damaged(f"{parcel.key}/{name.text}/{file}", "it is missing, and the manifest names it")
             with parcel.files[f"{name.text}/{file}"]() as source:
                 here = files.write(f"{name.folder(run.key)}/{file}", _blocks(source, written["size"], f"{parcel.key}/{name.text}/{file}"))
             if (here.size, here.sha256) != (written["size"], written["sha256"]):
@@ -178,6 +181,7 @@ def check_facts(record: Any, path: str) -> Record:
         and type(found["status"].get("epoch")) is int
         and isinstance(found.get("preview"), dict)
         and isinstance(found.get("checkpoints"), list)
+        and found["checkpoints"]
         and all(
             isinstance(each, dict)
             and isinstance(each.get("name"), str)
@@ -188,4 +192,9 @@ def check_facts(record: Any, path: str) -> Record:
     )
     if not is_sound:
         raise damaged(path, "it does not say what it should")
+    try:
+        decode(found["status"])
+        decode(found["preview"])
+    except StoreDamagedError as error:
+        raise damaged(path, str(error)) from error
     return found

@@ -11,7 +11,7 @@ from trainmaster.store.checkpoint import check_checkpoint
 from trainmaster.store.configs import ConfigArchive
 from trainmaster.store.files import Files
 from trainmaster.store.keys import config_path, is_key, run_folder
-from trainmaster.store.record import find_record
+from trainmaster.store.record import damaged
 from trainmaster.store.run import ATTEMPT, EVENTS, OUTCOME, PREVIEW, RESUME, STATUS, Run
 
 
@@ -44,8 +44,18 @@ def verify(files: Files, configs: ConfigArchive) -> Iterator[Damage]:
         yield from _check_chain(Run(files, key))
 
 
-def check_run(run: Run, is_deep: bool = True) -> Iterator[Damage]:
-    """What is wrong with the files of a run; `is_deep` reads its checkpoints, too."""
+def check_run(run: Run, is_deep: bool = True) -> list[Damage]:
+    """What is wrong with the files of a run; `is_deep` reads its checkpoints, too.
+
+    Its owner may save and drop something meanwhile: what looks wrong twice is wrong.
+    """
+    found, before = list(_check_run(run, is_deep)), None
+    while found and found != before:
+        found, before = list(_check_run(run, is_deep)), found
+    return found
+
+
+def _check_run(run: Run, is_deep: bool) -> Iterator[Damage]:
     try:
         numbers = run.attempts()
     except (StoreDamagedError, StoreAccessError) as error:
@@ -54,23 +64,31 @@ def check_run(run: Run, is_deep: bool = True) -> Iterator[Damage]:
     for number in numbers:
         yield from _damage(run.path(number, ATTEMPT), partial(run.claim_of, number), False)
         yield from _damage(run.path(number, OUTCOME), partial(run.outcome_of, number), False)
+        yield from _damage(run.path(number, STATUS), partial(run.status_of, number), False)
+        yield from _damage(run.path(number, PREVIEW), partial(run.preview_of, number), False)
         yield from _damage(run.path(number, RESUME), partial(run.resume_of, number))
-        for file in (STATUS, PREVIEW):
-            yield from _damage(run.path(number, file), partial(find_record, run.files, run.path(number, file)), False)
+        yield from _damage(run.path(number, PREVIEW), partial(_check_preview, run, number), False)
+        if run.is_removed(number):
+            break  # what is below may be half gone
     if is_deep:
         yield from _check_chain(run)
+
+
+def _check_preview(run: Run, number: int) -> None:
+    """A preview is written before the status, so it is there with it."""
+    if run.files.has(run.path(number, STATUS)) and not run.files.has(run.path(number, PREVIEW)):
+        raise damaged(run.path(number, PREVIEW), "it is missing, though the attempt has saved something")
 
 
 def _check_chain(run: Run) -> Iterator[Damage]:
     """What is wrong with the checkpoints and events that count."""
     try:
         chain = run.chain()
-        saved = run.saved_step(chain)
+        saved = run.last_saved(chain)
         names = run.checkpoints(chain)
     except StoreDamagedError as error:
-        yield from (
-            () if error.fact.startswith("`stats/") else [Damage(run_folder("ckpts", run.key), error.fact)]
-        )  # those of `stats` are told
+        if not error.path.startswith("stats/"):  # those are told
+            yield Damage(run_folder("ckpts", run.key), error.fact)
         return
     for name in names:
         yield from _damage(name.folder(run.key), partial(check_checkpoint, run.files, run.key, name))
@@ -94,7 +112,7 @@ def _damage(path: str, read: Callable[[], Any], is_fatal: bool = True) -> Iterat
     try:
         read()
     except (StoreDamagedError, StoreAccessError) as error:
-        yield Damage(path, error.rows.get("why") or error.fact, is_fatal)
+        yield Damage(getattr(error, "path", "") or path, error.rows.get("why") or error.fact, is_fatal)
     except FileNotFoundError:  # removed meanwhile
         return
 

@@ -1,0 +1,187 @@
+"""A store with two runs of two attempts each, what every start of them must find, and a look at a folder that misses no change."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import stat
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trainmaster.store import Store
+
+IS_FULL = os.environ.get("TRAINMASTER_FAULTS") == "full"
+SEED = int(os.environ.get("TRAINMASTER_FAULTS_SEED") or random.SystemRandom().randrange(2**32))
+"""Of every random choice; it stands in each failure, and the environment variable of that name repeats it."""
+
+CONFIG = {"arch": "ResNet18", "lr": 0.1, "sizes": [1, 2, 3]}
+OTHER = {"arch": "ResNet50", "lr": 0.3, "sizes": [4, 5, 6]}
+THIRD = {"arch": "VGG", "lr": 0.5, "sizes": [7]}
+LAST = 4
+"""The step of the newest checkpoint; attempt 1 saved steps 1 and 2, attempt 2 went on to 3 and 4."""
+
+
+@contextmanager
+def fast_folder() -> Iterator[Path]:
+    """A folder in memory, where there is one: a thousand small stores are written here."""
+    in_memory = "/dev/shm"
+    with tempfile.TemporaryDirectory(dir=in_memory if os.access(in_memory, os.W_OK) else None) as folder:
+        yield Path(folder)
+
+
+def value_at(config: dict[str, Any], step: int) -> dict[str, Any]:
+    """What the checkpoint of a step holds."""
+    return {"weights": np.arange(6.0).reshape(2, 3) + 10 * step + config["lr"], "step": step, "arch": config["arch"], "sizes": (1, step)}
+
+
+def status_at(step: int) -> dict[str, Any]:
+    return {"epoch": step, "toc": 1000.0 + step, "t_train": 0.5, "t_eval": None}
+
+
+def preview_at(config: dict[str, Any], step: int) -> dict[str, Any]:
+    return {"loss": config["lr"] / step, "arch": config["arch"]}
+
+
+def events_at(config: dict[str, Any], step: int) -> list[dict[str, Any]]:
+    """All events that were logged up to a step; the second config has more of them, so that its logs could stand in for the first one's."""
+    per_step = 2 if config == CONFIG else 3
+    return [{"epoch": epoch, "part": part, "arch": config["arch"]} for epoch in range(1, step + 1) for part in range(per_step)]
+
+
+def is_value(value: Any, config: dict[str, Any], step: int) -> bool:
+    wanted = value_at(config, step)
+    return (
+        isinstance(value, dict)
+        and value.keys() == wanted.keys()
+        and np.array_equal(value["weights"], wanted["weights"])
+        and all(value[name] == wanted[name] for name in wanted if name != "weights")
+    )
+
+
+def train(store: Store, config: dict[str, Any], steps: range, seen: Any = None) -> str:
+    """One attempt over `steps`; `seen` is called after each of them."""
+    key = store.configs.add(config)
+    with store.attempt(key, "process") as attempt:
+        attempt.start(store.run(key).latest())
+        for step in steps:
+            for event in events_at(config, step)[len(events_at(config, step - 1)) :]:
+                attempt.log.append(event)
+            attempt.save(step, value_at(config, step), status_at(step), preview_at(config, step), keep=9)
+            store.files.beat(f"stats/{key[:2]}/{key}/attempt-{attempt.number:04}/lease")
+            if seen is not None:
+                seen()
+    return key
+
+
+class Sample(NamedTuple):
+    """A store in bytes."""
+
+    files: dict[str, bytes]
+    older: dict[str, bytes]
+    """An earlier version of each file that was written more than once."""
+    key: str
+    other: str
+
+    def write(self, root: Path) -> Path:
+        for path, data in self.files.items():
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_bytes(data)
+        return root
+
+    def stats(self, name: str, attempt: int, key: str | None = None) -> str:
+        key = key or self.key
+        return f"{'previews' if name == 'preview.json' else 'stats'}/{key[:2]}/{key}/attempt-{attempt:04}/{name}"
+
+    def ckpt(self, name: str, step: int, key: str | None = None) -> str:
+        key = key or self.key
+        return f"ckpts/{key[:2]}/{key}/attempt-{(step + 1) // 2:04}/step-{step:06}/{name}"
+
+    def config(self, key: str | None = None) -> str:
+        key = key or self.key
+        return f"configs/{key[:2]}/{key}.json"
+
+
+def build(root: Path) -> Sample:
+    store = Store(root)
+    older: dict[str, bytes] = {}
+
+    def keep() -> None:
+        for path, data in contents(root).items():
+            if data != before.get(path, data):
+                older[path] = before[path]
+            before[path] = data
+
+    before: dict[str, bytes] = {}
+    keys = []
+    for config in (CONFIG, OTHER):
+        train(store, config, range(1, 3), keep)
+        keys.append(train(store, config, range(3, 5), keep))
+        list(store.index)
+        keep()
+    return Sample(contents(root), older, *keys)
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def listing(root: Path) -> dict[str, tuple[Any, ...]]:
+    """Everything below a folder, links not followed: kind, mode, number of names, and content."""
+    found = {}
+    for folder, folders, files in os.walk(root):
+        for name in [*folders, *files]:
+            path = os.path.join(folder, name)
+            about = os.lstat(path)
+            content: Any = None
+            if stat.S_ISLNK(about.st_mode):
+                content = os.readlink(path)
+            elif stat.S_ISREG(about.st_mode):
+                content = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+            found[os.path.relpath(path, root)] = (about.st_mode, about.st_nlink if name in files else 0, content)
+    return found
+
+
+class Started(NamedTuple):
+    """What became of a start."""
+
+    step: int | None
+    """Of the checkpoint that it went on from; None if there was none."""
+    value: Any = None
+    status: Any = None
+    events: Any = None
+    warned: str = ""
+    error: Exception | None = None
+
+
+def start(root: Path, config: dict[str, Any], is_going_on: bool = True) -> Started:
+    """Go on with a run as a training would, to one more checkpoint, or only look where it would go on from."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found: dict[str, Any] = {"step": None}
+        error = None
+        try:
+            store = Store(root, lease_time=0.02)
+            key = store.configs.add(config)
+            if is_going_on:
+                with store.attempt(key, "process") as attempt:
+                    latest = store.run(key).latest()
+                    attempt.start(latest)
+                    found |= {"step": latest and latest.name.step, "value": latest and latest.value}
+                    found |= {"status": store.run(key).status(), "events": store.run(key).events()}
+                    step = 1 + (found["step"] or 0)
+                    attempt.save(step, value_at(config, step), status_at(step), preview_at(config, step), keep=9)
+            else:
+                latest = store.run(key).latest()
+                found |= {"step": latest and latest.name.step, "value": latest and latest.value}
+                if found["step"] == LAST:
+                    found |= {"status": latest and store.stats[key], "events": store.run(key).events()}
+        except Exception as raised:
+            error = raised
+    return Started(**found, warned="\n".join(str(each.message) for each in caught), error=error)

@@ -1,0 +1,703 @@
+"""A training that can be stopped, killed and held at chosen points, and a server that starts many of them without importing torch again.
+
+`python training.py run JOB` is one process of `Manager`, as the job says: store, configs, epochs, lease time, mode. `python training.py
+serve` reads jobs from standard input, and forks a process for each: its id, start time and session are its own, so a lease held by it is
+as real as any. Where a process is, is kept in a few bytes of shared memory, so that they can be read after it was killed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import functools
+import gc
+import hashlib
+import json
+import mmap
+import os
+import random
+import select
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from trainmaster import Extension, Manager
+from trainmaster.errors import RunBusyError
+from trainmaster.store import Store, attempt, owner
+from trainmaster.store.files import LocalFiles
+
+IS_FULL = os.environ.get("TRAINMASTER_FAULTS") == "full"
+SEED = int(os.environ.get("TRAINMASTER_FAULTS_SEED") or random.SystemRandom().randrange(10**6))
+REPEAT = f"repeat with TRAINMASTER_FAULTS_SEED={SEED}"
+BUSY = 3
+"""The exit code of a process that met a `RunBusyError`."""
+DAY, HOUR = 86400.0, 3600.0
+_PATIENCE = 90.0
+_NUM_WAITED = 20_000
+
+SAVING = (
+    *("save", "save: clear", "save: tensors", "save: tree", "save: before manifest", "save: manifest", "save: published"),
+    *("save: preview", "save: status", "save: drop", "save: dropping", "save: ending"),
+)
+POINTS = ("start", "ready", "claim", "setup", "load", "init", "train", "eval", "event", *SAVING, "between", "end")
+
+
+@dataclass(frozen=True)
+class Act:
+    """Something to be done once a process has come to a point, in one epoch or, if that is None, whenever it comes there first."""
+
+    at: str
+    epoch: int | None
+    do: str
+    argument: Any = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one process has to do."""
+
+    store: str
+    configs: list[dict[str, Any]]
+    num_epochs: int
+    mode: str = "process"
+    lease_time: float = 60.0
+    eval_interval: int = 1
+    save_interval: int = 1
+    keep: int = 3
+    max_attempts: int = 3
+    acts: list[Act] = field(default_factory=list)
+    boot: str = ""
+    """The identity of the machine that this process believes to be on; empty for that of this one."""
+    clock: str = ""
+    """How the wall clock goes: "ahead" and "behind" by an hour, or in "steps" of days."""
+    witness: str = ""
+    """A folder with one file for each epoch of each run; to train one again is an error."""
+    gate: str = ""
+    """A file to wait for before the store is opened."""
+    is_tidied: bool = False
+    """Whether the interpreter ends as usual, which takes a second; else the process just leaves."""
+    files: str = ""
+    """What the names of the process's own files begin with."""
+
+
+# ---- what is trained
+
+
+class Training(Manager):
+    """A model of about 90,000 weights, whose training draws from all generators."""
+
+    witness = ""
+
+    def setup(self, config: Any) -> None:
+        super().setup(config)
+        if config.get("poison") == "setup":
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.model = nn.Sequential(nn.Linear(16, 280), nn.ReLU(), nn.Dropout(0.25), nn.Linear(280, 280), nn.ReLU(), nn.Linear(280, 1))
+        kinds = {"adam": functools.partial(torch.optim.Adam, lr=0.002), "sgd": functools.partial(torch.optim.SGD, lr=0.01, momentum=0.9)}
+        self.optimizer = kinds[config.get("optimizer", "adam")](self.model.parameters())
+        self.inputs = torch.randn(64, 16)
+        self.targets = self.inputs.sin().sum(1, keepdim=True)
+
+    def init_ckpt(self) -> None:
+        super().init_ckpt()
+        self.ckpt["draws"] = []
+
+    def train(self) -> None:
+        if self.witness:
+            os.close(os.open(f"{self.witness}/{self.key}-{self.epoch}", os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        if self.config.get("poison") == "train":
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.model.train()
+        for batch in torch.randperm(64).split(16):
+            noise = torch.from_numpy(np.random.standard_normal((16, 1)).astype(np.float32))
+            scale = random.uniform(0.5, 1.5)
+            self.optimizer.zero_grad()
+            loss = (self.model(self.inputs[batch]) - scale * self.targets[batch] - 0.1 * noise).pow(2).mean()
+            loss.backward()
+            self.optimizer.step()
+            self.ckpt["draws"].append((self.epoch, scale, loss.item()))
+
+    def eval(self) -> dict[str, Any]:
+        self.model.eval()
+        with torch.no_grad():
+            return {"loss_test": (self.model(self.inputs) - self.targets).pow(2).mean(), "drawn": float(np.random.random())}
+
+    def save_ckpt(self) -> None:
+        self.ckpt |= {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        super().save_ckpt()
+
+    def load_ckpt(self) -> None:
+        super().load_ckpt()
+        self.model.load_state_dict(self.ckpt["model"])
+        self.optimizer.load_state_dict(self.ckpt["optimizer"])
+
+
+# ---- where a process is
+
+
+class Place:
+    """Where a process is, in shared memory: the point, how often each point was come to, and whether the run has a checkpoint."""
+
+    _START = 4
+    _SIZE = _START + 4 * len(POINTS)
+
+    def __init__(self, path: str) -> None:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        os.ftruncate(fd, self._SIZE)
+        self._memory = mmap.mmap(fd, self._SIZE)
+        os.close(fd)
+
+    @property
+    def point(self) -> str:
+        return POINTS[self._memory[0]]
+
+    @point.setter
+    def point(self, name: str) -> None:
+        number = POINTS.index(name)
+        at = self._START + 4 * number
+        self._memory[0] = number
+        struct.pack_into("<I", self._memory, at, struct.unpack_from("<I", self._memory, at)[0] + 1)
+
+    @property
+    def has_saved(self) -> bool:
+        return bool(self._memory[1])
+
+    @has_saved.setter
+    def has_saved(self, value: bool) -> None:
+        self._memory[1] = value
+
+    @property
+    def may_start(self) -> bool:
+        return bool(self._memory[2])
+
+    @may_start.setter
+    def may_start(self, value: bool) -> None:
+        self._memory[2] = value
+
+    def count(self, name: str) -> int:
+        return int(struct.unpack_from("<I", self._memory, self._START + 4 * POINTS.index(name))[0])
+
+
+class Points(Extension):
+    """Notes each point that a process comes to, and does there what it is told to."""
+
+    def __init__(self, place: Place, acts: list[Act]) -> None:
+        self._place, self._acts = place, list(acts)
+        self._epoch: int | None = None
+        self.is_saving = self._is_published = False
+
+    def at(self, point: str) -> None:
+        self._place.point = point
+        for act in [act for act in self._acts if act.at == point and act.epoch in (None, self._epoch)]:
+            self._acts.remove(act)
+            DEEDS[act.do](act.argument)
+
+    def published(self) -> None:
+        self._is_published = self._place.has_saved = True
+        self.at("save: published")
+
+    def dropping(self) -> None:
+        self.at("save: drop" if self._is_published else "save: clear")
+
+    def pre_work_setup(self) -> None:
+        self.at("setup")
+
+    def pre_work_load(self) -> None:
+        self.at("load")
+
+    def pre_work_init(self) -> None:
+        self.at("init")
+
+    def pre_work_train(self, epoch: int) -> None:
+        self._epoch = epoch
+        self.at("train")
+
+    def pre_work_eval(self, epoch: int) -> None:
+        self._epoch = epoch
+        self.at("eval")
+
+    def post_work_eval(self) -> None:
+        self.at("event")
+
+    def pre_work_save(self, epoch: int) -> None:
+        self._epoch = epoch
+        self.is_saving, self._is_published = True, False
+        self.at("save")
+
+    def post_work_save(self) -> None:
+        self.at("save: ending")
+        self.is_saving = False
+        self.at("between")
+
+
+def note_files(points: Points) -> None:
+    """Have the files of the store say how far a save is."""
+    stages = {
+        ("write", "tensors.safetensors"): "save: tensors",
+        ("write", "tree.json"): "save: tree",
+        ("create", "manifest.json"): "save: before manifest",
+        ("replace", "preview.json"): "save: preview",
+        ("replace", "status.json"): "save: status",
+    }
+
+    def noted(method: str) -> Callable[..., Any]:
+        call = getattr(LocalFiles, method)
+
+        def noted_call(self: LocalFiles, path: str, *args: Any) -> Any:
+            name = os.path.basename(path)
+            is_here = points.is_saving and threading.current_thread() is threading.main_thread()
+            if is_here and (method, name) in stages:
+                points.at(stages[method, name])
+            if is_here and method.startswith("delete"):
+                points.dropping()
+            found = call(self, path, *args)
+            if is_here and name == "manifest.json":
+                points.published() if method == "create" else points.at("save: dropping")
+            return found
+
+        return noted_call
+
+    for method in ("write", "create", "replace", "delete", "delete_folder"):
+        setattr(LocalFiles, method, noted(method))
+    link = os.link
+
+    def noted_link(source: str, target: str, **options: Any) -> None:
+        if target == "manifest.json" and points.is_saving:
+            points.at("save: manifest")  # its content is written, and has no name yet
+        link(source, target, **options)
+
+    os.link = noted_link
+
+
+def _wait_for(path: str) -> None:
+    while not os.path.exists(path):
+        time.sleep(0.002)
+
+
+def _hold_lock(seconds: float) -> None:
+    """Sleep without giving Python's lock away, so that no other thread runs."""
+    ctypes.PyDLL(None).usleep(ctypes.c_uint(int(seconds * 1e6)))
+
+
+def _fork(how: str) -> None:
+    """Be two; `how` says which of them ends first, and whether the child goes on or leaves."""
+    first, does = how.split(", ")
+    parent = os.getpid()
+    child = os.fork()
+    if child:
+        if first == "child first":
+            os.waitpid(child, 0)
+        return
+    deadline = time.monotonic() + _PATIENCE
+    while first == "parent first" and os.getppid() == parent and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if does == "leaves":
+        raise SystemExit("the child leaves")
+
+
+DEEDS: dict[str, Callable[[Any], None]] = {
+    "stop": lambda _: os.kill(os.getpid(), signal.SIGSTOP),
+    "kill": lambda _: os.kill(os.getpid(), signal.SIGKILL),
+    "linger": time.sleep,
+    "wait": _wait_for,
+    "hold Python's lock": _hold_lock,
+    "fork": _fork,
+}
+
+
+# ---- one process
+
+
+def work(job: Job) -> None:
+    """Do what a job says; the result of a batch is written beside the process's other files."""
+    torch.set_num_threads(1)
+    place = Place(f"{job.files}.place")
+    while not place.may_start:  # whoever started this process takes hold of it first
+        time.sleep(0.0005)
+    points = Points(place, job.acts)
+    note_files(points)
+    if job.boot:
+        owner._boot = lambda: job.boot
+    if job.clock:
+        turn_clock(job.clock)
+    place.point = "ready"
+    if job.gate:
+        _wait_for(job.gate)
+    intervals = {"eval_interval": job.eval_interval, "save_interval": job.save_interval, "keep": job.keep}
+    place.point = "claim"
+    manager = Training(job.store, lease_time=job.lease_time, verbose=False, **intervals)
+    manager.witness = job.witness
+    manager.extensions = [points]
+    if job.mode == "process":
+        manager.process(job.configs[0], job.num_epochs)
+    else:
+        result = manager.batch(job.configs, job.num_epochs, max_attempts=job.max_attempts)
+        Path(f"{job.files}.json").write_text(json.dumps(asdict(result)))
+    place.point = "end"
+
+
+def turn_clock(how: str) -> None:
+    """Have the wall clock of this process be wrong, as far as the store can see."""
+    now, draws = time.time, random.Random(7)
+    offsets = {"ahead": lambda: HOUR, "behind": lambda: -HOUR, "steps": lambda: draws.choice([-DAY, 0.0, DAY])}
+    time.time = lambda: now() + offsets[how]()
+
+    class Dates(attempt.datetime):  # type: ignore[misc]
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return cls.fromtimestamp(time.time(), tz)
+
+    attempt.datetime = Dates
+
+
+def run(job: Job) -> int:
+    try:
+        work(job)
+    except RunBusyError as error:
+        print(f"RunBusyError: {error}", file=sys.stderr)
+        return BUSY
+    except SystemExit as error:
+        print(error, file=sys.stderr)
+        return 0
+    except Exception:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _job_of(text: str) -> Job:
+    given = json.loads(text)
+    return Job(**{**given, "acts": [Act(**act) for act in given["acts"]]})
+
+
+# ---- the server
+
+
+def serve() -> int | None:
+    """Fork a process for every line of input, and say when it has started and ended; None at the end of input."""
+    import torch._dynamo  # noqa: F401 - the first optimizer imports it, which takes seconds
+
+    gc.freeze()  # a look at every object would copy all of them into each process
+    wake, woken = os.pipe()
+    for end in (wake, woken):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(woken)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    alive: set[int] = set()
+    rest = b""
+    try:
+        while True:
+            ready, _, _ = select.select([0, wake], [], [], 1.0)
+            if wake in ready:
+                os.read(wake, 4096)
+            _reap(alive)
+            if 0 not in ready:
+                continue
+            data = os.read(0, 65536)
+            if not data:
+                return None
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                job = _job_of(line.decode())
+                pid = os.fork()
+                if pid == 0:
+                    alive.clear()
+                    signal.set_wakeup_fd(-1)
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    os.close(wake)
+                    os.close(woken)
+                    _become_a_process(job)
+                    code = run(job)
+                    if not job.is_tidied:
+                        sys.stdout.flush()
+                        sys.stderr.flush()
+                        os._exit(code)
+                    return code
+                alive.add(pid)
+                _say("started", pid)
+    finally:
+        for pid in alive:
+            os.kill(pid, signal.SIGKILL)
+
+
+def _reap(alive: set[int]) -> None:
+    while alive:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        alive.discard(pid)
+        _say("ended", pid, os.waitstatus_to_exitcode(status))
+
+
+def _say(*words: Any) -> None:
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+
+
+def _become_a_process(job: Job) -> None:
+    """A session, an input and an output of its own."""
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDONLY)
+    out = os.open(f"{job.files}.out", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    for fd, target in ((null, 0), (out, 1), (out, 2)):
+        os.dup2(fd, target)
+    os.close(null)
+    os.close(out)
+
+
+# ---- what a test has of it
+
+
+class Started:
+    """A process of the server."""
+
+    def __init__(self, server: Server, pid: int, job: Job) -> None:
+        self._server, self.pid, self.job = server, pid, job
+        self._handle = os.pidfd_open(pid)
+        self.place = Place(f"{job.files}.place")
+        self.place.may_start = True
+
+    def send(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._handle, number)  # type: ignore[attr-defined]
+
+    def kill(self) -> None:
+        self.send(signal.SIGKILL)
+
+    def wait(self, patience: float = _PATIENCE) -> int:
+        """The exit code."""
+        return self._server.code_of(self.pid, patience)
+
+    def has_ended(self) -> bool:
+        return bool(select.select([self._handle], [], [], 0)[0])
+
+    def wait_for(self, point: str, count: int = 1, patience: float = _PATIENCE) -> bool:
+        """Wait until a point was come to `count` times; False if the process ends before."""
+        until(lambda: self.place.count(point) >= count or self.has_ended(), f"{point!r} of {self.text()}", patience, 0.0002)
+        return self.place.count(point) >= count
+
+    def wait_until_stopped(self) -> None:
+        until(lambda: self.has_ended() or _state(self.pid) == "T", "a process that stops itself")
+        assert not self.has_ended(), self.text()
+
+    def text(self) -> str:
+        with contextlib.suppress(FileNotFoundError):
+            return Path(f"{self.job.files}.out").read_text()
+        return ""
+
+    def result(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(Path(f"{self.job.files}.json").read_text())
+        return found
+
+    def succeed(self) -> None:
+        assert self.wait() == 0, self.text()
+
+    def close(self) -> None:
+        self.kill()
+        os.close(self._handle)
+
+
+class Server:
+    """Starts processes, each from a fork of one that has imported everything."""
+
+    def __init__(self) -> None:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        command = [sys.executable, __file__, "serve"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        self._said = threading.Condition()
+        self._starts: list[int] = []
+        self._codes: dict[int, int] = {}
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            word, *numbers = line.decode().split()
+            with self._said:
+                if word == "started":
+                    self._starts.append(int(numbers[0]))
+                else:
+                    self._codes[int(numbers[0])] = int(numbers[1])
+                self._said.notify_all()
+
+    def start(self, job: Job) -> Started:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(asdict(job)).encode() + b"\n")
+        self._process.stdin.flush()
+        with self._said:
+            assert self._said.wait_for(lambda: self._starts, _PATIENCE), "the server does not answer"
+            pid = self._starts.pop()
+            self._codes.pop(pid, None)
+        return Started(self, pid, job)
+
+    def code_of(self, pid: int, patience: float) -> int:
+        with self._said:
+            assert self._said.wait_for(lambda: pid in self._codes, patience), f"process {pid} has not ended after {patience} s"
+            return self._codes[pid]
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+@functools.cache
+def server() -> Server:
+    made = Server()
+    atexit.register(made.close)
+    return made
+
+
+class Workshop:
+    """A folder for one test, its processes, and what they have to do if nothing else is said."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._started: list[Started] = []
+
+    def job(self, store: str, config: dict[str, Any], num_epochs: int, **more: Any) -> Job:
+        return Job(str(self.folder / store), more.pop("configs", [config]), num_epochs, **more)
+
+    def start(self, job: Job, **more: Any) -> Started:
+        files = str(self.folder / f"process-{len(self._started):04}")
+        started = server().start(replace(job, files=files, **more))
+        self._started.append(started)
+        return started
+
+    def close(self) -> None:
+        for each in self._started:
+            each.close()
+
+
+@contextlib.contextmanager
+def workshop() -> Iterator[Workshop]:
+    """In memory, where there is such a thing: kills and stops are no power failures, and thousands of syncs take their time."""
+    memory = "/dev/shm"
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None, ignore_cleanup_errors=True) as made:
+        shop = Workshop(Path(made))
+        try:
+            yield shop
+        finally:
+            shop.close()
+
+
+def until(is_so: Callable[[], Any], what: str, patience: float = _PATIENCE, pause: float = 0.005) -> None:
+    deadline = time.monotonic() + patience
+    while not is_so():
+        assert time.monotonic() < deadline, f"waited for {patience} s for {what}"
+        time.sleep(pause)
+
+
+def _state(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return ""
+
+
+# ---- what is in a store
+
+
+class Result(NamedTuple):
+    """All that a run has to show, but for times and for how it came about."""
+
+    epoch: int
+    value: Any
+    rng: Any
+    events: Any
+    preview: Any
+    stats: Any
+
+
+def result_of(root: str | Path, config: dict[str, Any]) -> Result:
+    """What a run has come to, to the last bit."""
+    store = Store(root)
+    key = store.configs.get_key(config)
+    assert key is not None
+    found = store.run(key)
+    latest = found.latest()
+    assert latest is not None
+    stats = {name: value for name, value in store.stats[key].items() if name not in ("toc", "t_train", "t_eval")}
+    events = [{name: value for name, value in event.items() if name != "time"} for event in found.events()]
+    return Result(latest.name.step, bits(latest.value), bits(latest.context), bits(events), bits(store.previews[key]), bits(stats))
+
+
+def seen_of(root: str | Path, config: dict[str, Any]) -> dict[str, Any]:
+    """All that a reader sees of a run, times and names of checkpoints included."""
+    store = Store(root)
+    key = store.configs.get_key(config)
+    assert key is not None
+    found = store.run(key)
+    return {
+        "stats": store.stats.get(key),
+        "preview": store.previews.get(key),
+        "ckpt": bits(store.ckpts.get(key)),
+        "context": bits(latest.context) if (latest := found.latest()) else None,
+        "events": found.events(),
+        "checkpoints": found.checkpoints(),
+        "chain": found.chain(),
+        "completed": list(store.completed()),
+        "damage": store.verify(),
+    }
+
+
+def bits(value: Any) -> Any:
+    """A value as plain data that is equal only if every bit is; large things by their hash."""
+    if isinstance(value, torch.Tensor):
+        return ["tensor", str(value.dtype), list(value.shape), hashlib.sha256(value.numpy().tobytes()).hexdigest()]
+    if isinstance(value, np.ndarray):
+        return ["array", str(value.dtype), list(value.shape), hashlib.sha256(value.tobytes()).hexdigest()]
+    if isinstance(value, dict):
+        return ["dict", [[repr(name), bits(each)] for name, each in value.items()]]
+    if isinstance(value, list | tuple):
+        if len(value) > 500:
+            return [type(value).__name__, hashlib.sha256(repr([bits(each) for each in value]).encode()).hexdigest()]
+        return [type(value).__name__, [bits(each) for each in value]]
+    return [type(value).__name__, value.hex() if isinstance(value, float) else repr(value)]
+
+
+def undisturbed(config: dict[str, Any], num_epochs: int, **intervals: int) -> Result:
+    """What comes of a config that nobody disturbs; trained once, in a store of its own."""
+    return _undisturbed(json.dumps(config), num_epochs, tuple(intervals.items()))
+
+
+@functools.cache
+def _undisturbed(config: str, num_epochs: int, intervals: tuple[tuple[str, int], ...]) -> Result:
+    with workshop() as shop:
+        job = shop.job("store", json.loads(config), num_epochs, **dict(intervals))
+        shop.start(job).succeed()
+        found = result_of(job.store, json.loads(config))
+    assert found.epoch == num_epochs
+    return found
+
+
+def assert_undisturbed(job: Job, config: dict[str, Any] | None = None) -> None:
+    """Raise unless a run has ended as if nobody had disturbed it, each evaluation recorded once, every file as it was written."""
+    config = job.configs[0] if config is None else config
+    found = result_of(job.store, config)
+    expected = undisturbed(config, job.num_epochs, eval_interval=job.eval_interval, save_interval=job.save_interval)
+    for name in Result._fields:
+        assert getattr(found, name) == getattr(expected, name), f"{name} of {config}; {REPEAT}"
+    events = Store(job.store).run(Store(job.store).configs.get_key(config) or "").events()
+    evaluated = [epoch for epoch in range(job.num_epochs + 1) if epoch % job.eval_interval == 0 or epoch == job.num_epochs]
+    assert [event["epoch"] for event in events] == evaluated, REPEAT
+    assert Store(job.store).verify() == [], REPEAT
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    sys.exit(serve() if sys.argv[1] == "serve" else run(_job_of(sys.argv[2])))
