@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainmaster.config.plain import same
@@ -14,48 +14,69 @@ Condition = Mapping[str, Any]
 A list as a value is written inside a list.
 """
 
-_MISSING = object()
+Tree = dict[str, Any]
+"""A config as it is stored: plain values, NaN and the infinities as `{".float": "nan"}`."""
 
 
-def is_met(cond: Condition | None, config: Mapping[str, Any]) -> bool:
-    """Whether a config, as plain values, is as `cond` wants it. A key that it does not have meets nothing.
+def is_met(cond: Condition | None, config: Tree) -> bool:
+    """Whether a stored config is as `cond` wants it. A key that it does not have meets nothing.
 
     >>> is_met({"lr": (None, 0.1), "arch": ["ResNet18", "ResNet50"]}, {"lr": 0.01, "arch": "ResNet18"})
     True
     """
-    return all(_is_met(wanted, _value(config, key)) for key, wanted in (cond or {}).items())
+    return matcher(cond)(config)
 
 
-def _value(config: Any, key: str) -> Any:
-    for part in key.split("."):
-        if not isinstance(config, Mapping) or part not in config:
-            return _MISSING
-        config = config[part]
-    return _as_given(config)
+def matcher(cond: Condition | None) -> Callable[[Tree], bool]:
+    """`is_met` for many configs: what can be known of `cond` alone is found out once."""
+    tests = [(key.split("."), _test(wanted)) for key, wanted in (cond or {}).items()]
+
+    def is_met(config: Tree) -> bool:
+        for path, test in tests:
+            node: Any = config
+            for part in path:
+                if type(node) is not dict or part not in node:
+                    return False
+                node = node[part]
+            if not test(as_given(node)):
+                return False
+        return True
+
+    return is_met
 
 
-def _as_given(tree: Any) -> Any:
+def _test(wanted: Any) -> Callable[[Any], bool]:
+    """Whether one value is as it is wanted."""
+    if callable(wanted):
+        return lambda value: bool(wanted(value))
+    if isinstance(wanted, list):
+        return lambda value: any(same(each, value) for each in wanted)
+    if isinstance(wanted, tuple):
+        return _within(wanted)
+    kind = type(wanted)
+    if kind in (str, int, bool):  # most of them
+        return lambda value: type(value) is kind and value == wanted
+    return lambda value: same(wanted, value)
+
+
+def _within(ends: tuple[Any, ...]) -> Callable[[Any], bool]:
+    if len(ends) != 2:
+        raise StoreError(f"{ends!r} is no condition", hint="a tuple is a range: (low, high), None for no end; a list gives values")
+    low, high = ends
+
+    def is_within(value: Any) -> bool:
+        return type(value) in (int, float) and (low is None or value >= low) and (high is None or value <= high)
+
+    return is_within
+
+
+def as_given(tree: Any) -> Any:
     """A stored value as it was given: NaN and the infinities are numbers again."""
-    if isinstance(tree, list):
-        return [_as_given(each) for each in tree]
-    if not isinstance(tree, Mapping):
+    kind = type(tree)
+    if kind is list:
+        return [as_given(each) for each in tree]
+    if kind is not dict:
         return tree
     if tree.keys() == {".float"}:
         return float(tree[".float"])
-    return {key: _as_given(value) for key, value in tree.items()}
-
-
-def _is_met(wanted: Any, value: Any) -> bool:
-    if value is _MISSING:
-        return False
-    if callable(wanted):
-        return bool(wanted(value))
-    if isinstance(wanted, list):
-        return any(same(each, value) for each in wanted)
-    if isinstance(wanted, tuple):
-        if len(wanted) != 2:
-            raise StoreError(f"{wanted!r} is no condition", hint="a tuple is a range: (low, high), None for no end; a list gives values")
-        low, high = wanted
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return is_number and (low is None or value >= low) and (high is None or value <= high)
-    return same(wanted, value)
+    return {key: as_given(value) for key, value in tree.items()}

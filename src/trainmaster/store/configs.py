@@ -10,10 +10,10 @@ from typing import Any
 
 from trainmaster.config import Config, ConfigBase, canonical
 from trainmaster.config.identity import strict
-from trainmaster.config.json_reader import read_json
 from trainmaster.config.paths import MAX_BYTES
 from trainmaster.config.plain import plain
 from trainmaster.errors import ConfigError, StoreDamagedError, UnknownRunError, did_you_mean
+from trainmaster.store.conditions import as_given
 from trainmaster.store.files import Files
 from trainmaster.store.keys import LENGTHS, check_key, config_path, is_key
 from trainmaster.store.record import Members, Record, damaged, parse_record, record_bytes
@@ -192,7 +192,10 @@ def _agree(identity: Any, config: Any) -> bool:
 
 def config_of(tree: dict[str, Any], key: str) -> Config:
     """The config of a stored tree, with every value that was stored."""
-    return Config(read_json(json.dumps(tree), f"config {key}").group())
+    try:
+        return Config(as_given(tree))
+    except (ConfigError, ValueError) as error:
+        raise damaged(config_path(key), f"it is no config: {error}") from error
 
 
 def _identity(config: Any) -> tuple[str, str]:

@@ -116,7 +116,8 @@ class LocalFiles:
 
     def read(self, path: str) -> bytes:
         with self.open(path) as file:
-            data = file.read(MAX_RECORD + 1)
+            size = os.fstat(file.fileno()).st_size
+            data = file.read(min(size, MAX_RECORD) + 1)  # not at once as much as there could be: all of that would be allocated
         if len(data) > MAX_RECORD:
             raise StoreDamagedError(f"`{path}` is too large: more than {MAX_RECORD:,} bytes", where=self._shown(path))
         return data

@@ -17,7 +17,7 @@ from trainmaster.errors import ArchiveError, StoreAccessError, StoreDamagedError
 from trainmaster.store.archives import CheckpointArchive, PreviewArchive, StatsArchive
 from trainmaster.store.attempt import Attempt, claim, claim_or_watch
 from trainmaster.store.checkpoint import read_checkpoint
-from trainmaster.store.conditions import Condition, is_met
+from trainmaster.store.conditions import Condition, matcher
 from trainmaster.store.configs import ConfigArchive, config_of
 from trainmaster.store.files import Files, LocalFiles
 from trainmaster.store.index import Index
@@ -135,7 +135,8 @@ class Store:
 
     def select(self, cond: Condition | None = None) -> Iterator[tuple[str, Config]]:
         """Key and config of all configs that meet `cond`, trained or not."""
-        return ((key, config_of(tree, key)) for key, tree in self.index if is_met(cond, tree))
+        is_met = matcher(cond)
+        return ((key, config_of(tree, key)) for key, tree in self.index if is_met(tree))
 
     def completed(
         self, min_epoch: int = 0, cond: Condition | None = None, within_hours: float | None = None
