@@ -97,7 +97,8 @@ def test_a_batch_names_what_it_gives_up(capsys: pytest.CaptureFixture[str]) -> N
     for _ in range(2):
         manager.batch([{"a": 1}], num_epochs=1, max_errors=1, max_attempts=1)
     assert printed(capsys)[-2:] == [
-        f"run {KEY} is given up: 1 attempt in a row brought no new checkpoint; the last one: ValueError: no luck",
+        f"run {KEY} is given up: 1 attempt in a row brought no new checkpoint; "
+        "the last one: ValueError: no luck; `process` tries it all the same",
         "batch: 1 given up",
     ]
 

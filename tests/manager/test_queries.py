@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from trainmaster import Config, ConfigBase, ConfigError, Manager, Replicate, Stateless, configclass, key_of
-from trainmaster.errors import StoreError, UnknownRunError
+from trainmaster.errors import SettingError, StoreError, UnknownRunError
 
 
 class Echo(Manager):
@@ -62,7 +62,7 @@ def test_a_run_that_was_never_saved_is_not_completed(manager: Echo) -> None:
 
 def test_a_run_that_failed_before_its_first_save_is_not_completed(manager: Echo) -> None:
     manager.results["bad"] = {"loss_test": object()}
-    with pytest.raises(TypeError):
+    with pytest.raises(SettingError, match=r"`Echo\.eval\(\)` returned what cannot be recorded\n  wrong   loss_test: builtins\.object"):
         manager.process({"name": "bad"}, num_epochs=1)
     assert list(manager.completed()) == []
 

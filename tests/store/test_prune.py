@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trainmaster.errors import StoreError
+from trainmaster.errors import SettingError
 from trainmaster.store import Attempt, Store
 from trainmaster.store.attempt import claim
 from trainmaster.store.checkpoint import TREE, CheckpointName
@@ -44,7 +44,7 @@ def test_an_empty_store_has_nothing_to_prune(store: Store) -> None:
 
 @pytest.mark.parametrize("keep", [0, -1, True, 1.0, None, "3"])
 def test_to_keep_none_is_refused(store: Store, keep: Any) -> None:
-    with pytest.raises(StoreError, match="wanted a number of checkpoints, 1 at least"):
+    with pytest.raises(SettingError, match="wanted a number of checkpoints, 1 at least"):
         store.prune(keep)
 
 

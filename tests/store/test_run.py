@@ -117,15 +117,29 @@ def claim_over(store: Store, key: str) -> Attempt:
     return Attempt(store.run(key), store.run(key).newest() + 1, "test", 10.0)
 
 
-def test_an_attempt_from_nothing_begins_a_new_chain(store: Store, key: str, take: Take, save: Save) -> None:
+def test_an_attempt_from_nothing_begins_a_new_chain_with_its_first_checkpoint(store: Store, key: str, take: Take, save: Save) -> None:
     trained(take(store.files, key), save, 1, 2)
     second = claim_over(store, key)
     second.start(None)
+    assert steps(store.run(key)) == [(1, 2), (1, 1)]
+    assert len(rows(store.run(key))) == 2
+    save(second, 0)
+    assert steps(store.run(key)) == [(2, 0)]
     assert rows(store.run(key)) == []
-    assert steps(store.run(key)) == []
-    assert store.run(key).status() is not None
-    assert store.run(key).latest() is None
     second.release("saved")
+
+
+def test_a_new_start_that_failed_before_its_first_checkpoint_leaves_the_old_run_also_to_prune(
+    store: Store, key: str, take: Take, save: Save
+) -> None:
+    trained(take(store.files, key), save, 1, 2)
+    second = claim_over(store, key)
+    second.start(None)
+    second.release("failed")
+    assert store.prune(keep=1) == [CheckpointName(1, 1, 1).folder(key)]
+    latest = store.run(key).latest()
+    assert latest is not None
+    assert latest.name == CheckpointName(1, 2, 1)
 
 
 def test_an_attempt_that_has_not_started_changes_nothing(store: Store, key: str, take: Take, save: Save) -> None:

@@ -17,6 +17,7 @@ import pytest
 from trainmaster.errors import (
     KeyTextError,
     RunBusyError,
+    SettingError,
     StoreAccessError,
     StoreDamagedError,
     StoreError,
@@ -131,7 +132,7 @@ def test_a_root_that_is_a_file_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lease_time", [0, -1, float("nan"), float("inf"), True, "60", None])
 def test_a_lease_needs_a_time(lease_time: Any) -> None:
-    with pytest.raises(StoreFormatError, match="wanted a number of seconds"):
+    with pytest.raises(SettingError, match="wanted a number of seconds"):
         Store(None, lease_time=lease_time)
 
 

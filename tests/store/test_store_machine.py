@@ -171,16 +171,18 @@ class Workers(RuleBasedStateMachine):
         attempt = data.draw(st.sampled_from(self.stale))
         if attempt.run.newest() == attempt.number:
             return  # it crashed, and nobody has replaced it: it cannot wake up
+        if attempt.run.head() == attempt.number:
+            return  # its successor, from nothing, has no checkpoint yet: until then this is the run
         if act == "save":
             with pytest.raises(LeaseLostError):
                 attempt.save(99, "stale", {"epoch": 99}, {"loss": -1})
         elif act == "log":
             attempt.log.append({"i": "stale"})
-        elif act == "publish":
+        elif act == "publish" and attempt.run.own_checkpoints(attempt.number):
             attempt._publish(CheckpointName(attempt.number, 99, 1), {"epoch": 99}, {"loss": -1})
         elif act == "beat":
             attempt._heartbeat.renew()
-        else:
+        elif act == "release":
             attempt.release("finished")
             self.stale.remove(attempt)
 

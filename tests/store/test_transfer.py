@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
 import tarfile
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,8 @@ import torch
 from trainmaster.errors import ArchiveError, RunBusyError, StoreAccessError, StoreDamagedError, UnknownRunError
 from trainmaster.store import Attempt, Store
 from trainmaster.store.checkpoint import TREE, CheckpointName
-from trainmaster.store.transfer import pack
+from trainmaster.store.run import RESUME
+from trainmaster.store.transfer import adopt, pack
 
 Take = Callable[..., Attempt]
 Save = Callable[..., None]
@@ -305,10 +308,14 @@ def test_a_file_that_is_damaged_on_the_way_is_refused_and_changes_nothing(
 ) -> None:
     trained(store, take, save, 1)
     before = told(store, key)
-    path = f"{CheckpointName(3, 4, 1).folder(key)}/{TREE}"
-    source.files.replace(path, source.files.read(path).replace(b"0.1", b"0.2"))
+    parcel = pack(source.files, key)
+    assert parcel is not None
+    name = next(name for name in parcel.files if name.endswith(TREE))
+    with parcel.files[name]() as file:
+        changed = file.read().replace(b"1", b"2").replace(b"0", b"3")
+    parcel = replace(parcel, files={**parcel.files, name: lambda: io.BytesIO(changed)})
     with pytest.raises(StoreDamagedError, match="is damaged") as caught:
-        source.migrate(store)
+        adopt(store.files, store.configs, parcel, 60, newer_only=True)
     assert caught.value.rows["why"] == "it is not what its manifest says"
     assert told(store, key) == before
     assert store.files.names(f"ckpts/{key[:2]}/{key}/attempt-0002") == []
@@ -339,12 +346,15 @@ def test_an_archive_of_something_else_is_refused(store: Store, tmp_path: Path) -
     assert [*store.configs] == []
 
 
-def test_an_export_that_fails_leaves_no_file(source: Store, key: str, tmp_path: Path) -> None:
+def test_an_export_goes_without_a_damaged_checkpoint_and_one_that_fails_leaves_no_file(source: Store, key: str, tmp_path: Path) -> None:
     path = f"{CheckpointName(3, 4, 1).folder(key)}/manifest.json"
     source.files.replace(path, b"bad")
+    with pytest.warns(UserWarning, match="is sent without step 4"):
+        assert source.export_tar(tmp_path / "runs.tar") == 1
+    source.files.replace(source.run(key).path(2, RESUME), b"bad")
     with pytest.raises(StoreDamagedError):
-        source.export_tar(tmp_path / "runs.tar")
-    assert os.listdir(tmp_path) == []
+        source.export_tar(tmp_path / "more.tar", keys=[key])
+    assert os.listdir(tmp_path) == ["runs.tar"]
 
 
 def test_an_export_to_a_place_that_is_not_there_is_told(source: Store, key: str, tmp_path: Path) -> None:

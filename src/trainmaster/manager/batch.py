@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from trainmaster.config.describe import shorten
-from trainmaster.errors import LeaseLostError
+from trainmaster.errors import LeaseLostError, StoreDamagedError
 from trainmaster.manager.display import counted
 from trainmaster.store import Run, Store
 from trainmaster.store.lease import Hold, Watch, holder_of
@@ -45,15 +45,16 @@ class Work(NamedTuple):
     num_epochs: int
 
 
-class Works(Protocol):
+class Works(NamedTuple):
     """What a batch asks of a manager."""
 
-    @property
-    def store(self) -> Store: ...
-    def admit(self, config: Any, num_epochs: int | None) -> Work: ...
-    def is_done(self, work: Work) -> bool: ...
-    def work(self, work: Work, resume: bool, watch: Watch) -> bool: ...
-    def say(self, text: str) -> None: ...
+    store: Store
+    admit: Callable[[Any, int | None], Work]
+    """The run of a config."""
+    is_done: Callable[[Work], bool]
+    do: Callable[[Work, bool, Watch], bool]
+    """Train a run, from its checkpoint or not; False if somebody else holds it."""
+    say: Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -105,20 +106,20 @@ class Batch:
     def _try(self, work: Work) -> bool:
         """Do one run; False if somebody else holds it."""
         result, policy = self.result, self._policy
-        run = self._works.store.run(work.key)
-        if policy.resume and self._works.is_done(work):
-            result.found.append(work.key)
-            return True
-        holder = holder_of(run)
-        if holder.hold is Hold.HELD or (holder.hold is Hold.UNKNOWN and self._watch.look(run, holder) is not Hold.FREE):
-            return False
-        reason = fruitless(run, policy.max_attempts)
-        if reason is not None:
-            result.given_up[work.key] = reason
-            self._works.say(f"run {work.key} is given up: {reason}")
-            return True
         try:
-            if not self._works.work(work, policy.resume, self._watch):
+            if policy.resume and self._works.is_done(work):
+                result.found.append(work.key)
+                return True
+            run = self._works.store.run(work.key)
+            holder = holder_of(run)
+            if holder.hold is Hold.HELD or (holder.hold is Hold.UNKNOWN and self._watch.look(run, holder) is not Hold.FREE):
+                return False
+            reason = fruitless(run, policy.max_attempts)
+            if reason is not None:
+                result.given_up[work.key] = reason
+                self._works.say(f"run {work.key} is given up: {_first_line(reason)}; `process` tries it all the same")
+                return True
+            if not self._works.do(work, policy.resume, self._watch):
                 return False
             result.done.append(work.key)
         except LeaseLostError:  # whoever replaced this worker goes on with the run
@@ -132,7 +133,7 @@ class Batch:
         self.result.failed[key] = described(error)
         if self._policy.max_errors == 0:
             raise error
-        self._works.say(f"run {key} failed: {described(error)}")
+        self._works.say(f"run {key} failed: {_first_line(described(error))}")
         self._is_over = len(self.result.failed) >= self._policy.max_errors
 
 
@@ -143,15 +144,22 @@ def fruitless(run: Run, limit: int) -> str | None:
     """
     reasons: list[str] = []
     for number in run.attempts():
-        outcome = run.outcome_of(number)
+        try:
+            outcome, by = run.outcome_of(number), run.claim_of(number)["by"]
+        except StoreDamagedError:  # it tells nothing any more
+            continue
         if outcome is not None and outcome["outcome"] == "interrupted":
             continue
-        if run.own_checkpoints(number) or run.claim_of(number)["by"] != BY_BATCH or (outcome and outcome["outcome"] != "failed"):
+        if run.own_checkpoints(number) or by != BY_BATCH or (outcome and outcome["outcome"] != "failed"):
             return None
         reasons.append(str(outcome.get("error")) if outcome else "its process was killed")
         if len(reasons) >= limit:
             return f"{counted(limit, 'attempt')} in a row brought no new checkpoint; the last one: {reasons[0]}"
     return None
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]
 
 
 def described(error: BaseException) -> str:

@@ -14,8 +14,8 @@ from typing import Any, Self
 from trainmaster.config import Choices, Config, ConfigBase, group_of, key_of
 from trainmaster.config.identity import HOW_LONG
 from trainmaster.config.plain import same
-from trainmaster.errors import RunBusyError, SettingError, StoreAccessError, UnknownRunError
-from trainmaster.manager.batch import BY_BATCH, Batch, BatchResult, Policy, Work, described
+from trainmaster.errors import CodecError, RunBusyError, SettingError, StoreAccessError, TrainmasterError, UnknownRunError
+from trainmaster.manager.batch import BY_BATCH, Batch, BatchResult, Policy, Work, Works, described
 from trainmaster.manager.display import Display, counted
 from trainmaster.manager.overview import Overview, number, overview_of
 from trainmaster.manager.stages import WORK
@@ -23,6 +23,7 @@ from trainmaster.stages import Extensible
 from trainmaster.stages.hooks import Guard
 from trainmaster.store import Attempt, Store
 from trainmaster.store.archives import CheckpointArchive, PreviewArchive, StatsArchive
+from trainmaster.store.codec import encode_plain
 from trainmaster.store.conditions import Condition, is_met
 from trainmaster.store.configs import ConfigArchive
 from trainmaster.store.keys import is_key
@@ -89,6 +90,8 @@ class Manager(Extensible):
             ("keep", keep),
         ):
             _check_whole(name, value, 1)
+        if isinstance(store_dir, Mapping | ConfigBase):
+            raise SettingError(f"store_dir={store_dir!r:.60}: wanted a folder", hint="defaults come second: `Manager(store_dir, defaults)`")
         self.store = Store(store_dir, lease_time)
         self.defaults = _defaults(defaults)
         self.eval_interval, self.save_interval, self.keep = eval_interval, save_interval, keep
@@ -160,7 +163,7 @@ class Manager(Extensible):
         """Load the last checkpoint into `self.ckpt`. An override calls this, and then takes out of it what it has put there."""
         if not self.key:
             raise SettingError("nothing is set up", hint="call `setup(config)` first")
-        run = self.store.run(self.key)
+        run = self.store.run(self.key) if self._attempt is None else self._attempt.run
         latest = run.latest()
         if latest is None:
             raise UnknownRunError(f"run {self.key} has no checkpoint", hint="`process` trains it")
@@ -191,14 +194,13 @@ class Manager(Extensible):
         starts again, in a new attempt; the old one stays. Raises `RunBusyError` if somebody else is at it.
         """
         self._refuse_if_at_work()
-        work = self.admit(config, num_epochs)
-        if resume and self.is_done(work):
-            self._prepare(work.config, work.key)
-            self._load()
+        work = self._admit(config, num_epochs)
+        if resume and self._is_done(work):
+            self._stand_at(work.config, work.key)
             if self.epoch >= work.num_epochs:  # the last checkpoint may have turned out to be damaged
                 self._display.say(f"run {work.key} is at epoch {self.epoch} already")
                 return
-        with self.store.attempt(work.key, "process") as attempt:
+        with self.store.attempt(work.key, "process", say=self._display.say) as attempt:
             self._work(work, attempt, resume)
 
     def batch(
@@ -230,7 +232,8 @@ class Manager(Extensible):
                 f"wanted configs, one after the other, not {configs!r:.60}", hint="`process` takes one; `sweep` takes choices"
             )
         policy = Policy(num_epochs, resume, count, max_errors, max_attempts)
-        batch = Batch(self, policy, self.store.watch(None if patience is None else patience * 3600))
+        works = Works(self.store, self._admit, self._is_done, self._do, self._display.say)
+        batch = Batch(works, policy, self.store.watch(None if patience is None else patience * 3600))
         try:
             return batch.run(configs)
         finally:
@@ -254,11 +257,16 @@ class Manager(Extensible):
                 f"the stored config of run {key} is another one by `get_config`: its key would be {found or 'a new one'}",
                 hint="give `defaults` the class of config that it was stored as, and keep `get_config` idempotent",
             )
-        self._prepare(config, key)
-        self._load()
+        self._stand_at(config, key)
         return self
 
-    def admit(self, config: Any, num_epochs: int | None) -> Work:
+    def _stand_at(self, config: Any, key: str) -> None:
+        """Set up a run and load it, only to look at it: random numbers stay as they were."""
+        with _undisturbed():
+            self._prepare(config, key)
+            self._load()
+
+    def _admit(self, config: Any, num_epochs: int | None) -> Work:
         """A config with its key, stored if it is new, and how many epochs it is to be trained."""
         config = self.get_config(config)
         if num_epochs is None:
@@ -271,12 +279,12 @@ class Manager(Extensible):
             )
         return Work(self.configs.add(config), config, num_epochs)
 
-    def is_done(self, work: Work) -> bool:
+    def _is_done(self, work: Work) -> bool:
         """Whether a run was trained and saved as far as it is to be."""
         status = self.stats.get(work.key)
         return status is not None and status["epoch"] >= work.num_epochs
 
-    def work(self, work: Work, resume: bool, watch: Watch) -> bool:
+    def _do(self, work: Work, resume: bool, watch: Watch) -> bool:
         """One run of a batch; False if somebody else holds it."""
         with contextlib.ExitStack() as stack:
             try:
@@ -285,9 +293,6 @@ class Manager(Extensible):
                 return False
             self._work(work, attempt, resume)
         return True
-
-    def say(self, text: str) -> None:
-        self._display.say(text)
 
     def _refuse_if_at_work(self) -> None:
         if self._attempt is not None:
@@ -325,7 +330,7 @@ class Manager(Extensible):
                     raise SettingError(
                         f"`{type(self).__name__}.init_ckpt()` starts at no epoch", hint="call `super().init_ckpt()` first in it"
                     )
-                self._display.say(f"run {key} starts, for {counted(num_epochs, 'epoch')}")
+                self._display.say(f"run {key} starts, for {counted(num_epochs, 'epoch')}" if num_epochs else f"run {key} is only evaluated")
                 self._evaluate(attempt)
                 self._save()
                 self._display.epoch(key, self.epoch, num_epochs, 0.0, self.preview)
@@ -359,11 +364,23 @@ class Manager(Extensible):
         self.setup(config)
         if not self._is_set_up:
             raise SettingError(f"`{type(self).__name__}.setup()` notes no config", hint="call `super().setup(config)` first in it")
+        if self.key != key:
+            raise SettingError(
+                f"`{type(self).__name__}.setup()` changed the config of run {key}: it is that of run {self.key} now",
+                hint="change configs in `get_config`, before they have a key",
+            )
 
     def _load(self) -> None:
         from trainmaster.loop.rng import rng_of, set_rng
 
-        self.load_ckpt()
+        try:
+            self.load_ckpt()
+        except (RuntimeError, KeyError, AttributeError, TypeError, ValueError) as error:
+            if not isinstance(error, TrainmasterError):
+                error.add_note(
+                    f"run {self.key} was saved by other code or with another model; `process(config, resume=False)` starts again"
+                )
+            raise
         if self._saved_epoch is None:
             raise SettingError(f"`{type(self).__name__}.load_ckpt()` loads nothing", hint="call `super().load_ckpt()` first in it")
         if self._rng is not None:
@@ -380,7 +397,7 @@ class Manager(Extensible):
                     f"`{type(self).__name__}.eval()` returned {found!r:.60}: wanted numbers by name", hint='return {"loss_test": ...}'
                 )
             if found is not None:
-                record = {name: number(value) if number(value) is not None else value for name, value in found.items()}
+                record = self._recordable(found)
                 self.ckpt.setdefault(EVAL_RECORDS, {})[self.epoch] = record
                 self.preview.update(record)
         recorded = self.ckpt.get(EVAL_RECORDS, {}).get(self.epoch)
@@ -388,6 +405,18 @@ class Manager(Extensible):
         row = {name: value for name, value in numbers.items() if value is not None}
         attempt.check()
         attempt.log.append({"epoch": self.epoch, "time": time.time(), "eval": row})
+
+    def _recordable(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        """What an evaluation returned, with scalars of NumPy and torch as plain ones."""
+        record = {name: value.item() if _is_single(value) else value for name, value in found.items()}
+        try:
+            encode_plain(record)
+            if all(isinstance(name, str) for name in record):
+                return record
+            wrong = "names are text"
+        except CodecError as error:
+            wrong = error.rows["wrong"]
+        raise SettingError(f"`{type(self).__name__}.eval()` returned what cannot be recorded", wrong=wrong, hint="return numbers by name")
 
     def _save(self) -> None:
         with self.staged("work_save"):
@@ -511,6 +540,11 @@ def _defaults(given: Any) -> Config | ConfigBase | type[ConfigBase]:
     if isinstance(given, ConfigBase) or (isinstance(given, type) and issubclass(given, ConfigBase)):
         return given
     return Config.load(given) if isinstance(given, str | os.PathLike) else Config({} if given is None else given)
+
+
+def _is_single(value: Any) -> bool:
+    """True for an array or tensor of one element."""
+    return hasattr(value, "item") and getattr(value, "ndim", None) is not None and math.prod(getattr(value, "shape", ())) == 1
 
 
 def _check_whole(name: str, value: Any, least: int) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar
 
-from trainmaster.errors import StoreError, UnknownRunError
+from trainmaster.errors import StoreDamagedError, StoreError, UnknownRunError
 from trainmaster.store.attempt import Attempt
 from trainmaster.store.files import Files
 from trainmaster.store.keys import check_key, is_key
@@ -54,14 +55,14 @@ class RunArchive(ABC, Generic[Value]):
 
     def keys(self) -> Iterator[str]:
         """The keys of all runs that have one, in random order."""
-        return (key for key in _runs(self._files) if key in self)
+        return (key for key in _runs(self._files) if _readable(key, self.__contains__))
 
     def values(self) -> Iterator[Value]:
         return (value for _, value in self.items())
 
     def items(self) -> Iterator[tuple[str, Value]]:
         for key in _runs(self._files):
-            value = self._read(Run(self._files, key))
+            value = _readable(key, lambda key: self._read(Run(self._files, key)))
             if value is not None:
                 yield key, value
 
@@ -96,7 +97,8 @@ class CheckpointArchive(RunArchive[Any]):
         return None if latest is None else latest.value
 
     def _write(self, attempt: Attempt, value: Any) -> None:
-        status = attempt.run.status() or {}
+        status = attempt.run.status()
+        assert status is not None  # the attempt itself is one
         epoch = max(0, status["epoch"])
         attempt.save(epoch, value, {**status, "epoch": epoch, "toc": time.time()}, attempt.run.preview() or {})
 
@@ -112,6 +114,15 @@ class PreviewArchive(RunArchive[dict[str, Any]]):
 
     def _write(self, attempt: Attempt, value: Mapping[str, Any]) -> None:
         attempt.publish_preview(value)
+
+
+def _readable(key: str, read: Callable[[str], Any]) -> Any:
+    """What `read` says of a run; None, with a warning, of a damaged one: that is no reason to keep the others back."""
+    try:
+        return read(key)
+    except StoreDamagedError as error:
+        warnings.warn(f"run {key} is left out: {error.fact}: {error.rows.get('why', '')}", stacklevel=3)
+        return None
 
 
 def _runs(files: Files) -> Iterator[str]:

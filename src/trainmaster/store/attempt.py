@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,7 +18,7 @@ from trainmaster.store.keys import attempt_folder, attempt_number, run_folder
 from trainmaster.store.lease import BEATS_PER_LEASE, Heartbeat, Hold, Holder, Watch, holder_of, holding
 from trainmaster.store.owner import Owner
 from trainmaster.store.record import Record, record_bytes
-from trainmaster.store.run import ATTEMPT, EVENTS, NEVER_SAVED, OUTCOME, PREVIEW, RESUME, STATUS, Run
+from trainmaster.store.run import ATTEMPT, EVENTS, LEASE, NEVER_SAVED, OUTCOME, PREVIEW, RESUME, STATUS, Run
 
 _NOTHING: Record = {"parent": None, "checkpoint": None, "step": None, "events": 0, "preview": {}}
 """What an attempt goes on from that starts anew."""
@@ -48,13 +49,16 @@ def claim(run: Run, by: str, lease_time: float, watch: Watch | None = None) -> A
         return attempt
 
 
-def claim_or_watch(run: Run, by: str, lease_time: float) -> Attempt:
-    """As `claim`, but where only watching the lease can tell, watch it until it changes or expires."""
+def claim_or_watch(run: Run, by: str, lease_time: float, say: Callable[[str], None] | None = None) -> Attempt:
+    """As `claim`, but where only watching the lease can tell, watch it until it changes or expires; `say` tells of that."""
     watch = Watch(run.files, lease_time)
     while True:
         holder = holder_of(run)
         if holder.hold is Hold.UNKNOWN and watch.look(run, holder) is Hold.HELD:
             raise busy(run, holder)
+        if holder.hold is Hold.UNKNOWN and say is not None:
+            say(f"run {run.key} may be held by {holder.owner or 'an unknown process'}; watching its lease, for {lease_time:g} s at most")
+            say = None
         try:
             return claim(run, by, lease_time, watch)
         except RunBusyError:
@@ -99,7 +103,11 @@ class Attempt:
         }
         with holding(self._token):
             self._files.create(run.path(number, ATTEMPT), record_bytes(record))
+            with contextlib.suppress(StoreAccessError):
+                self._files.beat(run.path(number, LEASE))  # made now: on a full disk it can be changed, not made
             self._heartbeat = Heartbeat(run, number, self._token, heartbeat)
+        # An attempt that an interrupt let fall between two lines is held no longer.
+        weakref.finalize(self, self._heartbeat.abandon).atexit = False
 
     @property
     def key(self) -> str:

@@ -106,10 +106,17 @@ class LocalFiles:
     def make_root(self) -> None:
         """Make the folder of the store, if it is missing."""
         with _refusals(self.root, "made"):
+            new = self.root
+            while not os.path.lexists(new):
+                new = os.path.dirname(new)
             try:
                 os.makedirs(self.root, exist_ok=True)
             except FileExistsError:
                 raise NotADirectoryError(errno.ENOTDIR, "it is a file, not a folder") from None
+            made = self.root
+            while made != new:  # durable, up to what was there before
+                made = os.path.dirname(made)
+                sync_folder(made)
             self._mode = stat.S_IMODE(os.stat(self.root).st_mode)
 
     # ---- reading
@@ -316,7 +323,8 @@ class LocalFiles:
         fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for part in folder.split("/") if folder else ():
-                fd = _step(fd, part, self._shown(folder))
+                above, fd = fd, _step(fd, part, self._shown(folder))
+                os.close(above)
             yield fd
         finally:
             os.close(fd)
@@ -328,13 +336,14 @@ class LocalFiles:
         try:
             for part in folder.split("/") if folder else ():
                 try:
-                    fd = _step(fd, part, self._shown(folder))
+                    above, fd = fd, _step(fd, part, self._shown(folder))
                 except FileNotFoundError:
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(part, dir_fd=fd)
                     _sync_folder(fd)
-                    fd = _step(fd, part, self._shown(folder))
+                    above, fd = fd, _step(fd, part, self._shown(folder))
                     _allow(fd, self._mode & 0o2777)
+                os.close(above)
             yield fd
         finally:
             os.close(fd)
@@ -404,15 +413,13 @@ def _only_here(fd: int, name: str) -> int:
 
 
 def _step(at: int, name: str, shown: str) -> int:
-    """The folder `name` in the open folder `at`, which is closed."""
+    """The folder `name` in the open folder `at`."""
     try:
-        fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+        return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
             raise StoreDamagedError(f"`{name}` in `{shown}` is not a folder of the store", where=shown) from None
         raise
-    os.close(at)
-    return fd
 
 
 def _write_all(fd: int, data: bytes | memoryview) -> None:
@@ -474,6 +481,15 @@ def _sync_folder(fd: int) -> None:
             raise
 
 
+def sync_folder(path: str) -> None:
+    """Make durable what was made or renamed in a folder."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _sync_folder(fd)
+    finally:
+        os.close(fd)
+
+
 def _sync_everything(fd: int) -> None:
     """All that was written to the file system of `fd`."""
     import ctypes
@@ -520,8 +536,13 @@ def _refusals(shown: str, act: str) -> Iterator[None]:
             raise
         if error.errno == errno.ELOOP:
             raise StoreDamagedError(f"`{shown}` is a symbolic link", where=shown) from None
-        refused = StoreAccessError(
-            f"`{os.path.basename(shown)}` cannot be {act}: {error.strerror}", where=shown, hint=_HINTS.get(error.errno or 0)
-        )
-        refused.errno = error.errno
-        raise refused from error
+        raise access_error(error, shown, act) from error
+
+
+def access_error(error: OSError, shown: str, act: str) -> StoreAccessError:
+    """What the system said, with what to do about it."""
+    refused = StoreAccessError(
+        f"`{os.path.basename(shown)}` cannot be {act}: {error.strerror}", where=shown, hint=_HINTS.get(error.errno or 0)
+    )
+    refused.errno = error.errno
+    return refused

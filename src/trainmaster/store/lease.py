@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from trainmaster.errors import StoreAccessError, StoreDamagedError, StoreError
 from trainmaster.store.files import Files
+from trainmaster.store.keys import run_folder
 from trainmaster.store.owner import Owner
 from trainmaster.store.run import LEASE, Run
 
@@ -116,7 +117,7 @@ class Heartbeat:
         self._thread.start()
 
     def _beat(self) -> None:
-        while not self._stopped.wait(self._interval) and not self.is_lost:
+        while not self._stopped.wait(self._interval) and not self.is_lost and self._token in _held:
             with contextlib.suppress(StoreAccessError, StoreDamagedError, FileNotFoundError):  # the next beat may succeed
                 self.renew()
 
@@ -127,11 +128,22 @@ class Heartbeat:
             self._run.files.beat(self._run.path(self._number, LEASE))
 
     def is_newest(self) -> bool:
-        return os.getpid() == self._pid and self._run.newest() == self._number
+        """Whether no other attempt has replaced this one; a `StoreAccessError` if there is no record of any."""
+        newest = self._run.newest()
+        if newest == 0:
+            folder = run_folder("stats", self._run.key)
+            raise StoreAccessError(
+                f"the records of run {self._run.key} are gone", where=folder, hint="the store was removed, or is not mounted"
+            )
+        return os.getpid() == self._pid and newest == self._number
 
     def stop(self) -> None:
+        self.abandon()
+        if os.getpid() == self._pid and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def abandon(self) -> None:
+        """Hold the attempt no longer, without a word; the thread ends by itself."""
         self._stopped.set()
         if os.getpid() == self._pid:
-            if self._thread is not threading.current_thread():
-                self._thread.join()
             _held.discard(self._token)

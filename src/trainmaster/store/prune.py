@@ -11,7 +11,7 @@ from trainmaster.store.checkpoint import CheckpointName, check_checkpoint
 from trainmaster.store.files import Files
 from trainmaster.store.keys import attempt_folder, is_key, run_folder
 from trainmaster.store.lease import Hold, holder_of
-from trainmaster.store.run import Run
+from trainmaster.store.run import Link, Run
 
 
 def prune(files: Files, keep: int, lease_time: float) -> Iterator[str]:
@@ -37,18 +37,19 @@ def _prune_run(run: Run, keep: int, lease_time: float) -> Iterator[str]:
         return
     chain = run.chain()
     names = run.checkpoints(chain)
-    good = [name for name in names if _is_good(run, name)]
+    good = [name for name in names if _is_good(run, name, chain)]
     if good:
         yield from drop_all_but(run, good[:keep], before=newest + 1)
         for name in good[:keep]:
             yield from run.files.sweep(name.folder(run.key))
-    elif not names and run.last_saved(chain) is None:  # where all are damaged, they may yet be repaired
-        yield from _clear(run, lease_time)
+    elif not names and run.last_saved(chain) is None and not any(run.own_checkpoints(number) for number in run.attempts()):
+        yield from _clear(run, lease_time)  # where all are damaged, they may yet be repaired
 
 
-def _is_good(run: Run, name: CheckpointName) -> bool:
+def _is_good(run: Run, name: CheckpointName, chain: list[Link]) -> bool:
     try:
         check_checkpoint(run.files, run.key, name)
+        run.check_events(name, chain)
     except StoreDamagedError:
         return False
     return True

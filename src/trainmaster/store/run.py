@@ -149,11 +149,17 @@ class Run:
 
     def head(self) -> int | None:
         """The newest attempt that counts; None for a run that never started, or was removed."""
+        fresh: int | None = None
         for number in self._attempts():
             resume = self.resume_of(number)
-            if resume is not None:
-                return None if resume.get("is_removed") else number
-        return None
+            if resume is None:
+                continue
+            if resume.get("is_removed"):
+                break
+            if resume["parent"] is not None or self.files.has(self.path(number, STATUS)) or self.own_checkpoints(number):
+                return number
+            fresh = number if fresh is None else fresh  # one from nothing takes the place of an older one with its first checkpoint
+        return fresh
 
     def chain(self) -> list[Link]:
         """The attempts that count, newest first; none for a run that never started."""

@@ -9,11 +9,19 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from trainmaster.config import Config
-from trainmaster.errors import ArchiveError, StoreAccessError, StoreDamagedError, StoreError, StoreFormatError, UnknownRunError
+from trainmaster.errors import (
+    ArchiveError,
+    SettingError,
+    StoreAccessError,
+    StoreDamagedError,
+    StoreError,
+    StoreFormatError,
+    UnknownRunError,
+)
 from trainmaster.store.archives import CheckpointArchive, PreviewArchive, StatsArchive
 from trainmaster.store.attempt import Attempt, claim, claim_or_watch
 from trainmaster.store.checkpoint import read_checkpoint
@@ -60,7 +68,7 @@ class Store:
 
     def __init__(self, root: str | os.PathLike[str] | None, lease_time: float = LEASE_TIME) -> None:
         if isinstance(lease_time, bool) or not isinstance(lease_time, int | float) or not 0 < lease_time < float("inf"):
-            raise StoreFormatError(f"lease_time={lease_time!r}: wanted a number of seconds")
+            raise SettingError(f"lease_time={lease_time!r}: wanted a number of seconds")
         self.root = os.path.abspath(os.fspath(root)) if root is not None else None
         self.lease_time = lease_time
         self.files: Files = _opened(self.root) if self.root is not None else MemoryFiles()
@@ -81,10 +89,13 @@ class Store:
         return Run(self.files, check_key(key))
 
     @contextlib.contextmanager
-    def attempt(self, key: str, by: str, watch: Watch | None = None) -> Iterator[Attempt]:
-        """Hold a run while the block runs; `RunBusyError` if somebody else does. The block is to `release` the attempt with its outcome."""
+    def attempt(self, key: str, by: str, watch: Watch | None = None, say: Callable[[str], None] | None = None) -> Iterator[Attempt]:
+        """Hold a run while the block runs; `RunBusyError` if somebody else does. The block is to `release` the attempt with its outcome.
+
+        Where only watching a lease can tell, `watch` is what the caller has seen of it; without one it is watched here, and `say` told so.
+        """
         run = self.run(key)
-        attempt = claim_or_watch(run, by, self.lease_time) if watch is None else claim(run, by, self.lease_time, watch)
+        attempt = claim_or_watch(run, by, self.lease_time, say) if watch is None else claim(run, by, self.lease_time, watch)
         self._writing[key] = attempt
         try:
             yield attempt
@@ -93,7 +104,7 @@ class Store:
                 attempt.release("failed")
             raise
         finally:
-            del self._writing[key]
+            self._writing.pop(key, None)  # in another thread it may be held again, and released
         attempt.release("saved")
 
     @contextlib.contextmanager
@@ -165,7 +176,7 @@ class Store:
         and the records of runs that never saved anything. Returns what was removed.
         """
         if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
-            raise StoreFormatError(f"keep={keep!r}: wanted a number of checkpoints, 1 at least")
+            raise SettingError(f"keep={keep!r}: wanted a number of checkpoints, 1 at least")
         return list(prune(self.files, keep, self.lease_time))
 
     def export_tar(
@@ -237,13 +248,14 @@ class Store:
 
     def migrate(
         self,
-        target: Store,
+        target: Store | str | os.PathLike[str],
         min_epoch: int = 0,
         cond: Condition | None = None,
         keys: Iterable[str] | None = None,
         newer_only: bool = True,
     ) -> list[str]:
         """Copy runs to another store, chosen as in `export_tar` and adopted as in `load_tar`; their keys there."""
+        target = target if isinstance(target, Store) else Store(target, self.lease_time)
         parcels = self._parcels(keys, min_epoch, cond)
         found = (adopt(target.files, target.configs, parcel, target.lease_time, newer_only) for parcel in parcels)
         return [key for key in found if key is not None]

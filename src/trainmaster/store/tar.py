@@ -16,11 +16,11 @@ from typing import IO, Any, BinaryIO, NamedTuple, cast
 
 from trainmaster.errors import ArchiveError, StoreAccessError
 from trainmaster.store.events import read_lines
-from trainmaster.store.files import MAX_RECORD
+from trainmaster.store.files import MAX_RECORD, access_error, sync_folder
 from trainmaster.store.memory_files import MemoryFiles
 from trainmaster.store.record import damaged, parse_record, record_bytes
 from trainmaster.store.run import EVENTS
-from trainmaster.store.transfer import CONFIG, RUN, Parcel, check_facts, facts_record
+from trainmaster.store.transfer import CONFIG, RUN, Parcel, check_facts
 
 FORMAT = 1
 HEADER = "trainmaster.json"
@@ -54,12 +54,12 @@ def export_tar(path: str | os.PathLike[str], parcels: Iterable[Parcel], compress
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, target)
-        _sync_folder(os.path.dirname(target) or ".")
+        sync_folder(os.path.dirname(target) or ".")
     except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(aside)
         if isinstance(error, OSError) and not isinstance(error, StoreAccessError):
-            raise StoreAccessError(f"`{target}` cannot be written: {error.strerror}", where=target) from error
+            raise access_error(error, target, "written") from error
         raise
     return count
 
@@ -82,7 +82,7 @@ def _add_file(archive: tarfile.TarFile, name: str, file: IO[bytes], size: int) -
 
 def _add_parcel(archive: tarfile.TarFile, parcel: Parcel) -> None:
     _add(archive, f"{parcel.key}/{CONFIG}", parcel.config)
-    _add(archive, f"{parcel.key}/{RUN}", facts_record(parcel))
+    _add(archive, f"{parcel.key}/{RUN}", record_bytes(parcel.facts))
     _add(archive, f"{parcel.key}/{EVENTS}", b"".join(parcel.numbered_events()))
     for name, opened in parcel.files.items():
         with opened() as file:
@@ -90,15 +90,6 @@ def _add_parcel(archive: tarfile.TarFile, parcel: Parcel) -> None:
             size = file.tell()
             file.seek(0)
             _add_file(archive, f"{parcel.key}/{name}", file, size)
-
-
-def _sync_folder(folder: str) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):
-            os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 # ---- in

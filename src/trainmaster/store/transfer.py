@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,14 +16,14 @@ from typing import Any, BinaryIO
 
 from trainmaster.errors import StoreDamagedError, StoreError
 from trainmaster.store.attempt import Attempt, claim_or_watch
-from trainmaster.store.checkpoint import MANIFEST, CheckpointName, check_manifest, read_manifest
+from trainmaster.store.checkpoint import MANIFEST, CheckpointName, check_checkpoint, check_manifest, read_manifest
 from trainmaster.store.codec import decode
 from trainmaster.store.configs import ConfigArchive, check_config
 from trainmaster.store.events import event_line, event_of, seed_of
 from trainmaster.store.files import MAX_RECORD, Files
 from trainmaster.store.keys import attempt_folder, config_path
-from trainmaster.store.record import Record, damaged, parse_record, record_bytes
-from trainmaster.store.run import EVENTS, IMPORT, IMPORTED, Link, Run
+from trainmaster.store.record import Record, damaged, parse_record
+from trainmaster.store.run import EVENTS, IMPORT, IMPORTED, RESUME, Link, Run
 
 CONFIG, RUN = "config.json", "run.json"
 _BLOCK = 4 * 2**20
@@ -75,7 +76,7 @@ def _packed(files: Files, key: str, stack: contextlib.ExitStack) -> Parcel | Non
     chain = run.chain()
     checkpoints: list[Record] = []
     opened: dict[str, BinaryIO] = {}
-    names = run.checkpoints(chain)
+    names = [name for name in run.checkpoints(chain) if _is_good(run, name, chain)]
     if not names:
         return None
     before = _events_before(chain)
@@ -84,13 +85,25 @@ def _packed(files: Files, key: str, stack: contextlib.ExitStack) -> Parcel | Non
         repeat = 1 + sum(each["step"] == name.step for each in checkpoints)
         label = CheckpointName(1, name.step, repeat).text
         checkpoints.append({"name": label, "step": name.step, "events": before[name.attempt] + manifest["events"]})
-        for file in (*manifest["files"], MANIFEST):
+        for file in (MANIFEST, *manifest["files"]):  # in the order in which they are read again
             opened[f"{label}/{file}"] = stack.enter_context(files.open(f"{name.folder(key)}/{file}"))
     events = run.event_lines(chain)  # after the manifests, which count some of them
     preview = run.preview_at(names[0])
     preview = manifest["preview"] if preview is None else preview
     facts: Record = {"key": key, "status": manifest["status"], "preview": preview, "checkpoints": checkpoints}
     return Parcel(key, files.read(config_path(key)), facts, events, {path: partial(_same, file) for path, file in opened.items()})
+
+
+def _is_good(run: Run, name: CheckpointName, chain: list[Link]) -> bool:
+    try:
+        check_checkpoint(run.files, run.key, name)
+        run.check_events(name, chain)
+    except StoreDamagedError as error:
+        if not run.files.has(f"{name.folder(run.key)}/{MANIFEST}"):
+            raise FileNotFoundError(name.text) from None  # dropped meanwhile
+        warnings.warn(f"run {run.key} is sent without step {name.step}: {error.fact}: {error.rows.get('why', '')}", stacklevel=2)
+        return False
+    return True
 
 
 def _events_before(chain: list[Link]) -> dict[int, int]:
@@ -124,7 +137,9 @@ def _adopted(files: Files, configs: ConfigArchive, parcel: Parcel, lease_time: f
     try:
         _unpack(attempt, parcel)
     except BaseException as error:
-        files.delete_folder(attempt_folder("ckpts", key, attempt.number))
+        with contextlib.suppress(StoreError):
+            if not files.has(run.path(attempt.number, RESUME)):  # else it counts already, whatever came after that
+                files.delete_folder(attempt_folder("ckpts", key, attempt.number))
         with contextlib.suppress(StoreError):
             attempt.release("failed", error=f"{type(error).__name__}: {error}"[:2000])
         raise
@@ -167,10 +182,6 @@ def _blocks(file: BinaryIO, size: int, path: str) -> Iterator[bytes]:
         if size < 0:
             raise damaged(path, "it is larger than it should be")
         yield block
-
-
-def facts_record(parcel: Parcel) -> bytes:
-    return record_bytes(parcel.facts)
 
 
 def check_facts(record: Any, path: str) -> Record:

@@ -1,0 +1,109 @@
+"""What a program asks of the kernel, and what happens if the kernel refuses, or the program is killed at that point; by `strace`."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+# As strace names them; with `?`, those that not every machine has.
+CHANGING = (
+    *("?open", "openat", "?openat2", "?creat", "write", "writev", "pwrite64", "pwritev", "sendfile", "copy_file_range", "fallocate"),
+    *("fsync", "fdatasync", "sync", "syncfs", "?link", "linkat", "?symlink", "symlinkat", "?rename", "renameat", "renameat2"),
+    *("?unlink", "unlinkat", "?mkdir", "mkdirat", "?rmdir", "truncate", "ftruncate", "?chmod", "fchmod", "fchmodat"),
+    *("?utime", "?utimes", "?futimesat", "utimensat"),
+)
+_NAMING = ("open", "creat", "link", "symlink", "rename", "unlink", "mkdir", "rmdir", "chmod", "fchmodat", "truncate", "utime")
+_LINE = re.compile(r"(?P<name>\w+)\((?P<args>.*)")
+_FD = re.compile(r"\d+<(?P<path>[^>]*)>")
+_AT = re.compile(r'(?:(?:\d+|AT_FDCWD)<(?P<at>[^>]*)>, )?"(?P<name>[^"]*)"')
+_SAID = re.compile(r'1<[^>]*>, "(?P<text>.*)\\n", \d+\)')
+
+
+class Call(NamedTuple):
+    """One system call that changes a file, or makes a change durable."""
+
+    name: str
+    nth: int
+    """Which one of that name it is in its thread, from 1 on."""
+    act: str
+    """What the program last said that it would do."""
+    paths: tuple[str, ...]
+    line: str
+
+
+class Trace(NamedTuple):
+    returncode: int
+    out: str
+    err: str
+    calls: list[Call | str]
+    """Calls below the folder that was asked for; texts where the program said something."""
+    tampered: list[Call]
+    """Those of them that were refused, or in which the program was killed."""
+
+
+def missing() -> str | None:
+    """Why programs cannot be traced here; None if they can."""
+    if shutil.which("strace") is None:
+        return "strace is not installed"
+    found = subprocess.run(["strace", "-f", "-e", "trace=none", "true"], capture_output=True, text=True, check=False)
+    return None if found.returncode == 0 else f"strace does not work: {found.stderr.strip()}"
+
+
+def trace(command: list[str], folder: Path, logs: Path, *inject: str, environment: dict[str, str] | None = None) -> Trace:
+    """Run `command`; `inject` are faults as strace writes them: `fsync:error=EIO:when=3`.
+
+    A filter in the kernel spares the program a stop at every other call. Signals are not sent where there is one, so a kill does without.
+    """
+    logs.mkdir()
+    flags = [] if any("signal=" in fault for fault in inject) else ["--seccomp-bpf"]
+    faults = [part for fault in inject for part in ("-e", f"inject={fault}")]
+    log = ["-o", str(logs / "log"), "-e", f"trace=execve,{','.join(CHANGING)}"]
+    asked = ["strace", "-ff", "-qq", "-y", "-s", "200", *flags, *log, *faults, *command]
+    ran = subprocess.run(asked, capture_output=True, text=True, check=False, env={**os.environ, **(environment or {})})
+    threads = [path.read_text().splitlines() for path in logs.iterdir()]
+    main = next((lines for lines in threads if lines and lines[0].startswith("execve(")), None)
+    assert main is not None, f"strace could not run the program: {ran.stderr}"
+    calls, tampered = _parse(main, str(folder))
+    beside = [call for lines in threads if lines is not main for call in _parse(lines, str(folder))[0] if isinstance(call, Call)]
+    assert not beside, f"a second thread changes files, and calls are counted in the first one only: {beside}"
+    shutil.rmtree(logs)
+    return Trace(ran.returncode, ran.stdout, ran.stderr, calls, tampered)
+
+
+def _parse(lines: list[str], folder: str) -> tuple[list[Call | str], list[Call]]:
+    counts: Counter[str] = Counter()
+    calls: list[Call | str] = []
+    tampered: list[Call] = []
+    act = ""
+    for line in lines:
+        found = _LINE.match(line)
+        if found is None:  # a signal, or the end
+            continue
+        name, args = found["name"], found["args"]
+        counts[name] += 1
+        if name == "write" and (said := _SAID.match(args)):
+            act = said["text"].removeprefix("@") if said["text"].startswith("@") else act
+            calls.append(said["text"])
+            continue
+        paths = tuple(path for path in _paths(name, args) if path == folder or path.startswith(f"{folder}/"))
+        is_change = "O_CREAT" in args or not name.startswith("open")
+        has_failed = re.search(r"= -1 E\w+", args) is not None and "(INJECTED)" not in args
+        if paths and is_change and not has_failed:
+            call = Call(name, counts[name], act, paths, line)
+            calls.append(call)
+            tampered += [call] if line.endswith(("(INJECTED)", "= ?")) else []
+    return calls, tampered
+
+
+def _paths(name: str, args: str) -> list[str]:
+    """The paths that a call is about: that of its file descriptor, or those it names."""
+    if name.startswith(_NAMING):
+        named = [os.path.join(found["at"] or "", found["name"]) for found in _AT.finditer(args)]
+        if named:
+            return named
+    return [found["path"] for found in _FD.finditer(args.partition(",")[0])]

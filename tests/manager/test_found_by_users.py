@@ -1,0 +1,166 @@
+"""What readers with fresh eyes broke, so that it stays mended."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from trainmaster import Manager
+from trainmaster.errors import SettingError
+from trainmaster.store import Store
+from trainmaster.store.run import EVENTS, OUTCOME, RESUME
+
+
+class Counter(Manager):
+    def train(self) -> None:
+        self.ckpt["x"] = self.ckpt.get("x", 0) + 1
+
+    def eval(self) -> Any:
+        return {"loss_test": -float(self.ckpt.get("x", 0))}
+
+
+def test_a_setup_that_changes_its_config_is_refused_before_anything_is_trained() -> None:
+    class Changing(Counter):
+        def setup(self, config: Any) -> None:
+            config["lr"] *= 2
+            super().setup(config)
+
+    manager = Changing(verbose=False)
+    with pytest.raises(SettingError, match=r"`Changing\.setup\(\)` changed the config of run .*\n  try     change configs in `get_config`"):
+        manager.process({"lr": 1.0}, num_epochs=1)
+
+
+def test_a_new_start_that_fails_leaves_the_trained_run_also_to_prune(tmp_path: Path) -> None:
+    manager = Counter(tmp_path, verbose=False)
+    manager.process({"lr": 1.0}, num_epochs=3)
+
+    class Failing(Counter):
+        def eval(self) -> Any:
+            raise ValueError("no luck")
+
+    with pytest.raises(ValueError, match="no luck"):
+        Failing(tmp_path, verbose=False).process({"lr": 1.0}, num_epochs=3, resume=False)
+    manager.store.prune()
+    assert manager.stats[manager.key]["epoch"] == 3
+    assert manager.ckpts[manager.key]["x"] == 3
+
+
+def test_one_damaged_record_does_not_stop_a_batch(tmp_path: Path) -> None:
+    manager = Counter(tmp_path, verbose=False)
+    manager.process({"lr": 1.0}, num_epochs=1)
+    (tmp_path / manager.store.run(manager.key).path(1, OUTCOME)).write_bytes(b"half")
+    with pytest.warns(UserWarning, match="outcome.json"):
+        result = manager.batch([{"lr": 1.0}, {"lr": 2.0}], num_epochs=2)
+    assert len(result.done) == 2
+
+
+def test_a_run_whose_records_are_damaged_is_one_of_the_errors_of_a_batch(tmp_path: Path) -> None:
+    manager = Counter(tmp_path, verbose=False)
+    manager.process({"lr": 1.0}, num_epochs=1)
+    key = manager.key
+    (tmp_path / manager.store.run(key).path(1, RESUME)).write_bytes(b"half")
+    result = manager.batch([{"lr": 1.0}, {"lr": 2.0}], num_epochs=2, max_errors=5)
+    assert list(result.failed) == [key]
+    assert len(result.done) == 1
+    with pytest.warns(UserWarning, match=f"run {key} is left out"):
+        assert len(dict(manager.stats.items())) == 1
+
+
+def test_prune_keeps_the_checkpoint_whose_events_can_be_read(tmp_path: Path) -> None:
+    manager = Counter(tmp_path, verbose=False)
+    manager.process({"lr": 1.0}, num_epochs=4)
+    log = tmp_path / manager.store.run(manager.key).path(1, EVENTS)
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join([*lines[:4], b"x" + lines[4][1:]]))
+    manager.store.prune(keep=1)
+    latest = manager.store.run(manager.key).latest
+    with pytest.warns(UserWarning, match="step 4 was saved"):
+        found = latest()
+    assert found is not None
+    assert found.name.step == 3
+
+
+def test_an_import_that_is_interrupted_after_its_commit_keeps_what_it_has_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Counter(verbose=False)
+    source.process({"lr": 1.0}, num_epochs=2)
+    target = Store(tmp_path / "target")
+    create = target.files.create
+
+    def interrupted(path: str, data: bytes) -> None:
+        create(path, data)
+        if path.endswith(RESUME):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(target.files, "create", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        source.store.migrate(target)
+    monkeypatch.undo()
+    assert target.ckpts[source.key]["x"] == 2
+
+
+def test_the_manifest_stands_first_in_an_archive_so_that_it_is_read_in_one_go(tmp_path: Path) -> None:
+    import tarfile
+
+    manager = Counter(verbose=False)
+    manager.process({"lr": 1.0}, num_epochs=1)
+    manager.store.export_tar(tmp_path / "runs.tar", compresslevel=0)
+    with tarfile.open(tmp_path / "runs.tar") as archive:
+        names = [name.split("/")[-1] for name in archive.getnames() if "step-" in name]
+    assert names == ["manifest.json", "tree.json"] * 2
+
+
+def test_fetching_leaves_the_random_numbers_alone() -> None:
+    manager = Counter(verbose=False)
+    manager.process({"lr": 1.0}, num_epochs=1)
+    torch.manual_seed(5)
+    random.seed(5)
+    expected = torch.rand(1), random.random()
+    torch.manual_seed(5)
+    random.seed(5)
+    manager.fetch(manager.key)
+    assert (torch.rand(1), random.random()) == expected
+
+
+@pytest.mark.parametrize(("value", "recorded"), [(torch.tensor([0.5]), 0.5), (torch.tensor(True), True), (torch.tensor(2), 2)])
+def test_a_tensor_of_one_element_is_a_number_to_record(value: Any, recorded: Any) -> None:
+    class Tensors(Counter):
+        def eval(self) -> Any:
+            return {"loss_test": value}
+
+    manager = Tensors(verbose=False)
+    manager.process({"lr": 1.0}, num_epochs=0)
+    assert manager.previews[manager.key] == {"loss_test": recorded}
+
+
+@pytest.mark.parametrize("found", [{"loss": torch.ones(3)}, {1: 2.0}, {"f": print}])
+def test_what_eval_may_not_return_is_told_as_such(found: Any) -> None:
+    class Odd(Counter):
+        def eval(self) -> Any:
+            return found
+
+    with pytest.raises(SettingError, match=r"`Odd\.eval\(\)` returned what cannot be recorded"):
+        Odd(verbose=False).process({"lr": 1.0}, num_epochs=0)
+
+
+def test_weights_that_do_not_fit_any_more_come_with_what_to_do() -> None:
+    class Changed(Counter):
+        def load_ckpt(self) -> None:
+            super().load_ckpt()
+            raise RuntimeError("size mismatch")
+
+    manager = Changed(verbose=False)
+    manager.process({"lr": 1.0}, num_epochs=1)
+    with pytest.raises(RuntimeError, match="size mismatch") as caught:
+        manager.process({"lr": 1.0}, num_epochs=1)
+    assert "`process(config, resume=False)` starts again" in caught.value.__notes__[0]
+
+
+def test_a_config_in_the_place_of_the_folder_is_told() -> None:
+    with pytest.raises(SettingError, match=r"wanted a folder\n  try     defaults come second"):
+        Counter({"lr": 1.0})  # type: ignore[arg-type]
