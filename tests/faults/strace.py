@@ -18,6 +18,7 @@ CHANGING = (
     *("?utime", "?utimes", "?futimesat", "utimensat"),
 )
 _NAMING = ("open", "creat", "link", "symlink", "rename", "unlink", "mkdir", "rmdir", "chmod", "fchmodat", "truncate", "utime")
+_UNFINISHED = "<unfinished ...>"
 _LINE = re.compile(r"(?P<name>\w+)\((?P<args>.*)")
 _FD = re.compile(r"\d+<(?P<path>[^>]*)>")
 _AT = re.compile(r'(?:(?:\d+|AT_FDCWD)<(?P<at>[^>]*)>, )?"(?P<name>[^"]*)"')
@@ -71,10 +72,11 @@ def trace(command: list[str], folder: Path, logs: Path, *inject: str, environmen
     calls, tampered = _parse(main, str(folder))
     # What a kill leaves unfinished may stand in the log of another thread.
     others = [call for lines in threads if lines is not main for call in _parse(lines, str(folder))[0] if isinstance(call, Call)]
-    beside = [call for call in others if "<unfinished" not in call.line]
+    unfinished = [call for call in others if call.line.endswith(_UNFINISHED)]
+    beside = [call for call in others if call not in unfinished]
     assert not beside, f"a second thread changes files, and calls are counted in the first one only: {beside}"
     shutil.rmtree(logs)
-    return Trace(ran.returncode, ran.stdout, ran.stderr, calls, tampered)
+    return Trace(ran.returncode, ran.stdout, ran.stderr, calls, tampered or unfinished)
 
 
 def _parse(lines: list[str], folder: str) -> tuple[list[Call | str], list[Call]]:
@@ -98,7 +100,7 @@ def _parse(lines: list[str], folder: str) -> tuple[list[Call | str], list[Call]]
         if paths and is_change and not has_failed:
             call = Call(name, counts[name], act, paths, line)
             calls.append(call)
-            tampered += [call] if line.endswith(("(INJECTED)", "= ?")) else []
+            tampered += [call] if line.endswith(("(INJECTED)", "= ?", _UNFINISHED)) else []
     return calls, tampered
 
 
