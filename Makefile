@@ -10,7 +10,7 @@ LOCK := $(if $(shell command -v flock),flock .venv.lock)
 help:
 	@echo "make demo    train a small classifier, with a progress bar"
 	@echo "make test    run all tests"
-	@echo "make faults  the fault campaigns at full length: kills, full disks, damage; about 20 minutes"
+	@echo "make faults  the fault campaigns at full length: kills, full disks, damage; up to an hour"
 	@echo "make lint    ruff, mypy --strict, and the rooms' imports"
 	@echo "make bench   the engine, configs, the store and a training step, against a loop written by hand and peers"
 	@echo "make clean   remove the environment"
