@@ -37,7 +37,7 @@ PLANS = [
     ({"seed": 3}, {"save_interval": 2, "eval_interval": 3}),
     ({"optimizer": "sgd"}, {}),  # no seed: the key decides
 ]
-EARLY = ["claim", "setup", "init", "eval", "event", *SAVING]
+EARLY = ["claim", "setup", "init", "eval", "event", *SAVING[: SAVING.index("save: published")]]
 RESUMING = ["claim", "setup", "load"]
 
 pytestmark = pytest.mark.timeout(1800 if IS_FULL else 240)
@@ -54,14 +54,15 @@ class Aim:
 
     def __init__(self, draws, number, has_saved):
         self.count = draws.choice([1, 1, 2])
-        if number == 0 or (not has_saved and draws.random() < 0.6):
+        if number == 0 or (not has_saved and draws.random() < 0.3):
             self.point, self.count = draws.choice(EARLY), 1
         elif number % 2:
             self.point = draws.choice(SAVING)
         else:
             self.point = draws.choice(["train", "train", "eval", "event", "between", *RESUMING])
         self.delay = draws.uniform(0.0, 0.006)
-        self.is_lingering = self.count == 1 and draws.random() < (0.8 if number % 2 or number == 0 else 0.4)
+        # The first process of each run lingers where it is to die, so that a share of all kills surely comes before the first checkpoint.
+        self.is_lingering = number == 0 or (self.count == 1 and draws.random() < (0.8 if number % 2 else 0.4))
 
     def acts(self):
         return [Act(self.point, None, "linger", 0.5)] if self.is_lingering else []
@@ -105,8 +106,8 @@ def test_a_run_that_is_killed_at_random_moments_ends_with_the_bits_of_an_undistu
     head = f"{num_kills} kills in {num_runs} runs, up to {most} in one: {num_saving / num_kills:.0%} inside a save, "
     print(head + f"{num_early / num_kills:.0%} before the first checkpoint; seed {SEED}", *lines, sep="\n")
     assert num_kills >= 2 * num_runs
-    assert num_saving >= 0.3 * num_kills
     assert num_early >= 0.1 * num_kills
+    assert num_saving >= (0.3 if IS_FULL else 0.15) * num_kills  # of few, chance takes its share
 
 
 def test_a_run_that_is_killed_twenty_times_in_a_row_while_it_is_resumed_goes_on_the_next_time(shop):
