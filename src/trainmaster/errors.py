@@ -27,7 +27,8 @@ TrainmasterError                     says: the fact, where, what is open or know
 │   ├── SettingError                 (ValueError) an argument that cannot work
 │   ├── EmptyDataError               (ValueError) data that gave no batch
 │   ├── LossError                    (ValueError) a loss that cannot be trained on
-│   └── StateError                   a training state that cannot be captured or restored
+│   ├── StateError                   a training state that cannot be captured or restored
+│   └── RunFailedError               (RuntimeError) a run that failed in a worker
 └── StoreError
     ├── KeyTextError                 (ValueError) a text that cannot be the key of a run
     ├── UnknownRunError              (KeyError) no run has this key, or no checkpoint yet
@@ -72,6 +73,7 @@ __all__ = [
     "NoRunningStageError",
     "Problem",
     "RunBusyError",
+    "RunFailedError",
     "SettingError",
     "StageError",
     "StateError",
@@ -220,6 +222,9 @@ class LossError(LoopError, ValueError): ...
 
 
 class StateError(LoopError): ...
+
+
+class RunFailedError(LoopError, RuntimeError): ...
 
 
 class StoreError(TrainmasterError): ...

@@ -168,7 +168,7 @@ def test_a_worker_of_a_batch_that_was_replaced_goes_on_with_other_runs(shop):
     worker.succeed()
     store = Store(job.store)
     first, second = (store.configs.get_key(config) for config in configs)
-    assert worker.result() == {"done": [second], "found": [first], "failed": {}, "given_up": {}, "left": []}
+    assert worker.result() == {"done": [second], "found": [first], "failed": {}, "given_up": {}, "stopped": {}, "left": []}
     for config in configs:
         training.assert_undisturbed(job, config)
 

@@ -134,12 +134,13 @@ class TestConstructor:
         tm = make_manager(eval_data=[("b", make_batches(1)), ("a", make_batches(1))])
         assert list(tm.eval_data) == ["b", "a"]
 
-    def test_train_dir_becomes_a_path_and_nothing_is_written(self, tmp_path: Path) -> None:
+    def test_train_dir_becomes_a_path_and_is_made_with_the_first_checkpoint(self, tmp_path: Path) -> None:
         """E34"""
-        tm = make_manager(train_dir=str(tmp_path / "new"))
-        tm.train()
-        assert tm.train_dir == tmp_path / "new"
+        tm = make_manager(train_dir=str(tmp_path / "a" / "new"))
+        assert tm.train_dir == tmp_path / "a" / "new"
         assert list(tmp_path.iterdir()) == []
+        tm.train()
+        assert [each.name for each in (tmp_path / "a" / "new").iterdir()] == ["checkpoints"]
 
     def test_two_managers_share_no_extension_writer_or_fixture(self) -> None:
         """E34"""

@@ -85,7 +85,11 @@ def test_a_batch_names_what_failed_and_why(capsys: pytest.CaptureFixture[str]) -
             raise ValueError("no luck")
 
     Failing().batch([{"a": 1}], num_epochs=1, max_errors=1)
-    assert printed(capsys)[-2:] == [f"run {KEY} failed: ValueError: no luck", "batch: 1 failed"]
+    assert printed(capsys)[-3:] == [
+        f"run {KEY} failed: ValueError: no luck",
+        "batch: 1 failed",
+        f'  {KEY}  ValueError: no luck; again: manager.process(manager.configs["{KEY}"])',
+    ]
 
 
 def test_a_batch_names_what_it_gives_up(capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,7 +100,7 @@ def test_a_batch_names_what_it_gives_up(capsys: pytest.CaptureFixture[str]) -> N
     manager = Failing()
     for _ in range(2):
         manager.batch([{"a": 1}], num_epochs=1, max_errors=1, max_attempts=1)
-    assert printed(capsys)[-2:] == [
+    assert printed(capsys)[-3:-1] == [
         f"run {KEY} is given up: 1 attempt in a row brought no new checkpoint; "
         "the last one: ValueError: no luck; `process` tries it all the same",
         "batch: 1 given up",
@@ -111,7 +115,7 @@ def test_a_batch_that_raises_still_says_what_became_of_it(capsys: pytest.Capture
 
     with pytest.raises(ValueError, match="no luck"):
         Failing().batch([{"a": 1}, {"a": 2}], num_epochs=1)
-    assert printed(capsys)[-1] == "batch: 1 done, 1 failed"
+    assert printed(capsys)[-2] == "batch: 1 done, 1 failed"
 
 
 def test_verbose_false_is_silent(capsys: pytest.CaptureFixture[str]) -> None:

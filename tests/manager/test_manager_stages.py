@@ -14,7 +14,7 @@ import torch
 
 from trainmaster import Extension, Manager, Observer, always, fixture
 from trainmaster.errors import FixtureNotFoundError, UnknownHookError
-from trainmaster.manager.stages import WORK
+from trainmaster.loop.stages import WORK
 
 STAGES = ("work_setup", "work_load", "work_init", "work_train", "work_eval", "work_save")
 FIXTURES = ("manager", "config", "key", "num_epochs", "epoch", "ckpt", "preview")

@@ -1,4 +1,4 @@
-"""The stage trees of both faces of the loop. Every stage name and every fixture of a loop is written here, once."""
+"""The stage trees of both faces of the loop, and of a manager's work. Every stage name and every fixture is written here, once."""
 
 from __future__ import annotations
 
@@ -85,6 +85,24 @@ TRAIN_MANAGER: Final = StageTree(
     ),
     LANDMARKS,
 )
+
+WORK: Final = StageTree(
+    Stage(
+        "work",
+        "one config, from set-up to the last save",
+        dict.fromkeys(("manager", "fixtures", "config", "key", "num_epochs", "epoch", "ckpt", "preview"), ENTRY),
+        (
+            Stage("work_setup", "`setup(config)`: make the model and all that is trained"),
+            Stage("work_load", "`load_ckpt()`: go on from the last checkpoint, where there is one"),
+            Stage("work_init", "`init_ckpt()`: start at epoch 0, where there is none"),
+            Stage("work_train", "`train()`: one epoch"),
+            Stage("work_eval", "`eval()`: every `eval_interval` epochs, and at the end"),
+            Stage("work_save", "`save_ckpt()`: every `save_interval` epochs, and at the end"),
+        ),
+    ),
+    landmarks=("key", "epoch"),
+)
+"""One config under a manager. Its names do not collide with those of a loop, so an extension may have hooks for both."""
 
 # What a TrainTestLoop calls its variables (L6) can be asked for as fixtures too, read from the loop when asked.
 _LOOP_VARIABLES: Final = (

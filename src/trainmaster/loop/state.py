@@ -6,7 +6,7 @@ A state is one value of plain data and tensors. It shares no memory with the tra
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, runtime_checkable
 
@@ -69,15 +69,28 @@ class TrainingState:
         return cls(**values)
 
 
-def own_copy(value: Any) -> Any:
-    """A copy that shares no memory: tensors detached and cloned, containers rebuilt."""
+_UNCHANGING = (int, float, bool, str, bytes, type(None))
+
+
+def _cloned(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone()
+
+
+def own_copy(value: Any, copy_tensor: Callable[[torch.Tensor], torch.Tensor] = _cloned) -> Any:
+    """A copy that shares no memory: tensors detached and cloned, or copied as told, and containers rebuilt."""
+    if type(value) in _UNCHANGING:
+        return value
     if isinstance(value, torch.Tensor):
-        return value.detach().clone()
+        return copy_tensor(value)
     if isinstance(value, Mapping):
-        return {key: own_copy(item) for key, item in value.items()}
+        return {key: own_copy(item, copy_tensor) for key, item in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(own_copy(item) for item in value)
+        return type(value)(own_copy(item, copy_tensor) for item in value)
     return copy.deepcopy(value)
+
+
+Copy = Callable[[Any], Any]
+"""How values get into a state."""
 
 
 def stateful_attributes(owner: object) -> dict[str, Stateful]:
@@ -94,16 +107,16 @@ def stateful_extensions(extensions: Mapping[str, object]) -> dict[str, Stateful]
     return {name: each for name, each in extensions.items() if isinstance(each, Stateful)}
 
 
-def capture_objects(owner: object) -> dict[str, Any]:
+def capture_objects(owner: object, copied: Copy = own_copy) -> dict[str, Any]:
     """The parts of a state that belong to a loop's attributes."""
     objects = stateful_attributes(owner)
     modules = {name: each for name, each in objects.items() if isinstance(each, nn.Module)}
     return {
         "kinds": _kinds(objects),
-        "objects": {name: own_copy(each.state_dict()) for name, each in objects.items()},
-        "buffers": {name: {key: own_copy(buffer) for key, buffer in _hidden_buffers(module)} for name, module in modules.items()},
+        "objects": {name: copied(each.state_dict()) for name, each in objects.items()},
+        "buffers": {name: {key: copied(buffer) for key, buffer in _hidden_buffers(module)} for name, module in modules.items()},
         "grads": {
-            name: {key: own_copy(each.grad) for key, each in module.named_parameters() if each.grad is not None}
+            name: {key: copied(each.grad) for key, each in module.named_parameters() if each.grad is not None}
             for name, module in modules.items()
         },
     }
@@ -154,8 +167,23 @@ def restore_objects(state: TrainingState, owner: object, extensions: Mapping[str
     restore_extensions(state.extensions, extensions)
 
 
-def capture_extensions(extensions: Mapping[str, object]) -> dict[str, Any]:
-    return {name: own_copy(each.state_dict()) for name, each in stateful_extensions(extensions).items()}
+def restore_modules(state: TrainingState, owner: object) -> None:
+    """Put the weights and buffers of a state into the modules that a loop has; all of them must be in the state."""
+    modules = {name: each for name, each in stateful_attributes(owner).items() if isinstance(each, nn.Module)}
+    for name, module in modules.items():
+        if name not in state.objects:
+            raise StateError(f"the state has no `{name}`; {did_you_mean(name, state.objects)}".rstrip("; "))
+        try:
+            module.load_state_dict(own_copy(state.objects[name]))
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            raise StateError(
+                f"the saved `{name}` does not fit this {type(module).__name__}", why=str(error), hint="build it with the same arguments"
+            ) from error
+        _restore_hidden(module, state.buffers[name], {})
+
+
+def capture_extensions(extensions: Mapping[str, object], copied: Copy = own_copy) -> dict[str, Any]:
+    return {name: copied(each.state_dict()) for name, each in stateful_extensions(extensions).items()}
 
 
 def restore_extensions(states: Mapping[str, Any], extensions: Mapping[str, object]) -> None:

@@ -19,6 +19,9 @@ from torch.optim import Adam, Optimizer
 from trainmaster.errors import LoopError, SettingError, StateError
 from trainmaster.loop import batches
 from trainmaster.loop.batches import to_device
+from trainmaster.loop.checkpoint_loader import CheckpointLoader
+from trainmaster.loop.checkpoint_saver import CheckpointSaver
+from trainmaster.loop.checkpoints import Moment
 from trainmaster.loop.eval_state import EvalState
 from trainmaster.loop.guard import Guards, mode
 from trainmaster.loop.losses import backward_error, checked_loss
@@ -35,18 +38,21 @@ from trainmaster.loop.position import (
 )
 from trainmaster.loop.settings import check_schedule, check_settings, chosen_device, evaluation_sets, is_schedule, shown
 from trainmaster.loop.setup import Setup
-from trainmaster.loop.stages import TRAIN_MANAGER
+from trainmaster.loop.stages import TRAIN_MANAGER, WORK
 from trainmaster.loop.state import (
+    Copy,
     TrainingState,
     capture_extensions,
     capture_objects,
     check_fits,
     own_copy,
     restore_extensions,
+    restore_modules,
     restore_objects,
+    stateful_attributes,
 )
 from trainmaster.loop.writer import MemoryWriter, Writer
-from trainmaster.stages import Extensible, Extensions, fixture
+from trainmaster.stages import Extensible, Extensions, StageTree, fixture
 from trainmaster.stages.extensions import ExtensionsLike, named
 from trainmaster.stages.hooks import Guard
 
@@ -71,7 +77,8 @@ class TrainManager(Extensible):
         eval_data: evaluation sets by name, in order.
         schedule_by: when `lr_schedule` steps: after each "update", each "epoch", or each evaluation of the set of this name, with its loss.
         device: "auto" is the first CUDA device if there is one, else the CPU.
-        train_dir: where extensions may write; without it nothing is written.
+        train_dir: where extensions may write, and checkpoints are kept, from which a new training in it goes on; without it nothing is
+            written.
         max_steps: stop after this many updates, over all calls.
         max_time: stop after this many seconds of one call of `train()`.
         evaluate_first: evaluate before the first epoch too.
@@ -125,6 +132,7 @@ class TrainManager(Extensible):
         self._guards = Guards(lambda: self.model)
         self._evaluated_epoch: int | None = None
         self._is_initialized = False
+        self._has_weights = False
         self._deadline: float | None = None
         self._is_training = False
         self._is_due = False
@@ -349,6 +357,25 @@ class TrainManager(Extensible):
         return int(self.fixtures["step_num"])
 
     @property
+    def moment(self) -> Moment:
+        """Where the training is, as checkpoints tell it."""
+        return Moment(self.epoch_num, self._position.num_batches, self.step_num, self._evaluated_epoch == self.epoch_num)
+
+    def is_over(self) -> bool:
+        """Whether `epochs` or `max_steps` is reached: there is nothing left to train."""
+        has_epochs = self.epochs is not None and self.epoch_num >= self.epochs
+        return has_epochs or (self.max_steps is not None and self.step_num >= self.max_steps)
+
+    def is_out_of_time(self) -> bool:
+        """Whether `max_time` ended the last call of `train()`."""
+        return self._deadline is not None and time.monotonic() >= self._deadline and not self.is_over()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether its parameters were initialised or restored."""
+        return self._is_initialized
+
+    @property
     def mode_name(self) -> str | None:
         """What runs: "train", "eval" or "predict"; None between routines."""
         name: str | None = self.fixtures.get("mode_name")
@@ -364,8 +391,11 @@ class TrainManager(Extensible):
             )
         return self.writer.history
 
-    def capture(self) -> TrainingState:
-        """The exact state of the training, as one value that shares nothing with it. Between two batches only."""
+    def capture(self, copied: Copy = own_copy) -> TrainingState:
+        """The exact state of the training, as one value that shares nothing with it. Between two batches only.
+
+        `copied` makes the copies of its parts.
+        """
         if self._position.is_in_batch:
             raise StateError(
                 "a state cannot be captured in the middle of a batch",
@@ -389,12 +419,22 @@ class TrainManager(Extensible):
                 "are_grads_spent": self._position.are_grads_spent,
                 "is_initialized": self._is_initialized,
             },
-            position=own_copy(self._position.state_dict()),
-            **capture_objects(self),
-            extensions=own_copy(self._paused_extensions) or capture_extensions(self.extensions),
-            rng=own_copy(self._position.paused or self._guards.training_rng()),
+            position=copied(self._position.state_dict()),
+            **capture_objects(self, copied),
+            extensions=copied(self._paused_extensions) or capture_extensions(self.extensions, copied),
+            rng=copied(self._position.paused or self._guards.training_rng()),
             data={"train": data_state(self.train_data), "eval": {name: data_state(data) for name, data in self.eval_data.items()}},
         )
+
+    def settle(self, writer: Writer | None = None, train_dir: str | PathLike[str] | None = None, epochs: int | None = None) -> None:
+        """Take what a host gives: where to write, and how long to train. None leaves what there is."""
+        if writer is not None:
+            self.writer = writer
+            self.fixtures.modify("writer", writer)
+        if train_dir is not None:
+            self.train_dir = Path(train_dir)
+        if epochs is not None:
+            self.epochs = epochs
 
     def restore(self, state: TrainingState) -> None:
         """Become the training that was captured; the next `train()` goes on from there, bit for bit."""
@@ -424,7 +464,22 @@ class TrainManager(Extensible):
         self._is_initialized = True
         self._position.load_state_dict(own_copy(state.position), own_copy(state.rng))
 
+    def begin_with_weights(self) -> None:
+        """The parameters are what they are: nobody initialises them."""
+        self._is_initialized = True
+
+    def restore_modules(self, state: TrainingState) -> None:
+        """Take the weights of a captured training, to evaluate them; what else belongs to training is left out."""
+        restore_modules(state, self)
+        self.fixtures.modify("epoch_num", state.progress["epoch_num"])
+        self.fixtures.modify("step_num", state.progress["step_num"])
+        self._has_weights = True
+
     # What this room calls.
+
+    def stateful_names(self) -> list[str]:
+        """The attributes whose states are captured."""
+        return list(stateful_attributes(self))
 
     def is_overridden(self, method: str) -> bool:
         """Has a subclass, or somebody on this object, its own version of `method`?"""
@@ -478,7 +533,7 @@ class TrainManager(Extensible):
         self._guards.forget()
         try:
             with self.staged("run", {"standalone_eval": standalone_eval, "stopped": None}):
-                with self.staged("load_checkpoint", {"checkpoint_loaded": self._is_initialized}):
+                with self.staged("load_checkpoint", {"checkpoint_loaded": self._is_initialized or self._has_weights}):
                     pass
                 yield
         finally:
@@ -551,3 +606,10 @@ class TrainManager(Extensible):
         for name, default in (("eval_state", EvalState()), ("setup", Setup())):
             if name not in extensions:
                 extensions.add(name, default, at_start=True)
+        if self.train_dir is not None:
+            for name, last in (("checkpoint_saver", CheckpointSaver()), ("checkpoint_loader", CheckpointLoader())):
+                if name not in extensions:
+                    extensions.add(name, last)
+
+    def partner_trees(self) -> tuple[StageTree, ...]:
+        return (WORK,)

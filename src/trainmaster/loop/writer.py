@@ -34,6 +34,11 @@ class MemoryWriter:
     def add_text(self, tag: str, text_string: str, global_step: int | None = None) -> None:
         self.history.setdefault(tag, []).append((global_step, str(text_string)))
 
+    def last(self, tag: str) -> float | None:
+        """The last number that was written with a tag."""
+        value = self.history[tag][-1][1] if tag in self.history else None
+        return value if isinstance(value, float) else None
+
     def state_dict(self) -> dict[str, Any]:
         return {"history": {tag: list(rows) for tag, rows in self.history.items()}}
 

@@ -1,38 +1,68 @@
-"""What a manager prints: one line now and then, readable in a terminal, a log file and a notebook."""
+"""What a manager prints: one line now and then, readable in a terminal, a log file and a notebook; and the log of each run."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
-from typing import Any
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, TextIO
 
 from trainmaster.manager.overview import number
+from trainmaster.manager.run_log import RunLog
+from trainmaster.store import Attempt
+from trainmaster.store.printable import printable, printable_lines
 
 _MAX_NUMBERS = 6
 
 
 class Display:
-    """Lines about the work; silent unless `is_verbose`."""
+    """Lines about the work; printed if `is_verbose`, and kept in the log of the run at hand."""
 
     def __init__(self, is_verbose: bool, interval: int) -> None:
-        self._is_verbose, self._interval = is_verbose, interval
+        self.is_verbose, self._interval = is_verbose, interval
+        self._log: RunLog | None = None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether there is a terminal to draw bars on."""
+        return self.is_verbose and sys.stdout is not None and sys.stdout.isatty()
+
+    @contextlib.contextmanager
+    def logging(self, attempt: Attempt) -> Iterator[None]:
+        """Keep all lines in the log of an attempt, too."""
+        with RunLog(attempt) as self._log:
+            try:
+                yield
+            finally:
+                self._log = None
 
     def say(self, text: str) -> None:
         """Print a line, with what is not printable in it escaped: names may hold anything."""
-        if self._is_verbose:
-            shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+        self._print(text, sys.stdout)
+
+    def warn(self, text: str) -> None:
+        """Print a line where it is seen also when the output goes elsewhere."""
+        self._print(text, sys.stderr)
+
+    def log(self, text: str) -> None:
+        """Keep a text in the log, without printing it."""
+        if self._log is not None:
+            self._log.write(printable_lines(text) + "\n")
+
+    def _print(self, text: str, stream: TextIO) -> None:
+        self.log(text)
+        if self.is_verbose:
             # Nobody listens any more, or the disk of the log is full: no reason to stop training.
             with contextlib.suppress(OSError, ValueError):
-                print(shown, flush=True)
+                print(printable(text), file=stream, flush=True)
 
-    def epoch(self, key: str, epoch: int, num_epochs: int, seconds: float, preview: Mapping[str, Any]) -> None:
-        """Tell of an epoch, if it is its turn."""
-        if self._is_verbose and (epoch % self._interval == 0 or epoch == num_epochs):
+    def epoch(self, key: str, epoch: int, num_epochs: int | None, seconds: float, preview: Mapping[str, Any]) -> None:
+        """Tell of an epoch, if it is its turn; where bars are drawn, they tell."""
+        if epoch % self._interval == 0 or epoch == num_epochs:
             found = [(name, number(value)) for name, value in preview.items()]
             numbers = [f"{name} {_short(value)}" for name, value in found if value is not None]
-            self.say(
-                "  ".join([f"{key}  epoch {epoch} of {num_epochs}", *([f"{seconds:.2f} s"] if seconds else []), *numbers[:_MAX_NUMBERS]])
-            )
+            of = f" of {num_epochs}" if num_epochs is not None else ""
+            self.say("  ".join([f"{key}  epoch {epoch}{of}", *([f"{seconds:.2f} s"] if seconds else []), *numbers[:_MAX_NUMBERS]]))
 
 
 def counted(count: int, noun: str) -> str:

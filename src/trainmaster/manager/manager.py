@@ -1,25 +1,34 @@
-"""`Manager`: write `train` and `eval`, and have each config trained once, whoever asks for it and however often it is killed."""
+"""`Manager`: write `make_loop`, or `train` and `eval`, and have each config trained once, whoever asks and however often it is killed."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import time
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Self
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from typing import TYPE_CHECKING, Any, Self
 
 from trainmaster.config import Choices, Config, ConfigBase, group_of, key_of
 from trainmaster.config.identity import HOW_LONG
 from trainmaster.config.plain import same
-from trainmaster.errors import CodecError, RunBusyError, SettingError, StoreAccessError, TrainmasterError, UnknownRunError
-from trainmaster.manager.batch import BY_BATCH, Batch, BatchResult, Policy, Work, Works, described
+from trainmaster.errors import CodecError, RunBusyError, SettingError, StoreAccessError, StoreError, TrainmasterError, UnknownRunError
+from trainmaster.loop.stages import TRAIN_MANAGER, WORK
+from trainmaster.manager.batch import BY_BATCH, Batch, BatchResult, Policy, Works
+from trainmaster.manager.batch_view import BatchView
 from trainmaster.manager.display import Display, counted
+from trainmaster.manager.executor import Executor, Here, Report, Task, reported
+from trainmaster.manager.interrupts import Interrupts
+from trainmaster.manager.launch import Launch
+from trainmaster.manager.lineage import START_FROM, Origin
 from trainmaster.manager.overview import Overview, number, overview_of
-from trainmaster.manager.stages import WORK
-from trainmaster.stages import Extensible
+from trainmaster.manager.recipe import Recipe
+from trainmaster.manager.recording import MeanTimes
+from trainmaster.manager.work import Work, described
+from trainmaster.stages import Extensible, StageTree
 from trainmaster.stages.hooks import Guard
 from trainmaster.store import Attempt, Store
 from trainmaster.store.archives import CheckpointArchive, PreviewArchive, StatsArchive
@@ -27,20 +36,22 @@ from trainmaster.store.codec import encode_plain
 from trainmaster.store.conditions import Condition, is_met
 from trainmaster.store.configs import ConfigArchive
 from trainmaster.store.keys import is_key
-from trainmaster.store.lease import LEASE_TIME, Watch
-from trainmaster.store.run import NEVER_SAVED
+from trainmaster.store.lease import LEASE_TIME, Seen
 from trainmaster.store.verify import check_run
 
+if TYPE_CHECKING:
+    from trainmaster.loop.train_manager import TrainManager
+    from trainmaster.manager.hosting import HostedLoop, Pristine
+
 EVAL_RECORDS = "eval_records"
-_OLD_WEIGHT = 0.8
-"""How much of a running mean of times is what it was."""
 
 
 class Manager(Extensible):
     """Trains configs, each once, and keeps what comes of it in a store.
 
-    A subclass has `setup(config)`, which makes what is trained, `train()`, one epoch of it, and `eval()`, which returns the numbers
-    to record; `save_ckpt()` puts into `self.ckpt` what `load_ckpt()` takes out again.
+    A subclass has `make_loop(config)`, which returns a `TrainManager`, and needs nothing else: exact checkpoints, metrics and resuming
+    come with it. Or it writes its epochs itself: `setup(config)` makes what is trained, `train()` is one epoch of it, and `eval()` returns
+    the numbers to record; `save_ckpt()` puts into `self.ckpt` what `load_ckpt()` takes out again.
 
     >>> class Halving(Manager):
     ...     def init_ckpt(self):
@@ -70,6 +81,19 @@ class Manager(Extensible):
     """What the next checkpoint will hold."""
     preview: dict[str, Any]
     """What is worth knowing without loading the checkpoint."""
+    loop: TrainManager | None = None
+    """The loop of the work at hand, if there is a `make_loop`."""
+    stopped: str | None = None
+    """Why the last work was saved before its end, if it was."""
+
+    _made_with: tuple[tuple[Any, ...], dict[str, Any]]
+    _which: str | int
+    """The checkpoint to load."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        self = super().__new__(cls)
+        self._made_with = (args, kwargs)
+        return self
 
     def __init__(
         self,
@@ -100,7 +124,11 @@ class Manager(Extensible):
         self._rng: Any = None
         self._saved_epoch: int | None = None
         self._is_set_up = False
-        self._times: dict[str, float | None] = {}
+        self._times = MeanTimes()
+        self._hosted: HostedLoop | None = None
+        self._pristine: Pristine | None = None
+        self._interrupts: Interrupts | None = None
+        self._launch = Launch()
         self._place(None, "")
 
     # ---- the archives
@@ -137,17 +165,27 @@ class Manager(Extensible):
         given.fill(self.defaults)
         return given
 
+    def make_loop(self, config: Any) -> TrainManager:
+        """The loop that trains a config; for managers that write no epochs themselves."""
+        raise NotImplementedError(f"{type(self).__name__} has no `make_loop(config)`")
+
     def setup(self, config: Any) -> None:
-        """Make what is trained, from a config. The base only notes the config and its key."""
+        """Make what is trained, from a config. The base notes the config and its key, and makes the loop, if there is a `make_loop`."""
         config = self.get_config(config)
         self._place(config, self.configs.add(config))
         self._is_set_up = True
+        if self.makes_loops:
+            self._host(self.make_loop(config))
 
     def init_ckpt(self) -> None:
-        """Start at epoch 0, with nothing but an empty list of evaluations."""
+        """Start at epoch 0, with nothing but an empty list of evaluations, or with the weights of the run that the config starts from."""
         self.epoch = 0
         self.ckpt = {EVAL_RECORDS: {}}
         self.preview = {}
+        if self.loop is not None and START_FROM in self.config and self.config[START_FROM] is not None:
+            from trainmaster.manager.hosting import load_weights
+
+            load_weights(self.loop, Origin.parse(self.config[START_FROM]).read(self.store))
 
     def save_ckpt(self) -> None:
         """Save `self.ckpt`. An override puts into it what has to be kept, and then calls this."""
@@ -155,7 +193,7 @@ class Manager(Extensible):
             raise SettingError("`save_ckpt()` saves the work of `process`, and none is going on", hint="`ckpts[key] = ...` saves a value")
         from trainmaster.loop.rng import get_rng, plain_rng
 
-        status = {"epoch": self.epoch, "toc": time.time(), **self._times}
+        status = {"epoch": self.epoch, "toc": time.time(), **self._times.means}
         self._attempt.save(self.epoch, self.ckpt, status, self.preview, {"rng": plain_rng(get_rng())}, self.keep)
         self._saved_epoch = self.epoch
 
@@ -164,18 +202,24 @@ class Manager(Extensible):
         if not self.key:
             raise SettingError("nothing is set up", hint="call `setup(config)` first")
         run = self.store.run(self.key) if self._attempt is None else self._attempt.run
-        latest = run.latest()
+        latest = run.checkpoint(self._which)
         if latest is None:
-            raise UnknownRunError(f"run {self.key} has no checkpoint", hint="`process` trains it")
+            is_any = self._which == "last"
+            raise UnknownRunError(f"run {self.key} has no {'' if is_any else f'{self._which} '}checkpoint", hint="`process` trains it")
         status = latest.manifest["status"]
-        self.epoch, self.ckpt, self.preview = latest.name.step, latest.value, run.preview_with(latest)
-        self._times = {name: status.get(name) for name in ("t_train", "t_eval")}
+        self.epoch, self.ckpt, self.preview = status["epoch"], latest.value, run.preview_with(latest)
+        self._times.means = {name: status.get(name) for name in ("t_train", "t_eval")}
         self._rng = (latest.context or {}).get("rng")
         self._saved_epoch = self.epoch
         if self._attempt is not None:
             for damage in check_run(run, is_deep=False):
                 warnings.warn(f"run {self.key} goes on without it: {damage}", stacklevel=2)
             self._attempt.start(latest)
+        if self._hosted is not None:
+            from trainmaster.loop.checkpoint_loader import checked, take_up
+
+            take_up(self._hosted.loop, checked(latest.value), latest.name)
+            self._hosted.resume(status, self.preview)
 
     def train(self) -> None:
         """Train for one epoch, the `self.epoch`-th."""
@@ -187,21 +231,28 @@ class Manager(Extensible):
 
     # ---- work
 
-    def process(self, config: Any = None, num_epochs: int | None = None, resume: bool = True) -> None:
+    def process(self, config: Any = None, num_epochs: int | None = None, resume: bool = True, start_from: str | None = None) -> None:
         """Train a config up to `num_epochs` epochs in all, from the last checkpoint on, or from epoch 0, which is evaluated and saved.
 
-        `num_epochs` None takes the config's own `epochs` or `num_epochs`; 0, or a config that has none, only evaluates. `resume=False`
-        starts again, in a new attempt; the old one stays. Raises `RunBusyError` if somebody else is at it.
+        `num_epochs` None takes the config's own `epochs` or `num_epochs`, or else the loop's; 0, or a config that has none, only evaluates.
+        `resume=False` starts again, in a new attempt; the old one stays. `start_from` is the key of a run whose weights a new run begins
+        with: `"ab12cd34"`, `"ab12cd34@best"`, `"ab12cd34@120"` for a step; it becomes part of the config. Raises `RunBusyError` if somebody
+        else is at it. Ctrl-C and SIGTERM save first, and then end it as they would.
         """
         self._refuse_if_at_work()
+        if start_from is not None:
+            config = self._starting_from(config, start_from)
         work = self._admit(config, num_epochs)
         if resume and self._is_done(work):
             self._stand_at(work.config, work.key)
-            if self.epoch >= work.num_epochs:  # the last checkpoint may have turned out to be damaged
+            if self._is_enough(work):  # the last checkpoint may have turned out to be damaged
                 self._display.say(f"run {work.key} is at epoch {self.epoch} already")
                 return
-        with self.store.attempt(work.key, "process", say=self._display.say) as attempt:
-            self._work(work, attempt, resume)
+        with self._interruptible() as interrupts:
+            facts = self._launch.facts(work.num_epochs)
+            with self.store.attempt(work.key, "process", say=self._display.say, facts=facts) as attempt:
+                self._work(work, attempt, resume, interrupts)
+            interrupts.leave()
 
     def batch(
         self,
@@ -212,12 +263,14 @@ class Manager(Extensible):
         patience: float | None = None,
         max_errors: int = 0,
         max_attempts: int = 3,
+        workers: int | Executor = 0,
     ) -> BatchResult:
         """Train many configs; the same call in other processes, on any machine that sees the store, shares the work.
 
         What others hold is watched until it is done, or until its lease has not moved for `patience` hours (by default the manager's
         `lease_time`). `count` is how many to do here, 0 for all. With `max_errors` 0 the first error is raised; else the batch ends
-        quietly at that many. A run of which `max_attempts` attempts in a row brought no new checkpoint is given up.
+        quietly at that many. A run of which `max_attempts` attempts in a row brought no new checkpoint is given up. `workers` is a number
+        of processes to train in, which stay warm from one config to the next, or an executor; 0 trains here.
         """
         _check_whole("count", count, 0)
         _check_whole("max_errors", max_errors, 0)
@@ -232,12 +285,40 @@ class Manager(Extensible):
                 f"wanted configs, one after the other, not {configs!r:.60}", hint="`process` takes one; `sweep` takes choices"
             )
         policy = Policy(num_epochs, resume, count, max_errors, max_attempts)
-        works = Works(self.store, self._admit, self._is_done, self._do, self._display.say)
-        batch = Batch(works, policy, self.store.watch(None if patience is None else patience * 3600))
-        try:
-            return batch.run(configs)
-        finally:
-            self._display.say(f"batch: {batch.result}")
+        works = Works(self.store, self._admit, self._is_done, self._display.say)
+        watch = self.store.watch(None if patience is None else patience * 3600)
+        with self._interruptible() as interrupts, contextlib.ExitStack() as stack:
+            executor = self._executor(workers)
+            stack.callback(executor.close)
+            executor.open(self, self.do, self._display.say)
+            view = None
+            if not isinstance(executor, Here) and self._display.is_verbose:
+                view = stack.enter_context(BatchView(len(configs) if isinstance(configs, Sized) else None, self._display.say))
+            batch = Batch(works, policy, watch, executor, interrupts, view)
+            try:
+                batch.run(configs)
+            finally:
+                stack.close()
+                self._tell_of(batch.result)
+            interrupts.leave()
+            return batch.result
+
+    def _executor(self, workers: int | Executor) -> Executor:
+        if not isinstance(workers, int):
+            return workers
+        _check_whole("workers", workers, 0)
+        if workers == 0:
+            return Here()
+        from trainmaster.manager.local_workers import LocalWorkers
+
+        return LocalWorkers(workers)
+
+    def _tell_of(self, result: BatchResult) -> None:
+        """What became of a batch, and how each failure is repeated."""
+        self._display.say(f"batch: {result}")
+        for key, reason in {**result.failed, **result.given_up}.items():
+            again = f"; again: {self._launch.repeating(self.store, key)}" if is_key(key) else ""
+            self._display.say(f"  {key}  {reason.partition(chr(10))[0]}{again}")
 
     def sweep(self, choices: Any, num_epochs: int | None = None, *, order: str = "random", **batch: Any) -> BatchResult:
         """Train every combination of `choices`, a config whose leaves are lists, in random order; `batch` are arguments of `batch`."""
@@ -247,8 +328,13 @@ class Manager(Extensible):
         self._display.say(f"sweep: {found.count:,} combinations")
         return self.batch(found, num_epochs, **batch)
 
-    def fetch(self, key: str) -> Self:
-        """This manager with a trained run set up and loaded: `model = manager.fetch(key).model`."""
+    def fetch(self, key: str, which: str | int = "last") -> Self:
+        """This manager with a trained run set up and loaded: `model = manager.fetch(key).model`.
+
+        `which` is the "last" checkpoint, the "best", or the one of a step.
+        """
+        if not (which in ("last", "best") or (isinstance(which, int) and not isinstance(which, bool))):
+            raise SettingError(f"which={which!r}: wanted 'last', 'best', or the number of a step")
         self._refuse_if_at_work()
         config = self.get_config(self.configs[key])
         found = self.configs.get_key(config)
@@ -257,21 +343,32 @@ class Manager(Extensible):
                 f"the stored config of run {key} is another one by `get_config`: its key would be {found or 'a new one'}",
                 hint="give `defaults` the class of config that it was stored as, and keep `get_config` idempotent",
             )
-        self._stand_at(config, key)
+        self._stand_at(config, key, which)
         return self
 
-    def _stand_at(self, config: Any, key: str) -> None:
+    def _stand_at(self, config: Any, key: str, which: str | int = "last") -> None:
         """Set up a run and load it, only to look at it: random numbers stay as they were."""
         with _undisturbed():
             self._prepare(config, key)
+            self._which = which
             self._load()
+
+    def _starting_from(self, config: Any, text: str) -> Any:
+        """A config that says which weights it starts with."""
+        if not self.makes_loops:
+            raise SettingError(f"start_from={text!r}: only a manager with `make_loop` can start from another run's weights")
+        config = self.get_config(config)
+        config[START_FROM] = Origin.find(self.store, text).text
+        return config
 
     def _admit(self, config: Any, num_epochs: int | None) -> Work:
         """A config with its key, stored if it is new, and how many epochs it is to be trained."""
         config = self.get_config(config)
         if num_epochs is None:
-            num_epochs = next((config[name] for name in HOW_LONG if name in config and config[name] is not None), 0)
-        _check_whole("num_epochs", num_epochs, 0)
+            own = None if self.makes_loops else 0
+            num_epochs = next((config[name] for name in HOW_LONG if name in config and config[name] is not None), own)
+        if num_epochs is not None:
+            _check_whole("num_epochs", num_epochs, 0)
         if key_of(self.get_config(config), 64) != key_of(config, 64):
             raise SettingError(
                 f"`{type(self).__name__}.get_config()` changes a config that it has made itself",
@@ -280,48 +377,119 @@ class Manager(Extensible):
         return Work(self.configs.add(config), config, num_epochs)
 
     def _is_done(self, work: Work) -> bool:
-        """Whether a run was trained and saved as far as it is to be."""
+        """Whether a run was trained, evaluated and saved as far as it is to be."""
         status = self.stats.get(work.key)
-        return status is not None and status["epoch"] >= work.num_epochs
+        if status is None or status["epoch"] < 0:
+            return False
+        epoch, wanted, target = status["epoch"], work.num_epochs, status.get("target")
+        if wanted is None:
+            return bool(status.get("is_over"))
+        is_over_before = bool(status.get("is_over")) and target is not None and target >= wanted
+        return epoch > wanted or (epoch == wanted and status.get("is_evaluated", True)) or is_over_before
 
-    def _do(self, work: Work, resume: bool, watch: Watch) -> bool:
-        """One run of a batch; False if somebody else holds it."""
-        with contextlib.ExitStack() as stack:
+    def _is_enough(self, work: Work) -> bool:
+        """Whether what was loaded is as far as it is to be."""
+        if self.loop is None or work.num_epochs is not None:
+            return self._is_done(work) if self.loop is not None else self.epoch >= (work.num_epochs or 0)
+        return self.loop.is_over() or bool((self.stats.get(work.key) or {}).get("stopped"))
+
+    def do(self, task: Task) -> Report:
+        """One run of a batch, for an executor."""
+        return reported(task, self._do, described)
+
+    def _do(self, task: Task) -> Report:
+        work = task.work
+        with self._interruptible() as interrupts, contextlib.ExitStack() as stack:
+            facts = self._launch.facts(work.num_epochs)
             try:
-                attempt = stack.enter_context(self.store.attempt(work.key, BY_BATCH, watch))
+                attempt = stack.enter_context(self.store.attempt(work.key, BY_BATCH, Seen(task.expired), facts=facts))
             except RunBusyError:
-                return False
-            self._work(work, attempt, resume)
-        return True
+                return Report(work.key, "held")
+            self._work(work, attempt, task.resume, interrupts)
+        return Report(work.key, "done") if self.stopped is None else Report(work.key, "stopped", self.stopped)
 
     def _refuse_if_at_work(self) -> None:
         if self._attempt is not None:
             raise SettingError(f"this manager is at work on run {self._attempt.key}", hint="use another manager")
 
-    def _work(self, work: Work, attempt: Attempt, resume: bool) -> None:
+    @contextlib.contextmanager
+    def _interruptible(self) -> Iterator[Interrupts]:
+        """Ctrl-C, SIGTERM and `trainmaster stop` are requests while the block runs; the outermost block counts."""
+        if self._interrupts is not None:
+            yield self._interrupts
+            return
+        with Interrupts(self._display.warn, self._asked) as self._interrupts:
+            try:
+                yield self._interrupts
+            finally:
+                self._interrupts = None
+
+    def _asked(self) -> str | None:
+        """Why the work at hand should end, if somebody says so. Asked from another thread."""
+        attempt = self._attempt
+        if attempt is None:
+            return self._launch.asked()
+        if attempt.is_lost:
+            return "the lease of this run was lost"
+        with contextlib.suppress(StoreError):  # the store may be away for a moment
+            if attempt.is_asked_to_stop():
+                return "somebody asked this run to stop"
+        return self._launch.asked()
+
+    def _work(self, work: Work, attempt: Attempt, resume: bool, interrupts: Interrupts) -> None:
         self.forget()  # what an interrupt may have left open
         self._place(work.config, work.key)
-        self._attempt = attempt
-        try:
-            self._pipeline(work, attempt, resume)
-        except BaseException as error:
-            _record_failure(attempt, error)
-            raise
-        finally:
-            self._attempt = None
-        attempt.release("finished", epoch=self.epoch)
-        self._display.say(f"run {work.key} is done: epoch {self.epoch}")
+        self._attempt, self.stopped = attempt, None
+        with self._display.logging(attempt):
+            try:
+                self._pipeline(work, attempt, resume, interrupts)
+            except BaseException as error:
+                self._record_failure(attempt, error)
+                raise
+            finally:
+                self._attempt = None
+            is_short = (
+                not self._hosted.status(interrupts.reason is not None)["is_over"] if self._hosted else self.epoch < (work.num_epochs or 0)
+            )
+            if is_short:
+                self.stopped = interrupts.reason or "max_time is over"
+                attempt.check()  # a lease that was lost is the reason, then
+                attempt.release("stopped" if interrupts.signal is None else "interrupted", reason=self.stopped, epoch=self.epoch)
+                self._display.say(f"run {work.key} is saved at epoch {self.epoch}: {self.stopped}")
+                self._display.say(f"resume it with: {self._launch.resuming(self.store, work.key)}")
+            else:
+                attempt.release("finished", epoch=self.epoch)
+                self._display.say(f"run {work.key} is done: epoch {self.epoch}")
+        interrupts.forget()
 
-    def _pipeline(self, work: Work, attempt: Attempt, resume: bool) -> None:
+    def _give_up(self, attempt: Attempt, reason: str) -> None:
+        """The last words of a process whose main thread does not come back."""
+        with contextlib.suppress(StoreError):
+            attempt.release("interrupted", reason=reason)
+        self._display.warn(f"{reason}: the last checkpoint of run {attempt.key} stands")
+        self._display.warn(f"resume it with: {self._launch.resuming(self.store, attempt.key)}")
+
+    def _record_failure(self, attempt: Attempt, error: BaseException) -> None:
+        outcome = "failed" if isinstance(error, Exception) else "interrupted"
+        text = "".join(traceback.format_exception(error))
+        self._display.log(text)
+        with contextlib.suppress(StoreAccessError):  # the error that is on its way is the one to see
+            attempt.release(outcome, error=described(error), traceback=text[-20000:])
+
+    def _pipeline(self, work: Work, attempt: Attempt, resume: bool, interrupts: Interrupts) -> None:
         """The pipeline, in plain sight."""
         key, config, num_epochs = work
-        with self.staged("work", {"manager": self, "config": config, "key": key, "num_epochs": num_epochs}):
+        with (
+            interrupts.stopping(self._ask_to_stop, functools.partial(self._give_up, attempt)),
+            self.staged("work", {"manager": self, "config": config, "key": key, "num_epochs": num_epochs}),
+        ):
             with self.staged("work_setup"):
                 self._prepare(config, key)
             if resume and attempt.run.has_saved():
                 with self.staged("work_load"):
                     self._load()
-                self._display.say(f"run {key} goes on from epoch {self.epoch} to {num_epochs}")
+                of = "" if num_epochs is None else f" to {num_epochs}"
+                self._display.say(f"run {key} goes on from epoch {self.epoch}{of}")
             else:
                 attempt.start(None)
                 with self.staged("work_init"):
@@ -330,28 +498,88 @@ class Manager(Extensible):
                     raise SettingError(
                         f"`{type(self).__name__}.init_ckpt()` starts at no epoch", hint="call `super().init_ckpt()` first in it"
                     )
-                self._display.say(f"run {key} starts, for {counted(num_epochs, 'epoch')}" if num_epochs else f"run {key} is only evaluated")
+                of = "" if num_epochs is None else f", for {counted(num_epochs, 'epoch')}"
+                self._display.say(f"run {key} is only evaluated" if num_epochs == 0 else f"run {key} starts{of}")
+            if self._hosted is not None:
+                self._train_loop(self._hosted, attempt, num_epochs, interrupts)
+                return
+            num_epochs = num_epochs or 0
+            if self._saved_epoch is None:
                 self._evaluate(attempt)
                 self._save()
                 self._display.epoch(key, self.epoch, num_epochs, 0.0, self.preview)
-            while self.epoch < num_epochs:
+            while self.epoch < num_epochs and interrupts.reason is None:
                 self.epoch += 1
                 attempt.check()
                 with self.staged("work_train"):
                     started = time.monotonic()
                     self.train()
-                    seconds = self._took("t_train", started)
+                    seconds = self._times.took("t_train", started)
                 if self.epoch % self.eval_interval == 0 or self.epoch == num_epochs:
                     self._evaluate(attempt)
-                if self.epoch % self.save_interval == 0 or self.epoch == num_epochs:
-                    self._save()
+                if self.epoch % self.save_interval == 0 or self.epoch == num_epochs or interrupts.reason is not None:
+                    with interrupts.patient():
+                        self._save()
                 self._display.epoch(key, self.epoch, num_epochs, seconds, self.preview)
+                self._launch.tell(Report(key, "progress", epoch=self.epoch, num_epochs=num_epochs))
+
+    def _train_loop(self, hosted: HostedLoop, attempt: Attempt, num_epochs: int | None, interrupts: Interrupts) -> None:
+        """All of `TrainManager.train()`."""
+        hosted.loop.settle(epochs=num_epochs, train_dir=self.store.folder_of(attempt))
+        hosted.work_for(attempt, self.keep, lambda: interrupts.reason is not None, interrupts.patient)
+        with self.staged("work_train"):
+            hosted.loop.train()
+        self.epoch, self.preview = hosted.loop.epoch_num, hosted.preview()
+
+    def _ask_to_stop(self, reason: str) -> None:
+        """Ask the loop to end after the batch. Asked again and again, from another thread."""
+        if self.loop is not None:
+            self.loop.stop(reason)
+
+    def _host(self, loop: Any) -> None:
+        """Attach to a loop all that makes a run of it."""
+        from trainmaster.loop.train_manager import TrainManager
+        from trainmaster.manager.hosting import HostedLoop, Pristine
+
+        if not isinstance(loop, TrainManager):
+            raise SettingError(f"`{type(self).__name__}.make_loop()` returned {loop!r:.60}: wanted a TrainManager")
+        if self.eval_interval != 1:
+            raise SettingError(f"eval_interval={self.eval_interval}: a loop evaluates after every epoch", hint="leave it out")
+        self._pristine = self._pristine or Pristine()
+        self._hosted = HostedLoop(loop, self.extensions, self._pristine, self._told)
+        self._hosted.equip(self.save_interval, self._display.is_live)
+        self.loop, self.model = loop, loop.model
+
+    def _told(self, seconds: float) -> None:
+        """A loop has evaluated."""
+        assert self._hosted is not None
+        loop = self._hosted.loop
+        self.epoch, self.preview = loop.epoch_num, self._hosted.preview()
+        self._display.epoch(self.key, self.epoch, loop.epochs, seconds, self.preview)
+        self._launch.tell(Report(self.key, "progress", epoch=self.epoch, num_epochs=loop.epochs))
+
+    @property
+    def makes_loops(self) -> bool:
+        return type(self).make_loop is not Manager.make_loop
+
+    def launched(self, launch: Launch) -> None:
+        """Tell a manager who started it: how its work is taken up again, who listens, and who may end it."""
+        self._launch = launch
+
+    def hush(self) -> None:
+        """Print nothing any more; runs keep their logs."""
+        self._display.is_verbose = False
+
+    def recipe(self) -> Recipe:
+        """What it takes to make this manager once more, in another process."""
+        return Recipe(type(self), *self._made_with, list(self.extensions.items()))
 
     def _place(self, config: Any, key: str) -> None:
         self.config, self.key = config, key
         self.epoch, self.ckpt, self.preview = -1, {EVAL_RECORDS: {}}, {}
-        self._times = {name: None for name in NEVER_SAVED if name != "epoch"}
-        self._rng = self._saved_epoch = None
+        self._times = MeanTimes()
+        self._rng = self._saved_epoch = self._hosted = self.loop = None
+        self._which = "last"
 
     def _prepare(self, config: Any, key: str) -> None:
         """Set up for a config, with random numbers that depend on it alone: on its `seed`, or else on its key."""
@@ -391,7 +619,7 @@ class Manager(Extensible):
             started = time.monotonic()
             with _undisturbed():  # so that it makes no difference how often there is an evaluation
                 found = self.eval()
-            self._took("t_eval", started)
+            self._times.took("t_eval", started)
             if found is not None and not isinstance(found, Mapping):
                 raise SettingError(
                     f"`{type(self).__name__}.eval()` returned {found!r:.60}: wanted numbers by name", hint='return {"loss_test": ...}'
@@ -424,12 +652,6 @@ class Manager(Extensible):
         if self._saved_epoch != self.epoch:
             raise SettingError(f"`{type(self).__name__}.save_ckpt()` saves nothing", hint="call `super().save_ckpt()` at its end")
 
-    def _took(self, name: str, started: float) -> float:
-        seconds = time.monotonic() - started
-        before = self._times.get(name)
-        self._times[name] = seconds if before is None else _OLD_WEIGHT * before + (1 - _OLD_WEIGHT) * seconds
-        return seconds
-
     # ---- for the engine
 
     def read_fixture(self, name: str) -> Any:
@@ -439,6 +661,9 @@ class Manager(Extensible):
 
     def answers_undeclared(self) -> bool:
         return False
+
+    def partner_trees(self) -> tuple[StageTree, ...]:
+        return (TRAIN_MANAGER,) if self.makes_loops else ()
 
     def observer_guard(self) -> Guard | None:
         return _undisturbed
@@ -515,13 +740,6 @@ class Manager(Extensible):
             return self.configs[config]
         found = self.get_config(config)
         return found if isinstance(found, Config) else Config(found.to_dict())
-
-
-def _record_failure(attempt: Attempt, error: BaseException) -> None:
-    outcome = "failed" if isinstance(error, Exception) else "interrupted"
-    text = "".join(traceback.format_exception(error))
-    with contextlib.suppress(StoreAccessError):  # the error that is on its way is the one to see
-        attempt.release(outcome, error=described(error), traceback=text[-20000:])
 
 
 @contextlib.contextmanager

@@ -24,14 +24,30 @@ from trainmaster.stages.scope import lifetime
 from trainmaster.stages.tree import BODY, ENTRY, ERROR_FIXTURES, Path, Phase, StageTree, exists_at, path_text, visible_at
 
 
-def check_names(name: str, extension: object, tree: StageTree | None) -> None:
-    """Refuse hooks and lazy fixtures that belong to no declared stage, and signatures that cannot be filled."""
+def is_of(part: Hook | LazyFixture, tree: StageTree | None) -> bool:
+    """Whether the stages of a hook or lazy fixture are those of a tree."""
+    stages = (part.stage,) if isinstance(part, Hook) else part.spec.stages
+    return tree is None or all(stage in tree.paths for stage in stages)
+
+
+def check_names(name: str, extension: object, tree: StageTree | None, partners: tuple[StageTree, ...] = ()) -> None:
+    """Refuse hooks and lazy fixtures that belong to no declared stage, and signatures that cannot be filled.
+
+    What belongs to a partner is that one's to check, but something must be for this tree.
+    """
     hooks, lazies = find_hooks(name, extension), find_lazy_fixtures(name, extension)
     if tree is None:
         return
+    parts: list[Hook | LazyFixture] = [*hooks, *lazies]
+    theirs = [part for part in parts if not is_of(part, tree) and any(is_of(part, each) for each in partners)]
+    if theirs and len(theirs) == len(parts):
+        raise UnknownHookError(
+            f"extension `{name}` has no hook for a stage that opens here", where=theirs[0].where, known=", ".join(tree.paths)
+        )
+    hooks, lazies = [hook for hook in hooks if hook not in theirs], [lazy for lazy in lazies if lazy not in theirs]
     for hook in hooks:
         if hook.stage not in tree.paths:
-            known = [f"{phase}_{stage}" for phase in PHASES for stage in tree.paths]
+            known = [f"{phase}_{stage}" for phase in PHASES for each in (tree, *partners) for stage in each.paths]
             slip = did_you_mean(f"{hook.phase}_{hook.stage}", known)
             raise UnknownHookError(
                 f"`{hook.title}` is named like a hook, but there is no stage `{hook.stage}`",

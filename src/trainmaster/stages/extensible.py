@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from trainmaster.errors import NoRunningStageError, UnknownStageError, did_you_mean
-from trainmaster.stages.checker import Checker, check_cycles, check_names
+from trainmaster.stages.checker import Checker, check_cycles, check_names, is_of
 from trainmaster.stages.describe import StageMap, describe_hooks, describe_tree
 from trainmaster.stages.extensions import Extensions, ExtensionsLike
 from trainmaster.stages.fixtures import Fixtures
@@ -155,6 +155,10 @@ class Extensible:
 
     # for faces of the engine to override
 
+    def partner_trees(self) -> tuple[StageTree, ...]:
+        """The trees of routines that share extensions with this one: hooks named after their stages are theirs to call."""
+        return ()
+
     def complete(self, extensions: Extensions) -> None:
         """Add what is always attached to extensions that a user gave."""
 
@@ -187,7 +191,7 @@ class Extensible:
     # making ready
 
     def _attach(self, name: str, extension: object) -> None:
-        check_names(name, extension, self.tree)
+        check_names(name, extension, self.tree, self.partner_trees())
 
     def _resolved(self) -> list[Hook]:
         """All hooks, in the order of the extensions; found once per change."""
@@ -198,9 +202,9 @@ class Extensible:
             for lazy in find_lazy_fixtures(type(self).__name__, self):
                 lazies.setdefault(lazy.name, []).append(lazy)
             for name, extension in self._extensions.items():
-                for hook in find_hooks(name, extension):
+                for hook in filter(self._is_own, find_hooks(name, extension)):
                     hooks.append(replace(hook, guard=guard) if hook.is_observer else hook)
-                for lazy in find_lazy_fixtures(name, extension):
+                for lazy in filter(self._is_own, find_lazy_fixtures(name, extension)):
                     lazies.setdefault(lazy.name, []).append(_guarded_lazy(lazy, guard) if lazy.is_observer and guard else lazy)
             check_cycles(lazies)
             declared = self.tree.owners if self.tree is not None else {}
@@ -208,11 +212,18 @@ class Extensible:
             self._hooks = hooks
         return self._hooks
 
+    def _is_own(self, part: Hook | LazyFixture) -> bool:
+        """Whether a hook or lazy fixture belongs to this routine, and not to a partner."""
+        return is_of(part, self.tree) or not any(is_of(part, tree) for tree in self.partner_trees())
+
     def _created(self) -> dict[str, frozenset[str]]:
         owners: dict[str, frozenset[str]] = {}
+        partners = self.partner_trees()
         for source in (self, *self._extensions.values()):
             for name, stage in (getattr(source, "creates", None) or {}).items():
                 if self.tree is not None and stage not in self.tree.paths:
+                    if any(stage in tree.paths for tree in partners):
+                        continue
                     raise UnknownStageError(
                         f"`{type(source).__name__}.creates` gives `{name}` to `{stage}`, which is no stage",
                         known=", ".join(self.tree.paths),

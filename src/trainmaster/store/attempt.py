@@ -6,20 +6,24 @@ import contextlib
 import secrets
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
 from trainmaster.errors import LeaseLostError, RunBusyError, StoreAccessError, StoreDamagedError, StoreError
 from trainmaster.store.checkpoint import MANIFEST, Checkpoint, CheckpointName, write_checkpoint
 from trainmaster.store.codec import encode_plain
 from trainmaster.store.events import EventLog
+from trainmaster.store.files import Appender
 from trainmaster.store.keys import attempt_folder, attempt_number, run_folder
-from trainmaster.store.lease import BEATS_PER_LEASE, Heartbeat, Hold, Holder, Watch, holder_of, holding
+from trainmaster.store.lease import BEATS_PER_LEASE, Heartbeat, Hold, Holder, Seen, Watch, holder_of, holding
 from trainmaster.store.owner import Owner
 from trainmaster.store.record import Record, record_bytes
-from trainmaster.store.run import ATTEMPT, EVENTS, LEASE, NEVER_SAVED, OUTCOME, PREVIEW, RESUME, STATUS, Run
+from trainmaster.store.run import ATTEMPT, EVENTS, LEASE, LOG, NEVER_SAVED, OUTCOME, PREVIEW, RESUME, STATUS, STOP, Run
 
+Facts = Mapping[str, Any]
+_NO_FACTS: Facts = MappingProxyType({})
 _NOTHING: Record = {"parent": None, "checkpoint": None, "step": None, "events": 0, "preview": {}}
 """What an attempt goes on from that starts anew."""
 
@@ -29,10 +33,11 @@ def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def claim(run: Run, by: str, lease_time: float, watch: Watch | None = None) -> Attempt:
+def claim(run: Run, by: str, lease_time: float, watch: Watch | Seen | None = None, facts: Facts = _NO_FACTS) -> Attempt:
     """A new attempt on a run that nobody holds; `RunBusyError` if somebody does, or may.
 
-    `watch` is what the caller knows of the lease: where it has seen it expire, the run is taken over.
+    `watch` is what the caller knows of the lease: where it has seen it expire, the run is taken over. `facts` are recorded with it: what
+    it takes to go on with the work.
     """
     while True:
         holder = holder_of(run)
@@ -41,7 +46,7 @@ def claim(run: Run, by: str, lease_time: float, watch: Watch | None = None) -> A
         if holder.hold is not Hold.FREE:
             raise busy(run, holder)
         try:
-            attempt = Attempt(run, holder.attempt + 1, by, lease_time / BEATS_PER_LEASE)
+            attempt = Attempt(run, holder.attempt + 1, by, lease_time / BEATS_PER_LEASE, facts)
         except FileExistsError:  # somebody was faster
             continue
         if holder.attempt and run.is_removed(holder.attempt):  # by somebody who may not have come to the end of it
@@ -49,7 +54,7 @@ def claim(run: Run, by: str, lease_time: float, watch: Watch | None = None) -> A
         return attempt
 
 
-def claim_or_watch(run: Run, by: str, lease_time: float, say: Callable[[str], None] | None = None) -> Attempt:
+def claim_or_watch(run: Run, by: str, lease_time: float, say: Callable[[str], None] | None = None, facts: Facts = _NO_FACTS) -> Attempt:
     """As `claim`, but where only watching the lease can tell, watch it until it changes or expires; `say` tells of that."""
     watch = Watch(run.files, lease_time)
     while True:
@@ -60,7 +65,7 @@ def claim_or_watch(run: Run, by: str, lease_time: float, say: Callable[[str], No
             say(f"run {run.key} may be held by {holder.owner or 'an unknown process'}; watching its lease, for {lease_time:g} s at most")
             say = None
         try:
-            return claim(run, by, lease_time, watch)
+            return claim(run, by, lease_time, watch, facts)
         except RunBusyError:
             if holder.hold is not Hold.UNKNOWN:
                 raise
@@ -81,7 +86,7 @@ class Attempt:
     It writes below its own folders only. `save` commits checkpoints, `release` ends it; a process that dies ends it, too.
     """
 
-    def __init__(self, run: Run, number: int, by: str, heartbeat: float) -> None:
+    def __init__(self, run: Run, number: int, by: str, heartbeat: float, facts: Facts = _NO_FACTS) -> None:
         self.run, self.number = run, number
         self._token = secrets.token_hex(16)
         self._files = run.files
@@ -92,6 +97,7 @@ class Attempt:
         self._is_tidy = False
         self._is_over = False
         record = {
+            **facts,
             "key": run.key,
             "attempt": number,
             "by": by,
@@ -143,6 +149,11 @@ class Attempt:
         self._step = record["step"]
         self._has_started = True
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the heart has noticed that this attempt was replaced; `check` looks anew."""
+        return self._heartbeat.is_lost
+
     def check(self) -> None:
         """Raise `LeaseLostError` if this attempt was replaced; asked before every commit."""
         if self._is_over:
@@ -156,11 +167,20 @@ class Attempt:
             )
 
     def save(
-        self, step: int, value: Any, status: Mapping[str, Any], preview: Mapping[str, Any], context: Any = None, keep: int = 3
-    ) -> None:
+        self,
+        step: int,
+        value: Any,
+        status: Mapping[str, Any],
+        preview: Mapping[str, Any],
+        context: Any = None,
+        keep: int = 3,
+        pinned: Collection[CheckpointName] = (),
+        num_events: int | None = None,
+    ) -> CheckpointName:
         """Commit a checkpoint with all events logged so far, then the preview and the status, then drop all but the last `keep`.
 
-        The status and the preview lie in the checkpoint's manifest, too: where a kill comes between, whoever goes on has them from there.
+        Those that are `pinned` are kept, too. The status and the preview lie in the checkpoint's manifest, too: where a kill comes between,
+        whoever goes on has them from there. `num_events` is how many events belong to it, where some were logged since `value` was taken.
         """
         if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 10**18:
             raise StoreError(f"step={step!r}: wanted a whole number, 0 or more")
@@ -179,7 +199,7 @@ class Attempt:
             "preview": encode_plain(dict(preview)),
         }
         self.log.sync()
-        facts["events"] = self.log.count
+        facts["events"] = self.log.count if num_events is None else num_events
         name = self._free_name(step)
         try:
             write_checkpoint(self._files, name.folder(self.key), value, context, facts, self.check)
@@ -192,8 +212,10 @@ class Attempt:
             raise
         self._counting.insert(0, name)
         self._publish(name, facts["status"], facts["preview"])
-        self._drop(self._counting[keep:])
-        self._counting = self._counting[:keep]
+        spared = {*self._counting[:keep], *pinned}
+        self._drop([each for each in self._counting if each not in spared])
+        self._counting = [each for each in self._counting if each in spared]
+        return name
 
     def adopt(self, checkpoints: Mapping[CheckpointName, Record], status: Record, preview: Record) -> None:
         """Commit what was brought from another store: checkpoints, whose files lie here already, and last that the attempt has started."""
@@ -238,6 +260,14 @@ class Attempt:
             self._is_tidy = True
             drop_unfinished(self.run, before=self.number)
 
+    def is_asked_to_stop(self) -> bool:
+        """Whether somebody who sees the store wants this attempt to end."""
+        return self._files.has(self.run.path(self.number, STOP))
+
+    def open_log(self) -> Appender:
+        """The text that the run prints, for people to read."""
+        return self._files.append(self.run.path(self.number, LOG))
+
     def release(self, outcome: str, **facts: Any) -> None:
         """End the attempt with its outcome: "finished", "saved", "failed", "interrupted", ..., and why."""
         if self._is_over:
@@ -250,23 +280,33 @@ class Attempt:
             self._files.create(self.run.path(self.number, OUTCOME), self._record({"outcome": outcome, **facts, "ended": utc_now()}))
 
 
+def ask_to_stop(run: Run) -> Owner | None:
+    """Ask whoever holds a run to save and end; who that is. `StoreError` if nobody does."""
+    holder = holder_of(run)
+    if holder.hold is Hold.FREE:
+        raise StoreError(f"nobody is at work on run {run.key}", hint=f"`trainmaster show {run.key}` tells how far it is")
+    with contextlib.suppress(FileExistsError):  # asked already
+        run.files.create(run.path(holder.attempt, STOP), record_bytes({"key": run.key, "attempt": holder.attempt, "asked": utc_now()}))
+    return holder.owner
+
+
 def drop_unfinished(run: Run, before: int) -> None:
     """Remove the saves that attempts before `before` never finished."""
-    for name, folder in _entries(run, before):
+    for name, folder in saved_by(run, before):
         if name is None or not run.files.has(f"{folder}/{MANIFEST}"):
             run.files.delete_folder(folder)
 
 
 def drop_all_but(run: Run, kept: list[CheckpointName], before: int) -> Iterator[str]:
     """Remove all that attempts before `before` have saved, but for what is `kept`; the paths."""
-    for name, folder in _entries(run, before):
+    for name, folder in saved_by(run, before):
         if name not in kept:
             run.files.delete(f"{folder}/{MANIFEST}")  # first: half a checkpoint is none
             run.files.delete_folder(folder)
             yield folder
 
 
-def _entries(run: Run, before: int) -> Iterator[tuple[CheckpointName | None, str]]:
+def saved_by(run: Run, before: int) -> Iterator[tuple[CheckpointName | None, str]]:
     """What lies where the attempts before `before` save."""
     for text in run.files.names(run_folder("ckpts", run.key)):
         number = attempt_number(text)

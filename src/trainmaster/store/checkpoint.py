@@ -82,10 +82,16 @@ def write_checkpoint(files: Files, folder: str, value: Any, context: Any, facts:
     return manifest
 
 
+def manifest_in(files: Files, folder: str) -> Record:
+    """The manifest of the checkpoint in a folder."""
+    path = f"{folder}/{MANIFEST}"
+    return check_manifest(read_record(files, path), path)
+
+
 def read_manifest(files: Files, key: str, name: CheckpointName) -> Record:
     """The manifest, if it is that of this checkpoint."""
     path = f"{name.folder(key)}/{MANIFEST}"
-    manifest = check_manifest(read_record(files, path), path)
+    manifest = manifest_in(files, name.folder(key))
     if (manifest["key"], manifest["attempt"], manifest["step"]) != (key, name.attempt, name.step):
         raise damaged(path, "it belongs to another checkpoint")
     return manifest
@@ -118,7 +124,11 @@ def check_checkpoint(files: Files, key: str, name: CheckpointName) -> Record:
 def read_checkpoint(files: Files, key: str, name: CheckpointName) -> Checkpoint:
     """The checkpoint with its values; `StoreDamagedError` if a single byte is not what was written."""
     manifest = read_manifest(files, key, name)
-    folder = name.folder(key)
+    return Checkpoint(name, manifest, *read_values(files, name.folder(key), manifest))
+
+
+def read_values(files: Files, folder: str, manifest: Record) -> tuple[Any, Any]:
+    """What was saved in a folder, and what beside it."""
     with _checked(files, f"{folder}/{TREE}", manifest["files"][TREE]) as file:
         try:
             tree = json.loads(file.read(MAX_RECORD))
@@ -140,7 +150,7 @@ def read_checkpoint(files: Files, key: str, name: CheckpointName) -> Checkpoint:
             except StoreDamagedError as error:
                 raise damaged(f"{folder}/{TENSORS}", str(error)) from error
     try:
-        return Checkpoint(name, manifest, decode(tree["value"], found), decode(tree["context"]))
+        return decode(tree["value"], found), decode(tree["context"])
     except StoreDamagedError as error:
         raise damaged(f"{folder}/{TREE}", str(error)) from error
 

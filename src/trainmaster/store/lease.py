@@ -105,6 +105,16 @@ class Watch:
         return Hold.FREE if still >= max(self._lease_time, 3 * holder.heartbeat) else Hold.UNKNOWN
 
 
+class Seen:
+    """What another watcher has seen: that the lease of one attempt has expired."""
+
+    def __init__(self, expired: int) -> None:
+        self._expired = expired
+
+    def look(self, run: Run, holder: Holder) -> Hold:
+        return Hold.FREE if holder.attempt == self._expired else Hold.UNKNOWN
+
+
 class Heartbeat:
     """A thread that keeps a lease until it is stopped, and looks whether the attempt was replaced."""
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from trainmaster.errors import RunBusyError, StoreDamagedError
-from trainmaster.store.attempt import claim, drop_all_but, remove_records
+from trainmaster.store.attempt import claim, drop_all_but, remove_records, saved_by
 from trainmaster.store.checkpoint import CheckpointName, check_checkpoint
 from trainmaster.store.files import Files
 from trainmaster.store.keys import attempt_folder, is_key, run_folder
@@ -39,11 +39,40 @@ def _prune_run(run: Run, keep: int, lease_time: float) -> Iterator[str]:
     names = run.checkpoints(chain)
     good = [name for name in names if _is_good(run, name, chain)]
     if good:
-        yield from drop_all_but(run, good[:keep], before=newest + 1)
-        for name in good[:keep]:
+        kept = _kept(run, good, keep)
+        yield from drop_all_but(run, kept, before=newest + 1)
+        for name in kept:
             yield from run.files.sweep(name.folder(run.key))
     elif not names and run.last_saved(chain) is None and not any(run.own_checkpoints(number) for number in run.attempts()):
         yield from _clear(run, lease_time)  # where all are damaged, they may yet be repaired
+
+
+def prunable(files: Files, keep: int) -> Iterator[str]:
+    """The folders that `prune` would remove now; what kills have left under temporary names is not among them."""
+    for folder in files.names("stats"):
+        for key in filter(is_key, files.names(f"stats/{folder}") if len(folder) == 2 else ()):
+            with contextlib.suppress(StoreDamagedError):
+                yield from _prunable(Run(files, key), keep)
+
+
+def _prunable(run: Run, keep: int) -> Iterator[str]:
+    newest = run.newest()
+    if newest == 0 or holder_of(run).hold is not Hold.FREE or run.is_removed(newest):
+        return
+    chain = run.chain()
+    names = run.checkpoints(chain)
+    good = [name for name in names if _is_good(run, name, chain)]
+    if good:
+        kept = _kept(run, good, keep)
+        yield from (folder for name, folder in saved_by(run, before=newest + 1) if name not in kept)
+    elif not names and run.last_saved(chain) is None and not any(run.own_checkpoints(number) for number in run.attempts()):
+        yield run_folder("stats", run.key)
+
+
+def _kept(run: Run, good: list[CheckpointName], keep: int) -> list[CheckpointName]:
+    """The newest of the good checkpoints, and the best."""
+    best = run.best()
+    return [name for name in good if name in good[:keep] or name == best]
 
 
 def _is_good(run: Run, name: CheckpointName, chain: list[Link]) -> bool:

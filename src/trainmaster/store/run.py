@@ -19,7 +19,7 @@ from trainmaster.store.files import Files
 from trainmaster.store.keys import attempt_folder, attempt_number, run_folder
 from trainmaster.store.record import Members, Record, damaged, find_record
 
-ATTEMPT, RESUME, STATUS, OUTCOME, EVENTS, LEASE, PREVIEW = (
+ATTEMPT, RESUME, STATUS, OUTCOME, EVENTS, LEASE, PREVIEW, LOG, STOP = (
     "attempt.json",
     "resume.json",
     "status.json",
@@ -27,6 +27,8 @@ ATTEMPT, RESUME, STATUS, OUTCOME, EVENTS, LEASE, PREVIEW = (
     "events.jsonl",
     "lease",
     "preview.json",
+    "log",
+    "stop",
 )
 NEVER_SAVED = {"epoch": -1, "t_train": None, "t_eval": None}
 """What the status of a run says before its first checkpoint."""
@@ -212,6 +214,15 @@ class Run:
             return None
         return {**NEVER_SAVED, "toc": self._claim_or_none(number).get("toc")}
 
+    def best(self) -> CheckpointName | None:
+        """The checkpoint that the status calls the best, if it names one and it is there."""
+        best = (self.status() or {}).get("best")
+        try:
+            name = CheckpointName.parse(best["attempt"], best["checkpoint"]) if isinstance(best, dict) else None
+        except (KeyError, TypeError):
+            return None
+        return name if name in self.checkpoints() else None
+
     def preview(self) -> dict[str, Any] | None:
         """The preview of the last save; None for a run that never started."""
         return self._decoded(*self._of_head(PREVIEW))
@@ -312,6 +323,13 @@ class Run:
         for problem in problems:
             warnings.warn(f"run {self.key} goes on from step {found.name.step if found else 0}: {problem}", stacklevel=2)
         return found
+
+    def checkpoint(self, which: str | int = "last") -> Checkpoint | None:
+        """The "last" good checkpoint, the "best", or the newest of a step; None where there is none."""
+        if which == "last":
+            return self.latest()
+        name = self.best() if which == "best" else next((name for name in self.checkpoints() if name.step == which), None)
+        return None if name is None else read_checkpoint(self.files, self.key, name)
 
     def _newest_good(self, names: list[CheckpointName], chain: list[Link]) -> tuple[Checkpoint | None, list[str]]:
         """The first good one of checkpoints, and what is wrong with those before it."""

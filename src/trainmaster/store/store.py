@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from trainmaster.config import Config
@@ -29,12 +29,13 @@ from trainmaster.store.conditions import Condition, matcher
 from trainmaster.store.configs import ConfigArchive, config_of
 from trainmaster.store.files import Files, LocalFiles
 from trainmaster.store.index import Index
-from trainmaster.store.keys import check_key, config_path
-from trainmaster.store.lease import LEASE_TIME, Watch
+from trainmaster.store.keys import attempt_folder, check_key, config_path
+from trainmaster.store.lease import LEASE_TIME, Seen, Watch
 from trainmaster.store.memory_files import MemoryFiles
 from trainmaster.store.prune import prune
 from trainmaster.store.record import damaged
 from trainmaster.store.run import Run
+from trainmaster.store.tags import Tags
 from trainmaster.store.tar import export_tar, free_space, read_tar, refused
 from trainmaster.store.transfer import Parcel, adopt, pack
 from trainmaster.store.verify import Damage, verify
@@ -77,6 +78,7 @@ class Store:
         self.stats = StatsArchive(self.files, self.writing)
         self.ckpts = CheckpointArchive(self.files, self.writing)
         self.previews = PreviewArchive(self.files, self.writing)
+        self.tags = Tags(self.files, self.configs)
         self.index = Index(self.files, self.configs)
 
     def __repr__(self) -> str:
@@ -89,13 +91,21 @@ class Store:
         return Run(self.files, check_key(key))
 
     @contextlib.contextmanager
-    def attempt(self, key: str, by: str, watch: Watch | None = None, say: Callable[[str], None] | None = None) -> Iterator[Attempt]:
+    def attempt(
+        self,
+        key: str,
+        by: str,
+        watch: Watch | Seen | None = None,
+        say: Callable[[str], None] | None = None,
+        facts: Mapping[str, Any] | None = None,
+    ) -> Iterator[Attempt]:
         """Hold a run while the block runs; `RunBusyError` if somebody else does. The block is to `release` the attempt with its outcome.
 
         Where only watching a lease can tell, `watch` is what the caller has seen of it; without one it is watched here, and `say` told so.
+        `facts` are recorded with it.
         """
-        run = self.run(key)
-        attempt = claim_or_watch(run, by, self.lease_time, say) if watch is None else claim(run, by, self.lease_time, watch)
+        run, facts, time = self.run(key), facts or {}, self.lease_time
+        attempt = claim_or_watch(run, by, time, say, facts) if watch is None else claim(run, by, time, watch, facts)
         self._writing[key] = attempt
         try:
             yield attempt
@@ -119,6 +129,10 @@ class Store:
             attempt.start(attempt.run.latest(), attempt.run.preview())
             yield attempt
 
+    def folder_of(self, attempt: Attempt) -> str | None:
+        """Where an attempt may keep plots and the like, beside its preview; None for a store in memory."""
+        return None if self.root is None else os.path.join(self.root, attempt_folder("previews", attempt.key, attempt.number))
+
     def watch(self, patience: float | None = None) -> Watch:
         """A watcher of leases, which takes one for expired after `patience` seconds without a change."""
         return Watch(self.files, self.lease_time if patience is None else patience)
@@ -137,10 +151,21 @@ class Store:
                 _or_none(lambda: (ckpt := run.latest()) and ckpt.value),
                 _or_none(run.preview),
             )
-            attempt.remove()
-            self.files.delete(config_path(key))
-            attempt.release("removed")
+            self._remove(attempt)
         return records
+
+    def remove(self, key: str) -> None:
+        """Remove a run with all its records, without reading them; refused while somebody trains it."""
+        if check_key(key) not in self.configs:
+            raise UnknownRunError(f"no config has the key {key}", hint="`configs.keys()` has all keys")
+        with self.attempt(key, "remove") as attempt:
+            self._remove(attempt)
+
+    def _remove(self, attempt: Attempt) -> None:
+        attempt.remove()
+        self.tags.clear(attempt.key)
+        self.files.delete(config_path(attempt.key))
+        attempt.release("removed")
 
     # ---- the whole store
 

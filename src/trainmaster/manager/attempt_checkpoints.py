@@ -1,0 +1,56 @@
+"""The checkpoints of a loop as those of a run in a store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+from trainmaster.loop.checkpoints import Best, Moment
+from trainmaster.store import Attempt
+from trainmaster.store.checkpoint import CheckpointName
+
+Patient = Callable[[], AbstractContextManager[None]]
+"""What a save runs under, so that it is not given up half-way."""
+
+
+class Noted(NamedTuple):
+    """What goes with a checkpoint, as it was when the checkpoint was taken."""
+
+    num_events: int
+    status: dict[str, Any]
+    preview: dict[str, Any]
+
+
+class AttemptCheckpoints:
+    """Saves with an attempt: the last `keep`, and the best."""
+
+    keeps_evaluations = True
+
+    def __init__(self, attempt: Attempt, keep: int, facts: Callable[[], tuple[dict[str, Any], dict[str, Any]]], patient: Patient) -> None:
+        self._attempt, self._keep, self._facts, self._patient = attempt, keep, facts, patient
+
+    def open(self) -> None: ...
+
+    def note(self) -> Noted:
+        return Noted(self._attempt.log.count, *self._facts())
+
+    def save(self, moment: Moment, value: dict[str, Any], noted: Noted, best: Best | None) -> CheckpointName:
+        name = None if best is None else CheckpointName(*best.name)
+        status = {**noted.status, "epoch": moment.epoch, "step": moment.step, "batch": moment.batch}
+        if best is not None and name is not None:
+            status["best"] = {
+                "metric": best.metric,
+                "value": best.value,
+                "epoch": best.epoch,
+                "step": name.step,
+                "attempt": name.attempt,
+                "checkpoint": name.text,
+            }
+        pinned = [name] if name is not None else []
+        with self._patient():
+            return self._attempt.save(
+                moment.step, value, status, noted.preview, None, self._keep, pinned=pinned, num_events=noted.num_events
+            )
+
+    def close(self) -> None: ...

@@ -1,0 +1,80 @@
+"""What a manager wants to know of a loop: its mean losses, how long its epochs take, and how far it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from trainmaster.manager.run_writer import RunWriter
+from trainmaster.stages import Extension, always
+
+_OLD_WEIGHT = 0.8
+"""How much of a running mean of times is what it was."""
+_MAX_WAITING = 256
+
+
+class MeanTimes:
+    """Running means of how long things take (J11); None for what never happened."""
+
+    def __init__(self, **means: float | None) -> None:
+        self.means: dict[str, float | None] = {"t_train": None, "t_eval": None, **means}
+
+    def took(self, name: str, started: float) -> float:
+        seconds = time.monotonic() - started
+        before = self.means[name]
+        self.means[name] = seconds if before is None else _OLD_WEIGHT * before + (1 - _OLD_WEIGHT) * seconds
+        return seconds
+
+
+class Recording(Extension):
+    """Writes the mean training loss of each epoch, holds the rows of an evaluation together, and takes times."""
+
+    def __init__(self, writer: RunWriter, times: MeanTimes, told: Callable[[float], None]) -> None:
+        self._writer, self._times, self._told = writer, times, told
+        self._sum, self._num = 0.0, 0
+        self._waiting: list[tuple[Any, int]] = []
+        self._seconds = 0.0
+        self._started = {"t_train": 0.0, "t_eval": 0.0}
+
+    def pre_train_step_epoch(self) -> None:
+        self._started["t_train"] = time.monotonic()
+        self._sum, self._num, self._waiting = 0.0, 0, []
+
+    def post_train_step_batch(self, loss: Any, true_batch_size: int) -> None:
+        self._waiting.append((loss.detach() if hasattr(loss, "detach") else loss, true_batch_size))
+        if len(self._waiting) >= _MAX_WAITING:
+            self._add_up()
+
+    def post_train_step_epoch(self, epoch_num: int, stopped: str | None) -> None:
+        if stopped is None:
+            self._add_up()
+            self._writer.add_scalar("losses/train/loss", self._sum / max(1, self._num), epoch_num)
+            self._seconds = self._times.took("t_train", self._started["t_train"])
+
+    def pre_eval(self) -> None:
+        self._started["t_eval"] = time.monotonic()
+        self._writer.hold()
+
+    @always
+    def post_eval(self, stopped: str | None, standalone_eval: bool, exc_type: type[BaseException] | None = None) -> None:
+        is_complete = stopped is None and exc_type is None
+        self._writer.let_go(is_complete)
+        if is_complete:
+            self._times.took("t_eval", self._started["t_eval"])
+            if not standalone_eval:
+                self._told(self._seconds)
+
+    def _add_up(self) -> None:
+        """One after the other, in the order they came, so that it makes no difference how many waited."""
+        for loss, size in self._waiting:
+            self._sum += float(loss) * size
+            self._num += size
+        self._waiting = []
+
+    def state_dict(self) -> dict[str, Any]:
+        self._add_up()
+        return {"sum": self._sum, "num": self._num}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._sum, self._num, self._waiting = state["sum"], state["num"], []

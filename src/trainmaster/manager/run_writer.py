@@ -1,0 +1,62 @@
+"""The writer of a loop under a manager: every number goes to the run's event log, and the last of each name to its preview."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Row = dict[str, Any]
+
+
+class RunWriter:
+    """Appends what a loop records to an event log: `{"tag", "value", "step", "time"}`, one row a number.
+
+    The rows of an evaluation are held back until it is complete, so that one that was stopped half-way leaves none. Without a log nothing
+    is kept but the last value of each tag.
+    """
+
+    def __init__(self) -> None:
+        self._append: Callable[[Row], None] | None = None
+        self.latest: dict[str, Any] = {}
+        """The last value of each tag."""
+        self._held: list[Row] | None = None
+
+    def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> None:
+        value = scalar_value.detach() if hasattr(scalar_value, "detach") else scalar_value
+        self._write({"tag": str(tag), "value": float(value), "step": global_step, "time": time.time()})
+
+    def add_scalars(self, main_tag: str, tag_scalar_dict: Mapping[str, Any], global_step: int | None = None) -> None:
+        for tag, value in tag_scalar_dict.items():
+            self.add_scalar(f"{main_tag}/{tag}", value, global_step)
+
+    def add_text(self, tag: str, text_string: str, global_step: int | None = None) -> None:
+        self._write({"tag": str(tag), "text": str(text_string), "step": global_step, "time": time.time()})
+
+    def last(self, tag: str) -> float | None:
+        """The last number that was written with a tag, that of an evaluation at hand included."""
+        held = (row["value"] for row in reversed(self._held or []) if row["tag"] == tag and "value" in row)
+        return next(held, self.latest.get(tag))
+
+    def append_to(self, append: Callable[[Row], None]) -> None:
+        """Have rows go to a log from now on."""
+        self._append = append
+
+    def hold(self) -> None:
+        """Hold rows back from now on."""
+        self._held = []
+
+    def let_go(self, is_complete: bool) -> None:
+        """Write what was held back, or forget it."""
+        held, self._held = self._held, None
+        for row in held or [] if is_complete else []:
+            self._write(row)
+
+    def _write(self, row: Row) -> None:
+        if self._held is not None:
+            self._held.append(row)
+            return
+        if self._append is not None:
+            self._append(row)
+        if "value" in row:
+            self.latest[row["tag"]] = row["value"]
