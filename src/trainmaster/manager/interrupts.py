@@ -142,7 +142,7 @@ class Interrupts:
         self._deadline = time.monotonic() + GRACE
         again = "; Ctrl-C once more stops at once" if self._before else ""
         # In a thread of its own: whoever holds the terminal may not let go of it.
-        text = f"{reason}: the step is finished and saved{again}"
+        text = f"{reason}: finishing the step and saving{again}"
         threading.Thread(target=self._say, args=(text,), daemon=True).start()
 
     def _end(self, reason: str) -> None:

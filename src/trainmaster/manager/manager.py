@@ -81,6 +81,8 @@ class Manager(Extensible):
     """What the next checkpoint will hold."""
     preview: dict[str, Any]
     """What is worth knowing without loading the checkpoint."""
+    defaults: Any = None
+    """What a config is filled up with: a config, a class of configs, or a file; in a subclass, those of its objects."""
     loop: TrainManager | None = None
     """The loop of the work at hand, if there is a `make_loop`."""
     stopped: str | None = None
@@ -117,7 +119,7 @@ class Manager(Extensible):
         if isinstance(store_dir, Mapping | ConfigBase):
             raise SettingError(f"store_dir={store_dir!r:.60}: wanted a folder", hint="defaults come second: `Manager(store_dir, defaults)`")
         self.store = Store(store_dir, lease_time)
-        self.defaults = _defaults(defaults)
+        self.defaults = _defaults(type(self).defaults if defaults is None else defaults)
         self.eval_interval, self.save_interval, self.keep = eval_interval, save_interval, keep
         self._display = Display(verbose, disp_interval)
         self._attempt: Attempt | None = None

@@ -1,0 +1,146 @@
+"""TARGET: the user's manager, as `package.module:name` or `file.py:name`. To find it, its code is imported."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trainmaster.errors import SettingError, did_you_mean, nearest
+
+if TYPE_CHECKING:
+    from trainmaster.manager import Manager
+
+EXAMPLE = "`train.py:MyManager` or `package.module:MyManager`"
+
+
+class Target(NamedTuple):
+    """Where a manager is found; a file by its whole path, so that it is found again from any folder."""
+
+    module: str
+    name: str | None
+
+    @classmethod
+    def parse(cls, text: str) -> Target:
+        module, colon, name = text.rpartition(":")
+        if not colon:
+            module, name = text, ""
+        if not module or "\0" in text or (colon and not name.isidentifier()):
+            raise SettingError(f"{text!r:.120} names no manager", hint=f"write {EXAMPLE}")
+        if module.endswith(".py") or os.sep in module:
+            if not os.path.isfile(module):
+                folder = os.path.dirname(module) or "."
+                files = [os.path.join(os.path.dirname(module), each) for each in _python_files(folder)]
+                near = did_you_mean(module, files) or (f"there are {', '.join(files[:5])}" if files else f"write {EXAMPLE}")
+                raise SettingError(f"there is no file `{module}`", hint=near)
+            module = os.path.abspath(module)
+        elif not all(part.isidentifier() for part in module.split(".")):
+            raise SettingError(f"`{module}` is no module", hint=f"write {EXAMPLE}")
+        return cls(module, name or None)
+
+    @property
+    def text(self) -> str:
+        return f"{self.module}:{self.name}" if self.name else self.module
+
+    def imported(self) -> Any:
+        """What the target names: a manager, a class of managers, or a function that returns one."""
+        if os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())
+        module = _import_file(self.module) if self.module.endswith(".py") or os.sep in self.module else _import_module(self.module)
+        if self.name is None:
+            return _only_manager(module, self.module)
+        if not hasattr(module, self.name):
+            near = did_you_mean(self.name, vars(module)) or f"it has {', '.join(_managers(module)) or 'no manager'}"
+            raise SettingError(f"`{self.module}` has no `{self.name}`", hint=near)
+        return getattr(module, self.name)
+
+    def manager(self, store_dir: str | None, is_quiet: bool = False) -> Manager:
+        """The manager, with its store at `store_dir`; one that was made already has its own."""
+        from trainmaster.manager import Manager
+
+        found = self.imported()
+        if isinstance(found, type) and issubclass(found, Manager):
+            manager: Any = found(store_dir)
+        elif callable(found) and not isinstance(found, type | Manager):
+            manager = found(**({"store_dir": store_dir} if _takes(found, "store_dir") else {}))
+        else:
+            manager = found
+        if not isinstance(manager, Manager):
+            what = "a class" if isinstance(found, type) else f"{type(manager).__name__}"
+            raise SettingError(
+                f"`{self.text}` is {what}, and no manager", hint="wanted a Manager, a class of them, or a function that returns one"
+            )
+        if is_quiet:
+            manager.hush()
+        return manager
+
+
+def _python_files(folder: str) -> list[str]:
+    try:
+        return sorted(each for each in os.listdir(folder) if each.endswith(".py"))
+    except OSError:
+        return []
+
+
+def _import_file(path: str) -> ModuleType:
+    """A file as the module of its name, which workers can import, too; its folder comes first in the path, as for `python file.py`."""
+    name = os.path.splitext(os.path.basename(path))[0]
+    folder = os.path.dirname(path)
+    if folder not in sys.path[:1]:
+        sys.path.insert(0, folder)
+    known = sys.modules.get(name)
+    if known is not None:
+        if os.path.abspath(getattr(known, "__file__", None) or "") == path:
+            return known
+        raise SettingError(f"`{path}` has the name of the module `{name}`, which is imported already", hint="give the file another name")
+    if not name.isidentifier():
+        raise SettingError(f"`{path}` cannot be imported: `{name}` is no name of a module", hint="give the file another name")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _import_module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
+            raise
+        files = [each.removesuffix(".py") for each in _python_files(".")]
+        near = nearest(name, files)
+        raise SettingError(f"there is no module `{name}`", hint=f"did you mean `{near[0]}.py`?" if near else f"write {EXAMPLE}") from None
+
+
+def _managers(module: ModuleType) -> list[str]:
+    from trainmaster.manager import Manager
+
+    found = (name for name, each in vars(module).items() if isinstance(each, type) and issubclass(each, Manager))
+    return [name for name in found if getattr(module, name).__module__ == module.__name__]
+
+
+def _only_manager(module: ModuleType, text: str) -> Any:
+    names = _managers(module)
+    if len(names) == 1:
+        return getattr(module, names[0])
+    hint = f"write `{text}:{names[0]}`" if names else "write a subclass of trainmaster.Manager into it"
+    raise SettingError(f"`{text}` has {len(names) or 'no'} managers{': ' + ', '.join(names) if names else ''}", hint=hint)
+
+
+def _takes(function: Any, name: str) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return any(each.name == name or each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
