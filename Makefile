@@ -12,7 +12,7 @@ help:
 	@echo "make test    run all tests"
 	@echo "make faults  the fault campaigns at full length: kills, full disks, damage; up to an hour"
 	@echo "make lint    ruff, mypy --strict, and the rooms' imports"
-	@echo "make bench   the engine, configs, the store and a training step, against a loop written by hand and peers"
+	@echo "make bench   the engine, configs, the store, runs, commands and a training step, against a loop written by hand and peers"
 	@echo "make clean   remove the environment"
 
 demo: $(VENV)/demo.stamp
@@ -35,6 +35,8 @@ bench: $(VENV)/bench.stamp
 	@$(BIN)/python benchmarks/engine.py
 	@$(BIN)/python benchmarks/configs.py
 	@$(BIN)/python benchmarks/store.py
+	@$(BIN)/python benchmarks/runs.py
+	@$(BIN)/python benchmarks/cli.py
 	@$(BIN)/python benchmarks/step_overhead.py
 
 clean:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from trainmaster.errors import TrainmasterError as TrainmasterError
     from trainmaster.extensions.avg import Avg as Avg
     from trainmaster.extensions.progress import Progress as Progress
+    from trainmaster.loop.checkpoint_loader import CheckpointLoader as CheckpointLoader
+    from trainmaster.loop.checkpoint_saver import CheckpointSaver as CheckpointSaver
     from trainmaster.loop.initialization import xavier_uniform as xavier_uniform
     from trainmaster.loop.state import TrainingState as TrainingState
     from trainmaster.loop.train_manager import TrainManager as TrainManager
@@ -73,6 +75,8 @@ _HOMES = {
     "trainmaster.errors": ("ConfigError", "TrainmasterError"),
     "trainmaster.extensions.avg": ("Avg",),
     "trainmaster.extensions.progress": ("Progress",),
+    "trainmaster.loop.checkpoint_loader": ("CheckpointLoader",),
+    "trainmaster.loop.checkpoint_saver": ("CheckpointSaver",),
     "trainmaster.loop.initialization": ("xavier_uniform",),
     "trainmaster.loop.state": ("TrainingState",),
     "trainmaster.loop.train_manager": ("TrainManager",),

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import time
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
+from trainmaster.figures import curves, png
 from trainmaster.loop.checkpoints import Best, Moment
 from trainmaster.store import Attempt
 from trainmaster.store.checkpoint import CheckpointName
+from trainmaster.store.history import history
 
+DRAWN_EVERY = 60.0
+"""Seconds between two drawings of the curves while a run goes on."""
 Patient = Callable[[], AbstractContextManager[None]]
 """What a save runs under, so that it is not given up half-way."""
 
@@ -29,6 +35,7 @@ class AttemptCheckpoints:
 
     def __init__(self, attempt: Attempt, keep: int, facts: Callable[[], tuple[dict[str, Any], dict[str, Any]]], patient: Patient) -> None:
         self._attempt, self._keep, self._facts, self._patient = attempt, keep, facts, patient
+        self._next_drawing = time.monotonic() + DRAWN_EVERY
 
     def open(self) -> None: ...
 
@@ -49,8 +56,22 @@ class AttemptCheckpoints:
             }
         pinned = [name] if name is not None else []
         with self._patient():
-            return self._attempt.save(
+            saved = self._attempt.save(
                 moment.step, value, status, noted.preview, None, self._keep, pinned=pinned, num_events=noted.num_events
             )
+        if time.monotonic() >= self._next_drawing:
+            self.draw()
+        return saved
 
-    def close(self) -> None: ...
+    def draw(self) -> None:
+        """Draw the curves of the run; what goes wrong with a picture is no reason to stop training."""
+        self._next_drawing = time.monotonic() + DRAWN_EVERY
+        try:
+            found = history(self._attempt.run).points
+            if found:
+                self._attempt.keep_plot("curves.png", png(curves(found, f"run {self._attempt.key}")))
+        except Exception as error:  # matplotlib's, or that of a full disk
+            warnings.warn(f"the curves of run {self._attempt.key} are not drawn: {error}", stacklevel=2)
+
+    def close(self) -> None:
+        self.draw()

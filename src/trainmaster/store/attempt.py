@@ -22,6 +22,8 @@ from trainmaster.store.owner import Owner
 from trainmaster.store.record import Record, record_bytes
 from trainmaster.store.run import ATTEMPT, EVENTS, LEASE, LOG, NEVER_SAVED, OUTCOME, PREVIEW, RESUME, STATUS, STOP, Run
 
+PLOTS = "plots"
+"""The folder for pictures, beside a preview."""
 Facts = Mapping[str, Any]
 _NO_FACTS: Facts = MappingProxyType({})
 _NOTHING: Record = {"parent": None, "checkpoint": None, "step": None, "events": 0, "preview": {}}
@@ -259,6 +261,10 @@ class Attempt:
         if not self._is_tidy:
             self._is_tidy = True
             drop_unfinished(self.run, before=self.number)
+
+    def keep_plot(self, name: str, data: bytes) -> None:
+        """Put a picture beside the preview, in place of its namesake."""
+        self._files.replace(f"{attempt_folder('previews', self.key, self.number)}/{PLOTS}/{name}", data)
 
     def is_asked_to_stop(self) -> bool:
         """Whether somebody who sees the store wants this attempt to end."""
