@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 from trainmaster.errors import RunBusyError, StoreDamagedError, did_you_mean
 from trainmaster.store.checkpoint import MANIFEST, manifest_in, read_values, write_checkpoint
 from trainmaster.store.files import LocalFiles
-from trainmaster.store.record import Record, damaged
+from trainmaster.store.record import Record
 
 _NAME = re.compile(r"(\d{1,12})(?:\+(\d{1,12}))?(?:-([2-9]|[1-9]\d{1,8}))?\.ckpt")
 _LOCK = ".lock"
+_DAMAGED = 10**15
 
 
 class SavedAt(NamedTuple):
@@ -72,32 +73,36 @@ class CheckpointFolder:
 
     def names(self) -> list[SavedAt]:
         """The checkpoints that are there, the one that was saved last first."""
+        return sorted(filter(self._is_whole, self._folders()), key=self._order, reverse=True)
+
+    def _folders(self) -> list[SavedAt]:
         found = (SavedAt.parse(text) for text in (self._files.names("") if os.path.isdir(self.root) else []))
-        return sorted(filter(None, found), key=self._order, reverse=True)
+        return [name for name in found if name is not None]
+
+    def _is_whole(self, name: SavedAt) -> bool:
+        """Whether its save came to its end: without a manifest there is no checkpoint."""
+        return self._files.has(f"{name.text}/{MANIFEST}")
 
     def _order(self, name: SavedAt) -> tuple[int, SavedAt]:
-        """One without a readable manifest stands where its name puts it, before all others: `load` tells."""
+        """One whose manifest is damaged comes first, so that it is told."""
         try:
             return int(manifest_in(self._files, name.text)["events"]), name
-        except FileNotFoundError:
-            return -1, name
         except StoreDamagedError:
-            return 10**15, name
+            return _DAMAGED, name
 
     def save(self, at: SavedAt, value: Any, facts: Record) -> SavedAt:
         """Commit a checkpoint; one of the same moment is left as it is, and this one has a number."""
-        existing = self.names()
-        for name in existing:
-            if not self._files.has(f"{name.text}/{MANIFEST}"):  # what a kill has left
+        for name in self._folders():
+            if not self._is_whole(name):  # what a kill has left
                 self._files.delete_folder(name.text)
-        whole = [name for name in existing if self._files.has(f"{name.text}/{MANIFEST}")]
-        at = at._replace(repeat=max((name.repeat + 1 for name in whole if name[:2] == at[:2]), default=1))
-        order = 1 + max((self._order(name)[0] for name in whole if self._order(name)[0] < 10**15), default=0)
+        existing = [self._order(name) for name in self._folders()]
+        at = at._replace(repeat=max((name.repeat + 1 for _, name in existing if name[:2] == at[:2]), default=1))
+        order = 1 + max((order for order, _ in existing if order < _DAMAGED), default=0)
         record = {"key": "", "attempt": 0, "token": "", "step": at.epoch, "events": order, "preview": {}, "status": facts}
         try:
             write_checkpoint(self._files, at.text, value, None, record, lambda: None)
         except BaseException:
-            if not self._files.has(f"{at.text}/{MANIFEST}"):
+            if not self._is_whole(at):
                 self._files.delete_folder(at.text)
             raise
         return at
@@ -111,7 +116,4 @@ class CheckpointFolder:
         if name not in self.names():
             near = did_you_mean(name.text, [each.text for each in self.names()])
             raise FileNotFoundError(f"there is no checkpoint {os.path.join(self.root, name.text)}; {near}".rstrip("; "))
-        try:
-            return read_values(self._files, name.text, manifest_in(self._files, name.text))[0]
-        except FileNotFoundError:
-            raise damaged(f"{name.text}/{MANIFEST}", "it is missing: the save never came to its end, or the file was deleted") from None
+        return read_values(self._files, name.text, manifest_in(self._files, name.text))[0]

@@ -1,0 +1,433 @@
+"""Checkpoints of a training of its own: saved in `train_dir`, taken up again with the same bits (E31, E36 to E38)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from trainmaster import CheckpointLoader, CheckpointSaver, Extension, TrainManager, fixture
+from trainmaster.errors import CodecError, RunBusyError, SettingError, StateError, StoreDamagedError
+from trainmaster.loop.buffers import Buffers
+from trainmaster.store.checkpoint_folder import CheckpointFolder, SavedAt
+
+
+class Loop(TrainManager):
+    def model_forward(self, batch: Any) -> Any:
+        return self.model(batch[0])
+
+
+def mse(batch: Any, prediction: Any) -> Any:
+    return (prediction - batch[1]).pow(2).mean()
+
+
+def make(train_dir: Path | None, epochs: int | None = 3, extensions: Any = (), **more: Any) -> TrainManager:
+    torch.manual_seed(1)
+    inputs = torch.randn(20, 4)
+    targets = inputs.sum(1, keepdim=True)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 1))
+    data = DataLoader(TensorDataset(inputs, targets), batch_size=4, shuffle=True)
+    settings: dict[str, Any] = {"eval_data": {"valid": [(inputs, targets)]}, **more}
+    return Loop(model, mse, epochs, data, extensions=extensions, train_dir=train_dir, device="cpu", **settings)
+
+
+def saved(train_dir: Path) -> list[str]:
+    return sorted(name for name in os.listdir(train_dir / "checkpoints") if not name.startswith("."))
+
+
+def same(one: TrainManager, other: TrainManager) -> bool:
+    """Equal in weights, moments of the optimizer, random numbers and history."""
+    weights = all(torch.equal(a, b) for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True))
+    assert one.optimizer is not None
+    assert other.optimizer is not None
+    states = [loop.optimizer.state_dict()["state"] for loop in (one, other)]  # type: ignore[union-attr]
+    moments = all(torch.equal(states[0][key]["exp_avg"], states[1][key]["exp_avg"]) for key in states[0])
+    return weights and moments and one.history == other.history and torch.equal(one.capture().rng["torch"], other.capture().rng["torch"])
+
+
+@pytest.fixture
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> TrainManager:
+    tm = make(tmp_path_factory.mktemp("undisturbed"), 5)
+    tm.train()
+    return tm
+
+
+class TestDefaults:
+    def test_the_saver_and_the_loader_come_last_where_there_is_a_train_dir(self, tmp_path: Path) -> None:
+        """E31"""
+
+        class Own(Extension): ...
+
+        tm = make(tmp_path, extensions=[Own()])
+        assert list(tm.extensions) == ["setup", "eval_state", "own", "checkpoint_saver", "checkpoint_loader"]
+
+    def test_without_a_train_dir_nothing_is_saved(self) -> None:
+        """E31"""
+        assert list(make(None).extensions) == ["setup", "eval_state"]
+
+    def test_one_of_the_same_name_replaces_the_default(self, tmp_path: Path) -> None:
+        """E31"""
+        own = CheckpointSaver(every_epochs=2)
+        tm = make(tmp_path, 4, extensions=[own])
+        tm.train()
+        assert tm["checkpoint_saver"] is own
+        assert saved(tmp_path) == ["2.ckpt", "4.ckpt"]
+
+
+class TestSaver:
+    def test_a_checkpoint_follows_each_epoch(self, tmp_path: Path) -> None:
+        """E27, E36"""
+        make(tmp_path, 3).train()
+        assert saved(tmp_path) == ["1.ckpt", "2.ckpt", "3.ckpt"]
+
+    def test_the_last_epoch_is_saved_whatever_the_interval(self, tmp_path: Path) -> None:
+        make(tmp_path, 3, extensions=[CheckpointSaver(every_epochs=2)]).train()
+        assert saved(tmp_path) == ["2.ckpt", "3.ckpt"]
+
+    def test_updates_are_counted_where_steps_are_asked_for(self, tmp_path: Path) -> None:
+        make(tmp_path, 2, extensions=[CheckpointSaver(every_epochs=None, every_steps=3)]).train()
+        assert saved(tmp_path) == ["0+3.ckpt", "1+1.ckpt", "1+4.ckpt", "2.ckpt"]
+
+    def test_a_training_that_is_stopped_is_saved_where_it_stands(self, tmp_path: Path) -> None:
+        class StopAt(Extension):
+            def post_train_step_batch(self, train_manager: TrainManager, step_num: int) -> None:
+                if step_num == 7:
+                    train_manager.stop("enough")
+
+        make(tmp_path, 3, extensions=[StopAt()]).train()
+        assert saved(tmp_path) == ["1+2.ckpt", "1.ckpt"]
+
+    def test_the_values_are_those_of_the_step_that_was_saved(self, tmp_path: Path) -> None:
+        """C12"""
+
+        class Zeroing(CheckpointSaver):
+            kept: dict[str, torch.Tensor]
+
+            def post_train_step_epoch(self, train_manager: Any, fixtures: Any, epoch_num: int, stopped: str | None) -> None:
+                self.kept = {name: each.clone() for name, each in train_manager.model.state_dict().items()}
+                super().post_train_step_epoch(train_manager, fixtures, epoch_num, stopped)
+                with torch.no_grad():
+                    for parameter in train_manager.model.parameters():
+                        parameter.zero_()
+
+        saver = Zeroing()
+        tm = make(tmp_path, 1, extensions=[("checkpoint_saver", saver)])
+        tm.train()
+        found = CheckpointFolder(tmp_path / "checkpoints").load(SavedAt(1))["state"]["objects"]["model"]
+        assert all(torch.equal(found[name], each) for name, each in saver.kept.items())
+        assert any(each.abs().sum() > 0 for each in saver.kept.values())
+
+    def test_a_save_runs_in_a_thread_of_its_own_unless_told_otherwise(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        threads: dict[bool, set[str]] = {True: set(), False: set()}
+        save = CheckpointFolder.save
+        for in_background, names in threads.items():
+
+            def noted(self: Any, *args: Any, names: set[str] = names) -> Any:
+                names.add(threading.current_thread().name)
+                return save(self, *args)
+
+            monkeypatch.setattr(CheckpointFolder, "save", noted)
+            make(tmp_path / str(in_background), 2, extensions=[CheckpointSaver(in_background=in_background)]).train()
+        assert threads[False] == {"MainThread"}
+        assert all(name.startswith("trainmaster-save") for name in threads[True])
+
+    def test_an_error_of_a_save_in_the_background_ends_the_training_at_the_next_batch(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: Any) -> Any:
+            raise OSError("the disk is full")
+
+        monkeypatch.setattr(CheckpointFolder, "save", refuse)
+        tm = make(tmp_path, 1000)
+        with pytest.raises(OSError, match="the disk is full"):
+            tm.train()
+        assert tm.epoch_num < 100
+
+    def test_fixtures_are_kept_by_name_and_put_back(self, tmp_path: Path) -> None:
+        """E36, E37: restored through modify"""
+
+        class Counting(Extension):
+            creates = {"seen": "train_manager"}
+
+            def pre_run(self, fixtures: Any) -> None:
+                if "seen" not in fixtures:
+                    fixtures["seen"] = 0
+
+            def post_train_step_epoch(self, fixtures: Any) -> None:
+                fixtures.modify("seen", fixtures["seen"] + 10)
+
+        extensions = [Counting(), CheckpointSaver(saved_fixtures=["epoch_num", "seen"])]
+        make(tmp_path, 2, extensions=extensions).train()
+        assert CheckpointFolder(tmp_path / "checkpoints").load(SavedAt(2))["fixtures"] == {"epoch_num": 2, "seen": 20}
+
+    def test_only_the_named_attributes_are_kept(self, tmp_path: Path) -> None:
+        """E36"""
+        make(tmp_path, 1, extensions=[CheckpointSaver(saved_attribs=["model"])]).train()
+        assert list(CheckpointFolder(tmp_path / "checkpoints").load(SavedAt(1))["state"]["objects"]) == ["model"]
+        again = make(tmp_path, 2, extensions=[CheckpointSaver(saved_attribs=["model"])])
+        again.train()
+        assert again.epoch_num == 2
+
+    def test_an_attribute_without_a_state_is_refused_before_training(self, tmp_path: Path) -> None:
+        tm = make(tmp_path, 1, extensions=[CheckpointSaver(saved_attribs=["modle"])])
+        with pytest.raises(SettingError, match="saved_attribs names `modle`, which has no state"):
+            tm.train()
+        assert tm.step_num == 0
+
+    def test_what_cannot_be_stored_is_told_before_the_first_step(self, tmp_path: Path) -> None:
+        class Hoarder(Extension):
+            def state_dict(self) -> dict[str, Any]:
+                return {"function": print}
+
+            def load_state_dict(self, state: Any) -> None: ...
+
+        tm = make(tmp_path, extensions=[Hoarder()])
+        with pytest.raises(CodecError, match=r"(?s)this training cannot be saved.*state\.extensions\.hoarder\.function"):
+            tm.train()
+        assert tm.step_num == 0
+
+    def test_keep_leaves_the_last_ones_and_the_best(self, tmp_path: Path) -> None:
+        class Worse(Loop):
+            def eval_loss_forward(self, batch: Any, prediction: Any) -> Any:
+                return torch.tensor([0.0, 5.0, 1.0, 2.0, float("nan"), 4.0][self.epoch_num])
+
+        tm = make(None, 5)
+        worse = Worse(tm.model, mse, 5, tm.train_data, tm.eval_data, train_dir=tmp_path, extensions=[CheckpointSaver(keep=2)], device="cpu")
+        worse.train()
+        assert saved(tmp_path) == ["2.ckpt", "4.ckpt", "5.ckpt"]
+        assert worse["checkpoint_saver"].best[:3] == ("losses/valid/loss", 1.0, 2)
+
+    def test_the_best_is_the_greatest_of_what_is_called_accuracy(self, tmp_path: Path) -> None:
+        class Accuracy(Extension):
+            def post_eval_step_epoch(self, writer: Any, epoch_num: int) -> None:
+                writer.add_scalar("acc/valid/accuracy", [0.1, 0.5, 0.9, 0.7][epoch_num], epoch_num)
+
+        saver = CheckpointSaver(keep=1, best_by="acc/valid/accuracy")
+        make(tmp_path, 3, extensions=[Accuracy(), saver]).train()
+        assert saver.best is not None
+        assert saver.best[:3] == ("acc/valid/accuracy", 0.9, 2)
+
+    @pytest.mark.parametrize(
+        "settings", [{"every_epochs": 0}, {"every_steps": True}, {"keep": 1.5}, {"saved_fixtures": "epoch_num"}, {"saved_attribs": "model"}]
+    )
+    def test_settings_that_cannot_work_are_refused_at_construction(self, settings: dict[str, Any]) -> None:
+        with pytest.raises(SettingError, match=next(iter(settings))):
+            CheckpointSaver(**settings)
+
+    def test_without_a_folder_there_is_nowhere_to_save(self) -> None:
+        with pytest.raises(SettingError, match="there is no folder for checkpoints"):
+            make(None, extensions=[CheckpointSaver()]).train()
+
+    def test_two_trainings_cannot_save_into_one_folder_at_once(self, tmp_path: Path) -> None:
+        class Another(Extension):
+            def post_train_step_epoch(self) -> None:
+                with pytest.raises(RunBusyError, match="another training saves into this folder"):
+                    make(tmp_path, 5).train()
+
+        make(tmp_path, 1, extensions=[Another()]).train()
+        make(tmp_path, 2).train()
+        assert saved(tmp_path) == ["1.ckpt", "2.ckpt"]
+
+
+class TestLoader:
+    def test_more_epochs_go_on_with_the_same_bits_and_train_only_those(self, tmp_path: Path, undisturbed: TrainManager) -> None:
+        """E38"""
+        make(tmp_path, 2).train()
+        steps: list[int] = []
+
+        class Steps(Extension):
+            def post_train_step_batch(self, step_num: int) -> None:
+                steps.append(step_num)
+
+        again = make(tmp_path, 5, extensions=[Steps()])
+        again.train()
+        assert steps == list(range(11, 26))
+        assert same(again, undisturbed)
+
+    @pytest.mark.parametrize("name", ["0+3.ckpt", "1+4.ckpt"])
+    def test_a_checkpoint_within_an_epoch_goes_on_with_the_same_bits(self, tmp_path: Path, name: str, undisturbed: TrainManager) -> None:
+        first = make(tmp_path, 2, extensions=[CheckpointSaver(every_steps=1)])
+        first.train()
+        for other in saved(tmp_path):
+            if other != name:
+                shutil.rmtree(tmp_path / "checkpoints" / other)
+        again = make(tmp_path, 5)
+        again.train()
+        assert same(again, undisturbed)
+
+    def test_a_number_means_that_epoch(self, tmp_path: Path, undisturbed: TrainManager) -> None:
+        """E37"""
+        make(tmp_path, 4).train()
+        again = make(tmp_path, 5, extensions=[CheckpointLoader(ckpt_spec=2)])
+        again.train()
+        assert same(again, undisturbed)
+        assert saved(tmp_path) == ["1.ckpt", "2.ckpt", "3-2.ckpt", "3.ckpt", "4-2.ckpt", "4.ckpt", "5.ckpt"]
+
+    def test_the_latest_is_what_was_saved_last_not_the_highest_epoch(self, tmp_path: Path) -> None:
+        make(tmp_path, 4).train()
+        make(tmp_path, 3, extensions=[CheckpointLoader(ckpt_spec=2)]).train()
+        assert CheckpointFolder(tmp_path / "checkpoints").names()[0] == SavedAt(3, 0, 2)
+
+    def test_a_path_means_that_checkpoint_from_anywhere(self, tmp_path: Path) -> None:
+        """E37"""
+        make(tmp_path / "a", 2).train()
+        again = make(tmp_path / "b", 2, extensions=[CheckpointLoader(ckpt_spec=tmp_path / "a" / "checkpoints" / "1.ckpt")])
+        again.train()
+        assert saved(tmp_path / "b") == ["2.ckpt"]
+
+    def test_a_named_checkpoint_that_is_missing_is_always_an_error(self, tmp_path: Path) -> None:
+        """E37"""
+        make(tmp_path, 2).train()
+        for spec in (7, tmp_path / "checkpoints" / "9.ckpt", "nowhere"):
+            with pytest.raises(FileNotFoundError, match="there is no checkpoint"):
+                make(tmp_path, 3, extensions=[CheckpointLoader(ckpt_spec=spec)]).train()
+
+    def test_a_latest_that_is_missing_is_an_error_only_if_not_permissive(self, tmp_path: Path) -> None:
+        """E37"""
+        with pytest.raises(FileNotFoundError, match="there is no checkpoint in"):
+            make(tmp_path / "a", 1, extensions=[CheckpointLoader(permissive=False)]).train()
+        make(tmp_path / "b", 1).train()
+
+    def test_an_evaluation_on_its_own_loads_the_weights_and_needs_no_optimizer(self, tmp_path: Path) -> None:
+        """E37"""
+        tm = make(tmp_path, 2)
+        tm.train()
+        found = make(tmp_path, 2)
+        found.eval()
+        assert found.optimizer is None
+        assert found.history["losses/valid/loss"] == [tm.history["losses/valid/loss"][-1]]
+
+    def test_an_evaluation_before_training_does_not_keep_training_from_going_on(self, tmp_path: Path, undisturbed: TrainManager) -> None:
+        make(tmp_path, 2).train()
+        again = make(tmp_path, 5)
+        again.eval()
+        again.train()
+        assert all(torch.equal(a, b) for a, b in zip(again.model.parameters(), undisturbed.model.parameters(), strict=True))
+
+    def test_parameters_are_not_initialised_over_loaded_ones(self, tmp_path: Path) -> None:
+        """E32"""
+        make(tmp_path, 1).train()
+        calls: list[nn.Module] = []
+        make(tmp_path, 2, initialization=calls.append).train()
+        make(tmp_path, 2, initialization=calls.append).eval()
+        assert calls == []
+
+    def test_the_next_call_of_one_object_goes_on_from_memory(self, tmp_path: Path, undisturbed: TrainManager) -> None:
+        tm = make(tmp_path, 2)
+        tm.train()
+        tm.epochs = 5
+        tm.train()
+        assert same(tm, undisturbed)
+        assert saved(tmp_path) == ["1.ckpt", "2.ckpt", "3.ckpt", "4.ckpt", "5.ckpt"]
+
+    def test_a_damaged_one_is_passed_over_with_a_warning_that_names_the_file(self, tmp_path: Path, undisturbed: TrainManager) -> None:
+        make(tmp_path, 3).train()
+        path = tmp_path / "checkpoints" / "3.ckpt" / "tensors.safetensors"
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+        again = make(tmp_path, 5)
+        with pytest.warns(UserWarning, match=r"training goes on from 2\.ckpt: `3\.ckpt/tensors\.safetensors` is damaged: its checksum"):
+            again.train()
+        assert same(again, undisturbed)
+
+    def test_where_all_are_damaged_training_does_not_start_from_zero(self, tmp_path: Path) -> None:
+        make(tmp_path, 2).train()
+        for name in saved(tmp_path):
+            (tmp_path / "checkpoints" / name / "tree.json").write_text("{}")
+        with pytest.raises(StoreDamagedError, match="no checkpoint is good"):
+            make(tmp_path, 3).train()
+
+    def test_half_a_checkpoint_is_replaced(self, tmp_path: Path) -> None:
+        """C14"""
+        make(tmp_path, 2).train()
+        (tmp_path / "checkpoints" / "2.ckpt" / "manifest.json").unlink()
+        make(tmp_path, 3).train()
+        assert saved(tmp_path) == ["1.ckpt", "2.ckpt", "3.ckpt"]
+        assert CheckpointFolder(tmp_path / "checkpoints").names() == [SavedAt(3), SavedAt(2), SavedAt(1)]
+
+    def test_a_first_save_that_never_ended_is_no_checkpoint(self, tmp_path: Path) -> None:
+        (tmp_path / "checkpoints" / "1.ckpt").mkdir(parents=True)
+        make(tmp_path, 1).train()
+        assert CheckpointFolder(tmp_path / "checkpoints").names() == [SavedAt(1)]
+
+    def test_another_model_is_refused_with_what_differs(self, tmp_path: Path) -> None:
+        """C19"""
+        make(tmp_path, 1).train()
+        other = make(tmp_path, 2)
+        other.model[0] = nn.Linear(4, 9)  # type: ignore[index,operator]
+        with pytest.raises(StateError, match="does not fit"):
+            other.train()
+
+    def test_other_batches_are_refused(self, tmp_path: Path) -> None:
+        """C19"""
+        make(tmp_path, 1).train()
+        other = make(tmp_path, 2)
+        other.train_data = DataLoader(other.train_data.dataset, batch_size=5)  # type: ignore[attr-defined]
+        with pytest.raises(StateError, match="train_data has 4 batches, the state was captured with 5"):
+            other.train()
+
+    @pytest.mark.parametrize("spec", [True, -2, None, 1.5])
+    def test_a_spec_that_cannot_be_is_refused_at_construction(self, spec: Any) -> None:
+        with pytest.raises(SettingError, match="ckpt_spec"):
+            CheckpointLoader(ckpt_spec=spec)
+
+
+class TestBuffers:
+    def test_memory_is_used_again_where_shapes_are_the_same(self) -> None:
+        buffers = Buffers()
+        first = buffers.copied({"a": torch.ones(3), "b": [torch.zeros(2)]})
+        buffers.begin()
+        second = buffers.copied({"a": torch.full((3,), 7.0), "b": [torch.ones(2)]})
+        assert second["a"].data_ptr() == first["a"].data_ptr()
+        assert second["a"].tolist() == [7.0, 7.0, 7.0]
+
+    def test_a_copy_shares_no_memory_with_what_was_copied(self) -> None:
+        given = torch.ones(3, requires_grad=True)
+        copied = Buffers().copied(given)
+        with torch.no_grad():
+            given.zero_()
+        assert copied.tolist() == [1.0, 1.0, 1.0]
+        assert not copied.requires_grad
+
+    def test_two_tensors_of_one_shape_do_not_share_a_buffer(self) -> None:
+        buffers = Buffers()
+        buffers.copied([torch.ones(2), torch.zeros(2)])
+        buffers.begin()
+        assert [each.tolist() for each in buffers.copied([torch.full((2,), 3.0), torch.full((2,), 4.0)])] == [[3.0, 3.0], [4.0, 4.0]]
+
+    def test_tied_tensors_stay_one(self) -> None:
+        one = torch.ones(2, 3)
+        copied = Buffers().copied({"a": one, "b": one, "view": one.t()})
+        assert copied["a"] is copied["b"]
+        assert copied["view"].tolist() == one.t().tolist()
+
+
+def test_lazy_fixtures_of_a_manager_are_no_business_of_a_loop() -> None:
+    class Both(Extension):
+        def pre_train(self) -> None: ...
+
+        def pre_work_train(self, key: str) -> None: ...
+
+        @fixture("work")
+        def colour(self) -> str:
+            return "red"
+
+    make(None, 1, extensions=[Both()]).train()
+
+
+def test_an_extension_with_hooks_for_a_manager_only_is_refused_by_a_loop() -> None:
+    from trainmaster.errors import UnknownHookError
+
+    class Wrong(Extension):
+        def pre_work_train(self) -> None: ...
+
+    with pytest.raises(UnknownHookError, match="extension `wrong` has no hook for a stage that opens here"):
+        make(None, extensions=[Wrong()])
