@@ -121,9 +121,9 @@ def take_up(train_manager: TrainManager, value: dict[str, Any], name: Any) -> No
         for part in ("kinds", "objects", "buffers", "grads"):
             values[part] = {**{name: each for name, each in here[part].items() if name not in value["attribs"]}, **values[part]}
     train_manager.restore(TrainingState.from_dict(values))
-    for name, each in value["fixtures"].items():
-        if name in train_manager.fixtures:
-            train_manager.fixtures.modify(name, each)
+    for fixture, each in value["fixtures"].items():
+        if fixture in train_manager.fixtures:
+            train_manager.fixtures.modify(fixture, each)
     best = None if value["best"] is None else Best(*value["best"])
     for extension in train_manager.extensions.values():
         if isinstance(extension, CheckpointSaver):

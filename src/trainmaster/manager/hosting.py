@@ -45,6 +45,8 @@ class HostedLoop:
         self.loop = loop
         self.writer = RunWriter()
         self.times = MeanTimes()
+        self.is_over = False
+        """Whether there was nothing left to train when it was last saved."""
         self._told = told
         saver = loop.extensions.pop(SAVER, None)
         loop.extensions.pop(LOADER, None)
@@ -90,12 +92,13 @@ class HostedLoop:
         loop = self.loop
         stopped = loop.fixtures.get("stopped")
         is_asked = stopped is not None and not is_interrupted and not loop.is_out_of_time()
+        self.is_over = (loop.is_over() and loop.moment.is_evaluated and not loop.moment.batch) or is_asked
         return {
             **self.times.means,
             "toc": time.time(),
             "target": loop.epochs,
             "is_evaluated": loop.moment.is_evaluated,
-            "is_over": (loop.is_over() and loop.moment.is_evaluated and not loop.moment.batch) or is_asked,
+            "is_over": self.is_over,
             "stopped": stopped if is_asked else None,
         }
 

@@ -70,6 +70,7 @@ class Manager(Extensible):
     """
 
     tree = WORK
+    hands_on = True
 
     config: Any
     """The config of the work at hand."""
@@ -450,9 +451,7 @@ class Manager(Extensible):
                 raise
             finally:
                 self._attempt = None
-            is_short = (
-                not self._hosted.status(interrupts.reason is not None)["is_over"] if self._hosted else self.epoch < (work.num_epochs or 0)
-            )
+            is_short = not self._hosted.is_over if self._hosted is not None else self.epoch < (work.num_epochs or 0)
             if is_short:
                 self.stopped = interrupts.reason or "max_time is over"
                 attempt.check()  # a lease that was lost is the reason, then

@@ -30,17 +30,19 @@ def is_of(part: Hook | LazyFixture, tree: StageTree | None) -> bool:
     return tree is None or all(stage in tree.paths for stage in stages)
 
 
-def check_names(name: str, extension: object, tree: StageTree | None, partners: tuple[StageTree, ...] = ()) -> None:
+def check_names(
+    name: str, extension: object, tree: StageTree | None, partners: tuple[StageTree, ...] = (), may_be_theirs: bool = False
+) -> None:
     """Refuse hooks and lazy fixtures that belong to no declared stage, and signatures that cannot be filled.
 
-    What belongs to a partner is that one's to check, but something must be for this tree.
+    What belongs to a partner is that one's to check, but something must be for this tree, unless it `may_be_theirs`.
     """
     hooks, lazies = find_hooks(name, extension), find_lazy_fixtures(name, extension)
     if tree is None:
         return
     parts: list[Hook | LazyFixture] = [*hooks, *lazies]
     theirs = [part for part in parts if not is_of(part, tree) and any(is_of(part, each) for each in partners)]
-    if theirs and len(theirs) == len(parts):
+    if theirs and len(theirs) == len(parts) and not may_be_theirs:
         raise UnknownHookError(
             f"extension `{name}` has no hook for a stage that opens here", where=theirs[0].where, known=", ".join(tree.paths)
         )

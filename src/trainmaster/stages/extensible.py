@@ -44,6 +44,8 @@ class Extensible:
     tree: ClassVar[StageTree | None] = None
     creates: ClassVar[Mapping[str, str]] = {}
     """Fixtures that a subclass's own code creates beyond the tree, and the stage that owns each."""
+    hands_on: ClassVar[bool] = False
+    """Whether it hands its extensions on to its partners, so that one may be for them alone."""
     _class_extensions: ClassVar[ExtensionsLike] = ()
 
     _scope: Scope
@@ -191,7 +193,7 @@ class Extensible:
     # making ready
 
     def _attach(self, name: str, extension: object) -> None:
-        check_names(name, extension, self.tree, self.partner_trees())
+        check_names(name, extension, self.tree, self.partner_trees(), self.hands_on)
 
     def _resolved(self) -> list[Hook]:
         """All hooks, in the order of the extensions; found once per change."""

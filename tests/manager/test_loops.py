@@ -1,0 +1,493 @@
+"""A manager that overrides one method, `make_loop`, gets checkpoints, metrics, resuming and the rest."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from trainmaster import CheckpointSaver, Extension, Manager, TrainManager
+from trainmaster.errors import SettingError, UnknownHookError, UnknownRunError
+from trainmaster.store import Store
+
+CONFIG = {"lr": 0.01}
+
+
+class Loop(TrainManager):
+    def model_forward(self, batch: Any) -> Any:
+        return self.model(batch[0])
+
+
+def mse(batch: Any, prediction: Any) -> Any:
+    return (prediction - batch[1]).pow(2).mean()
+
+
+class Small(Manager):
+    epochs: int | None = 3
+    settings: dict[str, Any] = {}
+
+    def make_loop(self, config: Any) -> TrainManager:
+        inputs = torch.randn(16, 4)
+        targets = inputs.sum(1, keepdim=True)
+        data = DataLoader(TensorDataset(inputs, targets), batch_size=4, shuffle=True)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.1), nn.Linear(8, 1))
+        settings = {"eval_data": {"valid": [(inputs, targets)]}, "device": "cpu", **self.settings}
+        if "extensions" in settings:
+            settings["extensions"] = settings["extensions"]()
+        return Loop(model, mse, self.epochs, data, optimizer=lambda parameters: torch.optim.Adam(parameters, lr=config.lr), **settings)
+
+
+def small(store_dir: Path | None = None, **attributes: Any) -> Manager:
+    kind = type("Small", (Small,), attributes)
+    manager: Manager = kind(store_dir, verbose=False)
+    return manager
+
+
+def key_of(manager: Manager, config: Any = CONFIG) -> str:
+    key = manager.configs.get_key(manager.get_config(config))
+    assert key is not None
+    return key
+
+
+def rows(manager: Manager, config: Any = CONFIG) -> list[tuple[Any, ...]]:
+    events = manager.store.run(key_of(manager, config)).events()
+    return [(event["tag"], event["step"], event["value"]) for event in events]
+
+
+def weights(manager: Manager) -> list[torch.Tensor]:
+    assert manager.loop is not None
+    return [each.detach().clone() for each in manager.loop.model.parameters()]
+
+
+def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.fixture
+def undisturbed() -> tuple[list[torch.Tensor], list[tuple[Any, ...]]]:
+    manager = small(epochs=4)
+    manager.process(CONFIG)
+    return weights(manager), rows(manager)
+
+
+class TestProcess:
+    def test_the_loop_decides_how_long_it_trains(self) -> None:
+        manager = small()
+        manager.process(CONFIG)
+        assert manager.epoch == 3
+        assert manager.stats[manager.key]["epoch"] == 3
+        assert manager.stats[manager.key]["step"] == 12
+
+    def test_num_epochs_goes_before_the_loop_s_own(self) -> None:
+        manager = small()
+        manager.process(CONFIG, num_epochs=1)
+        assert manager.epoch == 1
+
+    def test_a_config_s_own_epochs_go_before_the_loop_s(self) -> None:
+        manager = small()
+        manager.process({**CONFIG, "epochs": 2})
+        assert manager.epoch == 2
+
+    def test_more_epochs_go_on_with_the_same_bits_and_rows(self, tmp_path: Path, undisturbed: Any) -> None:
+        """E38"""
+        small(tmp_path).process(CONFIG, num_epochs=1)
+        manager = small(tmp_path)
+        manager.process(CONFIG, num_epochs=4)
+        assert same(weights(manager), undisturbed[0])
+        assert rows(manager) == undisturbed[1]
+
+    def test_a_loop_whose_own_length_has_grown_goes_on(self, tmp_path: Path, undisturbed: Any) -> None:
+        small(tmp_path, epochs=2).process(CONFIG)
+        manager = small(tmp_path, epochs=4)
+        manager.process(CONFIG)
+        assert manager.epoch == 4
+        assert same(weights(manager), undisturbed[0])
+
+    def test_a_run_that_is_done_is_not_trained_again(self, tmp_path: Path) -> None:
+        small(tmp_path).process(CONFIG)
+        manager = small(tmp_path)
+        manager.process(CONFIG)
+        assert manager.store.run(manager.key).attempts() == [1]
+        assert manager.epoch == 3
+        assert manager.loop is not None
+        assert manager.loop.epoch_num == 3
+
+    def test_zero_epochs_only_evaluate(self) -> None:
+        manager = small()
+        manager.process(CONFIG, num_epochs=0)
+        assert [tag for tag, _, _ in rows(manager)] == ["losses/valid/loss", "losses/valid/loss_per_batch"]
+        assert manager.stats[manager.key]["epoch"] == 0
+
+    def test_a_fresh_start_is_a_new_attempt_with_the_same_bits(self, tmp_path: Path) -> None:
+        manager = small(tmp_path)
+        manager.process(CONFIG)
+        before = weights(manager)
+        manager.process(CONFIG, resume=False)
+        assert same(weights(manager), before)
+        assert manager.store.run(manager.key).attempts() == [2, 1]
+
+    def test_random_numbers_follow_from_the_config_alone(self) -> None:
+        one, other = small(), small()
+        one.process(CONFIG)
+        torch.manual_seed(99)
+        other.process(CONFIG)
+        assert same(weights(one), weights(other))
+
+    def test_a_stop_by_a_hook_is_the_end_of_the_run(self, tmp_path: Path) -> None:
+        class Early(Extension):
+            def post_eval(self, train_manager: TrainManager, epoch_num: int) -> None:
+                if epoch_num == 2:
+                    train_manager.stop("no better any more")
+
+        class Stopping(Small):
+            extensions = [Early()]
+
+        manager = Stopping(tmp_path, verbose=False)
+        manager.process(CONFIG, num_epochs=10)
+        run = manager.store.run(manager.key)
+        assert run.outcome_of(1)["outcome"] == "finished"  # type: ignore[index]
+        assert manager.stats[manager.key]["stopped"] == "no better any more"
+        assert Stopping(tmp_path, verbose=False).batch([CONFIG], num_epochs=10).found == [manager.key]
+        manager = Stopping(tmp_path, verbose=False)
+        manager.process(CONFIG, num_epochs=12)  # a larger target is another matter
+        assert manager.store.run(manager.key).attempts() == [2, 1]
+
+    def test_a_limit_on_steps_is_the_end_of_the_run_too(self, tmp_path: Path) -> None:
+        manager = small(tmp_path, settings={"max_steps": 6})
+        manager.process(CONFIG)
+        assert manager.stats[manager.key]["step"] == 6
+        assert manager.store.run(manager.key).outcome_of(1)["outcome"] == "finished"  # type: ignore[index]
+        assert small(tmp_path, settings={"max_steps": 6}).batch([CONFIG]).found == [manager.key]
+
+    def test_out_of_time_is_saved_and_can_go_on(self, tmp_path: Path) -> None:
+        manager = small(tmp_path, epochs=10**6, settings={"max_time": 0.2})
+        manager.process(CONFIG)
+        run = manager.store.run(manager.key)
+        assert run.outcome_of(1)["outcome"] == "stopped"  # type: ignore[index]
+        assert run.outcome_of(1)["reason"] == "max_time is over"  # type: ignore[index]
+        before = manager.stats[manager.key]["step"]
+        manager.process(CONFIG)
+        assert manager.stats[manager.key]["step"] > before
+
+    def test_an_error_is_recorded_with_its_reason_and_the_last_checkpoint_stands(self, tmp_path: Path) -> None:
+        class Failing(Extension):
+            def pre_train_step_batch(self, step_num: int) -> None:
+                if step_num == 9:
+                    raise ValueError("no luck")
+
+        class Broken(Small):
+            extensions = [Failing()]
+
+        manager = Broken(tmp_path, verbose=False)
+        with pytest.raises(ValueError, match="no luck") as caught:
+            manager.process(CONFIG)
+        assert any("stage run > train > train_step_epoch > train_step_batch" in note for note in caught.value.__notes__)
+        run = manager.store.run(manager.key)
+        assert run.outcome_of(1)["error"] == "ValueError: no luck"  # type: ignore[index]
+        assert manager.stats[manager.key]["epoch"] == 2
+
+
+class TestRecords:
+    def test_every_number_is_one_row_of_the_event_log(self) -> None:
+        manager = small(epochs=2)
+        manager.process(CONFIG)
+        assert [(tag, step) for tag, step, _ in rows(manager)] == [
+            ("losses/valid/loss", 0),
+            ("losses/valid/loss_per_batch", 0),
+            ("losses/train/loss", 1),
+            ("losses/valid/loss", 1),
+            ("losses/valid/loss_per_batch", 1),
+            ("losses/train/loss", 2),
+            ("losses/valid/loss", 2),
+            ("losses/valid/loss_per_batch", 2),
+        ]
+
+    def test_the_training_loss_is_the_mean_over_samples(self) -> None:
+        losses: list[tuple[float, int]] = []
+
+        class Losses(Extension):
+            def post_train_step_batch(self, loss: Any, true_batch_size: int) -> None:
+                losses.append((float(loss.detach()), true_batch_size))
+
+        manager = small(epochs=1)
+        manager.add_extension("losses", Losses())
+        manager.process(CONFIG)
+        mean = sum(loss * size for loss, size in losses) / sum(size for _, size in losses)
+        assert {tag: value for tag, _, value in rows(manager)}["losses/train/loss"] == mean
+
+    def test_the_preview_has_the_last_of_each_number(self) -> None:
+        manager = small()
+        manager.process(CONFIG)
+        last = {tag: value for tag, _, value in rows(manager)}
+        assert manager.previews[manager.key] == last
+        assert manager.best_work(p_key="losses/valid/loss") == manager.key
+
+    def test_an_evaluation_that_was_stopped_leaves_no_row(self, tmp_path: Path, undisturbed: Any) -> None:
+        """C10: and it is made again, so that each row is there once"""
+
+        class StopInEval(Extension):
+            is_on = True
+
+            def post_eval_step_epoch(self, train_manager: TrainManager, datasource_name: str, epoch_num: int) -> None:
+                if self.is_on and epoch_num == 2:
+                    raise KeyboardInterrupt
+
+        class Stopping(Small):
+            epochs = 4
+            extensions = [StopInEval()]
+
+        manager = Stopping(tmp_path, verbose=False)
+        with pytest.raises(KeyboardInterrupt):
+            manager.process(CONFIG)
+        assert max(step for _, step, _ in rows(manager)) == 2
+        again = small(tmp_path, epochs=4)
+        again.process(CONFIG)
+        assert rows(again) == undisturbed[1]
+        assert same(weights(again), undisturbed[0])
+
+    def test_curves_are_drawn_beside_the_preview(self, tmp_path: Path) -> None:
+        manager = small(tmp_path)
+        manager.process(CONFIG)
+        (picture,) = (tmp_path / "previews").glob("*/*/attempt-0001/plots/curves.png")
+        assert picture.read_bytes().startswith(b"\x89PNG")
+        assert manager.store.verify() == []
+
+    def test_the_folder_beside_the_preview_is_the_loop_s_train_dir(self, tmp_path: Path) -> None:
+        manager = small(tmp_path)
+        manager.process(CONFIG)
+        assert manager.loop is not None
+        assert manager.loop.train_dir == tmp_path / "previews" / manager.key[:2] / manager.key / "attempt-0001"
+
+    def test_what_is_said_is_kept_in_the_run_s_log(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        manager = small(tmp_path)
+        manager.process(CONFIG)
+        assert capsys.readouterr().out == ""
+        (log,) = (tmp_path / "stats").glob("*/*/attempt-0001/log")
+        lines = log.read_text().splitlines()
+        assert lines[0] == f"run {manager.key} starts"
+        assert lines[-1] == f"run {manager.key} is done: epoch 3"
+
+    def test_the_traceback_of_an_error_is_in_the_log(self, tmp_path: Path) -> None:
+        manager = small(tmp_path, settings={"eval_data": {"valid": [("no", "tensors")]}})
+        with pytest.raises(TypeError):
+            manager.process(CONFIG)
+        (log,) = (tmp_path / "stats").glob("*/*/attempt-0001/log")
+        assert "Traceback (most recent call last):" in log.read_text()
+
+
+class TestCheckpoints:
+    def test_the_last_ones_and_the_best_are_kept(self, tmp_path: Path) -> None:
+        class Worse(Loop):
+            def eval_loss_forward(self, batch: Any, prediction: Any) -> Any:
+                return torch.tensor([9.0, 1.0, 5.0, 6.0, 7.0, 8.0, 9.0][self.epoch_num])
+
+        class Worsening(Small):
+            def make_loop(self, config: Any) -> TrainManager:
+                made = super().make_loop(config)
+                return Worse(made.model, mse, 6, made.train_data, made.eval_data, device="cpu")
+
+        manager = Worsening(tmp_path, verbose=False, keep=2)
+        manager.process(CONFIG)
+        run = manager.store.run(manager.key)
+        assert [name.step for name in run.checkpoints()] == [24, 24, 4]
+        assert manager.stats[manager.key]["best"]["value"] == 1.0
+        assert manager.store.prune(keep=1)
+        assert [name.step for name in run.checkpoints()] == [24, 4]
+        manager.fetch(manager.key, "best")
+        assert manager.loop is not None
+        assert manager.loop.epoch_num == 1
+        assert manager.fetch(manager.key).epoch == 6
+        assert manager.fetch(manager.key, 4).epoch == 1
+
+    def test_the_loop_s_own_saver_says_when(self, tmp_path: Path) -> None:
+        manager = small(tmp_path, settings={"extensions": lambda: [CheckpointSaver(every_steps=3, every_epochs=None, keep=20)]})
+        manager.process(CONFIG)
+        steps = [name.step for name in manager.store.run(manager.key).checkpoints()]
+        assert sorted(set(steps)) == [3, 6, 9, 12]
+
+    def test_save_interval_is_a_number_of_epochs(self, tmp_path: Path) -> None:
+        class Rare(Small):
+            epochs = 5
+
+        manager = Rare(tmp_path, verbose=False, save_interval=2, keep=20)
+        manager.process(CONFIG)
+        assert sorted({name.step for name in manager.store.run(manager.key).checkpoints()}) == [8, 16, 20]
+
+    def test_a_saver_with_a_path_of_its_own_is_refused(self) -> None:
+        manager = small(settings={"extensions": lambda: [CheckpointSaver("elsewhere")]})
+        with pytest.raises(SettingError, match="under a manager checkpoints go to the store"):
+            manager.process(CONFIG)
+
+    def test_an_interval_of_evaluations_is_refused(self) -> None:
+        with pytest.raises(SettingError, match="a loop evaluates after every epoch"):
+            Small(verbose=False, eval_interval=2).process(CONFIG)
+
+    def test_something_else_than_a_loop_is_refused(self) -> None:
+        class Wrong(Manager):
+            def make_loop(self, config: Any) -> Any:
+                return nn.Linear(1, 1)
+
+        with pytest.raises(SettingError, match=r"`Wrong\.make_loop\(\)` returned Linear.*: wanted a TrainManager"):
+            Wrong(verbose=False).process(CONFIG)
+
+
+class TestFetch:
+    def test_a_trained_model_comes_in_one_call(self, tmp_path: Path) -> None:
+        """J23"""
+        manager = small(tmp_path)
+        manager.process(CONFIG)
+        fetched = small(tmp_path).fetch(manager.key)
+        assert same(weights(fetched), weights(manager))
+        assert fetched.model is fetched.loop.model  # type: ignore[attr-defined,union-attr]
+
+    @pytest.mark.parametrize("which", ["bset", True, 1.5])
+    def test_a_checkpoint_that_cannot_be_named_is_refused(self, which: Any) -> None:
+        manager = small()
+        manager.process(CONFIG)
+        with pytest.raises(SettingError, match="wanted 'last', 'best', or the number of a step"):
+            manager.fetch(manager.key, which)
+
+    def test_a_step_without_a_checkpoint_is_told(self) -> None:
+        manager = small()
+        manager.process(CONFIG)
+        with pytest.raises(UnknownRunError, match="has no 7 checkpoint"):
+            manager.fetch(manager.key, 7)
+
+
+class TestLineage:
+    def test_a_run_from_another_s_weights_is_a_new_run_that_says_so(self, tmp_path: Path) -> None:
+        manager = small(tmp_path)
+        manager.process(CONFIG)
+        first, before = manager.key, weights(manager)
+        manager.process({"lr": 0.5}, num_epochs=0, start_from=first)
+        assert manager.configs[manager.key]["start_from"] == f"{first}@12"
+        assert same(weights(manager), before)
+        assert manager.key not in (first, manager.configs.get_key({"lr": 0.5}))
+
+    def test_best_and_steps_are_resolved_when_it_is_asked_for(self, tmp_path: Path) -> None:
+        manager = small(tmp_path)
+        manager.process(CONFIG)
+        first = manager.key
+        best = manager.stats[first]["best"]["step"]
+        manager.process(CONFIG, num_epochs=0, start_from=f"{first}@best")
+        assert manager.configs[manager.key]["start_from"] == f"{first}@{best}"
+
+    @pytest.mark.parametrize("text", ["@best", "ab12cd34", "KEY@bset", "KEY@7", "KEY@"])
+    def test_an_origin_that_is_not_there_is_refused_before_anything_is_made(self, text: str) -> None:
+        manager = small()
+        manager.process(CONFIG)
+        number = len(list(manager.configs.keys()))
+        if text == "KEY@":
+            return
+        with pytest.raises((SettingError, UnknownRunError, ValueError)):
+            manager.process({"lr": 0.5}, start_from=text.replace("KEY", manager.key))
+        assert len(list(manager.configs.keys())) == number
+
+    def test_a_manager_that_writes_its_epochs_itself_cannot(self) -> None:
+        class Plain(Manager):
+            def train(self) -> None: ...
+
+            def eval(self) -> None: ...
+
+        with pytest.raises(SettingError, match="only a manager with `make_loop`"):
+            Plain(verbose=False).process({}, start_from="ab12cd34")
+
+
+class TestExtensions:
+    def test_hooks_of_both_kinds_are_called_where_they_belong(self) -> None:
+        calls: list[str] = []
+
+        class Both(Extension):
+            def pre_work_train(self, key: str) -> None:
+                calls.append("work")
+
+            def pre_train(self, train_manager: TrainManager) -> None:
+                calls.append("train")
+
+            def post_train_step_epoch(self, epoch_num: int) -> None:
+                calls.append(f"epoch {epoch_num}")
+
+        manager = small(epochs=2)
+        manager.add_extension("both", Both())
+        manager.process(CONFIG)
+        assert calls == ["work", "train", "epoch 1", "epoch 2"]
+
+    def test_a_misspelt_hook_is_refused_when_it_is_attached(self) -> None:
+        class Typo(Extension):
+            def pre_train_step_bach(self) -> None: ...
+
+        with pytest.raises(UnknownHookError, match="did you mean `pre_train_step_batch`"):
+            small().add_extension("typo", Typo())
+
+    def test_hooks_of_a_loop_are_refused_where_there_is_none(self) -> None:
+        class Plain(Manager): ...
+
+        class Own(Extension):
+            def pre_train_step_batch(self) -> None: ...
+
+        with pytest.raises(UnknownHookError, match="no stage `train_step_batch`"):
+            Plain().add_extension("own", Own())
+
+    def test_no_run_begins_with_the_state_that_another_left(self, tmp_path: Path) -> None:
+        class Counting(Extension):
+            def __init__(self) -> None:
+                self.count = 0
+
+            def post_train_step_batch(self) -> None:
+                self.count += 1
+
+            def state_dict(self) -> dict[str, int]:
+                return {"count": self.count}
+
+            def load_state_dict(self, state: dict[str, int]) -> None:
+                self.count = state["count"]
+
+        counting = Counting()
+        manager = small(tmp_path)
+        manager.add_extension("counting", counting)
+        manager.process(CONFIG)
+        assert counting.count == 12
+        manager.process({"lr": 0.5}, num_epochs=1)
+        assert counting.count == 4
+        manager.process(CONFIG, num_epochs=4)
+        assert counting.count == 16
+
+
+def test_a_batch_trains_loops_and_counts_what_is_over_as_done(tmp_path: Path) -> None:
+    manager = small(tmp_path)
+    result = manager.batch([{"lr": 0.1}, {"lr": 0.2}])
+    assert len(result.done) == 2
+    assert small(tmp_path).batch([{"lr": 0.1}, {"lr": 0.2}]).found == result.done
+    assert len(small(tmp_path).batch([{"lr": 0.1}, {"lr": 0.2}], num_epochs=5).done) == 2
+
+
+def test_a_run_that_was_killed_before_its_last_evaluation_is_not_done(tmp_path: Path) -> None:
+    class Dying(Extension):
+        def pre_eval(self, epoch_num: int) -> None:
+            if epoch_num == 3:
+                raise KeyboardInterrupt  # as good as a kill: nothing is saved after it
+
+    class Killed(Small):
+        extensions = [Dying()]
+
+    manager = Killed(tmp_path, verbose=False)
+    with pytest.raises(KeyboardInterrupt):
+        manager.process(CONFIG)
+    assert manager.stats[manager.key]["epoch"] == 3
+    again = small(tmp_path)
+    assert again.batch([CONFIG], num_epochs=3).done == [manager.key]
+    assert rows(again)[-1][:2] == ("losses/valid/loss_per_batch", 3)
+
+
+def test_the_status_on_the_disk_is_plain_json(tmp_path: Path) -> None:
+    manager = small(tmp_path)
+    manager.process(CONFIG)
+    (path,) = (tmp_path / "stats").glob("*/*/attempt-0001/status.json")
+    status = json.loads(path.read_text())["status"]
+    assert (status["epoch"], status["step"], status["target"], status["is_over"]) == (3, 12, 3, True)
+    assert Store(tmp_path).verify() == []
