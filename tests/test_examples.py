@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import contextlib
+import doctest
 import io
+import os
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(python|text|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"# (\w+\.py)\n")
+LIKE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_examples_of_a_page_run_and_print_what_it_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The python blocks of a page are one program; a text block directly after one is what it prints."""
+    """The python blocks of a page are one program; a text block directly after one is what it prints. One that begins with the name of a
+    file is that file; in console blocks, `$` stands before commands, and `...` for any output."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]))
+    monkeypatch.delenv("TRAINMASTER_STORE", raising=False)
     names: dict[str, object] = {"__name__": "example"}
     printed, after = None, 0
     for match in BLOCK.finditer(page.read_text()):
         kind, text = match.groups()
-        if kind == "python":
+        if kind == "console":
+            run_console(text)
+        elif kind == "python" and (file := FILE.match(text)):
+            (tmp_path / file[1]).write_text(text)
+        elif kind == "python":
             output = io.StringIO()
             with contextlib.redirect_stdout(output):
                 exec(compile(text, str(page), "exec"), names)
@@ -31,6 +44,14 @@ def test_the_examples_of_a_page_run_and_print_what_it_says(page: Path, tmp_path:
         elif printed is not None and not page.read_text()[after : match.start()].strip():
             assert printed.rstrip() == text.rstrip(), f"{page.name} shows other output than its example prints"
             printed = None
+
+
+def run_console(text: str) -> None:
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        command, _, wanted = part.partition("\n")
+        ran = subprocess.run(command, shell=True, executable="/bin/bash", capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, f"$ {command}\n{ran.stdout}{ran.stderr}"
+        assert doctest.OutputChecker().check_output(wanted, ran.stdout, LIKE), f"$ {command}\n{ran.stdout}\nwanted:\n{wanted}"
 
 
 def test_the_pages_link_only_to_what_is_there() -> None:

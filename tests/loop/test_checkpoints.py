@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,15 @@ from trainmaster import CheckpointLoader, CheckpointSaver, Extension, TrainManag
 from trainmaster.errors import CodecError, RunBusyError, SettingError, StateError, StoreDamagedError
 from trainmaster.loop.buffers import Buffers
 from trainmaster.store.checkpoint_folder import CheckpointFolder, SavedAt
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Tiny tensors on a busy machine: threads would wait for each other most of the time."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 class Loop(TrainManager):

@@ -33,8 +33,11 @@ class AttemptCheckpoints:
 
     keeps_evaluations = True
 
-    def __init__(self, attempt: Attempt, keep: int, facts: Callable[[], tuple[dict[str, Any], dict[str, Any]]], patient: Patient) -> None:
+    def __init__(
+        self, attempt: Attempt, keep: int, facts: Callable[[], tuple[dict[str, Any], dict[str, Any]]], patient: Patient, is_drawn: bool
+    ) -> None:
         self._attempt, self._keep, self._facts, self._patient = attempt, keep, facts, patient
+        self._is_drawn = is_drawn
         self._next_drawing = time.monotonic() + DRAWN_EVERY
 
     def open(self) -> None: ...
@@ -66,6 +69,8 @@ class AttemptCheckpoints:
     def draw(self) -> None:
         """Draw the curves of the run; what goes wrong with a picture is no reason to stop training."""
         self._next_drawing = time.monotonic() + DRAWN_EVERY
+        if not self._is_drawn:
+            return
         try:
             found = history(self._attempt.run).points
             if found:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 
 from trainmaster.manager.overview import number
 from trainmaster.manager.run_log import RunLog
 from trainmaster.store import Attempt
-from trainmaster.store.printable import printable, printable_lines
+from trainmaster.store.printable import printable
 
 _MAX_NUMBERS = 6
 
@@ -28,12 +28,13 @@ class Display:
         return self.is_verbose and sys.stdout is not None and sys.stdout.isatty()
 
     @contextlib.contextmanager
-    def logging(self, attempt: Attempt) -> Iterator[None]:
-        """Keep all lines in the log of an attempt, too."""
+    def logging(self, attempt: Attempt, flush: Callable[[], None]) -> Iterator[None]:
+        """Keep all lines in the log of an attempt, too; `flush` brings what is on its way."""
         with RunLog(attempt) as self._log:
             try:
                 yield
             finally:
+                flush()
                 self._log = None
 
     def say(self, text: str) -> None:
@@ -44,13 +45,15 @@ class Display:
         """Print a line where it is seen also when the output goes elsewhere."""
         self._print(text, sys.stderr)
 
-    def log(self, text: str) -> None:
-        """Keep a text in the log, without printing it."""
-        if self._log is not None:
-            self._log.write(printable_lines(text) + "\n")
+    def log(self, text: str) -> bool:
+        """Keep a text in the log, without printing it; False if there is no run at hand."""
+        log = self._log
+        if log is not None:
+            log.write(text)
+        return log is not None
 
     def _print(self, text: str, stream: TextIO) -> None:
-        self.log(text)
+        self.log(printable(text) + "\n")
         if self.is_verbose:
             # Nobody listens any more, or the disk of the log is full: no reason to stop training.
             with contextlib.suppress(OSError, ValueError):

@@ -78,15 +78,20 @@ class HostedLoop:
         self.loop.settle(writer=self.writer)
 
     def work_for(
-        self, attempt: Attempt, keep: int, is_interrupted: Callable[[], bool], patient: Callable[[], AbstractContextManager[None]]
+        self,
+        attempt: Attempt,
+        keep: int,
+        is_interrupted: Callable[[], bool],
+        patient: Callable[[], AbstractContextManager[None]],
+        is_drawn: bool,
     ) -> None:
-        """Record to an attempt's log, and save its checkpoints."""
+        """Record to an attempt's log, save its checkpoints, and draw its curves if anybody can see them."""
         self.writer.append_to(attempt.log.append)
 
         def facts() -> tuple[dict[str, Any], dict[str, Any]]:
             return self.status(is_interrupted()), self.preview()
 
-        self.saver.save_to(AttemptCheckpoints(attempt, self.saver.keep or keep, facts, patient))
+        self.saver.save_to(AttemptCheckpoints(attempt, self.saver.keep or keep, facts, patient, is_drawn))
 
     def status(self, is_interrupted: bool) -> dict[str, Any]:
         loop = self.loop

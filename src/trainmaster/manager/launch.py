@@ -32,6 +32,8 @@ class Launch:
     """Hears how far each run is."""
     asked: Callable[[], str | None] = _nobody
     """Says why all work should end, if it should."""
+    flush: Callable[[], None] = _nobody
+    """Has all that was printed go where it is kept."""
 
     def facts(self, num_epochs: int | None) -> dict[str, Any]:
         """What is recorded of an attempt, so that it can be taken up again."""

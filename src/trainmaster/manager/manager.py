@@ -443,7 +443,7 @@ class Manager(Extensible):
         self.forget()  # what an interrupt may have left open
         self._place(work.config, work.key)
         self._attempt, self.stopped = attempt, None
-        with self._display.logging(attempt):
+        with self._display.logging(attempt, self._launch.flush):
             try:
                 self._pipeline(work, attempt, resume, interrupts)
             except BaseException as error:
@@ -527,7 +527,8 @@ class Manager(Extensible):
     def _train_loop(self, hosted: HostedLoop, attempt: Attempt, num_epochs: int | None, interrupts: Interrupts) -> None:
         """All of `TrainManager.train()`."""
         hosted.loop.settle(epochs=num_epochs, train_dir=self.store.folder_of(attempt))
-        hosted.work_for(attempt, self.keep, lambda: interrupts.reason is not None, interrupts.patient)
+        is_drawn = self.store.root is not None
+        hosted.work_for(attempt, self.keep, lambda: interrupts.reason is not None, interrupts.patient, is_drawn)
         with self.staged("work_train"):
             hosted.loop.train()
         self.epoch, self.preview = hosted.loop.epoch_num, hosted.preview()
@@ -570,6 +571,10 @@ class Manager(Extensible):
     def hush(self) -> None:
         """Print nothing any more; runs keep their logs."""
         self._display.is_verbose = False
+
+    def keep_text(self, text: str) -> bool:
+        """Put a text into the log of the work at hand; False if there is none."""
+        return self._display.log(text)
 
     def recipe(self) -> Recipe:
         """What it takes to make this manager once more, in another process."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from trainmaster.manager.executor import Report, Task
 from trainmaster.manager.launch import Launch
+from trainmaster.manager.printed import Printed
 from trainmaster.manager.recipe import Recipe
 
 READY, STOP = "ready", "stop"
@@ -37,14 +38,15 @@ def serve(connection: Connection, setup: Setup) -> None:
     inbox = Inbox(connection)
     manager = Recipe(*pickle.loads(setup.recipe)).make()
     _use_threads(setup.num_threads)
-    manager.launched(Launch(tell=inbox.send, asked=inbox.asked))
     manager.hush()
-    inbox.send(READY)
-    while (task := inbox.next()) is not None:
-        report = manager.do(task)
-        inbox.send(report._replace(error=None))  # an error may not survive the way; its text does
-        if inbox.asked() is not None:
-            break
+    with Printed(manager.keep_text) as printed:
+        manager.launched(Launch(tell=inbox.send, asked=inbox.asked, flush=printed.flush))
+        inbox.send(READY)
+        while (task := inbox.next()) is not None:
+            report = manager.do(task)
+            inbox.send(report._replace(error=None))  # an error may not survive the way; its text does
+            if inbox.asked() is not None:
+                break
 
 
 class Inbox:
