@@ -384,6 +384,26 @@ class TestLoader:
         with pytest.raises(StateError, match="train_data has 4 batches, the state was captured with 5"):
             other.train()
 
+    def test_other_workers_are_refused_where_loading_may_draw_random_numbers(self, tmp_path: Path) -> None:
+        """C19"""
+
+        class Noisy(TensorDataset):
+            def __getitem__(self, index: Any) -> Any:
+                return tuple(each + torch.rand(1) for each in super().__getitem__(index))
+
+        def with_workers(dataset: Any, num_workers: int, epochs: int) -> TrainManager:
+            tm = make(tmp_path / type(dataset).__name__, epochs)
+            tm.train_data = DataLoader(dataset, batch_size=4, num_workers=num_workers)
+            return tm
+
+        plain = make(None).train_data.dataset  # type: ignore[attr-defined]
+        with_workers(plain, 0, 1).train()
+        with_workers(plain, 1, 2).train()
+        noisy = Noisy(*plain.tensors)
+        with_workers(noisy, 0, 1).train()
+        with pytest.raises(StateError, match="num_workers was 0, and is 1"):
+            with_workers(noisy, 1, 2).train()
+
     @pytest.mark.parametrize("spec", [True, -2, None, 1.5])
     def test_a_spec_that_cannot_be_is_refused_at_construction(self, spec: Any) -> None:
         with pytest.raises(SettingError, match="ckpt_spec"):

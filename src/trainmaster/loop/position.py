@@ -201,7 +201,7 @@ def _generators(data: Any) -> list[torch.Generator]:
 
 def data_state(data: Any) -> dict[str, Any]:
     """What a data source carries from one epoch to the next: its own generators, and its data set's state if it has one."""
-    state: dict[str, Any] = {"generators": [generator.get_state() for generator in _generators(data)]}
+    state: dict[str, Any] = {"generators": [generator.get_state() for generator in _generators(data)], "loading": _loading(data)}
     dataset = getattr(data, "dataset", None)
     if callable(getattr(dataset, "state_dict", None)) and callable(getattr(dataset, "load_state_dict", None)):
         state["dataset"] = own_copy(dataset.state_dict())  # type: ignore[union-attr]  # as above
@@ -209,6 +209,7 @@ def data_state(data: Any) -> dict[str, Any]:
 
 
 def set_data_state(data: Any, state: dict[str, Any]) -> None:
+    _check_loading(data, state.get("loading"))
     generators = _generators(data)
     if len(generators) != len(state["generators"]):
         raise StateError(
@@ -219,6 +220,28 @@ def set_data_state(data: Any, state: dict[str, Any]) -> None:
         generator.set_state(each)
     if "dataset" in state:
         data.dataset.load_state_dict(own_copy(state["dataset"]))
+
+
+def _loading(data: Any) -> dict[str, Any] | None:
+    """How a loader makes its batches, as far as that decides what is in them."""
+    if not isinstance(data, DataLoader):
+        return None
+    return {"batch_size": data.batch_size, "drop_last": data.drop_last, "num_workers": data.num_workers}
+
+
+def _check_loading(data: Any, before: dict[str, Any] | None) -> None:
+    """Refuse a loader whose batches would be others. Workers make a difference where loading draws random numbers, or may."""
+    now = _loading(data)
+    if before is None or now is None:
+        return
+    is_pure = data.collate_fn is default_collate and _is_pure(data.dataset)
+    wrong = [name for name in now if now[name] != before.get(name) and not (name == "num_workers" and is_pure)]
+    if wrong:
+        raise StateError(
+            "the data is loaded in another way than in the training that was captured",
+            why="\n".join(f"{name} was {before.get(name)}, and is {now[name]}" for name in wrong),
+            hint="build the loader as it was; or start a new training with these weights",
+        )
 
 
 def loading_changes_nothing(data: Any) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 
 from trainmaster.errors import RunFailedError, SettingError
 from trainmaster.manager.executor import Do, Report, Task
+from trainmaster.manager.launch import Launch
 from trainmaster.manager.worker import READY, STOP, Setup, serve
 
 _ENDING = 60.0
@@ -64,7 +65,8 @@ class LocalWorkers:
         if manager.store.root is None:
             raise SettingError("workers need a store on a disk", hint="give the manager a store_dir")
         cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self._setup = Setup(manager.recipe().packed(), tuple(sys.path), max(1, cpus // self._num))
+        launch = Launch(manager.launch.target, manager.launch.program)
+        self._setup = Setup(manager.recipe().packed(), tuple(sys.path), max(1, cpus // self._num), launch)
         self._context = multiprocessing.get_context("spawn")
         self._say = say
 

@@ -131,7 +131,7 @@ class Manager(Extensible):
         self._hosted: HostedLoop | None = None
         self._pristine: Pristine | None = None
         self._interrupts: Interrupts | None = None
-        self._launch = Launch()
+        self.launch = Launch()
         self._place(None, "")
 
     # ---- the archives
@@ -252,7 +252,7 @@ class Manager(Extensible):
                 self._display.say(f"run {work.key} is at epoch {self.epoch} already")
                 return
         with self._interruptible() as interrupts:
-            facts = self._launch.facts(work.num_epochs)
+            facts = self.launch.facts(work.num_epochs)
             with self.store.attempt(work.key, "process", say=self._display.say, facts=facts) as attempt:
                 self._work(work, attempt, resume, interrupts)
             interrupts.leave()
@@ -320,7 +320,7 @@ class Manager(Extensible):
         """What became of a batch, and how each failure is repeated."""
         self._display.say(f"batch: {result}")
         for key, reason in {**result.failed, **result.given_up}.items():
-            again = f"; again: {self._launch.repeating(self.store, key)}" if is_key(key) else ""
+            again = f"; again: {self.launch.repeating(self.store, key)}" if is_key(key) else ""
             self._display.say(f"  {key}  {reason.partition(chr(10))[0]}{again}")
 
     def sweep(self, choices: Any, num_epochs: int | None = None, *, order: str = "random", **batch: Any) -> BatchResult:
@@ -403,7 +403,7 @@ class Manager(Extensible):
     def _do(self, task: Task) -> Report:
         work = task.work
         with self._interruptible() as interrupts, contextlib.ExitStack() as stack:
-            facts = self._launch.facts(work.num_epochs)
+            facts = self.launch.facts(work.num_epochs)
             try:
                 attempt = stack.enter_context(self.store.attempt(work.key, BY_BATCH, Seen(task.expired), facts=facts))
             except RunBusyError:
@@ -431,19 +431,19 @@ class Manager(Extensible):
         """Why the work at hand should end, if somebody says so. Asked from another thread."""
         attempt = self._attempt
         if attempt is None:
-            return self._launch.asked()
+            return self.launch.asked()
         if attempt.is_lost:
             return "the lease of this run was lost"
         with contextlib.suppress(StoreError):  # the store may be away for a moment
-            if attempt.is_asked_to_stop():
+            if attempt.is_asked_to_stop() and attempt is self._attempt:
                 return "somebody asked this run to stop"
-        return self._launch.asked()
+        return self.launch.asked()
 
     def _work(self, work: Work, attempt: Attempt, resume: bool, interrupts: Interrupts) -> None:
         self.forget()  # what an interrupt may have left open
         self._place(work.config, work.key)
         self._attempt, self.stopped = attempt, None
-        with self._display.logging(attempt, self._launch.flush):
+        with self._display.logging(attempt, self.launch.flush):
             try:
                 self._pipeline(work, attempt, resume, interrupts)
             except BaseException as error:
@@ -457,7 +457,7 @@ class Manager(Extensible):
                 attempt.check()  # a lease that was lost is the reason, then
                 attempt.release("stopped" if interrupts.signal is None else "interrupted", reason=self.stopped, epoch=self.epoch)
                 self._display.say(f"run {work.key} is saved at epoch {self.epoch}: {self.stopped}")
-                self._display.say(f"resume it with: {self._launch.resuming(self.store, work.key)}")
+                self._display.say(f"resume it with: {self.launch.resuming(self.store, work.key)}")
             else:
                 attempt.release("finished", epoch=self.epoch)
                 self._display.say(f"run {work.key} is done: epoch {self.epoch}")
@@ -468,7 +468,7 @@ class Manager(Extensible):
         with contextlib.suppress(StoreError):
             attempt.release("interrupted", reason=reason)
         self._display.warn(f"{reason}: the last checkpoint of run {attempt.key} stands")
-        self._display.warn(f"resume it with: {self._launch.resuming(self.store, attempt.key)}")
+        self._display.warn(f"resume it with: {self.launch.resuming(self.store, attempt.key)}")
 
     def _record_failure(self, attempt: Attempt, error: BaseException) -> None:
         outcome = "failed" if isinstance(error, Exception) else "interrupted"
@@ -522,7 +522,7 @@ class Manager(Extensible):
                     with interrupts.patient():
                         self._save()
                 self._display.epoch(key, self.epoch, num_epochs, seconds, self.preview)
-                self._launch.tell(Report(key, "progress", epoch=self.epoch, num_epochs=num_epochs))
+                self.launch.tell(Report(key, "progress", epoch=self.epoch, num_epochs=num_epochs))
 
     def _train_loop(self, hosted: HostedLoop, attempt: Attempt, num_epochs: int | None, interrupts: Interrupts) -> None:
         """All of `TrainManager.train()`."""
@@ -558,7 +558,7 @@ class Manager(Extensible):
         loop = self._hosted.loop
         self.epoch, self.preview = loop.epoch_num, self._hosted.preview()
         self._display.epoch(self.key, self.epoch, loop.epochs, seconds, self.preview)
-        self._launch.tell(Report(self.key, "progress", epoch=self.epoch, num_epochs=loop.epochs))
+        self.launch.tell(Report(self.key, "progress", epoch=self.epoch, num_epochs=loop.epochs))
 
     @property
     def makes_loops(self) -> bool:
@@ -566,7 +566,7 @@ class Manager(Extensible):
 
     def launched(self, launch: Launch) -> None:
         """Tell a manager who started it: how its work is taken up again, who listens, and who may end it."""
-        self._launch = launch
+        self.launch = launch
 
     def hush(self) -> None:
         """Print nothing any more; runs keep their logs."""

@@ -9,6 +9,7 @@ import queue
 import signal
 import sys
 import threading
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -27,6 +28,8 @@ class Setup(NamedTuple):
     path: tuple[str, ...]
     """Where modules are found."""
     num_threads: int
+    launch: Launch
+    """How the driver was started; what it listens to is its own."""
 
 
 def serve(connection: Connection, setup: Setup) -> None:
@@ -40,7 +43,7 @@ def serve(connection: Connection, setup: Setup) -> None:
     _use_threads(setup.num_threads)
     manager.hush()
     with Printed(manager.keep_text) as printed:
-        manager.launched(Launch(tell=inbox.send, asked=inbox.asked, flush=printed.flush))
+        manager.launched(replace(setup.launch, tell=inbox.send, asked=inbox.asked, flush=printed.flush))
         inbox.send(READY)
         while (task := inbox.next()) is not None:
             report = manager.do(task)
