@@ -51,11 +51,11 @@ def test_every_public_name_can_be_had_and_is_listed() -> None:
 
 def test_the_public_names_are_these() -> None:
     assert sorted(trainmaster.__all__) == [
-        "Avg", "Choices", "Config", "ConfigBase", "ConfigError", "Derived", "Extensible", "Extension", "Fixtures", "LoopComponent",
-        "Manager", "MemoryWriter", "ModelConfig", "Observer", "OptimizerConfig", "ParallelConfig", "Progress", "Replicate", "RunConfig",
-        "SchedulerConfig", "SearchSpace", "Stage", "StageTree", "Stateless", "Store", "TrainConfig", "TrainManager", "TrainTestLoop",
-        "TrainingState", "TrainmasterError", "Writer", "always", "configclass", "fixture", "group_of", "key_of", "not_a_hook", "staged",
-        "xavier_uniform",
+        "Avg", "CheckpointLoader", "CheckpointSaver", "Choices", "Config", "ConfigBase", "ConfigError", "Derived", "Extensible",
+        "Extension", "Fixtures", "LoopComponent", "Manager", "MemoryWriter", "ModelConfig", "Observer", "OptimizerConfig",
+        "ParallelConfig", "Progress", "Replicate", "RunConfig", "SchedulerConfig", "SearchSpace", "Stage", "StageTree", "Stateless",
+        "Store", "TrainConfig", "TrainManager", "TrainTestLoop", "TrainingState", "TrainmasterError", "Writer", "always", "configclass",
+        "fixture", "group_of", "key_of", "not_a_hook", "staged", "xavier_uniform",
     ]  # fmt: skip
 
 

@@ -95,7 +95,7 @@ WORK: Final = StageTree(
             Stage("work_setup", "`setup(config)`: make the model and all that is trained"),
             Stage("work_load", "`load_ckpt()`: go on from the last checkpoint, where there is one"),
             Stage("work_init", "`init_ckpt()`: start at epoch 0, where there is none"),
-            Stage("work_train", "`train()`: one epoch"),
+            Stage("work_train", "`train()`: one epoch; with `make_loop`, all that the loop trains, evaluates and saves"),
             Stage("work_eval", "`eval()`: every `eval_interval` epochs, and at the end"),
             Stage("work_save", "`save_ckpt()`: every `save_interval` epochs, and at the end"),
         ),

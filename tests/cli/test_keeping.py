@@ -1,0 +1,186 @@
+"""The commands that change a store: `tag`, `rm`, `prune`, `export`, `import`; and `verify`, `doctor`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainmaster.store import Store
+
+Call = Callable[..., Any]
+
+
+def files_of(store: Store) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in Path(str(store.root)).rglob("*") if path.is_file()}
+
+
+# ---- tag
+
+
+def test_labels_are_given_shown_and_taken_away(call: Call, make: Any, store: Store) -> None:
+    key = make.run({"lr": 0.1})
+    assert call("tag", key[:5], "best", "paper").out == f"{key}  best paper\n"
+    assert call("tag", key).out == f"{key}  best paper\n"
+    assert call("tag", key, "best", "--remove").out == f"{key}  paper\n"
+    assert store.tags[key] == ("paper",)
+    wrong = call("tag", key, "papr", "--remove")
+    assert (wrong.code, store.tags[key]) == (2, ("paper",))
+    assert "did you mean `paper`?" in wrong.err
+
+
+@pytest.mark.parametrize("label", ["../x", "a b", "", ".", "..", ".hidden", "x.tmp", "é", "a" * 65, "a\n", "\x1b[2J"])
+def test_what_cannot_be_a_label_is_refused_and_nothing_is_written(call: Call, make: Any, store: Store, label: str) -> None:
+    key = make.run({"lr": 0.1})
+    found = call("tag", key, "good", label)
+    assert found.code == 2
+    assert "is no label" in found.err
+    assert store.tags[key] == ()
+
+
+# ---- rm
+
+
+def test_a_run_is_removed_with_its_labels_and_the_others_stay(call: Call, make: Any, store: Store) -> None:
+    one, other = make.run({"lr": 1}), make.run({"lr": 2})
+    store.tags.add(one, ["best"])
+    found = call("rm", one, "--yes")
+    assert found.code == 0
+    assert "removed 1 run" in found.out
+    assert [*store.configs] == [other]
+    assert store.tags.all() == {}
+    assert make.run({"lr": 1}) == one
+    assert store.tags[one] == ()
+
+
+def test_without_a_yes_and_without_anybody_to_ask_nothing_is_removed(call: Call, make: Any, store: Store) -> None:
+    key = make.run({"lr": 1})
+    before = files_of(store)
+    found = call("rm", key)
+    assert found.code == 2
+    assert "add `--yes`" in found.err
+    assert call("rm", key, "--dry-run").out.endswith("would remove 1 run\n")
+    assert files_of(store) == before
+
+
+def test_a_no_on_a_terminal_removes_nothing(call: Call, make: Any, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    import io
+
+    class Keyboard(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    key = make.run({"lr": 1})
+    monkeypatch.setattr("sys.stdin", Keyboard("n\n"))
+    assert "nothing was removed" in call("rm", key).out
+    assert key in store.configs
+    monkeypatch.setattr("sys.stdin", Keyboard("y\n"))
+    assert "removed 1 run" in call("rm", key).out
+    assert key not in store.configs
+
+
+def test_none_of_several_runs_is_removed_if_one_is_held(call: Call, make: Any, store: Store, hold: Call) -> None:
+    free, held = make.run({"lr": 1}), make.run({"lr": 2})
+    hold(store, held)
+    found = call("rm", free, held, "--yes")
+    assert found.code == 2
+    assert f"run {held} is held by process" in found.err
+    assert {*store.configs} == {free, held}
+
+
+# ---- prune
+
+
+def test_a_dry_prune_names_what_a_real_one_removes_and_touches_nothing(call: Call, make: Any, store: Store) -> None:
+    make.run({"lr": 1}, [{"loss": 1.0}] * 3)
+    make.killed({"lr": 2})
+    before = files_of(store)
+    dry = call("prune", "--keep", 1, "--dry-run").out.splitlines()
+    assert files_of(store) == before
+    real = call("prune", "--keep", 1).out.splitlines()
+    assert sorted(dry[:-1]) == sorted(real[:-1])
+    assert (dry[-1], real[-1]) == ("would remove 3 paths", "removed 3 paths")
+    assert call("prune", "runs", "--keep", 1).out == "removed 0 paths\n"
+
+
+# ---- export, import
+
+
+def test_runs_go_to_another_store_by_one_file(call: Call, make: Any, store: Store, tmp_path: Path) -> None:
+    one, other, new = make.run({"lr": 1}), make.run({"lr": 2}), make.new(lr=3)
+    assert call("export", "all.tar.gz", "--dry-run").out.splitlines()[-1] == "would write 2 runs to all.tar.gz"
+    assert not os.path.exists("all.tar.gz")
+    assert call("export", "all.tar.gz").out == "wrote 2 runs to all.tar.gz\n"
+    again = call("export", "all.tar.gz", one)
+    assert again.code == 2
+    assert "`--force` replaces it" in again.err
+    assert call("export", "some.tar", "--where", "lr=2").out == "wrote 1 run to some.tar\n"
+    dry = call("import", "all.tar.gz", "--store", "second", "--dry-run")
+    assert dry.out.splitlines()[-1].startswith("would adopt 2 runs")
+    assert not (tmp_path / "second").exists()
+    assert call("import", "some.tar", "--store", "second").out == f"{other}\nadopted 1 run\n"
+    dry = call("import", "all.tar.gz", "--store", "second", "--dry-run")
+    assert f"{other}  epoch 0, stays as it is here: epoch 0" in dry.out
+    assert call("import", "all.tar.gz", "--store", "second").out == f"{one}\nadopted 1 run\n"
+    assert {*Store("second").configs} == {one, other}
+    assert new not in Store("second").configs
+
+
+def test_an_imported_run_says_that_it_was_brought(call: Call, make: Any) -> None:
+    key = make.run({"lr": 1})
+    call("export", "all.tar.gz")
+    call("import", "all.tar.gz", "--store", "second")
+    assert "stopped: brought from another store" in call("show", key, "--store", "second").out
+
+
+def test_a_file_that_is_no_archive_is_refused(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "bad.tar").write_bytes(b"\x1b[2J" * 1000)
+    for args in (["--dry-run"], []):
+        found = call("import", "bad.tar", *args)
+        assert found.code == 2
+        assert "\x1b" not in found.err
+    assert call("import", "missing.tar").code == 2
+
+
+# ---- verify
+
+
+def test_damage_is_listed_and_exit_code_1(call: Call, make: Any, store: Store) -> None:
+    key = make.run({"lr": 1})
+    assert call("verify") == (0, "1 run, all as it was written\n", "")
+    with open(f"{store.root}/{store.run(key).path(1, 'outcome.json')}", "r+b") as file:
+        file.write(b"XX")
+    found = call("verify", "runs")
+    assert found.code == 1
+    assert "outcome.json" in found.out
+    listed = call("verify", "--json")
+    assert listed.code == 1
+    assert [each["is_fatal"] for each in json.loads(listed.out)] == [False]
+
+
+# ---- doctor
+
+
+def test_doctor_tells_versions_and_tries_to_write(call: Call, tmp_path: Path) -> None:
+    found = call("doctor", "--json")
+    assert found.code == 0
+    findings = {each["name"]: each for each in json.loads(found.out)}
+    assert {"trainmaster", "python", "torch", "numpy", "cpu threads", "cuda", "git", "chromium", "free space"} <= findings.keys()
+    assert findings["write test"]["value"].startswith("create, link, fsync and rename in")
+    assert "not made yet" in findings["store"]["value"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_doctor_says_what_is_wrong_with_a_folder_and_with_torch(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.12: cannot open \x1b[2J')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "file").touch()
+    found = call("doctor", "--store", tmp_path / "file")
+    assert found.code == 1
+    assert "cannot be imported: ImportError: libcudart.so.12" in found.out
+    assert "is a file, not a store" in found.out
+    assert "\x1b" not in found.out

@@ -1,0 +1,89 @@
+"""`trainmaster show` and `trainmaster diff`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from trainmaster.store import Store
+
+Call = Callable[..., Any]
+
+
+def test_a_run_is_shown_with_config_metrics_attempts_checkpoints_and_what_to_do_next(call: Call, make: Any, store: Store) -> None:
+    make.run({"lr": 0.1, "start_from": "81c0ffee"}, [{"loss": 4.0}, {"loss": 2.0}], outcome="interrupted", error="KeyboardInterrupt")
+    key = make.run({"lr": 0.1, "start_from": "81c0ffee"}, [{"loss": 1.0}, {"loss": 3.0}], outcome="failed", error="boom")
+    found = call("show", key)
+    assert found.code == 0
+    lines = [" ".join(line.split()) for line in found.out.splitlines()]
+    assert lines[0] == f"run {key} failed"
+    assert "state failed: boom" in lines
+    assert "from 81c0ffee" in lines
+    assert "lr 0.1" in lines
+    assert "loss 3 1 4 @-_*" in lines
+    assert any(line.startswith("2 ") and "from step 1 of attempt 1, failed: boom" in line for line in lines)
+    assert any(line.startswith("1 ") and line.endswith("started anew, interrupted: KeyboardInterrupt") for line in lines)
+    assert any(line.startswith("attempt 2, step-000003 ") for line in lines)
+    assert lines[-2:] == [f"trainmaster resume {key}", f"trainmaster logs {key}"]
+    assert f"{store.root}/stats/{key[:2]}/{key}" in lines
+    assert call("show", key, "--store", store.root).out.endswith(f"trainmaster logs {key} --store {store.root}\n")
+
+
+def test_the_json_of_a_run_has_its_whole_history(call: Call, make: Any) -> None:
+    key = make.run({"lr": 0.1}, [{"loss": 4.0}, {"loss": float("nan")}], status={"best": {"metric": "loss", "value": 4.0, "step": 0}})
+    found = json.loads(call("show", key, "--json").out)
+    assert found["history"] == {"loss": [[0.0, 4.0], [1.0, "nan"]]}
+    assert found["attempts"][0]["outcome"] == "finished"
+    assert found["best"] == {"metric": "loss", "value": 4.0, "step": 0}
+    assert [each["name"] for each in found["checkpoints"]] == ["step-000001", "step-000000"]
+
+
+@pytest.mark.parametrize("file", ["attempt.json", "resume.json", "status.json", "outcome.json", "events.jsonl"])
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_run_is_shown_whichever_of_its_files_is_damaged(call: Call, make: Any, store: Store, file: str, is_gone: bool) -> None:
+    import os
+
+    key = make.run({"lr": 0.1})
+    path = f"{store.root}/{store.run(key).path(1, file)}"
+    if is_gone:
+        os.unlink(path)
+    else:
+        with open(path, "r+b") as opened:
+            opened.write(b"\x00\xff\x1b[2J")
+    found = call("show", key)
+    assert found.code == 0
+    assert found.out.startswith(f"run {key}")
+    assert "\x1b" not in found.out
+
+
+def test_a_run_with_a_damaged_config_is_shown_as_damaged(call: Call, make: Any, store: Store) -> None:
+    key = make.run({"lr": 0.1})
+    with open(f"{store.root}/configs/{key[:2]}/{key}.json", "r+b") as file:
+        file.write(b"XX")
+    found = call("show", key)
+    assert found.code == 0
+    assert "damaged" in found.out.splitlines()[0]
+
+
+def test_two_runs_are_compared_value_by_value(call: Call, make: Any) -> None:
+    one = make.run({"lr": 0.1, "model": {"width": 8}, "same": 1}, [{"loss": 1.0}])
+    other = make.run({"lr": 0.2, "same": 1}, [{"loss": 2.0}])
+    lines = [line.split() for line in call("diff", one, other).out.splitlines()]
+    assert lines == [
+        ["CONFIG", one, other],
+        ["lr", "0.1", "0.2"],
+        ["model.width", "8", "-"],
+        ["METRIC", one, other],
+        ["loss", "1", "2"],
+    ]
+    found = json.loads(call("diff", one, other, "--json").out)
+    assert found["config"] == {"lr": {"one": 0.1, "other": 0.2}, "model.width": {"one": 8}}
+    assert found["metrics"] == {"loss": {"one": 1.0, "other": 2.0}}
+
+
+def test_a_run_does_not_differ_from_itself(call: Call, make: Any) -> None:
+    key = make.run({"lr": 0.1}, [{"loss": float("nan")}])
+    assert call("diff", key, key[:5]).out == "this is one and the same run\n"

@@ -1,0 +1,406 @@
+"""The program in a real terminal: bars, Ctrl-C, what is pasted after it, and what arrives where there is no terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.util
+import json
+import os
+import pty
+import re
+import select
+import shlex
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainmaster.store import Store
+
+_path = Path(__file__).parents[1] / "manager" / "tiny_training.py"
+_spec = importlib.util.spec_from_file_location("tiny_training", _path)
+assert _spec is not None
+assert _spec.loader is not None
+tiny = sys.modules.setdefault("tiny_training", importlib.util.module_from_spec(_spec))
+if not hasattr(tiny, "Tiny"):
+    _spec.loader.exec_module(tiny)
+
+CTRL_C = b"\x03"
+EVIL = "\x1b]0;pwned\x07\x1b[2J"
+BIN = Path(sys.executable).parent
+
+
+class Terminal:
+    """A terminal of 40 lines, with somebody who watches it."""
+
+    def __init__(self, master: int, columns: int = 200) -> None:
+        self._master = master
+        self.raw = b""
+        fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+
+    def read(self, seconds: float = 0.02) -> bytes:
+        """Whatever has arrived."""
+        while select.select([self._master], [], [], seconds)[0]:
+            try:
+                data = os.read(self._master, 65536)
+            except OSError:  # nobody has it open any more
+                break
+            if not data:
+                break
+            self.raw += data
+            seconds = 0.0
+        return self.raw
+
+    @property
+    def text(self) -> str:
+        """What has arrived, without what moves, hides and colours."""
+        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.read().decode(errors="replace")).replace("\r", "")
+
+    def until(self, text: str, patience: float = tiny.PATIENCE, start: int = 0) -> str:
+        deadline = time.monotonic() + patience
+        while text not in self.text[start:]:
+            assert time.monotonic() < deadline, f"waited for {patience:g} s for `{text}` in:\n{self.text[-3000:]}"
+        return self.text[start:]
+
+    def type(self, data: bytes) -> None:
+        os.write(self._master, data)
+
+    def rendered(self) -> list[str]:
+        """The lines of the screen, as far as cursors up, returns and erased lines go; nothing scrolls away."""
+        lines, row, column = [""], 0, 0
+        for piece in re.findall(r"\x1b\[[0-9;?]*[a-zA-Z]|\r|\n|[^\x1b\r\n]+", self.read().decode(errors="replace")):
+            if piece == "\r":
+                column = 0
+            elif piece == "\n":
+                row += 1
+                lines += [""] * (row + 1 - len(lines))
+            elif piece.startswith("\x1b["):
+                if piece.endswith("A"):
+                    row = max(0, row - int(piece[2:-1] or 1))
+                elif piece.endswith("K"):
+                    lines[row] = "" if piece == "\x1b[2K" else lines[row][:column]
+            else:
+                lines[row] = lines[row][:column].ljust(column) + piece + lines[row][column + len(piece) :]
+                column += len(piece)
+        return [line.rstrip() for line in lines]
+
+    @property
+    def has_cursor(self) -> bool:
+        return self.read().rfind(b"\x1b[?25h") >= self.raw.rfind(b"\x1b[?25l")
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny.draw_nothing(monkeypatch.setattr)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Any]:
+    shutil.copy(_path, tmp_path / "train.py")
+    with tiny.workshop(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def open_terminal() -> Iterator[Callable[..., tuple[Terminal, str]]]:
+    """Make a terminal, and say its name."""
+    opened: list[int] = []
+
+    def make(columns: int = 200) -> tuple[Terminal, str]:
+        master, slave = pty.openpty()
+        opened.extend((master, slave))
+        return Terminal(master, columns), os.ttyname(slave)
+
+    yield make
+    for fd in opened:
+        os.close(fd)
+
+
+def key_of(store: Path) -> str:
+    (key,) = Store(store).configs.keys()
+    return key
+
+
+# ---- bars
+
+
+def test_bars_are_redrawn_in_place_and_leave_a_line_for_each_epoch(shop: Any, open_terminal: Any) -> None:
+    terminal, name = open_terminal()
+    process = shop.start("command_line", {"at": "forward", "nth": 10, "do": "wait"}, tty=name, words=["run", "train.py:Tiny"])
+    process.until_at()
+    terminal.until("epoch 3")
+    shown = terminal.until("2/3 ")
+    assert "0:00:0" in shown, "no time"
+    bars = [line for line in terminal.rendered() if "━" in line]
+    assert [line.split()[0] for line in bars] == ["run", "epoch"]
+    assert not terminal.has_cursor
+    process.go_on()
+    assert process.wait() == 0
+    assert terminal.has_cursor
+    assert b"\x1b[1A" in terminal.raw
+    lines = terminal.rendered()
+    assert not [line for line in lines if "━" in line], "bars are left"
+    for epoch in (1, 2, 3):
+        told = [line for line in lines if re.search(rf"epoch {epoch}\b", line) and "done" not in line]
+        assert len(told) == 1, f"epoch {epoch} is told {len(told)} times:\n" + "\n".join(lines)
+    assert f"run {key_of(shop.folder / 'runs')} is done: epoch 3" in lines
+
+
+def test_no_color_has_no_colours(shop: Any, open_terminal: Any) -> None:
+    terminal, name = open_terminal()
+    process = shop.start("command_line", tty=name, env={"NO_COLOR": "1"}, words=["run", "train.py:Tiny"])
+    assert process.wait() == 0
+    styles = set(re.findall(rb"\x1b\[([0-9;]*)m", terminal.read()))
+    assert {style for style in styles if any(30 <= int(each or 0) <= 107 for each in style.split(b";"))} == set()
+
+
+def test_off_a_terminal_there_are_plain_lines(shop: Any) -> None:
+    process = shop.start("command_line", words=["run", "train.py:Tiny"])
+    assert (process.wait(), process.err) == (0, "")
+    assert not set(process.out) & {"\x1b", "\r"}
+    key = key_of(shop.folder / "runs")
+    lines = process.out.splitlines()
+    assert lines[0] == f"target {shop.folder / 'train.py'}:Tiny"
+    assert [line.split("  ")[1] for line in lines if line.startswith(key)] == [f"epoch {number} of 3" for number in range(4)]
+    assert lines[-2].startswith(f"next: trainmaster show {key}")
+
+
+@pytest.mark.parametrize("words", [["run", "train.py:Tiny"], ["sweep", "train.py:Plain", "lr=0.1,0.2"]], ids=["run", "sweep"])
+def test_quiet_prints_nothing_also_on_a_terminal(shop: Any, open_terminal: Any, words: list[str]) -> None:
+    terminal, name = open_terminal()
+    process = shop.start("command_line", tty=name, words=[*words, "--quiet"])
+    assert process.wait() == 0
+    assert terminal.read(0.2) == b""
+
+
+@pytest.mark.parametrize(
+    "words", [["run", "train.py:Tiny", "lr=0.5"], ["sweep", "train.py:Tiny", "lr=0.5,0.6", "--workers", "2"]], ids=["run", "sweep"]
+)
+def test_dry_run_touches_nothing(shop: Any, words: list[str]) -> None:
+    before = {path: path.stat().st_mtime_ns for path in shop.folder.rglob("*") if "process-" not in str(path)}
+    process = shop.start("command_line", words=[*words, "--dry-run"], env={"PYTHONDONTWRITEBYTECODE": "1"})
+    assert (process.wait(), process.err) == (0, "")
+    after = {path: path.stat().st_mtime_ns for path in shop.folder.rglob("*") if "process-" not in str(path)}
+    assert {path: after[path] for path in after if "__pycache__" not in str(path)} == before
+    assert f"store   {shop.folder / 'runs'}" in process.out
+    assert ("lr  0.1 -> 0.5" in process.out) if words[0] == "run" else ("runs    2" in process.out)
+
+
+# ---- Ctrl-C
+
+
+def test_ctrl_c_prints_a_command_that_finishes_the_run_where_it_is_pasted(shop: Any) -> None:
+    """A shell, the real program, and what a person would type."""
+    plan = {"at": "forward", "nth": 6, "do": "wait", "folder": str(shop.folder)}
+    env = {
+        **{name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TRAINMASTER_STORE")},
+        "PS1": "$ ",
+        "TERM": "xterm-256color",
+        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1",
+    }
+    pid, master = pty.fork()
+    if pid == 0:
+        os.chdir(shop.folder)
+        os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], env)
+    try:
+        terminal = Terminal(master, 400)
+        terminal.until("$ ")
+        terminal.type(f"{tiny.PLAN}={shlex.quote(json.dumps(plan))} trainmaster run train.py:Tiny\n".encode())
+        tiny.until(lambda: terminal.read() and (shop.folder / "at").exists(), "the point")
+        terminal.type(CTRL_C)
+        terminal.until("Ctrl-C: finishing the step and saving; Ctrl-C once more stops at once", 5.0)
+        (shop.folder / "go").touch()
+        said = terminal.until("resume it with: ")
+        said = terminal.until("$ ", start=terminal.text.index("resume it with: "))
+        command = said.removeprefix("resume it with: ").splitlines()[0].strip()
+        assert command.startswith("trainmaster resume ")
+        key = key_of(shop.folder / "runs")
+        assert tiny.outcome_of(shop.folder / "runs")["outcome"] == "interrupted"
+        at = len(terminal.text)
+        terminal.type(b"echo code $?\n")
+        terminal.until("code 130", start=at)
+        assert terminal.has_cursor
+        terminal.type(f"{command}\n".encode())
+        terminal.until(f"run {key} is done: epoch 3")
+        terminal.type(b"exit\n")
+        tiny.until(lambda: (terminal.read(), os.waitpid(pid, os.WNOHANG))[1][0], "the shell to end")
+        assert tiny.result_of(shop.folder / "runs") == tiny.undisturbed()
+    finally:
+        for each in tiny.session_of(pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+        os.close(master)
+
+
+def test_a_second_ctrl_c_ends_at_once_and_gives_the_cursor_back(shop: Any, open_terminal: Any) -> None:
+    terminal, name = open_terminal()
+    process = shop.start("command_line", {"at": "forward", "nth": 6, "do": "sleep"}, tty=name, words=["run", "train.py:Tiny"])
+    process.until_at()
+    terminal.type(CTRL_C)
+    terminal.until("Ctrl-C: finishing the step and saving", 5.0)
+    terminal.type(CTRL_C)
+    assert process.wait(5.0) == 130
+    assert Store(shop.folder / "runs").verify() == []
+    assert terminal.has_cursor, "the cursor is hidden for good"
+
+
+def test_a_sweep_has_one_view_and_ctrl_c_saves_all_and_says_how_to_go_on(shop: Any, open_terminal: Any) -> None:
+    terminal, name = open_terminal()
+    plan = {"at": "train", "nth": 2, "do": "wait", "if": {"lr": 0.2}}
+    words = ["sweep", "train.py:Plain", "lr=0.2,0.1,0.3,oops", "--workers", "2"]
+    process = shop.start("command_line", plan, tty=name, words=words)
+    process.until_at()
+    view = re.compile(r"\d of 4 done, \d running, 1 failed, about \d+ s left")
+    tiny.until(lambda: any(view.search(line) for line in terminal.rendered()), "the view")
+    shown = terminal.rendered()
+    views = [line for line in shown if " of 4 done" in line]
+    assert len(views) == 1, "\n".join(shown)
+    assert [line for line in shown if re.search(r"[0-9a-f]{8}  \[#+ *\] epoch 1 of 3", line)], "\n".join(shown)
+    terminal.type(CTRL_C)
+    terminal.until("Ctrl-C: finishing the step and saving", 5.0)
+    store = Store(shop.folder / "runs")
+    run = store.run(next(key for key, config in store.configs.items() if config["lr"] == 0.2))
+    tiny.until(lambda: b"the batch is to end" in store.files.read(run.path(1, "log")), "the worker to hear of it")
+    process.go_on()
+    assert process.wait() == 130
+    assert terminal.has_cursor
+    last = "\n".join(terminal.rendered()[-8:])
+    assert "1 stopped" in last
+    assert shlex.join(["trainmaster", *words]) in last, "nobody says how to go on:\n" + last
+    tiny.until(lambda: not process.members(), "the workers to end")
+    outcomes = [tiny.outcome_of(shop.folder / "runs", key)["outcome"] for key in store.configs.keys()]  # noqa: SIM118 - an archive
+    assert set(outcomes) <= {"finished", "stopped", "failed"}
+
+
+def test_in_tmux_a_run_draws_over_itself_and_ctrl_c_ends_it_as_it_should(shop: Any) -> None:
+    if shutil.which("tmux") is None:
+        assert not os.environ.get("CI"), "tmux is missing"
+        pytest.skip("tmux is missing")
+    plan = json.dumps({"at": "forward", "nth": 6, "do": "wait", "folder": str(shop.folder)})
+    tmux = ["tmux", "-L", f"trainmaster-{uuid.uuid4().hex}", "-f", os.devnull]
+
+    def screen() -> list[str]:
+        found = subprocess.run([*tmux, "capture-pane", "-p", "-J"], capture_output=True, text=True, check=True)
+        return [line for line in found.stdout.splitlines() if line.strip()]
+
+    def cursor() -> str:
+        return subprocess.run([*tmux, "display-message", "-p", "#{cursor_flag}"], capture_output=True, text=True, check=True).stdout.strip()
+
+    planned = f"{tiny.PLAN}={shlex.quote(plan)} PATH={shlex.quote(str(BIN))}:$PATH"
+    command = f"cd {shlex.quote(str(shop.folder))}; {planned} trainmaster run train.py:Tiny; echo code $?; cat"
+    subprocess.run([*tmux, "new-session", "-d", "-x", "160", "-y", "30", "bash", "-c", command], check=True)
+    try:
+        tiny.until(lambda: (shop.folder / "at").exists(), "the point")
+        tiny.until(lambda: any(re.match(r"epoch 2 +━", line) for line in screen()), "the bar of the epoch", pause=0.1)
+        assert [line.split()[0] for line in screen() if "━" in line] == ["run", "epoch"]
+        assert cursor() == "0"
+        subprocess.run([*tmux, "send-keys", "C-c"], check=True)
+        tiny.until(lambda: any(line.startswith("Ctrl-C: finishing the step") for line in screen()), "the word", 5.0, 0.1)
+        (shop.folder / "go").touch()
+        tiny.until(lambda: "code 130" in screen(), "the end", pause=0.1)
+        assert not [line for line in screen() if "━" in line or "^C" in line.replace("^C", "", 1)]
+        assert [line for line in screen() if line.startswith("resume it with: trainmaster resume ")]
+        assert cursor() == "1"
+    finally:
+        subprocess.run([*tmux, "kill-server"], check=False)
+
+
+# ---- mistakes
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["rnu", "train.py:Plain"], "`run`"),
+        (["sweeep", "train.py:Plain", "lr=1,2"], "`sweep`"),
+        (["run", "train.py:Plain", "--epochss", "3"], "`--epochs`"),
+        (["sweep", "train.py:Plain", "lr=1,2", "--worker", "3"], "`--workers`"),
+        (["run", "train.py:Plian"], "`Plain`"),
+        (["run", "trian.py:Plain"], "`train.py`"),
+        (["run", "train.py:Plain", "epohcs=3"], "`epochs`"),
+        (["sweep", "train.py:Plain", "epohcs=3,4"], "`epochs`"),
+        (["resume", "{wrong}"], "`{key}`"),
+        (["stop", "{wrong}"], "`{key}`"),
+        (["ls", "--where", "epohcs=3"], "`epochs`"),
+    ],
+)
+def test_a_slip_is_met_with_what_was_meant_and_no_traceback(call: Any, shop: Any, words: list[str], meant: str) -> None:
+    key = Store(shop.folder / "runs").configs.add({"lr": 0.1, "epochs": 3})
+    wrong = key[:-2] + ("0" if key[-2] != "0" else "1") + key[-1]
+    code, _, err = call(*(word.format(key=key, wrong=wrong) for word in words))
+    sys.modules.pop("train", None)
+    assert code == 2, err
+    assert f"did you mean {meant.format(key=key)}" in err
+    assert "Traceback" not in err
+
+
+def test_an_error_in_the_users_code_shows_the_users_lines_first(shop: Any) -> None:
+    plan = {"at": "train", "nth": 2, "do": "raise", "text": "the user's own words"}
+    process = shop.start("command_line", plan, words=["run", "train.py:Plain"])
+    assert process.wait() == 1
+    lines = process.err.splitlines()
+    number = 1 + next(number for number, line in enumerate(_path.read_text().splitlines()) if 'at("train", lr' in line)
+    assert lines[0].strip().startswith(("train.py:", f"{shop.folder / 'train.py'}:")), process.err
+    assert f"train.py:{number}, in train" in process.err
+    assert "RuntimeError: the user's own words" in lines
+    assert any(line.startswith("in stage work > work_train, key ") for line in lines), "the note with the place is missing"
+    assert sum("--debug" in line for line in lines) == 1
+    assert "Traceback" not in process.err
+    assert "site-packages" not in process.err
+    debug = shop.start("command_line", plan, words=["run", "train.py:Plain", "lr=0.2", "--debug"])
+    assert debug.wait() == 1
+    assert "Traceback (most recent call last):" in debug.err
+    assert "manager.py" in debug.err
+
+
+# ---- what is printed of others
+
+
+def test_escape_sequences_in_names_and_errors_reach_no_terminal(shop: Any, open_terminal: Any) -> None:
+    terminal, name = open_terminal()
+    plan = {"at": "train", "do": "raise", "text": EVIL}
+    words = ["run", "train.py:Plain", f"+name={json.dumps(EVIL)}"]
+    assert shop.start("command_line", plan, tty=name, words=words).wait() == 1
+    key = key_of(shop.folder / "runs")
+    for more in (
+        ["tag", key, EVIL],
+        ["ls"],
+        ["ls", "--where", f"name={EVIL}"],
+        ["show", key],
+        ["logs", key],
+        ["run", f"train.py:{EVIL}"],
+        ["run", f"{EVIL}.py:Plain"],
+        ["run", "train.py:Plain", f"{EVIL}=3"],
+        ["resume", EVIL],
+        ["sweep", "train.py:Plain", f"+name={json.dumps(EVIL)}", "--dry-run"],
+        [EVIL],
+        ["run", "train.py:Plain", f"--{EVIL}"],
+    ):
+        shop.start("command_line", tty=name, words=more).wait()
+    found = terminal.read(0.2)
+    assert b"\x1b]" not in found
+    assert b"\x07" not in found
+    assert b"\x1b[2J" not in found
+    assert found.count(b"pwned") >= 5, "it is shown, but escaped"
+
+
+@pytest.mark.parametrize("deed", [None, "print"], ids=["its own lines", "the user's prints"])
+def test_a_closed_pipe_does_no_harm_to_a_run(program: Any, shop: Any, deed: str | None) -> None:
+    plan = {tiny.PLAN: json.dumps({"at": "train", "nth": 0, "do": deed, "text": "hello"})} if deed else {}
+    found = program("run", "train.py:Plain", shell="| head -1", **plan)
+    assert found == (0, f"target {shop.folder / 'train.py'}:Plain\n", "")
+    assert tiny.outcome_of(shop.folder / "runs")["outcome"] == "finished"
+    assert Store(shop.folder / "runs").stats[key_of(shop.folder / "runs")]["epoch"] == 3
