@@ -92,12 +92,17 @@ def test_keys_and_times_are_orders_too(call: Call, make: Any) -> None:
 
 
 def test_a_shortened_metric_that_may_be_two_is_told_with_both(call: Call, make: Any) -> None:
-    make.run({"lr": 1}, [{"losses/valid/loss": 1.0, "losses/train/loss": 2.0}])
+    make.run({"lr": 1}, [{"losses/valid/loss": 1.0, "losses/test/loss": 2.0}])
     for args in (["--sort", "loss"], ["--where", "loss<3"]):
         found = call("ls", *args)
         assert found.code == 2
-        assert "losses/train/loss" in found.err
+        assert "losses/test/loss" in found.err
         assert "losses/valid/loss" in found.err
+
+
+def test_a_shortened_metric_is_that_of_an_evaluation(call: Call, make: Any) -> None:
+    make.run({"lr": 1}, [{"losses/valid/loss": 1.0, "losses/train/loss": 2.0}])
+    assert "09703c87" in call("ls", "--where", "loss<1.5", "--sort", "loss").out
 
 
 def test_a_condition_chooses_by_config_metric_state_and_tag(call: Call, make: Any, store: Store) -> None:
