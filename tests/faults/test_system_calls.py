@@ -129,11 +129,12 @@ def try_fault(folder, call, fault):
 
 
 def may_be_ignored(call, fault):
-    """Modes and temporary files are no matter of the store's truth, the index is a cache, and a lease is renewed without space, too."""
+    """Modes and temporary files are no matter of the store's truth, the index is a cache, and a lease that cannot be made is made by the next
+    beat."""
     path = call.paths[-1]
     is_clean_up = is_removal(call) and TEMPORARY.search(path) is not None
     is_index = call.act == "index" or "/index" in path or (call.name == "fsync" and UNPACKED.fullmatch(path) is not None)
-    is_beat = call.name == "write" and path.endswith("/lease") and fault == "ENOSPC"
+    is_beat = path.endswith("/lease")
     return call.name == "fchmod" or is_clean_up or is_index or is_beat
 
 

@@ -27,7 +27,7 @@ from trainmaster.store.attempt import Attempt, claim, claim_or_watch
 from trainmaster.store.checkpoint import read_checkpoint
 from trainmaster.store.conditions import Condition, matcher
 from trainmaster.store.configs import ConfigArchive, config_of
-from trainmaster.store.files import Files, LocalFiles
+from trainmaster.store.files import Files, LocalFiles, access_error
 from trainmaster.store.index import Index
 from trainmaster.store.keys import attempt_folder, check_key, config_path
 from trainmaster.store.lease import LEASE_TIME, Seen, Watch
@@ -258,8 +258,12 @@ class Store:
         if self.root is None:
             yield Store(None, self.lease_time)
             return
-        with tempfile.TemporaryDirectory(prefix=".", suffix=".tmp", dir=self.root, ignore_cleanup_errors=True) as folder:
-            yield Store(folder, self.lease_time)
+        try:
+            folder = tempfile.TemporaryDirectory(prefix=".", suffix=".tmp", dir=self.root, ignore_cleanup_errors=True)
+        except OSError as error:
+            raise access_error(error, self.root, "written") from error
+        with folder as path:
+            yield Store(path, self.lease_time)
 
     def read_all(self) -> None:
         """Read every value of every run; raises at the first that is damaged."""
