@@ -51,20 +51,20 @@ class Other: ...
 
 
 @pytest.fixture(autouse=True)
-def clean_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Modules that a command imports are forgotten, as if each command were a process of its own."""
+def clean_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Modules of the test's own are forgotten, as if each command were a process of its own."""
     tiny.draw_nothing(monkeypatch.setattr)
-    modules, path = set(sys.modules), list(sys.path)
+    path = list(sys.path)
     monkeypatch.syspath_prepend(str(_path.parent))
     yield
-    forget(set(sys.modules) - modules)
+    forget(tmp_path)
     sys.path[:] = path
 
 
-def forget(names: set[str] | None = None) -> None:
-    for name in names or {"managers", "lab", "lab.managers"}:
-        if name != "tiny_training":
-            sys.modules.pop(name, None)
+def forget(folder: Path) -> None:
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None) or "").startswith(str(folder)):
+            del sys.modules[name]
     importlib.invalidate_caches()
 
 
@@ -234,7 +234,7 @@ def test_a_wrong_origin_is_told(call: Any, lab: Path, word: str, fact: str, hint
 def test_resume_goes_on_from_another_folder_as_far_as_it_was_to_go(call: Any, lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for target in ("lab.managers:Mine", "managers.py:Mine"):
         assert call("run", target, "lr=0.3", "-q", "--store", "s").code == 0
-        forget()
+        forget(lab)
     key = only_key(lab / "s")
     away = lab / "away"
     away.mkdir()
@@ -242,7 +242,7 @@ def test_resume_goes_on_from_another_folder_as_far_as_it_was_to_go(call: Any, la
     found = call("resume", key[:4], "--store", lab / "s", "--epochs", 5)
     assert found.code == 0, found.err
     assert f"run {key} goes on from epoch 2 to 5" in found.out
-    forget()
+    forget(lab)
     again = call("resume", key, "--store", lab / "s")
     assert f"run {key} is at epoch 5 already" in again.out
 
@@ -251,7 +251,7 @@ def test_resume_finds_the_module_it_was_started_with_and_not_one_of_the_same_nam
     call: Any, lab: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert call("run", "lab.managers:Mine", "-q").code == 0
-    forget()
+    forget(lab)
     away = lab / "away" / "lab"
     away.mkdir(parents=True)
     (away / "__init__.py").touch()
@@ -276,11 +276,11 @@ def test_resume_with_changed_defaults_says_so_or_keeps_the_run_as_it_was(call: A
     assert call("run", "managers.py:Mine", "-q").code == 0
     key = only_key(lab / "runs")
     (lab / "managers.py").write_text(MANAGERS.replace('"width": 3', '"width": 4'))
-    forget()
+    forget(lab)
     kept = call("resume", key, "--epochs", 3)
     assert (kept.code, Store(lab / "runs").configs[key]["width"]) == (0, 3), "a value that was stored counts"
     (lab / "managers.py").write_text(MANAGERS.replace('"width": 3', '"width": 3, "depth": 1'))
-    forget()
+    forget(lab)
     code, _, err = call("resume", key, "--epochs", 4)
     assert code == 2
     assert f"this manager makes another run of the config of {key}" in err

@@ -129,7 +129,7 @@ def try_fault(folder, call, fault):
 
 
 def may_be_ignored(call, fault):
-    """Modes and temporary files are no matter of the store's truth, the index is a cache, and a lease that cannot be made is made by the next
+    """Modes and temporary files are no matter of the store's truth, the index is a cache, a lease that cannot be made is made by the next
     beat."""
     path = call.paths[-1]
     is_clean_up = is_removal(call) and TEMPORARY.search(path) is not None

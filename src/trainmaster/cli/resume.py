@@ -47,7 +47,7 @@ def command(
     if started is not None:
         folder = started.get("folder")
         if isinstance(folder, str) and os.path.isdir(folder):
-            sys.path.insert(0, folder)
+            sys.path[:0] = [folder, os.getcwd()]  # in this order: a module here may have the same name
         if epochs is None and isinstance(started.get("num_epochs"), int):
             epochs = started["num_epochs"]
     assert found.root is not None

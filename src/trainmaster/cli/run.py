@@ -43,6 +43,13 @@ def command(
     path = store_path(store)
     manager = launched(Target.parse(target), None if is_dry else path, is_quiet)
     found = config_from(manager, config, overrides or [])
+    if start_from is not None:
+        from trainmaster.cli.opening import needed_store
+        from trainmaster.manager.lineage import START_FROM, Origin
+
+        key, at, which = start_from.partition("@")
+        origin = needed_store(store)
+        found[START_FROM] = Origin.find(origin, resolve_key(origin, key) + at + which).text
     if is_dry:
         print("\n".join(plan_of(manager, found, epochs, path)))
         return

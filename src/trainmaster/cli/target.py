@@ -66,7 +66,14 @@ class Target(NamedTuple):
         if isinstance(found, type) and issubclass(found, Manager):
             manager: Any = found(store_dir)
         elif callable(found) and not isinstance(found, type | Manager):
-            manager = found(**({"store_dir": store_dir} if _takes(found, "store_dir") else {}))
+            given = {"store_dir": store_dir} if _takes(found, "store_dir") else {}
+            try:
+                inspect.signature(found).bind(**given)
+            except TypeError as error:
+                raise SettingError(
+                    f"`{self.text}` cannot be called: {error}", hint="wanted a function of `store_dir`, or of nothing"
+                ) from None
+            manager = found(**given)
         else:
             manager = found
         if not isinstance(manager, Manager):

@@ -21,11 +21,11 @@ class Progress(Observer):
     date ten times a second at most, so short steps do not pay for it.
     """
 
-    def __init__(self, show: Sequence[str] = ("loss",), console: Console | None = None) -> None:
+    def __init__(self, show: Sequence[str] = ("loss",), console: Console | None = None, *, has_lines: bool = True) -> None:
         if isinstance(show, str) or not all(isinstance(name, str) for name in show):
             raise SettingError(f"`show` is a list of fixture names, not {show!r}", hint='Progress(show=["loss"])')
         self.show = tuple(show)
-        self._console = console
+        self._console, self._has_lines = console, has_lines
         self._bars: Bars | None = None
         self._started = self._due = 0.0
 
@@ -79,6 +79,8 @@ class Progress(Observer):
 
     def _print(self, loop: Any, what: str) -> None:
         assert self._console is not None
+        if not self._has_lines:
+            return
         seconds = time.monotonic() - self._started
         of = f"/{_num_epochs(loop)}" if _num_epochs(loop) else ""
         self._console.print(f"epoch {_epochs_done(loop)}{of}  {what}{seconds:.1f} s", highlight=False)

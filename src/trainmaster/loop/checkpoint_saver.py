@@ -115,10 +115,10 @@ class CheckpointSaver(Extension):
         if stopped is not None or (self.every_epochs is not None and epoch_num % self.every_epochs == 0):
             self._save(train_manager, fixtures)
 
-    def post_eval(self, train_manager: TrainManager, eval_losses: dict[str, float], epoch_num: int, stopped: str | None) -> None:
+    def post_eval(self, train_manager: TrainManager, eval_losses: dict[str, float], epoch_num: int) -> None:
         """See whether the checkpoint of this epoch is the best."""
         is_saved = self._last is not None and self._last[:2] == (epoch_num, 0)
-        if self._place is None or stopped is not None or not is_saved or not train_manager.moment.is_evaluated:
+        if self._place is None or not is_saved or not train_manager.moment.is_evaluated:
             return
         found = self._metric(train_manager, eval_losses)
         if found is None or not math.isfinite(found[1]):

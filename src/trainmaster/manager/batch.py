@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -89,6 +89,8 @@ class Batch:
         self._is_over = False
         self._error: Exception | None = None
         self._num_begun = 0
+        self._deaths: Counter[tuple[str, Any]] = Counter()
+        """How many workers died of a run, since its newest checkpoint."""
 
     def run(self, configs: Iterable[Any]) -> BatchResult:
         todo = self._fresh(configs)
@@ -191,13 +193,22 @@ class Batch:
         else:  # held by somebody who was faster, or its worker died
             self._num_begun -= 1
             if report.kind == "died":
-                self._works.say(f"run {work.key}: {report.text}")
-                self._again.append(work)
+                self._died(work, report.text)
             else:
                 self._held[work.key] = work
         if self._view is not None:
             self._view.ended(report)
         self._show()
+
+    def _died(self, work: Work, text: str) -> None:
+        """Try again, unless too many workers in a row died of the run, also such as never came to claim it."""
+        newest = next(iter(self._works.store.run(work.key).checkpoints()), None)
+        self._deaths[work.key, newest] += 1
+        if self._deaths[work.key, newest] < self._policy.max_attempts:
+            self._works.say(f"run {work.key}: {text}; another one takes it up")
+            self._again.append(work)
+        else:
+            self.result.given_up[work.key] = f"{counted(self._policy.max_attempts, 'attempt')} in a row brought no new checkpoint: {text}"
 
     def _show(self) -> None:
         if self._view is not None:

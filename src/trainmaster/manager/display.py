@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
@@ -56,8 +57,15 @@ class Display:
         self.log(printable(text) + "\n")
         if self.is_verbose:
             # Nobody listens any more, or the disk of the log is full: no reason to stop training.
-            with contextlib.suppress(OSError, ValueError):
+            try:
                 print(printable(text), file=stream, flush=True)
+            except BrokenPipeError:  # what the user's code prints is not to fail either
+                with contextlib.suppress(OSError, ValueError):
+                    null = os.open(os.devnull, os.O_WRONLY)
+                    os.dup2(null, stream.fileno())
+                    os.close(null)
+            except (OSError, ValueError):
+                pass
 
     def epoch(self, key: str, epoch: int, num_epochs: int | None, seconds: float, preview: Mapping[str, Any]) -> None:
         """Tell of an epoch, if it is its turn; where bars are drawn, they tell."""

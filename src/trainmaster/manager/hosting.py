@@ -48,6 +48,7 @@ class HostedLoop:
         self.is_over = False
         """Whether there was nothing left to train when it was last saved."""
         self._told = told
+        self._interrupted: Callable[[], str | None] = lambda: None
         saver = loop.extensions.pop(SAVER, None)
         loop.extensions.pop(LOADER, None)
         if saver is not None and not isinstance(saver, CheckpointSaver):
@@ -70,10 +71,10 @@ class HostedLoop:
     def equip(self, save_interval: int, is_shown: bool) -> None:
         """Attach what records, shows and saves; in this order, after all that the user has."""
         if is_shown and not any(isinstance(each, Progress) for each in self.loop.extensions.values()):
-            self.loop.add_extension("progress", Progress(), as_default=True)
+            self.loop.add_extension("progress", Progress(has_lines=False), as_default=True)
         if self._saver is None or self._saver.is_plain:
             self._saver = CheckpointSaver(every_epochs=save_interval)
-        self.loop.add_extension("recording", Recording(self.writer, self.times, lambda seconds: self._told(seconds)))
+        self.loop.add_extension("recording", Recording(self.writer, self.times, self._told, lambda: self._interrupted()))
         self.loop.add_extension(SAVER, self._saver)
         self.loop.settle(writer=self.writer)
 
@@ -81,7 +82,7 @@ class HostedLoop:
         self,
         attempt: Attempt,
         keep: int,
-        is_interrupted: Callable[[], bool],
+        interrupted: Callable[[], str | None],
         patient: Callable[[], AbstractContextManager[None]],
         is_drawn: bool,
     ) -> None:
@@ -89,7 +90,9 @@ class HostedLoop:
         self.writer.append_to(attempt.log.append)
 
         def facts() -> tuple[dict[str, Any], dict[str, Any]]:
-            return self.status(is_interrupted()), self.preview()
+            return self.status(interrupted() is not None), self.preview()
+
+        self._interrupted = interrupted
 
         self.saver.save_to(AttemptCheckpoints(attempt, self.saver.keep or keep, facts, patient, is_drawn))
 

@@ -25,6 +25,7 @@ _POLL = 1.0
 _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 _active: list[Interrupts] = []
+_forking = threading.local()
 
 
 class Interrupts:
@@ -48,11 +49,13 @@ class Interrupts:
         self._pipe: tuple[int, int] | None = None
 
     def __enter__(self) -> Self:
-        self._pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._pipe, self._pid = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC), os.getpid()
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.getsignal(number) for number in _NAMES}
+            found = {number: signal.getsignal(number) for number in _NAMES}
+            self._before = {number: handler for number, handler in found.items() if handler not in (signal.SIG_IGN, None)}
+        if self._before:
             self._wakeup = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
-            for number in _NAMES:
+            for number in self._before:
                 signal.signal(number, _noted)
         _active.append(self)
         self._thread = threading.Thread(target=self._watch, name="trainmaster-interrupts", daemon=True)
@@ -60,6 +63,8 @@ class Interrupts:
         return self
 
     def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        if os.getpid() != self._pid:  # a child that a hook has forked: nothing of this is its own
+            return
         self._is_over.set()
         if self._before:
             for number, handler in self._before.items():
@@ -130,6 +135,7 @@ class Interrupts:
             return
         if self.signal is not None:
             if number == signal.SIGINT:
+                _show_cursor()
                 os._exit(128 + number)
             return
         self.signal = number
@@ -152,6 +158,7 @@ class Interrupts:
         saying.join(5.0)
         for child in multiprocessing.active_children():
             child.kill()
+        _show_cursor()
         os._exit(128 + self.signal if self.signal is not None else 1)
 
     def _last_words(self, reason: str) -> None:
@@ -162,8 +169,30 @@ class Interrupts:
             sys.stderr.flush()
 
 
+def _show_cursor() -> None:
+    """Bars hide it, and nobody else will show it again. In a thread: a terminal may be stopped."""
+
+    def show() -> None:
+        with contextlib.suppress(OSError, ValueError):
+            if sys.__stdout__ is not None and sys.__stdout__.isatty():
+                os.write(sys.__stdout__.fileno(), b"\x1b[?25h")
+
+    showing = threading.Thread(target=show, daemon=True)
+    showing.start()
+    showing.join(0.2)
+
+
 def _noted(number: int, frame: object) -> None:
     """The signal has gone through the pipe by now."""
+
+
+def _before_fork() -> None:
+    """Ctrl-C goes to the whole group: in a child that still has its parent's pipe it would be a second one."""
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _NAMES)
+
+
+def _in_parent() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
 
 
 def _in_child() -> None:
@@ -174,6 +203,7 @@ def _in_child() -> None:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _active.clear()
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
 
 
-os.register_at_fork(after_in_child=_in_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)

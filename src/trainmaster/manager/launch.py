@@ -44,6 +44,10 @@ class Launch:
         is_program = self.target is None and len(sys.orig_argv) > 1 and not hasattr(sys, "ps1")
         return shlex.join(sys.orig_argv) if is_program else self.repeating(store, key)
 
+    def again(self) -> str:
+        """What to type to go on with a batch."""
+        return shlex.join([*self.program, *sys.argv[1:]] if self.target is not None else sys.orig_argv)
+
     def repeating(self, store: Store, key: str) -> str:
         """What to type to train one run of many."""
         if self.target is not None:

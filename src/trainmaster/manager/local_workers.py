@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -23,6 +25,8 @@ from trainmaster.manager.worker import READY, STOP, Setup, serve
 _ENDING = 60.0
 """Seconds that workers have to save and end when they are asked to; then they are killed."""
 _MAX_STILLBORN = 3
+UNGUARDED = 87
+"""The exit code of a worker that found itself in a program that starts a batch when it is imported."""
 
 
 class _Worker:
@@ -32,7 +36,12 @@ class _Worker:
         ours, theirs = context.Pipe()
         self.connection: Connection = ours
         self.process = context.Process(target=serve, args=(theirs, setup), name="trainmaster-worker", daemon=False)
-        self.process.start()
+        resource_tracker.ensure_running()  # first, because it unblocks what is blocked
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # as long as it starts: see `serve`
+        try:
+            self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
         self.task: Task | None = None
         self.is_ready = False
@@ -56,6 +65,8 @@ class LocalWorkers:
         self._num_stillborn = 0
 
     def open(self, manager: Any, do: Do, say: Callable[[str], None]) -> None:
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
+            sys.exit(UNGUARDED)  # the driver tells; each worker would tell the same
         if multiprocessing.parent_process() is not None:
             raise SettingError(
                 "a worker was asked to start workers",
@@ -123,7 +134,13 @@ class LocalWorkers:
             if self._is_stopping:
                 self._reports.append(Report(worker.task.work.key, "stopped", "its worker ended"))
             else:
-                self._reports.append(Report(worker.task.work.key, "died", f"its worker {_ended(code)}; another one takes it up"))
+                self._reports.append(Report(worker.task.work.key, "died", f"its worker {_ended(code)}"))
+        if not worker.is_ready and code == UNGUARDED:
+            raise SettingError(
+                "the program starts this batch when it is imported",
+                why="each worker imports the program that started it",
+                hint='put what the program does below `if __name__ == "__main__":`',
+            )
         if not worker.is_ready and not self._is_stopping:
             self._num_stillborn += 1
             if self._num_stillborn >= _MAX_STILLBORN:

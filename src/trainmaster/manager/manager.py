@@ -253,8 +253,14 @@ class Manager(Extensible):
                 return
         with self._interruptible() as interrupts:
             facts = self.launch.facts(work.num_epochs)
-            with self.store.attempt(work.key, "process", say=self._display.say, facts=facts) as attempt:
-                self._work(work, attempt, resume, interrupts)
+            try:
+                with self.store.attempt(
+                    work.key, "process", say=self._display.say, facts=facts, gives_up=lambda: interrupts.reason is not None
+                ) as attempt:
+                    self._work(work, attempt, resume, interrupts)
+            except RunBusyError:
+                interrupts.leave()
+                raise
             interrupts.leave()
 
     def batch(
@@ -292,6 +298,8 @@ class Manager(Extensible):
         watch = self.store.watch(None if patience is None else patience * 3600)
         with self._interruptible() as interrupts, contextlib.ExitStack() as stack:
             executor = self._executor(workers)
+            if not isinstance(executor, Here):
+                stack.enter_context(interrupts.patient())  # each worker is given up by itself
             stack.callback(executor.close)
             executor.open(self, self.do, self._display.say)
             view = None
@@ -303,11 +311,15 @@ class Manager(Extensible):
             finally:
                 stack.close()
                 self._tell_of(batch.result)
+                if interrupts.reason is not None:
+                    self._display.say(f"go on with: {self.launch.again()}")
             interrupts.leave()
             return batch.result
 
     def _executor(self, workers: int | Executor) -> Executor:
         if not isinstance(workers, int):
+            if not hasattr(workers, "submit"):
+                _check_whole("workers", workers, 0)  # raises
             return workers
         _check_whole("workers", workers, 0)
         if workers == 0:
@@ -440,6 +452,12 @@ class Manager(Extensible):
         return self.launch.asked()
 
     def _work(self, work: Work, attempt: Attempt, resume: bool, interrupts: Interrupts) -> None:
+        try:
+            self._work_on(work, attempt, resume, interrupts)
+        finally:
+            interrupts.forget()
+
+    def _work_on(self, work: Work, attempt: Attempt, resume: bool, interrupts: Interrupts) -> None:
         self.forget()  # what an interrupt may have left open
         self._place(work.config, work.key)
         self._attempt, self.stopped = attempt, None
@@ -461,7 +479,6 @@ class Manager(Extensible):
             else:
                 attempt.release("finished", epoch=self.epoch)
                 self._display.say(f"run {work.key} is done: epoch {self.epoch}")
-        interrupts.forget()
 
     def _give_up(self, attempt: Attempt, reason: str) -> None:
         """The last words of a process whose main thread does not come back."""
@@ -471,7 +488,7 @@ class Manager(Extensible):
         self._display.warn(f"resume it with: {self.launch.resuming(self.store, attempt.key)}")
 
     def _record_failure(self, attempt: Attempt, error: BaseException) -> None:
-        outcome = "failed" if isinstance(error, Exception) else "interrupted"
+        outcome = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         text = "".join(traceback.format_exception(error))
         self._display.log(text)
         with contextlib.suppress(StoreAccessError):  # the error that is on its way is the one to see
@@ -507,7 +524,8 @@ class Manager(Extensible):
             num_epochs = num_epochs or 0
             if self._saved_epoch is None:
                 self._evaluate(attempt)
-                self._save()
+                with interrupts.patient():
+                    self._save()
                 self._display.epoch(key, self.epoch, num_epochs, 0.0, self.preview)
             while self.epoch < num_epochs and interrupts.reason is None:
                 self.epoch += 1
@@ -528,7 +546,7 @@ class Manager(Extensible):
         """All of `TrainManager.train()`."""
         hosted.loop.settle(epochs=num_epochs, train_dir=self.store.folder_of(attempt))
         is_drawn = self.store.root is not None
-        hosted.work_for(attempt, self.keep, lambda: interrupts.reason is not None, interrupts.patient, is_drawn)
+        hosted.work_for(attempt, self.keep, lambda: interrupts.reason, interrupts.patient, is_drawn)
         with self.staged("work_train"):
             hosted.loop.train()
         self.epoch, self.preview = hosted.loop.epoch_num, hosted.preview()

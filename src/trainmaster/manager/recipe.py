@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 from typing import Any, NamedTuple
@@ -25,7 +26,7 @@ class Recipe(NamedTuple):
     def packed(self) -> bytes:
         """The recipe for a process of ours on this machine; `SettingError` if it cannot get there."""
         main = sys.modules["__main__"]
-        if self.kind.__module__ == "__main__" and getattr(main, "__file__", None) is None:
+        if self.kind.__module__ == "__main__" and not os.path.isfile(getattr(main, "__file__", None) or ""):
             raise SettingError(
                 f"workers cannot import {self.kind.__name__}, which was made in a notebook or at a prompt",
                 hint="put the class into a file, and import it from there",

@@ -30,12 +30,16 @@ class MeanTimes:
 class Recording(Extension):
     """Writes the mean training loss of each epoch, holds the rows of an evaluation together, and takes times."""
 
-    def __init__(self, writer: RunWriter, times: MeanTimes, told: Callable[[float], None]) -> None:
-        self._writer, self._times, self._told = writer, times, told
+    def __init__(self, writer: RunWriter, times: MeanTimes, told: Callable[[float], None], asked: Callable[[], str | None]) -> None:
+        self._writer, self._times, self._told, self._asked = writer, times, told, asked
         self._sum, self._num = 0.0, 0
         self._waiting: list[tuple[Any, int]] = []
         self._seconds = 0.0
         self._started = {"t_train": 0.0, "t_eval": 0.0}
+
+    def pre_train(self, train_manager: Any) -> None:
+        if (reason := self._asked()) is not None:  # it came before there was anything to stop
+            train_manager.stop(reason)
 
     def pre_train_step_epoch(self) -> None:
         self._started["t_train"] = time.monotonic()
@@ -46,8 +50,8 @@ class Recording(Extension):
         if len(self._waiting) >= _MAX_WAITING:
             self._add_up()
 
-    def post_train_step_epoch(self, epoch_num: int, stopped: str | None) -> None:
-        if stopped is None:
+    def post_train_step_epoch(self, train_manager: Any, epoch_num: int) -> None:
+        if not train_manager.moment.batch:  # it is complete, also where somebody has asked for a stop since
             self._add_up()
             self._writer.add_scalar("losses/train/loss", self._sum / max(1, self._num), epoch_num)
             self._seconds = self._times.took("t_train", self._started["t_train"])
@@ -57,8 +61,10 @@ class Recording(Extension):
         self._writer.hold()
 
     @always
-    def post_eval(self, stopped: str | None, standalone_eval: bool, exc_type: type[BaseException] | None = None) -> None:
-        is_complete = stopped is None and exc_type is None
+    def post_eval(
+        self, train_manager: Any, stopped: str | None, standalone_eval: bool, exc_type: type[BaseException] | None = None
+    ) -> None:
+        is_complete = (stopped is None or train_manager.moment.is_evaluated) and exc_type is None
         self._writer.let_go(is_complete)
         if is_complete:
             self._times.took("t_eval", self._started["t_eval"])

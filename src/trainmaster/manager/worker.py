@@ -37,6 +37,7 @@ def serve(connection: Connection, setup: Setup) -> None:
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)  # Ctrl-C goes to the driver, who tells the workers
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     sys.path[:] = setup.path
     inbox = Inbox(connection)
     manager = Recipe(*pickle.loads(setup.recipe)).make()

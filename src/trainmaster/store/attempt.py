@@ -56,7 +56,14 @@ def claim(run: Run, by: str, lease_time: float, watch: Watch | Seen | None = Non
         return attempt
 
 
-def claim_or_watch(run: Run, by: str, lease_time: float, say: Callable[[str], None] | None = None, facts: Facts = _NO_FACTS) -> Attempt:
+def claim_or_watch(
+    run: Run,
+    by: str,
+    lease_time: float,
+    say: Callable[[str], None] | None = None,
+    facts: Facts = _NO_FACTS,
+    gives_up: Callable[[], bool] = lambda: False,
+) -> Attempt:
     """As `claim`, but where only watching the lease can tell, watch it until it changes or expires; `say` tells of that."""
     watch = Watch(run.files, lease_time)
     while True:
@@ -66,6 +73,8 @@ def claim_or_watch(run: Run, by: str, lease_time: float, say: Callable[[str], No
         if holder.hold is Hold.UNKNOWN and say is not None:
             say(f"run {run.key} may be held by {holder.owner or 'an unknown process'}; watching its lease, for {lease_time:g} s at most")
             say = None
+        if holder.hold is Hold.UNKNOWN and gives_up():
+            raise busy(run, holder)
         try:
             return claim(run, by, lease_time, watch, facts)
         except RunBusyError:

@@ -98,6 +98,7 @@ class Store:
         watch: Watch | Seen | None = None,
         say: Callable[[str], None] | None = None,
         facts: Mapping[str, Any] | None = None,
+        gives_up: Callable[[], bool] = lambda: False,
     ) -> Iterator[Attempt]:
         """Hold a run while the block runs; `RunBusyError` if somebody else does. The block is to `release` the attempt with its outcome.
 
@@ -105,7 +106,7 @@ class Store:
         `facts` are recorded with it.
         """
         run, facts, time = self.run(key), facts or {}, self.lease_time
-        attempt = claim_or_watch(run, by, time, say, facts) if watch is None else claim(run, by, time, watch, facts)
+        attempt = claim_or_watch(run, by, time, say, facts, gives_up) if watch is None else claim(run, by, time, watch, facts)
         self._writing[key] = attempt
         try:
             yield attempt

@@ -1,0 +1,470 @@
+"""Ctrl-C, SIGTERM and requests to stop, in every stage of a training, sent to real processes (C09, C10, C11, L15, X03, X04, R03)."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainmaster import Extension
+from trainmaster.store import Store
+from trainmaster.store.attempt import Attempt, ask_to_stop
+from trainmaster.store.lease import Hold, holder_of
+
+_spec = importlib.util.spec_from_file_location("tiny_training", Path(__file__).with_name("tiny_training.py"))
+assert _spec is not None
+assert _spec.loader is not None
+tiny = sys.modules.setdefault("tiny_training", importlib.util.module_from_spec(_spec))
+if not hasattr(tiny, "Tiny"):
+    _spec.loader.exec_module(tiny)
+
+INT, TERM = signal.SIGINT, signal.SIGTERM
+NAMES = {INT: "Ctrl-C", TERM: "SIGTERM"}
+CODES = {INT: 130, TERM: 143}
+SOON = 5.0
+"""Within which a process says that it has heard."""
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny.draw_nothing(monkeypatch.setattr)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Any]:
+    with tiny.workshop(tmp_path) as found:
+        yield found
+
+
+def key_of(store: str) -> str:
+    return next(iter(Store(store).configs.keys()))
+
+
+def is_free(store: str) -> bool:
+    return holder_of(Store(store).run(key_of(store))).hold is Hold.FREE
+
+
+def assert_goes_on(shop: Any, kind: str = "Tiny", **config: Any) -> None:
+    """The store is whole, nobody holds the run, and the next start ends as if nobody had disturbed anything."""
+    assert shop.damage() == []
+    assert is_free(shop.store)
+    tiny.MANAGERS[kind](shop.store, verbose=False).process(config)
+    assert tiny.result_of(shop.store) == tiny.undisturbed(kind, **config)
+
+
+def interrupted(shop: Any, process: Any, number: int) -> int:
+    """Send a signal to a process that waits at its point: it says so at once; its exit code, once it may go on."""
+    process.until_at()
+    process.signal(number)
+    process.until_said(f"{NAMES[signal.Signals(number)]}: finishing the step and saving", SOON)
+    assert not process.has_ended
+    process.go_on()
+    code: int = process.wait()
+    assert "Traceback" not in process.err + process.out
+    return code
+
+
+# ---- in every stage
+
+
+EARLY = ["pre_work_setup", "make_loop", "post_work_setup", "pre_work_init", "pre_work_train"]
+MIDDLE = [
+    ("pre_run", 1),
+    ("pre_train", 1),
+    ("pre_eval", 1),
+    ("eval forward", 1),
+    ("post_eval", 1),
+    ("pre_train_step_epoch", 1),
+    ("dataset", 2),
+    ("pre_train_step_batch", 2),
+    ("forward", 4),
+    ("pre_backward", 6),
+    ("post_optimizer_step", 3),
+    ("post_train_step_batch", 8),
+    ("post_train_step_epoch", 1),
+    ("save", 2),
+    ("pre_eval_step_batch", 3),
+    ("eval forward", 4),
+]
+LATE = ["post_train", "post_work_train", "post_work"]
+
+
+@pytest.mark.parametrize(("point", "nth"), MIDDLE)
+def test_a_signal_in_any_stage_is_heard_saves_and_the_next_start_goes_on(shop: Any, point: str, nth: int) -> None:
+    number = TERM if MIDDLE.index((point, nth)) % 2 else INT
+    process = shop.train({"at": point, "nth": nth, "do": "wait"})
+    assert interrupted(shop, process, number) == CODES[number]
+    assert tiny.outcome_of(shop.store)["outcome"] == "interrupted"
+    assert tiny.outcome_of(shop.store)["reason"] == NAMES[number]
+    assert f"run {key_of(shop.store)} is saved" in process.out
+    assert "resume it with: " in process.out
+    assert_goes_on(shop)
+
+
+@pytest.mark.parametrize("point", EARLY)
+def test_a_signal_before_the_first_step_trains_nothing(shop: Any, point: str) -> None:
+    number = TERM if EARLY.index(point) % 2 else INT
+    process = shop.train({"at": point, "do": "wait"})
+    assert interrupted(shop, process, number) == CODES[number]
+    assert shop.outcome() == "interrupted"
+    assert (Store(shop.store).stats[key_of(shop.store)]["epoch"], "epoch 1 of" in process.out) == (0, False)
+    assert_goes_on(shop)
+
+
+@pytest.mark.parametrize("point", LATE)
+def test_a_signal_after_the_last_step_leaves_a_finished_run(shop: Any, point: str) -> None:
+    number = TERM if LATE.index(point) % 2 else INT
+    process = shop.train({"at": point, "do": "wait"})
+    assert interrupted(shop, process, number) == CODES[number]
+    assert shop.outcome() == "finished"
+    assert_goes_on(shop)
+
+
+@pytest.mark.parametrize(("point", "nth", "epoch"), [("setup", 1, 0), ("train", 2, 2), ("eval", 2, 1), ("save_ckpt", 2, 1)])
+def test_a_plain_manager_ends_the_epoch_and_saves_it(shop: Any, point: str, nth: int, epoch: int) -> None:
+    process = shop.train({"at": point, "nth": nth, "do": "wait"}, kind="Plain")
+    assert interrupted(shop, process, TERM) == 143
+    assert (shop.outcome(), Store(shop.store).stats[key_of(shop.store)]["epoch"]) == ("interrupted", epoch)
+    assert_goes_on(shop, "Plain")
+
+
+@pytest.mark.parametrize("point", ["loader worker", "forward"])
+def test_ctrl_c_in_a_terminal_reaches_loader_workers_too_and_they_keep_quiet(shop: Any, point: str) -> None:
+    process = shop.train({"at": point, "do": "wait"}, loaders=2)
+    process.until_at()
+    os.killpg(process.pid, INT)
+    process.until_said("Ctrl-C: finishing", SOON)
+    process.go_on()
+    assert process.wait() == 130
+    assert process.err.splitlines() == ["Ctrl-C: finishing the step and saving; Ctrl-C once more stops at once"]
+    tiny.until(lambda: not process.members(), "the loader's workers to end", 10.0)
+    assert shop.outcome() == "interrupted"
+    assert_goes_on(shop, loaders=2)
+
+
+def test_a_program_of_the_users_own_ends_as_ctrl_c_would_end_it_and_prints_how_to_go_on(shop: Any) -> None:
+    """A real interpreter, from start to end."""
+    program = shop.folder / "my training.py"
+    program.write_text(
+        f"import sys\nsys.path.insert(0, {str(Path(tiny.__file__).parent)!r})\nimport tiny_training\n"
+        f"tiny_training.Plain({shop.store!r}).process()\n"
+    )
+    plan = {"at": "train", "nth": 2, "do": "wait", "folder": str(shop.folder)}
+    command, said = [sys.executable, str(program)], shop.folder / "said"
+    with said.open("wb") as file:
+        real = subprocess.Popen(command, env={**os.environ, tiny.PLAN: json.dumps(plan)}, stdout=file, stderr=file)
+    try:
+        tiny.until(lambda: (shop.folder / "at").exists() or real.poll() is not None, "the point")
+        real.send_signal(INT)
+        tiny.until(lambda: "Ctrl-C: finishing" in said.read_text(), "the word", SOON)
+        (shop.folder / "go").touch()
+        assert real.wait(tiny.PATIENCE) == -INT, said.read_text()  # what a shell calls 130
+    finally:
+        real.kill()
+        real.wait()
+    resume = next(line for line in said.read_text().splitlines() if line.startswith("resume it with: "))
+    assert shlex.split(resume.removeprefix("resume it with: ")) == command
+    assert_goes_on(shop, "Plain")
+
+
+# ---- what does not return
+
+
+@pytest.mark.parametrize(("deed", "number"), [("sleep", TERM), ("lock", INT)])
+def test_a_hook_that_never_returns_is_given_up_and_the_last_checkpoint_stands(shop: Any, deed: str, number: int) -> None:
+    process = shop.train({"at": "forward", "nth": 6, "do": deed}, grace=1.0)
+    process.until_at()
+    process.signal(number)
+    assert process.wait(30.0) == CODES[number]
+    assert "what ran did not return within 1 s, and is given up" in process.err
+    assert f"the last checkpoint of run {key_of(shop.store)} stands" in process.err
+    assert "resume it with: " in process.err
+    assert shop.outcome() == "interrupted"
+    assert Store(shop.store).stats[key_of(shop.store)]["epoch"] == 1
+    assert_goes_on(shop)
+
+
+def test_a_hook_that_never_returns_hears_a_request_to_stop(shop: Any) -> None:
+    process = shop.train({"at": "forward", "nth": 6, "do": "lock"}, grace=1.0)
+    process.until_at()
+    ask_to_stop(Store(shop.store).run(key_of(shop.store)))
+    assert process.wait(30.0) == 1
+    assert "somebody asked this run to stop; what ran did not return within 1 s" in process.err
+    assert_goes_on(shop)
+
+
+def test_loader_workers_of_a_process_that_is_given_up_end_too(shop: Any) -> None:
+    process = shop.train({"at": "forward", "nth": 2, "do": "sleep"}, grace=0.5, loaders=2)
+    process.until_at()
+    assert len(process.members()) == 3
+    process.signal(TERM)
+    assert process.wait(30.0) == 143
+    tiny.until(lambda: not process.members(), "the loader's workers to end", SOON)
+
+
+@pytest.mark.parametrize("kind", ["Tiny", "Plain"])
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_save_takes_as_long_as_it_takes(shop: Any, kind: str, nth: int) -> None:
+    process = shop.train({"at": "save", "nth": nth, "do": "wait"}, grace=0.3, kind=kind)
+    process.until_at()
+    process.signal(TERM)
+    process.until_said("SIGTERM: finishing", SOON)
+    time.sleep(1.5)  # five times the grace; longer would be as good
+    assert not process.has_ended, process.err
+    process.go_on()
+    assert process.wait() == 143
+    assert "given up" not in process.err
+    assert shop.outcome() == "interrupted"
+    assert_goes_on(shop, kind)
+
+
+@pytest.mark.parametrize("point", ["forward", "save"])
+def test_a_second_ctrl_c_ends_at_once_and_nothing_is_damaged(shop: Any, point: str) -> None:
+    process = shop.train({"at": point, "nth": 2, "do": "sleep"})
+    process.until_at()
+    process.signal(INT)
+    time.sleep(0.05)
+    process.signal(INT)
+    assert process.wait(SOON) == 130
+    assert_goes_on(shop)
+
+
+def test_a_second_sigterm_changes_nothing_and_a_ctrl_c_after_it_ends_at_once(shop: Any) -> None:
+    process = shop.train({"at": "forward", "nth": 2, "do": "wait"})
+    process.until_at()
+    for _ in range(3):
+        process.signal(TERM)
+        process.until_said("SIGTERM: finishing", SOON)
+    time.sleep(0.5)
+    assert not process.has_ended
+    assert process.err.count("SIGTERM") == 1
+    process.signal(INT)
+    assert process.wait(SOON) == 130
+    assert_goes_on(shop)
+
+
+def test_waiting_for_the_lease_of_another_machine_ends_with_ctrl_c(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainmaster.store import owner
+
+    store = Store(shop.store)
+    key = store.configs.add(tiny.Tiny(None, verbose=False).get_config())
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, "_boot", lambda: "another machine")
+        owner._this.cache_clear()
+        attempt = Attempt(store.run(key), 1, "process", 1000.0)
+    owner._this.cache_clear()
+    try:
+        process = shop.train()
+        tiny.until(lambda: "watching its lease" in process.out, "the lease to be watched")
+        process.signal(INT)
+        assert process.wait(10.0) == 130
+    finally:
+        attempt.release("failed")
+
+
+def test_a_process_that_ignores_ctrl_c_goes_on_ignoring_it(shop: Any) -> None:
+    """So a shell starts what stands before a `&` in a script: Ctrl-C is not for it."""
+    process = shop.start("train_deaf", {"at": "forward", "nth": 2, "do": "wait"}, store=shop.store)
+    process.until_at()
+    process.signal(INT)
+    time.sleep(0.5)
+    process.go_on()
+    assert process.wait() == 0
+    assert (process.err, shop.outcome()) == ("", "finished")
+
+
+# ---- other ends
+
+
+def test_a_loader_worker_that_is_killed_is_an_error_and_the_run_is_free(shop: Any) -> None:
+    process = shop.train({"at": "loader worker", "do": "wait"}, loaders=2)
+    worker = process.until_at()
+    assert worker != process.pid
+    os.kill(worker, signal.SIGKILL)
+    process.go_on()
+    assert process.wait(10.0) == 1
+    found = tiny.outcome_of(shop.store)
+    assert found["outcome"] == "failed"
+    assert found["error"].startswith("RuntimeError: DataLoader worker (pid")  # torch words it in two ways
+    assert str(worker) in found["error"]
+    tiny.until(lambda: not process.members(), "the other worker to end", 10.0)
+    assert_goes_on(shop, loaders=2)
+
+
+@pytest.mark.parametrize(
+    ("plan", "code", "outcome"),
+    [
+        ({"do": "exit", "code": 7}, 7, "interrupted"),
+        ({"do": "leave", "code": 9}, 9, "None"),
+        ({"do": "segfault"}, -signal.SIGSEGV, "None"),
+        ({"do": "raise", "text": "no more"}, 1, "failed"),
+    ],
+    ids=["sys.exit", "os._exit", "a segmentation fault", "an error"],
+)
+def test_a_hook_that_ends_the_process_keeps_its_exit_code(shop: Any, plan: dict[str, Any], code: int, outcome: str) -> None:
+    process = shop.train({"at": "post_optimizer_step", "nth": 6, **plan})
+    assert process.wait() == code
+    assert shop.outcome() == outcome
+    assert_goes_on(shop)
+
+
+@pytest.mark.parametrize("how", ["leaves", "raises"])
+def test_a_child_that_a_hook_forks_is_not_the_training(shop: Any, how: str) -> None:
+    process = shop.train({"at": "forward", "nth": 2, "do": "fork", "how": how})
+    process.until_at()
+    told = json.loads((process.folder / "told").read_text())
+    assert (told["wakeup"], told["active"]) == (-1, 0)
+    assert (told["int"], told["term"]) == (str(signal.SIG_IGN), str(signal.SIG_DFL))
+    assert (process.folder / "child").read_text() == ("0" if how == "leaves" else "3"), process.err
+    assert tiny.outcome_of(shop.store) == {}, "the child has released the lease of its parent"
+    assert not is_free(shop.store)
+    assert "Error" not in process.err
+    process.signal(TERM)  # the parent still hears
+    process.until_said("SIGTERM: finishing", SOON)
+    process.go_on()
+    assert process.wait() == 143
+    assert process.out.count("resume it with") == 1
+    assert_goes_on(shop)
+
+
+def test_two_hundred_runs_leave_no_thread_no_file_and_no_handler(shop: Any) -> None:
+    process = shop.start("train_often", store=shop.store, num=200)
+    assert process.wait() == 0, process.err
+    told = json.loads(process.out.splitlines()[-1])
+    assert told["after"]["threads"] == told["before"]["threads"]
+    assert told["thread"]["threads"] == told["before"]["threads"]
+    assert told["after"]["handlers"] == told["before"]["handlers"]
+    assert told["wakeup"] == [-1, -1]
+    assert told["after"]["fds"] <= told["first"]["fds"]
+    assert told["epoch"] == 3, "a run in a thread that is not the main one"
+
+
+def test_a_manager_at_work_in_a_hook_of_another_one_is_saved_too(shop: Any) -> None:
+    process = shop.start("train_nested", {"at": "forward", "nth": 6, "do": "wait"}, store=shop.store)
+    assert interrupted(shop, process, TERM) == 143
+    store = Store(shop.store)
+    outcomes = {len(config): tiny.outcome_of(shop.store, key)["outcome"] for key, config in store.configs.items()}
+    assert set(outcomes.values()) == {"interrupted"}
+    again = shop.start("train_nested", store=shop.store)
+    assert again.wait() == 0, again.err
+    inner = next(key for key, config in store.configs.items() if "loaders" in config)
+    outer = next(key for key, config in store.configs.items() if "loaders" not in config)
+    assert tiny.result_of(shop.store, inner) == tiny.undisturbed(lr=0.05)
+    assert tiny.outcome_of(shop.store, outer)["outcome"] == "finished"
+
+
+# ---- asked to stop
+
+
+def test_a_run_that_is_asked_to_stop_is_saved_and_can_go_on(shop: Any) -> None:
+    process = shop.train({"at": "forward", "nth": 6, "do": "wait"})
+    process.until_at()
+    owner = ask_to_stop(Store(shop.store).run(key_of(shop.store)))
+    assert owner is not None
+    assert owner.pid == process.pid
+    process.until_said("somebody asked this run to stop: finishing the step and saving", SOON)
+    process.go_on()
+    assert process.wait() == 0
+    assert tiny.outcome_of(shop.store)["outcome"] == "stopped"
+    assert tiny.outcome_of(shop.store)["reason"] == "somebody asked this run to stop"
+    assert "resume it with: " in process.out
+    assert_goes_on(shop)
+
+
+def _configs() -> list[dict[str, Any]]:
+    return [{"lr": lr, "epochs": 2} for lr in (0.1, 0.2, 0.3)]
+
+
+def _keys(shop: Any) -> dict[float, str]:
+    return {config["lr"]: key for key, config in Store(shop.store).configs.items()}
+
+
+def test_in_a_batch_the_other_runs_go_on_when_one_is_asked_to_stop(shop: Any) -> None:
+    plan = {"at": "post_train_step_batch", "do": "wait", "if": {"lr": 0.2}}
+    process = shop.start("train_many", plan, store=shop.store, configs=_configs())
+    process.until_at()
+    key = _keys(shop)[0.2]
+    ask_to_stop(Store(shop.store).run(key))
+    process.until_said("somebody asked this run to stop", SOON)
+    process.go_on()
+    assert process.wait() == 0, process.err
+    result = json.loads(process.out.splitlines()[-1])
+    assert result["stopped"] == {key: "somebody asked this run to stop"}
+    assert sorted(result["done"]) == sorted(_keys(shop)[lr] for lr in (0.1, 0.3))
+
+
+def test_in_a_batch_the_other_runs_go_on_when_one_fails_after_it_was_asked_to_stop(shop: Any) -> None:
+    plan = {"at": "post_train_step_batch", "do": "wait then raise", "if": {"lr": 0.2}}
+    process = shop.start("train_many", plan, store=shop.store, configs=_configs(), max_errors=5)
+    process.until_at()
+    key = _keys(shop)[0.2]
+    ask_to_stop(Store(shop.store).run(key))
+    process.until_said("somebody asked this run to stop", SOON)
+    process.go_on()
+    assert process.wait() == 0, process.err
+    result = json.loads(process.out.splitlines()[-1])
+    assert list(result["failed"]) == [key]
+    assert sorted(result["done"]) == sorted(_keys(shop)[lr] for lr in (0.1, 0.3))
+
+
+def test_in_a_batch_the_other_runs_go_on_when_the_lease_of_one_is_lost(shop: Any) -> None:
+    plan = {"at": "post_train_step_batch", "do": "wait", "if": {"lr": 0.1}}
+    process = shop.start("train_many", plan, store=shop.store, configs=_configs(), lease_time=3.0)
+    process.until_at()
+    run = Store(shop.store).run(_keys(shop)[0.1])
+    successor = Attempt(run, run.newest() + 1, "process", 1.0)
+    process.until_said("the lease of this run was lost", 10.0)
+    process.go_on()
+    tiny.until(lambda: len(_keys(shop)) == 3 or process.has_ended, "the next run to begin")
+    successor.release("interrupted")
+    assert process.wait() == 0, process.err
+    result = json.loads(process.out.splitlines()[-1])
+    assert (len(result["done"]), result["left"]) == (3, [])
+
+
+def test_ctrl_c_in_a_batch_saves_the_run_at_hand_and_begins_no_other(shop: Any) -> None:
+    plan = {"at": "post_train_step_batch", "do": "wait", "if": {"lr": 0.2}}
+    process = shop.start("train_many", plan, store=shop.store, configs=_configs())
+    assert interrupted(shop, process, INT) == 130
+    keys = _keys(shop)
+    assert tiny.outcome_of(shop.store, keys[0.2])["outcome"] == "interrupted"
+    assert sum(key in process.out for key in keys.values()) == 2, "0.3 was begun"
+    again = shop.start("train_many", store=shop.store, configs=_configs())
+    assert again.wait() == 0
+    for lr, key in _keys(shop).items():
+        assert tiny.result_of(shop.store, key) == tiny.undisturbed(lr=lr, epochs=2)
+
+
+@pytest.mark.parametrize("hook", ["post_train_step_epoch", "post_eval"])
+def test_a_hook_that_stops_the_loop_loses_nothing_of_the_epoch_that_is_done(hook: str) -> None:
+    """As early stopping does."""
+
+    class Stopping(Extension):
+        def stop(self, train_manager: Any, epoch_num: int) -> None:
+            if epoch_num == 2:
+                train_manager.stop("no improvement")
+
+    setattr(Stopping, hook, Stopping.stop)
+    manager = tiny.Tiny(None, verbose=False)
+    manager.extensions = [Stopping()]
+    manager.process()
+    (key,) = manager.configs.keys()
+    recorded = {(event["tag"], event["step"]) for event in manager.store.run(key).events()}
+    assert ("losses/train/loss", 2) in recorded
+    if hook == "post_eval":
+        assert ("losses/valid/loss", 2) in recorded
+        assert "losses/valid/loss" in manager.previews[key]
+        before = tiny.Tiny(None, verbose=False)
+        before.process(num_epochs=2)
+        assert manager.stats[key]["best"]["value"] == before.stats[key]["best"]["value"]
+    assert (manager.store.run(key).outcome_of(1) or {})["outcome"] == "finished"

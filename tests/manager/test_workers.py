@@ -1,0 +1,298 @@
+"""Batches in worker processes: the same results, and no process left behind, whoever fails, dies or is asked to stop."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainmaster import Manager
+from trainmaster.errors import SettingError
+from trainmaster.store import Store
+from trainmaster.store.attempt import ask_to_stop
+
+_spec = importlib.util.spec_from_file_location("tiny_training", Path(__file__).with_name("tiny_training.py"))
+assert _spec is not None
+assert _spec.loader is not None
+tiny = sys.modules.setdefault("tiny_training", importlib.util.module_from_spec(_spec))
+if not hasattr(tiny, "Tiny"):
+    _spec.loader.exec_module(tiny)
+
+LRS = (0.1, 0.05, 0.02, 0.01)
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny.draw_nothing(monkeypatch.setattr)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Any]:
+    with tiny.workshop(tmp_path) as found:
+        yield found
+        for each in found.processes:
+            if each.has_ended:
+                tiny.until(lambda each=each: not each.members(), "all workers to end", 20.0)
+
+
+def start(shop: Any, plan: dict[str, Any] | None = None, lrs: tuple[float, ...] = LRS, **options: Any) -> Any:
+    return shop.start("train_many", plan, store=shop.store, configs=[{"lr": lr} for lr in lrs], workers=2, **options)
+
+
+def result(process: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(process.out.splitlines()[-1])
+    return found
+
+
+def keys(shop: Any) -> dict[float, str]:
+    return {config["lr"]: key for key, config in Store(shop.store).configs.items()}
+
+
+def outcomes(shop: Any) -> dict[float, str]:
+    return {lr: str(tiny.outcome_of(shop.store, key).get("outcome")) for lr, key in keys(shop).items()}
+
+
+def log_of(shop: Any, lr: float, attempt: int) -> str:
+    store = Store(shop.store)
+    path = store.run(keys(shop)[lr]).path(attempt, "log")
+    return store.files.read(path).decode() if store.files.has(path) else ""
+
+
+def assert_whole(shop: Any, kind: str = "Tiny", lrs: tuple[float, ...] = LRS) -> None:
+    """Every run can be taken up, and ends as if nobody had disturbed it."""
+    assert Store(shop.store).verify() == []
+    manager = tiny.MANAGERS[kind](shop.store, verbose=False)
+    for lr in lrs:
+        manager.process({"lr": lr})
+        assert tiny.result_of(shop.store, keys(shop)[lr]) == tiny.undisturbed(kind, lr=lr)
+
+
+# ---- what comes of it
+
+
+def test_workers_come_to_the_same_bits_stay_warm_and_have_the_extensions(shop: Any) -> None:
+    process = start(shop, is_damped=True)
+    assert process.wait() == 0, process.err
+    found, by_lr = result(process), keys(shop)
+    assert sorted(found["done"]) == sorted(by_lr.values())
+    assert "4 of 4 done" in process.out
+    pids = {Store(shop.store).run(key).claim_of(1)["owner"]["pid"] for key in by_lr.values()}
+    assert len(pids) <= 2, "a worker for each run"
+    assert process.pid not in pids
+    here = tiny.Tiny(shop.folder / "here", verbose=False)
+    here.extensions = [tiny.Damping()]
+    here.batch([{"lr": lr} for lr in LRS])
+    for key in by_lr.values():
+        assert tiny.result_of(shop.store, key) == tiny.result_of(shop.folder / "here", key)
+    assert process.err == ""
+
+
+def test_what_a_run_prints_in_a_worker_is_in_its_log(shop: Any) -> None:
+    plan = {"at": "train", "nth": 0, "do": "print", "text": "from the user's code", "if": {"lr": 0.05}}
+    process = start(shop, plan, kind="Plain", lrs=(0.05,))
+    assert process.wait() == 0, process.err
+    assert (log_of(shop, 0.05, 1).count("from the user's code"), process.out.count("from the user's code")) == (3, 0)
+
+
+# ---- errors
+
+
+def test_the_first_error_is_raised_with_its_text_and_the_others_are_saved(shop: Any) -> None:
+    plan = {"at": "train", "nth": 2, "do": "raise", "text": "the user's own words", "if": {"lr": 0.05}}
+    process = start(shop, plan, kind="Plain", max_errors=0)
+    assert process.wait() == 1
+    key = keys(shop)[0.05]
+    assert f"RunFailedError: run {key} failed in a worker" in process.err
+    assert "RuntimeError: the user's own words" in process.err
+    found = outcomes(shop)
+    assert found.pop(0.05) == "failed"
+    assert set(found.values()) <= {"stopped", "finished"}
+    assert_whole(shop, "Plain")
+
+
+def test_with_max_errors_the_others_go_on_up_to_count_also_from_a_generator(shop: Any) -> None:
+    plan = {"at": "train", "nth": 2, "do": "raise", "text": "the user's own words", "if": {"lr": 0.05}}
+    process = start(shop, plan, kind="Plain", max_errors=3, count=3, is_generated=True)
+    assert process.wait() == 0, process.err
+    ((key, text),) = result(process)["failed"].items()
+    assert (key, text.partition("\n")[0]) == (keys(shop)[0.05], "RuntimeError: the user's own words")
+    assert sorted(result(process)["done"]) == sorted(keys(shop)[lr] for lr in (0.1, 0.02))
+    assert 0.01 not in keys(shop)
+    assert "Traceback" not in process.out + process.err
+
+
+def test_a_run_that_ends_its_worker_each_time_is_given_up_and_the_others_go_on(shop: Any) -> None:
+    plan = {"at": "setup", "do": "exit", "code": 7, "if": {"lr": 0.05}}
+    process = start(shop, plan, kind="Plain", lrs=(0.05, 0.1), max_errors=3, max_attempts=2)
+    assert process.wait(40.0) == 0, process.err
+    found = result(process)
+    assert found["done"] == [keys(shop)[0.1]]
+    assert list({**found["failed"], **found["given_up"]}) == [keys(shop)[0.05]]
+
+
+# ---- ends
+
+
+def test_a_worker_that_is_killed_is_replaced_and_one_run_may_be_asked_to_stop(shop: Any) -> None:
+    plan = {"at": "train", "nth": 1, "do": "wait", "if": {"lr": 0.05}}
+    process = start(shop, plan, kind="Plain")
+    worker = process.until_at()
+    os.kill(worker, signal.SIGKILL)
+    (process.folder / "at").unlink()
+    assert process.until_at() != worker
+    assert f"run {keys(shop)[0.05]}: its worker was killed by signal 9; another one takes it up" in process.out
+    tiny.until(lambda: len(Store(shop.store).run(keys(shop)[0.05]).attempts()) == 2, "the second attempt")
+    ask_to_stop(Store(shop.store).run(keys(shop)[0.05]))
+    tiny.until(lambda: "somebody asked this run to stop" in log_of(shop, 0.05, 2), "the worker to hear of it")
+    tiny.until(lambda: sum(each == "finished" for each in outcomes(shop).values()) == 3, "the others to be trained meanwhile")
+    process.go_on()
+    assert process.wait() == 0, process.err
+    found = result(process)
+    assert found["stopped"] == {keys(shop)[0.05]: "somebody asked this run to stop"}
+    assert len(found["done"]) == 3
+    assert_whole(shop, "Plain")
+
+
+def test_ctrl_c_saves_what_all_workers_have_however_long_that_takes(shop: Any) -> None:
+    """The driver's patience is short here, that of the workers is as it is."""
+    plan = {"at": "save_ckpt", "nth": 2, "do": "wait", "if": {"lr": 0.05}}
+    process = start(shop, plan, kind="Plain", grace=0.5)
+    process.until_at()
+    os.killpg(process.pid, signal.SIGINT)
+    process.until_said("Ctrl-C: finishing the step and saving", 5.0)
+    with pytest.raises(AssertionError):
+        process.wait(2.0)
+    process.go_on()
+    assert process.wait() == 130
+    assert "Traceback" not in process.err
+    assert "stopped" in process.out.splitlines()[-1] + process.out.splitlines()[-2]
+    assert set(outcomes(shop).values()) <= {"stopped", "finished"}
+    assert_whole(shop, "Plain")
+
+
+def test_ctrl_c_while_workers_start_makes_no_noise(shop: Any) -> None:
+    process = start(shop, kind="Plain")
+
+    def are_importing() -> bool:
+        return sum(pid != process.pid and has_mapped(pid, "libtorch") for pid in process.members()) == 2 or process.has_ended
+
+    tiny.until(are_importing, "both workers to import torch", pause=0.001)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait() == 130
+    assert process.err.splitlines() == ["Ctrl-C: finishing the step and saving; Ctrl-C once more stops at once"]
+    assert_whole(shop, "Plain")
+
+
+def has_mapped(pid: int, name: str) -> bool:
+    try:
+        return name in Path(f"/proc/{pid}/maps").read_text()
+    except OSError:
+        return False
+
+
+def test_workers_whose_driver_is_killed_save_and_end(shop: Any) -> None:
+    plan = {"at": "train", "nth": 2, "do": "wait", "if": {"lr": 0.1}}
+    process = start(shop, plan, kind="Plain", lrs=(0.1,))
+    process.until_at()
+    process.signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    tiny.until(lambda: "the process that started this worker is gone" in log_of(shop, 0.1, 1), "the worker to notice")
+    process.go_on()
+    tiny.until(lambda: not process.members(), "the workers to end")
+    found = tiny.outcome_of(shop.store)
+    assert (found["outcome"], found["reason"]) == ("stopped", "the process that started this worker is gone")
+    assert_whole(shop, "Plain", lrs=(0.1,))
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize("workers", [True, -1, 1.5, "2"])
+def test_a_number_of_workers_is_a_whole_number(tmp_path: Path, workers: Any) -> None:
+    with pytest.raises(SettingError, match="workers="):
+        tiny.Plain(tmp_path, verbose=False).batch([{}], workers=workers)
+
+
+def test_workers_need_a_store_on_a_disk() -> None:
+    with pytest.raises(SettingError, match="workers need a store on a disk"):
+        tiny.Plain(verbose=False).batch([{}], workers=2)
+
+
+class Called(Manager):
+    """Takes what no other process can get."""
+
+    def __init__(self, store_dir: Any, call: Callable[[], Any]) -> None:
+        super().__init__(store_dir, verbose=False)
+
+
+def test_arguments_that_cannot_be_sent_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="Called cannot be made again in a worker") as caught:
+        Called(tmp_path, lambda: None).batch([{}], workers=2)
+    assert "without lambdas" in str(caught.value)
+    assert not list(tmp_path.glob("stats/*/*"))
+
+
+_PROGRAM = """
+import multiprocessing, os, sys
+from trainmaster import Manager
+
+class Halving(Manager):
+    def init_ckpt(self):
+        super().init_ckpt()
+        self.ckpt["x"] = 1.0
+
+    def train(self):
+        self.ckpt["x"] /= 2
+
+    def eval(self):
+        return {"loss_test": self.ckpt["x"]}
+"""
+_CALL = "Halving(sys.argv[1]).batch([{'x': x} for x in range(4)], 1, workers=2)\n"
+
+
+def run_program(folder: Path, text: str, way: str = "a file") -> subprocess.CompletedProcess[str]:
+    """A program of a user's own, and the end of it with all its children."""
+    program = folder / "program.py"
+    program.write_text(text)
+    words = {"a file": [str(program)], "a pipe": ["-"], "-c": ["-c", text]}[way]
+    return subprocess.run(
+        [sys.executable, *words, str(folder / "store")],
+        input=text if way == "a pipe" else None,
+        capture_output=True,
+        text=True,
+        timeout=tiny.PATIENCE,
+        check=False,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.parametrize("way", ["a pipe", "-c"])
+def test_a_class_that_was_made_at_a_prompt_is_refused(tmp_path: Path, way: str) -> None:
+    found = run_program(tmp_path, _PROGRAM + _CALL, way)
+    assert found.returncode == 1
+    assert "SettingError: workers cannot import Halving, which was made in a notebook or at a prompt" in found.stderr
+    assert "put the class into a file" in found.stderr
+
+
+def test_a_program_without_a_guard_gets_one_clear_message(tmp_path: Path) -> None:
+    found = run_program(tmp_path, _PROGRAM + _CALL)
+    assert found.returncode == 1
+    assert found.stderr.count("Error: ") == 1, found.stderr
+    assert 'put what the program does below `if __name__ == "__main__":`' in found.stderr
+    assert not list((tmp_path / "store").glob("stats/*/*"))
+
+
+def test_workers_that_die_before_they_are_ready_end_the_batch(tmp_path: Path) -> None:
+    text = 'if __name__ == "__mp_main__":\n    import os\n    os._exit(3)\n'
+    found = run_program(tmp_path, text + _PROGRAM + 'if __name__ == "__main__":\n    ' + _CALL)
+    assert found.returncode == 1
+    assert "RunFailedError: workers end before they are ready" in found.stderr
+    assert "the last one ended with exit code 3" in found.stderr

@@ -1,0 +1,744 @@
+"""A training of a few milliseconds that can be held, broken and watched at chosen points, and a server that starts many of them.
+
+`python tiny_training.py` reads jobs from standard input and forks a process for each, which has torch imported already: a call of
+`Manager.process` or of the command line, with a session, an output and, if it is to have one, a terminal of its own. What a process has to
+do at a point stands in its environment, so that loader workers, and the workers of a batch, know of it, too.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import fcntl
+import functools
+import gc
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import termios
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from trainmaster import Extension, Manager, TrainManager
+from trainmaster.store import Store, files
+
+PATIENCE = 60.0
+PLAN = "TINY_PLAN"
+_counts: Counter[str] = Counter()
+
+
+# ---- what happens at a point
+
+
+def at(point: str, **facts: Any) -> None:
+    """Do what the plan says, if it is about this point: `{"at": point, "nth": 1, "do": deed, "folder": ..., "if": {"lr": 0.1}}`."""
+    text = os.environ.get(PLAN)
+    plan = json.loads(text) if text else {}
+    if plan.get("at") != point or any(facts.get(name) != value for name, value in plan.get("if", {}).items()):
+        return
+    _counts[point] += 1
+    if _counts[point] == plan.get("nth", 1) or plan.get("nth") == 0:
+        DEEDS[plan["do"]](plan)
+
+
+def _reached(plan: dict[str, Any]) -> None:
+    Path(plan["folder"], "at").write_text(str(os.getpid()))
+
+
+def _wait(plan: dict[str, Any]) -> None:
+    _reached(plan)
+    until(lambda: Path(plan["folder"], "go").exists(), "the word to go on")
+
+
+def _sleep(plan: dict[str, Any]) -> None:
+    _reached(plan)
+    while True:
+        time.sleep(1000)
+
+
+def _lock(plan: dict[str, Any]) -> None:
+    _reached(plan)
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+
+def _raise(plan: dict[str, Any]) -> None:
+    raise RuntimeError(plan["text"])
+
+
+def _wait_then_raise(plan: dict[str, Any]) -> None:
+    _wait(plan)
+    raise RuntimeError("no more")
+
+
+def _exit(plan: dict[str, Any]) -> None:
+    sys.exit(plan["code"])
+
+
+def _leave(plan: dict[str, Any]) -> None:
+    os._exit(plan["code"])
+
+
+def _signal(plan: dict[str, Any]) -> None:
+    os.kill(os.getpid(), plan["signal"])
+
+
+def _segfault(plan: dict[str, Any]) -> None:
+    ctypes.string_at(0)
+
+
+def _fork(plan: dict[str, Any]) -> None:
+    """Be two. The child tells what it finds, and leaves in its own way; the parent goes on when the child is gone."""
+    from trainmaster.manager import interrupts
+
+    parent = os.getpid()
+    open_then = {number: os.readlink(f"/proc/self/fd/{number}") for number in map(int, os.listdir("/proc/self/fd")) if _is_open(number)}
+    child = os.fork()
+    if child:
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        Path(plan["folder"], "child").write_text(f"{code}")
+        _wait(plan)
+        return
+    wakeup = signal.set_wakeup_fd(-1)
+    told = {
+        "wakeup": wakeup,
+        "active": len(interrupts._active),
+        "int": str(signal.getsignal(signal.SIGINT)),
+        "term": str(signal.getsignal(signal.SIGTERM)),
+        "parent": parent,
+        "open": len(open_then),
+    }
+    Path(plan["folder"], "told").write_text(json.dumps(told))
+    if plan["how"] == "leaves":
+        os._exit(0)
+    raise SystemExit(3)
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
+def _print(plan: dict[str, Any]) -> None:
+    print(plan["text"], flush=True)
+
+
+DEEDS: dict[str, Callable[[dict[str, Any]], None]] = {
+    "wait": _wait,
+    "sleep": _sleep,
+    "lock": _lock,
+    "raise": _raise,
+    "wait then raise": _wait_then_raise,
+    "exit": _exit,
+    "leave": _leave,
+    "signal": _signal,
+    "segfault": _segfault,
+    "fork": _fork,
+    "print": _print,
+}
+
+
+# ---- what is trained
+
+
+class WorkPoints(Extension):
+    """Comes by at the stages of a manager's work."""
+
+    def pre_work_setup(self) -> None:
+        at("pre_work_setup")
+
+    def post_work_setup(self) -> None:
+        at("post_work_setup")
+
+    def pre_work_init(self) -> None:
+        at("pre_work_init")
+
+    def pre_work_train(self) -> None:
+        at("pre_work_train")
+
+    def post_work_train(self) -> None:
+        at("post_work_train")
+
+    def post_work(self) -> None:
+        at("post_work")
+
+
+class Points(Extension):
+    """Comes by at the stages of a loop."""
+
+    def __init__(self, lr: float = 0.0) -> None:
+        self._lr = lr
+
+    def pre_run(self) -> None:
+        at("pre_run", lr=self._lr)
+
+    def pre_train(self) -> None:
+        at("pre_train", lr=self._lr)
+
+    def pre_train_step_epoch(self) -> None:
+        at("pre_train_step_epoch", lr=self._lr)
+
+    def pre_train_step_batch(self) -> None:
+        at("pre_train_step_batch", lr=self._lr)
+
+    def pre_backward(self) -> None:
+        at("pre_backward", lr=self._lr)
+
+    def post_optimizer_step(self) -> None:
+        at("post_optimizer_step", lr=self._lr)
+
+    def post_train_step_batch(self) -> None:
+        at("post_train_step_batch", lr=self._lr)
+
+    def post_train_step_epoch(self) -> None:
+        at("post_train_step_epoch", lr=self._lr)
+
+    def pre_eval(self) -> None:
+        at("pre_eval", lr=self._lr)
+
+    def pre_eval_step_batch(self) -> None:
+        at("pre_eval_step_batch", lr=self._lr)
+
+    def post_eval(self) -> None:
+        at("post_eval", lr=self._lr)
+
+    def post_train(self) -> None:
+        at("post_train", lr=self._lr)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 1))
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        at("forward" if self.training else "eval forward")
+        found: torch.Tensor = self.layers(batch[0])
+        return found
+
+
+class Numbers(Dataset[Any]):
+    """Sixteen samples, made in whoever reads them."""
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> Any:
+        at("dataset")
+        inputs = torch.arange(4) * 0.1 + index * 0.05 + torch.rand(4) * 0.01
+        return inputs, inputs.sum().reshape(1)
+
+
+def _worker_init(number: int) -> None:
+    at("loader worker")
+
+
+class Tiny(Manager):
+    """Three epochs of four batches."""
+
+    defaults = {"lr": 0.1, "seed": 0, "loaders": 0, "epochs": 3}
+
+    def make_loop(self, config: Any) -> TrainManager:
+        at("make_loop", lr=config.lr)
+        torch.set_num_threads(1)
+        starting = {"num_workers": config.loaders, "worker_init_fn": _worker_init} if config.loaders else {}
+        valid = [(torch.ones(4, 4) * number, torch.ones(4, 1)) for number in range(2)]
+        return TrainManager(
+            Net(),
+            lambda batch, prediction: (prediction - batch[1]).pow(2).mean(),
+            config.epochs,
+            DataLoader(Numbers(), batch_size=4, shuffle=True, **starting),
+            {"valid": valid},
+            optimizer=lambda parameters: torch.optim.SGD(parameters, lr=config.lr, momentum=0.9),
+            extensions=[Points(config.lr)],
+            device="cpu",
+        )
+
+
+class Plain(Manager):
+    """Writes its epochs itself."""
+
+    defaults = {"lr": 0.1, "epochs": 3}
+
+    def setup(self, config: Any) -> None:
+        super().setup(config)
+        at("setup", lr=config.lr)
+
+    def init_ckpt(self) -> None:
+        super().init_ckpt()
+        self.ckpt["x"] = torch.rand(3)
+
+    def train(self) -> None:
+        at("train", lr=self.config.lr)
+        self.ckpt["x"] = self.ckpt["x"] * 0.5 + torch.rand(3) * self.config.lr
+
+    def eval(self) -> dict[str, float]:
+        at("eval", lr=self.config.lr)
+        return {"loss_test": float(self.ckpt["x"].sum())}
+
+    def save_ckpt(self) -> None:
+        at("save_ckpt", lr=self.config.lr)
+        super().save_ckpt()
+
+
+def watch_saves() -> None:
+    """Come by in the middle of each save, in whatever thread it is."""
+    write = files.LocalFiles.write
+
+    def written(self: files.LocalFiles, path: str, *args: Any) -> Any:
+        found = write(self, path, *args)
+        if path.endswith("tree.json"):
+            at("save")
+        return found
+
+    files.LocalFiles.write = written  # type: ignore[method-assign]
+
+
+def draw_nothing(set_attribute: Callable[[Any, str, Any], None]) -> None:
+    """Pictures of such trainings take longer than the trainings."""
+    from trainmaster.manager.attempt_checkpoints import AttemptCheckpoints
+
+    set_attribute(AttemptCheckpoints, "draw", lambda self: None)
+
+
+MANAGERS = {"Tiny": Tiny, "Plain": Plain}
+
+
+def train(store: str, kind: str = "Tiny", grace: float | None = None, **config: Any) -> None:
+    """`Manager.process`, as a user's program calls it."""
+    from trainmaster.manager import interrupts
+
+    if grace is not None:
+        interrupts.GRACE = grace
+    watch_saves()
+    manager = MANAGERS[kind](store)
+    manager.extensions = [WorkPoints()]
+    manager.process(config)
+
+
+def train_deaf(**more: Any) -> None:
+    """As a process that a shell started in the background, where Ctrl-C is not for it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    train(**more)
+
+
+def train_nested(store: str) -> None:
+    """One manager at work in a hook of another one."""
+
+    class Nesting(Extension):
+        def pre_work_train(self) -> None:
+            Tiny(store).process({"lr": 0.05})
+
+    manager = Plain(store)
+    manager.extensions = [Nesting()]
+    manager.process()
+
+
+def train_often(store: str, num: int) -> None:
+    """Many runs in one process; what is left of them is printed."""
+
+    def left() -> dict[str, Any]:
+        return {
+            "fds": len(os.listdir("/proc/self/fd")),
+            "threads": sorted(each.name for each in threading.enumerate()),
+            "handlers": [repr(signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)],
+        }
+
+    kinds = {"loop": Tiny(None, verbose=False), "plain": Plain(store, verbose=False)}
+    before = left()
+    wakeup = signal.set_wakeup_fd(-1)
+    kinds["plain"].process({"lr": 0.5})
+    kinds["loop"].process({"lr": 0.5})
+    first = left()
+    for number in range(num):
+        kinds["loop" if number % 10 == 0 else "plain"].process({"lr": number, "epochs": 1})
+    after = left()
+    in_thread = threading.Thread(target=kinds["plain"].process, args=({"lr": 1e6},))
+    in_thread.start()
+    in_thread.join()
+    epoch = kinds["plain"].epoch
+    told = {
+        "before": before,
+        "first": first,
+        "after": after,
+        "wakeup": [wakeup, signal.set_wakeup_fd(-1)],
+        "thread": left(),
+        "epoch": epoch,
+    }
+    print(json.dumps(told), flush=True)
+
+
+class Damping(Extension):
+    """Changes every step: whoever trains without it, trains something else."""
+
+    def pre_optimizer_step(self, model: nn.Module) -> None:
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            parameter.grad.mul_(0.5)
+
+
+def train_many(
+    store: str,
+    configs: list[dict[str, Any]],
+    kind: str = "Tiny",
+    lease_time: float = 60.0,
+    is_generated: bool = False,
+    is_damped: bool = False,
+    grace: float | None = None,
+    **options: Any,
+) -> None:
+    """`Manager.batch`; what comes of it is the last line that is printed."""
+    from trainmaster.manager import interrupts
+
+    if grace is not None:
+        interrupts.GRACE = grace
+    manager = MANAGERS[kind](store, lease_time=lease_time)
+    if is_damped:
+        manager.extensions = [Damping()]
+    result = manager.batch((each for each in configs) if is_generated else configs, **options)
+    print(json.dumps(vars(result)), flush=True)
+
+
+def command_line(words: list[str]) -> int:
+    """The program `trainmaster`."""
+    from trainmaster.cli import main
+
+    sys.argv = ["trainmaster", *words]
+    return main(words)
+
+
+CALLS: dict[str, Callable[..., int | None]] = {
+    each.__name__: each for each in (train, train_deaf, train_nested, train_often, train_many, command_line)
+}
+
+
+# ---- what came of it
+
+
+def bits(value: Any) -> Any:
+    """A value as plain data that is equal only if every bit is."""
+    if isinstance(value, torch.Tensor):
+        return [str(value.dtype), list(value.shape), value.numpy().tobytes().hex()[:4096]]
+    if isinstance(value, dict):
+        return {str(name): bits(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [bits(each) for each in value]
+    return value.hex() if isinstance(value, float) else repr(value)
+
+
+def result_of(store: str | Path, key: str | None = None) -> dict[str, Any]:
+    """All that a run has come to, but for times, and for how it came about."""
+    found = Store(store)
+    key = key or next(iter(found.configs.keys()))
+    run = found.run(key)
+    latest = run.latest()
+    assert latest is not None, "nothing is saved"
+    value = dict(latest.value)
+    if value.get("best") is not None:
+        value["best"] = value["best"][:3]  # without the name of the checkpoint, which tells the attempt
+    events = [{name: each for name, each in event.items() if name != "time"} for event in run.events()]
+    return {"epoch": found.stats[key]["epoch"], "value": bits(value), "events": bits(events), "preview": bits(found.previews[key])}
+
+
+def outcome_of(store: str | Path, key: str | None = None) -> dict[str, Any]:
+    """How the newest attempt on a run has ended; empty if it has not, or was killed."""
+    found = Store(store)
+    run = found.run(key or next(iter(found.configs.keys())))
+    return run.outcome_of(run.newest()) or {}
+
+
+@functools.cache
+def _undisturbed(kind: str, config: str) -> dict[str, Any]:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        MANAGERS[kind](folder, verbose=False).process(json.loads(config))
+        return result_of(folder)
+
+
+def undisturbed(kind: str = "Tiny", **config: Any) -> dict[str, Any]:
+    """What comes of a config that nobody disturbs."""
+    return _undisturbed(kind, json.dumps(config))
+
+
+def until(is_so: Callable[[], Any], what: str, patience: float = PATIENCE, pause: float = 0.005) -> Any:
+    deadline = time.monotonic() + patience
+    while not (found := is_so()):
+        assert time.monotonic() < deadline, f"waited for {patience:g} s for {what}"
+        time.sleep(pause)
+    return found
+
+
+# ---- the server
+
+
+def serve() -> int | None:
+    """Fork a process for each line of input; say when it has started and ended."""
+    import torch._dynamo  # noqa: F401 - the first optimizer imports it, which takes seconds
+
+    import trainmaster.cli.app
+    import trainmaster.manager  # noqa: F401
+
+    draw_nothing(setattr)
+    gc.freeze()
+    wake, woken = os.pipe()
+    for end in (wake, woken):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(woken)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    alive: set[int] = set()
+    rest = b""
+    try:
+        while True:
+            ready, _, _ = select.select([0, wake], [], [], 1.0)
+            if wake in ready:
+                os.read(wake, 4096)
+            while alive and (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                alive.discard(ended[0])
+                os.write(1, f"ended {ended[0]} {os.waitstatus_to_exitcode(ended[1])}\n".encode())
+            if 0 not in ready:
+                continue
+            data = os.read(0, 65536)
+            if not data:
+                return 0
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                pid = os.fork()
+                if pid == 0:
+                    signal.set_wakeup_fd(-1)
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    os.close(wake)
+                    os.close(woken)
+                    code = _run(json.loads(line))
+                    for stream in (sys.stdout, sys.stderr):
+                        with contextlib.suppress(OSError):
+                            stream.flush()
+                    os._exit(code)
+                alive.add(pid)
+                os.write(1, f"started {pid}\n".encode())
+    finally:
+        for pid in alive:
+            os.kill(pid, signal.SIGKILL)
+
+
+def _run(job: dict[str, Any]) -> int:
+    os.setsid()
+    os.chdir(job["folder"])
+    os.environ.update(job["env"])
+    if job["tty"]:
+        terminal = os.open(job["tty"], os.O_RDWR)
+        fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+        opened = [terminal] * 3
+    else:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        opened = [os.open(os.devnull, os.O_RDONLY), *(os.open(f"{job['files']}.{name}", flags, 0o666) for name in ("out", "err"))]
+    for number, fd in enumerate(opened):
+        os.dup2(fd, number)
+    for fd in set(opened):
+        os.close(fd)
+    try:
+        code = CALLS[job["call"]](**job["arguments"])
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0
+    except KeyboardInterrupt:
+        return 130
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return code or 0
+
+
+class Server:
+    """Starts processes; asked from one thread."""
+
+    def __init__(self) -> None:
+        environment = {name: value for name, value in os.environ.items() if name not in (PLAN, "NO_COLOR", "TRAINMASTER_STORE")}
+        environment |= {"OMP_NUM_THREADS": "1", "TERM": "xterm-256color", "PYTHONWARNINGS": "default"}
+        self._process = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        self._said = threading.Condition()
+        self._started: list[int] = []
+        self.codes: dict[int, int] = {}
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            word, *numbers = line.decode().split()
+            with self._said:
+                if word == "started":
+                    self._started.append(int(numbers[0]))
+                else:
+                    self.codes[int(numbers[0])] = int(numbers[1])
+                self._said.notify_all()
+
+    def start(self, job: dict[str, Any]) -> int:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(job).encode() + b"\n")
+        self._process.stdin.flush()
+        with self._said:
+            assert self._said.wait_for(lambda: self._started, PATIENCE), "the server does not answer"
+            pid = self._started.pop()
+            self.codes.pop(pid, None)
+            return pid
+
+    def wait(self, pid: int, patience: float) -> int:
+        with self._said:
+            assert self._said.wait_for(lambda: pid in self.codes, patience), f"process {pid} has not ended after {patience:g} s"
+            return self.codes[pid]
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+@functools.cache
+def server() -> Server:
+    made = Server()
+    atexit.register(made.close)
+    return made
+
+
+class Started:
+    """A process of the server."""
+
+    def __init__(self, pid: int, files: str, folder: Path) -> None:
+        self.pid, self._files, self.folder = pid, files, folder
+
+    def _text(self, name: str) -> str:
+        path = Path(f"{self._files}.{name}")
+        return path.read_bytes().decode(errors="replace") if path.exists() else ""
+
+    @property
+    def out(self) -> str:
+        return self._text("out")
+
+    @property
+    def err(self) -> str:
+        return self._text("err")
+
+    @property
+    def has_ended(self) -> bool:
+        return self.pid in server().codes
+
+    def wait(self, patience: float = PATIENCE) -> int:
+        try:
+            return server().wait(self.pid, patience)
+        except AssertionError as error:
+            error.add_note(f"stdout: {self.out[-2000:]}\nstderr: {self.err[-2000:]}")
+            raise
+
+    def signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def until_at(self) -> int:
+        """Wait until it is where its plan is about; the process that is there."""
+
+        def is_there() -> str:
+            assert not self.has_ended, f"it has ended before\n{self.out}\n{self.err}"
+            path = self.folder / "at"
+            return path.read_text() if path.exists() else ""
+
+        return int(until(is_there, "the point of the plan"))
+
+    def until_said(self, text: str, patience: float = PATIENCE) -> None:
+        until(lambda: text in self.err, f"`{text}` on stderr", patience)
+
+    def go_on(self) -> None:
+        (self.folder / "go").touch()
+
+    def members(self) -> list[int]:
+        """The processes of its session that are alive."""
+        return session_of(self.pid)
+
+    def close(self) -> None:
+        for pid in self.members():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if not self.has_ended:
+            self.wait()
+
+
+def session_of(leader: int) -> list[int]:
+    """The living processes of a session."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError, ValueError):
+                fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+                if int(fields[3]) == leader and fields[0] not in "ZX":
+                    found.append(int(name))
+    return found
+
+
+class Workshop:
+    """A folder for one test, and its processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = str(folder / "store")
+        self.processes: list[Started] = []
+
+    def start(
+        self, call: str, plan: dict[str, Any] | None = None, tty: str = "", env: dict[str, str] | None = None, **more: Any
+    ) -> Started:
+        number = len(self.processes)
+        folder = self.folder / f"process-{number}"
+        folder.mkdir()
+        job = {
+            "call": call,
+            "arguments": more,
+            "env": {**(env or {}), **({PLAN: json.dumps({"folder": str(folder), **plan})} if plan else {})},
+            "files": str(folder / "text"),
+            "folder": str(self.folder),
+            "tty": tty,
+        }
+        started = Started(server().start(job), job["files"], folder)
+        self.processes.append(started)
+        return started
+
+    def train(self, plan: dict[str, Any] | None = None, **more: Any) -> Started:
+        return self.start("train", plan, store=self.store, **more)
+
+    def outcome(self) -> str:
+        return str(outcome_of(self.store).get("outcome"))
+
+    def damage(self) -> list[Any]:
+        return Store(self.store).verify()
+
+    def close(self) -> None:
+        for each in self.processes:
+            each.close()
+
+
+@contextlib.contextmanager
+def workshop(folder: Path) -> Iterator[Workshop]:
+    shop = Workshop(folder)
+    try:
+        yield shop
+    finally:
+        shop.close()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    sys.exit(serve())
