@@ -280,6 +280,7 @@ def test_a_sweep_has_one_view_and_ctrl_c_saves_all_and_says_how_to_go_on(shop: A
     process.until_at()
     view = re.compile(r"\d of 4 done, \d running, 1 failed, about \d+ s left")
     tiny.until(lambda: any(view.search(line) for line in terminal.rendered()), "the view")
+    tiny.until(lambda: any("epoch 1 of 3" in line for line in terminal.rendered()), "the progress of the run that waits")
     shown = terminal.rendered()
     views = [line for line in shown if " of 4 done" in line]
     assert len(views) == 1, "\n".join(shown)

@@ -304,7 +304,7 @@ def test_a_loader_worker_that_is_killed_is_an_error_and_the_run_is_free(shop: An
 @pytest.mark.parametrize(
     ("plan", "code", "outcome"),
     [
-        ({"do": "exit", "code": 7}, 7, "interrupted"),
+        ({"do": "exit", "code": 7}, 7, "failed"),
         ({"do": "leave", "code": 9}, 9, "None"),
         ({"do": "segfault"}, -signal.SIGSEGV, "None"),
         ({"do": "raise", "text": "no more"}, 1, "failed"),

@@ -488,7 +488,8 @@ class Manager(Extensible):
         self._display.warn(f"resume it with: {self.launch.resuming(self.store, attempt.key)}")
 
     def _record_failure(self, attempt: Attempt, error: BaseException) -> None:
-        outcome = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        is_signal = isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and error.code in (130, 143))
+        outcome = "interrupted" if is_signal else "failed"
         text = "".join(traceback.format_exception(error))
         self._display.log(text)
         with contextlib.suppress(StoreAccessError):  # the error that is on its way is the one to see
