@@ -20,7 +20,7 @@ class Buffers:
     def __init__(self) -> None:
         self._all: dict[_Layout, list[torch.Tensor]] = {}
         self._free: dict[_Layout, list[torch.Tensor]] = {}
-        self._copied: dict[Any, torch.Tensor] = {}
+        self._copied: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def begin(self) -> None:
         """All memory may be written to again."""
@@ -36,7 +36,7 @@ class Buffers:
             return tensor.detach().clone()
         same = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
         if tensor.numel() and same in self._copied:
-            return self._copied[same]
+            return self._copied[same][1]
         layout = (tensor.dtype, tensor.shape)
         free = self._free.setdefault(layout, [])
         if free:
@@ -45,5 +45,5 @@ class Buffers:
             made = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
             self._all.setdefault(layout, []).append(made)
         made.copy_(tensor.detach())
-        self._copied[same] = made
+        self._copied[same] = (tensor, made)  # held: memory that is freed would be somebody else's soon
         return made

@@ -88,6 +88,7 @@ class HostedLoop:
     ) -> None:
         """Record to an attempt's log, save its checkpoints, and draw its curves if anybody can see them."""
         self.writer.append_to(attempt.log.append)
+        self.writer.mute(self.loop.has_begun)
 
         def facts() -> tuple[dict[str, Any], dict[str, Any]]:
             return self.status(interrupted() is not None), self.preview()

@@ -77,7 +77,9 @@ class LocalWorkers:
             raise SettingError("workers need a store on a disk", hint="give the manager a store_dir")
         cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         launch = Launch(manager.launch.target, manager.launch.program)
-        self._setup = Setup(manager.recipe().packed(), tuple(sys.path), max(1, cpus // self._num), launch)
+        self._setup = Setup(
+            manager.recipe().packed(), tuple(sys.path), max(1, cpus // self._num), multiprocessing.get_start_method(), launch
+        )
         self._context = multiprocessing.get_context("spawn")
         self._say = say
 

@@ -40,8 +40,10 @@ class Recording(Extension):
     def pre_train(self, train_manager: Any) -> None:
         if (reason := self._asked()) is not None:  # it came before there was anything to stop
             train_manager.stop(reason)
+        self._writer.mute(train_manager.moment.batch > 0)  # in the middle of an epoch, its beginning is told already
 
     def pre_train_step_epoch(self) -> None:
+        self._writer.mute(False)
         self._started["t_train"] = time.monotonic()
         self._sum, self._num, self._waiting = 0.0, 0, []
 

@@ -21,6 +21,7 @@ class RunWriter:
         self.latest: dict[str, Any] = {}
         """The last value of each tag."""
         self._held: list[Row] | None = None
+        self._is_muted = False
 
     def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> None:
         value = scalar_value.detach() if hasattr(scalar_value, "detach") else scalar_value
@@ -42,6 +43,10 @@ class RunWriter:
         """Have rows go to a log from now on."""
         self._append = append
 
+    def mute(self, is_muted: bool) -> None:
+        """Write nothing: hooks say once more what they said before a training was taken up."""
+        self._is_muted = is_muted
+
     def hold(self) -> None:
         """Hold rows back from now on."""
         self._held = []
@@ -53,6 +58,8 @@ class RunWriter:
             self._write(row)
 
     def _write(self, row: Row) -> None:
+        if self._is_muted:
+            return
         if self._held is not None:
             self._held.append(row)
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import pickle
 import queue
@@ -28,6 +29,8 @@ class Setup(NamedTuple):
     path: tuple[str, ...]
     """Where modules are found."""
     num_threads: int
+    start_method: str | None
+    """How processes start others, where they say nothing: a loader its workers, say."""
     launch: Launch
     """How the driver was started; what it listens to is its own."""
 
@@ -39,6 +42,7 @@ def serve(connection: Connection, setup: Setup) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     sys.path[:] = setup.path
+    multiprocessing.set_start_method(setup.start_method, force=True)  # "spawn" by now
     inbox = Inbox(connection)
     manager = Recipe(*pickle.loads(setup.recipe)).make()
     _use_threads(setup.num_threads)

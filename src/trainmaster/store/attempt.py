@@ -104,6 +104,7 @@ class Attempt:
         self.log = EventLog(self._files, run.path(number, EVENTS))
         self._counting: list[CheckpointName] = []
         self._step: int | None = None
+        self._checkpoint: str | None = None
         self._has_started = False
         self._is_tidy = False
         self._is_over = False
@@ -157,7 +158,7 @@ class Attempt:
 
     def _start(self, record: Record) -> None:
         self._files.create(self.run.path(self.number, RESUME), self._record({**record, "started": utc_now()}))
-        self._step = record["step"]
+        self._step, self._checkpoint = record["step"], record["checkpoint"]
         self._has_started = True
 
     @property
@@ -240,8 +241,10 @@ class Attempt:
 
     def _publish(self, name: CheckpointName, status: Record, preview: Record) -> None:
         """Replace the preview, then the status, which says that a save is complete."""
-        self._step = name.step
-        self._files.replace(self.run.path(self.number, PREVIEW), self._record({"step": name.step, "preview": preview}))
+        self._step, self._checkpoint = name.step, name.text
+        self._files.replace(
+            self.run.path(self.number, PREVIEW), self._record({"step": name.step, "checkpoint": name.text, "preview": preview})
+        )
         self._files.replace(
             self.run.path(self.number, STATUS), self._record({"step": name.step, "checkpoint": name.text, "status": status})
         )
@@ -252,7 +255,7 @@ class Attempt:
 
     def publish_preview(self, preview: Mapping[str, Any]) -> None:
         """Replace the preview of the last checkpoint."""
-        record = self._record({"step": self._step, "preview": encode_plain(dict(preview))})
+        record = self._record({"step": self._step, "checkpoint": self._checkpoint, "preview": encode_plain(dict(preview))})
         self._files.replace(self.run.path(self.number, PREVIEW), record)
 
     def _free_name(self, step: int) -> CheckpointName:

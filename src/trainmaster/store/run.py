@@ -268,7 +268,7 @@ class Run:
         except StoreDamagedError:  # the checkpoint has its own
             return None
         is_its_own = head == name.attempt or (resume["parent"], resume["checkpoint"]) == (name.attempt, name.text)
-        if not is_its_own or (record is not None and record.get("step") != name.step):
+        if not is_its_own or (record is not None and (record.get("step"), record.get("checkpoint", name.text)) != (name.step, name.text)):
             return None
         found: Record | None = record["preview"] if record is not None else resume["preview"] if head != name.attempt else None
         return found
