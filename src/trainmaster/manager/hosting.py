@@ -48,6 +48,7 @@ class HostedLoop:
         self.is_over = False
         """Whether there was nothing left to train when it was last saved."""
         self._told = told
+        self._is_resumed = False
         self._interrupted: Callable[[], str | None] = lambda: None
         saver = loop.extensions.pop(SAVER, None)
         loop.extensions.pop(LOADER, None)
@@ -88,7 +89,7 @@ class HostedLoop:
     ) -> None:
         """Record to an attempt's log, save its checkpoints, and draw its curves if anybody can see them."""
         self.writer.append_to(attempt.log.append)
-        self.writer.mute(self.loop.has_begun)
+        self.writer.mute(self._is_resumed)
 
         def facts() -> tuple[dict[str, Any], dict[str, Any]]:
             return self.status(interrupted() is not None), self.preview()
@@ -116,6 +117,7 @@ class HostedLoop:
 
     def resume(self, status: Mapping[str, Any], preview: Mapping[str, Any]) -> None:
         """Go on with the numbers of a checkpoint."""
+        self._is_resumed = True
         self.writer.latest = dict(preview)
         self.times.means = {name: status.get(name) for name in self.times.means}
 
