@@ -185,7 +185,7 @@ def test_an_interrupt_always_stops_the_batch(max_errors: int, error: type[BaseEx
         manager.batch(CONFIGS, num_epochs=1, max_errors=max_errors)
     assert manager.trained == [1]
     run = manager.store.run(KEYS[1])
-    assert (run.outcome_of(run.newest()) or {})["outcome"] == "interrupted"
+    assert (run.outcome_of(run.newest()) or {})["outcome"] == ("interrupted" if error is KeyboardInterrupt else "failed")
 
 
 def test_a_config_that_get_config_refuses_is_one_of_the_errors() -> None:

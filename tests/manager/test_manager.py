@@ -729,14 +729,16 @@ def test_an_error_tells_the_stage_the_key_and_the_epoch() -> None:
     assert caught.value.__notes__ == [f"in stage work > work_train, key {manager.key}, epoch 2"]
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
-def test_an_interrupt_is_recorded_as_one_and_goes_on_up(error: BaseException) -> None:
+@pytest.mark.parametrize(
+    ("error", "recorded"), [(KeyboardInterrupt(), "interrupted"), (SystemExit(143), "interrupted"), (SystemExit(3), "failed")]
+)
+def test_an_interrupt_is_recorded_as_one_and_an_exit_as_a_failure(error: BaseException, recorded: str) -> None:
     manager = Failing()
     manager.where, manager.error = "train", error
     with pytest.raises(type(error)):
         manager.process({"a": 1}, num_epochs=1)
     found = outcome(manager, manager.key)
-    assert found["outcome"] == "interrupted"
+    assert found["outcome"] == recorded
     assert found["error"].startswith(type(error).__name__)
     assert holder_of(manager.store.run(manager.key)).hold is Hold.FREE
 
