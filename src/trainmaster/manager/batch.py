@@ -202,13 +202,14 @@ class Batch:
 
     def _died(self, work: Work, text: str) -> None:
         """Try again, unless too many workers in a row died of the run, also such as never came to claim it."""
-        newest = next(iter(self._works.store.run(work.key).checkpoints()), None)
+        run, limit = self._works.store.run(work.key), self._policy.max_attempts
+        newest = next(iter(run.checkpoints()), None)
         self._deaths[work.key, newest] += 1
-        if self._deaths[work.key, newest] < self._policy.max_attempts:
+        if self._deaths[work.key, newest] < limit:
             self._works.say(f"run {work.key}: {text}; another one takes it up")
             self._again.append(work)
         else:
-            self.result.given_up[work.key] = f"{counted(self._policy.max_attempts, 'attempt')} in a row brought no new checkpoint: {text}"
+            self.result.given_up[work.key] = fruitless(run, limit) or _given_up(limit, text)
 
     def _show(self) -> None:
         if self._view is not None:
@@ -248,5 +249,9 @@ def fruitless(run: Run, limit: int) -> str | None:
             return None
         reasons.append(str(outcome.get("error")) if outcome else "its process was killed")
         if len(reasons) >= limit:
-            return f"{counted(limit, 'attempt')} in a row brought no new checkpoint; the last one: {reasons[0]}"
+            return _given_up(limit, reasons[0])
     return None
+
+
+def _given_up(limit: int, reason: str) -> str:
+    return f"{counted(limit, 'attempt')} in a row brought no new checkpoint; the last one: {reason}"
