@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -432,6 +433,19 @@ class TestBuffers:
         buffers.copied([torch.ones(2), torch.zeros(2)])
         buffers.begin()
         assert [each.tolist() for each in buffers.copied([torch.full((2,), 3.0), torch.full((2,), 4.0)])] == [[3.0, 3.0], [4.0, 4.0]]
+
+    def test_memory_that_was_freed_while_copying_is_not_taken_for_the_same_tensor(self) -> None:
+        buffers = Buffers()
+        copied = [buffers.copied(torch.full((1000,), float(number))) for number in range(20)]
+        assert [each[0].item() for each in copied] == [float(number) for number in range(20)]
+
+    def test_what_was_copied_is_not_held(self) -> None:
+        buffers, given = Buffers(), torch.ones(3)
+        held = weakref.ref(given)
+        buffers.copied(given)
+        buffers.end()
+        del given
+        assert held() is None
 
     def test_tied_tensors_stay_one(self) -> None:
         one = torch.ones(2, 3)

@@ -27,6 +27,10 @@ class Buffers:
         self._free = {layout: list(each) for layout, each in self._all.items()}
         self._copied = {}
 
+    def end(self) -> None:
+        """The copy is complete: nothing that was copied is needed any more."""
+        self._copied = {}
+
     def copied(self, value: Any) -> Any:
         """A copy of `value` that shares no memory with it, on the CPU."""
         return own_copy(value, self._copy)

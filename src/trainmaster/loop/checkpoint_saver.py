@@ -177,6 +177,7 @@ class CheckpointSaver(Extension):
             for part in ("kinds", "objects", "buffers", "grads"):
                 state[part] = {name: each for name, each in state[part].items() if name in self.saved_attribs}
         kept = {name: copied(fixtures[name]) for name in self.saved_fixtures if name in fixtures}
+        self._buffers.end()
         best = None if self.best is None else (self.best.metric, self.best.value, self.best.epoch, tuple(self.best.name))
         return {"state": state, "fixtures": kept, "attribs": self.saved_attribs, "best": best}
 

@@ -50,11 +50,9 @@ def serve(connection: Connection, setup: Setup) -> None:
     with Printed(manager.keep_text) as printed:
         manager.launched(replace(setup.launch, tell=inbox.send, asked=inbox.asked, flush=printed.flush))
         inbox.send(READY)
-        while (task := inbox.next()) is not None:
+        while (task := inbox.next()) is not None and inbox.asked() is None:
             report = manager.do(task)
             inbox.send(report._replace(error=None))  # an error may not survive the way; its text does
-            if inbox.asked() is not None:
-                break
 
 
 class Inbox:

@@ -1,0 +1,88 @@
+"""A training by `make_loop` that is stopped or killed after any of its batches goes on to the same bits.
+
+By default a few of the stop points are tried, drawn by a seed; with `TRAINMASTER_FAULTS=full`, each of them.
+"""
+
+import importlib.util
+import random
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainmaster.store import Store
+
+
+def _load_loops():
+    """The program beside this file, loaded once for all tests of a process: they share its server."""
+    name = "trainmaster_faults_loop_training"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("loop_training.py"))
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+loops = _load_loops()
+Act, IS_FULL, KILLED, SEED = (getattr(loops, name) for name in ("Act", "IS_FULL", "KILLED", "SEED"))
+
+NUM_EPOCHS = 5 if IS_FULL else 2
+NUM_STEPS = NUM_EPOCHS * loops.NUM_BATCHES
+SAVED_BY = {"epoch": {}, "step": {"every_steps": 1}}
+
+WAYS = [(saved_by, loader) for saved_by in SAVED_BY for loader in (0, 2)]
+in_all_ways = pytest.mark.parametrize(("saved_by", "loader"), WAYS)
+
+pytestmark = pytest.mark.timeout(3600 if IS_FULL else 240)
+
+
+@pytest.fixture
+def shop():
+    with loops.workshop() as made:
+        yield made
+
+
+def stop_points(kind, saved_by, loader):
+    """All of them, or a few."""
+    every = range(1, NUM_STEPS)
+    found = list(every) if IS_FULL else random.Random(f"{SEED} {kind} {saved_by}").sample(every, 1 if loader else 2)
+    print(f"stop points {found}; seed {SEED}")
+    return found
+
+
+@in_all_ways
+def test_a_loop_that_a_hook_stops_after_any_batch_goes_on_in_a_fresh_manager(shop, saved_by, loader):
+    for number in stop_points("stop", saved_by, loader):
+        config = {"seed": 1, "loader": loader, **SAVED_BY[saved_by]}
+        job = shop.job(f"store-{number}", config, NUM_EPOCHS, stop_at=number, then=NUM_EPOCHS + 1)
+        started = shop.start(job)
+        started.succeed()
+        assert started.place.count("train") == NUM_STEPS + loops.NUM_BATCHES, f"stopped after {number}: {started.text()}"
+        loops.assert_undisturbed(job)
+
+
+@in_all_ways
+def test_a_loop_that_is_killed_right_after_any_checkpoint_or_batch_goes_on(shop, saved_by, loader):
+    for number in stop_points("kill", saved_by, loader):
+        config = {"seed": 2, "loader": loader, "accumulated": 1, **SAVED_BY[saved_by]}
+        job = shop.job(f"store-{number}", config, NUM_EPOCHS)
+        point = "save: ending" if saved_by == "step" else "train"
+        assert shop.start(job, acts=[Act(point, number, "kill")]).wait() == KILLED, number
+        if saved_by == "step":
+            run = Store(job.store).run(Store(job.store).configs.get_key(config))
+            assert run.latest().value["state"]["progress"]["step_num"] == number
+        shop.start(job).succeed()
+        loops.assert_undisturbed(job)
+
+
+@pytest.mark.parametrize(("saved_by", "loader"), WAYS if IS_FULL else WAYS[-1:])
+def test_a_loop_that_sigterm_stops_at_any_batch_goes_on(shop, saved_by, loader):
+    for number in stop_points("signal", saved_by, loader)[::4]:
+        config = {"seed": 3, "loader": loader, **SAVED_BY[saved_by]}
+        job = shop.job(f"store-{number}", config, NUM_EPOCHS)
+        started = shop.start(job, acts=[Act("train", number, "signal", signal.SIGTERM), Act("train", number, "linger", 1.0)])
+        started.succeed()
+        assert started.place.count("train") == number + 1, f"signalled at {number}: {started.text()}"
+        shop.start(job).succeed()
+        loops.assert_undisturbed(job)
