@@ -304,7 +304,7 @@ class Manager(Extensible):
             executor.open(self, self.do, self._display.say)
             view = None
             if not isinstance(executor, Here) and self._display.is_verbose:
-                view = stack.enter_context(BatchView(len(configs) if isinstance(configs, Sized) else None, self._display.say))
+                view = stack.enter_context(BatchView(_number_of(configs), self._display.say))
             batch = Batch(works, policy, watch, executor, interrupts, view)
             try:
                 batch.run(configs)
@@ -765,6 +765,14 @@ class Manager(Extensible):
             return self.configs[config]
         found = self.get_config(config)
         return found if isinstance(found, Config) else Config(found.to_dict())
+
+
+def _number_of(configs: Iterable[Any]) -> int | None:
+    """How many configs there are, if they know; combinations may be more than Python can count."""
+    try:
+        return len(configs) if isinstance(configs, Sized) else None
+    except OverflowError:
+        return None
 
 
 @contextlib.contextmanager
