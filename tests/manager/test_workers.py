@@ -57,7 +57,9 @@ def keys(shop: Any) -> dict[float, str]:
 
 
 def outcomes(shop: Any) -> dict[float, str]:
-    return {lr: str(tiny.outcome_of(shop.store, key).get("outcome")) for lr, key in keys(shop).items()}
+    """How the runs ended that were begun."""
+    begun = {lr: key for lr, key in keys(shop).items() if Store(shop.store).run(key).attempts()}
+    return {lr: str(tiny.outcome_of(shop.store, key).get("outcome")) for lr, key in begun.items()}
 
 
 def log_of(shop: Any, lr: float, attempt: int) -> str:
