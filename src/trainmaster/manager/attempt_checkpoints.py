@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 import warnings
 from collections.abc import Callable
@@ -40,7 +41,10 @@ class AttemptCheckpoints:
         self._is_drawn = is_drawn
         self._next_drawing = time.monotonic() + DRAWN_EVERY
 
-    def open(self) -> None: ...
+    def open(self) -> None:
+        if self._is_drawn:
+            # Here and not in the thread that saves: a loader's worker that is forked while a library is loaded there may wait for ever.
+            importlib.import_module("matplotlib.backends.backend_agg")
 
     def note(self) -> Noted:
         return Noted(self._attempt.log.count, *self._facts())
