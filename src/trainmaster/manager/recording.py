@@ -47,8 +47,9 @@ class Recording(Extension):
         self._started["t_train"] = time.monotonic()
         self._sum, self._num, self._waiting = 0.0, 0, []
 
-    def post_train_step_batch(self, loss: Any, true_batch_size: int) -> None:
-        self._waiting.append((loss.detach() if hasattr(loss, "detach") else loss, true_batch_size))
+    def post_train_step_batch(self, train_manager: Any, loss: Any, batch: Any) -> None:
+        # Not the lazy fixture `true_batch_size`, which costs more in every step.
+        self._waiting.append((loss.detach() if hasattr(loss, "detach") else loss, train_manager.get_true_batch_size(batch)))
         if len(self._waiting) >= _MAX_WAITING:
             self._add_up()
 
