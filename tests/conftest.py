@@ -1,7 +1,18 @@
-"""Tests run side by side: one thread each, or the small tensors of one wait for the threads of another."""
+"""What tests of several rooms share."""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterator
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start; read before torch is imported
+import pytest
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Tiny tensors on a busy machine: threads would wait for each other most of the time."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

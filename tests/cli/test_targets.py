@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -181,7 +180,7 @@ def test_a_second_run_says_that_it_is_done_and_more_epochs_go_on(call: Any, lab:
     assert f"run {key} goes on from epoch 2 to 4" in more.out
     assert only_key(lab / "runs") == key
     assert Store(lab / "runs").stats[key]["epoch"] == 4
-    assert f"next: {os.path.basename(sys.executable)} -m trainmaster show {key}" in more.out
+    assert f"-m trainmaster show {key}" in more.out
 
 
 def test_fresh_starts_again_in_a_new_attempt_and_keeps_the_old_one(call: Any, lab: Path) -> None:
@@ -295,3 +294,17 @@ def test_a_run_of_a_sweep_with_workers_can_be_resumed_as_it_says(lab: Path) -> N
         assert (process.wait(), process.out, process.err) == (0, "", "")
     claim = Store(lab / "runs").run(only_key(lab / "runs")).claim_of(1)
     assert (claim.get("target"), claim.get("folder"), claim.get("num_epochs")) == (f"{lab / 'managers.py'}:Mine", str(lab), 2)
+
+
+def test_a_command_to_paste_names_the_program_so_that_the_shell_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainmaster.cli.launching import program
+
+    script = tmp_path / "bin" / "trainmaster"
+    script.parent.mkdir()
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "argv", [str(script), "run"])
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert program() == (str(script),)
+    monkeypatch.setenv("PATH", str(script.parent))
+    assert program() == ("trainmaster",)

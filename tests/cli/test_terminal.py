@@ -187,7 +187,8 @@ def test_off_a_terminal_there_are_plain_lines(shop: Any) -> None:
     lines = process.out.splitlines()
     assert lines[0] == f"target {shop.folder / 'train.py'}:Tiny"
     assert [line.split("  ")[1] for line in lines if line.startswith(key)] == [f"epoch {number} of 3" for number in range(4)]
-    assert lines[-2].startswith(f"next: trainmaster show {key}")
+    assert lines[-2].startswith("next: ")
+    assert f"trainmaster show {key}" in lines[-2]
 
 
 @pytest.mark.parametrize("words", [["run", "train.py:Tiny"], ["sweep", "train.py:Plain", "lr=0.1,0.2"]], ids=["run", "sweep"])

@@ -6,7 +6,6 @@ import os
 import shutil
 import threading
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,7 @@ from trainmaster.errors import CodecError, RunBusyError, SettingError, StateErro
 from trainmaster.loop.buffers import Buffers
 from trainmaster.store.checkpoint_folder import CheckpointFolder, SavedAt
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Tiny tensors on a busy machine: threads would wait for each other most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Loop(TrainManager):
@@ -454,17 +446,24 @@ class TestBuffers:
         assert copied["view"].tolist() == one.t().tolist()
 
 
-def test_lazy_fixtures_of_a_manager_are_no_business_of_a_loop() -> None:
-    class Both(Extension):
-        def pre_train(self) -> None: ...
+def test_hooks_and_lazy_fixtures_of_a_manager_are_no_business_of_a_loop() -> None:
+    calls: list[str] = []
 
-        def pre_work_train(self, key: str) -> None: ...
+    class Both(Extension):
+        def pre_train(self) -> None:
+            calls.append("train")
+
+        def pre_work_train(self, key: str) -> None:
+            calls.append("work")
 
         @fixture("work")
         def colour(self) -> str:
             return "red"
 
-    make(None, 1, extensions=[Both()]).train()
+    tm = make(None, 1, extensions=[Both()])
+    tm.train()
+    assert calls == ["train"]
+    assert "colour" not in str(tm.describe())
 
 
 def test_an_extension_with_hooks_for_a_manager_only_is_refused_by_a_loop() -> None:

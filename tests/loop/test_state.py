@@ -25,13 +25,7 @@ _spec.loader.exec_module(program)
 build, outcome = program.build, program.outcome
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Tiny tensors on a busy machine: threads would wait for each other most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def same_bits(one, other):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,9 +17,13 @@ if TYPE_CHECKING:
 
 
 def program() -> tuple[str, ...]:
-    """How this program was called, so that a command can be pasted."""
-    name = os.path.basename(sys.argv[0] or "")
-    return ("trainmaster",) if name.startswith("trainmaster") else (os.path.basename(sys.executable), "-m", "trainmaster")
+    """How this program was called, so that a command can be pasted: by its name, if that leads to the same file."""
+    is_script = os.path.basename(sys.argv[0] or "").startswith("trainmaster")
+    path = sys.argv[0] if is_script else sys.executable
+    name = os.path.basename(path)
+    found = shutil.which(name)
+    words = name if found is not None and os.path.abspath(found) == os.path.abspath(path) else os.path.abspath(path)
+    return (words,) if is_script else (words, "-m", "trainmaster")
 
 
 def launched(target: Target, store_dir: str | None, is_quiet: bool = False) -> Manager:
@@ -113,6 +119,6 @@ def sweep_plan(choices: Any, num_epochs: int | None, workers: int, store_dir: st
 
 def next_steps(manager: Manager) -> list[str]:
     """What to type next, after a run."""
-    words = " ".join(program())
+    words = shlex.join(program())
     store = f" --store {manager.store.root}" if manager.store.root != os.path.abspath(os.environ.get("TRAINMASTER_STORE") or "runs") else ""
     return [f"next: {words} show {manager.key}{store}", f"      {words} ls{store}"]

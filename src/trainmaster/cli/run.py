@@ -36,28 +36,20 @@ def command(
       trainmaster run train.py:MyManager lr=0.001 --from 3fa9@best
     """
     from trainmaster.cli.keys import resolve_key
-    from trainmaster.cli.launching import config_from, launched, plan_of
-    from trainmaster.cli.opening import store_path
+    from trainmaster.cli.launching import config_from, launched, next_steps, plan_of
+    from trainmaster.cli.opening import needed_store, store_path
     from trainmaster.cli.target import Target
 
     path = store_path(store)
     manager = launched(Target.parse(target), None if is_dry else path, is_quiet)
     found = config_from(manager, config, overrides or [])
     if start_from is not None:
-        from trainmaster.cli.opening import needed_store
-        from trainmaster.manager.lineage import START_FROM, Origin
-
+        source = needed_store(store) if manager.store.root is None else manager.store
         key, at, which = start_from.partition("@")
-        origin = needed_store(store)
-        found[START_FROM] = Origin.find(origin, resolve_key(origin, key) + at + which).text
+        found = manager.starting_from(found, resolve_key(source, key) + at + which, source)
     if is_dry:
         print("\n".join(plan_of(manager, found, epochs, path)))
         return
-    if start_from is not None:
-        key, at, which = start_from.partition("@")
-        start_from = resolve_key(manager.store, key) + at + which
-    manager.process(found, epochs, resume=not is_fresh, start_from=start_from)
+    manager.process(found, epochs, resume=not is_fresh)
     if not is_quiet:
-        from trainmaster.cli.launching import next_steps
-
         print("\n".join(next_steps(manager)))

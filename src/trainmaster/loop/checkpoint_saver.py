@@ -98,7 +98,7 @@ class CheckpointSaver(Extension):
     # ---- hooks
 
     def pre_train(self, train_manager: TrainManager, fixtures: Fixtures) -> None:
-        self._check_names(train_manager, fixtures)
+        self._check_names(train_manager)
         place = self._hosted if self._hosted is not None else FolderCheckpoints(self.folder_of(train_manager), self.keep)
         place.open()
         self._place = place
@@ -181,7 +181,7 @@ class CheckpointSaver(Extension):
         best = None if self.best is None else (self.best.metric, self.best.value, self.best.epoch, tuple(self.best.name))
         return {"state": state, "fixtures": kept, "attribs": self.saved_attribs, "best": best}
 
-    def _check_names(self, train_manager: TrainManager, fixtures: Fixtures) -> None:
+    def _check_names(self, train_manager: TrainManager) -> None:
         known = train_manager.stateful_names()
         for name in self.saved_attribs or ():
             if name not in known:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 from trainmaster.errors import LeaseLostError
-from trainmaster.manager.work import Work
+from trainmaster.manager.work import Work, described
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ Do = Callable[[Task], Report]
 class Executor(Protocol):
     """Trains runs. It may be asked to do as many at once as it has room for; each comes back as one report that is no progress."""
 
-    def open(self, manager: Any, do: Do, say: Callable[[str], None]) -> None:
+    def open(self, manager: Any, do: Do) -> None:
         """Get ready to train what `manager` trains; `do` trains one here."""
 
     def has_room(self) -> bool: ...
@@ -61,7 +61,7 @@ class Here:
     def __init__(self) -> None:
         self._reports: list[Report] = []
 
-    def open(self, manager: Any, do: Do, say: Callable[[str], None]) -> None:
+    def open(self, manager: Any, do: Do) -> None:
         self._do = do
 
     def has_room(self) -> bool:
@@ -79,7 +79,7 @@ class Here:
     def close(self) -> None: ...
 
 
-def reported(task: Task, do: Callable[[Task], Report], described: Callable[[BaseException], str]) -> Report:
+def reported(task: Task, do: Do) -> Report:
     """What `do` reports; its errors are reports, too."""
     try:
         return do(task)

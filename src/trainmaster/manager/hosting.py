@@ -41,7 +41,7 @@ class Pristine:
 class HostedLoop:
     """The loop of one run, with what a manager attaches to it."""
 
-    def __init__(self, loop: TrainManager, extensions: Mapping[str, object], pristine: Pristine, told: Callable[[float], None]) -> None:
+    def __init__(self, loop: TrainManager, save_interval: int, told: Callable[[float], None]) -> None:
         self.loop = loop
         self.writer = RunWriter()
         self.times = MeanTimes()
@@ -50,31 +50,24 @@ class HostedLoop:
         self._told = told
         self._is_resumed = False
         self._interrupted: Callable[[], str | None] = lambda: None
-        saver = loop.extensions.pop(SAVER, None)
         loop.extensions.pop(LOADER, None)
+        saver = loop.extensions.pop(SAVER, None)
         if saver is not None and not isinstance(saver, CheckpointSaver):
             raise SettingError(f"`{SAVER}` is a {type(saver).__name__}", hint="under a manager, CheckpointSaver saves to the store")
         if saver is not None and saver.path is not None:
             raise SettingError(
                 f"CheckpointSaver has the path {saver.path}", hint="under a manager checkpoints go to the store: leave it out"
             )
-        self._saver = saver
+        self._saver = CheckpointSaver(every_epochs=save_interval) if saver is None or saver.is_plain else saver
+
+    def equip(self, extensions: Mapping[str, object], pristine: Pristine, is_shown: bool) -> None:
+        """Attach the manager's extensions that have hooks for a loop; then what shows, records and saves, in this order."""
         for name, extension in extensions.items():
             if has_loop_hooks(name, extension):
                 pristine.renew(extension)
-                loop.add_extension(name, extension)
-
-    @property
-    def saver(self) -> CheckpointSaver:
-        assert self._saver is not None
-        return self._saver
-
-    def equip(self, save_interval: int, is_shown: bool) -> None:
-        """Attach what records, shows and saves; in this order, after all that the user has."""
+                self.loop.add_extension(name, extension)
         if is_shown and not any(isinstance(each, Progress) for each in self.loop.extensions.values()):
             self.loop.add_extension("progress", Progress(has_lines=False), as_default=True)
-        if self._saver is None or self._saver.is_plain:
-            self._saver = CheckpointSaver(every_epochs=save_interval)
         self.loop.add_extension("recording", Recording(self.writer, self.times, self._told, lambda: self._interrupted()))
         self.loop.add_extension(SAVER, self._saver)
         self.loop.settle(writer=self.writer)
@@ -95,8 +88,7 @@ class HostedLoop:
             return self.status(interrupted() is not None), self.preview()
 
         self._interrupted = interrupted
-
-        self.saver.save_to(AttemptCheckpoints(attempt, self.saver.keep or keep, facts, patient, is_drawn))
+        self._saver.save_to(AttemptCheckpoints(attempt, self._saver.keep or keep, facts, patient, is_drawn))
 
     def status(self, is_interrupted: bool) -> dict[str, Any]:
         loop = self.loop

@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -64,7 +63,7 @@ class LocalWorkers:
         self._is_stopping = False
         self._num_stillborn = 0
 
-    def open(self, manager: Any, do: Do, say: Callable[[str], None]) -> None:
+    def open(self, manager: Any, do: Do) -> None:
         if getattr(multiprocessing.current_process(), "_inheriting", False):
             sys.exit(UNGUARDED)  # the driver tells; each worker would tell the same
         if multiprocessing.parent_process() is not None:
@@ -81,7 +80,6 @@ class LocalWorkers:
             manager.recipe().packed(), tuple(sys.path), max(1, cpus // self._num), multiprocessing.get_start_method(), launch
         )
         self._context = multiprocessing.get_context("spawn")
-        self._say = say
 
     def has_room(self) -> bool:
         return not self._is_stopping and len(self._waiting) + sum(worker.task is not None for worker in self._workers) < self._num

@@ -244,7 +244,7 @@ class Manager(Extensible):
         """
         self._refuse_if_at_work()
         if start_from is not None:
-            config = self._starting_from(config, start_from)
+            config = self.starting_from(config, start_from)
         work = self._admit(config, num_epochs)
         if resume and self._is_done(work):
             self._stand_at(work.config, work.key)
@@ -301,7 +301,7 @@ class Manager(Extensible):
             if not isinstance(executor, Here):
                 stack.enter_context(interrupts.patient())  # each worker is given up by itself
             stack.callback(executor.close)
-            executor.open(self, self.do, self._display.say)
+            executor.open(self, self.do)
             view = None
             if not isinstance(executor, Here) and self._display.is_verbose:
                 view = stack.enter_context(BatchView(_number_of(configs), self._display.say))
@@ -368,12 +368,12 @@ class Manager(Extensible):
             self._which = which
             self._load()
 
-    def _starting_from(self, config: Any, text: str) -> Any:
-        """A config that says which weights it starts with."""
+    def starting_from(self, config: Any, text: str, store: Store | None = None) -> Any:
+        """A config that says which weights it starts with: those that `text` names in a store, by default the manager's."""
         if not self.makes_loops:
             raise SettingError(f"start_from={text!r}: only a manager with `make_loop` can start from another run's weights")
         config = self.get_config(config)
-        config[START_FROM] = Origin.find(self.store, text).text
+        config[START_FROM] = Origin.find(store or self.store, text).text
         return config
 
     def _admit(self, config: Any, num_epochs: int | None) -> Work:
@@ -404,13 +404,15 @@ class Manager(Extensible):
 
     def _is_enough(self, work: Work) -> bool:
         """Whether what was loaded is as far as it is to be."""
-        if self.loop is None or work.num_epochs is not None:
-            return self._is_done(work) if self.loop is not None else self.epoch >= (work.num_epochs or 0)
+        if self.loop is None:
+            return self.epoch >= (work.num_epochs or 0)
+        if work.num_epochs is not None:
+            return self._is_done(work)
         return self.loop.is_over() or bool((self.stats.get(work.key) or {}).get("stopped"))
 
     def do(self, task: Task) -> Report:
         """One run of a batch, for an executor."""
-        return reported(task, self._do, described)
+        return reported(task, self._do)
 
     def _do(self, task: Task) -> Report:
         work = task.work
@@ -567,8 +569,8 @@ class Manager(Extensible):
         if self.eval_interval != 1:
             raise SettingError(f"eval_interval={self.eval_interval}: a loop evaluates after every epoch", hint="leave it out")
         self._pristine = self._pristine or Pristine()
-        self._hosted = HostedLoop(loop, self.extensions, self._pristine, self._told)
-        self._hosted.equip(self.save_interval, self._display.is_live)
+        self._hosted = HostedLoop(loop, self.save_interval, self._told)
+        self._hosted.equip(self.extensions, self._pristine, self._display.is_live)
         self.loop, self.model = loop, loop.model
 
     def _told(self, seconds: float) -> None:
