@@ -27,8 +27,12 @@ TrainmasterError                     says: the fact, where, what is open or know
 │   ├── SettingError                 (ValueError) an argument that cannot work
 │   ├── EmptyDataError               (ValueError) data that gave no batch
 │   ├── LossError                    (ValueError) a loss that cannot be trained on
+│   ├── LeakageError                 (ValueError) examples of a batch that mix
+│   ├── NonFiniteError               (ArithmeticError) a loss or gradients that are nan or inf
+│   ├── SanityCheckError             a training that failed its sanity check
 │   ├── StateError                   a training state that cannot be captured or restored
 │   └── RunFailedError               (RuntimeError) a run that failed in a worker
+├── MissingExtraError                (ImportError) what is wanted needs an extra that is not installed
 └── StoreError
     ├── KeyTextError                 (ValueError) a text that cannot be the key of a run
     ├── UnknownRunError              (KeyError) no run has this key, or no checkpoint yet
@@ -67,13 +71,17 @@ __all__ = [
     "HookError",
     "HookSignatureError",
     "KeyTextError",
+    "LeakageError",
     "LeaseLostError",
     "LoopError",
     "LossError",
+    "MissingExtraError",
     "NoRunningStageError",
+    "NonFiniteError",
     "Problem",
     "RunBusyError",
     "RunFailedError",
+    "SanityCheckError",
     "SettingError",
     "StageError",
     "StateError",
@@ -111,6 +119,9 @@ class TrainmasterError(Exception):
 
 def _rebuild(kind: type[TrainmasterError], fact: str, rows: dict[str, str]) -> TrainmasterError:
     return kind(fact, **rows)
+
+
+class MissingExtraError(TrainmasterError, ImportError): ...
 
 
 class StageError(TrainmasterError): ...
@@ -219,6 +230,15 @@ class EmptyDataError(LoopError, ValueError): ...
 
 
 class LossError(LoopError, ValueError): ...
+
+
+class LeakageError(LoopError, ValueError): ...
+
+
+class NonFiniteError(LoopError, ArithmeticError): ...
+
+
+class SanityCheckError(LoopError): ...
 
 
 class StateError(LoopError): ...

@@ -209,6 +209,65 @@ def test_capturing_leaves_no_trace_in_the_training():
     assert differing(captured, outcome(manager)) == []
 
 
+class CountingObserver(Observer):
+    """Has a state, and only looks."""
+
+    def __init__(self):
+        self.count = 0
+
+    def post_train_step_batch(self):
+        self.count += 1
+
+    def state_dict(self):
+        return {"count": self.count}
+
+    def load_state_dict(self, state):
+        self.count = state["count"]
+
+
+def test_a_training_is_taken_up_with_an_observer_more_or_less():
+    expected, _ = undisturbed()
+    for before, after in (([], [CountingObserver()]), ([CountingObserver()], [])):
+        states = Keep("post_train_step_batch")
+        build(1, *before, states).train()
+        manager = build(1, *after)
+        manager.restore(states.states[9])
+        manager.train()
+        assert differing(expected, outcome(manager)) == []
+
+
+def test_numbers_that_wait_in_an_extension_are_in_the_state_of_the_writer():
+    """A state_dict may write what waits, so extensions are asked before the writer is."""
+
+    class Waits(Extension):
+        def __init__(self):
+            self.waiting = []
+
+        def post_train_step_batch(self, writer, step_num):
+            self.writer = writer
+            self.waiting.append(step_num)
+
+        def state_dict(self):
+            for number in self.waiting:
+                self.writer.add_scalar("waited", number, number)
+            self.waiting = []
+            return {}
+
+        def load_state_dict(self, state): ...
+
+    states = Keep("post_train_step_batch")
+    build(1, Waits(), states).train()
+    history = states.states[4].objects["writer"]["history"]["waited"]
+    assert len(history) == 5  # one for each batch up to the state
+
+
+def test_a_state_of_an_earlier_version_has_no_observers():
+    _, states = undisturbed()
+    values = states[3].to_dict()
+    del values["observers"]
+    assert TrainingState.from_dict(values).observers == ()
+
+
 def test_an_observer_can_capture_too():
     """Its guard hides the random numbers it draws, and the state has those of the training."""
 

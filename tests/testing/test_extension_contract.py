@@ -36,7 +36,7 @@ def test_an_observer_that_changes_weights_is_caught() -> None:
             return Meddler()
 
     with pytest.raises(AssertionError):
-        Contract().test_an_observer_does_not_change_the_weights()
+        Contract().test_an_observer_does_not_change_the_weights_nor_the_random_numbers()
 
 
 def test_an_extension_that_forgets_its_state_is_caught() -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -38,6 +40,16 @@ def set_rng(state: RngState) -> None:
     torch.set_rng_state(state["torch"])
     if "cuda" in state:
         torch.cuda.set_rng_state_all(state["cuda"])
+
+
+@contextmanager
+def kept_rng() -> Iterator[None]:
+    """All global generators as they were, whatever happens within."""
+    before = get_rng()
+    try:
+        yield
+    finally:
+        set_rng(before)
 
 
 def plain_rng(state: RngState) -> dict[str, Any]:

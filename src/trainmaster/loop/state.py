@@ -50,6 +50,8 @@ class TrainingState:
     rng: RngState
     data: dict[str, Any]
     """What the data sources carry from epoch to epoch."""
+    observers: tuple[str, ...] = ()
+    """The names of the extensions that only look: training goes on without them."""
 
     def __repr__(self) -> str:
         return f"<TrainingState {', '.join(f'{name} {value}' for name, value in self.progress.items())}>"
@@ -61,6 +63,8 @@ class TrainingState:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingState:
         names = {field.name for field in fields(cls)}
+        if isinstance(values, Mapping) and "observers" not in values:  # as saved by earlier versions
+            values = {**values, "observers": ()}
         if not isinstance(values, Mapping) or values.keys() != names:
             odd = (
                 ", ".join(sorted(map(str, values.keys() ^ names))) + " missing or unknown" if isinstance(values, Mapping) else repr(values)
@@ -129,9 +133,14 @@ def _kinds(objects: Mapping[str, object]) -> dict[str, str]:
 def check_fits(state: TrainingState, owner: object, extensions: Mapping[str, object]) -> None:
     """Refuse a state whose parts and this loop's do not match, naming all that differ."""
     problems = []
+    optional = {*state.observers, *observers_among(extensions)}
     for kind, here, there in (
         ("attribute", stateful_attributes(owner), state.objects),
-        ("extension", stateful_extensions(extensions), state.extensions),
+        (
+            "extension",
+            {name: each for name, each in stateful_extensions(extensions).items() if name not in optional},
+            {name: each for name, each in state.extensions.items() if name not in optional},
+        ),
     ):
         for name in sorted(there.keys() - here.keys()):
             problems.append(f"{kind} `{name}` is in the state, but not here; {did_you_mean(name, here)}".rstrip("; "))
@@ -184,6 +193,11 @@ def restore_modules(state: TrainingState, owner: object) -> None:
 
 def capture_extensions(extensions: Mapping[str, object], copied: Copy = own_copy) -> dict[str, Any]:
     return {name: copied(each.state_dict()) for name, each in stateful_extensions(extensions).items()}
+
+
+def observers_among(extensions: Mapping[str, object]) -> tuple[str, ...]:
+    """The names of the extensions with a state that only look."""
+    return tuple(name for name, each in stateful_extensions(extensions).items() if getattr(each, "is_observer", False) is True)
 
 
 def restore_extensions(states: Mapping[str, Any], extensions: Mapping[str, object]) -> None:

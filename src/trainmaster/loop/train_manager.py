@@ -45,6 +45,7 @@ from trainmaster.loop.state import (
     capture_extensions,
     capture_objects,
     check_fits,
+    observers_among,
     own_copy,
     restore_extensions,
     restore_modules,
@@ -410,6 +411,8 @@ class TrainManager(Extensible):
                 hint="capture it in post_train_step_batch, post_train_step_epoch or post_eval",
             )
         self.build()
+        # First, because extensions now write what waits to be written, and the writer's state has to have it.
+        extensions = copied(self._paused_extensions) or capture_extensions(self.extensions, copied)
         return TrainingState(
             progress={
                 "num_batches": length_of(self.train_data),
@@ -421,7 +424,8 @@ class TrainManager(Extensible):
             },
             position=copied(self._position.state_dict()),
             **capture_objects(self, copied),
-            extensions=copied(self._paused_extensions) or capture_extensions(self.extensions, copied),
+            extensions=extensions,
+            observers=observers_among(self.extensions),
             rng=copied(self._position.paused or self._guards.training_rng()),
             data={"train": data_state(self.train_data), "eval": {name: data_state(data) for name, data in self.eval_data.items()}},
         )

@@ -23,6 +23,7 @@ from trainmaster.loop.state import (
     capture_extensions,
     capture_objects,
     check_fits,
+    observers_among,
     own_copy,
     restore_extensions,
     restore_objects,
@@ -222,6 +223,7 @@ class TrainTestLoop(Extensible):
             position=own_copy(self._position.state_dict()),
             **capture_objects(self),
             extensions=capture_extensions(self.extensions),
+            observers=observers_among(self.extensions),
             rng=own_copy(self._guards.training_rng()),
             data={"train": data_state(self.train_data), "valid": data_state(self.valid_data)},
         )

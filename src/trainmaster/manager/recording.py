@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from trainmaster.loop.train_loss import TRAIN_LOSS, LossMean, record_train_loss
 from trainmaster.manager.run_writer import RunWriter
-from trainmaster.stages import Extension, always
+from trainmaster.stages import Extension, Fixtures, always
 
 _OLD_WEIGHT = 0.8
 """How much of a running mean of times is what it was."""
-_MAX_WAITING = 256
 
 
 class MeanTimes:
@@ -30,10 +30,11 @@ class MeanTimes:
 class Recording(Extension):
     """Writes the mean training loss of each epoch, holds the rows of an evaluation together, and takes times."""
 
+    creates = {TRAIN_LOSS: "train_step_epoch"}
+
     def __init__(self, writer: RunWriter, times: MeanTimes, told: Callable[[float], None], asked: Callable[[], str | None]) -> None:
         self._writer, self._times, self._told, self._asked = writer, times, told, asked
-        self._sum, self._num = 0.0, 0
-        self._waiting: list[tuple[Any, int]] = []
+        self._loss = LossMean()
         self._seconds = 0.0
         self._started = {"t_train": 0.0, "t_eval": 0.0}
 
@@ -45,18 +46,15 @@ class Recording(Extension):
     def pre_train_step_epoch(self) -> None:
         self._writer.mute(False)
         self._started["t_train"] = time.monotonic()
-        self._sum, self._num, self._waiting = 0.0, 0, []
+        self._loss.reset()
 
     def post_train_step_batch(self, train_manager: Any, loss: Any, batch: Any) -> None:
         # Not the lazy fixture `true_batch_size`, which costs more in every step.
-        self._waiting.append((loss.detach() if hasattr(loss, "detach") else loss, train_manager.get_true_batch_size(batch)))
-        if len(self._waiting) >= _MAX_WAITING:
-            self._add_up()
+        self._loss.add(loss, train_manager.get_true_batch_size(batch))
 
-    def post_train_step_epoch(self, train_manager: Any, epoch_num: int) -> None:
+    def post_train_step_epoch(self, train_manager: Any, fixtures: Fixtures, epoch_num: int) -> None:
         if not train_manager.moment.batch:  # it is complete, also where somebody has asked for a stop since
-            self._add_up()
-            self._writer.add_scalar("losses/train/loss", self._sum / max(1, self._num), epoch_num)
+            record_train_loss(fixtures, self._writer, self._loss.mean, epoch_num)
             self._seconds = self._times.took("t_train", self._started["t_train"])
 
     def pre_eval(self) -> None:
@@ -74,16 +72,8 @@ class Recording(Extension):
             if not standalone_eval:
                 self._told(self._seconds)
 
-    def _add_up(self) -> None:
-        """One after the other, in the order they came, so that it makes no difference how many waited."""
-        for loss, size in self._waiting:
-            self._sum += float(loss) * size
-            self._num += size
-        self._waiting = []
-
     def state_dict(self) -> dict[str, Any]:
-        self._add_up()
-        return {"sum": self._sum, "num": self._num}
+        return self._loss.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._sum, self._num, self._waiting = state["sum"], state["num"], []
+        self._loss.load_state_dict(state)

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from trainmaster.loop.writer import Mirror
+
 Row = dict[str, Any]
+
+
+def _no_rows() -> Iterable[Row]:
+    return ()
 
 
 class RunWriter:
@@ -18,6 +24,8 @@ class RunWriter:
 
     def __init__(self) -> None:
         self._append: Callable[[Row], None] | None = None
+        self._rows: Callable[[], Iterable[Row]] = _no_rows
+        self._mirrors: list[Mirror] = []
         self.latest: dict[str, Any] = {}
         """The last value of each tag."""
         self._held: list[Row] | None = None
@@ -39,9 +47,16 @@ class RunWriter:
         held = (row["value"] for row in reversed(self._held or []) if row["tag"] == tag and "value" in row)
         return next(held, self.latest.get(tag))
 
-    def append_to(self, append: Callable[[Row], None]) -> None:
-        """Have rows go to a log from now on."""
-        self._append = append
+    def append_to(self, append: Callable[[Row], None], rows: Callable[[], Iterable[Row]] = _no_rows) -> None:
+        """Have rows go to a log from now on; `rows` reads those that are in it."""
+        self._append, self._rows = append, rows
+
+    def mirror(self, to: Mirror) -> Callable[[], None]:
+        """Have `to` called with all rows of the log, and with each that comes, until what is returned is called."""
+        for row in self._rows():
+            _reflect(row, [to])
+        self._mirrors.append(to)
+        return lambda: self._mirrors.remove(to)
 
     def mute(self, is_muted: bool) -> None:
         """Write nothing: hooks say once more what they said before a training was taken up."""
@@ -67,3 +82,11 @@ class RunWriter:
             self._append(row)
         if "value" in row:
             self.latest[row["tag"]] = row["value"]
+        _reflect(row, self._mirrors)
+
+
+def _reflect(row: Row, mirrors: list[Mirror]) -> None:
+    value = row.get("value", row.get("text"))
+    if isinstance(row.get("tag"), str) and isinstance(value, int | float | str):
+        for to in mirrors:
+            to(row["tag"], value, row.get("step"))

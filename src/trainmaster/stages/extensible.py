@@ -16,6 +16,7 @@ from trainmaster.stages.fixtures import Fixtures
 from trainmaster.stages.hooks import PHASES, Guard, Hook, LazyFixture, ObserverGroup, find_hooks, find_lazy_fixtures
 from trainmaster.stages.open_stage import OpenStage, Plan, running
 from trainmaster.stages.scope import Scope
+from trainmaster.stages.timing import Timer, timed
 from trainmaster.stages.tree import StageTree
 
 
@@ -56,6 +57,8 @@ class Extensible:
     _seen: dict[str, None]
     """The stages that were opened, in that order."""
     _is_checked: bool
+    _timer: Timer | None
+    """Who is told how long hooks take."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -74,6 +77,7 @@ class Extensible:
         self._hooks = None
         self._seen = {}
         self._is_checked = False
+        self._timer = None
         self._scope.is_watched = self.tree is None
         self._extensions = Extensions(self._attach, self.refresh)
         self._extensions.fill(cls._class_extensions)
@@ -144,6 +148,11 @@ class Extensible:
         self._is_checked = False
         self._scope.is_watched = self.tree is None
 
+    def time_hooks(self, timer: Timer | None) -> None:
+        """Have `timer` told how long each call of a hook takes; None ends that."""
+        self._timer = timer
+        self.refresh()
+
     def forget(self) -> None:
         """End all that is open, without hooks: for a routine that was interrupted in the middle of the engine itself."""
         for stage in self._stages.values():
@@ -211,7 +220,7 @@ class Extensible:
             check_cycles(lazies)
             declared = self.tree.owners if self.tree is not None else {}
             self._scope.declare({**self._created(), **declared}, lazies)
-            self._hooks = hooks
+            self._hooks = hooks if self._timer is None else [timed(hook, self._timer) for hook in hooks]
         return self._hooks
 
     def _is_own(self, part: Hook | LazyFixture) -> bool:

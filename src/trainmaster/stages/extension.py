@@ -29,13 +29,16 @@ class Extension:
 
     is_observer: ClassVar[bool] = False
     """An observer only looks: whatever it does to random numbers or modes is undone after it."""
+    is_guarded: ClassVar[bool] = True
+    """Whether what an observer's hooks do is undone after them; False saves that time where they draw and switch nothing."""
 
 
 class Observer(Extension):
     """An extension that looks and never touches.
 
     Its hooks may draw random numbers, switch the model to eval mode or turn gradients off: the training they watch goes on with the
-    same bits. (What it does to weights, gradients or the optimizer is not undone: an extension that acts is an `Extension`.)
+    same bits. (What it does to weights, gradients or the optimizer is not undone: an extension that acts is an `Extension`.) A training
+    may be taken up with an observer more or less than it was saved with.
     """
 
     is_observer = True

@@ -128,7 +128,7 @@ def find_hooks(extension_name: str, extension: object) -> list[Hook]:
                 takes=takes,
                 has_keywords=keywords,
                 is_always=is_always(method),
-                is_observer=getattr(extension, "is_observer", False) is True,
+                is_observer=_needs_guard(extension),
                 call=bind(method, needs, takes, keywords),
             )
         )
@@ -145,10 +145,14 @@ def find_lazy_fixtures(extension_name: str, extension: object) -> list[LazyFixtu
             title = f"{type(extension).__name__}.{name}"
             needs, takes, keywords = parameters_of(method, title)
             _check_runs(method, title, may_yield=False, hint="return the value of the fixture")
-            is_observer = getattr(extension, "is_observer", False) is True
             call = bind(method, needs, takes, keywords)
-            found.append(LazyFixture(extension_name, title, method, name, spec, needs, takes, is_observer, call))
+            found.append(LazyFixture(extension_name, title, method, name, spec, needs, takes, _needs_guard(extension), call))
     return found
+
+
+def _needs_guard(extension: object) -> bool:
+    """Whether what the hooks do is undone after them. Any object may be an extension, so nothing of it is taken for granted."""
+    return getattr(extension, "is_observer", False) is True and getattr(extension, "is_guarded", True) is True
 
 
 def _check_runs(method: Callable[..., Any], title: str, *, may_yield: bool, hint: str) -> None:

@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from trainmaster.loop import TrainingState, TrainManager
+from trainmaster.loop.rng import get_rng, seed_rng
 from trainmaster.loop.state import Stateful, own_copy
 from trainmaster.stages import Extension
 
@@ -67,14 +68,16 @@ class ExtensionContract:
         manager.train()
         assert manager.epoch_num == 4
 
-    def test_an_observer_does_not_change_the_weights(self) -> None:
+    def test_an_observer_does_not_change_the_weights_nor_the_random_numbers(self) -> None:
         extension = self.make()
         if getattr(extension, "is_observer", False):
-            plain = self.manager()
-            plain.train()
-            watched = self.manager(extension)
-            watched.train()
-            assert _same(plain.model.state_dict(), watched.model.state_dict())
+            found = []
+            for extensions in ([], [extension]):
+                seed_rng(0)
+                manager = self.manager(*extensions)
+                manager.train()
+                found.append({"weights": manager.model.state_dict(), "rng": get_rng()})
+            assert _same(*found)
 
     def test_a_training_with_it_is_resumed_bit_by_bit(self) -> None:
         capture = _CaptureAt(step=8)
