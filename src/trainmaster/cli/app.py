@@ -28,6 +28,8 @@ COMMANDS = {
     "resume": ("resume", "Go on with a run."),
     "sweep": ("sweep", "Train every combination of choices."),
     "stop": ("stop", "Ask a run to save and end."),
+    "replay": ("replay", "Raise the error of a failed training again."),
+    "check": ("check", "Try a training out, and say what is wrong with it."),
     "stages": ("stages", "Print the stages of a manager, and the hooks that will run."),
     "ls": ("ls", "List the runs of a store."),
     "show": ("show", "Show all about one run."),

@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import os
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -57,6 +58,22 @@ class Target(NamedTuple):
             near = did_you_mean(self.name, vars(module)) or f"it has {', '.join(_managers(module)) or 'no manager'}"
             raise SettingError(f"`{self.module}` has no `{self.name}`", hint=near)
         return getattr(module, self.name)
+
+    def loop(self, config_of: Callable[[Manager], Any]) -> Any:
+        """A loop to be looked at: the one that a function returns, or the one that a manager makes of a config; nothing is stored."""
+        from trainmaster.loop import TrainManager, TrainTestLoop
+        from trainmaster.manager import Manager
+
+        named = self.imported()
+        is_function = callable(named) and not isinstance(named, type | Manager | TrainManager | TrainTestLoop)
+        made = named() if is_function and not inspect.signature(named).parameters else named
+        if isinstance(made, TrainManager | TrainTestLoop):
+            return made
+        manager = made if isinstance(made, Manager) else self.manager(None)
+        manager.hush()
+        if not manager.makes_loops:
+            raise SettingError(f"`{self.text}` has no `make_loop`", hint="write make_loop, or name a function that returns a TrainManager")
+        return manager.loop_of(config_of(manager))
 
     def manager(self, store_dir: str | None, is_quiet: bool = False) -> Manager:
         """The manager, with its store at `store_dir`; one that was made already has its own."""

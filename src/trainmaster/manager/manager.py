@@ -361,6 +361,20 @@ class Manager(Extensible):
         self._stand_at(config, key, which)
         return self
 
+    def loop_of(self, config: Any = None) -> TrainManager:
+        """The loop of a config, just as a run of it begins, random numbers included; nothing is stored."""
+        self._refuse_if_at_work()
+        if not self.makes_loops:
+            raise SettingError(f"`{type(self).__name__}` has no `make_loop`")
+        config = self.get_config(config)
+        store, self.store = self.store, Store(None)
+        try:
+            self._prepare(config, self.configs.add(config))
+        finally:
+            self.store = store
+        assert self.loop is not None
+        return self.loop
+
     def _stand_at(self, config: Any, key: str, which: str | int = "last") -> None:
         """Set up a run and load it, only to look at it: random numbers stay as they were."""
         with _undisturbed():
@@ -570,8 +584,22 @@ class Manager(Extensible):
             raise SettingError(f"eval_interval={self.eval_interval}: a loop evaluates after every epoch", hint="leave it out")
         self._pristine = self._pristine or Pristine()
         self._hosted = HostedLoop(loop, self.save_interval, self._told)
-        self._hosted.equip(self.extensions, self._pristine, self._display.is_live)
+        self._hosted.equip(self.extensions, self._pristine, self._shows())
         self.loop, self.model = loop, loop.model
+
+    def _shows(self) -> dict[str, object]:
+        """What tells of a loop, on the screen and in the log of its run: more of a single run than of one of a batch."""
+        from trainmaster.extensions.progress import Progress
+        from trainmaster.extensions.run_report import RunReport
+
+        if self._attempt is None:
+            return {}
+        is_single = self._attempt.by != BY_BATCH
+        say = self._display.say if is_single else self._display.keep
+        seed = self.config["seed"] if "seed" in self.config else f"of the key, {int(self.key[:8], 16)}"
+        facts = [("seed", f"{seed}"), ("store", self.store.root or "in memory")]
+        progress = Progress(has_lines=False) if self._display.is_live else Progress(has_lines=False, say=say)
+        return {"run_report": RunReport(say, facts), "progress": progress}
 
     def _told(self, seconds: float) -> None:
         """A loop has evaluated."""
@@ -777,16 +805,11 @@ def _number_of(configs: Iterable[Any]) -> int | None:
         return None
 
 
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Random numbers as they were, whatever an observer does."""
-    from trainmaster.loop.rng import get_rng, set_rng
+def _undisturbed() -> contextlib.AbstractContextManager[None]:
+    """Random numbers as they were, whatever an observer does. Torch is imported when there is something to keep."""
+    from trainmaster.loop.rng import kept_rng
 
-    before = get_rng()
-    try:
-        yield
-    finally:
-        set_rng(before)
+    return kept_rng()
 
 
 def _defaults(given: Any) -> Config | ConfigBase | type[ConfigBase]:

@@ -1,0 +1,191 @@
+"""`trainmaster replay`: a failed run fails again, elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MANAGER = """
+import torch
+from torch import nn
+from trainmaster import Manager, TrainManager
+from trainmaster.extensions.failure_capsule import FailureCapsule
+
+
+class Unlucky(Exception):
+    pass
+
+
+class Net(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.layer = nn.Linear(3, width)
+
+    def forward(self, batch):
+        out = self.layer(batch)
+        if self.training and torch.rand(()) < 0.2:
+            raise Unlucky(f"a sum of {out.sum().item()!r}")  # the line to blame
+        return out
+
+
+class Mine(Manager):
+    defaults = {"width": 4, "epochs": 20}
+    extensions = [FailureCapsule()]
+
+    def make_loop(self, config):
+        data = [torch.randn(2, 3) for _ in range(5)]
+        return TrainManager(Net(config.width), lambda batch, out: out.pow(2).mean(), config.epochs, data, {"valid": data}, device="cpu")
+
+
+made = Mine("own-store")
+"""
+
+FUNCTION = """
+import torch
+from torch import nn
+from trainmaster import TrainManager
+from trainmaster.extensions.failure_capsule import FailureCapsule
+
+
+def make_loop():
+    data = [torch.randn(2, 3), torch.randn(2, 4)]
+    net = nn.Linear(3, 1)
+    return TrainManager(net, lambda batch, out: out.mean(), 1, data, extensions=[FailureCapsule("out")], evaluate_first=False, device="cpu")
+
+
+def make_mended():
+    loop = make_loop()
+    loop.model = nn.Linear(3, 1)
+    loop.model_forward = lambda batch: loop.model(batch[:, :3])
+    return loop
+
+
+def make_other():
+    loop = make_loop()
+
+    def fail(batch):
+        raise ValueError("another one")
+
+    loop.model_forward = fail
+    return loop
+
+
+number = 3
+"""
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A file with functions that build loops; its module is forgotten afterwards, as if each command were a process of its own."""
+    (tmp_path / "lab_functions.py").write_text(FUNCTION)
+    before, path = {*sys.modules}, list(sys.path)
+    yield "lab_functions.py"
+    sys.path[:] = path
+    for name in {*sys.modules} - before:
+        if name.startswith("lab_"):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def capsule(lab: str, tmp_path: Path) -> Path:
+    from trainmaster.cli.target import Target
+
+    with pytest.raises(RuntimeError):
+        Target.parse(f"{lab}:make_loop").imported()().train()
+    return tmp_path / "out" / "1.capsule"
+
+
+def test_a_failed_run_fails_again_in_a_fresh_process_and_leaves_the_store_alone(program: Any, tmp_path: Path) -> None:
+    (tmp_path / "lab_manager.py").write_text(MANAGER)
+    ran = program("run", "lab_manager.py:Mine", "width=7", OMP_NUM_THREADS="1")
+    assert ran.code == 1
+    command = next(line for line in ran.err.splitlines() if "trainmaster replay" in line)
+    path = command.partition("trainmaster replay ")[2].rstrip("`")
+    assert path.startswith("runs/previews/")
+    before = files_below(tmp_path / "runs")
+
+    replayed = program("replay", path, OMP_NUM_THREADS="1")
+    assert replayed.code == 0, replayed
+    lines = replayed.out.splitlines()
+    told = next(line for line in ran.err.splitlines() if "Unlucky: a sum of" in line)
+    assert lines[0] == f"target {tmp_path / 'lab_manager.py'}:Mine"
+    assert told in lines
+    assert '    raise Unlucky(f"a sum of {out.sum().item()!r}")  # the line to blame' in lines
+    assert lines[-1].startswith("replayed: the same error (stage run > train > train_step_epoch > train_step_batch > forward, epoch_num ")
+    assert files_below(tmp_path / "runs") == before
+
+
+def test_a_manager_with_a_store_of_its_own_keeps_it_as_it_is(call: Any, lab: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainmaster.cli.target import Target
+    from trainmaster.manager.attempt_checkpoints import AttemptCheckpoints
+
+    monkeypatch.setattr(AttemptCheckpoints, "draw", lambda self: None)  # pictures take longer than the training
+    (tmp_path / "lab_manager.py").write_text(MANAGER)
+    made = Target.parse("lab_manager.py:made").imported()
+    made.hush()
+    with pytest.raises(Exception, match="a sum of") as caught:
+        made.process({"width": 5})
+    path = next((tmp_path / "own-store").rglob("1.capsule"))
+    before = files_below(tmp_path / "own-store")
+    for target in ([], ["--target", "lab_manager.py:made"]):  # by itself, it is found by its class
+        found = call("replay", path, *target)
+        assert found.code == 0, found
+        assert str(caught.value) in found.out
+        assert files_below(tmp_path / "own-store") == before
+
+
+def test_a_function_that_returns_a_loop_is_a_target(call: Any, lab: str, capsule: Path) -> None:
+    found = call("replay", capsule, "--target", f"{lab}:make_loop")
+    assert found.code == 0, found
+    assert "RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x4 and 3x1)" in found.out
+    assert sorted(each.name for each in capsule.parent.iterdir()) == ["1.capsule"]
+
+
+def test_an_error_that_does_not_come_again_is_told_with_exit_code_1(call: Any, lab: str, capsule: Path) -> None:
+    found = call("replay", capsule, "--target", f"{lab}:make_mended")
+    assert found.code == 1, found
+    lines = found.out.splitlines()
+    assert lines[1:3] == ["not replayed: no error", "  wanted  RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x4 and 3x1)"]
+    assert lines[3].startswith("  where   stage run > train > train_step_epoch > train_step_batch > forward, epoch_num 0, batch_num 1")
+
+
+def test_another_error_is_told_with_exit_code_1(call: Any, lab: str, capsule: Path) -> None:
+    found = call("replay", capsule, "--target", f"{lab}:make_other")
+    assert found.code == 1, found
+    assert "not replayed: ValueError: another one" in found.out.splitlines()
+
+
+def test_a_capsule_without_a_target_says_what_to_add(call: Any, capsule: Path) -> None:
+    found = call("replay", capsule)
+    assert found.code == 2
+    assert found.err.splitlines() == [
+        "the capsule does not say what builds the loop",
+        f"  try     name it: `trainmaster replay {capsule} --target train.py:make_loop`",
+    ]
+
+
+def test_a_target_that_builds_nothing_is_refused(call: Any, lab: str, capsule: Path) -> None:
+    found = call("replay", capsule, "--target", f"{lab}:number")
+    assert found.code == 2
+    assert "no manager" in found.err
+
+
+@pytest.mark.parametrize("name", ["none.capsule", "file.capsule", "empty.capsule", "damaged.capsule"])
+def test_what_is_no_capsule_is_refused_in_one_line(call: Any, tmp_path: Path, name: str) -> None:
+    (tmp_path / "file.capsule").write_text("text")
+    (tmp_path / "empty.capsule").mkdir()
+    (tmp_path / "damaged.capsule").mkdir()
+    (tmp_path / "damaged.capsule" / "manifest.json").write_text('{"status": {}}')
+    found = call("replay", name)
+    assert found.code == 2
+    assert found.out == ""
+    assert found.err.startswith(f"`{name}` is no capsule: ")
+    assert len(found.err.splitlines()) == 1
