@@ -1,0 +1,1 @@
+"""The parts of a sanity check: the trial, what is checked, and the report."""

@@ -1,0 +1,203 @@
+"""`trainmaster check`: every form of TARGET, what is printed, how it ends, and that nothing is written."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TRAINING = """
+import torch
+from torch import nn
+from trainmaster import Manager, TrainManager
+
+class Loop(TrainManager):
+    def model_forward(self, batch):
+        return self.model(batch[0])
+
+    def loss_forward(self, batch, prediction):
+        return nn.functional.cross_entropy(prediction, batch[1])
+
+class Bad(nn.Sequential):
+    def __init__(self, *layers):
+        super().__init__(*layers)
+        self.spare = nn.Parameter(torch.ones(2))
+
+    def forward(self, x):
+        return self[0](x)
+
+def make(kind=nn.Sequential, width=3, **settings):
+    print("making a loop")
+    inputs = torch.randn(192, 6, generator=torch.Generator().manual_seed(0))
+    labels = inputs[:, :3].argmax(1)
+    batches = list(zip(inputs.split(32), labels.split(32)))
+    model = kind(nn.Linear(6, width))
+    return Loop(model, None, 3, batches[:4], {"valid": batches[4:]}, optimizer=lambda p: torch.optim.Adam(p, lr=0.05), **settings)
+
+def sound():
+    return make()
+
+def bad():
+    return make(Bad, train_dir="out")
+
+def broken():
+    raise RuntimeError("no data here")
+
+class Mine(Manager):
+    defaults = {"width": 3, "is_bad": False}
+
+    def make_loop(self, config):
+        return make(Bad if config.is_bad else nn.Sequential, config.width)
+
+class Plain(Manager):
+    def train(self): ...
+
+made = Mine("own-store")
+loop = sound()
+
+def manager(store_dir):
+    return Mine(store_dir)
+
+def wrong():
+    return 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def lab(tmp_path: Path) -> Iterator[Path]:
+    """A folder with a training in it, whose module is forgotten in the end."""
+    (tmp_path / "training.py").write_text(TRAINING)
+    path = list(sys.path)
+    yield tmp_path
+    sys.modules.pop("training", None)
+    sys.path[:] = path
+    importlib.invalidate_caches()
+
+
+def written(folder: Path) -> set[str]:
+    files = {str(each.relative_to(folder)) for each in folder.rglob("*") if "__pycache__" not in str(each)}
+    return files - {"training.py", "own-store", "own-store/store.json"}  # which the file itself makes
+
+
+QUICK = ("--checks", "data,parameters,determinism")
+
+
+@pytest.mark.parametrize("name", ["Mine", "made", "manager", "sound", "loop"])
+def test_a_target_is_a_manager_or_what_makes_one_or_a_loop_or_a_function_that_returns_one(call: Any, lab: Path, name: str) -> None:
+    before = written(lab)
+    code, out, err = call("check", f"training.py:{name}", *QUICK)
+    assert (code, err) == (0, "")
+    lines = [line for line in out.splitlines() if line != "making a loop"]
+    assert lines[0] == f"target {lab}/training.py:{name}"
+    assert lines[1:] == [
+        "check        outcome  found",
+        "data         passed   4 batches looked at: all numbers are finite; 3 different labels",
+        "parameters   passed   2 parameters to train, all with a gradient",
+        "determinism  passed   two passes in eval mode gave the same bits",
+        "sanity check: 3 passed",
+    ]
+    assert written(lab) - before <= {"own-store"}
+
+
+def test_a_sound_training_ends_with_0_after_all_checks(call: Any) -> None:
+    code, out, _ = call("check", "training.py:Mine")
+    assert code == 0
+    assert out.splitlines()[-1] == "sanity check: 8 passed"
+
+
+def test_a_failure_ends_with_1_and_says_what_to_do(call: Any, lab: Path) -> None:
+    code, out, _ = call("check", "training.py:bad", *QUICK)
+    assert code == 1
+    assert "parameters   failed   never used: `spare`\n                      try: use them in the forward pass" in out
+    assert not (lab / "out").exists()
+
+
+def test_words_and_a_file_change_the_config(call: Any, lab: Path) -> None:
+    (lab / "config.yaml").write_text("is_bad: true\n")
+    assert call("check", "training.py:Mine", *QUICK).code == 0
+    assert call("check", "training.py:Mine", "is_bad=true", *QUICK).code == 1
+    assert call("check", "training.py:Mine", "--config", "config.yaml", *QUICK).code == 1
+    assert call("check", "training.py:Mine", "is_bad=false", "--config", "config.yaml", *QUICK).code == 0
+
+
+def test_json_is_all_that_is_printed_to_stdout(call: Any) -> None:
+    code, out, err = call("check", "training.py:bad", "--checks", "parameters", "--json")
+    assert code == 1
+    assert json.loads(out) == {
+        "is_ok": False,
+        "results": [
+            {
+                "name": "parameters",
+                "outcome": "failed",
+                "found": "never used: `spare`",
+                "advice": "use them in the forward pass, freeze them (requires_grad=False), or remove them",
+            }
+        ],
+    }
+    assert err.splitlines()[0].startswith("target ")
+    assert "making a loop" in err
+
+
+def test_labels_can_be_named(call: Any) -> None:
+    assert call("check", "training.py:sound", "--checks", "shuffled_labels", "--labels", "1").code == 0
+    code, _, err = call("check", "training.py:sound", "--checks", "shuffled_labels", "--labels", "y")
+    assert code == 2
+    assert err.startswith("labels='y': the batch, a tuple, has no such part\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "fact"),
+    [
+        (["training.py:Mien"], "training.py` has no `Mien`"),
+        (["training.py:wrong"], "training.py:wrong` is int, and no manager"),
+        (["training.py:Plain"], "training.py:Plain` has no `make_loop`"),
+        (["training.py:sound", "width=4"], "training.py:sound` makes a loop, which has no config to change"),
+        (["training.py:Mine", "widht=4"], "widht"),
+        (["training.py:Mine", "--checks", "leekage"], "there is no check 'leekage'"),
+        (["training.py:Mine", "--config", "nowhere.yaml"], "nowhere.yaml"),
+        ([], "Missing argument 'TARGET'"),
+    ],
+)
+def test_wrong_input_ends_with_2(call: Any, words: list[str], fact: str) -> None:
+    code, _, err = call("check", *words)
+    assert code == 2
+    assert fact in err
+    assert "Traceback" not in err
+
+
+def test_an_error_in_the_users_code_is_told_with_its_line(call: Any) -> None:
+    code, _, err = call("check", "training.py:broken")
+    assert code == 1
+    assert 'raise RuntimeError("no data here")' in err
+
+
+def test_on_a_terminal_the_check_that_runs_is_named_and_outcomes_have_colours(lab: Path) -> None:
+    leader, follower = pty.openpty()
+    env = {**os.environ, "TERM": "xterm", "COLUMNS": "90"}
+    env.pop("NO_COLOR", None)
+    command = [sys.executable, "-m", "trainmaster", "check", "training.py:bad", "--checks", "data,parameters"]
+    process = subprocess.Popen(command, cwd=lab, stdin=follower, stdout=follower, stderr=follower, env=env)
+    os.close(follower)
+    shown = b""
+    while True:
+        try:
+            part = os.read(leader, 4096)
+        except OSError:  # the other side is closed
+            break
+        if not part:
+            break
+        shown += part
+    os.close(leader)
+    assert process.wait(60) == 1
+    text = shown.decode()
+    assert "\r\x1b[Kchecking: data ...\r\x1b[Kchecking: parameters ...\r\x1b[K" in text
+    assert "\x1b[32mpassed\x1b[0m" in text
+    assert "\x1b[31mfailed\x1b[0m" in text

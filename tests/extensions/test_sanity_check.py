@@ -1,0 +1,931 @@
+"""The sanity check: each check on a sound training and on a broken one, and that no trace of it is left."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, Subset, SubsetRandomSampler, TensorDataset
+
+from trainmaster.errors import SanityCheckError, SettingError
+from trainmaster.extensions.sanity import data as sanity_data
+from trainmaster.extensions.sanity import training as sanity_training
+from trainmaster.extensions.sanity.report import SanityReport, SanityResult
+from trainmaster.extensions.sanity_check import CHECKS, SanityCheck, sanity_check
+from trainmaster.loop import TrainingState, TrainManager, TrainTestLoop
+from trainmaster.stages import Extension
+from trainmaster.testing import ExtensionContract
+from trainmaster.testing.extension_contract import _same
+
+
+class Net(nn.Module):
+    """A small classifier with three classes."""
+
+    def __init__(self, num_in: int = 6) -> None:
+        super().__init__()
+        self.first = nn.Linear(num_in, 16)
+        self.drop = nn.Dropout(0.2)
+        self.last = nn.Linear(16, 3)
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        out: torch.Tensor = self.last(self.drop(self.first(batch[0]).relu()))
+        return out
+
+
+def cross_entropy(batch: Any, prediction: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(prediction, batch[1])
+
+
+def squared(batch: Any, prediction: torch.Tensor) -> torch.Tensor:
+    return (prediction - batch[1]).pow(2).mean()
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(0)
+
+
+def samples() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(192, 6, generator=generator)
+    return inputs, inputs[:, :3].argmax(1)
+
+
+def adam(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=0.01)
+
+
+def make(
+    model: nn.Module | None = None,
+    loss: Any = cross_entropy,
+    train: Any = None,
+    valid: Any = None,
+    kind: type[TrainManager] = TrainManager,
+    **settings: Any,
+) -> TrainManager:
+    """A sound training, but for what is given."""
+    inputs, labels = samples()
+    train = DataLoader(TensorDataset(inputs[:128], labels[:128]), 16, shuffle=True) if train is None else train
+    valid = {"valid": DataLoader(TensorDataset(inputs[128:], labels[128:]), 32)} if valid is None else valid
+    return kind(model or Net(), loss, 3, train, valid, **{"optimizer": adam, "device": "cpu", **settings})
+
+
+def found(name: str, loop: TrainManager, **options: Any) -> SanityResult:
+    """The result of one check."""
+    return sanity_check(loop, [name], **options)[name]
+
+
+def found_in(name: str, model: nn.Module, **settings: Any) -> SanityResult:
+    return found(name, make(model, **settings))
+
+
+# ---- the report
+
+
+def test_a_sound_training_passes_every_check() -> None:
+    report = sanity_check(make())
+    assert [(each.name, each.outcome) for each in report.results] == [(name, "passed") for name in CHECKS]
+    assert report.is_ok
+
+
+class AlwaysDrop(nn.Module):
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(values, 0.5)
+
+
+class Drift(nn.Module):
+    num_calls = 0
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        self.num_calls += 1
+        return values + self.num_calls
+
+
+class Spoilt(Net):
+    """Has a layer that nobody uses, another result in each pass, and begins with large scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare = nn.Linear(2, 2)
+        self.drift = Drift()
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        out: torch.Tensor = self.drift(self.last(self.first(batch[0]).relu()) * 20)
+        return out
+
+
+TABLE = """\
+check            outcome         found
+data             passed          8 batches looked at: all numbers are finite
+overlap          failed          2 of 64 samples of 'valid' are in train_data, too: indices 0, 1 are 126, 127
+                                 there
+                                 try: take them out of one of the two: an evaluation on samples of the
+                                      training is too good
+leakage          passed          no sample depends on another
+parameters       failed          never used: `spare.weight`, `spare.bias`
+                                 try: use them in the forward pass, freeze them (requires_grad=False), or
+                                      remove them
+determinism      failed          two passes of one batch in eval mode differ by up to 1; `drift` (Drift) is
+                                 the first to differ
+                                 try: look for dropout that ignores self.training (F.dropout needs
+                                      training=self.training), noise, or a state kept from pass to pass
+initial_loss     failed          the first loss is 5.68; chance is ln(3) = 1.1
+                                 try: the model is sure of wrong answers from the start: normalise the inputs,
+                                      make the weights of the last layer smaller
+overfit          passed          16 samples for 23 steps: the loss went from 5.68 to 0.0739
+shuffled_labels  not applicable  the batch does not tell what its labels are
+                                 try: say it: labels=1 or labels="name"; --labels on the command line
+sanity check: 3 passed, 4 failed, 1 not applicable"""
+
+
+def test_the_table_says_what_was_found_and_what_to_do() -> None:
+    inputs, labels = samples()
+    marks = torch.ones(192)
+    train, valid = (TensorDataset(inputs[part], labels[part], marks[part]) for part in (slice(0, 128), slice(126, 190)))
+    loop = make(Spoilt(), train=DataLoader(train, 16), valid={"valid": DataLoader(valid, 32)})
+    assert str(sanity_check(loop)) == TABLE
+
+
+def test_the_table_fits_a_narrow_terminal() -> None:
+    report = sanity_check(make(Spoilt()), ["parameters", "determinism"])
+    assert max(len(line) for line in report.table(70).split("\n")) <= 70
+
+
+def test_the_table_of_a_notebook_escapes_what_was_found() -> None:
+    report = SanityReport((SanityResult("data", "failed", "a < b", "try <this>"), SanityResult("overlap", "passed", "fine", "")))
+    text = report._repr_html_()
+    assert "a &lt; b<br><b>try</b> try &lt;this&gt;" in text
+    assert "<p>sanity check: 1 passed, 1 failed</p>" in text
+
+
+def test_texts_of_errors_cannot_steer_a_terminal() -> None:
+    report = SanityReport((SanityResult("data", "failed", "red \x1b[31m", ""),))
+    assert "\x1b" not in str(report)
+
+
+def test_each_check_is_named_before_it_runs() -> None:
+    names: list[str] = []
+    sanity_check(make(), ["determinism", "data"], on_check=names.append)
+    assert names == ["data", "determinism"]
+
+
+# ---- data
+
+
+def with_train(inputs: torch.Tensor, labels: torch.Tensor, **options: Any) -> TrainManager:
+    return make(train=DataLoader(TensorDataset(inputs, labels), 16, **options))
+
+
+def test_a_nan_in_the_inputs_is_found_with_its_batch() -> None:
+    inputs, labels = samples()
+    inputs[40, 2] = torch.nan
+    result = found("data", with_train(inputs, labels))
+    assert (result.outcome, result.found) == ("failed", "train_data, batch 2: 1 of 96 values of batch[0] are nan or inf")
+
+
+def test_an_inf_in_an_evaluation_set_is_found() -> None:
+    inputs, labels = samples()
+    inputs[0, 0] = torch.inf
+    result = found("data", make(valid={"valid": [(inputs, labels)]}))
+    assert result.found == "evaluation set, batch 0: 1 of 1,152 values of batch[0] are nan or inf"
+
+
+def test_labels_that_are_all_the_same_are_found() -> None:
+    inputs, labels = samples()
+    result = found("data", with_train(inputs, torch.full_like(labels, 2)))
+    assert (result.outcome, result.found) == ("failed", "all 128 labels of 8 batches are 2")
+
+
+def test_sorted_data_is_found() -> None:
+    inputs, _ = samples()
+    result = found("data", with_train(inputs, torch.arange(192) // 64))
+    assert (result.outcome, result.found) == ("failed", "each batch has samples of one class only: the data is sorted")
+
+
+# ---- overlap
+
+
+class Augmented(Dataset[Any]):
+    """Samples with noise that is another one each time."""
+
+    def __init__(self, inputs: torch.Tensor, labels: torch.Tensor) -> None:
+        self.inputs, self.labels = inputs, labels
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.inputs[index] + torch.randn(6), self.labels[index]
+
+
+def test_equal_inputs_are_found_whatever_their_labels() -> None:
+    inputs, labels = samples()
+    result = found("overlap", make(valid={"a": [(inputs[150:], labels[150:])], "b": [(inputs[100:140], 1 - labels[100:140])]}))
+    assert result.outcome == "failed"
+    assert (
+        result.found == "28 of 40 samples of 'b' are in train_data, too: indices 0, 1, 2, 3, 4, ... are 100, 101, 102, 103, 104, ... there"
+    )
+
+
+def test_subsets_of_one_data_set_are_compared_by_index_in_spite_of_augmentation() -> None:
+    data = Augmented(*samples())
+    one, two = Subset(data, range(100)), Subset(data, range(90, 192))
+    result = found("overlap", make(train=DataLoader(one, 16, shuffle=True), valid={"valid": DataLoader(two, 16)}))
+    assert result.outcome == "failed"
+    assert result.found == "10 of 102 samples of 'valid' are in train_data, too: indices 90, 91, 92, 93, 94, ..."
+
+
+def test_samplers_that_part_one_data_set_pass() -> None:
+    data = TensorDataset(*samples())
+    train, valid = (DataLoader(data, 16, sampler=SubsetRandomSampler(part)) for part in (range(128), range(128, 192)))
+    result = found("overlap", make(train=train, valid={"valid": valid}))
+    assert (result.outcome, result.found) == ("passed", "64 samples compared with 128 samples of train_data: none is in both")
+
+
+def test_samplers_that_overlap_are_found() -> None:
+    data = TensorDataset(*samples())
+    train, valid = (DataLoader(data, 16, sampler=SubsetRandomSampler(part)) for part in (range(130), range(128, 192)))
+    assert found("overlap", make(train=train, valid={"valid": valid})).found.endswith("indices 128, 129")
+
+
+def test_the_training_data_as_evaluation_set_is_found() -> None:
+    inputs, labels = samples()
+    batches = [(inputs, labels)]
+    assert found("overlap", make(train=batches, valid={"valid": batches})).found == "'valid' is train_data itself"
+
+
+def test_random_augmentation_makes_the_comparison_inexact_and_that_is_said() -> None:
+    inputs, labels = samples()
+    result = found("overlap", make(train=DataLoader(Augmented(inputs[:128], labels[:128]), 16)))
+    assert result.outcome == "not applicable"
+    assert "none is equal, but samples of train_data change from one look to the next (augmentation)" in result.found
+
+
+def test_inputs_of_few_different_values_are_no_overlap() -> None:
+    inputs = torch.randint(0, 2, (192, 2)).float()
+    train, valid = ([(inputs[part], inputs[part, 0].long())] for part in (slice(0, 128), slice(128, 192)))
+    result = found("overlap", make(Net(2), train=train, valid={"valid": valid}))
+    assert result.outcome == "not applicable"
+    assert result.found.endswith("but as many are within train_data: inputs have few different values")
+
+
+def test_without_an_evaluation_set_there_is_no_overlap() -> None:
+    result = found("overlap", make(valid={}))
+    assert (result.outcome, result.found) == ("not applicable", "there is no evaluation set")
+
+
+def test_a_comparison_that_takes_too_long_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sanity_data, "_MAX_SAMPLES", 50)
+    assert (
+        found("overlap", make()).found
+        == "50 samples compared with 50 samples of train_data: none is in both (not all: that would take too long)"
+    )
+
+
+# ---- leakage
+
+
+class Mixing(Net):
+    def forward(self, batch: Any) -> torch.Tensor:
+        hidden = self.first(batch[0])
+        hidden = hidden - hidden.mean(0)  # the slip
+        return self.last(hidden.relu())
+
+
+def test_samples_that_mix_are_found_with_the_line() -> None:
+    result = found_in("leakage", Mixing())
+    assert result.outcome == "failed"
+    assert "hidden = hidden - hidden.mean(0)  # the slip" in result.found
+    assert "test_sanity_check.py:" in result.found
+
+
+class Normed(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(16)
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        return self.last(self.norm(self.first(batch[0])).relu())
+
+
+def test_a_batch_norm_may_mix() -> None:
+    assert found_in("leakage", Normed()).outcome == "passed"
+
+
+def test_what_is_allowed_to_mix_may() -> None:
+    class Centred(nn.Module):
+        def forward(self, values: torch.Tensor) -> torch.Tensor:
+            return values - values.mean(0)
+
+    class Own(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.centred = Centred()
+
+        def forward(self, batch: Any) -> torch.Tensor:
+            return self.last(self.centred(self.first(batch[0])).relu())
+
+    assert found("leakage", make(Own())).outcome == "failed"
+    assert found("leakage", make(Own()), allow=["centred"]).outcome == "passed"
+
+
+def test_a_batch_of_one_sample_cannot_leak() -> None:
+    inputs, labels = samples()
+    result = found("leakage", make(train=[(inputs[:1], labels[:1])]))
+    assert (result.outcome, result.found) == ("not applicable", "the batch has 1 example; two are needed")
+
+
+# ---- parameters
+
+
+class Unused(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare = nn.Linear(4, 4)
+
+
+def test_a_parameter_that_is_never_used_is_named() -> None:
+    result = found_in("parameters", Unused())
+    assert (result.outcome, result.found) == ("failed", "never used: `spare.weight`, `spare.bias`")
+
+
+def test_a_parameter_whose_gradient_is_always_zero_is_named() -> None:
+    class Dead(Net):
+        def forward(self, batch: Any) -> torch.Tensor:
+            return self.last((self.first(batch[0]) - 1e6).relu())
+
+    result = found_in("parameters", Dead())
+    assert result.outcome == "failed"
+    assert result.found == "gradient exactly 0 in 3 batches: `first.weight`, `first.bias`, `last.weight`"
+
+
+def test_a_layer_that_starts_at_zero_is_no_reason_to_fail() -> None:
+    class Adapted(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.down, self.up = nn.Linear(6, 4), nn.Linear(4, 3)
+            nn.init.zeros_(self.up.weight)
+
+        def forward(self, batch: Any) -> torch.Tensor:
+            return super().forward(batch) + self.up(self.down(batch[0]))
+
+    assert found_in("parameters", Adapted()).outcome == "passed"
+
+
+def test_a_parameter_that_the_optimizer_does_not_have_is_named() -> None:
+    model = Net()
+    result = found("parameters", make(model, optimizer=torch.optim.SGD(model.first.parameters(), lr=0.1)))
+    assert (result.outcome, result.found) == ("failed", "not in the optimizer: `last.weight`, `last.bias`")
+
+
+def test_parameters_of_another_model_in_the_optimizer_are_found() -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model.last = nn.Linear(16, 3)
+    result = found("parameters", make(model, optimizer=optimizer))
+    assert result.found == (
+        "not in the optimizer: `last.weight`, `last.bias`\nin the optimizer, but not the model's: 2 parameters of shape `(3, 16)`, `(3,)`"
+    )
+
+
+def test_frozen_parameters_in_the_optimizer_are_mentioned() -> None:
+    model = Net()
+    model.first.requires_grad_(False)
+    result = found("parameters", make(model, optimizer=torch.optim.Adam(model.parameters(), lr=0.01)))
+    assert result.outcome == "passed"
+    assert result.found == "2 parameters to train, all with a gradient; the optimizer holds 2 frozen ones, and leaves them as they are"
+
+
+def test_parameters_of_the_loss_may_be_in_the_optimizer() -> None:
+    class Weighted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(3))
+
+        def forward(self, batch: Any, prediction: torch.Tensor) -> torch.Tensor:
+            return cross_entropy(batch, prediction * self.scale)
+
+    model, loss = Net(), Weighted()
+    optimizer = torch.optim.Adam([*model.parameters(), *loss.parameters()], lr=0.01)
+    assert found("parameters", make(model, loss, optimizer=optimizer)).outcome == "passed"
+
+
+# ---- determinism
+
+
+class Noisy(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.noise = AlwaysDrop()
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        return self.last(self.noise(self.first(batch[0])).relu())
+
+
+def test_noise_in_eval_mode_is_found_with_its_module() -> None:
+    result = found_in("determinism", Noisy())
+    assert result.outcome == "failed"
+    assert result.found.endswith("; `noise` (AlwaysDrop) is the first to differ")
+
+
+def test_noise_between_modules_is_placed_before_the_next_one() -> None:
+    class Sampling(Net):
+        def forward(self, batch: Any) -> torch.Tensor:
+            hidden = self.first(batch[0])
+            return self.last(hidden + torch.randn_like(hidden))
+
+    assert found_in("determinism", Sampling()).found.endswith("; what goes into `last` (Linear) is the first to differ")
+
+
+# ---- initial loss
+
+
+class Sure(Net):
+    def forward(self, batch: Any) -> torch.Tensor:
+        return super().forward(batch) * 100
+
+
+def test_a_model_that_is_sure_of_wrong_answers_is_found() -> None:
+    result = found_in("initial_loss", Sure())
+    assert result.outcome == "failed"
+    assert result.found.endswith("; chance is ln(3) = 1.1")
+    assert "sure of wrong answers" in result.advice
+
+
+def test_a_model_that_knows_the_labels_before_training_is_found() -> None:
+    class Knows(Net):
+        def forward(self, batch: Any) -> torch.Tensor:
+            return super().forward(batch) + 5 * nn.functional.one_hot(batch[1], 3)
+
+    result = found_in("initial_loss", Knows())
+    assert result.outcome == "failed"
+    assert "look for labels in the inputs" in result.advice
+
+
+def test_scores_with_classes_last_are_a_cross_entropy_too() -> None:
+    tokens = torch.randint(0, 11, (32, 5))
+
+    class Tagger(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.last = nn.Embedding(11, 8), nn.Linear(8, 7)
+
+        def forward(self, batch: Any) -> torch.Tensor:
+            return self.last(self.embedding(batch["tokens"]))
+
+    def loss(batch: Any, prediction: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(prediction.flatten(0, 1), batch["tags"].flatten())
+
+    batches = [{"tokens": tokens, "tags": tokens % 7}]
+    result = found("initial_loss", make(Tagger(), loss, batches, {}))
+    assert result.outcome == "passed"
+    assert result.found.endswith("chance is ln(7) = 1.95")
+
+
+def regression(offset: float) -> TrainManager:
+    inputs, _ = samples()
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))
+
+    class First(TrainManager):
+        def model_forward(self, batch: Any) -> Any:
+            return self.model(batch[0])
+
+    targets = inputs.sum(1, keepdim=True) + offset
+    return make(model, squared, [(inputs[:64], targets[:64]), (inputs[64:], targets[64:])], {}, kind=First)
+
+
+def test_a_regression_is_compared_with_the_best_constant() -> None:
+    result = found("initial_loss", regression(0))
+    assert result.outcome == "passed"
+    assert "the best constant prediction has" in result.found
+
+
+def test_shares_are_compared_with_the_best_share() -> None:
+    inputs, _ = samples()
+    shares = (inputs[:, :1] > 0.5).float()
+
+    class Share(Net):
+        def forward(self, batch: Any) -> torch.Tensor:
+            return super().forward(batch)[:, :1].sigmoid()
+
+    result = found("initial_loss", make(Share(), lambda batch, p: nn.functional.binary_cross_entropy(p, batch[1]), [(inputs, shares)], {}))
+    assert result.outcome == "passed"
+    assert result.found.endswith(f"the best constant prediction has {entropy(float(shares.mean())):.3g}")
+
+
+def entropy(share: float) -> float:
+    return -share * math.log(share) - (1 - share) * math.log(1 - share)
+
+
+def test_targets_far_from_zero_are_found() -> None:
+    result = found("initial_loss", regression(100))
+    assert result.outcome == "failed"
+    assert "start the last bias at their mean" in result.advice
+
+
+def test_a_trained_model_has_no_initial_loss() -> None:
+    loop = make()
+    loop.train()
+    result = found("initial_loss", loop)
+    assert (result.outcome, result.found) == ("not applicable", "the model is trained already")
+
+
+def test_a_loss_that_takes_no_constant_has_no_chance() -> None:
+    class Two(Net):
+        def forward(self, batch: Any) -> Any:
+            return {"scores": super().forward(batch)}
+
+    loop = make(Two(), lambda batch, prediction: cross_entropy(batch, prediction["scores"]))
+    assert found("initial_loss", loop).outcome == "not applicable"
+
+
+# ---- overfit
+
+
+class Blind(Net):
+    """Learns how often each class is, and nothing else."""
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        return self.last(torch.zeros_like(self.first(batch[0])))
+
+
+def test_a_model_that_cannot_learn_a_batch_by_heart_is_found() -> None:
+    result = found_in("overfit", Blind())
+    assert result.outcome == "failed"
+    assert "16 samples" in result.found
+    assert "a constant prediction has" in result.found
+
+
+def test_a_regression_that_only_learns_the_mean_is_found() -> None:
+    loop = regression(5)
+    loop.model = Blind()
+    loop.model.last = nn.Linear(16, 1)
+    assert found("overfit", make(loop.model, squared, loop.train_data, {})).outcome == "failed"
+
+
+def test_a_small_learning_rate_does_not_fail_a_sound_model() -> None:
+    result = found("overfit", make(optimizer=lambda p: torch.optim.SGD(p, lr=0.002)))
+    assert result.outcome == "passed"
+    assert "at 10 times the learning rate" in result.found
+
+
+def test_a_model_that_insists_on_its_batch_size_gets_it() -> None:
+    class Fixed(Net):
+        def forward(self, batch: Any) -> torch.Tensor:
+            return super().forward([batch[0].view(64, 6)])
+
+    inputs, labels = samples()
+    batches = [(inputs[:64], labels[:64])]
+    assert found("overfit", make(Fixed(), train=batches, valid={})).found.startswith("64 samples for")
+
+
+def test_overfitting_ends_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sanity_training, "_OVERFIT_TIME", 0.0)
+    assert "16 samples for 0 steps" in found_in("overfit", Blind()).found
+
+
+def test_a_loop_without_an_optimizer_is_not_overfitted() -> None:
+    class Own(TrainManager):
+        def optimizer_step(self) -> None: ...
+
+    result = found("overfit", make(kind=Own, optimizer=None))
+    assert (result.outcome, result.found) == ("not applicable", "the loop has no optimizer of its own")
+
+
+# ---- shuffled labels
+
+
+class Peeking(Net):
+    def __init__(self) -> None:
+        super().__init__(9)
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        return super().forward([torch.cat([batch[0], nn.functional.one_hot(batch[1], 3)], 1)])
+
+
+def test_a_model_that_reads_the_labels_is_found() -> None:
+    result = found_in("shuffled_labels", Peeking())
+    assert result.outcome == "failed"
+    assert result.found.endswith("labels that were dealt out at random are predicted: the forward pass reads batch[1]")
+
+
+def test_a_label_among_the_inputs_is_found_with_its_place() -> None:
+    inputs, labels = samples()
+    inputs[:, 4] = labels.float()
+    parts = [(inputs[each : each + 32], labels[each : each + 32]) for each in range(0, 192, 32)]
+    result = found("shuffled_labels", make(train=parts[:4], valid={"valid": parts[4:]}))
+    assert (result.outcome, result.found) == ("failed", "number 4 of each sample in tensor 0 of the inputs is the label itself")
+
+
+def test_a_class_marked_among_the_inputs_is_found() -> None:
+    inputs, labels = samples()
+    inputs[:, 2] = (labels == 1).float()
+    result = found("shuffled_labels", make(train=[(inputs[:96], labels[:96])], valid={"valid": [(inputs[96:], labels[96:])]}))
+    assert result.found == "number 2 of each sample in tensor 0 of the inputs is the label itself"
+
+
+def test_labels_that_teach_nothing_are_neither_passed_nor_failed() -> None:
+    inputs, _ = samples()
+    labels = torch.randint(0, 3, (192,), generator=torch.Generator().manual_seed(1))
+    result = found("shuffled_labels", make(train=[(inputs[:96], labels[:96])], valid={"valid": [(inputs[96:], labels[96:])]}))
+    assert result.outcome == "not applicable"
+    assert result.found.endswith("in so few steps the true labels taught nothing either")
+
+
+class Named(Net):
+    def forward(self, batch: Any) -> torch.Tensor:
+        return super().forward([batch["x"]])
+
+
+def named_batches() -> list[dict[str, torch.Tensor]]:
+    inputs, labels = samples()
+    return [{"x": inputs[each : each + 32], "y": labels[each : each + 32], "weight": torch.ones(32)} for each in range(0, 192, 32)]
+
+
+def named_loss(batch: Any, prediction: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(prediction, batch["y"])
+
+
+def test_a_batch_that_does_not_tell_its_labels_is_asked_for_them() -> None:
+    result = found("shuffled_labels", make(Named(), named_loss, named_batches(), {}))
+    assert result.outcome == "not applicable"
+    assert result.advice == 'say it: labels=1 or labels="name"; --labels on the command line'
+
+
+def test_labels_can_be_named() -> None:
+    result = found("shuffled_labels", make(Named(), named_loss, named_batches(), {}), labels="y")
+    assert result.outcome == "passed"
+
+
+def test_a_loss_that_does_not_use_the_labels_is_not_judged_by_them() -> None:
+    class Rebuilds(nn.Module):
+        """A conditional autoencoder: it may read the labels."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(9, 6)
+
+        def forward(self, batch: Any) -> torch.Tensor:
+            return self.layer(torch.cat([batch[0], nn.functional.one_hot(batch[1], 3)], 1))
+
+    result = found("shuffled_labels", make(Rebuilds(), lambda batch, prediction: (prediction - batch[0]).pow(2).mean()))
+    assert (result.outcome, result.found) == ("not applicable", "the loss does not use batch[1]")
+
+
+# ---- what cannot be checked, and what goes wrong
+
+
+def test_a_forward_pass_that_raises_fails_with_its_line() -> None:
+    class Broken(Net):
+        def forward(self, batch: Any) -> torch.Tensor:
+            raise RuntimeError("shapes do not fit")
+
+    result = found_in("determinism", Broken())
+    assert result.outcome == "failed"
+    assert result.found.startswith("RuntimeError: shapes do not fit\n")
+    assert 'in forward: raise RuntimeError("shapes do not fit")' in result.found
+
+
+def test_an_iterator_is_not_used_up() -> None:
+    inputs, labels = samples()
+    data: Iterator[Any] = iter([(inputs, labels)])
+    report = sanity_check(make(train=data))
+    assert {each.outcome for each in report.results} == {"not applicable"}
+    assert len(list(data)) == 1
+
+
+def test_lazy_parameters_are_left_to_the_first_batch() -> None:
+    model = Net()
+    model.first = nn.LazyLinear(16)
+    report = sanity_check(make(model))
+    assert {each.found for each in report.results} == {"the model has lazy parameters, which the first forward pass makes"}
+
+
+def test_a_train_test_loop_is_refused() -> None:
+    loop: Any = TrainTestLoop(nn.Linear(1, 1), [], [1], [1])
+    with pytest.raises(SettingError, match=r"^a sanity check is of a TrainManager, not TrainTestLoop\n"):
+        sanity_check(loop)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"checks": ["leekage"]}, "there is no check 'leekage'"),
+        ({"checks": []}, "no check is named"),
+        ({"labels": 1.5}, "labels=1.5: wanted the number or the name of a part of the batch"),
+        ({"allow": [3]}, "`allow` holds classes of modules"),
+        ({"on_failure": "ignore"}, "SanityCheck warns of a failure or raises it, not 'ignore'"),
+    ],
+)
+def test_bad_arguments_are_refused_at_construction(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        SanityCheck(**options)
+    assert str(caught.value).startswith(message)
+
+
+def test_a_slip_in_the_name_of_a_check_is_corrected() -> None:
+    with pytest.raises(SettingError, match="did you mean `leakage`"):
+        sanity_check(make(), ["leekage"])
+
+
+def test_labels_that_the_batch_does_not_have_are_refused() -> None:
+    with pytest.raises(SettingError) as caught:
+        sanity_check(make(Named(), named_loss, named_batches(), {}), ["data"], labels="z")
+    assert str(caught.value).startswith("labels='z': the batch, a dict, has no such part\n  known   x, y, weight\n")
+
+
+# ---- no trace
+
+
+class Busy(Normed):
+    """Has a batch norm, dropout, a buffer that grows, a counter, and weights of its own making."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()), persistent=False)
+        self.num_calls = 0
+
+    def initialize_params(self) -> None:
+        nn.init.normal_(self.first.weight)
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        self.num_calls += 1
+        self.seen = self.seen + len(batch[0])
+        return self.last(self.drop(self.norm(self.first(batch[0] + 0.001 * self.num_calls)).relu()))
+
+
+class Writing(TrainManager):
+    """A loop with a counter, which writes from its forward pass."""
+
+    num_forwards = 0
+
+    def model_forward(self, batch: Any) -> Any:
+        self.num_forwards += 1
+        self.last_size = len(batch[0])
+        self.writer.add_scalar("forward", self.num_forwards, self.step_num)
+        batch[0].add_(0)  # in place
+        return self.model(batch)
+
+
+def busy(**settings: Any) -> TrainManager:
+    torch.manual_seed(0)
+    inputs, labels = samples()
+    train = DataLoader(Augmented(inputs[:128], labels[:128]), 16, shuffle=True, generator=torch.Generator().manual_seed(5))
+    return make(
+        Busy(),
+        train=train,
+        valid={"valid": DataLoader(Augmented(inputs[128:], labels[128:]), 32)},
+        kind=Writing,
+        lr_schedule=lambda optimizer: torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=20),
+        **settings,
+    )
+
+
+def everything(loop: TrainManager) -> dict[str, Any]:
+    return {**loop.capture().to_dict(), "calls": loop.model.num_calls, "forwards": vars(loop).get("num_forwards")}
+
+
+def test_a_training_after_the_check_has_the_same_bits() -> None:
+    plain, checked = busy(), busy()
+    torch.manual_seed(1)
+    plain.train()
+    torch.manual_seed(1)
+    sanity_check(checked)
+    checked.train()
+    assert _same(everything(plain), everything(checked))
+
+
+def test_a_check_in_the_middle_of_an_epoch_changes_nothing() -> None:
+    class Stop(Extension):
+        def post_train_step_batch(self, loop: TrainManager, step_num: int) -> None:
+            if step_num == 11:
+                loop.stop()
+
+    loops = []
+    for is_checked in (False, True):
+        loop = busy(extensions=[Stop()])
+        torch.manual_seed(1)
+        loop.train()
+        before, modes = everything(loop), [each.training for each in loop.model.modules()]
+        if is_checked:
+            sanity_check(loop)
+            assert _same(before, everything(loop))
+            assert modes == [each.training for each in loop.model.modules()]
+        loop.train()
+        loops.append(everything(loop))
+    assert _same(*loops)
+
+
+def test_a_check_that_is_interrupted_changes_nothing() -> None:
+    loop = busy()
+    before = everything(loop)
+
+    def interrupt(name: str) -> None:
+        if name == "shuffled_labels":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sanity_check(loop, on_check=interrupt)
+    assert _same(before, everything(loop))
+
+
+def test_nothing_is_written(tmp_path: Path) -> None:
+    loop = make(train_dir=tmp_path / "here")
+    sanity_check(loop)
+    assert not (tmp_path / "here").exists()
+    assert loop.history == {}
+
+
+# ---- the extension
+
+QUICK = ("data", "parameters", "determinism", "initial_loss")
+
+
+class TestSanityCheck(ExtensionContract):
+    def make(self) -> SanityCheck:
+        return SanityCheck("raise", QUICK)
+
+
+def test_with_all_checks_the_weights_are_the_same() -> None:
+    plain, checked = busy(), busy(extensions=[SanityCheck()])
+    for loop in (plain, checked):
+        torch.manual_seed(1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            loop.train()
+    assert isinstance(checked.extensions["sanity_check"], SanityCheck)
+    assert checked.extensions["sanity_check"].report is not None
+    assert _same(plain.model.state_dict(), checked.model.state_dict())
+    assert _same(plain.capture().rng, checked.capture().rng)
+
+
+def test_a_failure_is_warned_about_and_the_training_goes_on() -> None:
+    loop = make(Unused(), extensions=[SanityCheck(checks=["data", "parameters"])])
+    with pytest.warns(UserWarning, match=r"(?s)parameters  failed .*never used: `spare.weight`.*sanity check: 1 failed"):
+        loop.train()
+    assert loop.epoch_num == 3
+
+
+def test_a_failure_can_stop_the_training_before_its_first_batch() -> None:
+    loop = make(Unused(), extensions=[SanityCheck("raise", ["data", "parameters"])])
+    with pytest.raises(SanityCheckError) as caught:
+        loop.train()
+    assert str(caught.value).startswith(
+        "the training failed its sanity check: parameters\n  found   check       outcome  found\n          data        passed"
+    )
+    assert loop["sanity_check"].report["parameters"].outcome == "failed"
+    assert (loop.step_num, loop.history) == (0, {})
+
+
+def test_it_runs_once() -> None:
+    check = SanityCheck(checks=["data"])
+    loop = make(extensions=[check])
+    loop.train()
+    report = check.report
+    loop.epochs = 4
+    loop.train()
+    assert report is not None
+    assert check.report is report
+
+
+class CaptureAt(Extension):
+    state: TrainingState | None = None
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def post_train_step_batch(self, loop: TrainManager, step_num: int) -> None:
+        if step_num == self.step:
+            self.state = loop.capture()
+
+    def pre_train_step_epoch(self, loop: TrainManager) -> None:
+        if self.step == 0 and self.state is None:
+            self.state = loop.capture()
+
+
+@pytest.mark.parametrize("step", [0, 5])
+def test_a_resumed_training_is_not_checked_again(step: int) -> None:
+    capture = CaptureAt(step)
+    make(extensions=[SanityCheck(checks=QUICK), capture]).train()
+    assert capture.state is not None
+    check = SanityCheck(checks=QUICK)
+    resumed = make(extensions=[check])
+    resumed.restore(capture.state)
+    resumed.train()
+    assert check.report is None
+
+
+def test_a_training_that_began_without_it_is_not_checked_when_it_goes_on() -> None:
+    loop = make()
+    loop.train()
+    check = SanityCheck(checks=QUICK)
+    loop.add_extension("check", check)
+    loop.epochs = 4
+    loop.train()
+    assert check.report is None
