@@ -1,95 +1,281 @@
-"""How far a training is, on a terminal or in a log."""
+"""How far a training is, on a terminal, in a notebook or in a log."""
 
 from __future__ import annotations
 
+import functools
+import random
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainmaster.errors import SettingError
+from trainmaster.loop.batches import true_batch_size
 from trainmaster.stages import Fixtures, Observer, always
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
+Hook = TypeVar("Hook", bound=Callable[..., Any])
+
+_UPDATE_EVERY = 0.1
+_LINE_EVERY = 60.0
+"""Seconds between two lines within an epoch, where there are no bars."""
+
+
+def _undisturbing(hook: Hook) -> Hook:
+    """Put Python's random numbers back after a hook that prints: rich draws some. A guard would cost that time in every step."""
+
+    @functools.wraps(hook)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        before = random.getstate()
+        try:
+            return hook(*args, **kwargs)
+        finally:
+            random.setstate(before)
+
+    return call  # type: ignore[return-value]
 
 
 class Progress(Observer):
-    """A bar for the epoch and one for the whole run; off a terminal, one plain line per epoch.
+    """Bars for the whole run, the epoch and the evaluation at hand; off a terminal, a plain line per epoch, and one a minute in long ones.
 
-    `show` names fixtures to print beside the bar: a scalar, such as `loss`, or a lazy fixture of the batch. The bar is brought up to
-    date ten times a second at most, so short steps do not pay for it.
+    The time that is left is that of the whole run, evaluations included. Evaluated losses are shown with the best so far. The bars are
+    brought up to date ten times a second at most, so short steps do not pay for them.
+
+    Args:
+        show: fixtures to print beside the bar: a scalar, such as `loss`, or a lazy fixture of the batch.
+        console: where bars and lines go; by default the terminal.
+        has_lines: False leaves out the lines of epochs, for a host that prints its own.
+        say: prints a line, in place of a console; there are no bars then.
     """
 
-    def __init__(self, show: Sequence[str] = ("loss",), console: Console | None = None, *, has_lines: bool = True) -> None:
+    is_guarded = False
+
+    def __init__(
+        self,
+        show: Sequence[str] = ("loss",),
+        console: Console | None = None,
+        *,
+        has_lines: bool = True,
+        say: Callable[[str], Any] | None = None,
+    ) -> None:
         if isinstance(show, str) or not all(isinstance(name, str) for name in show):
             raise SettingError(f"`show` is a list of fixture names, not {show!r}", hint='Progress(show=["loss"])')
         self.show = tuple(show)
-        self._console, self._has_lines = console, has_lines
+        self._console, self._has_lines, self._say = console, has_lines, say
         self._bars: Bars | None = None
-        self._started = self._due = 0.0
+        self._run: TaskID
+        self._epoch: TaskID
+        self._eval: TaskID | None = None
+        self._pace = Pace()
+        self._due = self._line_due = 0.0
+        self._best: dict[str, float] = {}
+        self._evaluated: dict[str, str] = {}
+        self._is_training = False
 
+    # ---- hooks
+
+    @_undisturbing
     def pre_train(self, loop: Any) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bars
 
         console = self._console = self._console or Console()
-        self._started = time.monotonic()
-        if console.is_terminal:
-            columns = (
-                TextColumn("{task.description:<8}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeElapsedColumn(),
-                TimeRemainingColumn(),
-                TextColumn("{task.fields[shown]}"),
-            )
-            self._bars = Bars(*columns, console=console, refresh_per_second=4, transient=True)
-            self._run = self._bars.add_task("run", total=_num_epochs(loop), completed=_epochs_done(loop), shown="")
-            self._epoch = self._bars.add_task("epoch", total=None, shown="")
+        self._is_training, self._evaluated = True, {}
+        self._pace.begin(loop)
+        self._line_due = time.monotonic() + _LINE_EVERY
+        if self._say is None and _has_bars(console):
+            self._bars = _new_bars(console)
+            self._run = self._bars.add_task("run", total=1.0, of="", eta="", shown="")
+            self._epoch = self._bars.add_task("epoch", total=None, of="", eta="", shown="")
             self._bars.start()
 
+    @_undisturbing
     def pre_train_step_epoch(self, loop: Any) -> None:
+        self._tell_evaluation(loop)
         self._due = 0.0
+        self._pace.begin_epoch()
         if self._bars is not None:
-            total = _num_batches(loop)
-            self._bars.reset(self._epoch, total=total, description=f"epoch {_epochs_done(loop) + 1}")
+            self._bars.reset(self._epoch, total=_num_batches(loop), description=f"epoch {_epochs_done(loop) + 1}")
 
     def post_train_step_batch(self, loop: Any, fixtures: Fixtures, batch_num: int) -> None:
         now = time.monotonic()
-        if self._bars is not None and now >= self._due:
-            self._due = now + 0.1
-            shown = "  ".join(f"{name} {_text(fixtures[name])}" for name in self.show if name in fixtures)
-            total = _num_batches(loop)
-            self._bars.update(self._epoch, completed=batch_num + 1, shown=shown)
-            if total:
-                self._bars.update(self._run, completed=_epochs_done(loop) + (batch_num + 1) / total)
+        if now >= self._due:
+            self._due = now + _UPDATE_EVERY
+            self._update(loop, fixtures, batch_num, now)
 
+    @_undisturbing
+    def _update(self, loop: Any, fixtures: Fixtures, batch_num: int, now: float) -> None:
+        if self._bars is not None:
+            of = _of(batch_num + 1, _num_batches(loop))
+            self._bars.update(self._epoch, completed=batch_num + 1, of=of, shown=self._shown(fixtures, batch_num))
+            self._update_run(loop, batch_num + 1)
+        elif now >= self._line_due:
+            self._line_due = now + _LINE_EVERY
+            words = [f"epoch {_epochs_done(loop) + 1}{_of_epochs(loop)}", f"batch {_of(batch_num + 1, _num_batches(loop))}"]
+            self._print([*words, self._shown(fixtures, batch_num), self._left(loop, batch_num + 1)])
+
+    @_undisturbing
     def post_train_step_epoch(self, loop: Any) -> None:
         if self._bars is not None:
-            self._bars.update(self._run, completed=_epochs_done(loop))
-        if self._console is not None and not getattr(loop, "eval_data", None):
-            self._print(loop, "")
+            self._update_run(loop, 0)
+        if self._has_lines and not getattr(loop, "eval_data", None):
+            self._print_epoch(loop, [])
 
-    def post_eval_step_epoch(self, loop: Any, fixtures: Fixtures, datasource_name: str) -> None:
-        losses = fixtures.get("eval_losses", {})
-        if self._console is not None and datasource_name in losses and self._started:
-            self._print(loop, f"{datasource_name} loss {losses[datasource_name]:.4f}  ")
+    @_undisturbing
+    def pre_eval_step_epoch(self, loop: Any, datasource_name: str) -> None:
+        self._due = 0.0
+        if self._bars is not None:
+            data = getattr(loop, "eval_data", {}).get(datasource_name, getattr(loop, "valid_data", None))
+            self._eval = self._bars.add_task(f"  {datasource_name}"[:14], total=_length(data), of="", eta="", shown="")
 
-    def _print(self, loop: Any, what: str) -> None:
-        assert self._console is not None
-        if not self._has_lines:
-            return
-        seconds = time.monotonic() - self._started
-        of = f"/{_num_epochs(loop)}" if _num_epochs(loop) else ""
-        self._console.print(f"epoch {_epochs_done(loop)}{of}  {what}{seconds:.1f} s", highlight=False)
+    def post_eval_step_batch(self, batch_num: int) -> None:
+        if self._bars is not None and self._eval is not None and (now := time.monotonic()) >= self._due:
+            self._due = now + _UPDATE_EVERY
+            self._bars.update(self._eval, completed=batch_num + 1)
 
     @always
-    def post_train(self) -> None:
+    @_undisturbing
+    def post_eval_step_epoch(self, datasource_name: str, eval_losses: dict[str, float] | None = None) -> None:
+        if self._bars is not None and self._eval is not None:
+            self._bars.remove_task(self._eval)
+            self._eval = None
+        if self._is_training and eval_losses is not None and datasource_name in eval_losses:
+            loss = eval_losses[datasource_name]
+            best = self._best[datasource_name] = min(loss, self._best.get(datasource_name, loss))
+            self._evaluated[datasource_name] = f"{datasource_name} loss {loss:.4f}" + (f" (best {best:.4f})" if best < loss else "")
+
+    def _tell_evaluation(self, loop: Any) -> None:
+        """Tell of all sets in one line, once they are through."""
+        words, self._evaluated = list(self._evaluated.values()), {}
+        if words and self._bars is not None:
+            self._bars.update(self._run, shown="  ".join(words))
+        if words and self._has_lines:
+            self._print_epoch(loop, words)
+
+    @always
+    @_undisturbing
+    def post_train(self, loop: Any) -> None:
+        if self._is_training:
+            self._tell_evaluation(loop)
+        self._is_training = False
         if self._bars is not None:
             self._bars.stop()
             self._bars = None
+
+    # ---- words
+
+    def _update_run(self, loop: Any, num_batches: int) -> None:
+        assert self._bars is not None
+        done = self._pace.done(loop, num_batches)
+        total = None if done is None else 1.0
+        self._bars.update(self._run, completed=done or 0.0, total=total, of=_of_whole(loop), eta=self._left(loop, num_batches))
+
+    def _shown(self, fixtures: Fixtures, batch_num: int) -> str:
+        words = [f"{name} {_text(fixtures[name])}" for name in self.show if name in fixtures]
+        rate = self._pace.samples_per_second(fixtures["batch"], batch_num + 1)
+        return "  ".join([*words, *([rate] if rate else [])])
+
+    def _left(self, loop: Any, num_batches: int) -> str:
+        seconds = self._pace.left(loop, num_batches)
+        return "" if seconds is None or self._pace.done(loop, num_batches) == 1 else f"{clock(seconds)} left"
+
+    def _print_epoch(self, loop: Any, words: list[str]) -> None:
+        seconds = f"{self._pace.elapsed():.1f} s"
+        self._print([f"epoch {_epochs_done(loop)}{_of_epochs(loop)}", *words, seconds, self._left(loop, 0)])
+
+    def _print(self, words: list[str]) -> None:
+        text = "  ".join(word for word in words if word)
+        if self._say is not None:
+            self._say(text)
+        elif self._console is not None:
+            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+class Pace:
+    """How fast a training goes, and how long it will take."""
+
+    def __init__(self) -> None:
+        self._started = self._epoch_started = 0.0
+        self._done_before = 0.0
+        self._first_batch = 0
+
+    def begin(self, loop: Any) -> None:
+        self._started = self._epoch_started = time.monotonic()
+        self._done_before = self.done(loop, _batches_done(loop)) or 0.0
+
+    def begin_epoch(self) -> None:
+        self._epoch_started, self._first_batch = time.monotonic(), -1
+
+    def elapsed(self) -> float:
+        return time.monotonic() - self._started
+
+    def done(self, loop: Any, num_batches: int) -> float | None:
+        """Which part of the whole run is done, with so many batches of this epoch; None where nobody knows."""
+        parts = []
+        num_epochs, length = _num_epochs(loop), _num_batches(loop)
+        if num_epochs:
+            parts.append((_epochs_done(loop) + (num_batches / length if length else 0.0)) / num_epochs)
+        max_steps = getattr(loop, "max_steps", None)
+        if max_steps:
+            parts.append(loop.step_num / max_steps)
+        return min(1.0, max(parts)) if parts else None
+
+    def left(self, loop: Any, num_batches: int) -> float | None:
+        """Seconds to the end of the run; None before there is anything to go by."""
+        done = self.done(loop, num_batches)
+        since = 0.0 if done is None else done - self._done_before
+        found = [] if done is None or since <= 0 else [self.elapsed() * (1 - done) / since]
+        max_time = getattr(loop, "max_time", None)
+        if max_time is not None:
+            found.append(max(0.0, max_time - self.elapsed()))
+        return min(found) if found else None
+
+    def samples_per_second(self, batch: Any, num_batches: int) -> str:
+        """By the size of this batch: to count all of them would be work in every step."""
+        if self._first_batch < 0:  # an epoch may have been taken up in its middle
+            self._first_batch = num_batches - 1
+        seconds = time.monotonic() - self._epoch_started
+        size = true_batch_size(batch)
+        return f"{(num_batches - self._first_batch) * size / seconds:,.0f} samples/s" if seconds > 0 and size else ""
+
+
+def clock(seconds: float) -> str:
+    """
+    >>> clock(5), clock(200), clock(7265), clock(200_000)
+    ('0:05', '3:20', '2:01:05', '2 days 7:33:20')
+    """
+    whole = round(seconds)
+    days, rest = divmod(whole, 86400)
+    hours, rest = divmod(rest, 3600)
+    minutes, left = divmod(rest, 60)
+    short = f"{hours}:{minutes:02}:{left:02}" if hours or days else f"{minutes}:{left:02}"
+    return f"{days} day{'s' if days > 1 else ''} {short}" if days else short
+
+
+def _has_bars(console: Console) -> bool:
+    """On a terminal; and in a notebook that can draw them: rich needs ipywidgets there, and would warn."""
+    return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
+
+
+def _new_bars(console: Console) -> Bars:
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bars
+
+    columns = (
+        TextColumn("{task.description:<8}", markup=False),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[of]}", markup=False),
+        TextColumn("{task.fields[eta]}", markup=False),
+        TextColumn("{task.fields[shown]}", markup=False),
+    )
+    return Bars(*columns, console=console, refresh_per_second=4, transient=True)
+
+
+def _epochs_done(loop: Any) -> int:
+    return int(loop.epoch_num)
 
 
 def _num_epochs(loop: Any) -> int | None:
@@ -98,15 +284,32 @@ def _num_epochs(loop: Any) -> int | None:
     return count
 
 
-def _epochs_done(loop: Any) -> int:
-    return int(loop.epoch_num)
+def _batches_done(loop: Any) -> int:
+    moment = getattr(loop, "moment", None)
+    return 0 if moment is None else int(moment.batch)
+
+
+def _length(data: Any) -> int | None:
+    try:
+        return len(data)
+    except TypeError:
+        return None
 
 
 def _num_batches(loop: Any) -> int | None:
-    try:
-        return len(loop.train_data)
-    except TypeError:
-        return None
+    return _length(loop.train_data)
+
+
+def _of(count: int, total: int | None) -> str:
+    return f"{count:,}" if total is None else f"{count:,}/{total:,}"
+
+
+def _of_epochs(loop: Any) -> str:
+    return f"/{_num_epochs(loop)}" if _num_epochs(loop) else ""
+
+
+def _of_whole(loop: Any) -> str:
+    return f"{_epochs_done(loop)}{_of_epochs(loop)}"
 
 
 def _text(value: Any) -> str:

@@ -46,6 +46,10 @@ class Display:
         """Print a line where it is seen also when the output goes elsewhere."""
         self._print(text, sys.stderr)
 
+    def keep(self, text: str) -> None:
+        """Keep a line in the log, without printing it."""
+        self.log(printable(text) + "\n")
+
     def log(self, text: str) -> bool:
         """Keep a text in the log, without printing it; False if there is no run at hand."""
         log = self._log
@@ -70,7 +74,8 @@ class Display:
     def epoch(self, key: str, epoch: int, num_epochs: int | None, seconds: float, preview: Mapping[str, Any]) -> None:
         """Tell of an epoch, if it is its turn; where bars are drawn, they tell."""
         if epoch % self._interval == 0 or epoch == num_epochs:
-            found = [(name, number(value)) for name, value in preview.items()]
+            # The mean over batches is hardly ever another number than that over samples, which is told.
+            found = [(name, number(value)) for name, value in preview.items() if not name.endswith("/loss_per_batch")]
             numbers = [f"{name} {_short(value)}" for name, value in found if value is not None]
             of = f" of {num_epochs}" if num_epochs is not None else ""
             self.say("  ".join([f"{key}  epoch {epoch}{of}", *([f"{seconds:.2f} s"] if seconds else []), *numbers[:_MAX_NUMBERS]]))

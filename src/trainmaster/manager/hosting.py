@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from trainmaster.errors import SettingError
-from trainmaster.extensions.progress import Progress
 from trainmaster.loop.checkpoint_loader import checked
 from trainmaster.loop.checkpoint_saver import CheckpointSaver
 from trainmaster.loop.stages import TRAIN_MANAGER
@@ -60,14 +59,15 @@ class HostedLoop:
             )
         self._saver = CheckpointSaver(every_epochs=save_interval) if saver is None or saver.is_plain else saver
 
-    def equip(self, extensions: Mapping[str, object], pristine: Pristine, is_shown: bool) -> None:
-        """Attach the manager's extensions that have hooks for a loop; then what shows, records and saves, in this order."""
+    def equip(self, extensions: Mapping[str, object], pristine: Pristine, shows: Mapping[str, object]) -> None:
+        """Attach the manager's extensions that have hooks for a loop; then what shows it, unless it has its own, records and saves it."""
         for name, extension in extensions.items():
             if has_loop_hooks(name, extension):
                 pristine.renew(extension)
                 self.loop.add_extension(name, extension)
-        if is_shown and not any(isinstance(each, Progress) for each in self.loop.extensions.values()):
-            self.loop.add_extension("progress", Progress(has_lines=False), as_default=True)
+        for name, extension in shows.items():
+            if not any(isinstance(each, type(extension)) for each in self.loop.extensions.values()):
+                self.loop.add_extension(name, extension, as_default=True)
         self.loop.add_extension("recording", Recording(self.writer, self.times, self._told, lambda: self._interrupted()))
         self.loop.add_extension(SAVER, self._saver)
         self.loop.settle(writer=self.writer)
@@ -81,7 +81,7 @@ class HostedLoop:
         is_drawn: bool,
     ) -> None:
         """Record to an attempt's log, save its checkpoints, and draw its curves if anybody can see them."""
-        self.writer.append_to(attempt.log.append)
+        self.writer.append_to(attempt.log.append, attempt.run.events)
         self.writer.mute(self._is_resumed)
 
         def facts() -> tuple[dict[str, Any], dict[str, Any]]:

@@ -98,7 +98,7 @@ class Attempt:
     """
 
     def __init__(self, run: Run, number: int, by: str, heartbeat: float, facts: Facts = _NO_FACTS) -> None:
-        self.run, self.number = run, number
+        self.run, self.number, self.by = run, number, by
         self._token = secrets.token_hex(16)
         self._files = run.files
         self.log = EventLog(self._files, run.path(number, EVENTS))
