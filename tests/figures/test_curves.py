@@ -60,6 +60,26 @@ def test_nothing_and_a_great_many_can_be_drawn() -> None:
     assert len(curves({f"metric {number}": [(0, 1.0)] for number in range(100)}).axes) == 8
 
 
-def test_matplotlib_is_imported_only_to_draw() -> None:
-    text = "import sys, trainmaster.figures; assert not {'matplotlib', 'torch'} & {*sys.modules}"
+def test_axes_with_a_great_many_lines_show_ten() -> None:
+    (axes,) = curves({f"losses/set {number}/loss": [(0, 1.0), (1, 2.0)] for number in range(12)}).axes
+    assert len(axes.get_lines()) == 10
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("losses/train/loss", "epoch"),
+        ("losses_by_batch/train/loss", "batch"),
+        ("losses_by_sample/train/loss", "sample"),
+        ("accuracy/valid/avg", "step"),
+        ("losses", "step"),
+    ],
+)
+def test_what_a_series_is_drawn_over_is_told_by_its_name(name: str, label: str) -> None:
+    (axes,) = curves({name: [(0, 1.0)]}).axes
+    assert axes.get_xlabel() == label
+
+
+def test_libraries_for_drawing_are_imported_only_to_draw() -> None:
+    text = "import sys, trainmaster.figures; assert not {'matplotlib', 'plotly', 'torch'} & {*sys.modules}"
     assert subprocess.run([sys.executable, "-c", text], check=False).returncode == 0

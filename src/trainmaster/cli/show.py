@@ -124,9 +124,9 @@ def _lines(
 
 
 def _metrics(run: Summary, course: History, terminal: Terminal) -> Iterator[str]:
-    from trainmaster.cli.spark import spark
     from trainmaster.cli.table import Cell, Column, table
     from trainmaster.cli.words import short
+    from trainmaster.figures.spark import spark
 
     names = [*{**run.metrics, **course.points}][:_MAX_METRICS]
     values = {name: [value for _, value in course.points.get(name, [])] for name in names}
