@@ -25,7 +25,7 @@ from trainmaster.extensions.leakage import Leak, LeakageCheck, NotApplicable, fi
 from trainmaster.extensions.leaks.search import Search
 from trainmaster.loop import TrainManager
 from trainmaster.testing import ExtensionContract
-from trainmaster.testing.extension_contract import _same
+from trainmaster.testing.extension_contract import same_bits
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -260,7 +260,7 @@ def test_weights_buffers_gradients_modes_and_random_numbers_are_untouched(is_lea
     before = everything_in(model)
     leak = find_leak(model, batch, model=model, loss=loss)
     assert (leak is not None) is is_leaking
-    assert _same(everything_in(model), before)
+    assert same_bits(everything_in(model), before)
     assert all(map(torch.equal, batch, given))
 
 
@@ -275,7 +275,7 @@ def test_they_are_untouched_after_an_error_too() -> None:
 
     found = find_leak(model, batch, model=model, loss=failing)
     assert found == NotApplicable("the model or the loss raised ArithmeticError: no loss today")
-    assert _same(everything_in(model), before)
+    assert same_bits(everything_in(model), before)
 
 
 @pytest.mark.parametrize("allow", [(Centre,), ("centre",), Centre, ["centre", "loss"]])

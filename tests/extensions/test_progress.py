@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import io
+import random
+import re
+import time
+import warnings
 
 import pytest
 import torch
 from rich.console import Console
 from torch import nn
 
-from trainmaster import LoopComponent, Progress, TrainTestLoop
+from trainmaster import Extension, LoopComponent, Progress, TrainTestLoop, fixture
 from trainmaster.errors import SettingError
+from trainmaster.extensions import progress as progress_file
 from trainmaster.testing import ExtensionContract
 
 
@@ -74,3 +79,107 @@ def test_it_works_among_the_components_of_a_train_test_loop() -> None:
 def test_a_single_name_for_show_is_refused() -> None:
     with pytest.raises(SettingError, match="list of fixture names, not 'loss'"):
         Progress(show="loss")
+
+
+def lines_of(*extensions: object, epochs: int = 3, show: tuple[str, ...] = ("loss",)) -> list[str]:
+    lines: list[str] = []
+    manager = ExtensionContract().manager(Progress(show, say=lines.append), *extensions)
+    manager.epochs = epochs
+    manager.train()
+    return lines
+
+
+def test_a_line_tells_the_time_that_is_left_for_the_whole_run_until_it_is_over() -> None:
+    class Sleeps(Extension):
+        def post_train_step_epoch(self) -> None:
+            time.sleep(0.6)
+
+    lines = lines_of(Sleeps(), epochs=4)
+    assert re.search(r"^epoch 1/4 .*  0:0[2-9] left$", lines[1])
+    assert lines[0].endswith(" s"), "nothing to go by"
+    assert lines[4].endswith(" s"), "nothing is left"
+
+
+def test_a_loss_that_is_not_the_best_is_told_with_the_best() -> None:
+    class Worse(Extension):
+        def post_train_step_epoch(self, model: nn.Module) -> None:
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.add_(1.0)
+
+    lines = lines_of(Worse())
+    best = re.search(r"valid loss ([\d.]+)", lines[0])
+    assert best is not None
+    assert f"(best {best[1]})" in lines[3]
+
+
+def test_all_sets_of_an_evaluation_are_in_one_line() -> None:
+    lines: list[str] = []
+    manager = ExtensionContract().manager(Progress(say=lines.append))
+    manager.eval_data["other"] = manager.eval_data["valid"]
+    manager.train()
+    assert len(lines) == 4
+    assert re.search(r"valid loss [\d.]+  other loss [\d.]+", lines[0])
+
+
+def test_a_long_epoch_has_lines_within_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """E44: with the fixtures that were asked for, lazy ones too."""
+
+    class Doubled(Extension):
+        @fixture("train_step_batch", after="loss")
+        def doubled(self, loss: torch.Tensor) -> torch.Tensor:
+            return loss * 2
+
+    monkeypatch.setattr(progress_file, "_LINE_EVERY", 0.0)
+    monkeypatch.setattr(progress_file, "_UPDATE_EVERY", 0.0)
+    within = [line for line in lines_of(Doubled(), show=("doubled",)) if "batch" in line]
+    assert len(within) == 18
+    assert re.search(r"^epoch 2/3  batch 1/6  doubled \d\.\d{4}  [\d,]+ samples/s  \d:\d\d left$", within[6])
+
+
+def test_an_evaluation_has_a_bar_of_its_own_while_it_runs() -> None:
+    found = []
+
+    class Looks(Extension):
+        def post_eval_step_batch(self, train_manager: object) -> None:
+            bars = manager["progress"]._bars
+            found.append([task.description for task in bars.tasks])
+
+    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    manager = ExtensionContract().manager(Progress(console=console), Looks())
+    manager.train()
+    assert found[-1] == ["run", "epoch 3", "  valid"]
+    assert len(found) == 12
+
+
+def test_with_max_steps_the_run_is_as_far_as_the_steps() -> None:
+    manager = ExtensionContract().manager()
+    manager.epochs, manager.max_steps = None, 12
+    pace = progress_file.Pace()
+    assert pace.done(manager, 0) == 0.0
+    manager.train()
+    assert pace.done(manager, 0) == 1.0
+
+
+def test_a_notebook_without_widgets_has_lines_and_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_file, "find_spec", lambda name: None)
+    console = Console(file=io.StringIO(), force_jupyter=True)
+    progress = Progress(console=console)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not progress_file._has_bars(console)
+    monkeypatch.setattr(progress_file, "find_spec", lambda name: object())
+    assert progress_file._has_bars(console)
+    assert progress._bars is None
+
+
+def test_what_rich_draws_at_random_is_put_back() -> None:
+    class Draws(Console):
+        def print(self, *args: object, **kwargs: object) -> None:
+            random.random()
+
+    random.seed(3)
+    ExtensionContract().manager(Progress(console=Draws(file=io.StringIO()))).train()
+    found = random.random()
+    random.seed(3)
+    assert random.random() == found

@@ -21,7 +21,7 @@ from trainmaster.extensions.sanity_check import CHECKS, SanityCheck, sanity_chec
 from trainmaster.loop import TrainingState, TrainManager, TrainTestLoop
 from trainmaster.stages import Extension
 from trainmaster.testing import ExtensionContract
-from trainmaster.testing.extension_contract import _same
+from trainmaster.testing.extension_contract import same_bits
 
 
 class Net(nn.Module):
@@ -798,7 +798,7 @@ def test_a_training_after_the_check_has_the_same_bits() -> None:
     torch.manual_seed(1)
     sanity_check(checked)
     checked.train()
-    assert _same(everything(plain), everything(checked))
+    assert same_bits(everything(plain), everything(checked))
 
 
 def test_a_check_in_the_middle_of_an_epoch_changes_nothing() -> None:
@@ -815,11 +815,11 @@ def test_a_check_in_the_middle_of_an_epoch_changes_nothing() -> None:
         before, modes = everything(loop), [each.training for each in loop.model.modules()]
         if is_checked:
             sanity_check(loop)
-            assert _same(before, everything(loop))
+            assert same_bits(before, everything(loop))
             assert modes == [each.training for each in loop.model.modules()]
         loop.train()
         loops.append(everything(loop))
-    assert _same(*loops)
+    assert same_bits(*loops)
 
 
 def test_a_check_that_is_interrupted_changes_nothing() -> None:
@@ -832,7 +832,7 @@ def test_a_check_that_is_interrupted_changes_nothing() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         sanity_check(loop, on_check=interrupt)
-    assert _same(before, everything(loop))
+    assert same_bits(before, everything(loop))
 
 
 def test_nothing_is_written(tmp_path: Path) -> None:
@@ -861,8 +861,8 @@ def test_with_all_checks_the_weights_are_the_same() -> None:
             loop.train()
     assert isinstance(checked.extensions["sanity_check"], SanityCheck)
     assert checked.extensions["sanity_check"].report is not None
-    assert _same(plain.model.state_dict(), checked.model.state_dict())
-    assert _same(plain.capture().rng, checked.capture().rng)
+    assert same_bits(plain.model.state_dict(), checked.model.state_dict())
+    assert same_bits(plain.capture().rng, checked.capture().rng)
 
 
 def test_a_failure_is_warned_about_and_the_training_goes_on() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -77,7 +78,7 @@ class ExtensionContract:
                 manager = self.manager(*extensions)
                 manager.train()
                 found.append({"weights": manager.model.state_dict(), "rng": get_rng()})
-            assert _same(*found)
+            assert same_bits(*found)
 
     def test_a_training_with_it_is_resumed_bit_by_bit(self) -> None:
         capture = _CaptureAt(step=8)
@@ -87,19 +88,23 @@ class ExtensionContract:
         resumed = self.manager(self.make())
         resumed.restore(capture.state)
         resumed.train()
-        assert _same(whole.model.state_dict(), resumed.model.state_dict())
+        assert same_bits(whole.model.state_dict(), resumed.model.state_dict())
         for name, extension in resumed.extensions.items():
             if isinstance(extension, Stateful):
                 other = whole[name]
-                assert _same(own_copy(extension.state_dict()), own_copy(other.state_dict())), f"the state of {name} differs after resuming"
+                assert same_bits(own_copy(extension.state_dict()), own_copy(other.state_dict())), (
+                    f"the state of {name} differs after resuming"
+                )
 
 
-def _same(one: Any, other: Any) -> bool:
+def same_bits(one: Any, other: Any) -> bool:
     """Equal bit by bit, through containers."""
     if isinstance(one, torch.Tensor):
         return isinstance(other, torch.Tensor) and torch.equal(one, other)
     if isinstance(one, dict):
-        return isinstance(other, dict) and one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+        return isinstance(other, dict) and one.keys() == other.keys() and all(same_bits(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):
-        return type(one) is type(other) and len(one) == len(other) and all(map(_same, one, other))
-    return bool(one == other)
+        return type(one) is type(other) and len(one) == len(other) and all(map(same_bits, one, other))
+    if isinstance(one, np.ndarray):
+        return isinstance(other, np.ndarray) and one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    return bool(one == other) or (one != one and other != other)

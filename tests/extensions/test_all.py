@@ -1,0 +1,108 @@
+"""All extensions at once: they get along, change no bit, and survive a kill."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from trainmaster import Manager, TrainManager
+from trainmaster.loop.rng import get_rng
+from trainmaster.loop.state import stateful_extensions
+from trainmaster.testing.extension_contract import same_bits
+
+PROGRAM = Path(__file__).parent / "all_program.py"
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+
+@pytest.fixture(scope="module")
+def program() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("all_program", PROGRAM)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def states(manager: TrainManager) -> dict[str, Any]:
+    return {name: each.state_dict() for name, each in stateful_extensions(manager.extensions).items()}
+
+
+@pytest.fixture(scope="module")
+def whole(program: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> TrainManager:
+    """An undisturbed training with all extensions."""
+    manager: TrainManager = program.training(str(tmp_path_factory.mktemp("whole")), *program.every_extension())
+    manager.train()
+    return manager
+
+
+def test_a_training_with_all_of_them_ends_with_the_bits_of_one_with_none(program: ModuleType, tmp_path: Path) -> None:
+    found = []
+    for number, extensions in enumerate(([], program.every_extension())):
+        manager = program.training(str(tmp_path / str(number)), *extensions)
+        manager.train()
+        found.append({"weights": manager.model.state_dict(), "optimizer": manager.optimizer.state_dict(), "torch": get_rng()["torch"]})
+    assert same_bits(*found)
+
+
+@pytest.mark.parametrize("step", [8, 16])
+def test_after_a_kill_all_have_the_states_and_numbers_of_an_undisturbed_training(
+    program: ModuleType, whole: TrainManager, tmp_path: Path, step: int
+) -> None:
+    folder = tmp_path / "run"
+    ran = subprocess.run(
+        [sys.executable, str(PROGRAM), str(folder), str(step)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
+        capture_output=True,
+        check=False,
+    )
+    assert ran.returncode == -signal.SIGKILL, ran.stderr.decode()
+    again = program.training(str(folder), *program.every_extension())
+    again.train()
+    assert same_bits(whole.model.state_dict(), again.model.state_dict())
+    assert again.history == whole.history
+    expected, found = states(whole), states(again)
+    assert [name for name in expected if not same_bits(expected[name], found[name])] == []
+
+
+def test_all_figures_are_there_as_png_and_as_pages(whole: TrainManager) -> None:
+    assert whole.train_dir is not None
+    plots = {path.name for path in (whole.train_dir / "plots").iterdir()}
+    names = {name.removesuffix(".png") for name in plots if name.endswith(".png")}
+    assert names >= {
+        "loss", "loss_by_batch", "loss_by_sample", "sample_loss_valid", "grad_norm", "grad_rms", "update_ratio", "activations",
+        "learning_rate", "avg_loss",
+    }  # fmt: skip
+    assert {f"{name}.html" for name in names} | {f"{name}.png" for name in names} | {"plotly.min.js"} == plots
+
+
+def test_under_a_manager_a_run_with_all_of_them_is_taken_up_where_it_was(program: ModuleType, tmp_path: Path) -> None:
+    class Small(Manager):
+        def make_loop(self, config: Any) -> TrainManager:
+            loop: TrainManager = program.training(None, *program.every_extension())
+            return loop
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for epochs in (2, 4):
+            parts = Small(tmp_path / "parts", verbose=False)
+            parts.process({"seed": 1}, epochs)
+        once = Small(tmp_path / "once", verbose=False)
+        once.process({"seed": 1}, 4)
+
+    def rows(manager: Manager) -> list[Any]:
+        return [(event.get("tag"), event.get("step"), event.get("value")) for event in manager.store.run(manager.key).events()]
+
+    assert rows(parts) == rows(once)
+    assert torch.equal(parts.model[0].weight, once.model[0].weight)
