@@ -51,11 +51,14 @@ def test_every_public_name_can_be_had_and_is_listed() -> None:
 
 def test_the_public_names_are_these() -> None:
     assert sorted(trainmaster.__all__) == [
-        "Avg", "CheckpointLoader", "CheckpointSaver", "Choices", "Config", "ConfigBase", "ConfigError", "Derived", "Extensible",
-        "Extension", "Fixtures", "LoopComponent", "Manager", "MemoryWriter", "ModelConfig", "Observer", "OptimizerConfig",
-        "ParallelConfig", "Progress", "Replicate", "RunConfig", "SchedulerConfig", "SearchSpace", "Stage", "StageTree", "Stateless",
-        "Store", "TrainConfig", "TrainManager", "TrainTestLoop", "TrainingState", "TrainmasterError", "Writer", "always", "configclass",
-        "fixture", "group_of", "key_of", "not_a_hook", "staged", "xavier_uniform",
+        "ActivationStats", "Avg", "CSVLog", "CheckpointLoader", "CheckpointSaver", "Choices", "Config", "ConfigBase", "ConfigError",
+        "Derived", "Extensible", "Extension", "FailureCapsule", "Fixtures", "GradCoeffRMSVis", "GradNormVis", "HookTimes",
+        "LeakageCheck", "LearningRate", "LoopComponent", "LossPlot", "Manager", "MemoryWriter", "ModelConfig", "ModelSummary",
+        "NonFinite", "Observer", "OptimizerConfig", "ParallelConfig", "Plot", "Progress", "Replicate", "RunConfig", "RunReport",
+        "SampleLoss", "SanityCheck", "SchedulerConfig", "SearchSpace", "Stage", "StageTree", "Stateless", "Store", "TensorBoard",
+        "TrainConfig", "TrainManager", "TrainTestLoop", "TrainingState", "TrainmasterError", "UpdateRatio", "Writer", "always",
+        "configclass", "find_leak", "fixture", "group_of", "key_of", "not_a_hook", "replay", "sanity_check", "staged",
+        "xavier_uniform",
     ]  # fmt: skip
 
 

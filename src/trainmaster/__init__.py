@@ -29,8 +29,28 @@ if TYPE_CHECKING:
     from trainmaster.config import key_of as key_of
     from trainmaster.errors import ConfigError as ConfigError
     from trainmaster.errors import TrainmasterError as TrainmasterError
+    from trainmaster.extensions.activation_stats import ActivationStats as ActivationStats
     from trainmaster.extensions.avg import Avg as Avg
+    from trainmaster.extensions.csv_log import CSVLog as CSVLog
+    from trainmaster.extensions.failure_capsule import FailureCapsule as FailureCapsule
+    from trainmaster.extensions.gradients import GradCoeffRMSVis as GradCoeffRMSVis
+    from trainmaster.extensions.gradients import GradNormVis as GradNormVis
+    from trainmaster.extensions.hook_times import HookTimes as HookTimes
+    from trainmaster.extensions.leakage import LeakageCheck as LeakageCheck
+    from trainmaster.extensions.leakage import find_leak as find_leak
+    from trainmaster.extensions.learning_rate import LearningRate as LearningRate
+    from trainmaster.extensions.loss_plot import LossPlot as LossPlot
+    from trainmaster.extensions.model_summary import ModelSummary as ModelSummary
+    from trainmaster.extensions.non_finite import NonFinite as NonFinite
+    from trainmaster.extensions.plot import Plot as Plot
     from trainmaster.extensions.progress import Progress as Progress
+    from trainmaster.extensions.replay import replay as replay
+    from trainmaster.extensions.run_report import RunReport as RunReport
+    from trainmaster.extensions.sample_loss import SampleLoss as SampleLoss
+    from trainmaster.extensions.sanity_check import SanityCheck as SanityCheck
+    from trainmaster.extensions.sanity_check import sanity_check as sanity_check
+    from trainmaster.extensions.tensorboard import TensorBoard as TensorBoard
+    from trainmaster.extensions.update_ratio import UpdateRatio as UpdateRatio
     from trainmaster.loop.checkpoint_loader import CheckpointLoader as CheckpointLoader
     from trainmaster.loop.checkpoint_saver import CheckpointSaver as CheckpointSaver
     from trainmaster.loop.initialization import xavier_uniform as xavier_uniform
@@ -73,8 +93,25 @@ _HOMES = {
         "key_of",
     ),
     "trainmaster.errors": ("ConfigError", "TrainmasterError"),
+    "trainmaster.extensions.activation_stats": ("ActivationStats",),
     "trainmaster.extensions.avg": ("Avg",),
+    "trainmaster.extensions.csv_log": ("CSVLog",),
+    "trainmaster.extensions.failure_capsule": ("FailureCapsule",),
+    "trainmaster.extensions.gradients": ("GradCoeffRMSVis", "GradNormVis"),
+    "trainmaster.extensions.hook_times": ("HookTimes",),
+    "trainmaster.extensions.leakage": ("LeakageCheck", "find_leak"),
+    "trainmaster.extensions.learning_rate": ("LearningRate",),
+    "trainmaster.extensions.loss_plot": ("LossPlot",),
+    "trainmaster.extensions.model_summary": ("ModelSummary",),
+    "trainmaster.extensions.non_finite": ("NonFinite",),
+    "trainmaster.extensions.plot": ("Plot",),
     "trainmaster.extensions.progress": ("Progress",),
+    "trainmaster.extensions.replay": ("replay",),
+    "trainmaster.extensions.run_report": ("RunReport",),
+    "trainmaster.extensions.sample_loss": ("SampleLoss",),
+    "trainmaster.extensions.sanity_check": ("SanityCheck", "sanity_check"),
+    "trainmaster.extensions.tensorboard": ("TensorBoard",),
+    "trainmaster.extensions.update_ratio": ("UpdateRatio",),
     "trainmaster.loop.checkpoint_loader": ("CheckpointLoader",),
     "trainmaster.loop.checkpoint_saver": ("CheckpointSaver",),
     "trainmaster.loop.initialization": ("xavier_uniform",),

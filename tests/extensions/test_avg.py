@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from trainmaster.errors import DuplicateExtensionError, FixtureExistsError, Fixt
 from trainmaster.extensions.avg import Avg
 from trainmaster.loop import TrainManager
 from trainmaster.stages import Extension
+from trainmaster.testing import ExtensionContract
 
 
 class Net(nn.Module):
@@ -211,3 +213,26 @@ def test_an_unknown_counter_is_refused_with_the_known_ones() -> None:
     assert str(caught.value) == (
         'Avg counts `num_batches` or `num_samples`, not \'num_steps\'\n  try     Avg("accuracy", counter="num_samples")'
     )
+
+
+class TestAvg(ExtensionContract):
+    def make(self) -> Avg:
+        return Avg("loss")
+
+
+def test_the_means_of_all_sets_are_one_figure(tmp_path: Path) -> None:
+    sets = {"valid": UNEVEN, "other": UNEVEN[:1]}
+    avg = Avg("loss")
+    tm = TrainManager(Net(), loss, 2, UNEVEN, sets, extensions=[avg], device="cpu", train_dir=tmp_path)
+    tm.train()
+    (panel,) = avg.panels()
+    assert (panel.title, panel.x_label, panel.y_label) == ("Mean of loss", "epoch", "loss")
+    assert [(line.label, list(line.xs)) for line in panel.lines] == [("valid", [0, 1, 2]), ("other", [0, 1, 2])]
+    assert list(panel.lines[0].ys) == [value for _, value in tm.history["loss/valid/avg"]]
+    assert {"avg_loss.png", "avg_loss.html"} <= {path.name for path in (tmp_path / "plots").iterdir()}
+
+
+def test_without_visualize_nothing_is_drawn(tmp_path: Path) -> None:
+    extensions = [Avg("loss", visualize=False)]
+    TrainManager(Net(), loss, 1, UNEVEN, {"valid": UNEVEN}, extensions=extensions, device="cpu", train_dir=tmp_path).train()
+    assert not (tmp_path / "plots").exists()

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from trainmaster.errors import FixtureExistsError, SettingError
+from trainmaster.extensions.curves import Curves
+from trainmaster.extensions.drawing import Drawing
+from trainmaster.figures import Lines
 from trainmaster.loop.eval_state import as_sum
 from trainmaster.loop.writer import Writer
-from trainmaster.stages import Fixtures, Observer
+from trainmaster.stages import Fixtures, Observer, always
 
 
 class Avg(Observer):
     """Averages a scalar fixture over each evaluation set and records it against `epoch_num` (E41).
 
     `counter="num_batches"` weighs every batch alike, `"num_samples"` by its size. `fig` is the curve's name, and may use any fixture.
-    The running sum is the fixture `accum_<target>`, or `accum`. A subclass may create the target first:
+    The running sum is the fixture `accum_<target>`, or `accum`. Where there is a `train_dir`, the curves of all sets are drawn as
+    `plots/avg_<target>`. A subclass may create the target first:
 
     ```python
     class Accuracy(Avg):
@@ -43,8 +49,13 @@ class Avg(Observer):
         self.fig = fig
         self.counter = counter
         self.name = f"avg_{target}"
+        self._curves = Curves()
+        self._drawing = Drawing(self.name, None, self.panels)
         makes_target = type(self).post_eval_step_batch is not Avg.post_eval_step_batch
         self.creates = {self.accum: "eval_step_epoch", **({target: "eval_step_batch"} if makes_target else {})}
+
+    def pre_train(self, loop: Any) -> None:
+        self._drawing.begin(loop)
 
     def pre_eval_step_epoch(self, fixtures: Fixtures) -> None:
         if self.accum in fixtures:
@@ -61,6 +72,26 @@ class Avg(Observer):
         if self.visualize and stopped is None:
             mean = float(fixtures[self.accum]) / fixtures[self.counter]
             writer.add_scalar(self._curve(fixtures), mean, epoch_num)
+            if not fixtures["standalone_eval"]:
+                self._curves.add(fixtures["datasource_name"], epoch_num, mean)
+
+    def post_eval(self) -> None:
+        self._drawing.refresh()
+
+    @always
+    def post_train(self) -> None:
+        self._drawing.draw()
+
+    def panels(self) -> list[Lines]:
+        """The figure as data; nothing before the first mean."""
+        lines = self._curves.lines()
+        return [Lines(f"Mean of {self.target}", "epoch", self.target, lines)] if lines else []
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._curves.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._curves.load_state_dict(state)
 
     def _curve(self, fixtures: Fixtures) -> str:
         try:

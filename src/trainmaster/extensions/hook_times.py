@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from trainmaster.errors import SettingError
 from trainmaster.stages import Observer, always
 
-
 _MAX_ROWS = 20
 
 

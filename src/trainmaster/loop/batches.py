@@ -56,6 +56,9 @@ def first_tensor(batch: Any) -> torch.Tensor | None:
 
 def true_batch_size(batch: Any) -> int:
     """The first dimension of the first tensor in the nesting; else the batch's length; else 1."""
+    first = batch[0] if type(batch) in (list, tuple) and batch else batch
+    if type(first) is torch.Tensor and (shape := first.shape):  # what most batches are, without a search in every step
+        return shape[0]
     tensor = first_tensor(batch)
     if tensor is not None:
         return tensor.shape[0] if tensor.ndim else 1

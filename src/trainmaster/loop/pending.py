@@ -27,8 +27,8 @@ class Pending:
         """All that waited, as plain numbers."""
         waiting, self._waiting = self._waiting, []
         tensors = [value for _, value in waiting if isinstance(value, torch.Tensor)]
-        if len(tensors) == len(waiting) > 1 and len({(each.device, each.dtype) for each in tensors}) == 1:
-            values = torch.stack([each.reshape(()) for each in tensors]).tolist()
+        if len(tensors) == len(waiting) > 1 and len({(each.device, each.dtype, each.shape) for each in tensors}) == 1:
+            values = torch.stack(tensors).reshape(-1).tolist()
             return [(where, float(value)) for (where, _), value in zip(waiting, values, strict=True)]
         return [(where, float(value)) for where, value in waiting]
 
