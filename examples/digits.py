@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
@@ -11,7 +9,7 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset, random_split
 
-from trainmaster import Avg, Progress, TrainManager
+from trainmaster import Avg, Progress, RunReport, TrainManager
 
 EPOCHS = 20
 
@@ -63,14 +61,12 @@ def main() -> float:
         eval_data={"valid": DataLoader(valid, batch_size=256)},
         optimizer=AdamW,
         lr_schedule=lambda optimizer: OneCycleLR(optimizer, max_lr=0.01, total_steps=EPOCHS * len(train_loader)),
-        extensions=[Progress(), Accuracy()],
+        extensions=[RunReport(), Progress(), Accuracy()],
     )
 
-    print(f"{len(train)} images to train on, {len(valid)} to validate, {sum(p.numel() for p in manager.model.parameters())} parameters\n")
-    started = time.monotonic()
     manager.train()
     accuracy = manager.history["accuracy/valid"][-1][1]
-    print(f"\nvalidation accuracy {accuracy:.1%} after {time.monotonic() - started:.0f} s\n")
+    print(f"\nvalidation accuracy {accuracy:.1%}\n")
 
     print("What ran, and where you can hook in:\n")
     print(manager.describe())

@@ -578,3 +578,33 @@ def test_an_error_of_a_guarded_observer_blames_that_observer():
     with pytest.raises(ValueError) as caught, host.staged("s"):
         pass
     assert "`Fails.post_s` (extension `fails`" in caught.value.__notes__[0]
+
+
+class Twice(Extensible):
+    """A routine with a stage that is opened again and again."""
+
+    def run(self, act):
+        with self.staged("outer"):
+            for number in range(4):
+                act(number)
+                with self.staged("inner"):
+                    pass
+
+
+class Counts:
+    def __init__(self):
+        self.count = 0
+
+    def around_inner(self):
+        self.count += 1
+        yield
+
+    def pre_outer(self): ...
+
+
+def test_a_stage_that_nobody_hooked_calls_an_extension_that_comes_later_every_time():
+    host, counts = Twice(), Counts()
+    host.run(lambda number: host.add_extension("counts", counts) if number == 2 else None)
+    assert counts.count == 2
+    host.run(lambda number: None)
+    assert counts.count == 6

@@ -151,7 +151,7 @@ class OpenStage:
         if not stack:
             running.hosts.append(self._host)
         stack.append(self)
-        self._is_open = True
+        self._is_open = not self._is_quiet  # a quiet stage leaves by the short way, which would not take this back
         hook: Hook | ObserverGroup | None = None
         try:
             values = self._values
