@@ -16,7 +16,7 @@ from trainmaster.extensions.activation_stats import ActivationStats
 from trainmaster.extensions.output_numbers import first_tensor, silent_units
 from trainmaster.figures import HeatMap
 from trainmaster.loop import LoopComponent, TrainManager, TrainTestLoop
-from trainmaster.stages import Extension
+from trainmaster.stages import Extension, always
 from trainmaster.testing import ExtensionContract
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -75,7 +75,7 @@ class Capture(Extension):
 
 class TestActivationStats(ExtensionContract):
     def make(self) -> object:
-        return ActivationStats(every=3)
+        return ActivationStats(every=2)
 
 
 # What is recorded.
@@ -278,10 +278,16 @@ def test_hooks_are_there_for_the_batches_looked_at_only() -> None:
 
 @pytest.mark.parametrize("where", ["forward", "pre_hook"])
 def test_no_hook_is_left_after_an_error(where: str) -> None:
+    left: list[int] = []
+
     class Fail(Extension):
         def pre_forward(self) -> None:
             if where == "pre_hook":
                 raise RuntimeError("on purpose")
+
+        @always
+        def post_train_step_batch(self, model: nn.Module) -> None:
+            left.append(num_hooks(model))
 
     class Net(nn.Sequential):
         def forward(self, inputs: torch.Tensor) -> Any:
@@ -293,7 +299,7 @@ def test_no_hook_is_left_after_an_error(where: str) -> None:
     model, view = Net(*mlp()), ActivationStats(every=1)
     with pytest.raises(RuntimeError, match="on purpose"):
         trained(view, Fail(), model=model)
-    assert num_hooks(model) == 0
+    assert [*left, num_hooks(model)] == [0, 0]
     assert view.panels() == []
 
 

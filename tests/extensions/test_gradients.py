@@ -377,6 +377,13 @@ def test_a_long_course_keeps_a_bounded_number_of_columns() -> None:
     assert course.values(["b"])[0][-1] == 1.0
 
 
+def test_columns_of_a_long_course_are_means_of_all_their_moments() -> None:
+    course = Course(max_columns=2)
+    for x in range(1, 8):
+        course.add(x, {"a": float(x)})
+    assert (course.xs, course.values().tolist()) == ([4, 7], [[2.5, 6.0]])
+
+
 @pytest.mark.parametrize("num", [1, 4, 5, 8, 9, 11, 16, 17])
 def test_a_course_is_the_same_wherever_it_was_saved(num: int) -> None:
     whole, part = Course(max_columns=4), Course(max_columns=4)
@@ -468,6 +475,28 @@ def test_a_stop_in_the_middle_of_an_epoch_records_nothing_and_is_taken_up() -> N
     stop.is_on = False
     halved.train()
     assert halved.history == whole.history
+
+
+def test_an_epoch_that_broke_off_leaves_nothing_to_the_next() -> None:
+    class FailOnce(Extension):
+        has_failed = False
+
+        def post_train_step_batch(self, batch_num: int) -> None:
+            if batch_num == 2 and not self.has_failed:
+                self.has_failed = True
+                raise RuntimeError("on purpose")
+
+    class Again(ByHand):
+        def pre_train_step_epoch(self) -> None:
+            self.norms = {}
+
+    by_hand, fail = Again(), FailOnce()
+    settings: dict[str, Any] = {"optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1), "device": "cpu"}
+    tm = Loop(mlp(), cross_entropy, 1, data(), extensions=[GradNormVis(), by_hand, fail], **settings)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        tm.train()
+    tm.train()
+    assert tm.history["grad_norm/0.weight/norm"] == [(1, pytest.approx(by_hand.means[0]["0.weight"], rel=1e-6))]
 
 
 def test_it_goes_on_from_a_checkpoint_in_another_training(tmp_path: Path) -> None:

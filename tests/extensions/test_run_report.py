@@ -92,7 +92,7 @@ class TestLastWords:
         (line,) = [line for line in reported(Sleeps()) if line.startswith("time ")]
         shares = {name: int(share) for name, share in re.findall(r"(\w+) (\d+)%", line)}
         assert list(shares) == ["data", "forward", "backward", "update", "extensions", "eval"]
-        assert shares["extensions"] > 60
+        assert max(shares, key=lambda name: shares[name]) == "extensions"
 
     def test_time_in_the_data_and_in_the_model_is_found_there(self) -> None:
         class Slow(TrainManager):
@@ -111,8 +111,7 @@ class TestLastWords:
         data = SlowData(plain.train_data)
         Slow(plain.model, plain.loss, 2, data, extensions=[RunReport(lines.append)], evaluate_first=False).train()
         shares = {name: int(share) for name, share in re.findall(r"(\w+) (\d+)%", lines[-1])}
-        assert 50 < shares["data"] < 75
-        assert 22 < shares["forward"] < 45
+        assert sorted(shares, key=lambda name: -shares[name])[:2] == ["data", "forward"]
 
     def test_there_are_none_after_an_error(self) -> None:
         class Breaks(Extension):

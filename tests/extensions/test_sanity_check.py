@@ -791,6 +791,14 @@ def everything(loop: TrainManager) -> dict[str, Any]:
     return {**loop.capture().to_dict(), "calls": loop.model.num_calls, "forwards": vars(loop).get("num_forwards")}
 
 
+@pytest.fixture
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what a check leaves behind, which takes no more steps to show."""
+    monkeypatch.setattr(sanity_training, "_OVERFIT_STEPS", 15)
+    monkeypatch.setattr(sanity_training, "_SHUFFLED_STEPS", 15)
+
+
+@pytest.mark.usefixtures("few_steps")
 def test_a_training_after_the_check_has_the_same_bits() -> None:
     plain, checked = busy(), busy()
     torch.manual_seed(1)
@@ -801,6 +809,7 @@ def test_a_training_after_the_check_has_the_same_bits() -> None:
     assert same_bits(everything(plain), everything(checked))
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_a_check_in_the_middle_of_an_epoch_changes_nothing() -> None:
     class Stop(Extension):
         def post_train_step_batch(self, loop: TrainManager, step_num: int) -> None:

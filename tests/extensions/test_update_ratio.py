@@ -67,7 +67,7 @@ class ByHand(Extension):
 
 class TestUpdateRatio(ExtensionContract):
     def make(self) -> object:
-        return UpdateRatio(every=3)
+        return UpdateRatio(every=2)
 
 
 def panels_of(view: UpdateRatio) -> tuple[Lines, HeatMap]:

@@ -50,7 +50,7 @@ def exploding_layers(rms: Mapping[str, float], before: Mapping[str, float]) -> l
     found = []
     for layer, size in layers.items():
         has_grown = size > _SOME and size > _TIMES * min(median, past.get(layer, median))
-        if not math.isfinite(size) or size > _TOO_MUCH or has_grown:
+        if size > _TOO_MUCH or has_grown:
             found.append(layer)
     return found
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 
-_UPDATE_EVERY = 0.1
+_UPDATE_EVERY = 0.25
 _LINE_EVERY = 60.0
 """Seconds between two lines within an epoch, where there are no bars."""
 
@@ -43,7 +43,7 @@ class Progress(Observer):
     """Bars for the whole run, the epoch and the evaluation at hand; off a terminal, a plain line per epoch, and one a minute in long ones.
 
     The time that is left is that of the whole run, evaluations included. Evaluated losses are shown with the best so far. The bars are
-    brought up to date ten times a second at most, so short steps do not pay for them.
+    brought up to date four times a second, so short steps do not pay for them.
 
     Args:
         show: fixtures to print beside the bar: a scalar, such as `loss`, or a lazy fixture of the batch.

@@ -17,7 +17,7 @@ from trainmaster.loop.guard import mode
 
 _OVERFIT_SIZE: Final = 16
 _OVERFIT_STEPS: Final = 200
-_OVERFIT_TIME: Final = 10.0
+_OVERFIT_TIME: Final = 20.0
 """Seconds, for all rates together."""
 _RATES: Final = (1.0, 10.0, 100.0)
 """Times the loop's own: a rate that is right for a long training may be slow for 200 steps."""
@@ -26,7 +26,7 @@ _ENOUGH: Final = 0.1
 _CLEARLY: Final = 0.5
 
 _SHUFFLED_STEPS: Final = 100
-_SHUFFLED_TIME: Final = 2.5
+_SHUFFLED_TIME: Final = 5.0
 """Seconds, for each training: with true labels and with shuffled ones, at each rate."""
 _SHUFFLED_RATES: Final = (1.0, 10.0)
 _BETTER: Final = 0.9
@@ -70,6 +70,8 @@ def check_overfit(scene: Scene) -> Finding:
     found = f"{size} for {counted(num, 'step')}{rate}: the loss went from {number(start)} to {number(end)}"
     if _is_learned(start, end, constant):
         return passed(found)
+    if time.monotonic() >= until:  # a slow or busy machine is no fault of the model
+        return not_applicable(f"{found}; {_OVERFIT_TIME:g} s were not enough to tell")
     known = "" if constant is None else f"; a constant prediction has {number(constant)}"
     return failed(
         f"{found}{known}",
