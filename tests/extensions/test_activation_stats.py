@@ -13,9 +13,10 @@ from torch import nn
 
 from trainmaster.errors import SettingError
 from trainmaster.extensions.activation_stats import ActivationStats
-from trainmaster.extensions.output_numbers import first_tensor, silent_units
-from trainmaster.figures import HeatMap
+from trainmaster.extensions.output_numbers import silent_units
+from trainmaster.figures.panels import HeatMap
 from trainmaster.loop import LoopComponent, TrainManager, TrainTestLoop
+from trainmaster.loop.batches import first_tensor
 from trainmaster.stages import Extension, always
 from trainmaster.testing import ExtensionContract
 

@@ -110,6 +110,26 @@ class TestTrouble:
             tm.train()
         assert tm.epoch_num == 3
 
+    def test_a_training_that_fails_leaves_the_lines_of_its_epochs_as_they_were(self, tmp_path: Path) -> None:
+        class Breaks(Extension):
+            def post_train_step_batch(self, writer: Any, step_num: int) -> None:
+                writer.add_scalar("late", step_num, step_num)
+                if step_num == 8:
+                    raise RuntimeError("broken")
+
+        with pytest.raises(RuntimeError, match="broken"):
+            make(CSVLog(), Breaks(), train_dir=tmp_path).train()
+        assert [(row["epoch"], row["late"]) for row in lines(tmp_path / "metrics.csv")] == [("0", ""), ("1", "3.0"), ("2", "6.0")]
+
+    def test_a_file_that_was_moved_away_is_written_whole_again(self, tmp_path: Path) -> None:
+        class Moves(Extension):
+            def post_train_step_epoch(self, epoch_num: int) -> None:
+                if epoch_num == 2:
+                    (tmp_path / "metrics.csv").unlink()
+
+        make(CSVLog(), Moves(), train_dir=tmp_path).train()
+        assert [row["epoch"] for row in lines(tmp_path / "metrics.csv")] == ["0", "1", "2", "3"]
+
     def test_without_a_folder_it_is_refused_before_the_first_batch(self) -> None:
         with pytest.raises(SettingError, match="CSVLog has no file to write"):
             make(CSVLog()).train()

@@ -16,7 +16,7 @@ from trainmaster.errors import SettingError
 from trainmaster.extensions.course import Course, shown_names
 from trainmaster.extensions.gradient_health import exploding_layers, vanishing_layers
 from trainmaster.extensions.gradients import GradCoeffRMSVis, GradientView, GradNormVis
-from trainmaster.figures import Bars, HeatMap, Lines
+from trainmaster.figures.panels import Bars, HeatMap, Lines
 from trainmaster.loop import LoopComponent, TrainManager, TrainTestLoop
 from trainmaster.manager import Manager
 from trainmaster.stages import Extension
@@ -533,3 +533,22 @@ def test_a_unit_that_is_no_number_of_updates_is_refused(view: type[GradientView]
 def test_a_path_that_is_none_is_refused() -> None:
     with pytest.raises(SettingError, match="path=3: wanted a folder"):
         GradNormVis(path=3)  # type: ignore[arg-type]
+
+
+def test_taken_up_in_other_units_it_starts_another_course() -> None:
+    before = ExtensionContract().manager(GradNormVis())
+    before.train()
+    after = ExtensionContract().manager(GradNormVis(every=2))
+    after.restore(before.capture())
+    after.epochs = 4
+    after.train()
+    assert after["grad_norm_vis"]._course.xs == [20, 22, 24]
+
+
+def test_lazy_layers_are_watched_once_they_have_a_size() -> None:
+    manager = ExtensionContract().manager(GradCoeffRMSVis())
+    manager.model.layers[0] = nn.LazyLinear(16)
+    manager.evaluate_first = False
+    manager.train()
+    rms = dict(zip([name for name, _ in manager.model.named_parameters()], manager["grad_coeff_rms_vis"]._last.values(), strict=True))
+    assert all(0 < value < 1 for value in rms.values())

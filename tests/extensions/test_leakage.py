@@ -388,3 +388,27 @@ def test_a_name_that_the_model_does_not_have_is_refused_with_the_nearest() -> No
     with pytest.raises(SettingError) as caught:
         find_leak(model, data()[0], model=model, allow="center")
     assert str(caught.value) == "`allow` names `center`, but the model has no such module\n  try     did you mean `centre`?"
+
+
+def test_each_model_is_checked_that_one_extension_is_given() -> None:
+    """As under a manager, whose runs share their extensions."""
+    check, seen = LeakageCheck(), []
+
+    class Counting(LeakageCheck):
+        def check(self, train_manager: Any, batch: Any) -> Any:
+            seen.append(train_manager.model)
+            return super().check(train_manager, batch)
+
+    check = Counting()
+    for _ in range(2):
+        manager = ExtensionContract().manager(check)
+        manager.train()
+        manager.epochs = 4
+        manager.train()
+    assert len(seen) == 2
+
+
+def test_a_model_with_lazy_layers_is_not_checked() -> None:
+    model = nn.Sequential(nn.LazyLinear(2))
+    found = find_leak(model, torch.randn(4, 3), model=model)
+    assert str(found) == "leakage was not checked: the model has lazy layers, which have no weights before their first batch"

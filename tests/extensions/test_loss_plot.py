@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from trainmaster import CheckpointSaver, Extension, LoopComponent, Manager, TrainManager, TrainTestLoop
 from trainmaster.errors import SettingError
 from trainmaster.extensions.loss_plot import LossPlot
-from trainmaster.figures import Line, Lines
+from trainmaster.figures.panels import Line, Lines
 from trainmaster.testing import ExtensionContract
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -360,3 +360,38 @@ def test_bad_arguments_are_refused_at_construction(arguments: dict[str, Any], to
     with pytest.raises(SettingError) as caught:
         NonFinite(**arguments)
     assert str(caught.value).startswith(told)
+
+
+def test_a_training_in_which_every_batch_is_left_out_ends_with_an_error() -> None:
+    bad = [(torch.full((4, 6), torch.nan), torch.zeros(4, dtype=torch.int64))] * 3
+    manager = ExtensionContract().manager(NonFinite("skip"))
+    manager.train_data, manager.epochs, manager.max_steps = bad, None, 10
+    with pytest.warns(UserWarning, match="the loss is nan"), pytest.raises(NonFiniteError, match="every batch of an epoch was left out"):
+        manager.train()
+
+
+def test_one_that_comes_while_an_epoch_runs_looks_at_gradients_at_once() -> None:
+    class Attach(Extension):
+        def post_train_step_batch(self, train_manager: TrainManager, step_num: int) -> None:
+            if step_num == 2 and "late" not in train_manager.extensions:
+                train_manager.add_extension("late", NonFinite("stop"))
+
+    class Spoil(Extension):
+        def post_backward(self, model: torch.nn.Module, step_num: int) -> None:
+            if step_num == 4:
+                next(model.parameters()).grad.fill_(torch.nan)
+
+    manager = ExtensionContract().manager(Spoil(), Attach())
+    with pytest.raises(NonFiniteError, match="the gradients are not finite, and the loss is"):
+        manager.train()
+
+
+def test_a_training_is_taken_up_with_it_and_without_it() -> None:
+    for before, after in (([], [NonFinite()]), ([NonFinite()], [])):
+        manager = ExtensionContract().manager(*before)
+        manager.train()
+        again = ExtensionContract().manager(*after)
+        again.restore(manager.capture())
+        again.epochs = 4
+        again.train()
+        assert again.epoch_num == 4

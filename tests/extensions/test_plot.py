@@ -213,7 +213,7 @@ class TestRefusal:
             trained(Plot(name))
         assert str(caught.value) == (
             f"Plot draws numbers, and the fixture `{name}` is {said}\n"
-            "  try     draw one number of it: a lazy fixture can give its mean, for example"
+            "  try     take one number of it: a lazy fixture can give its mean, for example"
         )
 
     @pytest.mark.parametrize("names", [(3,), ("",), ("two words",), ("class",), ("loss", None)])

@@ -119,7 +119,7 @@ def test_loss_plot_gradients_progress_and_csv_log_never_wait_within_steps(tmp_pa
     assert found_with(LossPlot("samples", path=tmp_path), GradNormVis(), quiet, CSVLog(tmp_path / "metrics.csv")) == []
 
 
-def test_a_progress_bar_with_the_loss_waits_ten_times_a_second_at_most() -> None:
+def test_a_progress_bar_with_the_loss_waits_four_times_a_second_at_most() -> None:
     assert len(found_with(bars())) <= 25
 
 

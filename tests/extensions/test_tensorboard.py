@@ -129,3 +129,35 @@ def test_without_a_folder_it_is_refused_before_the_first_batch() -> None:
 def test_a_path_that_is_none_is_refused(path: Any) -> None:
     with pytest.raises(SettingError, match="wanted a folder"):
         TensorBoard(path)
+
+
+def test_a_disk_that_is_full_is_a_warning_and_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    def full(self: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(SummaryWriter, "flush", full)
+    tm = make(TensorBoard(tmp_path))
+    with pytest.warns(UserWarning, match=r"no more event files are written to .*: No space left on device"):
+        tm.train()
+    assert tm.epoch_num == 3
+
+
+def test_a_folder_that_is_a_file_is_a_warning_too(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    tm = make(TensorBoard(tmp_path / "file"))
+    with pytest.warns(UserWarning, match="File exists"):
+        tm.train()
+    assert tm.epoch_num == 3
+
+
+def test_attached_while_a_training_runs_it_waits_for_the_next(tmp_path: Path) -> None:
+    class Attach(Extension):
+        def post_train_step_batch(self, train_manager: TrainManager, step_num: int) -> None:
+            if step_num == 2:
+                train_manager.add_extension("tensor_board", TensorBoard(tmp_path))
+
+    tm = make(Attach())
+    tm.train()
+    assert (tm.epoch_num, list(tmp_path.iterdir())) == (3, [])

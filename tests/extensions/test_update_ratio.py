@@ -13,7 +13,7 @@ from torch import nn
 from trainmaster.errors import SettingError
 from trainmaster.extensions.looks import MAX_LOOKS
 from trainmaster.extensions.update_ratio import UpdateRatio
-from trainmaster.figures import HeatMap, Lines
+from trainmaster.figures.panels import HeatMap, Lines
 from trainmaster.loop import LoopComponent, TrainManager, TrainTestLoop
 from trainmaster.stages import Extension
 from trainmaster.testing import ExtensionContract

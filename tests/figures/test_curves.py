@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from trainmaster.figures import curves, png
+from trainmaster.figures.curves import curves
+from trainmaster.figures.png import png
 
 LOSSES = {"losses/train/loss": [(1, 2.0), (2, 1.0)], "losses/valid/loss": [(0, 3.0), (1, 2.5), (2, 1.5)]}
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from trainmaster.errors import MissingExtraError
-from trainmaster.figures import Bars, HeatMap, Histogram, Line, Lines, interactive
 from trainmaster.figures.colours import COLOURS, MARKED
-from trainmaster.figures.html import page
+from trainmaster.figures.html import interactive, page
+from trainmaster.figures.panels import Bars, HeatMap, Histogram, Line, Lines
 
 EVIL = "</script><script>alert(1)</script>"
 LOSS = Lines("loss", "epoch", "loss", [Line("train", [1, 2, 3], [3.0, math.inf, 1.0]), Line("valid", [1, 2], [300.0, 2.5])])

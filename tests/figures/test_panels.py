@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from trainmaster.errors import SettingError
-from trainmaster.figures import Bars, HeatMap, Histogram, Line
+from trainmaster.figures.panels import Bars, HeatMap, Histogram, Line
 
 
 def test_a_line_with_too_few_values_is_refused() -> None:

@@ -17,10 +17,11 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.text import Text
 
-from trainmaster.figures import Bars, HeatMap, Histogram, Line, Lines, Panel, draw, png
 from trainmaster.figures.colours import COLOURS, MARKED
 from trainmaster.figures.draw_rows import chosen
 from trainmaster.figures.lettering import width
+from trainmaster.figures.panels import Bars, HeatMap, Histogram, Line, Lines, Panel
+from trainmaster.figures.png import draw, png
 
 XS = list(range(100))
 LOSS = Lines("loss", "epoch", "loss", [Line("train", [1, 2, 3], [3.0, 2.0, 1.0]), Line("valid", [1, 2, 3], [3.5, 2.5, 2.0])])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmaster.errors import SettingError
-from trainmaster.figures import Series, smoothed
+from trainmaster.figures.series import Series, smoothed
 
 VALUES = st.lists(st.floats(-1e6, 1e6), max_size=80)
 

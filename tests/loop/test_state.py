@@ -236,6 +236,17 @@ def test_a_training_is_taken_up_with_an_observer_more_or_less():
         assert differing(expected, outcome(manager)) == []
 
 
+def test_an_observer_whose_state_does_not_fit_starts_anew_with_a_warning():
+    states = Keep("post_train_step_batch")
+    build(1, CountingObserver(), states).train()
+    values = states.states[3].to_dict()
+    values["extensions"] = {**values["extensions"], "counting_observer": {"other": 1}}
+    manager = build(1, CountingObserver())
+    with pytest.warns(UserWarning, match="extension `counting_observer` starts anew: its saved state does not fit: KeyError: 'count'"):
+        manager.restore(TrainingState.from_dict(values))
+    assert manager["counting_observer"].count == 0
+
+
 def test_numbers_that_wait_in_an_extension_are_in_the_state_of_the_writer():
     """A state_dict may write what waits, so extensions are asked before the writer is."""
 

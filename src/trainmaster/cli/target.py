@@ -66,7 +66,7 @@ class Target(NamedTuple):
 
         named = self.imported()
         is_function = callable(named) and not isinstance(named, type | Manager | TrainManager | TrainTestLoop)
-        made = named() if is_function and not inspect.signature(named).parameters else named
+        made = named() if is_function and _can_be_called(named) else named
         if isinstance(made, TrainManager | TrainTestLoop):
             return made
         manager = made if isinstance(made, Manager) else self.manager(None)
@@ -160,6 +160,15 @@ def _only_manager(module: ModuleType, text: str) -> Any:
         return getattr(module, names[0])
     hint = f"write `{text}:{names[0]}`" if names else "write a subclass of trainmaster.Manager into it"
     raise SettingError(f"`{text}` has {len(names) or 'no'} managers{': ' + ', '.join(names) if names else ''}", hint=hint)
+
+
+def _can_be_called(function: Any) -> bool:
+    """Whether it can be called with nothing; one that takes a `store_dir` makes a manager."""
+    try:
+        inspect.signature(function).bind()
+    except (TypeError, ValueError):
+        return False
+    return not _takes(function, "store_dir")
 
 
 def _takes(function: Any, name: str) -> bool:

@@ -13,10 +13,13 @@ from torch.utils.hooks import RemovableHandle
 
 from trainmaster.errors import SettingError, did_you_mean
 from trainmaster.extensions.course import Course, heat_map
+from trainmaster.extensions.curves import is_epoch_complete
 from trainmaster.extensions.drawing import Drawing
 from trainmaster.extensions.looks import Looks
-from trainmaster.extensions.output_numbers import NUMBERS, as_floats, first_tensor, output_numbers, silent_units
-from trainmaster.figures import Panel, draw
+from trainmaster.extensions.output_numbers import NUMBERS, as_floats, output_numbers, silent_units
+from trainmaster.figures.panels import Panel
+from trainmaster.figures.png import draw
+from trainmaster.loop.batches import first_tensor
 from trainmaster.loop.writer import Writer
 from trainmaster.stages import Fixtures, Observer, always
 
@@ -73,7 +76,6 @@ class ActivationStats(Observer):
         self._drawing.begin(loop)
 
     def pre_train_step_epoch(self, model: nn.Module, epoch_num: int, writer: Writer | None = None) -> None:
-        self._epoch_num = epoch_num
         chosen = chosen_modules(model, self.modules)
         kinds = {name: type(each).__name__ for name, each in chosen.items()}
         if kinds != self._kinds:
@@ -99,8 +101,8 @@ class ActivationStats(Observer):
                 if self._looks.add(step, _table(seen, len(self._watched))):
                     self._record(fixtures.get("writer"))
 
-    def post_train_step_epoch(self, epoch_num: int, writer: Writer | None = None, stopped: str | None = None) -> None:
-        if stopped is None or epoch_num > self._epoch_num:  # one that was stopped half-way is taken up again
+    def post_train_step_epoch(self, loop: Any, writer: Writer | None = None) -> None:
+        if is_epoch_complete(loop):
             self._record(writer)
             if self._silent:
                 self._dead = dead_modules(self._silent)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from trainmaster.errors import FixtureExistsError, SettingError
-from trainmaster.extensions.curves import Curves
+from trainmaster.extensions.curves import Curves, scalar
 from trainmaster.extensions.drawing import Drawing
-from trainmaster.figures import Lines
+from trainmaster.figures.panels import Lines
 from trainmaster.loop.eval_state import as_sum
 from trainmaster.loop.writer import Writer
 from trainmaster.stages import Fixtures, Observer, always
@@ -66,7 +66,7 @@ class Avg(Observer):
 
     def post_eval_step_batch(self, fixtures: Fixtures, true_batch_size: int) -> None:
         weight = true_batch_size if self.counter == "num_samples" else 1
-        fixtures.modify(self.accum, fixtures[self.accum] + as_sum(fixtures[self.target]) * weight)
+        fixtures.modify(self.accum, fixtures[self.accum] + as_sum(scalar(self.target, fixtures[self.target], "Avg averages")) * weight)
 
     def post_eval_step_epoch(self, fixtures: Fixtures, writer: Writer, epoch_num: int, stopped: str | None) -> None:
         if self.visualize and stopped is None:

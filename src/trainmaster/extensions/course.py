@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainmaster.figures import HeatMap, Line, Lines
+from trainmaster.figures.panels import HeatMap, Line, Lines
 
 MAX_COLUMNS = 256
 _MAX_ROWS = 48

@@ -48,8 +48,9 @@ class CSVLog(Observer):
             raise SettingError("CSVLog has no file to write", hint="give the loop a train_dir, or CSVLog a path")
         if not isinstance(writer, Mirrored):
             raise SettingError(
-                f"CSVLog writes what the loop's writer records, and cannot listen to {type(writer).__name__}",
-                hint="leave `writer` out; the extension TensorBoard writes event files",
+                "CSVLog writes what the loop's writer records, and "
+                + ("this loop has none" if writer is None else f"cannot listen to {type(writer).__name__}"),
+                hint="use it with a TrainManager" if writer is None else "leave `writer` out; the extension TensorBoard writes event files",
             )
         self._num_written = None
         self._stop = _listening(writer, self._take)
@@ -60,12 +61,12 @@ class CSVLog(Observer):
             self._close_row(epoch_num, step_num)
 
     @always
-    def post_train(self, epoch_num: int, step_num: int, stopped: str | None = None) -> None:
+    def post_train(self, epoch_num: int, step_num: int, stopped: str | None = None, exc_type: type[BaseException] | None = None) -> None:
         if self._stop is None:
             return
         stop, self._stop = self._stop, None
         stop()
-        if stopped is None:
+        if stopped is None and exc_type is None:
             self._close_row(epoch_num, step_num)
 
     def _take(self, tag: str, value: float | str, step: int | None) -> None:
@@ -88,7 +89,7 @@ class CSVLog(Observer):
         """Append the last row, or write all anew where there are new columns. A full disk is no reason to stop training."""
         assert self._file is not None
         try:
-            if self._num_written == len(self._columns):
+            if self._num_written == len(self._columns) and self._file.exists():
                 with open(self._file, "a", newline="", encoding="utf-8") as file:
                     file.write(_lines([self._cells(self._rows[-1])]))
                 return

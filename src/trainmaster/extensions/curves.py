@@ -6,8 +6,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
+import torch
+
 from trainmaster.errors import SettingError
-from trainmaster.figures import Line, Series, smoothed
+from trainmaster.figures.panels import Line
+from trainmaster.figures.series import Series, smoothed
 from trainmaster.loop.train_test_loop import TrainTestLoop
 
 SUFFIX = {"epochs": "", "batches": "_by_batch", "samples": "_by_sample"}
@@ -76,6 +80,25 @@ def checked_smoothing(smoothing: float, who: str) -> float:
             hint="0 draws the values as they are, 0.9 a mean over about the last 10",
         )
     return smoothing
+
+
+def scalar(name: str, value: Any, who: str) -> Any:
+    """A value that can wait to become a number; anything else is refused with its shape."""
+    if isinstance(value, torch.Tensor):
+        if value.numel() == 1 and not value.is_complex():
+            return value.detach().clone()  # it may be a parameter, or a buffer, which changes while this waits
+    elif isinstance(value, int | float):
+        return value
+    elif isinstance(value, np.generic | np.ndarray) and value.size == 1 and value.dtype.kind in "biuf":
+        return value.item()
+    if isinstance(value, torch.Tensor | np.ndarray):
+        said = f"a {type(value).__name__} of shape {tuple(value.shape)} and type {value.dtype}"
+    else:
+        said = "None" if value is None else f"a {type(value).__name__}"
+    raise SettingError(
+        f"{who} numbers, and the fixture `{name}` is {said}",
+        hint="take one number of it: a lazy fixture can give its mean, for example",
+    )
 
 
 def epochs_done(loop: Any) -> int:

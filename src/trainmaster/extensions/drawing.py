@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster.errors import SettingError
-from trainmaster.figures import Panel, save
+from trainmaster.figures.panels import Panel
+from trainmaster.figures.save import save
 from trainmaster.loop.rng import kept_rng
 
 FOLDER = "plots"

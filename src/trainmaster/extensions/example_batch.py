@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from trainmaster.loop.batches import first_tensor
+from trainmaster.loop.batches import first_tensor, tensors_in
 
 _SIZES = (7, 11, 13, 5, 17, 3)
 """Primes: a size that divides no other dimension cannot be taken for it, so that a wrong view is seen in the very line of the view."""
@@ -22,13 +22,6 @@ def count_examples(batch: Any) -> int | None:
     """The first dimension of the first tensor; None where there is none."""
     tensor = first_tensor(batch)
     return None if tensor is None or tensor.ndim == 0 else tensor.shape[0]
-
-
-def tensors_in(nest: Any) -> list[torch.Tensor]:
-    """All tensors of a nesting, in order."""
-    found: list[torch.Tensor] = []
-    rebuilt(nest, None, lambda tensor: found.append(tensor) or tensor, lambda tensor: tensor)  # type: ignore[func-returns-value]
-    return found
 
 
 def rebuilt(nest: Any, num: int | None, of_examples: Callable[[Any], Any], of_others: Callable[[torch.Tensor], Any]) -> Any:

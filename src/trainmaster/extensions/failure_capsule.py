@@ -80,6 +80,9 @@ class FailureCapsule(Observer):
 
     # Before: as little as possible.
 
+    def pre_train(self) -> None:
+        self._num_quiet = 0
+
     def pre_train_step_epoch(self, loop: Any) -> None:
         moment = getattr(loop, "moment", None)
         is_start = moment is not None and moment.batch == 0

@@ -12,10 +12,12 @@ from torch import nn
 
 from trainmaster.errors import SettingError
 from trainmaster.extensions.course import Course, heat_map, lines, shown_names
+from trainmaster.extensions.curves import epochs_done, is_epoch_complete
 from trainmaster.extensions.drawing import Drawing
 from trainmaster.extensions.gradient_health import exploding_layers, layer_of, vanishing_layers
 from trainmaster.extensions.norm_sums import NormSums
-from trainmaster.figures import Bars, Panel, draw
+from trainmaster.figures.panels import Bars, Panel
+from trainmaster.figures.png import draw
 from trainmaster.loop.writer import Writer
 from trainmaster.stages import Fixtures, Observer, always
 
@@ -66,8 +68,7 @@ class GradientView(Observer):
     def pre_train(self, loop: Any) -> None:
         self._drawing.begin(loop)
 
-    def pre_train_step_epoch(self, model: nn.Module, epoch_num: int) -> None:
-        self._epoch_num = epoch_num
+    def pre_train_step_epoch(self, model: nn.Module) -> None:
         self._sums.watch(model)
         if self.every is None:
             self._sums.clear()  # what an epoch left that broke off
@@ -80,10 +81,9 @@ class GradientView(Observer):
         if self.every is not None and self._num_updates % self.every == 0:
             self._end_unit(updates_done(fixtures), fixtures.get("writer"))
 
-    def post_train_step_epoch(self, epoch_num: int, writer: Writer | None = None, stopped: str | None = None) -> None:
-        is_whole = stopped is None or epoch_num > self._epoch_num
-        if self.every is None and is_whole:
-            self._end_unit(self._epoch_num + 1, writer)
+    def post_train_step_epoch(self, loop: Any, writer: Writer | None = None) -> None:
+        if self.every is None and is_epoch_complete(loop):
+            self._end_unit(epochs_done(loop), writer)
 
     @always
     def post_train(self) -> None:
@@ -166,15 +166,19 @@ class GradientView(Observer):
             "course": self._course.state_dict(),
             "last": dict(self._last),
             "found": {word: list(layers) for word, layers in self._found.items()},
+            "every": self.every,
             "num_updates": self._num_updates,
             "has_warned": self._has_warned,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._sums.load_state_dict(state["sums"])
+        self._num_updates, self._has_warned = state["num_updates"], state["has_warned"]
+        if state["every"] != self.every:  # epochs and updates have no place on one axis
+            self._course, self._last, self._found = Course(), {}, {"vanishing": [], "exploding": []}
+            return
         self._course.load_state_dict(state["course"])
         self._last, self._found = dict(state["last"]), {word: list(layers) for word, layers in state["found"].items()}
-        self._num_updates, self._has_warned = state["num_updates"], state["has_warned"]
 
 
 class GradNormVis(GradientView):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from trainmaster.errors import SettingError, did_you_mean
 from trainmaster.extensions.example_batch import Replacement, count_examples, fitting_size, take
@@ -46,6 +48,8 @@ def _find_leak(
     allow: Sequence[type[nn.Module] | str],
     also: Iterable[nn.Module] = (),
 ) -> Leak | NotApplicable | None:
+    if any(map(is_lazy, (*model.parameters(), *model.buffers()))):
+        return NotApplicable("the model has lazy layers, which have no weights before their first batch")
     num = count_examples(batch)
     if num is None:
         return NotApplicable("the batch holds no tensor with a batch dimension")
@@ -105,7 +109,7 @@ class LeakageCheck(Observer):
     """Checks on the first batch of a training that no information passes between its examples (E43).
 
     A wrong view, a softmax over the batch, a broadcast in the loss: the `LeakageError` names the module and the line. Weights, buffers,
-    gradients, modes and random numbers stay as they are. Once in a process; `check(train_manager, batch)` does it again.
+    gradients, modes and random numbers stay as they are. Once for a model; `check(train_manager, batch)` does it again.
 
     Args:
         on_leak: "raise" the error, or "warn" and train on.
@@ -120,6 +124,12 @@ class LeakageCheck(Observer):
         self.on_leak = on_leak
         self.allow = check_allow(allow)
         self._is_done = False
+        self._checked: weakref.ref[nn.Module] | None = None
+
+    def pre_train(self, train_manager: TrainManager) -> None:
+        """A manager trains one model after the other with the same extensions."""
+        if self._checked is None or self._checked() is not train_manager.model:
+            self._is_done, self._checked = False, weakref.ref(train_manager.model)
 
     def pre_train_step_batch(self, train_manager: TrainManager, batch: Any) -> None:
         if not self._is_done:

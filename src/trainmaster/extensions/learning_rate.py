@@ -11,7 +11,8 @@ import torch
 from trainmaster.errors import SettingError
 from trainmaster.extensions.curves import Curves, is_epoch_complete
 from trainmaster.extensions.drawing import Drawing
-from trainmaster.figures import Lines, draw
+from trainmaster.figures.panels import Lines
+from trainmaster.figures.png import draw
 from trainmaster.loop.pending import Pending
 from trainmaster.loop.train_test_loop import TrainTestLoop
 from trainmaster.loop.writer import Writer
@@ -60,8 +61,10 @@ class LearningRate(Observer):
         """Before the update, because afterwards the schedule has made its step already."""
         self._num_updates = number = self._num_updates + 1
         groups = _groups(optimizer)
+        names = [group.get("name") for group in groups]
         for index, group in enumerate(groups):
-            tag = "lr" if len(groups) == 1 else f"lr/{group.get('name', index)}/lr"
+            name = names[index] if names[index] is not None and names.count(names[index]) == 1 else index
+            tag = "lr" if len(groups) == 1 else f"lr/{name}/lr"
             rate = group["lr"]
             # A rate may be a tensor that is changed in place; where it is on a device, nobody waits for it.
             self._is_full |= self._pending.add((tag, number), rate.clone() if isinstance(rate, torch.Tensor) else rate)

@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 
 _PER_DECADE = 32
-_DECADES = 6
-"""Losses are told apart from 10 ** -6 to 10 ** 6, on either side of 0."""
-ALMOST_ZERO = 10.0**-_DECADES
-_POSITIVE = np.logspace(-_DECADES, _DECADES, 2 * _DECADES * _PER_DECADE + 1)
+_LOW, _HIGH = -6, 12
+"""Losses are told apart from 10 ** -6 to 10 ** 12, on either side of 0."""
+ALMOST_ZERO = 10.0**_LOW
+_POSITIVE = np.logspace(_LOW, _HIGH, (_HIGH - _LOW) * _PER_DECADE + 1)
 EDGES: NDArray[np.float64] = np.concatenate([-_POSITIVE[::-1], _POSITIVE])
 """Of the intervals; the one in the middle is for all that is almost 0. Each is 7 % wider than the next one towards 0."""
 
@@ -67,8 +67,11 @@ class LossHistogram:
         return [HardSample(int(index), float(loss)) for index, loss in zip(self._indices.tolist(), self._losses.tolist(), strict=True)]
 
     def quantile(self, share: float) -> float:
-        """The loss that this share of the samples is not above, to within 7 %."""
-        found = float(np.interp(share * len(self), self._below(), EDGES))
+        """The loss that this share of the samples is not above, to within 7 %; beyond the last interval, the highest there is."""
+        below = self._below()
+        if share * len(self) > below[-2]:  # NaN is there, too
+            return self.hardest[0].loss
+        found = float(np.interp(share * len(self), below, EDGES))
         return found if abs(found) > ALMOST_ZERO else 0.0
 
     @property

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainmaster.extensions.curves import SUFFIX, X_LABEL, Curves, checked_over, checked_smoothing, epochs_done, is_epoch_complete
 from trainmaster.extensions.drawing import Drawing
-from trainmaster.figures import Lines, draw
+from trainmaster.figures.panels import Lines
+from trainmaster.figures.png import draw
 from trainmaster.loop.batches import true_batch_size
 from trainmaster.loop.pending import Pending
 from trainmaster.loop.train_loss import TRAIN_LOSS, LossMean, record_train_loss

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,8 +10,10 @@ from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from trainmaster.errors import NonFiniteError, SettingError, did_you_mean
+from trainmaster.loop.batches import named_tensors, tensors_in
 from trainmaster.loop.rng import Saved, Watch
 from trainmaster.stages import Extension, Fixtures
 
@@ -35,6 +36,7 @@ class NonFinite(Extension):
     """
 
     creates = {FIXTURE: "train_step_batch"}
+    is_optional = True
 
     def __init__(self, policy: str = "stop", every: int = 1, *, checks_grads: bool = True) -> None:
         if policy not in POLICIES:
@@ -47,12 +49,16 @@ class NonFinite(Extension):
                 f"every={every} lets batches through that nobody looked at, and one is enough to break the weights",
                 hint='NonFinite("skip") looks at each; NonFinite("stop", every=10) does not',
             )
+        if not isinstance(checks_grads, bool):
+            raise SettingError(f"checks_grads={checks_grads!r}: wanted True or False")
         self.policy = policy
         self.every = every
         self.checks_grads = checks_grads
         self.num_losses = self.num_grads = self.num_skipped = 0
         """Batches with a loss that is not finite; with gradients that are not, though the loss is; and those left out."""
         self._num_seen = 0
+        self._num_good = 0
+        """Batches of this epoch that were not left out."""
         self._has_grads = False
         """Gradients of good batches wait for an update."""
         self._kept: list[tuple[nn.Parameter, torch.Tensor | None]] | None = None
@@ -64,11 +70,15 @@ class NonFinite(Extension):
 
     # The hooks, in their order.
 
-    def pre_train_step_epoch(self, model: nn.Module) -> None:
-        self._parameters = list(model.parameters())  # once: to go through the modules takes longer than a look at small gradients
-        self._buffers = [(each, each.detach().clone()) for each in model.buffers()] if self.policy == "skip" else []
+    def pre_train_step_epoch(self) -> None:
+        self._parameters, self._buffers = [], []
+        self._num_good = 0
 
-    def pre_train_step_batch(self) -> None:
+    def pre_train_step_batch(self, model: nn.Module) -> None:
+        if not self._parameters:  # once an epoch: to go through the modules takes longer than a look at small gradients
+            self._parameters = list(model.parameters())
+            is_kept = self.policy == "skip"
+            self._buffers = [(each, each.detach().clone()) for each in model.buffers() if not is_lazy(each)] if is_kept else []
         for buffer, kept in self._buffers:
             kept.copy_(buffer.detach())
 
@@ -105,10 +115,21 @@ class NonFinite(Extension):
                 self._skip(fixtures, False)
 
     def post_train_step_batch(self, fixtures: Fixtures) -> None:
+        if FIXTURE not in fixtures:
+            self._num_good += 1
         if fixtures.get("is_update", True):
             self._has_grads = False
         elif FIXTURE not in fixtures or self.policy == "continue":
             self._has_grads = True
+
+    def post_train_step_epoch(self, epoch_num: int, stopped: str | None = None) -> None:
+        """A training that leaves out every batch would go on for ever, and learn nothing."""
+        if self.policy == "skip" and self._num_good == 0 and stopped is None:
+            raise NonFiniteError(
+                "every batch of an epoch was left out: none has a finite loss and finite gradients",
+                where=f"stage train_step_epoch, after epoch {epoch_num}",
+                hint='NonFinite("stop") tells where the first one goes wrong',
+            )
 
     # What is done.
 
@@ -146,7 +167,7 @@ class NonFinite(Extension):
 
     def _error(self, fixtures: Fixtures, model: nn.Module, fact: str, weights: list[str], is_search: bool) -> NonFiniteError:
         batch = fixtures.get("batch")
-        data = _non_finite_among(dict(tensors_in(batch, "batch")))
+        data = _non_finite_among(dict(named_tensors(batch, "batch")))
         grads = _non_finite_among({name: each.grad for name, each in model.named_parameters() if each.grad is not None})
         module, guess = self._search(fixtures, model) if is_search else (None, "lower the learning rate, clip the gradients")
         if data:
@@ -180,7 +201,7 @@ class NonFinite(Extension):
 
         def look(name: str) -> Callable[..., None]:
             def hook(module: nn.Module, args: Any, output: Any) -> None:
-                bad = _non_finite_among(dict(tensors_in(output))) if not found else []
+                bad = _non_finite_among(dict(named_tensors(output))) if not found else []
                 if bad:
                     what = f"`{name}` ({type(module).__name__})" if name else f"the model itself ({type(module).__name__})"
                     found.append(f"{what} is the first whose output is not finite: {_listed(bad)}")
@@ -209,11 +230,12 @@ class NonFinite(Extension):
             "num_skipped": self.num_skipped,
             "num_seen": self._num_seen,
             "has_grads": self._has_grads,
+            "num_good": self._num_good,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.num_losses, self.num_grads, self.num_skipped = state["num_losses"], state["num_grads"], state["num_skipped"]
-        self._num_seen, self._has_grads = state["num_seen"], state["has_grads"]
+        self._num_seen, self._has_grads, self._num_good = state["num_seen"], state["has_grads"], state["num_good"]
 
 
 def is_finite(value: Any) -> bool:
@@ -222,7 +244,7 @@ def is_finite(value: Any) -> bool:
         return math.isfinite(value.item())
     if isinstance(value, float):
         return math.isfinite(value)
-    return all(_is_all_finite(each) for _, each in tensors_in(value))
+    return all(_is_all_finite(each) for each in tensors_in(value))
 
 
 def has_finite_grads(parameters: Iterable[nn.Parameter]) -> bool:
@@ -235,21 +257,6 @@ def has_finite_grads(parameters: Iterable[nn.Parameter]) -> bool:
     if len({each.device for each in sizes}) > 1:
         return all(math.isfinite(each) for each in sizes)
     return math.isfinite(torch.stack(sizes).max().item())
-
-
-def tensors_in(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor of a nested value with its path: `[0]`, `['x']`, `.mask`."""
-    if isinstance(value, torch.Tensor):
-        yield path, value
-    elif isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from tensors_in(each, f"{path}[{key!r}]")
-    elif isinstance(value, (list, tuple)):
-        for number, each in enumerate(value):
-            yield from tensors_in(each, f"{path}[{number}]")
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from tensors_in(getattr(value, field.name, None), f"{path}.{field.name}")
 
 
 def _non_finite_among(tensors: Mapping[str, torch.Tensor]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 _MAX_WAITING = 256
 """How many norms may wait to be added up. To add them up together costs a third of adding each at once, where there are few parameters."""
@@ -48,7 +49,7 @@ class NormSums:
     def watch(self, model: nn.Module) -> None:
         """Take the parameters as they are by now. What was added up of others is forgotten."""
         named = dict(model.named_parameters())
-        sizes = {name: each.numel() for name, each in named.items()}
+        sizes = {name: 0 if is_lazy(each) else each.numel() for name, each in named.items()}
         if sizes != self.sizes:
             self.clear()
             self._places = []
@@ -83,6 +84,8 @@ class NormSums:
         if places != self._places:
             self._add_up()
             self._places = places
+        if 0 in self.sizes.values():  # lazy ones know their size by now
+            self.sizes = {name: each.numel() for name, each in zip(self.sizes, self._parameters, strict=True)}
         self._watched = [self._parameters[place] for place in places]
         self._idle = [each for each in self._parameters if each.grad is None and each.requires_grad]
         grads = [each.grad for each in self._watched if each.grad is not None]
@@ -124,10 +127,10 @@ class NormSums:
         return {"sizes": dict(self.sizes), "places": list(self._places), "waiting": waiting, "totals": self._totals}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with sums; where parameters are watched that they do not fit, they are left out."""
+        """Go on with sums; `watch` leaves them out where they do not fit."""
         self.clear()
-        if self._parameters and state["sizes"] != self.sizes:
-            return
+        if state["sizes"] != self.sizes:
+            self._parameters = self._watched = self._idle = []  # they are of another model
         self.sizes, self._places, self._totals = dict(state["sizes"]), list(state["places"]), state["totals"]
         if state["waiting"] is not None:
             self._waiting = [row.unbind() for row in state["waiting"]]

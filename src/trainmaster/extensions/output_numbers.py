@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import nn
@@ -21,21 +18,6 @@ _BOUNDS: dict[type[nn.Module], tuple[float, float]] = {
 }
 _NEAR = 0.01
 """Saturated is what is so near to a bound, as a share of the range."""
-
-
-def first_tensor(output: Any) -> torch.Tensor | None:
-    """The first tensor in a nesting of tuples, lists, mappings and data classes."""
-    if isinstance(output, torch.Tensor):
-        return output
-    if isinstance(output, Mapping):
-        parts = list(output.values())
-    elif isinstance(output, (tuple, list)):
-        parts = list(output)
-    elif dataclasses.is_dataclass(output):
-        parts = [getattr(output, field.name) for field in dataclasses.fields(output)]
-    else:
-        return None
-    return next((found for part in parts if (found := first_tensor(part)) is not None), None)
 
 
 def as_floats(output: torch.Tensor) -> torch.Tensor:

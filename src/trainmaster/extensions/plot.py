@@ -8,9 +8,6 @@ from collections.abc import Callable
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-
 from trainmaster.errors import SettingError
 from trainmaster.extensions.curves import (
     SUFFIX,
@@ -21,9 +18,11 @@ from trainmaster.extensions.curves import (
     epochs_done,
     file_name,
     is_epoch_complete,
+    scalar,
 )
 from trainmaster.extensions.drawing import Drawing
-from trainmaster.figures import Lines, draw
+from trainmaster.figures.panels import Lines
+from trainmaster.figures.png import draw
 from trainmaster.loop.pending import Pending
 from trainmaster.loop.writer import Writer
 from trainmaster.stages import Extensible, Fixtures, Observer, always
@@ -112,7 +111,7 @@ class Plot(Observer):
     def _look(self, *values: Any) -> None:
         self._num_batches += 1
         for name, value in zip(self.names, values, strict=True):
-            self._is_full |= self._pending.add((name, self._num_batches), _scalar(name, value))
+            self._is_full |= self._pending.add((name, self._num_batches), scalar(name, value, "Plot draws"))
         if self._is_full:
             self._record()
             self._drawing.refresh()
@@ -231,22 +230,3 @@ def _checked_names(names: tuple[str, ...]) -> tuple[str, ...]:
         if names.count(name) > 1 or name in ("loop", "fixtures"):
             raise SettingError(f"Plot is given `{name}` twice" if names.count(name) > 1 else f"Plot cannot draw `{name}`: it is no number")
     return names
-
-
-def _scalar(name: str, value: Any) -> Any:
-    """A value that can wait to become a number; anything else is refused with its shape."""
-    if isinstance(value, torch.Tensor):
-        if value.numel() == 1 and not value.is_complex():
-            return value.detach().clone()  # it may be a parameter, or a buffer, which changes while this waits
-    elif isinstance(value, int | float):
-        return value
-    elif isinstance(value, np.generic | np.ndarray) and value.size == 1 and value.dtype.kind in "biuf":
-        return value.item()
-    if isinstance(value, torch.Tensor | np.ndarray):
-        said = f"a {type(value).__name__} of shape {tuple(value.shape)} and type {value.dtype}"
-    else:
-        said = "None" if value is None else f"a {type(value).__name__}"
-    raise SettingError(
-        f"Plot draws numbers, and the fixture `{name}` is {said}",
-        hint="draw one number of it: a lazy fixture can give its mean, for example",
-    )

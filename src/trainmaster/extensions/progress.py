@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainmaster.errors import SettingError
 from trainmaster.loop.batches import true_batch_size
+from trainmaster.loop.position import length_of
 from trainmaster.stages import Fixtures, Observer, always
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ class Progress(Observer):
     ) -> None:
         if isinstance(show, str) or not all(isinstance(name, str) for name in show):
             raise SettingError(f"`show` is a list of fixture names, not {show!r}", hint='Progress(show=["loss"])')
+        if say is not None and not callable(say):
+            raise SettingError(f"say={say!r}: wanted a function that prints a line", hint="Progress(say=print)")
         self.show = tuple(show)
         self._console, self._has_lines, self._say = console, has_lines, say
         self._bars: Bars | None = None
@@ -84,6 +87,8 @@ class Progress(Observer):
 
         console = self._console = self._console or Console()
         self._is_training, self._evaluated = True, {}
+        if _epochs_done(loop) == 0:  # else it goes on with what was best
+            self._best = {}
         self._pace.begin(loop)
         self._line_due = time.monotonic() + _LINE_EVERY
         if self._say is None and _has_bars(console):
@@ -98,7 +103,7 @@ class Progress(Observer):
         self._due = 0.0
         self._pace.begin_epoch()
         if self._bars is not None:
-            self._bars.reset(self._epoch, total=_num_batches(loop), description=f"epoch {_epochs_done(loop) + 1}")
+            self._bars.reset(self._epoch, total=_num_batches(loop), description=f"epoch {_epochs_done(loop) + 1}", of="", eta="", shown="")
 
     def post_train_step_batch(self, loop: Any, fixtures: Fixtures, batch_num: int) -> None:
         now = time.monotonic()
@@ -129,7 +134,7 @@ class Progress(Observer):
         self._due = 0.0
         if self._bars is not None:
             data = getattr(loop, "eval_data", {}).get(datasource_name, getattr(loop, "valid_data", None))
-            self._eval = self._bars.add_task(f"  {datasource_name}"[:14], total=_length(data), of="", eta="", shown="")
+            self._eval = self._bars.add_task(f"  {datasource_name}"[:14], total=length_of(data), of="", eta="", shown="")
 
     def post_eval_step_batch(self, batch_num: int) -> None:
         if self._bars is not None and self._eval is not None and (now := time.monotonic()) >= self._due:
@@ -289,15 +294,8 @@ def _batches_done(loop: Any) -> int:
     return 0 if moment is None else int(moment.batch)
 
 
-def _length(data: Any) -> int | None:
-    try:
-        return len(data)
-    except TypeError:
-        return None
-
-
 def _num_batches(loop: Any) -> int | None:
-    return _length(loop.train_data)
+    return length_of(loop.train_data)
 
 
 def _of(count: int, total: int | None) -> str:

@@ -15,7 +15,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 
-from trainmaster.extensions.example_batch import rebuilt, tensors_in
+from trainmaster.extensions.example_batch import rebuilt
+from trainmaster.loop.batches import tensors_in
 from trainmaster.loop.guard import put_back_modes
 from trainmaster.loop.rng import get_rng, set_rng
 

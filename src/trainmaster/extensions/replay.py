@@ -64,7 +64,7 @@ def replay(path: str | PathLike[str] | Capsule, loop: TrainManager | TrainTestLo
         begin = _ready_loop(capsule, loop)
     else:
         raise SettingError(f"a {type(loop).__name__} cannot replay a capsule", hint="give a TrainManager or a TrainTestLoop")
-    rehearsal = next(each for each in loop.extensions.values() if isinstance(each, Rehearsal))
+    rehearsal = next(each for each in loop.extensions.values() if isinstance(each, PuttingBack))
     error: BaseException | None = None
     with tempfile.TemporaryDirectory() as folder:
         if isinstance(loop, TrainManager):
@@ -76,7 +76,7 @@ def replay(path: str | PathLike[str] | Capsule, loop: TrainManager | TrainTestLo
     return Replayed(capsule, error if error is not None else rehearsal.found)
 
 
-class Rehearsal(Extension):
+class PuttingBack(Extension):
     """Stands where the capsule's extension stood among the hooks, and puts back there what that one had seen."""
 
     def __init__(self, capsule: Capsule, put_back: Callable[[Fixtures], None]) -> None:
@@ -212,7 +212,7 @@ def _attach(capsule: Capsule, loop: Any, attach: Callable[[Extension, str], None
                 fixtures.modify(name, value)
         set_rng(_rng_here(capsule.rng))
 
-    attach(Rehearsal(capsule, put_back), capsule.keeper or "failure_capsule")
+    attach(PuttingBack(capsule, put_back), capsule.keeper or "failure_capsule")
 
 
 def _check_possible(capsule: Capsule) -> None:

@@ -23,10 +23,29 @@ MAX_LINES = 15
 """How many lines the first words have at most."""
 _MAX_METRICS = 8
 _MAX_LAYERS = 5
+_RISING = (
+    "acc",
+    "return",
+    "reward",
+    "f1",
+    "auc",
+    "auroc",
+    "iou",
+    "dice",
+    "map",
+    "bleu",
+    "rouge",
+    "precision",
+    "recall",
+    "r2",
+    "psnr",
+    "ssim",
+)
+"""How names of numbers begin that are the better the greater they are."""
 Say = Callable[[str], Any]
 
 
-class Course(NamedTuple):
+class Recorded(NamedTuple):
     """How a recorded number went."""
 
     series: Series
@@ -53,7 +72,7 @@ class RunReport(Observer):
             raise SettingError(f"say={say!r}: wanted a function that prints a line", hint="RunReport(say=print)")
         self._say, self._facts = say, list(facts)
         self._watch = Stopwatch()
-        self._courses: dict[str, Course] = {}
+        self._courses: dict[str, Recorded] = {}
         self._stop: Callable[[], None] | None = None
         self._is_training = False
 
@@ -94,7 +113,7 @@ class RunReport(Observer):
             return
         course = self._courses.get(tag)
         if course is None:
-            course = Course(Series(120), value, step, value)
+            course = Recorded(Series(120), value, step, value)
         course.series.add(0.0 if step is None else step, value)
         is_better = value > course.best if is_greater_better(tag) else value < course.best
         if is_better or course.best != course.best:  # whatever comes is better than NaN
@@ -107,7 +126,7 @@ def is_greater_better(tag: str) -> bool:
     >>> is_greater_better("accuracy/valid/avg"), is_greater_better("losses/valid/loss")
     (True, False)
     """
-    return any(part.startswith(("acc", "return")) for part in tag.split("/"))
+    return any(part.lower().startswith(_RISING) for part in tag.split("/"))
 
 
 def opening(train_manager: TrainManager, facts: Sequence[tuple[str, str]]) -> list[str]:
@@ -137,7 +156,7 @@ def opening(train_manager: TrainManager, facts: Sequence[tuple[str, str]]) -> li
     return lines[:MAX_LINES]
 
 
-def closing(courses: dict[str, Course], seconds: dict[str, float], train_dir: Path | None) -> list[str]:
+def closing(courses: dict[str, Recorded], seconds: dict[str, float], train_dir: Path | None) -> list[str]:
     """What came of it."""
     lines = []
     shown = [tag for tag in courses if not tag.endswith("/loss_per_batch")]

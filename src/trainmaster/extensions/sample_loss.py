@@ -16,7 +16,8 @@ from trainmaster.errors import SettingError
 from trainmaster.extensions.curves import checked_over, epochs_done, file_name, is_epoch_complete
 from trainmaster.extensions.drawing import Drawing
 from trainmaster.extensions.loss_histogram import ALMOST_ZERO, HardSample, LossHistogram
-from trainmaster.figures import Bars, Histogram, Panel, draw
+from trainmaster.figures.panels import Bars, Histogram, Panel
+from trainmaster.figures.png import draw
 from trainmaster.loop.batches import true_batch_size
 from trainmaster.loop.train_manager import TrainManager
 from trainmaster.loop.writer import Writer
@@ -93,8 +94,9 @@ class SampleLoss(Observer):
         for drawing in self._drawings.values():
             drawing.begin(loop)
 
-    def pre_train_step_epoch(self) -> None:
+    def pre_train_step_epoch(self, loop: Any) -> None:
         if self.over == "train":
+            self._losses_of = self._losses_of or losses_per_sample(loop)  # it may have come while training runs
             self._start()
 
     def pre_eval_step_epoch(self, loop: Any) -> None:
@@ -103,7 +105,8 @@ class SampleLoss(Observer):
             self._start()
 
     def _look(self, batch: Any, prediction: Any) -> None:
-        assert self._losses_of is not None
+        if self._losses_of is None:  # in the middle of an epoch, whose losses are not all known
+            return
         with torch.no_grad():
             losses = _one_each(self._losses_of(batch, prediction), true_batch_size(batch))
         number = self._num_samples
@@ -152,7 +155,9 @@ class SampleLoss(Observer):
             for kind, number in numbers.items():
                 writer.add_scalar(f"sample_loss/{name}/{kind}", number, epoch_num)
         if name not in self._drawings:
-            self._drawings[name] = Drawing(f"sample_loss_{file_name(name)}", self._path, partial(self.panels, name))
+            taken = [file_name(other) for other in self._last if other != name].count(file_name(name))
+            file = f"sample_loss_{file_name(name)}" + (f"_{taken + 1}" if taken else "")
+            self._drawings[name] = Drawing(file, self._path, partial(self.panels, name))
             self._drawings[name].begin(loop)
         self._drawings[name].refresh()
 
@@ -171,6 +176,7 @@ class SampleLoss(Observer):
         self._running.load_state_dict(state["running"])
         self._num_samples = state["num_samples"]
         self._first, self._last = ({name: self._looked(each) for name, each in state[kind].items()} for kind in ("first", "last"))
+        self._drawings = {name: each for name, each in self._drawings.items() if name in self._last}
 
     def _looked(self, state: dict[str, Any]) -> _Looked:
         losses = LossHistogram(self.num_hardest)

@@ -12,10 +12,12 @@ from torch import nn
 
 from trainmaster.errors import SettingError
 from trainmaster.extensions.course import Course, heat_map, lines
+from trainmaster.extensions.curves import is_epoch_complete
 from trainmaster.extensions.drawing import Drawing
 from trainmaster.extensions.looks import Looks
 from trainmaster.extensions.norm_sums import norms_for
-from trainmaster.figures import Line, Lines, Panel, draw
+from trainmaster.figures.panels import Line, Lines, Panel
+from trainmaster.figures.png import draw
 from trainmaster.loop.writer import Writer
 from trainmaster.stages import Fixtures, Observer, always
 
@@ -57,7 +59,6 @@ class UpdateRatio(Observer):
         self._drawing.begin(loop)
 
     def pre_train_step_epoch(self, model: nn.Module, epoch_num: int, writer: Writer | None = None) -> None:
-        self._epoch_num = epoch_num
         named = {name: each for name, each in model.named_parameters() if each.requires_grad}
         if list(named) != self._names:
             self._record(writer)  # what waits has other names
@@ -75,8 +76,8 @@ class UpdateRatio(Observer):
             if self._looks.add(step, _ratios(before, self._parameters)):
                 self._record(fixtures.get("writer"))
 
-    def post_train_step_epoch(self, epoch_num: int, writer: Writer | None = None, stopped: str | None = None) -> None:
-        if stopped is None or epoch_num > self._epoch_num:  # one that was stopped half-way is taken up again
+    def post_train_step_epoch(self, loop: Any, writer: Writer | None = None) -> None:
+        if is_epoch_complete(loop):
             self._record(writer)
 
     @always

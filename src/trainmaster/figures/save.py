@@ -22,17 +22,17 @@ def save(folder: str | PathLike[str], name: str, panels: Sequence[Panel], title:
     """
     if name in ("", ".", "..") or {*name} & {"/", "\\", "\0"}:
         raise SettingError(f"name={name!r}: wanted the name of a figure, which files are named after", hint="without slashes")
-    files = {f"{name}.png": png(draw(panels, title))}
+    picture = png(draw(panels, title))
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    write(folder, {f"{name}.png": picture})  # first: it is small, and may be all that a full disk has room for
     try:
-        files[f"{name}.html"] = page(interactive(panels, title), title or name).encode()
+        text = page(interactive(panels, title), title or name)
     except MissingExtraError:  # said where somebody asks for a page; a training has its PNG
-        pass
-    else:
-        if not _has(folder / SCRIPT, script().stat().st_size):
-            write(folder, {SCRIPT: script().read_bytes()})
-    write(folder, files)
+        return
+    if not _has(folder / SCRIPT, script().stat().st_size):
+        write(folder, {SCRIPT: script().read_bytes()})
+    write(folder, {f"{name}.html": text.encode()})
 
 
 def write(folder: Path, files: Mapping[str, bytes]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -52,6 +52,26 @@ def first_tensor(batch: Any) -> torch.Tensor | None:
         if found is not None:
             return found
     return None
+
+
+def named_tensors(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor of a nested value with its path: `[0]`, `['x']`, `.mask`."""
+    if isinstance(value, torch.Tensor):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from named_tensors(each, f"{path}[{key!r}]")
+    elif isinstance(value, (list, tuple)):
+        for number, each in enumerate(value):
+            yield from named_tensors(each, f"{path}[{number}]")
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from named_tensors(getattr(value, field.name, None), f"{path}.{field.name}")
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """All tensors of a nested value, in order."""
+    return [tensor for _, tensor in named_tensors(value)]
 
 
 def true_batch_size(batch: Any) -> int:

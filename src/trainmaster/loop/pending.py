@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from trainmaster.errors import LossError
+
 MAX_WAITING = 256
 """How many may wait: they are small, and yet no memory is to grow with an epoch."""
 
@@ -29,6 +31,11 @@ class Pending:
         tensors = [value for _, value in waiting if isinstance(value, torch.Tensor)]
         if len(tensors) == len(waiting) > 1 and len({(each.device, each.dtype, each.shape) for each in tensors}) == 1:
             values = torch.stack(tensors).reshape(-1).tolist()
+            if len(values) != len(waiting):
+                raise LossError(
+                    f"a number was wanted, and not a tensor of shape {tuple(tensors[0].shape)}",
+                    hint="let the loss be a single number: loss.mean()",
+                )
             return [(where, float(value)) for (where, _), value in zip(waiting, values, strict=True)]
         return [(where, float(value)) for where, value in waiting]
 

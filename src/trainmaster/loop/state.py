@@ -6,6 +6,7 @@ A state is one value of plain data and tensors. It shares no memory with the tra
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, runtime_checkable
@@ -51,7 +52,7 @@ class TrainingState:
     data: dict[str, Any]
     """What the data sources carry from epoch to epoch."""
     observers: tuple[str, ...] = ()
-    """The names of the extensions that only look: training goes on without them."""
+    """The names of the extensions, most of them observers, that training goes on without."""
 
     def __repr__(self) -> str:
         return f"<TrainingState {', '.join(f'{name} {value}' for name, value in self.progress.items())}>"
@@ -196,14 +197,33 @@ def capture_extensions(extensions: Mapping[str, object], copied: Copy = own_copy
 
 
 def observers_among(extensions: Mapping[str, object]) -> tuple[str, ...]:
-    """The names of the extensions with a state that only look."""
-    return tuple(name for name, each in stateful_extensions(extensions).items() if getattr(each, "is_observer", False) is True)
+    """The names of the extensions with a state that training can do without."""
+    return tuple(
+        name
+        for name, each in stateful_extensions(extensions).items()
+        if getattr(each, "is_observer", False) is True or getattr(each, "is_optional", False) is True
+    )
 
 
 def restore_extensions(states: Mapping[str, Any], extensions: Mapping[str, object]) -> None:
     for name, extension in stateful_extensions(extensions).items():
-        if name in states:
+        if name not in states:
+            continue
+        before = own_copy(extension.state_dict())
+        try:
             extension.load_state_dict(own_copy(states[name]))
+        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+            if name in observers_among({name: extension}):
+                extension.load_state_dict(before)
+                warnings.warn(
+                    f"extension `{name}` starts anew: its saved state does not fit: {type(error).__name__}: {error}", stacklevel=2
+                )
+                continue
+            raise StateError(
+                f"the captured state of extension `{name}` does not fit this {type(extension).__name__}",
+                why=f"{type(error).__name__}: {error}",
+                hint="give it the arguments it had, or another name",
+            ) from error
 
 
 def _hidden_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from trainmaster.figures import curves, png
+from trainmaster.figures.curves import curves
+from trainmaster.figures.png import png
 from trainmaster.loop.checkpoints import Best, Moment
 from trainmaster.store import Attempt
 from trainmaster.store.checkpoint import CheckpointName

@@ -29,6 +29,8 @@ class Extension:
 
     is_observer: ClassVar[bool] = False
     """An observer only looks: whatever it does to random numbers or modes is undone after it."""
+    is_optional: ClassVar[bool] = False
+    """A training may be taken up with or without it, though it has a state; every observer is so."""
     is_guarded: ClassVar[bool] = True
     """Whether what an observer's hooks do is undone after them; False saves that time where they draw and switch nothing."""
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 
-from trainmaster.extensions.example_batch import Replacement, tensors_in
+from trainmaster.extensions.example_batch import Replacement
 from trainmaster.extensions.leaks.leak import Leak, NotApplicable, Phase
 from trainmaster.extensions.leaks.ownership import COARSE, FINE, NO_EXAMPLE, changes, fault_in, labels_of, owners_of, subsets_of
 from trainmaster.extensions.leaks.trace import ExampleTrace, Made, first_fault
 from trainmaster.extensions.rehearsal import Rehearsal
+from trainmaster.loop.batches import tensors_in
 
 _MAX_PASSES = 20
 _PROPORTIONAL = 1e-4

@@ -15,9 +15,9 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler, Subset, WeightedRandomSampler
 
 from trainmaster.extensions.example_batch import count_examples, rebuilt
-from trainmaster.extensions.non_finite import tensors_in
 from trainmaster.extensions.sanity.report import Finding, counted, failed, not_applicable, passed
 from trainmaster.extensions.sanity.scene import Scene
+from trainmaster.loop.batches import named_tensors
 from trainmaster.loop.position import fresh_iterator
 
 _SCALES: Final = 1e4
@@ -34,7 +34,7 @@ def check_data(scene: Scene) -> Finding:
     parts = [(f"train_data, batch {number}", batch) for number, batch in enumerate(scene.batches)]
     parts += [(f"evaluation set, batch {number}", batch) for number, batch in enumerate(scene.eval_batches)]
     for place, batch in parts:
-        for path, tensor in tensors_in(batch):
+        for path, tensor in named_tensors(batch):
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 count = int((~torch.isfinite(tensor)).sum())
                 return failed(
@@ -71,7 +71,7 @@ def _wrong_labels(labels: list[torch.Tensor]) -> Finding | None:
 def _wrong_scale(scene: Scene) -> Finding | None:
     """Columns of a table of inputs, one of which drowns the others."""
     tables = [
-        [tensor for _, tensor in tensors_in(scene.without_labels(batch)) if tensor.is_floating_point() and tensor.ndim == 2]
+        [tensor for _, tensor in named_tensors(scene.without_labels(batch)) if tensor.is_floating_point() and tensor.ndim == 2]
         for batch in scene.batches
     ]
     for parts in zip(*tables, strict=False):

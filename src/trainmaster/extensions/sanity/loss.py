@@ -9,9 +9,10 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch.nn.functional import cross_entropy
 
-from trainmaster.extensions.example_batch import count_examples, tensors_in
+from trainmaster.extensions.example_batch import count_examples
 from trainmaster.extensions.sanity.report import Finding, failed, not_applicable, number, passed
 from trainmaster.extensions.sanity.scene import Scene
+from trainmaster.loop.batches import tensors_in
 
 _MAX_CONSTANT: Final = 100_000
 """Numbers for one sample above which no constant is searched."""

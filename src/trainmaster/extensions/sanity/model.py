@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from trainmaster.extensions.example_batch import tensors_in
 from trainmaster.extensions.leakage import NotApplicable, find_leak
 from trainmaster.extensions.sanity.report import Finding, counted, failed, listed, not_applicable, passed
 from trainmaster.extensions.sanity.scene import Scene, cloned
+from trainmaster.loop.batches import tensors_in
 from trainmaster.loop.guard import mode
 from trainmaster.loop.state import stateful_attributes
 

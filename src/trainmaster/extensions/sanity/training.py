@@ -9,10 +9,11 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from trainmaster.extensions.example_batch import count_examples, rebuilt, tensors_in
+from trainmaster.extensions.example_batch import count_examples, rebuilt
 from trainmaster.extensions.sanity.loss import baseline_of
 from trainmaster.extensions.sanity.report import Finding, counted, failed, not_applicable, number, passed
 from trainmaster.extensions.sanity.scene import Scene, few_of
+from trainmaster.loop.batches import tensors_in
 from trainmaster.loop.guard import mode
 
 _OVERFIT_SIZE: Final = 16
