@@ -1,18 +1,7 @@
-"""What tests of several rooms share."""
+"""What all tests share: tiny tensors on a few cores, where threads would wait for each other most of the time; in their processes, too."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
 
-import pytest
-
-
-@pytest.fixture(scope="module")
-def one_thread() -> Iterator[None]:
-    """Tiny tensors on a busy machine: threads would wait for each other most of the time."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -20,8 +20,6 @@ from trainmaster.loop.batches import first_tensor
 from trainmaster.stages import Extension, always
 from trainmaster.testing import ExtensionContract
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 class Loop(TrainManager):
     def model_forward(self, batch: Any) -> Any:

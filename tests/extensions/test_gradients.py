@@ -22,8 +22,6 @@ from trainmaster.manager import Manager
 from trainmaster.stages import Extension
 from trainmaster.testing import ExtensionContract
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 VIEWS = [GradNormVis, GradCoeffRMSVis]
 BATCHES = 5
 

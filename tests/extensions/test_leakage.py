@@ -27,8 +27,6 @@ from trainmaster.loop import TrainManager
 from trainmaster.testing import ExtensionContract
 from trainmaster.testing.extension_contract import same_bits
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def load(name: str) -> ModuleType:
     """A module of models beside this file."""

@@ -14,8 +14,6 @@ from trainmaster.errors import SettingError
 from trainmaster.extensions.learning_rate import LearningRate
 from trainmaster.testing import ExtensionContract
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 BATCHES = [(torch.ones(2, 3), torch.zeros(2, 1))] * 4
 
 

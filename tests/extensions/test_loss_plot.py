@@ -20,8 +20,6 @@ from trainmaster.extensions.loss_plot import LossPlot
 from trainmaster.figures.panels import Line, Lines
 from trainmaster.testing import ExtensionContract
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 class Net(nn.Module):
     def __init__(self) -> None:

@@ -16,8 +16,6 @@ from trainmaster.errors import FixtureNotFoundError, FixtureScopeError, SettingE
 from trainmaster.extensions.plot import Plot
 from trainmaster.testing import ExtensionContract
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 class Net(nn.Module):
     def __init__(self) -> None:

@@ -19,8 +19,6 @@ from trainmaster.extensions.sample_loss import SampleLoss
 from trainmaster.figures.panels import Bars, Histogram
 from trainmaster.testing import ExtensionContract
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 NUM = 50
 MISLABELLED = 17
 

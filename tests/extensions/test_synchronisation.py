@@ -23,8 +23,6 @@ from trainmaster.extensions.update_ratio import UpdateRatio
 from trainmaster.loop import TrainManager
 from trainmaster.stages import Extension
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 WAITING = {
     torch.ops.aten._local_scalar_dense.default,
     torch.ops.aten.nonzero.default,

@@ -18,8 +18,6 @@ from trainmaster.loop import LoopComponent, TrainManager, TrainTestLoop
 from trainmaster.stages import Extension
 from trainmaster.testing import ExtensionContract
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 class Loop(TrainManager):
     def model_forward(self, batch: Any) -> Any:

@@ -19,8 +19,6 @@ from trainmaster.errors import CodecError, RunBusyError, SettingError, StateErro
 from trainmaster.loop.buffers import Buffers
 from trainmaster.store.checkpoint_folder import CheckpointFolder, SavedAt
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 class Loop(TrainManager):
     def model_forward(self, batch: Any) -> Any:

@@ -25,9 +25,6 @@ _spec.loader.exec_module(program)
 build, outcome = program.build, program.outcome
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 def same_bits(one, other):
     """Equal in type, shape and every bit, through any nesting."""
     if isinstance(one, torch.Tensor):

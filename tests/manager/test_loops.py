@@ -18,9 +18,6 @@ from trainmaster.store import Store
 CONFIG = {"lr": 0.01}
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 class Loop(TrainManager):
     def model_forward(self, batch: Any) -> Any:
         return self.model(batch[0])
