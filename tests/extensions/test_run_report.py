@@ -71,6 +71,13 @@ class TestFirstWords:
         assert "data    train of unknown length; valid 48 samples in 3 batches" in opening(manager, [])
 
 
+@pytest.fixture(scope="module")
+def _is_warm() -> None:
+    """The first training of a process loads what takes longer than all that is measured here."""
+    ExtensionContract().manager().train()
+
+
+@pytest.mark.usefixtures("_is_warm")
 class TestLastWords:
     def test_they_tell_the_best_and_the_last_of_each_number_with_its_course(self) -> None:
         (line,) = [line for line in reported() if line.startswith("losses/valid/loss ")]

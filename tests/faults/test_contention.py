@@ -174,11 +174,11 @@ def test_eight_workers_train_each_of_twelve_configs_once(shop):
 
 def test_a_sweep_whose_workers_are_killed_and_started_again_completes_every_config_and_records_each_epoch_once(shop):
     draws = random.Random(SEED)
-    configs = [{"seed": seed, "optimizer": ["adam", "sgd"][seed % 2]} for seed in range(24 if IS_FULL else 6)]
+    configs = [{"seed": seed, "optimizer": ["adam", "sgd"][seed % 2]} for seed in range(24 if IS_FULL else 4)]
     job = shop.job("store", {}, 3, configs=configs, mode="batch", lease_time=2.0, max_attempts=1000)
     shuffled = [training.replace(job, configs=draws.sample(configs, len(configs))) for _ in range(4)]
     workers = [shop.start(each) for each in shuffled]
-    num_kills, goal = 0, 60 if IS_FULL else 12
+    num_kills, goal = 0, 60 if IS_FULL else 6
     while num_kills < goal and (living := [number for number in range(4) if not workers[number].has_ended()]):
         time.sleep(draws.uniform(0.0, 0.2))
         number = draws.choice(living)

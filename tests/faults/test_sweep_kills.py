@@ -133,7 +133,7 @@ def configs_of(num):
 
 def test_a_sweep_whose_workers_and_drivers_are_killed_completes_each_config_once_and_gives_up_the_one_that_kills_its_workers(shop):
     draws = random.Random(SEED)
-    configs = configs_of(23 if IS_FULL else 5)
+    configs = configs_of(23 if IS_FULL else 4)
     sweep = Sweep(shop, [*configs[:3], POISON, *configs[3:]])
     plan = ["a worker", "the driver"]
     if IS_FULL:

@@ -27,14 +27,6 @@ from trainmaster.stages import Extension
 HERE = os.path.relpath(__file__)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()

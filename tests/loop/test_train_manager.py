@@ -22,12 +22,8 @@ from trainmaster.stages import Extension, Observer
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+def _seeded() -> None:
     torch.manual_seed(0)
-    yield
-    torch.set_num_threads(before)
 
 
 class Net(nn.Module):
