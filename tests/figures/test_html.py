@@ -162,3 +162,8 @@ def test_what_to_install_is_said_where_plotly_is_not_there(monkeypatch: pytest.M
         interactive([LOSS])
     assert str(caught.value) == "interactive figures need: pip install 'trainmaster[analysis]'"
     assert isinstance(caught.value, ImportError)
+
+
+def test_a_long_line_has_no_dots_and_a_short_one_has() -> None:
+    traces = interactive([Lines("", "x", "y", [Line("long", range(200), [1.0] * 200), Line("short", range(3), [1.0, 2.0, 3.0])])]).data
+    assert [trace["mode"] for trace in traces] == ["lines", "lines+markers"]

@@ -103,13 +103,14 @@ def _lines(panel: Lines, place: Place) -> Drawn:
                     "showlegend": False,
                 }
             )
+        dots = _dots(ys)
         traces.append(
             {
                 **common,
                 "x": xs,
                 "y": ys,
-                "mode": "lines+markers",
-                "marker": {"size": _dots(ys), "color": style.colour},
+                "mode": "lines" if dots is None else "lines+markers",  # plotly takes a size of 0 for its own
+                "marker": {"size": dots, "color": style.colour},
                 "line": {"color": style.colour, "dash": style.dash, "width": 1 if line.is_faint else 2},
                 "opacity": 0.35 if line.is_faint else 1.0,
                 "showlegend": has_legend and not line.is_faint,
@@ -251,12 +252,12 @@ def _legend(place: Place, has_legend: bool) -> dict[str, Any]:
 
 
 def _dots(ys: Numbers) -> Any:
-    """Sizes of dots: of each point while there are few, else of those that no line goes to."""
+    """Sizes of dots: of each point while there are few, else of those that no line goes to; None where there are none."""
     if len(ys) <= _MAX_DOTTED:
         return 6
     sizes = np.zeros(len(ys))
     sizes[lone(ys)] = 6
-    return sizes if sizes.any() else 0
+    return sizes if sizes.any() else None
 
 
 def _outline(xs: Numbers, low: Numbers, high: Numbers) -> tuple[Numbers, Numbers]:
