@@ -423,12 +423,11 @@ def measure(load: Callable[[str], Any], path: str) -> dict[str, Any]:
 def measured(load: Callable[[str], Any], path: str) -> dict[str, Any]:
     """`measure`, again where it was slow: the machine may have been busy with something else."""
     said = measure(load, path)
-    for _ in range(8):
-        for _ in range(6):  # the least of several: a machine has slow moments
-            if not 0.9 < said["seconds"] < 3.0:
-                break
-            time.sleep(0.2)
-            said = min(said, measure(load, path), key=lambda each: each["seconds"])
+    for _ in range(12):
+        if not 0.9 < said["seconds"] < 3.0:
+            break
+        time.sleep(0.5)
+        said = min(said, measure(load, path), key=lambda each: each["seconds"])
     return said
 
 
