@@ -423,7 +423,7 @@ def measure(load: Callable[[str], Any], path: str) -> dict[str, Any]:
 def measured(load: Callable[[str], Any], path: str) -> dict[str, Any]:
     """`measure`, again where it was slow: the machine may have been busy with something else."""
     said = measure(load, path)
-    for _ in range(12):
+    for _ in range(6):
         if not 0.9 < said["seconds"] < 3.0:
             break
         time.sleep(0.5)

