@@ -189,3 +189,22 @@ def test_what_is_no_capsule_is_refused_in_one_line(call: Any, tmp_path: Path, na
     assert found.out == ""
     assert found.err.startswith(f"`{name}` is no capsule: ")
     assert len(found.err.splitlines()) == 1
+
+
+def test_a_run_that_ends_with_an_error_of_ours_names_its_capsule_too(call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainmaster.manager.attempt_checkpoints import AttemptCheckpoints
+
+    monkeypatch.setattr(AttemptCheckpoints, "draw", lambda self: None)
+    (tmp_path / "lab_nan.py").write_text(
+        "import torch\n"
+        "from torch import nn\n"
+        "from trainmaster import FailureCapsule, Manager, NonFinite, TrainManager\n"
+        "class Mine(Manager):\n"
+        "    extensions = [FailureCapsule(), NonFinite()]\n"
+        "    def make_loop(self, config):\n"
+        "        return TrainManager(nn.Linear(2, 1), lambda batch, out: out.mean() / 0, 1, [torch.ones(3, 2)])\n"
+    )
+    ran = call("run", "lab_nan.py:Mine")
+    assert ran.code == 2
+    assert ran.err.startswith("the loss is ")
+    assert "\nFailureCapsule: raise it again with `" in ran.err

@@ -132,7 +132,8 @@ def run(args: Sequence[str] | None) -> int:
     except TrainmasterError as error:
         if is_debug:
             raise
-        code = _told(str(error), WRONG_INPUT)
+        # Notes tell the place in a training, and how a failure is replayed.
+        code = _told("\n".join([str(error), *getattr(error, "__notes__", [])]), WRONG_INPUT)
     except TyperException as error:
         code = _told(_usage(error), WRONG_INPUT)
     except OSError as error:

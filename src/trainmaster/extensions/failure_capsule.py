@@ -10,7 +10,7 @@ import shlex
 import sys
 import traceback
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import torch
@@ -179,7 +179,7 @@ class FailureCapsule(Observer):
         except Exception as problem:  # whatever it is, the error that is on its way is the one to see
             error.add_note(f"{NOTE}nothing was kept: {type(problem).__name__}: {problem}")
             return
-        words = ["trainmaster", "replay", path, *([] if capsule.work["target"] else ["--target", "FILE.py:NAME"])]
+        words = [*_program_at_hand(), "replay", path, *([] if capsule.work["target"] else ["--target", "FILE.py:NAME"])]
         error.add_note(f"{NOTE}raise it again with `{shlex.join(words)}`")
 
     def _capsule(self, error: Exception, fixtures: Fixtures, loop: Any, routine: str, has_batch: bool) -> Capsule:
@@ -272,14 +272,26 @@ def _short(path: str) -> str:
 
 def _work_at_hand(target: str | None) -> dict[str, Any]:
     """The config and the key of the work that a loop is part of, and where its manager is found, if it works for one."""
-    for host in reversed(running.hosts):
-        fixtures: Mapping[str, Any] = host.fixtures
-        if "manager" in fixtures and "config" in fixtures and "key" in fixtures:
-            config = fixtures["config"]
-            found = target or getattr(getattr(fixtures["manager"], "launch", None), "target", None) or _target_of(type(fixtures["manager"]))
-            values = config.to_dict() if isinstance(config, ConfigBase) else plain(config)
-            return {"target": found, "config": values, "key": fixtures["key"]}
-    return {}
+    fixtures = _work_fixtures()
+    if fixtures is None:
+        return {}
+    config, manager = fixtures["config"], fixtures["manager"]
+    found = target or getattr(getattr(manager, "launch", None), "target", None) or _target_of(type(manager))
+    values = config.to_dict() if isinstance(config, ConfigBase) else plain(config)
+    return {"target": found, "config": values, "key": fixtures["key"]}
+
+
+def _program_at_hand() -> tuple[str, ...]:
+    """How the command line was called, so that a command can be pasted."""
+    fixtures = _work_fixtures()
+    launch = None if fixtures is None else getattr(fixtures["manager"], "launch", None)
+    return getattr(launch, "program", ("trainmaster",))
+
+
+def _work_fixtures() -> Mapping[str, Any] | None:
+    """The fixtures of the work that a loop is part of, if it works for a manager."""
+    found: Iterator[Mapping[str, Any]] = (host.fixtures for host in reversed(running.hosts))
+    return next((each for each in found if "manager" in each and "config" in each and "key" in each), None)
 
 
 def _target_of(kind: type) -> str | None:

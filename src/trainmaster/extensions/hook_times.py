@@ -27,7 +27,7 @@ class HookTimes(Observer):
     """Measures every hook of a training, and prints a table at its end; the most expensive comes first.
 
     A lazy fixture counts for the hook that asks for it first. On a GPU a hook is charged for what it makes the processor wait for.
-    Callbacks of a `TrainTestLoop` are the work itself, and not measured. The measuring costs about a microsecond for each call.
+    Callbacks of a `TrainTestLoop` are the work itself, and not measured. The measuring costs about two microseconds for each call.
 
     Args:
         say: prints the table; None keeps it for `table()`.
