@@ -444,6 +444,18 @@ def test_a_stage_opened_three_times_within_itself_comes_back_to_each_opening():
         pass
 
 
+def test_a_stage_without_hooks_keeps_its_fixture_while_it_is_opened_twice_more_within_itself():
+    host = Extensible()
+    with host.staged("s"):
+        host.fixtures["x"] = 1
+        with host.staged("s"):
+            with host.staged("s"):
+                pass
+            assert dict(host.fixtures) == {"x": 1}
+        assert dict(host.fixtures) == {"x": 1}
+    assert dict(host.fixtures) == {}
+
+
 def test_a_stage_opened_within_itself_forgets_what_its_outer_opening_passed():
     class Lazy:
         @fixture("s", after="inner")

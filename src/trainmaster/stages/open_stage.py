@@ -248,7 +248,7 @@ class OpenStage:
             self.initial = self.defaults = None
             raise self._scope.exists_error(taken)
         plan = self._new_plan() if self.is_stale else None
-        if self._is_open or self.created or self.passed:
+        if self._is_open or self.created or self.passed or self._outer:
             self._outer.append(tuple(getattr(self, name) for name in self._AN_OPENING))
             self.created, self.passed, self._generators = [], NOTHING, []
             self._is_special = True
