@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trainmaster.errors import CodecError, SettingError
 from trainmaster.loop.buffers import Buffers
 from trainmaster.loop.checkpoints import Best, Checkpoints, FolderCheckpoints, Moment
+from trainmaster.loop.metric import find_metric
 from trainmaster.stages import Extension, Fixtures, always
 from trainmaster.store.checkpoint_folder import CheckpointFolder
 from trainmaster.store.codec import encode
@@ -120,11 +121,11 @@ class CheckpointSaver(Extension):
         is_saved = self._last is not None and self._last[:2] == (epoch_num, 0)
         if self._place is None or not is_saved or not train_manager.moment.is_evaluated:
             return
-        found = self._metric(train_manager, eval_losses)
-        if found is None or not math.isfinite(found[1]):
+        found = find_metric(self.best_by, eval_losses, train_manager.writer)
+        if found is None or not math.isfinite(found.value):
             return
         metric, value = found
-        sign = -1 if metric.rpartition("/")[2].startswith(("acc", "return")) else 1
+        sign = -1 if found.is_greater_better else 1
         if self.best is None or self.best.metric != metric or sign * value < sign * self.best.value:
             self._wait()  # for its name
             self.best = Best(metric, value, epoch_num, self._last_name)
@@ -195,12 +196,3 @@ class CheckpointSaver(Extension):
             raise CodecError(
                 "this training cannot be saved", wrong=error.rows.get("wrong", error.fact), hint="keep plain values and tensors in it"
             ) from None
-
-    def _metric(self, train_manager: TrainManager, eval_losses: dict[str, float]) -> tuple[str, float] | None:
-        if self.best_by is None:
-            return next(((f"losses/{name}/loss", value) for name, value in eval_losses.items()), None)
-        if self.best_by in eval_losses:
-            return f"losses/{self.best_by}/loss", eval_losses[self.best_by]
-        last = getattr(train_manager.writer, "last", None)
-        value = last(self.best_by) if callable(last) else None
-        return None if value is None else (self.best_by, value)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from trainmaster.errors import SettingError, did_you_mean
+from trainmaster.loop.metric import is_recorded_name
 from trainmaster.loop.writer import Writer
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def check_settings(manager: TrainManager, optimizer: Any, lr_schedule: Any) -> N
 
 def check_schedule(lr_schedule: Any, schedule_by: str, sets: Iterable[str]) -> None:
     """Refuse a schedule that needs a loss where it would not get one."""
-    if isinstance(lr_schedule, torch.optim.lr_scheduler.ReduceLROnPlateau) and schedule_by not in sets:
+    if isinstance(lr_schedule, torch.optim.lr_scheduler.ReduceLROnPlateau) and schedule_by in ("update", "epoch"):
         raise SettingError(
             f"ReduceLROnPlateau steps on a loss, not after each {schedule_by}",
             hint=" or ".join(f'schedule_by="{name}"' for name in sets) or "give eval_data, and schedule_by the name of the set to watch",
@@ -126,7 +127,7 @@ def _optimizer_problems(manager: TrainManager, optimizer: Any, lr_schedule: Any)
     if not (lr_schedule is None or is_schedule(lr_schedule) or callable(lr_schedule)):
         problems.append(f"`lr_schedule` is a schedule, or a callable that gets the optimizer, not {shown(lr_schedule)}")
     choices = ("update", "epoch", *manager.eval_data)
-    if manager.schedule_by not in choices:
+    if not isinstance(manager.schedule_by, str) or (manager.schedule_by not in choices and not is_recorded_name(manager.schedule_by)):
         slip = did_you_mean(str(manager.schedule_by), choices)
         problems.append(f"`schedule_by` is one of {', '.join(choices)}, not {shown(manager.schedule_by)} {slip}".rstrip())
     return problems

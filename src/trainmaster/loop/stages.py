@@ -8,9 +8,10 @@ from trainmaster.stages import BODY, ENTRY, Stage, StageTree
 
 LANDMARKS: Final = ("epoch_index", "batch_num", "step_num", "datasource_name")
 
+_ACCUMULATED: Final = "gradients; zeroed first where an update came before"
+
 FORWARD: Final = Stage("forward", "the model's prediction for the batch")
 LOSS: Final = Stage("loss", "the loss of that prediction")
-BACKWARD: Final = Stage("backward", "gradients; zeroed first where an update came before")
 OPTIMIZER_STEP: Final = Stage("optimizer_step", "the update; only where `is_update`")
 
 BATCH: Final = {"batch": ENTRY, "batch_num": ENTRY}
@@ -65,7 +66,7 @@ TRAIN_MANAGER: Final = StageTree(
                                         "train_step_batch",
                                         "one batch",
                                         {**BATCH, "is_update": ENTRY, "prediction": "forward", "loss": "loss"},
-                                        (FORWARD, LOSS, BACKWARD, OPTIMIZER_STEP),
+                                        (FORWARD, LOSS, Stage("backward", _ACCUMULATED, {"objective": ENTRY}), OPTIMIZER_STEP),
                                     ),
                                 ),
                             ),
@@ -136,7 +137,7 @@ TRAIN_TEST_LOOP: Final = StageTree(
                                 "train_step_batch",
                                 "one batch",
                                 {"batch": ENTRY, "batch_num": ENTRY, "loss": "loss"},
-                                (FORWARD, LOSS, BACKWARD, OPTIMIZER_STEP),
+                                (FORWARD, LOSS, Stage("backward", _ACCUMULATED), OPTIMIZER_STEP),
                             ),
                         ),
                     ),

@@ -25,6 +25,7 @@ from trainmaster.loop.checkpoints import Moment
 from trainmaster.loop.eval_state import EvalState
 from trainmaster.loop.guard import Guards, mode
 from trainmaster.loop.losses import backward_error, checked_loss
+from trainmaster.loop.metric import find_metric
 from trainmaster.loop.position import (
     Position,
     check_length,
@@ -76,7 +77,8 @@ class TrainManager(Extensible):
     Args:
         epochs: train until this many epochs are done, over all calls of `train()`; None leaves it to `max_steps` or `max_time`.
         eval_data: evaluation sets by name, in order.
-        schedule_by: when `lr_schedule` steps: after each "update", each "epoch", or each evaluation of the set of this name, with its loss.
+        schedule_by: when `lr_schedule` steps: after each "update", each "epoch", or each evaluation, with the loss of the set of this name
+            or with the recorded number of this name ("metrics/valid/accuracy").
         device: "auto" is the first CUDA device if there is one, else the CPU.
         train_dir: where extensions may write, and checkpoints are kept, from which a new training in it goes on; without it nothing is
             written.
@@ -203,7 +205,7 @@ class TrainManager(Extensible):
         backward, optimizer_step = map(self.staged, ("backward", "optimizer_step"))
         model_forward, loss_forward = self._own("train_model_forward"), self._own("train_loss_forward")
         has_limits = self.max_steps is not None or self._deadline is not None
-        self._scope.check_free(self.tree.own_fixtures("train_step_batch"))
+        self._scope.check_free((*self.tree.own_fixtures("train_step_batch"), *self.tree.own_fixtures("backward")))
         with reading("train_data", position, self._scope), position.breaking_off():
             for batch in position.batches(self.train_data, "train_data"):
                 if self._is_moving:
@@ -215,11 +217,12 @@ class TrainManager(Extensible):
                         values["prediction"] = model_forward(values["batch"])
                     with loss:
                         values["loss"] = loss_forward(values["batch"], values["prediction"])
+                    values["objective"] = values["loss"]  # what hooks scale; the loss stays what it is
                     with backward:
                         if position.are_grads_spent:
                             self.zero_grad()
                             position.are_grads_spent = False
-                        self.backward(values["loss"])
+                        self.backward(values["objective"])
                     if values["is_update"]:
                         with optimizer_step:
                             self.optimizer_step()
@@ -244,8 +247,8 @@ class TrainManager(Extensible):
                     return
             if self._is_due:
                 self._evaluated_epoch = self.epoch_num
-                if self.lr_schedule is not None and self.schedule_by in self.eval_data and self.epoch_num > 0:
-                    self.lr_schedule.step(self._eval_loss(self.schedule_by))
+                if self.lr_schedule is not None and self.schedule_by not in ("update", "epoch") and self.epoch_num > 0:
+                    self.lr_schedule.step(self._watched())
 
     def _eval_epoch(self, name: str, data: Iterable[Any]) -> None:
         values, staged, position, what = self._scope.values, self.staged, Position(), f"eval_data[{name!r}]"
@@ -475,6 +478,7 @@ class TrainManager(Extensible):
     def restore_modules(self, state: TrainingState) -> None:
         """Take the weights of a captured training, to evaluate them; what else belongs to training is left out."""
         restore_modules(state, self)
+        restore_extensions(state.extensions, {name: each for name, each in self.extensions.items() if getattr(each, "has_weights", False)})
         self.fixtures.modify("epoch_num", state.progress["epoch_num"])
         self.fixtures.modify("step_num", state.progress["step_num"])
         self._has_weights = True
@@ -564,15 +568,22 @@ class TrainManager(Extensible):
         restore_extensions(self._paused_extensions, self.extensions)
         self._paused_extensions = {}
 
-    def _eval_loss(self, name: str) -> float:
-        losses: dict[str, float] = self.fixtures["eval_losses"]
-        if name not in losses:
+    def _watched(self) -> float:
+        """The number that the schedule steps by."""
+        name = self.schedule_by
+        found = find_metric(name, self.fixtures["eval_losses"], self.writer)
+        if found is not None:
+            return found.value
+        if name in self.eval_data:
             raise LoopError(
                 f"lr_schedule steps by the loss of {name!r}, which nobody recorded",
                 why="the extension `eval_state` fills the fixture `eval_losses`, and was replaced",
                 hint=f'let yours do it too: eval_losses["{name}"] = ...',
             )
-        return losses[name]
+        raise LoopError(
+            f"lr_schedule steps by {name!r}, which nobody recorded in the evaluation",
+            hint="an extension records it, by writer.add_scalar, no later than in post_eval_step_epoch",
+        )
 
     def _own(self, name: str) -> Callable[..., Any]:
         """`train_model_forward`, or `model_forward` itself where nobody has anything else to say: one call less per batch."""

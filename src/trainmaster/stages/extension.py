@@ -31,6 +31,8 @@ class Extension:
     """An observer only looks: whatever it does to random numbers or modes is undone after it."""
     is_optional: ClassVar[bool] = False
     """A training may be taken up with or without it, though it has a state; every observer is so."""
+    has_weights: ClassVar[bool] = False
+    """Its state holds weights that evaluations use: it is restored for an evaluation on its own, too."""
     is_guarded: ClassVar[bool] = True
     """Whether what an observer's hooks do is undone after them; False saves that time where they draw and switch nothing."""
 
