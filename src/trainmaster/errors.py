@@ -29,6 +29,7 @@ TrainmasterError                     says: the fact, where, what is open or know
 │   ├── LossError                    (ValueError) a loss that cannot be trained on
 │   ├── LeakageError                 (ValueError) examples of a batch that mix
 │   ├── NonFiniteError               (ArithmeticError) a loss or gradients that are nan or inf
+│   ├── LossDivergedError            (ArithmeticError) a loss that has become far worse than it was
 │   ├── SanityCheckError             a training that failed its sanity check
 │   ├── StateError                   a training state that cannot be captured or restored
 │   └── RunFailedError               (RuntimeError) a run that failed in a worker
@@ -74,6 +75,7 @@ __all__ = [
     "LeakageError",
     "LeaseLostError",
     "LoopError",
+    "LossDivergedError",
     "LossError",
     "MissingExtraError",
     "NoRunningStageError",
@@ -236,6 +238,9 @@ class LeakageError(LoopError, ValueError): ...
 
 
 class NonFiniteError(LoopError, ArithmeticError): ...
+
+
+class LossDivergedError(LoopError, ArithmeticError): ...
 
 
 class SanityCheckError(LoopError): ...

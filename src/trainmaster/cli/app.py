@@ -26,9 +26,11 @@ from trainmaster.errors import TrainmasterError, did_you_mean
 COMMANDS = {
     "run": ("run", "Train one config."),
     "resume": ("resume", "Go on with a run."),
+    "rerun": ("rerun", "Train a run once more, and compare it bit by bit."),
     "sweep": ("sweep", "Train every combination of choices."),
     "stop": ("stop", "Ask a run to save and end."),
     "replay": ("replay", "Raise the error of a failed training again."),
+    "code": ("code", "Show the code of a run, and restore it."),
     "check": ("check", "Try a training out, and say what is wrong with it."),
     "stages": ("stages", "Print the stages of a manager, and the hooks that will run."),
     "ls": ("ls", "List the runs of a store."),

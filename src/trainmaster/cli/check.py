@@ -14,6 +14,7 @@ from trainmaster.cli.options import Json
 
 if TYPE_CHECKING:
     from trainmaster.cli.target import Target
+    from trainmaster.config.secrets import Mask
     from trainmaster.manager import Manager
 
 
@@ -50,7 +51,7 @@ def command(
     # Whatever the user's code prints has no place in JSON, and neither has the target.
     with redirect_stdout(sys.stderr) if is_json else nullcontext():
         print(f"target {printable(found.text)}", flush=True)
-        loop = _loop_of(found, config, overrides or [])
+        loop, mask = _loop_of(found, config, overrides or [])
 
         from trainmaster.extensions.sanity_check import sanity_check
 
@@ -62,10 +63,10 @@ def command(
                 on_check=tell,
             )
     if is_json:
-        print_json(report.to_dict())
+        print_json(mask.tree(report.to_dict(), has_names=False))
     else:
         styles = {"passed": "good", "failed": "bad", "not applicable": "dim"}
-        print(report.table(terminal.width or 110, lambda text, outcome: terminal.paint(text, styles[outcome])))
+        print(mask(report.table(terminal.width or 110, lambda text, outcome: terminal.paint(text, styles[outcome]))))
     if not report.is_ok:
         raise typer.Exit(1)
 
@@ -88,20 +89,26 @@ def _progress() -> Iterator[Callable[[str], None] | None]:
         sys.stderr.flush()
 
 
-def _loop_of(target: Target, config: str | None, overrides: list[str]) -> Any:
+def _loop_of(target: Target, config: str | None, overrides: list[str]) -> tuple[Any, Mask]:
+    """The loop, and the secrets that are not to be printed."""
     from trainmaster.cli.launching import config_from
+    from trainmaster.config import ConfigBase
+    from trainmaster.config.plain import plain
+    from trainmaster.config.secrets import Mask
     from trainmaster.errors import SettingError
 
-    is_heeded = False
+    is_heeded, mask = False, Mask.of()
 
     def config_of(manager: Manager) -> Any:
-        nonlocal is_heeded
+        nonlocal is_heeded, mask
         is_heeded = True
-        return config_from(manager, config, overrides)
+        found = config_from(manager, config, overrides)
+        mask = Mask.of(found.to_dict() if isinstance(found, ConfigBase) else plain(found))
+        return found
 
     loop = target.loop(config_of)
     if not is_heeded and (config is not None or overrides):
         raise SettingError(
             f"`{target.text}` makes a loop, which has no config to change", hint="leave --config and KEY=VALUE out, or name a Manager"
         )
-    return loop
+    return loop, mask

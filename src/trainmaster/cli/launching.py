@@ -13,6 +13,7 @@ from trainmaster.cli.target import Target
 from trainmaster.store.printable import printable
 
 if TYPE_CHECKING:
+    from trainmaster.config import Config
     from trainmaster.manager import Manager
 
 
@@ -55,21 +56,29 @@ def config_from(manager: Manager, file: str | None, overrides: Sequence[str]) ->
 
 def plan_of(manager: Manager, config: Any, num_epochs: int | None, store_dir: str) -> list[str]:
     """What would be trained, for `--dry-run`."""
-    from trainmaster.config import Config, key_of
+    from trainmaster.config import key_of
     from trainmaster.config.difference import Missing, diff
 
-    free = config if isinstance(config, Config) else Config(config.to_dict())
+    free = _shown(config)
     lines = [f"key     {key_of(config)}", f"store   {os.path.abspath(store_dir)}"]
     lines += [f"epochs  {num_epochs}"] if num_epochs is not None else []
     lines += ["config", *(f"  {key}  {value!r}" for key, value in free.flatten().items())]
     defaults = manager.defaults
-    before = {} if isinstance(defaults, type) else (defaults if isinstance(defaults, Config) else Config(defaults.to_dict())).flatten()
+    before = {} if isinstance(defaults, type) else _shown(defaults).flatten()
     changes = diff(before, free.flatten())
     lines += ["changed from the defaults"] if changes else ["nothing is changed from the defaults"]
     for key, old, new in changes:
         was = "not there" if old[0] is Missing else repr(old[1])
         lines.append(f"  {key}  {was} -> {'not there' if new[0] is Missing else repr(new[1])}")
     return [printable(line) for line in lines]
+
+
+def _shown(config: Any) -> Config:
+    """A config as it would be stored: with `***` for its secrets."""
+    from trainmaster.config import Config
+    from trainmaster.config.secret_fields import masked_config
+
+    return Config(masked_config(config.asdict() if isinstance(config, Config) else config.to_dict()))
 
 
 def choices_from(manager: Manager, words: Sequence[str]) -> Any:
@@ -112,7 +121,7 @@ def sweep_plan(choices: Any, num_epochs: int | None, workers: int, store_dir: st
     if shows_keys:
         for number in range(min(choices.count, 20)):
             config = manager.get_config(choices[number])
-            lines.append(f"  {key_of(config)}  {', '.join(f'{key}={value!r}' for key, value in choices[number].flatten().items())}")
+            lines.append(f"  {key_of(config)}  {', '.join(f'{key}={value!r}' for key, value in _shown(choices[number]).flatten().items())}")
         lines += [f"  ... and {choices.count - 20:,} more"] if choices.count > 20 else []
     return [printable(line) for line in lines]
 

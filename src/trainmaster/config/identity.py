@@ -8,6 +8,7 @@ Two configs with the same meaning have the same key, in any process and on any m
 - Every NaN is the same NaN; the infinities are themselves; -0.0 is 0.0, as it is equal to it; integers are exact.
 - Text is compared by its code points: nothing is normalised, so two spellings of an accented letter differ.
 - How long to train is no part of it: `epochs` and `num_epochs` at the top are left out.
+- The value of a secret is no part of it: `***` stands in its place, so a new password makes no new run (`secret_fields.py`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import math
 from typing import Any
 
 from trainmaster.config.plain import plain
+from trainmaster.config.secret_fields import masked_config, may_hide_secrets
 from trainmaster.errors import ConfigError, Problem
 
 HOW_LONG = ("epochs", "num_epochs")
@@ -35,7 +37,11 @@ def canonical(config: Any) -> str:
     tree = plain(config)
     for name in HOW_LONG:
         tree.pop(name, None)
-    return _text(tree)
+    text = _text(tree)
+    if may_hide_secrets(text):
+        shown = masked_config(tree)
+        return text if shown is tree else _text(shown)
+    return text
 
 
 def key_of(config: Any, length: int = 8) -> str:

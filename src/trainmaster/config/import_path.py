@@ -1,8 +1,10 @@
-"""Import paths in configs: `torch.optim.SGD`, `lab.nets:Net`."""
+"""Import paths: `torch.optim.SGD`, `lab.nets:Net`."""
 
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from typing import Any
 
 from trainmaster.config.describe import shorten
@@ -29,3 +31,46 @@ def imported(path: Any) -> Any:
             value = getattr(value, part)
         return value
     raise ConfigError.of("an import path", [Problem(path, f"there is no module `{parts[0]}`")])
+
+
+def module_name(name: str) -> str:
+    """The name by which a module can be imported elsewhere: a program's own is that of its file, or of its module under `python -m`."""
+    if name != "__main__":
+        return name
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:
+        return str(spec.name)
+    return os.path.splitext(os.path.basename(getattr(main, "__file__", None) or "__main__"))[0]
+
+
+def path_of(thing: Any) -> str:
+    """The import path of a class or a function, `lab.nets:Net`; `ValueError` with the reason where another process cannot import it."""
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(name, str):
+        raise ValueError("it has no name to import it by")
+    if "<lambda>" in name:
+        raise ValueError("it is a lambda, which has no name to import it by")
+    if "<locals>" in name:
+        raise ValueError(f"`{name.rpartition('.')[2]}` is defined inside of a function")
+    if module == "__main__" and not hasattr(sys.modules["__main__"], "__file__"):
+        raise ValueError(f"`{name}` was made in a notebook or at a prompt")
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is not thing:
+        raise ValueError(f"`{module}:{name}` is something else")
+    return f"{module_name(module)}:{name}"
+
+
+def found_at(path: str) -> Any:
+    """What `path_of` named, also where that is the program that runs."""
+    module, _, name = path.partition(":")
+    if module != module_name("__main__"):
+        return imported(path)
+    found: Any = sys.modules["__main__"]
+    for part in name.split("."):
+        if not hasattr(found, part):
+            return imported(path)  # a program of the same name
+        found = getattr(found, part)
+    return found

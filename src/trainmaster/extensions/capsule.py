@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import trainmaster
+from trainmaster.config.secrets import Mask, masked_config
 from trainmaster.errors import CodecError, StoreError, StoreFormatError
 from trainmaster.store.checkpoint import MANIFEST, manifest_in, read_values, write_checkpoint
 from trainmaster.store.codec import encode
@@ -67,7 +68,19 @@ class Capsule:
     def has_batch(self) -> bool:
         return "batch" not in self.missing
 
-    def save(self, root: str, max_capsules: int) -> str:
+    def without_secrets(self, mask: Mask) -> Capsule:
+        """The same with `***` for the secrets in its texts, and for what is named like one.
+
+        Of what a replay reads, only values are hidden that stand nowhere by accident.
+        """
+        strong = mask.of_strong()
+        parts = {field.name: strong.tree(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        parts |= {name: masked_config(parts[name]) for name in ("work", "fixtures", "before")}
+        parts["error"] = {name: text if name == "type" else mask(text) for name, text in self.error.items()}
+        parts["missing"] = mask.tree(self.missing, has_names=False)
+        return Capsule(**parts)
+
+    def save(self, root: str, max_capsules: int, mask: Mask | None = None) -> str:
         """Write it as the newest capsule below `root`, and remove the oldest of more than `max_capsules`; its path."""
         files = LocalFiles(os.path.abspath(root))
         files.make_root()
@@ -78,7 +91,7 @@ class Capsule:
         record = {"key": self.work.get("key") or "", "attempt": 0, "token": "", "step": number, "events": 0, "preview": {}, "status": about}
         value = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         try:
-            write_checkpoint(files, name, value, None, record, lambda: None)
+            write_checkpoint(files, name, value, None, record, lambda: None, mask)
         except BaseException:
             if not files.has(f"{name}/{MANIFEST}"):
                 files.delete_folder(name)

@@ -17,6 +17,7 @@ import torch
 
 from trainmaster.config import ConfigBase
 from trainmaster.config.plain import plain
+from trainmaster.config.secrets import Mask
 from trainmaster.errors import FixtureError, SettingError, TrainmasterError
 from trainmaster.extensions.capsule import Capsule, module_name, pack, storable, text_of, type_of, versions
 from trainmaster.loop.position import data_state
@@ -174,15 +175,15 @@ class FailureCapsule(Observer):
             error.add_note(f"{NOTE}nothing was kept, for lack of a folder; give it a `path`, or the loop a `train_dir`")
             return
         try:
-            capsule = self._capsule(error, fixtures, loop, routine, has_batch)
-            path = _short(capsule.save(root, self.max_capsules))
+            capsule, mask = self._capsule(error, fixtures, loop, routine, has_batch)
+            path = _short(capsule.save(root, self.max_capsules, mask))
         except Exception as problem:  # whatever it is, the error that is on its way is the one to see
             error.add_note(f"{NOTE}nothing was kept: {type(problem).__name__}: {problem}")
             return
         words = [*_program_at_hand(), "replay", path, *([] if capsule.work["target"] else ["--target", "FILE.py:NAME"])]
         error.add_note(f"{NOTE}raise it again with `{shlex.join(words)}`")
 
-    def _capsule(self, error: Exception, fixtures: Fixtures, loop: Any, routine: str, has_batch: bool) -> Capsule:
+    def _capsule(self, error: Exception, fixtures: Fixtures, loop: Any, routine: str, has_batch: bool) -> tuple[Capsule, Mask]:
         missing: dict[str, str] = {}
         before = self._before.get(routine) if has_batch else None
         is_begun = before is not None and fixtures.get("batch_num", before.batch_num) == before.batch_num
@@ -200,6 +201,7 @@ class FailureCapsule(Observer):
         parts = capture_objects(loop, lambda value: value)
         parts["objects"].pop("writer", None)
         work = {"target": self.target, "folder": os.getcwd(), "config": None, "key": None, **_work_at_hand(self.target)}
+        mask = Mask.of(work["config"])
         place = {
             "stage": _stage_of(error),
             "routine": routine,
@@ -211,8 +213,9 @@ class FailureCapsule(Observer):
             "batch_num": values.get("batch_num", _batch_num(loop, routine)),
             **{name: values.get(name, fixtures.get(name)) for name in ("epoch_num", "step_num", "optim_step_num", "epoch_desc")},
         }
-        return Capsule(
-            error={"type": type_of(error), "message": text_of(error), "traceback": "".join(traceback.format_exception(error))[-20000:]},
+        trace = mask("".join(traceback.format_exception(error)))[-20000:]
+        capsule = Capsule(
+            error={"type": type_of(error), "message": text_of(error), "traceback": trace},
             place=place,
             work=storable(work, missing, "work."),
             versions=versions(),
@@ -230,6 +233,7 @@ class FailureCapsule(Observer):
             keeper=next((name for name, each in loop.extensions.items() if each is self), ""),
             missing=missing,
         )
+        return capsule.without_secrets(mask), mask
 
     def _states(self, loop: Any, before: Before | None) -> dict[str, Any]:
         """The states of the other extensions, with their counters as they were before the batch."""

@@ -13,7 +13,9 @@ from trainmaster.loop.checkpoint_saver import FOLDER, CheckpointSaver
 from trainmaster.loop.checkpoints import Best
 from trainmaster.loop.state import TrainingState
 from trainmaster.stages import Extension
+from trainmaster.store.checkpoint import MANIFEST, manifest_in, read_values
 from trainmaster.store.checkpoint_folder import CheckpointFolder, SavedAt
+from trainmaster.store.files import LocalFiles
 
 if TYPE_CHECKING:
     from trainmaster.loop.train_manager import TrainManager
@@ -58,9 +60,10 @@ class CheckpointLoader(Extension):
             take_up(train_manager, value, name)
             self._is_done = True
 
-    def _read(self, train_manager: TrainManager) -> tuple[SavedAt, dict[str, Any]] | None:
+    def _read(self, train_manager: TrainManager) -> tuple[SavedAt | None, dict[str, Any]] | None:
         if not isinstance(self.ckpt_spec, int):
-            return _read_path(os.fspath(self.ckpt_spec))
+            path = os.fspath(self.ckpt_spec)
+            return SavedAt.parse(os.path.basename(os.path.normpath(path))), read_checkpoint(path)
         folder = self._folder(train_manager)
         names = folder.names()
         if self.ckpt_spec != LATEST:
@@ -98,12 +101,13 @@ class CheckpointLoader(Extension):
         return CheckpointFolder(train_manager.train_dir / FOLDER)
 
 
-def _read_path(text: str) -> tuple[SavedAt, dict[str, Any]]:
-    folder, name = os.path.split(os.path.normpath(text))
-    at = SavedAt.parse(name)
-    if at is None or not os.path.isdir(text):
-        raise FileNotFoundError(f"there is no checkpoint {text}")
-    return at, checked(CheckpointFolder(folder or ".").load(at))
+def read_checkpoint(path: str) -> dict[str, Any]:
+    """The checkpoint at a path, of a training of its own or of a run in a store."""
+    folder, name = os.path.split(os.path.abspath(path))
+    files = LocalFiles(folder)
+    if not files.has(f"{name}/{MANIFEST}"):
+        raise FileNotFoundError(f"there is no checkpoint {path}")
+    return checked(read_values(files, name, manifest_in(files, name))[0])
 
 
 def checked(value: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -40,4 +41,10 @@ def find_metric(name: str | None, eval_losses: Mapping[str, float], writer: Any)
         return Metric(f"losses/{name}/loss", eval_losses[name])
     last = getattr(writer, "last", None)
     value = last(name) if callable(last) else None
-    return None if value is None else Metric(name, value)
+    return Metric(name, float(value)) if isinstance(value, int | float) else None
+
+
+def takes_metric(schedule: Any) -> bool:
+    """Whether a schedule's `step` wants a number, as that of ReduceLROnPlateau does; others would take it for the number of an epoch."""
+    parameters = inspect.signature(schedule.step).parameters.values()
+    return any(each.name == "metrics" or (each.default is each.empty and each.kind is not each.VAR_KEYWORD) for each in parameters)

@@ -28,6 +28,8 @@ class Stateful(Protocol):
 
 
 _DATA = ("train_data", "eval_data", "valid_data")
+_WRITER = "writer"
+"""What it has kept decides nothing: a training may go on with another writer."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -127,6 +129,10 @@ def capture_objects(owner: object, copied: Copy = own_copy) -> dict[str, Any]:
     }
 
 
+def _without_writer(objects: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: each for name, each in objects.items() if name != _WRITER}
+
+
 def _kinds(objects: Mapping[str, object]) -> dict[str, str]:
     return {name: type(each).__qualname__ for name, each in objects.items() if not isinstance(each, nn.Module)}
 
@@ -136,7 +142,7 @@ def check_fits(state: TrainingState, owner: object, extensions: Mapping[str, obj
     problems = []
     optional = {*state.observers, *observers_among(extensions)}
     for kind, here, there in (
-        ("attribute", stateful_attributes(owner), state.objects),
+        ("attribute", _without_writer(stateful_attributes(owner)), _without_writer(state.objects)),
         (
             "extension",
             {name: each for name, each in stateful_extensions(extensions).items() if name not in optional},
@@ -148,7 +154,7 @@ def check_fits(state: TrainingState, owner: object, extensions: Mapping[str, obj
         for name in sorted(here.keys() - there.keys()):
             problems.append(f"{kind} `{name}` is here, but not in the state; {did_you_mean(name, there)}".rstrip("; "))
     for name, kind in _kinds(stateful_attributes(owner)).items():
-        if state.kinds.get(name, kind) != kind:
+        if name != _WRITER and state.kinds.get(name, kind) != kind:
             problems.append(f"attribute `{name}` is a {kind} here, but a {state.kinds[name]} in the state")
     if problems:
         raise StateError(
@@ -161,6 +167,8 @@ def check_fits(state: TrainingState, owner: object, extensions: Mapping[str, obj
 def restore_objects(state: TrainingState, owner: object, extensions: Mapping[str, object]) -> None:
     """Put a state's values into a loop's attributes and extensions: all of them, or none where one does not fit."""
     objects = stateful_attributes(owner)
+    if state.kinds.get(_WRITER) != _kinds(objects).get(_WRITER):
+        objects.pop(_WRITER, None)
     before = {name: own_copy(each.state_dict()) for name, each in objects.items()}
     for number, (name, each) in enumerate(objects.items()):
         try:

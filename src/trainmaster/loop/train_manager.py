@@ -25,7 +25,7 @@ from trainmaster.loop.checkpoints import Moment
 from trainmaster.loop.eval_state import EvalState
 from trainmaster.loop.guard import Guards, mode
 from trainmaster.loop.losses import backward_error, checked_loss
-from trainmaster.loop.metric import find_metric
+from trainmaster.loop.metric import find_metric, takes_metric
 from trainmaster.loop.position import (
     Position,
     check_length,
@@ -246,9 +246,11 @@ class TrainManager(Extensible):
                 if self.fixtures["stopped"] is not None:
                     return
             if self._is_due:
+                schedule = self.lr_schedule if self.schedule_by not in ("update", "epoch") and self.epoch_num > 0 else None
+                watched = self._watched() if schedule is not None and takes_metric(schedule) else ()
                 self._evaluated_epoch = self.epoch_num
-                if self.lr_schedule is not None and self.schedule_by not in ("update", "epoch") and self.epoch_num > 0:
-                    self.lr_schedule.step(self._watched())
+                if schedule is not None:
+                    schedule.step(*watched)
 
     def _eval_epoch(self, name: str, data: Iterable[Any]) -> None:
         values, staged, position, what = self._scope.values, self.staged, Position(), f"eval_data[{name!r}]"
@@ -568,12 +570,12 @@ class TrainManager(Extensible):
         restore_extensions(self._paused_extensions, self.extensions)
         self._paused_extensions = {}
 
-    def _watched(self) -> float:
-        """The number that the schedule steps by."""
+    def _watched(self) -> tuple[float]:
+        """The number that the schedule steps by, as the arguments of its `step`."""
         name = self.schedule_by
         found = find_metric(name, self.fixtures["eval_losses"], self.writer)
         if found is not None:
-            return found.value
+            return (found.value,)
         if name in self.eval_data:
             raise LoopError(
                 f"lr_schedule steps by the loss of {name!r}, which nobody recorded",
@@ -582,6 +584,9 @@ class TrainManager(Extensible):
             )
         raise LoopError(
             f"lr_schedule steps by {name!r}, which nobody recorded in the evaluation",
+            why=None
+            if hasattr(self.writer, "last")
+            else f"the writer, a {type(self.writer).__name__}, cannot tell: it has no method `last(tag)`",
             hint="an extension records it, by writer.add_scalar, no later than in post_eval_step_epoch",
         )
 

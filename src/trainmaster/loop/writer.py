@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
+from trainmaster.config.secrets import Mask
+
 
 @runtime_checkable
 class Writer(Protocol):
@@ -45,7 +47,7 @@ class MemoryWriter:
             self.add_scalar(f"{main_tag}/{tag}", value, global_step)
 
     def add_text(self, tag: str, text_string: str, global_step: int | None = None) -> None:
-        self._write(tag, str(text_string), global_step)
+        self._write(tag, Mask.of()(str(text_string)), global_step)
 
     def _write(self, tag: str, value: float | str, step: int | None) -> None:
         self.history.setdefault(tag, []).append((step, value))

@@ -81,6 +81,7 @@ class HostedLoop:
         is_drawn: bool,
     ) -> None:
         """Record to an attempt's log, save its checkpoints, and draw its curves if anybody can see them."""
+        self.writer.hide(attempt.mask)
         self.writer.append_to(attempt.log.append, attempt.run.events)
         self.writer.mute(self._is_resumed)
 

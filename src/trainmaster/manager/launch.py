@@ -34,13 +34,19 @@ class Launch:
     """Says why all work should end, if it should."""
     flush: Callable[[], None] = _nobody
     """Has all that was printed go where it is kept."""
+    is_passing: bool = False
+    """Whether its store is thrown away in the end, so that what was interrupted is to be asked for again."""
 
     def facts(self, num_epochs: int | None) -> dict[str, Any]:
-        """What is recorded of an attempt, so that it can be taken up again."""
-        return {"target": self.target, "folder": os.getcwd(), "num_epochs": num_epochs} if self.target is not None else {}
+        """What is recorded of an attempt, so that it can be taken up again, or trained again with the same bits."""
+        torch: Any = sys.modules.get("torch")
+        threads = {} if torch is None else {"num_threads": torch.get_num_threads()}
+        return threads if self.target is None else {"target": self.target, "folder": os.getcwd(), "num_epochs": num_epochs, **threads}
 
     def resuming(self, store: Store, key: str) -> str:
         """What to type to go on with a run that was interrupted."""
+        if self.is_passing:
+            return self.again()
         is_program = self.target is None and len(sys.orig_argv) > 1 and not hasattr(sys, "ps1")
         return shlex.join(sys.orig_argv) if is_program else self.repeating(store, key)
 

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from trainmaster.config import Choices, Config, ConfigBase, group_of, key_of
 from trainmaster.config.identity import HOW_LONG
-from trainmaster.config.plain import same
+from trainmaster.config.plain import plain, same
 from trainmaster.errors import CodecError, RunBusyError, SettingError, StoreAccessError, StoreError, TrainmasterError, UnknownRunError
 from trainmaster.loop.stages import TRAIN_MANAGER, WORK
 from trainmaster.manager.batch import BY_BATCH, Batch, BatchResult, Policy, Works
 from trainmaster.manager.batch_view import BatchView
 from trainmaster.manager.display import Display, counted
 from trainmaster.manager.executor import Executor, Here, Report, Task, reported
+from trainmaster.manager.hidden import refuse_hidden, revealed
 from trainmaster.manager.interrupts import Interrupts
 from trainmaster.manager.launch import Launch
 from trainmaster.manager.lineage import START_FROM, Origin
@@ -30,6 +31,7 @@ from trainmaster.manager.recording import MeanTimes
 from trainmaster.manager.work import Work, described
 from trainmaster.stages import Extensible, StageTree
 from trainmaster.stages.hooks import Guard
+from trainmaster.stages.made_with import made_with
 from trainmaster.store import Attempt, Store
 from trainmaster.store.archives import CheckpointArchive, PreviewArchive, StatsArchive
 from trainmaster.store.codec import encode_plain
@@ -89,14 +91,8 @@ class Manager(Extensible):
     stopped: str | None = None
     """Why the last work was saved before its end, if it was."""
 
-    _made_with: tuple[tuple[Any, ...], dict[str, Any]]
     _which: str | int
     """The checkpoint to load."""
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        self = super().__new__(cls)
-        self._made_with = (args, kwargs)
-        return self
 
     def __init__(
         self,
@@ -155,10 +151,14 @@ class Manager(Extensible):
     # ---- what a subclass says
 
     def get_config(self, config: Any = None) -> Any:
-        """The config to train: `config` with the defaults filled in. An override may adjust it, and changes nothing when asked twice."""
+        """The config to train: `config` with the defaults filled in. An override may adjust it, and changes nothing when asked twice.
+
+        Where one from the store has `***` for a secret, the environment and the defaults are asked for it.
+        """
         if isinstance(config, ConfigBase):
-            return config.clone()
+            return revealed(config.clone(), self.defaults)
         given = Config.load(config) if isinstance(config, str | os.PathLike) else Config({} if config is None else config)
+        revealed(given, self.defaults)
         if isinstance(self.defaults, type):
             return self.defaults(**given.asdict())
         if isinstance(self.defaults, ConfigBase):
@@ -367,6 +367,7 @@ class Manager(Extensible):
         if not self.makes_loops:
             raise SettingError(f"`{type(self).__name__}` has no `make_loop`")
         config = self.get_config(config)
+        refuse_hidden(config)
         store, self.store = self.store, Store(None)
         try:
             self._prepare(config, self.configs.add(config))
@@ -393,6 +394,7 @@ class Manager(Extensible):
     def _admit(self, config: Any, num_epochs: int | None) -> Work:
         """A config with its key, stored if it is new, and how many epochs it is to be trained."""
         config = self.get_config(config)
+        refuse_hidden(config)
         if num_epochs is None:
             own = None if self.makes_loops else 0
             num_epochs = next((config[name] for name in HOW_LONG if name in config and config[name] is not None), own)
@@ -476,6 +478,7 @@ class Manager(Extensible):
     def _work_on(self, work: Work, attempt: Attempt, resume: bool, interrupts: Interrupts) -> None:
         self.forget()  # what an interrupt may have left open
         self._place(work.config, work.key)
+        attempt.hide(work.config.to_dict() if isinstance(work.config, ConfigBase) else plain(work.config))
         self._attempt, self.stopped = attempt, None
         with self._display.logging(attempt, self.launch.flush):
             try:
@@ -506,10 +509,10 @@ class Manager(Extensible):
     def _record_failure(self, attempt: Attempt, error: BaseException) -> None:
         is_signal = isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and error.code in (130, 143))
         outcome = "interrupted" if is_signal else "failed"
-        text = "".join(traceback.format_exception(error))
+        text = attempt.mask("".join(traceback.format_exception(error)))
         self._display.log(text)
         with contextlib.suppress(StoreAccessError):  # the error that is on its way is the one to see
-            attempt.release(outcome, error=described(error), traceback=text[-20000:])
+            attempt.release(outcome, error=described(error, attempt.mask), traceback=text[-20000:])
 
     def _pipeline(self, work: Work, attempt: Attempt, resume: bool, interrupts: Interrupts) -> None:
         """The pipeline, in plain sight."""
@@ -627,7 +630,9 @@ class Manager(Extensible):
 
     def recipe(self) -> Recipe:
         """What it takes to make this manager once more, in another process."""
-        return Recipe(type(self), *self._made_with, list(self.extensions.items()))
+        made = made_with(self)
+        assert made is not None
+        return Recipe(type(self), made.args, made.kwargs, list(self.extensions.items()))
 
     def _place(self, config: Any, key: str) -> None:
         self.config, self.key = config, key

@@ -31,6 +31,7 @@ class Recording(Extension):
     """Writes the mean training loss of each epoch, holds the rows of an evaluation together, and takes times."""
 
     creates = {TRAIN_LOSS: "train_step_epoch"}
+    is_optional = True
 
     def __init__(self, writer: RunWriter, times: MeanTimes, told: Callable[[float], None], asked: Callable[[], str | None]) -> None:
         self._writer, self._times, self._told, self._asked = writer, times, told, asked

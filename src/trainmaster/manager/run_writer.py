@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from trainmaster.config.secrets import Mask
 from trainmaster.loop.writer import Mirror
 
 Row = dict[str, Any]
@@ -30,6 +31,11 @@ class RunWriter:
         """The last value of each tag."""
         self._held: list[Row] | None = None
         self._is_muted = False
+        self._mask = Mask()
+
+    def hide(self, mask: Mask) -> None:
+        """Take these secrets out of texts. Numbers and their names are not looked at."""
+        self._mask = mask
 
     def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> None:
         value = scalar_value.detach() if hasattr(scalar_value, "detach") else scalar_value
@@ -40,7 +46,7 @@ class RunWriter:
             self.add_scalar(f"{main_tag}/{tag}", value, global_step)
 
     def add_text(self, tag: str, text_string: str, global_step: int | None = None) -> None:
-        self._write({"tag": str(tag), "text": str(text_string), "step": global_step, "time": time.time()})
+        self._write({"tag": str(tag), "text": self._mask(str(text_string)), "step": global_step, "time": time.time()})
 
     def last(self, tag: str) -> float | None:
         """The last number that was written with a tag, that of an evaluation at hand included."""

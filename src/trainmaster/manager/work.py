@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 
@@ -14,10 +15,10 @@ class Work(NamedTuple):
     """None leaves it to the loop."""
 
 
-def described(error: BaseException) -> str:
-    """The type and text of an error, also of one that cannot say its text."""
+def described(error: BaseException, shown: Callable[[str], str] = str) -> str:
+    """The type and text of an error, also of one that cannot say its text; `shown` makes of a text what may be seen of it."""
     try:
-        return f"{type(error).__name__}: {error}"[:2000]
+        return shown(f"{type(error).__name__}: {error}")[:2000]
     except Exception:  # in the `__str__` of somebody else's error
         return type(error).__name__
 

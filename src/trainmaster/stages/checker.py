@@ -71,12 +71,12 @@ def check_names(
                     known=", ".join(tree.paths),
                     hint=did_you_mean(stage, tree.paths) or "name one of the known stages in @fixture(...)",
                 )
-        if lazy.spec.after is not None and lazy.spec.after not in inner:
+        if lazy.spec.after not in {None, BODY, *inner}:
             raise UnknownStageError(
                 f"lazy fixture `{lazy.title}` is valid after `{lazy.spec.after}`, which is no stage inside its own",
                 where=lazy.where,
                 known=", ".join(sorted(inner)) or f"`{lazy.spec.stages[0]}` has no inner stages",
-                hint=did_you_mean(lazy.spec.after, inner) or "name an inner stage of the owner",
+                hint=did_you_mean(str(lazy.spec.after), inner) or "name an inner stage of the owner, or BODY",
             )
 
 

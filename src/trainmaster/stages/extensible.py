@@ -14,10 +14,11 @@ from trainmaster.stages.describe import StageMap, describe_hooks, describe_tree
 from trainmaster.stages.extensions import Extensions, ExtensionsLike
 from trainmaster.stages.fixtures import Fixtures
 from trainmaster.stages.hooks import PHASES, Guard, Hook, LazyFixture, ObserverGroup, find_hooks, find_lazy_fixtures
+from trainmaster.stages.made_with import Made, remember
 from trainmaster.stages.open_stage import OpenStage, Plan, running
 from trainmaster.stages.scope import Scope
 from trainmaster.stages.timing import Timer, timed
-from trainmaster.stages.tree import StageTree
+from trainmaster.stages.tree import BODY, StageTree
 
 
 class Extensible:
@@ -49,6 +50,7 @@ class Extensible:
     """Whether it hands its extensions on to its partners, so that one may be for them alone."""
     _class_extensions: ClassVar[ExtensionsLike] = ()
 
+    _made_with: Made | None = None
     _scope: Scope
     _fixtures: Fixtures
     _extensions: Extensions
@@ -71,6 +73,7 @@ class Extensible:
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         # Here and not in __init__, so that a subclass need not call super().__init__().
         self = super().__new__(cls)
+        remember(self, cls, args, kwargs)
         self._scope = Scope(self._answer)
         self._fixtures = Fixtures(self._scope)
         self._stages = {}
@@ -270,6 +273,7 @@ class Extensible:
             post=_grouped(here["post"]),
             post_hooks=here["post"],
             has_followers=any(lazy.spec.after == name for each in lazies.values() for lazy in each),
+            is_awaited=any(lazy.spec.after == BODY and name in lazy.spec.stages for each in lazies.values() for lazy in each),
             landmarks=self.tree.landmarks if self.tree is not None else (),
             declared=self.tree.own_fixtures(name) if self.tree is not None else (),
         )

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
+from trainmaster.stages.made_with import remember_arguments
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _ALWAYS = "__trainmaster_always__"
@@ -20,6 +22,8 @@ class Extension:
     it. Their parameters are fixtures, by name; one with a default takes it where the fixture is missing. Inheriting is not
     required: any object with such methods is an extension.
     """
+
+    __slots__ = ("__dict__", "__weakref__", "_made_with")  # the last is no part of `vars`, which many take for the state
 
     name: str | None = None
     """What the extension is called when it is given in a list; the class name in snake case otherwise."""
@@ -36,6 +40,14 @@ class Extension:
     is_guarded: ClassVar[bool] = True
     """Whether what an observer's hooks do is undone after them; False saves that time where they draw and switch nothing."""
 
+    def named_fixtures(self) -> Mapping[str, Callable[..., Any]]:
+        """Lazy fixtures whose names only the object knows: each name with a function that is marked `@fixture(stage)`."""
+        return {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        remember_arguments(cls)
+
 
 class Observer(Extension):
     """An extension that looks and never touches.
@@ -50,7 +62,7 @@ class Observer(Extension):
 
 @dataclass(frozen=True, slots=True)
 class LazySpec:
-    """Where a lazy fixture is valid: within these stages, once the stage `after` has been through."""
+    """Where a lazy fixture is valid: within these stages, once the stage `after`, or the body of its own, has been through."""
 
     stages: tuple[str, ...]
     after: str | None
@@ -75,7 +87,8 @@ def not_a_hook(method: F) -> F:
 def fixture(*stages: str, after: str | None = None) -> Callable[[F], F]:
     """Declare a lazy fixture: computed when some hook first asks for it, once per stage, and never when nobody asks.
 
-    It is called like the method, belongs to each of `stages`, and is valid there once the inner stage `after` is through.
+    It is called like the method, belongs to each of `stages`, and is valid there once the inner stage `after` is through; with
+    `after=BODY`, in their post hooks.
 
     >>> class GradNorm(Extension):
     ...     @fixture("train_step_batch", after="backward")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import keyword
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -90,7 +91,10 @@ def source_of(method: Callable[..., Any]) -> str:
     code = getattr(function, "__code__", None)
     if code is None:
         return f"{getattr(method, '__module__', '?')}.{getattr(method, '__qualname__', repr(method))}"
-    inside = os.path.relpath(code.co_filename) if os.path.isabs(code.co_filename) else code.co_filename
+    try:
+        inside = os.path.relpath(code.co_filename) if os.path.isabs(code.co_filename) else code.co_filename
+    except OSError:  # the folder we are in was removed
+        inside = ".."
     return f"{code.co_filename if inside.startswith('..') else inside}:{code.co_firstlineno}"
 
 
@@ -136,18 +140,39 @@ def find_hooks(extension_name: str, extension: object) -> list[Hook]:
 
 
 def find_lazy_fixtures(extension_name: str, extension: object) -> list[LazyFixture]:
-    """The methods marked `@fixture(stage)`."""
+    """The methods marked `@fixture(stage)`, and what the object itself names so."""
+    marked = [(name, getattr(extension, name)) for name in dir(type(extension)) if lazy_spec(inspect.getattr_static(extension, name))]
     found = []
-    for name in dir(type(extension)):
-        spec = lazy_spec(inspect.getattr_static(extension, name))
-        if spec is not None:
-            method = getattr(extension, name)
-            title = f"{type(extension).__name__}.{name}"
-            needs, takes, keywords = parameters_of(method, title)
-            _check_runs(method, title, may_yield=False, hint="return the value of the fixture")
-            call = bind(method, needs, takes, keywords)
-            found.append(LazyFixture(extension_name, title, method, name, spec, needs, takes, _needs_guard(extension), call))
+    for name, method in (*marked, *_named_fixtures(extension)):
+        spec = lazy_spec(method)
+        assert spec is not None
+        title = f"{type(extension).__name__}.{name}"
+        needs, takes, keywords = parameters_of(method, title)
+        _check_runs(method, title, may_yield=False, hint="return the value of the fixture")
+        call = bind(method, needs, takes, keywords)
+        found.append(LazyFixture(extension_name, title, method, name, spec, needs, takes, _needs_guard(extension), call))
     return found
+
+
+def _named_fixtures(extension: object) -> list[tuple[str, Callable[..., Any]]]:
+    """The lazy fixtures whose names only the object knows; refused where they cannot be fixtures."""
+    if not callable(getattr(type(extension), "named_fixtures", None)):
+        return []
+    named: dict[str, Callable[..., Any]] = dict(extension.named_fixtures())  # type: ignore[attr-defined]  # as just seen
+    for name, function in named.items():
+        if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+            raise HookSignatureError(
+                f"`{type(extension).__name__}.named_fixtures` names a fixture {name!r}, which no parameter can be called",
+                where=source_of(type(extension).named_fixtures),  # type: ignore[attr-defined]
+                hint="a name of letters, digits and underscores",
+            )
+        if lazy_spec(function) is None:
+            raise HookSignatureError(
+                f"`{type(extension).__name__}.named_fixtures` gives `{name}` a function that is not marked",
+                where=source_of(type(extension).named_fixtures),  # type: ignore[attr-defined]
+                hint="mark it with @fixture(stage), which says where the fixture is valid",
+            )
+    return list(named.items())
 
 
 def _needs_guard(extension: object) -> bool:

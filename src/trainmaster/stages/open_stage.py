@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmaster.errors import AroundHookError, EscapedStopIterationError, FixtureNotFoundError
 from trainmaster.stages.hooks import Hook, ObserverGroup, Step, step_of
-from trainmaster.stages.tree import ERROR_FIXTURES
+from trainmaster.stages.tree import BODY, ERROR_FIXTURES
 
 if TYPE_CHECKING:
     from trainmaster.stages.extensible import Extensible
@@ -44,7 +44,9 @@ class Plan:
     post_hooks: tuple[Hook, ...]
     """The post hooks one by one: after an error each is judged by itself."""
     has_followers: bool
-    """Some lazy fixture is valid only after this stage."""
+    """Some lazy fixture of an outer stage is valid only after this one."""
+    is_awaited: bool
+    """Some lazy fixture of this stage is valid only when its body is through."""
     landmarks: tuple[str, ...]
     declared: tuple[str, ...]
     """The fixtures that the tree gives to this stage alone: they end with it, whoever set them."""
@@ -257,9 +259,9 @@ class OpenStage:
             self._pre = tuple(step_of(each) for each in plan.pre)
             self._post = tuple(step_of(each) for each in plan.post)
             self._has_around = bool(plan.around)
-            self._is_followed = plan.has_followers
+            self._is_followed = plan.has_followers or plan.is_awaited
             self._declared = plan.declared
-            self._is_quiet = not (plan.pre or plan.around or plan.post_hooks or plan.has_followers or plan.declared)
+            self._is_quiet = not (plan.pre or plan.around or plan.post_hooks or self._is_followed or plan.declared)
             self.is_stale = False
         if self._outer:
             self._declared = tuple(name for name in self._plan.declared if name not in self._values)
@@ -305,8 +307,11 @@ class OpenStage:
                 raise self._explain(error, hook)  # noqa: B904 - the same error, or one that carries it as its cause
 
     def _mark_passed(self) -> None:
-        for stage in self._stack[:-1]:
-            stage.pass_by(self.name)
+        if self._plan.is_awaited:
+            self.pass_by(BODY)
+        if self._plan.has_followers:
+            for stage in self._stack[:-1]:
+                stage.pass_by(self.name)
 
     def _fail(self, error: BaseException, hooks: tuple[Hook, ...], *, can_swallow: bool = True) -> BaseException | None:
         """Close the stage with an error in flight: the first error that nobody swallowed, or None.

@@ -13,7 +13,7 @@ from trainmaster.errors import (
     FixtureScopeError,
     did_you_mean,
 )
-from trainmaster.stages.tree import ERROR_FIXTURES
+from trainmaster.stages.tree import BODY, ERROR_FIXTURES
 
 if TYPE_CHECKING:
     from trainmaster.stages.hooks import LazyFixture
@@ -231,4 +231,5 @@ class Scope:
 def lifetime(lazy: LazyFixture) -> str:
     """Where a lazy fixture can be asked for, in words."""
     stages = " and ".join(f"`{stage}`" for stage in lazy.spec.stages)
-    return f"`{lazy.name}` is valid in {stages}" + (f" after `{lazy.spec.after}`" if lazy.spec.after else "")
+    after = {None: "", BODY: " when its body is through"}.get(lazy.spec.after, f" after `{lazy.spec.after}`")
+    return f"`{lazy.name}` is valid in {stages}{after}"

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
+from trainmaster.config.secrets import Mask
 from trainmaster.errors import LeaseLostError, RunBusyError, StoreAccessError, StoreDamagedError, StoreError
 from trainmaster.store.checkpoint import MANIFEST, Checkpoint, CheckpointName, write_checkpoint
 from trainmaster.store.codec import encode_plain
@@ -108,6 +109,8 @@ class Attempt:
         self._has_started = False
         self._is_tidy = False
         self._is_over = False
+        self.mask = Mask.of()
+        """The secrets that no text of this attempt shows: those of the environment, and of the config once it is told."""
         record = {
             **facts,
             "key": run.key,
@@ -131,6 +134,14 @@ class Attempt:
     def key(self) -> str:
         return self.run.key
 
+    def hide(self, config: Mapping[str, Any]) -> None:
+        """Write no text from now on that shows a secret of this config, a plain tree."""
+        self.mask = Mask.of(config)
+
+    def _shown(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """A status or preview without secrets. What names a checkpoint is no text."""
+        return {name: each if name == "best" else self.mask.tree(each, has_names=False) for name, each in values.items()}
+
     def start(self, base: Checkpoint | None, preview: Mapping[str, Any] | None = None) -> None:
         """Say what this attempt goes on from: a checkpoint, or nothing. From here on it is what readers see.
 
@@ -138,7 +149,11 @@ class Attempt:
         """
         self.check()
         if base is None:
-            record: Record = {**_NOTHING, "status": {**NEVER_SAVED, "toc": time.time()}, "preview": encode_plain(dict(preview or {}))}
+            record: Record = {
+                **_NOTHING,
+                "status": {**NEVER_SAVED, "toc": time.time()},
+                "preview": encode_plain(self._shown(preview or {})),
+            }
         else:
             record = {"parent": base.name.attempt, "checkpoint": base.name.text}
             record |= {name: base.manifest[name] for name in ("step", "events", "status", "preview")}
@@ -207,14 +222,14 @@ class Attempt:
             "token": self._token,
             "step": step,
             "saved": utc_now(),
-            "status": encode_plain(dict(status)),
-            "preview": encode_plain(dict(preview)),
+            "status": encode_plain(self._shown(status)),
+            "preview": encode_plain(self._shown(preview)),
         }
         self.log.sync()
         facts["events"] = self.log.count if num_events is None else num_events
         name = self._free_name(step)
         try:
-            write_checkpoint(self._files, name.folder(self.key), value, context, facts, self.check)
+            write_checkpoint(self._files, name.folder(self.key), value, context, facts, self.check, self.mask)
         except BaseException as error:
             with contextlib.suppress(StoreAccessError, StoreDamagedError):
                 if name not in self.run.own_checkpoints(self.number):
@@ -255,7 +270,7 @@ class Attempt:
 
     def publish_preview(self, preview: Mapping[str, Any]) -> None:
         """Replace the preview of the last checkpoint."""
-        record = self._record({"step": self._step, "checkpoint": self._checkpoint, "preview": encode_plain(dict(preview))})
+        record = self._record({"step": self._step, "checkpoint": self._checkpoint, "preview": encode_plain(self._shown(preview))})
         self._files.replace(self.run.path(self.number, PREVIEW), record)
 
     def _free_name(self, step: int) -> CheckpointName:
@@ -295,6 +310,7 @@ class Attempt:
         with contextlib.suppress(StoreAccessError):
             self.log.close()
         if self._heartbeat.is_newest():
+            facts = self.mask.tree(facts, has_names=False)
             self._files.create(self.run.path(self.number, OUTCOME), self._record({"outcome": outcome, **facts, "ended": utc_now()}))
 
 

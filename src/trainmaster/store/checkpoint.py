@@ -13,9 +13,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO, NamedTuple
 
+from trainmaster.config.secrets import Mask
 from trainmaster.errors import CodecError, StoreDamagedError
 from trainmaster.store import tensors
 from trainmaster.store.codec import decode, encode, encode_plain, kinds
@@ -62,10 +64,21 @@ class Checkpoint(NamedTuple):
     """What was saved beside it, plain values only: the random numbers, say."""
 
 
-def write_checkpoint(files: Files, folder: str, value: Any, context: Any, facts: Mapping[str, Any], check: Callable[[], None]) -> Record:
-    """Save `value` in a new folder, and at last the manifest with `facts`, if `check` does not object by raising."""
+def write_checkpoint(
+    files: Files, folder: str, value: Any, context: Any, facts: Mapping[str, Any], check: Callable[[], None], mask: Mask | None = None
+) -> Record:
+    """Save `value` in a new folder, and at last the manifest with `facts`, if `check` does not object by raising.
+
+    Its texts are stored without the secrets of `mask`, by default those of the environment, as far as these occur nowhere by accident.
+    """
     encoded = encode(value)
-    tree = json.dumps({"value": encoded.tree, "context": encode_plain(context)}, allow_nan=False, separators=(",", ":")).encode()
+    text = _tree_text(encoded.tree, context)
+    strong = (Mask.of() if mask is None else mask).of_strong()
+    if strong.is_in(text):
+        warnings.warn("the state of this training holds a secret: `***` is stored in its place, and is there when it goes on", stacklevel=2)
+        encoded = encode(strong.tree(value))
+        text = _tree_text(encoded.tree, strong.tree(context))
+    tree = text.encode()
     if len(tree) > MAX_RECORD:
         raise CodecError(
             f"a checkpoint has {len(tree):,} bytes of plain values, and {MAX_RECORD:,} can be stored",
@@ -80,6 +93,10 @@ def write_checkpoint(files: Files, folder: str, value: Any, context: Any, facts:
     check()
     files.create(f"{folder}/{MANIFEST}", data)
     return manifest
+
+
+def _tree_text(tree: Any, context: Any) -> str:
+    return json.dumps({"value": tree, "context": encode_plain(context)}, allow_nan=False, separators=(",", ":"))
 
 
 def manifest_in(files: Files, folder: str) -> Record:

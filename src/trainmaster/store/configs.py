@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from trainmaster.config import Config, ConfigBase, canonical
 from trainmaster.config.identity import strict
-from trainmaster.config.paths import MAX_BYTES
+from trainmaster.config.paths import MAX_BYTES, dotted, leaves
 from trainmaster.config.plain import plain
-from trainmaster.errors import ConfigError, StoreDamagedError, UnknownRunError, did_you_mean
+from trainmaster.config.secret_fields import (
+    config_secrets,
+    credentials_in,
+    has_credential,
+    is_like_credential,
+    masked_config,
+    may_hide_secrets,
+)
+from trainmaster.config.secrets import Mask, secret_values
+from trainmaster.errors import ConfigError, Problem, StoreDamagedError, UnknownRunError, did_you_mean
 from trainmaster.store.conditions import as_given
 from trainmaster.store.files import Files
 from trainmaster.store.keys import LENGTHS, check_key, config_path, is_key
@@ -41,7 +51,7 @@ class ConfigArchive:
     def add(self, config: Any) -> str:
         """The key of `config`, which is stored if it is new. Costs the same with 10 and with 100,000 configs."""
         identity, full = _identity(config)
-        return self._find(full) or self._create(full, _record_of(config, identity, full))
+        return self._find(full) or self._create(full, _record_of(config, identity, full, _credentials()))
 
     def add_record(self, record: Record, data: bytes) -> str:
         """The key of a config that comes as a checked record of another store."""
@@ -63,6 +73,7 @@ class ConfigArchive:
         taken: dict[str, str] = {}
         again: list[tuple[int, Any]] = []
         stored: dict[str, set[str]] = {}  # by folder, listed once each
+        known = _credentials()
 
         def records() -> Iterator[tuple[str, bytes]]:
             for number, config in enumerate(configs):
@@ -77,7 +88,7 @@ class ConfigArchive:
                     again.append((number, config))
                 elif key not in taken:
                     taken[key] = full
-                    yield config_path(key), _record_of(config, identity, full)
+                    yield config_path(key), _record_of(config, identity, full, known)
 
         existing = self._files.create_many(records())
         for number, config in again:  # stored before, or two that begin alike
@@ -177,7 +188,7 @@ def _is_identity(record: Record, key: str) -> bool:
     if "class" in record:
         return _agree(record["identity"], record["config"])
     try:
-        return canonical(config_of(record["config"], key)) == _sorted(record["identity"])
+        return canonical(config_of(record["config"], key)) == _sorted(masked_config(record["identity"]))
     except ConfigError:
         return False
 
@@ -204,11 +215,20 @@ def _identity(config: Any) -> tuple[str, str]:
     return text, hashlib.sha256(text.encode()).hexdigest()
 
 
-def _record_of(config: Any, identity: str, full: str) -> bytes:
-    """The record of a config: all its values, and the identity where that is another thing."""
+def _credentials() -> list[str]:
+    """The secrets of the environment that stand nowhere by accident."""
+    return [value for value in secret_values(os.environ) if is_like_credential(value)]
+
+
+def _record_of(config: Any, identity: str, full: str, known: list[str]) -> bytes:
+    """The record of a config: all its values but its secrets, and the identity where that is another thing."""
     is_typed = isinstance(config, ConfigBase)
-    tree = strict(config.to_dict() if is_typed else plain(config))
+    tree = values = strict(config.to_dict() if is_typed else plain(config))
     text = _sorted(tree)
+    if may_hide_secrets(text):
+        tree = masked_config(values)
+        text = _sorted(tree)
+    _refuse_secrets(values, tree, f"{text}{identity}", known)
     if len(text) > MAX_BYTES:
         raise ConfigError(f"a config of {len(text):,} bytes cannot be stored: {MAX_BYTES:,} are the most")
     members: dict[str, Any] = {"hash": full, "config": tree}
@@ -217,6 +237,19 @@ def _record_of(config: Any, identity: str, full: str) -> bytes:
     if is_typed:
         members["class"] = f"{type(config).__module__}.{type(config).__qualname__}"
     return record_bytes(members)
+
+
+def _refuse_secrets(values: Any, tree: Any, text: str, known: list[str]) -> None:
+    """Raise if what would be stored still has a credential: under a name that does not tell, or that of another field or variable."""
+    paths = credentials_in(tree) if has_credential(tree) else []
+    found = [Problem(dotted(path), "looks like a credential, and its name does not say so") for path in paths]
+    if tree is not values:
+        known = [*known, *filter(is_like_credential, config_secrets(values))]
+    if known and (mask := Mask(known)).is_in(text):
+        where = [key for key, value in leaves(tree, into_lists=True) if isinstance(value, str) and mask.is_in(value)]
+        found += [Problem(key, "holds a secret of another field, or of an environment variable") for key in where or ["the config"]]
+    if found:
+        raise ConfigError.of("the config", found, hint="values are stored; give it a name such as `api_key`, and `***` is stored for it")
 
 
 _sorted = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode

@@ -1,0 +1,174 @@
+"""`trainmaster code`: what a run was trained with, and the tree of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainmaster.extensions.code.snapshot import read, write
+from trainmaster.extensions.code.take import Limits, take
+
+
+def git(folder: Path, *words: str) -> str:
+    command = ["git", "-c", "user.name=A", "-c", "user.email=a@b", "-c", "commit.gpgsign=false", *words]
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with a change, a new file, and a secret."""
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    folder = tmp_path / "lab"
+    folder.mkdir()
+    git(folder, "init", "-q", "-b", "main")
+    (folder / "model.py").write_text("width = 8\n")
+    (folder / "gone.py").touch()
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", "a \x1b[2J model")
+    git(folder, "remote", "add", "origin", "https://host.org/lab.git")
+    (folder / "model.py").write_text("width = 16\n")
+    (folder / "gone.py").unlink()
+    (folder / "new.py").write_text("x = 1\n")
+    return folder
+
+
+@pytest.fixture
+def key(make: Any) -> str:
+    return str(make.run({"lr": 0.1}))
+
+
+def keep(lab: Path, store: Any, key: str, attempt: int = 1) -> Path:
+    folder = Path(store.root) / "previews" / key[:2] / key / f"attempt-{attempt:04}" / "code"
+    return Path(write(take(str(lab), Limits()), str(folder)))
+
+
+def test_a_snapshot_is_shown_with_its_commit_and_counts(call: Any, lab: Path, store: Any, key: str) -> None:
+    (lab / ".env").write_text("KEY=1")
+    (lab / "data.csv").touch()
+    folder = keep(lab, store, key)
+    found = call("code", key[:4])
+    assert (found.code, found.err) == (0, "")
+    assert found.out.splitlines() == [
+        f"snapshot {folder.name}",
+        f"  commit    {git(lab, 'rev-parse', 'HEAD')}  a \\x1b[2J model",
+        "  branch    main",
+        "  state     dirty",
+        "  changed   1 changed, 1 deleted, 1 new",
+        "  left out  .env (its name is that of a secret); 1 file that git ignores or that is no source",
+        "  remote    https://host.org/lab.git",
+        f"  folder    {lab}",
+        f"  taken     {read(str(folder)).taken}",
+        "  attempts  1",
+        f"  files     {folder}",
+    ]
+
+
+def test_a_clean_snapshot_of_a_detached_head(call: Any, lab: Path, store: Any, key: str) -> None:
+    git(lab, "add", "-A")
+    git(lab, "commit", "-q", "-m", "all")
+    git(lab, "checkout", "-q", "--detach")
+    keep(lab, store, key)
+    out = call("code", key).out
+    assert "  branch    none: the head was detached\n  state     clean\n  changed   0 changed, 0 deleted, 0 new\n" in out
+
+
+def test_json_has_all_facts(call: Any, lab: Path, store: Any, key: str) -> None:
+    keep(lab, store, key)
+    (found,) = json.loads(call("code", key, "--json").out)
+    assert found["commit"] == git(lab, "rev-parse", "HEAD")
+    assert found["deleted"] == ["gone.py"]
+    assert [(each["path"], each["kind"], each["mode"]) for each in found["files"]] == [
+        ("model.py", "changed", "100644"),
+        ("new.py", "untracked", "100644"),
+    ]
+
+
+def test_the_patch_is_printed_as_it_is(call: Any, lab: Path, store: Any, key: str) -> None:
+    (lab / "model.py").write_bytes(b"\twidth = 16\r\n")
+    folder = keep(lab, store, key)
+    found = call("code", key, "--diff")
+    assert found.out.encode() == (folder / "changes.patch").read_bytes()
+    assert "+\twidth = 16\r\n" in found.out
+    assert found.err == "1 new file not in the patch; --checkout DIR restores all\n"
+
+
+def test_the_exact_tree_is_restored(call: Any, lab: Path, store: Any, key: str, tmp_path: Path) -> None:
+    folder = keep(lab, store, key)
+    (lab / "model.py").write_text("width = 32\n")
+    found = call("code", key, "--checkout", "then")
+    assert (found.code, found.out) == (0, f"restored {folder.name} into {tmp_path}/then: the tree is exact\n")
+    assert sorted(each.name for each in (tmp_path / "then").iterdir()) == [".git", "model.py", "new.py"]
+    assert (tmp_path / "then" / "model.py").read_text() == "width = 16\n"
+    again = call("code", key, "--checkout", "then")
+    assert again.code == 2
+    assert again.err.startswith(f"the folder `{tmp_path}/then` is not empty\n")
+
+
+def test_what_is_missing_is_named_with_exit_code_1(call: Any, lab: Path, store: Any, key: str, tmp_path: Path) -> None:
+    (lab / ".env").write_text("KEY=1")
+    folder = keep(lab, store, key)
+    found = call("code", key, "--checkout", "then")
+    assert found.code == 1
+    assert found.out == f"restored {folder.name} into {tmp_path}/then, but for .env (its name is that of a secret)\n"
+
+
+def test_another_repository_can_be_named(call: Any, lab: Path, store: Any, key: str, tmp_path: Path) -> None:
+    keep(lab, store, key)
+    git(tmp_path, "clone", "-q", "lab", "clone")
+    lab.rename(tmp_path / "moved")
+    assert call("code", key, "--checkout", "then").code == 2
+    assert call("code", key, "--checkout", "then", "--repo", "clone").code == 0
+
+
+def test_of_several_snapshots_the_newest_is_meant_unless_one_is_named(call: Any, lab: Path, store: Any, make: Any, key: str) -> None:
+    first = keep(lab, store, key)
+    make.run({"lr": 0.1})
+    keep(lab, store, key, attempt=2)
+    (lab / "model.py").write_text("width = 32\n")
+    second = keep(lab, store, key, attempt=2)
+    out = call("code", key).out
+    assert [line for line in out.splitlines() if line.startswith(("snapshot", "  attempts"))] == [
+        f"snapshot {first.name}",
+        "  attempts  1, 2",
+        f"snapshot {second.name}",
+        "  attempts  2",
+    ]
+    assert "+width = 32" in call("code", key, "--diff").out
+    assert "+width = 16" in call("code", key, "--diff", "--at", first.name).out
+    wrong = call("code", key, "--diff", "--at", first.name[:12])
+    assert wrong.code == 2
+    assert wrong.err.startswith(f"run {key} has 2 snapshots whose name starts with '{first.name[:12]}'\n  known   {first.name}\n")
+
+
+def test_a_run_without_a_snapshot_says_how_to_get_one(call: Any, key: str) -> None:
+    found = call("code", key)
+    assert found.code == 2
+    assert found.err.splitlines() == [
+        f"run {key} has no snapshot of its code",
+        "  try     train with the extension CodeTracker: `extensions = [CodeTracker()]` in the manager's class",
+    ]
+
+
+def test_a_damaged_snapshot_is_told(call: Any, lab: Path, store: Any, key: str) -> None:
+    (keep(lab, store, key) / "code.json").write_text("{}")
+    found = call("code", key)
+    assert found.code == 2
+    assert found.err.startswith("`")
+    assert "code.json` is damaged\n" in found.err
+
+
+@pytest.mark.parametrize("options", [["--diff", "--json"], ["--checkout", "x", "--diff"], ["--repo", "x"]])
+def test_options_that_do_not_go_together_are_refused(call: Any, key: str, options: list[str]) -> None:
+    assert call("code", key, *options).code == 2
+
+
+def test_it_does_not_import_torch() -> None:
+    code = "import trainmaster.cli.code, trainmaster.extensions.code.checkout, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

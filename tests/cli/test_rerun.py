@@ -1,0 +1,446 @@
+"""`trainmaster rerun`: a run is trained again, and every bit of it is compared; the run and its store stay as they are."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import importlib.util
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from trainmaster.cli import main
+from trainmaster.cli.rerun import _reasons
+from trainmaster.manager.rerun import moment_of, rerun
+from trainmaster.store import Store
+from trainmaster.store.comparison import Recorded, compare_runs, recorded
+
+_path = Path(__file__).parents[1] / "manager" / "tiny_training.py"
+_spec = importlib.util.spec_from_file_location("tiny_training", _path)
+assert _spec is not None
+assert _spec.loader is not None
+tiny = sys.modules.setdefault("tiny_training", importlib.util.module_from_spec(_spec))
+if not hasattr(tiny, "Tiny"):
+    _spec.loader.exec_module(tiny)
+
+MANAGERS = """
+import os
+import time
+
+import torch
+
+from tiny_training import Plain, Tiny
+from trainmaster import Extension
+from trainmaster.loop.checkpoint_saver import CheckpointSaver
+
+
+class Own(Plain):
+    defaults = {"lr": 0.1, "epochs": 2}
+
+def make(store_dir):
+    return Own(store_dir)
+
+class Often(Tiny):
+    def make_loop(self, config):
+        loop = super().make_loop(config)
+        loop.add_extension("checkpoint_saver", CheckpointSaver(every_steps=1, in_background=False))
+        return loop
+
+class Chance(Extension):
+    def pre_optimizer_step(self, model, epoch_index):
+        if epoch_index == 1:
+            for parameter in model.parameters():
+                parameter.grad.mul_(1 + os.urandom(1)[0] / 1000)
+
+class Dice(Tiny):
+    extensions = [Chance()]
+
+class Threads(Plain):
+    def eval(self):
+        return {"num_threads": torch.get_num_threads()}
+
+class Slow(Extension):
+    def pre_train_step_batch(self):
+        time.sleep(0.02)
+
+class Ends(Extension):
+    def post_eval(self, loop):
+        loop.stop("enough")
+
+class Loop(Tiny): ...
+
+made = Loop("runs")
+
+class Hasty(Tiny):
+    def make_loop(self, config):
+        loop = super().make_loop(config)
+        loop.max_time = 0.05
+        loop.add_extension("slow", Slow())
+        return loop
+
+class Unlucky(Extension):
+    def pre_train_step_epoch(self, epoch_index):
+        if epoch_index == 2:
+            raise RuntimeError("no luck")
+
+class Failing(Tiny):
+    extensions = [Unlucky()]
+
+class Noting(Extension):
+    def pre_train(self, train_manager):
+        train_manager.train_dir.mkdir(parents=True, exist_ok=True)
+        (train_manager.train_dir / "environment.json").write_text('{"torch": {"version": "VERSION"}}')
+
+class Noted(Dice):
+    extensions = [Chance(), Noting()]
+"""
+
+
+class Lab:
+    """A folder with managers, a store, and a place for what is thrown away."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.runs, self.passing = folder, folder / "runs", folder / "passing"
+        (folder / "managers.py").write_text(MANAGERS)
+        self.passing.mkdir()
+
+    @property
+    def store(self) -> Store:
+        return Store(self.runs)
+
+    def train(self, name: str, *words: str, code: int = 0) -> str:
+        """Train a config, as a process of its own would; the key of its run."""
+        before = set(self.store.configs.keys())
+        assert main(["run", f"managers.py:{name}", *words, "--store", str(self.runs), "-q"]) == code
+        forget(self.folder)
+        (key,) = set(self.store.configs.keys()) - before
+        return key
+
+    def left(self) -> list[Path]:
+        """What should have been thrown away."""
+        return [*self.passing.glob("trainmaster-*")]
+
+    def change(self, old: str, new: str) -> None:
+        text = (self.folder / "managers.py").read_text()
+        assert old in text
+        (self.folder / "managers.py").write_text(text.replace(old, new))
+        forget(self.folder)
+
+
+def forget(folder: Path) -> None:
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None) or "").startswith(str(folder)):
+            del sys.modules[name]
+    importlib.invalidate_caches()
+
+
+@contextlib.contextmanager
+def standing_in(lab: Lab) -> Iterator[Lab]:
+    """Modules of a test's own are forgotten in the end, as if each command were a process of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        tiny.draw_nothing(patch.setattr)
+        patch.setattr(tempfile, "tempdir", str(lab.passing))
+        patch.setattr(sys, "path", [str(_path.parent), *sys.path])
+        patch.chdir(lab.folder)
+        num_threads = torch.get_num_threads()
+        yield lab
+        torch.set_num_threads(num_threads)
+        forget(lab.folder)
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    with standing_in(Lab(tmp_path)) as made:
+        yield made
+
+
+class Trained(NamedTuple):
+    """Runs that several tests train again, which changes nothing of them."""
+
+    lab: Lab
+    loop: str
+    own: str
+    dice: str
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    with standing_in(Lab(tmp_path_factory.mktemp("lab"))) as made:
+        return Trained(made, made.train("Loop"), made.train("Own", "epochs=6"), made.train("Dice", "lr=0.2", "epochs=6"))
+
+
+@pytest.fixture
+def trained(once: Trained) -> Iterator[Trained]:
+    before = files_of(once.lab.runs)
+    with standing_in(once.lab):
+        yield once
+    assert files_of(once.lab.runs) == before, "the store of the run was changed"
+    assert once.lab.left() == [], "something was left"
+
+
+def files_of(folder: Path) -> dict[str, str]:
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() + str(path.stat().st_mtime_ns) for path in found}
+
+
+# ---- the same
+
+
+def test_a_run_trained_again_has_the_same_bits_and_stays_as_it_was(call: Any, trained: Trained) -> None:
+    code, out, err = call("rerun", trained.loop[:6], "--compare")
+    assert (code, err) == (0, "")
+    target = f"target {trained.lab.folder}/managers.py:Loop"
+    assert out.startswith(f"{target}\nrun {trained.loop} is trained again, up to epoch 3, step 12\n")
+    assert re.fullmatch(r"same: 13 tensors, [\d,]+ numbers, 11 metric rows, bit by bit \(epoch 3, step 12\)", out.splitlines()[-1])
+
+
+def test_a_manager_that_writes_its_epochs_itself_is_trained_again(call: Any, trained: Trained) -> None:
+    code, out, _ = call("rerun", trained.own, "--compare")
+    assert code == 0
+    assert re.fullmatch(r"same: 1 tensor, [\d,]+ numbers, 7 metric rows, bit by bit \(epoch 6, step 6\)", out.splitlines()[-1])
+
+
+def test_quiet_prints_nothing_where_all_is_the_same(call: Any, trained: Trained) -> None:
+    assert call("rerun", trained.own, "--compare", "-q") == (0, "", "")
+
+
+@pytest.mark.parametrize("name", ["made", "make"])
+def test_a_manager_that_has_a_store_of_its_own_leaves_it_alone(call: Any, trained: Trained, name: str) -> None:
+    key = trained.loop if name == "made" else trained.own
+    assert call("rerun", key, "--compare", "-q", "--target", f"managers.py:{name}") == (0, "", "")
+
+
+def test_a_run_that_was_started_by_a_program_asks_for_its_manager(call: Any, lab: Lab) -> None:
+    manager = tiny.Plain(lab.runs, verbose=False)
+    manager.process({"lr": 0.4, "epochs": 1})
+    code, _, err = call("rerun", manager.key, "--compare")
+    assert (code, f"trainmaster rerun {manager.key} --target train.py:MyManager" in err) == (2, True)
+    assert call("rerun", manager.key, "--compare", "--target", f"{_path}:Plain").code == 0
+
+
+def test_a_run_that_starts_from_another_one_finds_its_weights(call: Any, lab: Lab) -> None:
+    first = lab.train("Loop", "--epochs", "1")
+    second = lab.train("Loop", "lr=0.01", "--from", f"{first}@best", "--epochs", "1")
+    assert call("rerun", second, "--compare", "-q") == (0, "", "")
+    lab.store.remove(first)
+    code, _, err = call("rerun", second, "--compare")
+    assert code == 2
+    assert "the run starts from" in err
+    assert f"run {first} was removed, or trained on since" in err
+
+
+def test_a_run_that_max_time_ended_several_times_is_trained_to_the_same_place(call: Any, lab: Lab) -> None:
+    key = lab.train("Hasty", "--epochs", "3")
+    assert call("resume", key, "-q").code == 0
+    assert not lab.store.stats[key]["is_over"], "the test wants a run that is not at its end"
+    found = call("rerun", key, "--compare")
+    assert (found.code, f"run {key} is stopped: this is about its last checkpoint" in found.out) == (0, True), found.out
+
+
+def test_a_run_that_failed_is_compared_where_it_was_saved_last(call: Any, lab: Lab) -> None:
+    key = lab.train("Failing", code=1)
+    code, out, err = call("rerun", key, "--compare")
+    assert (code, err) == (0, "")
+    assert f"run {key} is failed: this is about its last checkpoint" in out
+    assert out.splitlines()[-1].endswith("bit by bit (epoch 2, step 8)")
+
+
+def test_a_run_that_goes_on_is_compared_at_its_last_checkpoint(call: Any, lab: Lab) -> None:
+    key = lab.train("Own")
+    with lab.store.attempt(key, "process") as attempt:
+        attempt.start(attempt.run.latest())
+        attempt.log.append({"epoch": 3, "eval": {"loss_test": 0.5}})
+        code, out, _ = call("rerun", key, "--compare")
+    assert (code, f"run {key} is running: this is about its last checkpoint" in out) == (0, True)
+
+
+def test_it_is_trained_with_as_many_threads_as_the_run_was(call: Any, lab: Lab) -> None:
+    torch.set_num_threads(3)
+    key = lab.train("Threads")
+    assert lab.store.run(key).claim_of(1)["num_threads"] == 3
+    torch.set_num_threads(1)
+    assert call("rerun", key, "--compare", "-q") == (0, "", "")
+    assert torch.get_num_threads() == 1
+
+
+def test_kills_and_interrupts_leave_no_trace_in_the_bits(call: Any, program: Any, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed in the middle of an epoch with the saver at every step, interrupted in the middle of a step, failed before an evaluation."""
+
+    def plan(at: str, nth: int, do: str) -> str:
+        tiny._counts.clear()
+        return json.dumps({"at": at, "nth": nth, "do": do, "code": 9, "signal": signal.SIGINT, "text": "no more"})
+
+    def compared() -> str:
+        monkeypatch.delenv(tiny.PLAN, raising=False)
+        code, out, err = call("rerun", key, "--compare")
+        assert code == 0, out + err
+        return str(out.splitlines()[-1].partition("(")[2])
+
+    environment = {"PYTHONPATH": str(_path.parent), tiny.PLAN: plan("post_train_step_batch", 3, "leave")}
+    assert program("run", "managers.py:Often", **environment).code == 9
+    (key,) = lab.store.configs.keys()
+    assert compared() == "epoch 0, step 2)"
+    monkeypatch.setenv(tiny.PLAN, plan("post_optimizer_step", 4, "signal"))
+    assert call("resume", key).code == 130
+    assert compared() == "epoch 1, step 6)"
+    monkeypatch.setenv(tiny.PLAN, plan("pre_eval", 1, "raise"))
+    assert call("resume", key).code == 1
+    assert compared() == "epoch 2, step 8)"
+    assert call("resume", key).code == 0
+    assert compared() == "epoch 3, step 12)"
+    assert len(lab.store.run(key).attempts()) == 4
+
+
+def test_an_interrupted_one_leaves_nothing_and_says_how_to_ask_again(call: Any, trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny._counts.clear()
+    monkeypatch.setenv(tiny.PLAN, json.dumps({"at": "forward", "nth": 5, "do": "signal", "signal": signal.SIGINT}))
+    monkeypatch.setattr(sys, "argv", ["trainmaster", "rerun", trained.loop, "--compare"])
+    code, out, err = call("rerun", trained.loop, "--compare")
+    assert code == 130
+    assert f"trainmaster rerun {trained.loop} --compare\n" in out
+    assert err.endswith("nothing of the new training is kept\n")
+
+
+def test_a_program_can_train_again_too_and_has_its_manager_back_as_it_was() -> None:
+    manager = tiny.Tiny(None, verbose=False)
+    manager.process({"epochs": 2})
+    own, before, again = manager.store, recorded(manager.store.run(manager.key)), Store(None)
+    trained = rerun(manager, manager.config, again, moment_of(before.status, before.step), 2)
+    assert compare_runs(own.run(before.key), trained).is_same
+    assert (manager.store is own, list(manager.extensions), own.run(before.key).attempts()) == (True, [], [1])
+
+
+# ---- not the same
+
+
+def test_a_training_that_is_left_to_chance_is_told_with_the_place_where_it_first_differs(call: Any, trained: Trained) -> None:
+    code, out, _ = call("rerun", trained.dice, "--compare")
+    assert code == 1
+    told = out[out.index("not the same") :].splitlines()
+    assert re.fullmatch(r"not the same: \d+ differences in 13 tensors, [\d,]+ numbers, 20 metric rows \(epoch 6, step 24\)", told[0])
+    assert re.fullmatch(r"  first   losses/train/loss at 2: \S+ in the store, \S+ this time", told[1])
+    assert told[2] == "          ... and 14 more rows"
+    assert told[3].startswith("  tensor  model.layers.0.weight: 32 of 32 elements differ, by up to ")
+
+
+def test_differences_are_told_also_to_the_quiet_with_reasons_where_records_tell_them(call: Any, lab: Lab) -> None:
+    key = lab.train("Noted", "--epochs", "2")
+    lab.change("VERSION", "9.9")
+    code, out, _ = call("rerun", key, "--compare", "-q")
+    assert (code, out.startswith("not the same: "), out.splitlines()[-1]) == (1, True, "  why?    torch.version was VERSION, and is 9.9")
+
+
+def test_other_code_that_ends_elsewhere_says_where(call: Any, lab: Lab) -> None:
+    key = lab.train("Loop", "--epochs", "1")
+    lab.change("class Loop(Tiny): ...", "class Loop(Tiny):\n    extensions = [Ends()]\n")
+    code, out, _ = call("rerun", key, "--compare")
+    assert code == 1
+    assert "  ended   at epoch 0, step 0 this time" in out
+    assert re.search(r"  first   losses/train/loss at 1: [\d.]+ in the store, missing this time", out)
+
+
+def test_a_training_on_a_gpu_without_deterministic_is_a_reason() -> None:
+    manager: Any = SimpleNamespace(loop=None)
+    for value, context in ({"state": {"rng": {"cuda": []}}}, None), ({"x": 1}, {"rng": {"cuda": []}}):
+        before = Recorded("ab12cd34", 1, 1, {}, value, context, [])
+        assert list(_reasons(before, manager)) == ["it was trained on a GPU without the extension Deterministic"]
+    assert list(_reasons(Recorded("ab12cd34", 1, 1, {}, {"state": {"rng": {}}}, None, []), manager)) == []
+
+
+def test_json_is_the_comparison_and_nothing_else(call: Any, trained: Trained) -> None:
+    code, out, err = call("rerun", trained.dice, "--compare", "--json")
+    found = json.loads(out)
+    assert (code, err, found["key"], found["is_same"], found["epoch"], found["step"]) == (1, "", trained.dice, False, 6, 24)
+    assert (found["num_tensors"], found["num_rows"], found["kept"], found["reasons"]) == (13, 20, None, [])
+    first = found["differences"][0]
+    assert (first["kind"], first["name"], first["step"]) == ("row", "losses/train/loss", 2)
+
+
+# ---- a part of it
+
+
+def test_the_first_epochs_are_compared_by_their_rows_where_no_checkpoint_is_left(call: Any, trained: Trained) -> None:
+    for key, epochs, rows in ((trained.dice, 0, "2 metric rows"), (trained.own, 0, "1 metric row"), (trained.own, 1, "2 metric rows")):
+        code, out, _ = call("rerun", key, "--compare", "--epochs", epochs)
+        assert (code, out.splitlines()[-1]) == (0, f"same: {rows}, bit by bit (epoch {epochs}, of which no checkpoint is left)")
+    code, out, _ = call("rerun", trained.dice, "--compare", "--epochs", 3)
+    assert (code, "  first   losses/train/loss at 2: " in out) == (1, True)
+
+
+def test_an_epoch_with_a_checkpoint_is_compared_with_it(call: Any, trained: Trained) -> None:
+    code, out, _ = call("rerun", trained.loop, "--compare", "--epochs", 2)
+    assert code == 0
+    assert re.fullmatch(r"same: 13 tensors, [\d,]+ numbers, 6 metric rows, bit by bit \(epoch 2, step 8\)", out.splitlines()[-1])
+
+
+# ---- what is kept, and what is refused
+
+
+def test_the_new_training_is_kept_where_that_is_asked_for(call: Any, lab: Lab) -> None:
+    key = lab.train("Loop", "--epochs", "1")
+    code, out, _ = call("rerun", key, "--keep", "again")
+    assert (code, out.splitlines()[-1]) == (0, f"the new training is kept: run {key} in {lab.folder / 'again'}")
+    assert compare_runs(lab.store.run(key), Store("again").run(key)).is_same
+    assert Store("again").verify() == []
+    code, _, err = call("rerun", key, "--compare", "--keep", "again")
+    assert (code, "--keep again: this folder is not empty" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "fact", "hint"),
+    [
+        ([], "there is nothing to do: the new training would be thrown away", "give --compare, or --keep DIR"),
+        (["--json", "--keep", "new"], "--json prints a comparison, and none is asked for", "give --compare"),
+        (["--keep", "runs/new"], "--keep runs/new: this is in the store of the run", "name a folder elsewhere"),
+        (["--keep", "runs"], "--keep runs: this is in the store of the run", "name a folder elsewhere"),
+        (["--keep", "managers.py"], "--keep managers.py: this is a file", "name a new folder"),
+        (["--keep", ""], "--keep '': that is no path of a folder", "--keep again"),
+        (["--compare", "--epochs", "9"], "was trained for 6 epochs, not for 9", "give fewer --epochs"),
+        (["--compare", "--target", "managers.py:Wrong"], "managers.py` has no `Wrong`", "it has"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_done_is_refused_before_anything_is_trained(
+    call: Any, trained: Trained, words: list[str], fact: str, hint: str
+) -> None:
+    code, _, err = call("rerun", trained.own, *words)
+    assert (code, fact in err, hint in err) == (2, True, True), err
+    assert sorted({*os.listdir()} - {"__pycache__"}) == ["managers.py", "passing", "runs"]
+
+
+def test_a_run_that_nobody_knows_or_that_was_never_saved_is_refused(call: Any, lab: Lab) -> None:
+    key = lab.store.configs.add({"lr": 0.7})
+    code, _, err = call("rerun", key, "--compare")
+    assert (code, f"run {key} has no checkpoint" in err, "nothing was ever saved of it" in err) == (2, True, True)
+    code, _, err = call("rerun", "0" if key[0] != "0" else "1", "--compare")
+    assert (code, "no run has a key that starts with" in err) == (2, True)
+
+
+def test_a_manager_that_makes_another_run_of_the_config_is_refused(call: Any, lab: Lab) -> None:
+    key = lab.train("Own")
+    lab.change('"epochs": 2}', '"epochs": 2, "depth": 1}')
+    code, _, err = call("rerun", key, "--compare")
+    assert code == 2
+    assert f"this manager makes another run of the config of {key}" in err
+    assert "its defaults or `get_config` have changed since" in err
+
+
+def test_an_error_of_the_new_training_is_told_and_leaves_nothing(call: Any, lab: Lab) -> None:
+    key = lab.train("Own")
+    lab.change("class Own(Plain):", "class Own(Plain):\n    def train(self):\n        raise RuntimeError('broken since')\n")
+    before = files_of(lab.runs)
+    code, _, err = call("rerun", key, "--compare")
+    assert (code, "broken since" in err) == (1, True)
+    assert lab.left() == []
+    assert files_of(lab.runs) == before

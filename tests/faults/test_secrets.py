@@ -1,0 +1,130 @@
+"""S15: secrets of the environment, of configs and of the command line appear in no file of a run, whatever the code does with them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+import pytest
+
+from trainmaster.cli.app import run as run_cli
+from trainmaster.store import Store
+
+PROGRAM = Path(__file__).with_name("secret_runs.py")
+pytestmark = pytest.mark.timeout(240)
+
+
+def _load_program() -> Any:
+    spec = importlib.util.spec_from_file_location("trainmaster_secret_runs", PROGRAM)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+secret_runs = _load_program()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a program has done all its runs."""
+    folder = tmp_path_factory.mktemp("secrets")
+    environ = {**os.environ, **secret_runs.ENVIRON, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+    words = [sys.executable, str(PROGRAM), str(folder), "--password", secret_runs.ARGV_CANARY]
+    program = subprocess.run(words, cwd=folder, env=environ, capture_output=True, text=True, timeout=200, check=False)
+    assert program.returncode == 0, program.stderr
+    assert "SEEN False" not in program.stdout
+    assert program.stdout.count("SEEN True") == 6
+    return folder
+
+
+def files_below(folder: Path) -> Iterator[tuple[str, bytes]]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            yield str(path.relative_to(folder)), path.read_bytes()
+            if path.suffixes[-2:] == [".tar", ".gz"]:
+                with tarfile.open(path) as archive:
+                    for member in archive:
+                        if member.isfile():
+                            yield f"{path.name}/{member.name}", archive.extractfile(member).read()  # type: ignore[union-attr]
+
+
+def found_in(data: bytes) -> list[str]:
+    """The canaries in some bytes, in any form that is looked for."""
+    found = []
+    for canary in secret_runs.CANARIES:
+        forms = {canary, quote(canary), quote(canary, safe=""), quote_plus(canary), repr(canary)[1:-1], json.dumps(canary)[1:-1]}
+        found += [form for form in forms if form.encode() in data]
+    return found
+
+
+def test_no_file_of_any_run_has_a_secret(folder: Path) -> None:
+    leaks = {f"{name}: {each}" for name, data in files_below(folder) for each in found_in(data) + found_in(os.fsencode(name))}
+    assert not leaks
+
+
+def test_the_runs_were_real(folder: Path) -> None:
+    """What is searched has logs, capsules, outcomes, texts, checkpoints and environments, with `***` where the secrets were."""
+    store = Store(folder / "store")
+    outcomes = [store.run(key).outcome_of(1) for key in store.configs]
+    assert sorted(each["outcome"] for each in outcomes if each) == ["failed"] * 3 + ["finished"] * 5
+    assert all("***" in each["error"] and "***" in each["traceback"] for each in outcomes if each and each["outcome"] == "failed")
+    files = dict(files_below(folder))
+    names = ("log", "events.jsonl", "tree.json", "environment.json", "preview.json", "manifest.json")
+    masked = {name: [path for path, data in files.items() if path.endswith(f"/{name}") and b"***" in data] for name in names}
+    assert {name: bool(paths) for name, paths in masked.items()} == dict.fromkeys(names, True)
+    assert sum(path.endswith(".capsule/manifest.json") for path in files) == 4
+    assert any(path.startswith("train_dir/checkpoints/") and path.endswith("tree.json") for path in files)
+    assert len(Store(folder / "cli").configs) == 1
+
+
+def test_what_came_in_two_pieces_is_hidden_in_the_log(folder: Path) -> None:
+    logs = [data for name, data in files_below(folder) if name.endswith("/log")]
+    assert sum(data.count(b"a *** b\n") for data in logs) == 2 * 5  # of the two runs in workers
+
+
+def test_configs_are_stored_with_their_names(folder: Path) -> None:
+    store = Store(folder / "store")
+    found = [config for config in store.configs.values() if config.get("kind") == "plain"]
+    assert [dict(each) for each in found] == [
+        {"api_key": "***", "db": {"password": "***"}, "mirrors": [{"url": "https://me:***@host/x"}], "kind": "plain"}
+    ]
+
+
+def test_every_file_is_still_good(folder: Path) -> None:
+    assert list(Store(folder / "store").verify()) == []
+
+
+def test_what_the_command_line_prints_and_exports_has_no_secret(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    store = Store(folder / "store")
+    one, other = sorted(store.configs)[:2]
+    place = ["--store", str(folder / "store")]
+    for words in (["ls"], ["show", one], ["diff", one, other], ["logs", one], ["export", str(folder / "all.tar.gz"), "--force"]):
+        assert run_cli([*words, *place]) == 0
+    printed = capfd.readouterr().out
+    assert "***" in printed
+    assert found_in(printed.encode()) == []
+    assert [(name, found) for name, data in files_below(folder) if (found := found_in(data))] == []
+
+
+def test_a_dry_run_and_a_check_print_no_secret(folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    overrides = ["is_broken=false", "api_key=canary4config", "hub.password=canary 5/config", "db=pg://me:canary6config@host"]
+    target = f"{PROGRAM}:Spilling"
+    assert run_cli(["run", target, *overrides, "--dry-run"]) == 0
+    assert run_cli(["sweep", target, *overrides, "seed=1,2", "--dry-run"]) == 0
+    printed = capfd.readouterr().out
+    assert "api_key  '***'" in printed
+    assert "db  'pg://me:***@host'" in printed
+    assert "api_key='***'" in printed
+    assert found_in(printed.encode()) == []

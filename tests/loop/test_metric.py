@@ -1,0 +1,238 @@
+"""Numbers by which a training is judged, and schedules that step by them (E33, A16)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR, LinearLR, ReduceLROnPlateau, SequentialLR, StepLR
+
+from trainmaster import Manager
+from trainmaster.errors import LoopError, SettingError
+from trainmaster.loop import TrainManager
+from trainmaster.loop.metric import Metric, find_metric, is_greater_better, takes_metric
+from trainmaster.loop.writer import MemoryWriter
+from trainmaster.stages import Extension
+
+DATA = [torch.ones(2, 1), torch.zeros(2, 1)]
+SCORES = [0.9, 0.1, 0.4, 0.3, 0.2, 0.5]
+NAME = "metrics/valid/accuracy"
+
+
+class Score(Extension):
+    """Records a score at the end of the evaluation of a set."""
+
+    def post_eval_step_epoch(self, writer: Any, epoch_num: int) -> None:
+        writer.add_scalar(NAME, SCORES[epoch_num], epoch_num)
+
+
+class Rates(Extension):
+    """The learning rate of each update."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def pre_optimizer_step(self, optimizer: Any) -> None:
+        self.seen.append(optimizer.param_groups[0]["lr"])
+
+
+class Capture(Extension):
+    def __init__(self, step: int) -> None:
+        self.step, self.state = step, None
+
+    def post_train_step_batch(self, train_manager: TrainManager, step_num: int) -> None:
+        if step_num == self.step:
+            self.state = train_manager.capture()
+
+
+class Watching(ReduceLROnPlateau):
+    """Keeps what it is given."""
+
+    def __init__(self, optimizer: Any, **settings: Any) -> None:
+        self.got: list[float] = []
+        super().__init__(optimizer, **settings)
+
+    def step(self, metrics: Any, epoch: Any = None) -> None:
+        self.got.append(metrics)
+        super().step(metrics, epoch)
+
+
+def manager(*extensions: object, epochs: int = 5, **settings: Any) -> TrainManager:
+    torch.manual_seed(0)
+    settings = {"optimizer": lambda parameters: torch.optim.SGD(parameters, lr=1.0), "eval_data": {"valid": DATA}, **settings}
+    return TrainManager(nn.Linear(1, 1), lambda _, out: out.pow(2).mean(), epochs, DATA, extensions=extensions, device="cpu", **settings)
+
+
+# find_metric
+
+
+def test_a_name_is_that_of_a_set_or_of_a_recorded_number() -> None:
+    writer = MemoryWriter()
+    writer.add_scalar(NAME, 0.25, 1)
+    writer.add_scalar(NAME, 0.5, 2)
+    losses = {"valid": 3.0, "test": 2.0}
+    assert find_metric("test", losses, writer) == ("losses/test/loss", 2.0)
+    assert find_metric(None, losses, writer) == ("losses/valid/loss", 3.0)
+    assert find_metric(NAME, losses, writer) == (NAME, 0.5)
+
+
+def test_what_nobody_recorded_is_none() -> None:
+    class Forgets:
+        """Has no `last`."""
+
+    class Preview:
+        def last(self, tag: str) -> Any:
+            return "not a number"
+
+    writer = MemoryWriter()
+    writer.add_text("a/text", "words", 1)
+    assert [find_metric(name, {}, writer) for name in (None, "valid", NAME, "a/text")] == [None] * 4
+    assert find_metric(NAME, {}, Forgets()) is None
+    assert find_metric(NAME, {}, Preview()) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "is_greater"),
+    [(NAME, True), ("accuracy", True), ("returns/mean/return", True), ("losses/valid/loss", False), ("accuracy/valid/error", False)],
+)
+def test_the_last_part_of_a_name_says_whether_the_greatest_is_best(name: str, is_greater: bool) -> None:
+    assert is_greater_better(name) is is_greater
+    assert Metric(name, 1.0).is_greater_better is is_greater
+
+
+# schedules
+
+
+def test_a_schedule_may_step_by_a_recorded_number() -> None:
+    """E33: each value after an epoch reaches it, and mode="max" lowers the rate where the number does not rise."""
+    tm = manager(Score(), rates := Rates(), lr_schedule=lambda each: Watching(each, mode="max", patience=0, factor=0.5), schedule_by=NAME)
+    tm.train()
+    assert tm.lr_schedule.got == SCORES[1:]
+    assert rates.seen[::2] == [1.0, 1.0, 1.0, 0.5, 0.25]  # after epoch 3 and 4 it was no better than 0.4
+
+
+def test_a_number_of_training_will_do_without_any_evaluation_set() -> None:
+    class TrainLoss(Extension):
+        def post_train_step_epoch(self, writer: Any, epoch_num: int) -> None:
+            writer.add_scalar("losses/train/loss", epoch_num / 10, epoch_num)
+
+    tm = manager(TrainLoss(), lr_schedule=Watching, schedule_by="losses/train/loss", eval_data=None, epochs=3)
+    tm.train()
+    assert tm.lr_schedule.got == [0.1, 0.2, 0.3]
+
+
+def test_under_a_manager_the_number_of_the_evaluation_at_hand_is_taken() -> None:
+    """Its rows are held back until the evaluation is complete."""
+
+    class Small(Manager):
+        extensions = [Score()]
+
+        def make_loop(self, config: Any) -> TrainManager:
+            return manager(lr_schedule=Watching, schedule_by=NAME, epochs=3)
+
+    small = Small(None, verbose=False)
+    small.process({"lr": 1.0})
+    assert small.loop is not None
+    assert small.loop.lr_schedule.got == SCORES[1:4]
+
+
+def test_a_number_that_nobody_records_is_an_error_at_the_first_evaluation_after_an_epoch() -> None:
+    tm = manager(lr_schedule=Watching, schedule_by="metrics/valid/acuracy")
+    for _ in range(2):
+        with pytest.raises(LoopError) as caught:
+            tm.train()
+        assert tm.epoch_num == 1
+        assert str(caught.value).split("\n") == [
+            "lr_schedule steps by 'metrics/valid/acuracy', which nobody recorded in the evaluation",
+            "  try     an extension records it, by writer.add_scalar, no later than in post_eval_step_epoch",
+        ]
+
+
+def test_a_writer_that_cannot_tell_is_named() -> None:
+    class Forgets:
+        def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> None: ...
+        def add_scalars(self, main_tag: str, tag_scalar_dict: dict[str, Any], global_step: int | None = None) -> None: ...
+        def add_text(self, tag: str, text_string: str, global_step: int | None = None) -> None: ...
+
+    tm = manager(Score(), lr_schedule=Watching, schedule_by=NAME, writer=Forgets())
+    with pytest.raises(LoopError, match=r"the writer, a Forgets, cannot tell: it has no method `last\(tag\)`"):
+        tm.train()
+
+
+@pytest.mark.parametrize("by", ["accuracy", "vaild", "updates", "", None, 3])
+def test_a_name_that_is_neither_is_refused_at_construction(by: Any) -> None:
+    with pytest.raises(SettingError, match=r"`schedule_by` is one of update, epoch, valid, not "):
+        manager(lr_schedule=Watching, schedule_by=by)
+
+
+@pytest.mark.parametrize(("by", "rates"), [("update", [1.0, 0.5, 0.25, 0.125]), ("epoch", [1.0, 1.0, 0.5, 0.5])])
+def test_a_schedule_may_step_by_update_or_epoch(by: str, rates: list[float]) -> None:
+    """E33"""
+    manager(look := Rates(), lr_schedule=lambda each: StepLR(each, 1, gamma=0.5), schedule_by=by, epochs=2).train()
+    assert look.seen == rates
+
+
+def test_a_schedule_may_step_by_the_loss_of_a_set() -> None:
+    """E33"""
+    tm = manager(lr_schedule=Watching, schedule_by="valid", epochs=2)
+    tm.train()
+    assert tm.lr_schedule.got == [value for epoch, value in tm.history["losses/valid/loss"] if epoch]
+
+
+@pytest.mark.parametrize("by", ["valid", NAME])
+def test_one_that_takes_no_number_steps_after_each_evaluation_of_an_epoch(by: str) -> None:
+    """A16"""
+    manager(Score(), look := Rates(), lr_schedule=lambda each: StepLR(each, 1, gamma=0.5), schedule_by=by, epochs=3).train()
+    assert look.seen[::2] == [1.0, 0.5, 0.25]
+
+
+def test_whether_a_schedule_takes_a_number_is_seen_from_its_step() -> None:
+    class Own:
+        def step(self, value: float) -> None: ...
+
+    class Optional:
+        def step(self, metrics: float | None = None) -> None: ...
+
+    class Plain:
+        def step(self, **more: Any) -> None: ...
+
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0)
+    assert takes_metric(ReduceLROnPlateau(optimizer))
+    assert takes_metric(Own())
+    assert takes_metric(Optional())
+    assert not takes_metric(StepLR(optimizer, 1))
+    assert not takes_metric(LambdaLR(optimizer, lambda _: 1.0))
+    assert not takes_metric(Plain())
+
+
+def warm_up(optimizer: Any) -> SequentialLR:
+    rise, fall = LinearLR(optimizer, start_factor=0.25, total_iters=3), StepLR(optimizer, 2, gamma=0.5)
+    return SequentialLR(optimizer, [rise, fall], milestones=[3])
+
+
+def test_a_warm_up_is_torchs_own() -> None:
+    manager(look := Rates(), lr_schedule=warm_up, epochs=4).train()
+    assert look.seen == [0.25, 0.5, 0.75, 1.0, 1.0, 0.5, 0.5, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "by"),
+    [
+        (warm_up, "update"),
+        (warm_up, "epoch"),
+        (lambda each: ReduceLROnPlateau(each, patience=0, factor=0.5), "valid"),
+        (lambda each: ReduceLROnPlateau(each, mode="max", patience=0, factor=0.5), NAME),
+    ],
+    ids=["update", "epoch", "set", "recorded"],
+)
+@pytest.mark.parametrize("step", [1, 4, 7])
+def test_a_schedule_goes_on_exactly_where_it_was(schedule: Any, by: str, step: int) -> None:
+    whole = manager(Score(), rates := Rates(), capture := Capture(step), lr_schedule=schedule, schedule_by=by)
+    whole.train()
+    again = manager(Score(), more := Rates(), Capture(step), lr_schedule=schedule, schedule_by=by)
+    again.restore(capture.state)  # type: ignore[arg-type]
+    again.train()
+    assert more.seen == rates.seen[step:]
+    assert all(torch.equal(value, again.model.state_dict()[name]) for name, value in whole.model.state_dict().items())
