@@ -51,14 +51,16 @@ def test_every_public_name_can_be_had_and_is_listed() -> None:
 
 def test_the_public_names_are_these() -> None:
     assert sorted(trainmaster.__all__) == [
-        "ActivationStats", "Avg", "CSVLog", "CheckpointLoader", "CheckpointSaver", "Choices", "Config", "ConfigBase", "ConfigError",
-        "Derived", "Extensible", "Extension", "FailureCapsule", "Fixtures", "GradCoeffRMSVis", "GradNormVis", "HookTimes",
-        "LeakageCheck", "LearningRate", "LoopComponent", "LossPlot", "Manager", "MemoryWriter", "ModelConfig", "ModelSummary",
-        "NonFinite", "Observer", "OptimizerConfig", "ParallelConfig", "Plot", "Progress", "Replicate", "RunConfig", "RunReport",
-        "SampleLoss", "SanityCheck", "SchedulerConfig", "SearchSpace", "Stage", "StageTree", "Stateless", "Store", "TensorBoard",
-        "TrainConfig", "TrainManager", "TrainTestLoop", "TrainingState", "TrainmasterError", "UpdateRatio", "Writer", "always",
-        "configclass", "find_leak", "fixture", "group_of", "key_of", "not_a_hook", "replay", "sanity_check", "staged",
-        "xavier_uniform",
+        "Accumulate", "ActivationStats", "Avg", "CSVLog", "CheckpointLoader", "CheckpointSaver", "Choices", "ClipGradients",
+        "CodeTracker", "Compile", "Config", "ConfigBase", "ConfigError", "Derived", "Deterministic", "Divergence", "EMA",
+        "EarlyStopping", "Environment", "Extensible", "Extension", "FailureCapsule", "Fixtures", "GradCoeffRMSVis", "GradNormVis",
+        "HookTimes", "LeakageCheck", "LearningRate", "LoopComponent", "LossPlot", "Manager", "MemoryWriter", "Metrics",
+        "MixedPrecision", "ModelConfig", "ModelSummary", "NonFinite", "Observer", "OptimizerConfig", "ParallelConfig", "Parameters",
+        "Plot", "Progress", "Recipe", "Replicate", "RunConfig", "RunReport", "SampleLoss", "SanityCheck", "SchedulerConfig",
+        "SearchSpace", "Seed", "Stage", "StageTree", "Stateless", "Store", "TensorBoard", "TrainConfig", "TrainManager",
+        "TrainTestLoop", "TrainingState", "TrainmasterError", "UpdateRatio", "Writer", "always", "checkout_code", "configclass",
+        "find_leak", "fixture", "group_of", "init_from_checkpoint", "key_of", "not_a_hook", "parameters_in", "replay", "sanity_check",
+        "seed_rng", "staged", "tracked", "xavier_uniform",
     ]  # fmt: skip
 
 

@@ -29,9 +29,19 @@ if TYPE_CHECKING:
     from trainmaster.config import key_of as key_of
     from trainmaster.errors import ConfigError as ConfigError
     from trainmaster.errors import TrainmasterError as TrainmasterError
+    from trainmaster.extensions.accumulate import Accumulate as Accumulate
     from trainmaster.extensions.activation_stats import ActivationStats as ActivationStats
     from trainmaster.extensions.avg import Avg as Avg
+    from trainmaster.extensions.clip_gradients import ClipGradients as ClipGradients
+    from trainmaster.extensions.code.checkout import checkout_code as checkout_code
+    from trainmaster.extensions.code_tracker import CodeTracker as CodeTracker
+    from trainmaster.extensions.compile import Compile as Compile
     from trainmaster.extensions.csv_log import CSVLog as CSVLog
+    from trainmaster.extensions.deterministic import Deterministic as Deterministic
+    from trainmaster.extensions.divergence import Divergence as Divergence
+    from trainmaster.extensions.early_stopping import EarlyStopping as EarlyStopping
+    from trainmaster.extensions.ema import EMA as EMA
+    from trainmaster.extensions.environment import Environment as Environment
     from trainmaster.extensions.failure_capsule import FailureCapsule as FailureCapsule
     from trainmaster.extensions.gradients import GradCoeffRMSVis as GradCoeffRMSVis
     from trainmaster.extensions.gradients import GradNormVis as GradNormVis
@@ -40,8 +50,13 @@ if TYPE_CHECKING:
     from trainmaster.extensions.leakage import find_leak as find_leak
     from trainmaster.extensions.learning_rate import LearningRate as LearningRate
     from trainmaster.extensions.loss_plot import LossPlot as LossPlot
+    from trainmaster.extensions.metrics import Metrics as Metrics
+    from trainmaster.extensions.mixed_precision import MixedPrecision as MixedPrecision
     from trainmaster.extensions.model_summary import ModelSummary as ModelSummary
     from trainmaster.extensions.non_finite import NonFinite as NonFinite
+    from trainmaster.extensions.parameters import Parameters as Parameters
+    from trainmaster.extensions.parameters import init_from_checkpoint as init_from_checkpoint
+    from trainmaster.extensions.parameters import parameters_in as parameters_in
     from trainmaster.extensions.plot import Plot as Plot
     from trainmaster.extensions.progress import Progress as Progress
     from trainmaster.extensions.replay import replay as replay
@@ -49,11 +64,15 @@ if TYPE_CHECKING:
     from trainmaster.extensions.sample_loss import SampleLoss as SampleLoss
     from trainmaster.extensions.sanity_check import SanityCheck as SanityCheck
     from trainmaster.extensions.sanity_check import sanity_check as sanity_check
+    from trainmaster.extensions.seed import Seed as Seed
     from trainmaster.extensions.tensorboard import TensorBoard as TensorBoard
     from trainmaster.extensions.update_ratio import UpdateRatio as UpdateRatio
     from trainmaster.loop.checkpoint_loader import CheckpointLoader as CheckpointLoader
     from trainmaster.loop.checkpoint_saver import CheckpointSaver as CheckpointSaver
     from trainmaster.loop.initialization import xavier_uniform as xavier_uniform
+    from trainmaster.loop.recipe import Recipe as Recipe
+    from trainmaster.loop.recipe import tracked as tracked
+    from trainmaster.loop.rng import seed_rng as seed_rng
     from trainmaster.loop.state import TrainingState as TrainingState
     from trainmaster.loop.train_manager import TrainManager as TrainManager
     from trainmaster.loop.train_test_loop import LoopComponent as LoopComponent
@@ -93,28 +112,44 @@ _HOMES = {
         "key_of",
     ),
     "trainmaster.errors": ("ConfigError", "TrainmasterError"),
+    "trainmaster.extensions.accumulate": ("Accumulate",),
     "trainmaster.extensions.activation_stats": ("ActivationStats",),
     "trainmaster.extensions.avg": ("Avg",),
+    "trainmaster.extensions.clip_gradients": ("ClipGradients",),
+    "trainmaster.extensions.code.checkout": ("checkout_code",),
+    "trainmaster.extensions.code_tracker": ("CodeTracker",),
+    "trainmaster.extensions.compile": ("Compile",),
     "trainmaster.extensions.csv_log": ("CSVLog",),
+    "trainmaster.extensions.deterministic": ("Deterministic",),
+    "trainmaster.extensions.divergence": ("Divergence",),
+    "trainmaster.extensions.early_stopping": ("EarlyStopping",),
+    "trainmaster.extensions.ema": ("EMA",),
+    "trainmaster.extensions.environment": ("Environment",),
     "trainmaster.extensions.failure_capsule": ("FailureCapsule",),
     "trainmaster.extensions.gradients": ("GradCoeffRMSVis", "GradNormVis"),
     "trainmaster.extensions.hook_times": ("HookTimes",),
     "trainmaster.extensions.leakage": ("LeakageCheck", "find_leak"),
     "trainmaster.extensions.learning_rate": ("LearningRate",),
     "trainmaster.extensions.loss_plot": ("LossPlot",),
+    "trainmaster.extensions.metrics": ("Metrics",),
+    "trainmaster.extensions.mixed_precision": ("MixedPrecision",),
     "trainmaster.extensions.model_summary": ("ModelSummary",),
     "trainmaster.extensions.non_finite": ("NonFinite",),
+    "trainmaster.extensions.parameters": ("Parameters", "init_from_checkpoint", "parameters_in"),
     "trainmaster.extensions.plot": ("Plot",),
     "trainmaster.extensions.progress": ("Progress",),
     "trainmaster.extensions.replay": ("replay",),
     "trainmaster.extensions.run_report": ("RunReport",),
     "trainmaster.extensions.sample_loss": ("SampleLoss",),
     "trainmaster.extensions.sanity_check": ("SanityCheck", "sanity_check"),
+    "trainmaster.extensions.seed": ("Seed",),
     "trainmaster.extensions.tensorboard": ("TensorBoard",),
     "trainmaster.extensions.update_ratio": ("UpdateRatio",),
     "trainmaster.loop.checkpoint_loader": ("CheckpointLoader",),
     "trainmaster.loop.checkpoint_saver": ("CheckpointSaver",),
     "trainmaster.loop.initialization": ("xavier_uniform",),
+    "trainmaster.loop.recipe": ("Recipe", "tracked"),
+    "trainmaster.loop.rng": ("seed_rng",),
     "trainmaster.loop.state": ("TrainingState",),
     "trainmaster.loop.train_manager": ("TrainManager",),
     "trainmaster.loop.train_test_loop": ("LoopComponent", "TrainTestLoop"),

@@ -1,0 +1,133 @@
+"""A small training with every extension that steers or reproduces one, to be killed: `python steering_program.py FOLDER STEP`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import Dataset
+
+from trainmaster import (
+    EMA,
+    Accumulate,
+    ClipGradients,
+    CodeTracker,
+    Deterministic,
+    Divergence,
+    EarlyStopping,
+    Environment,
+    Extension,
+    Metrics,
+    MixedPrecision,
+    Parameters,
+    Recipe,
+    Seed,
+    TrainManager,
+    tracked,
+)
+
+
+@tracked
+class Net(nn.Sequential):
+    def __init__(self, width: int = 16) -> None:
+        super().__init__(nn.Linear(6, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout(0.2), nn.Linear(width, 3))
+
+    def forward(self, batch: Any) -> Any:
+        return super().forward(batch[0])
+
+
+@tracked
+class Points(Dataset[Any]):
+    def __init__(self, number: int) -> None:
+        self.inputs = torch.randn(number, 6, generator=torch.Generator().manual_seed(number))
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.inputs[index], self.inputs[index, :3].argmax()
+
+
+def loss(batch: Any, prediction: Any) -> Any:
+    return cross_entropy(prediction.float(), batch[1])
+
+
+@tracked
+class Accuracy:
+    """What torchmetrics would count, without the time that its import takes."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.right = self.number = 0
+
+    def update(self, prediction: Any, target: Any) -> None:
+        self.right += int((prediction.argmax(1) == target).sum())
+        self.number += len(target)
+
+    def compute(self) -> float:
+        return self.right / self.number
+
+    def state_dict(self) -> dict[str, int]:
+        return {"right": self.right, "number": self.number}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.right, self.number = state["right"], state["number"]
+
+
+class Kill(Extension):
+    """Ends the process in the middle of a group of batches: after the batch that follows an update."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def post_train_step_batch(self, step_num: int, is_update: bool) -> None:
+        if step_num == self.step and not is_update:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def every_extension(folder: str) -> list[object]:
+    """One of each, in an order of no meaning."""
+    return [
+        ClipGradients(max_norm=0.5),
+        EMA(0.9),
+        EarlyStopping(by="metrics/valid/accuracy", patience=2),
+        Metrics({"accuracy": Accuracy()}, train=True),
+        MixedPrecision(),
+        Accumulate(3),
+        Divergence(),
+        Seed(5),
+        Deterministic(),
+        Environment(),
+        CodeTracker(os.path.dirname(folder)),
+        Parameters(),
+    ]
+
+
+def training(folder: str, *extra: object, epochs: int = 12) -> TrainManager:
+    from torch.utils.data import DataLoader
+
+    from trainmaster import CheckpointSaver
+
+    torch.manual_seed(0)
+    return TrainManager(
+        Net(),
+        loss,
+        epochs,
+        Recipe(DataLoader, Recipe(Points, 52), batch_size=8, shuffle=True)(),
+        {"valid": Recipe(DataLoader, Recipe(Points, 30), batch_size=20)()},
+        optimizer=Recipe(torch.optim.AdamW, lr=0.02),
+        lr_schedule=Recipe(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=30),
+        extensions=[*every_extension(folder), ("checkpoint_saver", CheckpointSaver(every_steps=1)), *extra],
+        train_dir=folder,
+    )
+
+
+if __name__ == "__main__":
+    training(sys.argv[1], Kill(int(sys.argv[2]))).train()

@@ -1,0 +1,380 @@
+"""The code of a training is kept when it starts, and named in each of its checkpoints."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from trainmaster import LoopComponent, TrainManager, TrainTestLoop
+from trainmaster.errors import LoopError, SettingError
+from trainmaster.extensions import code_tracker
+from trainmaster.extensions.code import git as git_calls
+from trainmaster.extensions.code import take
+from trainmaster.extensions.code.snapshot import read
+from trainmaster.extensions.code_tracker import CodeTracker, checkout_code
+from trainmaster.testing import ExtensionContract
+
+
+def git(folder: Path, *words: str) -> str:
+    command = ["git", "-c", "user.name=A", "-c", "user.email=a@b", "-c", "commit.gpgsign=false", *words]
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def forget() -> None:
+    """As in a new process."""
+    for each in (take._taken, code_tracker._roots, code_tracker._written):
+        each.clear()  # type: ignore[attr-defined]
+
+
+@pytest.fixture(autouse=True)
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A repository with one commit, which is the current folder."""
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    folder = tmp_path / "lab"
+    folder.mkdir()
+    git(folder, "init", "-q", "-b", "main")
+    (folder / "model.py").write_text("width = 8\n")
+    (folder / ".gitignore").write_text("out/\n")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", "a model")
+    monkeypatch.chdir(folder)
+    forget()
+    yield folder
+    forget()
+
+
+@pytest.mark.filterwarnings("ignore:CodeTracker keeps no files")
+class TestCodeTracker(ExtensionContract):
+    def make(self) -> CodeTracker:
+        return CodeTracker()
+
+
+def manager(*extensions: Any, epochs: int = 1, train_dir: str | Path | None = "out", **more: Any) -> TrainManager:
+    torch.manual_seed(0)
+    data = [torch.randn(4, 3) for _ in range(3)]
+    return TrainManager(
+        nn.Linear(3, 1),
+        lambda batch, out: out.pow(2).mean(),
+        epochs,
+        data,
+        extensions=extensions,
+        train_dir=train_dir,
+        device="cpu",
+        **more,
+    )
+
+
+def snapshots(train_dir: str | Path = "out") -> list[str]:
+    return sorted(each.name for each in (Path(train_dir) / "code").iterdir())
+
+
+def commit(folder: Path, text: str) -> str:
+    (folder / "model.py").write_text(text)
+    git(folder, "commit", "-q", "-a", "-m", text.strip())
+    return git(folder, "rev-parse", "HEAD")
+
+
+def test_a_training_keeps_its_code_and_the_tree_is_restored(lab: Path, tmp_path: Path) -> None:
+    (lab / "model.py").write_text("width = 16\n")
+    (lab / "new.py").write_text("x\n")
+    tracker = CodeTracker()
+    manager(tracker).train()
+    assert tracker.snapshot is not None
+    assert (tracker.snapshot.branch, tracker.snapshot.subject, tracker.snapshot.is_dirty) == ("main", "a model", True)
+    (lab / "model.py").write_text("width = 32\n")
+    assert checkout_code("out/code", tmp_path / "then").is_exact
+    assert (tmp_path / "then" / "model.py").read_text() == "width = 16\n"
+    assert (tmp_path / "then" / "new.py").read_text() == "x\n"
+
+
+def test_the_weights_are_the_same_with_it() -> None:
+    found = []
+    for extensions in ([], [CodeTracker()]):
+        tm = manager(*extensions, epochs=2, train_dir=None if not extensions else "out")
+        tm.train()
+        found.append(tm.model.state_dict())
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+
+
+def test_a_checkpoint_names_its_code(lab: Path) -> None:
+    tm = manager(CodeTracker())
+    tm.train()
+    assert tm.capture().extensions["code_tracker"] == {"commit": git(lab, "rev-parse", "HEAD"), "changes": "clean"}
+
+
+def test_a_training_that_goes_on_with_other_code_says_so_and_keeps_both(lab: Path) -> None:
+    before = git(lab, "rev-parse", "HEAD")
+    manager(CodeTracker()).train()
+    after = commit(lab, "width = 9\n")
+    forget()
+    tm = manager(CodeTracker(), epochs=2)
+    told = f"the code is not what this training began with: it was commit {before[:12]}, and is commit {after[:12]}"
+    with pytest.warns(UserWarning, match=told) as warned:
+        tm.train()
+    assert len(warned) == 1
+    assert snapshots() == sorted([f"{before[:12]}-clean", f"{after[:12]}-clean"])
+    assert tm.capture().extensions["code_tracker"]["commit"] == after
+
+
+def test_changes_that_are_not_committed_are_other_code(lab: Path) -> None:
+    manager(CodeTracker()).train()
+    (lab / "model.py").write_text("width = 9\n")
+    forget()
+    with pytest.warns(UserWarning, match=r"it was commit (\w{12}), and is commit \1 with the changes \w{8}$"):
+        manager(CodeTracker(), epochs=2).train()
+
+
+def test_code_that_changed_within_an_epoch_is_told_once_and_saved(lab: Path) -> None:
+    """Extensions are restored a second time where an epoch is taken up in its middle."""
+    manager(CodeTracker(), max_steps=2).train()
+    after = commit(lab, "width = 9\n")
+    forget()
+    tm = manager(CodeTracker(), epochs=2)
+    with pytest.warns(UserWarning, match="the code is not what this training began with") as warned:
+        tm.train()
+    assert len(warned) == 1
+    tm.epochs = 3
+    tm.train()
+    assert tm.capture().extensions["code_tracker"]["commit"] == after
+
+
+def test_the_same_code_is_kept_once_and_says_nothing() -> None:
+    manager(CodeTracker()).train()
+    forget()
+    manager(CodeTracker(), epochs=2).train()
+    assert len(snapshots()) == 1
+
+
+def test_later_trainings_of_a_process_do_not_ask_git_again(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager(CodeTracker()).train()
+    (lab / "model.py").write_text("edited after it was imported\n")
+    monkeypatch.setattr(git_calls.subprocess, "Popen", lambda *_, **__: pytest.fail("git was called"))
+    manager(CodeTracker(), train_dir="out/2").train()
+    assert snapshots("out/2") == snapshots("out")
+
+
+# ---- where there is nothing to keep
+
+
+def told_by(*extensions: Any, **more: Any) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        tm = manager(*extensions, **more)
+        tm.train()
+    assert tm.epoch_num == 1
+    return [str(each.message) for each in caught]
+
+
+def test_no_repository_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.chdir(tmp_path)
+    assert told_by(CodeTracker()) == [f"CodeTracker keeps no code: there is no git repository at {tmp_path}"]
+
+
+def test_no_git_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert told_by(CodeTracker()) == ["CodeTracker keeps no code: git is not installed: there is no program `git`"]
+
+
+def test_no_commit_is_one_line_and_files_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    git(empty, "init", "-q")
+    (empty / "a.py").write_text("1\n")
+    monkeypatch.chdir(empty)
+    assert told_by(CodeTracker()) == [f"the repository {empty} has no commit yet: CodeTracker keeps its source files"]
+    assert [each.path for each in read(str(next(Path("out/code").iterdir()))).files] == ["a.py"]
+
+
+def test_a_detached_head_is_no_branch(lab: Path) -> None:
+    git(lab, "checkout", "-q", "--detach")
+    assert told_by(tracker := CodeTracker()) == []
+    assert tracker.snapshot is not None
+    assert tracker.snapshot.branch is None
+
+
+def test_a_git_that_hangs_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "bin" / "git"
+    program.parent.mkdir()
+    real = shutil.which("git")
+    program.write_text(f'#!/bin/sh\ncase "$*" in *rev-parse*) exec {real} "$@";; esac\nsleep 60\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(git_calls, "TIMEOUT", 0.5)
+    started = time.monotonic()
+    assert told_by(CodeTracker()) == ["CodeTracker keeps no code: git status takes longer than 0.5 s"]
+    assert told_by(CodeTracker(), train_dir="out/2") == ["CodeTracker keeps no code: git status takes longer than 0.5 s"]
+    assert time.monotonic() - started < 5
+
+
+def test_a_broken_repository_is_one_line(lab: Path) -> None:
+    (lab / ".git" / "index").write_bytes(b"nonsense")
+    (told,) = told_by(CodeTracker())
+    assert told.startswith("CodeTracker keeps no code: git status failed: ")
+
+
+def test_a_refusal_of_safe_directory_tells_what_git_wants(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    monkeypatch.setattr(git_calls, "_KEPT_VARIABLES", (*git_calls._KEPT_VARIABLES, "GIT_TEST_"))
+    (told,) = told_by(CodeTracker())
+    assert told.endswith(f"it does not trust the owner of {lab}; `git config --global --add safe.directory {lab}` allows it")
+
+
+def test_a_disk_that_takes_nothing_is_one_line(lab: Path) -> None:
+    Path("out").mkdir()
+    (Path("out") / "code").write_text("in the way")
+    (told,) = told_by(CodeTracker())
+    assert told.startswith("CodeTracker keeps no files: ")
+
+
+def test_no_train_dir_is_one_line() -> None:
+    assert told_by(CodeTracker(), train_dir=None) == [
+        "CodeTracker keeps no files: the loop has no train_dir; checkpoints name the commit all the same"
+    ]
+
+
+def test_what_is_left_out_of_the_code_is_told(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAB_API_KEY", "q7Zt91kfX2")
+    (lab / "model.py").write_text("key = 'q7Zt91kfX2'\n")
+    (lab / "large.py").write_text("#" * 300)
+    (lab / "data.csv").write_text("1")
+    assert told_by(CodeTracker(max_file_size=200)) == [
+        "CodeTracker leaves out model.py (it has the value of a secret), large.py (its 300 bytes are above max_file_size=200)"
+    ]
+    assert all(b"q7Zt91kfX2" not in path.read_bytes() for path in Path("out").rglob("*") if path.is_file())
+
+
+# ---- require_clean
+
+
+def test_a_dirty_tree_is_refused_before_the_first_batch(lab: Path) -> None:
+    for number in range(7):
+        (lab / f"new{number}.py").touch()
+    (lab / "model.py").write_text("changed\n")
+    (lab / "notes.txt").write_text("no source")
+    tm = manager(CodeTracker(require_clean=True))
+    with pytest.raises(LoopError) as caught:
+        tm.train()
+    assert str(caught.value).split("\n") == [
+        "the code is not clean, and CodeTracker(require_clean=True) wants it to be",
+        f"  where   {lab}",
+        "  changed model.py",
+        "          new0.py",
+        "          new1.py",
+        "          new2.py",
+        "          new3.py",
+        "          ... and 3 more",
+        "  try     commit them, or leave require_clean out",
+    ]
+    assert tm.step_num == 0
+
+
+def test_a_clean_tree_is_trained(lab: Path) -> None:
+    (lab / "data.csv").write_text("no source")
+    assert told_by(CodeTracker(require_clean=True)) == []
+
+
+def test_not_being_able_to_tell_is_refused_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(LoopError, match="cannot tell whether the code is clean\n  why     git is not installed"):
+        manager(CodeTracker(require_clean=True)).train()
+
+
+# ---- which repository
+
+
+def test_a_path_names_the_repository(lab: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in (lab, lab / "model.py", "lab"):
+        tracker = CodeTracker(path)
+        assert told_by(tracker) == []
+        assert tracker.snapshot is not None
+        assert tracker.snapshot.root == str(lab)
+
+
+def test_the_repository_is_that_of_the_program_before_that_of_the_folder(
+    lab: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(lab / "model.py"))
+    monkeypatch.chdir(tmp_path)
+    assert told_by(tracker := CodeTracker()) == []
+    assert tracker.snapshot is not None
+    assert tracker.snapshot.root == str(lab)
+
+
+MANAGER = """
+import torch
+from torch import nn
+from trainmaster import Manager, TrainManager
+from trainmaster.extensions.code_tracker import CodeTracker
+
+class Mine(Manager):
+    extensions = [CodeTracker()]
+    defaults = {"width": 3, "api_key": "q7Zt91kfX2"}
+
+    def make_loop(self, config):
+        return TrainManager(nn.Linear(2, 1), lambda batch, out: out.mean(), 1, [torch.ones(3, 2)], device="cpu")
+"""
+
+
+def test_under_a_manager_the_repository_of_its_class_is_kept_below_the_attempt_without_secrets_of_the_config(
+    lab: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainmaster.cli.target import Target
+    from trainmaster.manager.attempt_checkpoints import AttemptCheckpoints
+
+    monkeypatch.setattr(AttemptCheckpoints, "draw", lambda self: None)  # pictures take longer than the training
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (lab / "lab_code.py").write_text(MANAGER)
+    (lab / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    made = Target.parse(f"{lab}/lab_code.py:Mine").manager(str(lab / "runs"), is_quiet=True)
+    with pytest.warns(UserWarning, match=r"CodeTracker leaves out lab_code.py \(it has the value of a secret\)"):
+        made.process({})
+    (folder,) = (lab / "runs").glob("previews/*/*/attempt-0001/code/*")
+    snapshot = read(str(folder))
+    assert snapshot.root == str(lab)
+    assert [(each.path, each.kind) for each in snapshot.left_out] == [("lab_code.py", "untracked"), ("runs/", "other")]
+    assert all(b"q7Zt91kfX2" not in path.read_bytes() for path in folder.iterdir())
+    del sys.modules["lab_code"]
+
+
+# ---- the other face of the loop, and bad arguments
+
+
+def test_it_works_in_a_train_test_loop() -> None:
+    loop: Any = TrainTestLoop(nn.Linear(3, 1), [LoopComponent(), CodeTracker()], [torch.ones(2, 3)], [])
+    loop.train_dir = "out"
+    loop.train(1)
+    assert len(snapshots()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"path": ""}, "path='': wanted a file or folder of a repository"),
+        ({"path": 3}, "path=3: wanted a file or folder of a repository"),
+        ({"path": "nowhere"}, "there is no file or folder `nowhere`"),
+        ({"require_clean": 1}, "require_clean=1: wanted True or False"),
+        ({"max_file_size": -1}, "`max_file_size` is a whole number of bytes, not -1"),
+        ({"max_file_size": True}, "`max_file_size` is a whole number of bytes, not True"),
+        ({"max_total_size": 1.5}, "`max_total_size` is a whole number of bytes, not 1.5"),
+        ({"max_total_size": None}, "`max_total_size` is a whole number of bytes, not None"),
+    ],
+)
+def test_bad_arguments_are_refused_at_construction(arguments: dict[str, Any], told: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        CodeTracker(**arguments)
+    assert str(caught.value).startswith(told)

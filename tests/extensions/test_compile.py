@@ -1,0 +1,160 @@
+"""A compiled model trains as before, and its checkpoints are those of the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from trainmaster import LoopComponent, TrainManager, TrainTestLoop
+from trainmaster.errors import SettingError, UnknownHookError
+from trainmaster.extensions.compile import Compile
+from trainmaster.extensions.ema import EMA
+from trainmaster.testing import ExtensionContract
+from trainmaster.testing.extension_contract import same_bits
+
+
+class TestCompile(ExtensionContract):
+    def make(self) -> Compile:
+        return Compile(backend="eager")
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.2), nn.Linear(4, 1))
+
+    def forward(self, batch: torch.Tensor) -> Any:
+        return self.layers(batch)
+
+
+def loss(batch: torch.Tensor, prediction: torch.Tensor) -> torch.Tensor:
+    return (prediction - batch[:, :1]).pow(2).mean()
+
+
+def batches() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(size, 3, generator=generator) for size in (4, 4, 2)]
+
+
+def manager_of(*extensions: Any, model: nn.Module | None = None, **more: Any) -> TrainManager:
+    torch.manual_seed(0)
+    model = Net() if model is None else model
+    arguments: dict[str, Any] = {"epochs": 2, "eval_data": {"valid": batches()}, "device": "cpu", **more}
+    return TrainManager(model, loss, train_data=batches(), extensions=extensions, **arguments)
+
+
+class Counting:
+    """A backend that computes as usual, and counts the graphs that it is given."""
+
+    def __init__(self) -> None:
+        self.num_graphs = 0
+
+    def __call__(self, graph: Any, inputs: Any) -> Any:
+        self.num_graphs += 1
+        return graph.forward
+
+
+def test_a_compiled_training_has_the_bits_of_one_that_is_not_compiled() -> None:
+    backend = Counting()
+    plain = manager_of(EMA(0.5))
+    plain.train()
+    compiled = manager_of(Compile(backend=backend), EMA(0.5))
+    compiled.train()
+    assert backend.num_graphs > 0
+    assert same_bits(plain.model.state_dict(), compiled.model.state_dict())
+    assert plain.history == compiled.history
+
+
+def test_the_model_is_compiled_once_and_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    monkeypatch.setattr(Net, "compile", lambda self, **options: calls.append(options))
+    manager = manager_of(Compile(backend="eager", fullgraph=True))
+    manager.train()
+    manager.eval()
+    manager.predict(batches())
+    assert calls == [{"backend": "eager", "fullgraph": True}]
+    assert type(manager.model) is Net
+
+
+@pytest.mark.parametrize("is_first_compiled", [True, False])
+def test_a_checkpoint_is_taken_up_with_it_and_without_it(is_first_compiled: bool, tmp_path: Path) -> None:
+    def compiled(is_compiled: bool) -> list[Compile]:
+        return [Compile(backend="eager")] if is_compiled else []
+
+    manager_of(*compiled(is_first_compiled), epochs=1, train_dir=tmp_path).train()
+    resumed = manager_of(*compiled(not is_first_compiled), train_dir=tmp_path)
+    resumed.train()
+    whole = manager_of()
+    whole.train()
+    assert resumed.epoch_num == 2
+    assert same_bits(resumed.model.state_dict(), whole.model.state_dict())
+
+
+def test_a_missing_compiler_is_told_before_the_first_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(SettingError) as caught:
+        manager_of(Compile()).train()
+    assert str(caught.value).split("\n") == [
+        "torch.compile needs a C++ compiler to compile for the CPU, and finds none: no g++ on the PATH",
+        "  try     install one (apt install g++, or conda install gxx), name yours by the environment variable CXX,",
+        '          or leave Compile out; Compile(backend="eager") needs none, and makes nothing faster',
+    ]
+
+
+def test_without_a_compiler_a_compilation_that_is_switched_off_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    manager = manager_of(Compile(disable=True), epochs=1)
+    manager.train()
+    assert manager.step_num == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"backend": "nope"}, "torch.compile refuses Compile(backend='nope')\n  why     Invalid backend: 'nope'"),
+        ({"mode": "fast"}, "torch.compile refuses Compile(mode='fast')\n  why     Unrecognized mode=fast, should be one of: default"),
+    ],
+)
+def test_what_torch_refuses_is_told_in_a_line_before_the_first_batch(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        manager_of(Compile(**options)).eval()
+    assert str(caught.value).startswith(told)
+
+
+def test_a_model_without_a_forward_of_its_own_is_refused() -> None:
+    with pytest.raises(SettingError) as caught:
+        manager_of(Compile(backend="eager"), model=nn.Sequential(nn.Linear(3, 1))).train()
+    assert str(caught.value).startswith("nothing of this Sequential would be compiled\n  why     its `forward` is PyTorch's own")
+
+
+def test_pytorch_still_passes_over_its_own_modules() -> None:
+    """The reason for that refusal; where this fails, it can go."""
+    backend, model = Counting(), nn.Sequential(nn.Linear(3, 1))
+    model.compile(backend=backend)
+    model(torch.ones(2, 3))
+    assert backend.num_graphs == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"backnd": "eager"}, "torch.compile has no option `backnd`"),
+        ({"model": nn.Linear(1, 1)}, "torch.compile has no option `model`"),
+    ],
+)
+def test_unknown_options_are_refused_at_construction(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        Compile(**options)
+    assert str(caught.value).startswith(told)
+    assert "fullgraph, dynamic, backend, mode, options" in caught.value.rows["known"]
+    if "backnd" in options:
+        assert caught.value.rows["hint"] == "did you mean `backend`?"
+
+
+def test_a_train_test_loop_refuses_it_when_attached() -> None:
+    with pytest.raises(UnknownHookError, match=r"`Compile.pre_run` is named like a hook, but there is no stage `run`"):
+        TrainTestLoop(Net(), [LoopComponent(), Compile()], batches(), [])

@@ -1,0 +1,320 @@
+"""A training that does not get better any more ends, and stays ended."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from trainmaster import CheckpointSaver, Manager
+from trainmaster.errors import LoopError, SettingError
+from trainmaster.extensions.early_stopping import EarlyStopping
+from trainmaster.loop import TrainManager
+from trainmaster.stages import Extension
+from trainmaster.testing import ExtensionContract
+
+NAN, INF = float("nan"), float("inf")
+DATA = [torch.ones(2, 1), torch.zeros(2, 1)]
+
+
+class TestEarlyStopping(ExtensionContract):
+    def make(self) -> object:
+        return EarlyStopping(patience=9)
+
+
+class Losses(Extension):
+    """The loss of `valid` after each epoch, as told; the last one goes on."""
+
+    def __init__(self, values: Sequence[float]) -> None:
+        self.values = values
+
+    def post_eval_step_epoch(self, eval_losses: dict[str, float], datasource_name: str, epoch_num: int) -> None:
+        eval_losses[datasource_name] = self.values[min(epoch_num, len(self.values) - 1)]
+
+
+class Score(Extension):
+    def __init__(self, tag: str, values: Sequence[float]) -> None:
+        self.tag, self.values = tag, values
+
+    def post_eval_step_epoch(self, writer: Any, epoch_num: int) -> None:
+        writer.add_scalar(self.tag, self.values[min(epoch_num, len(self.values) - 1)], epoch_num)
+
+
+class Reason(Extension):
+    reason: str | None = None
+
+    def post_train(self, stopped: str | None) -> None:
+        self.reason = stopped
+
+
+def manager(*extensions: object, epochs: int = 30, **settings: Any) -> TrainManager:
+    torch.manual_seed(0)
+    settings = {"eval_data": {"valid": DATA}, "device": "cpu", **settings}
+    return TrainManager(nn.Linear(1, 1), lambda _, out: out.pow(2).mean(), epochs, DATA, extensions=extensions, **settings)
+
+
+def trained(values: Sequence[float], stopping: EarlyStopping, **settings: Any) -> tuple[int, str | None]:
+    """The epoch that a training with these losses ends after, and why."""
+    tm = manager(Losses(values), stopping, reason := Reason(), **settings)
+    tm.train()
+    return tm.epoch_num, reason.reason
+
+
+def test_it_stops_after_so_many_evaluations_in_a_row_without_a_better_one() -> None:
+    stopping = EarlyStopping(patience=3)
+    end = trained([9, 5, 6, 4, 4, 5, 4.5, 1], stopping)
+    assert end == (6, "losses/valid/loss is no better after 3 evaluations: the best is 4, of epoch 3")
+    assert (stopping.best, stopping.best_epoch) == (4, 3)
+
+
+def test_the_evaluation_before_the_first_epoch_counts() -> None:
+    assert trained([1, 2, 2, 0], EarlyStopping(patience=2))[0] == 2
+    assert trained([1, 2, 2, 0], EarlyStopping(patience=2), evaluate_first=False)[0] == 5
+
+
+def test_a_real_training_ends_when_its_loss_is_at_its_best() -> None:
+    tm = manager(stopping := EarlyStopping(patience=2, min_delta=1e-4), epochs=500, optimizer=lambda p: torch.optim.SGD(p, lr=0.2))
+    tm.train()
+    losses = [value for _, value in tm.history["losses/valid/loss"]]
+    assert 2 < tm.epoch_num < 500
+    assert len(losses) == tm.epoch_num + 1
+    assert stopping.best == losses[tm.epoch_num - 2]
+
+
+def test_only_more_than_min_delta_is_better() -> None:
+    values = [8, 7.5, 7, 6.5, 6]
+    stopping = EarlyStopping(patience=2, min_delta=0.5)
+    assert trained(values, stopping)[0] == 6  # 8, then 7, then 6
+    assert (stopping.best, stopping.best_epoch) == (6, 4)
+    assert trained(values, EarlyStopping(patience=1, min_delta=0.5))[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("by", "mode", "best"), [("metrics/valid/accuracy", None, 3), ("metrics/valid/f1", "max", 3), ("metrics/valid/mae", None, 1)]
+)
+def test_the_mode_says_what_is_better_and_the_name_does_where_there_is_none(by: str, mode: str | None, best: float) -> None:
+    stopping = EarlyStopping(by=by, patience=2, mode=mode)
+    manager(Score(by, [2, 3, 1, 2, 2]), stopping).train()
+    assert stopping.best == best
+
+
+@pytest.mark.parametrize("odd", [NAN, INF, -INF])
+def test_a_number_that_is_not_finite_is_never_better(odd: float) -> None:
+    stopping = EarlyStopping(patience=2)
+    assert trained([odd, 5, odd, 4, odd, odd, 1], stopping)[0] == 5
+    assert stopping.best == 4
+
+
+def test_a_training_without_a_finite_number_is_stopped_too() -> None:
+    assert trained([NAN], EarlyStopping(patience=2)) == (1, "losses/valid/loss was not finite in 2 evaluations")
+
+
+def test_evaluations_that_hooks_or_users_ask_for_do_not_count() -> None:
+    class Evaluates(Extension):
+        def post_train_step_batch(self, train_manager: TrainManager) -> None:
+            train_manager.eval()
+
+        def post_train_step_epoch(self, train_manager: TrainManager) -> None:
+            train_manager.eval()
+
+    stopping = EarlyStopping(patience=2)
+    tm = manager(Losses([3, 2, 1, 1, 1]), Evaluates(), stopping, reason := Reason())
+    tm.eval()
+    assert stopping.best is None
+    tm.train()
+    assert tm.epoch_num == 4
+    tm.eval()
+    assert reason.reason == "losses/valid/loss is no better after 2 evaluations: the best is 1, of epoch 2"
+
+
+# taken up again
+
+
+@pytest.mark.parametrize("step", [1, 4, 7, 8, 9])
+def test_a_training_that_is_taken_up_stops_at_the_same_epoch(step: int) -> None:
+    class Capture(Extension):
+        state: Any = None
+
+        def post_train_step_batch(self, train_manager: TrainManager, step_num: int) -> None:
+            if step_num == step:
+                self.state = train_manager.capture()
+
+    values = [5, 4, 3, 3, 3, 3]
+    whole = manager(Losses(values), stopping := EarlyStopping(patience=3), capture := Capture())
+    whole.train()
+    again = manager(Losses(values), resumed := EarlyStopping(patience=3), Capture())
+    again.restore(capture.state)
+    again.train()
+    assert again.epoch_num == whole.epoch_num == 5
+    assert resumed.state_dict() == stopping.state_dict()
+
+
+def test_a_training_that_it_ended_does_not_go_on_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    tm = manager(Losses([1, 2]), EarlyStopping(patience=2), reason := Reason())
+    tm.train()
+    before = {name: value.clone() for name, value in tm.model.state_dict().items()}
+    capsys.readouterr()
+    tm.train()
+    assert tm.epoch_num == 2
+    assert all(torch.equal(value, before[name]) for name, value in tm.model.state_dict().items())
+    assert reason.reason == "losses/valid/loss is no better after 2 evaluations: the best is 1, of epoch 0"
+    assert capsys.readouterr().err == f"trainmaster: training was stopped early before, and is not taken up: {reason.reason}\n"
+
+
+def test_a_program_that_is_run_twice_trains_no_further_epoch(tmp_path: Path) -> None:
+    for _ in range(2):
+        tm = manager(Losses([3, 2, 2]), stopping := EarlyStopping(patience=2), train_dir=tmp_path)
+        tm.train()
+        assert (tm.epoch_num, stopping.best, stopping.best_epoch) == (3, 2, 1)
+
+
+def test_with_more_patience_a_training_that_it_ended_goes_on(tmp_path: Path) -> None:
+    trained([3, 2, 2, 2, 1], EarlyStopping(patience=2), train_dir=tmp_path)
+    assert trained([3, 2, 2, 2, 1], EarlyStopping(patience=3), train_dir=tmp_path)[0] == 7
+    tm = manager(Losses([3, 2, 2, 2, 1]), stopping := EarlyStopping(patience=2))
+    tm.train()
+    stopping.patience = 3
+    tm.train()
+    assert tm.epoch_num == 7
+
+
+def test_looking_at_another_number_starts_anew(capsys: pytest.CaptureFixture[str]) -> None:
+    tm = manager(Losses([1, 2]), Score("score/accuracy", [1, 2, 3, 4, 4]), stopping := EarlyStopping(patience=2))
+    tm.train()
+    assert tm.epoch_num == 2
+    stopping.by = "score/accuracy"
+    tm.train()
+    assert (tm.epoch_num, stopping.best, stopping.best_epoch) == (5, 4, 3)
+    assert capsys.readouterr().err == ""
+
+
+def test_it_may_be_added_to_a_training_or_left_out() -> None:
+    for before, after in (([], [EarlyStopping()]), ([EarlyStopping()], [])):
+        tm = manager(*before, epochs=1)
+        tm.train()
+        again = manager(*after, epochs=2)
+        again.restore(tm.capture())
+        again.train()
+        assert again.epoch_num == 2
+
+
+# under a manager
+
+
+class Small(Manager):
+    extensions = [EarlyStopping(patience=2)]
+
+    def make_loop(self, config: Any) -> TrainManager:
+        return manager(Losses(config.losses), CheckpointSaver())
+
+
+def test_under_a_manager_the_run_is_finished_with_the_reason_and_stays_so(tmp_path: Path) -> None:
+    config = {"losses": [3.0, 1.0, 2.0]}
+    small = Small(tmp_path, verbose=False)
+    small.process(config)
+    key, run = small.key, small.store.run(small.key)
+    assert (run.outcome_of(1) or {})["outcome"] == "finished"
+    assert small.stats[key]["epoch"] == 3
+    assert small.stats[key]["stopped"] == "losses/valid/loss is no better after 2 evaluations: the best is 1, of epoch 1"
+    again = Small(tmp_path, verbose=False)
+    assert again.batch([config]).found == [key]
+    again.process(config, num_epochs=40)  # a larger target, which the patience does not reach
+    assert (again.stats[key]["epoch"], again.stats[key]["step"]) == (3, 6)
+    assert again.stats[key]["stopped"] == small.stats[key]["stopped"]
+
+
+def test_under_a_manager_nothing_is_left_of_the_run_before() -> None:
+    small = Small(None, verbose=False)
+    for losses, end in (([1.0, 2.0], 2), ([5.0, 4.0, 3.0], 4)):
+        small.process({"losses": losses})
+        assert small.epoch == end
+    other = Small(None, verbose=False)  # its extensions are those of the class, and so the same objects
+    other.process({"losses": [1.0, 2.0]})
+    assert other.epoch == 2
+
+
+# what cannot work
+
+
+def refused(kind: type[Exception], *extensions: object, **settings: Any) -> tuple[str, int]:
+    tm = manager(*extensions, **settings)
+    with pytest.raises(kind) as caught:
+        tm.train()
+    return str(caught.value), tm.step_num
+
+
+def test_without_an_evaluation_set_it_is_refused_before_the_first_epoch() -> None:
+    told, steps = refused(SettingError, EarlyStopping(), eval_data=None)
+    assert told.startswith("EarlyStopping has nothing to look at: there is no evaluation set\n  try     give the loop eval_data=")
+    assert steps == 0
+
+
+def test_a_name_that_is_no_set_is_refused_before_the_first_epoch() -> None:
+    told, steps = refused(SettingError, EarlyStopping(by="vaild"))
+    assert told == (
+        "EarlyStopping looks at 'vaild', which is no evaluation set\n  known   valid\n  try     did you mean `valid`?"
+    )  # fmt: skip
+    assert steps == 0
+
+
+def test_a_number_that_nobody_records_is_refused_at_the_first_evaluation() -> None:
+    told, steps = refused(LoopError, EarlyStopping(by="metrics/valid/accuracy"))
+    assert told.startswith(
+        "EarlyStopping looks at 'metrics/valid/accuracy', which nobody has recorded\n  where   stage eval, after epoch 0"
+    )
+    assert steps == 0
+
+
+def test_a_number_that_is_recorded_in_training_is_waited_for() -> None:
+    class TrainLoss(Extension):
+        def post_train_step_epoch(self, writer: Any, epoch_num: int) -> None:
+            writer.add_scalar("losses/train/loss", 1.0, epoch_num)
+
+    tm = manager(TrainLoss(), stopping := EarlyStopping(by="losses/train/loss", patience=2), eval_data=None)
+    tm.train()
+    assert (tm.epoch_num, stopping.best_epoch) == (3, 1)
+    told, steps = refused(LoopError, EarlyStopping(by="losses/train/loss"), eval_data=None)
+    assert told.startswith("EarlyStopping looks at 'losses/train/loss', which nobody has recorded\n  where   stage eval, after epoch 1")
+    assert steps == 2
+
+
+def test_a_writer_that_cannot_tell_what_it_wrote_is_refused_for_recorded_numbers() -> None:
+    class Forgets:
+        def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> None: ...
+        def add_scalars(self, main_tag: str, tag_scalar_dict: dict[str, Any], global_step: int | None = None) -> None: ...
+        def add_text(self, tag: str, text_string: str, global_step: int | None = None) -> None: ...
+
+    told, steps = refused(SettingError, EarlyStopping(by="a/b"), writer=Forgets())
+    assert told.startswith("EarlyStopping looks at 'a/b', but the writer cannot tell what was recorded\n  why     Forgets has no method")
+    assert steps == 0
+    tm = manager(EarlyStopping(by="valid"), writer=Forgets(), epochs=1)
+    tm.train()
+    assert tm.epoch_num == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"by": 3}, "`by` names an evaluation set or a recorded number, not 3"),
+        ({"by": " "}, "`by` names an evaluation set or a recorded number, not ' '"),
+        ({"patience": 0}, "`patience` is a whole number of at least 1, not 0"),
+        ({"patience": True}, "`patience` is a whole number of at least 1, not True"),
+        ({"patience": 2.0}, "`patience` is a whole number of at least 1, not 2.0"),
+        ({"min_delta": -0.1}, "`min_delta` is a number of at least 0, not -0.1"),
+        ({"min_delta": math.nan}, "`min_delta` is a number of at least 0, not nan"),
+        ({"min_delta": math.inf}, "`min_delta` is a number of at least 0, not inf"),
+        ({"min_delta": True}, "`min_delta` is a number of at least 0, not True"),
+        ({"min_delta": "0"}, "`min_delta` is a number of at least 0, not '0'"),
+        ({"mode": "maxi"}, "`mode` is min, max or None, not 'maxi'\n  try     did you mean `max`?"),
+        ({"mode": 1}, "`mode` is min, max or None, not 1"),
+    ],
+)
+def test_bad_arguments_are_refused_at_construction(arguments: dict[str, Any], told: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        EarlyStopping(**arguments)
+    assert str(caught.value).startswith(told)

@@ -1,0 +1,548 @@
+"""Parameters: kept with each checkpoint, and everything made again from there (E39)."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from trainmaster import CheckpointLoader, CheckpointSaver, Extension, Parameters, Recipe, TrainManager, init_from_checkpoint, parameters_in
+from trainmaster.errors import SettingError, StateError
+from trainmaster.loop.blueprint import blueprint_of
+from trainmaster.stages.made_with import made_with
+from trainmaster.testing import ExtensionContract
+from trainmaster.testing.extension_contract import same_bits
+
+LAB = '''
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+from trainmaster import Extension, tracked
+
+
+@tracked
+class Net(nn.Module):
+    def __init__(self, body, threshold=0.5, *, scale=1.0, dtype=torch.float32):
+        super().__init__()
+        self.body, self.threshold, self.scale, self.dtype = body, threshold, scale, dtype
+
+    def forward(self, batch):
+        return self.body(batch[0].to(self.dtype)) * self.scale
+
+    def decide(self, batch):
+        return (self(batch).sigmoid() > self.threshold).long()
+
+
+@tracked
+class Points(Dataset):
+    def __init__(self, number, seed=0, ignored={}):
+        drawn = torch.Generator().manual_seed(seed)
+        self.inputs = torch.randn(number, 4, generator=drawn)
+        self.targets = (self.inputs.sum(1, keepdim=True) > 0).float()
+
+    def __len__(self):
+        return len(self.inputs)
+
+    def __getitem__(self, index):
+        return self.inputs[index], self.targets[index]
+
+
+def bce(batch, prediction):
+    return nn.functional.binary_cross_entropy_with_logits(prediction, batch[1])
+
+
+class Noise(Extension):
+    """Acts on training, draws, and counts."""
+
+    def __init__(self, size, start=0):
+        self.size, self.count = size, start
+
+    def post_train_step_batch(self, model):
+        self.count += 1
+        with torch.no_grad():
+            next(model.parameters()).add_(torch.randn(1), alpha=self.size)
+
+    def state_dict(self):
+        return {"count": self.count}
+
+    def load_state_dict(self, state):
+        self.count = state["count"]
+'''
+
+TRAIN = """
+import sys
+import torch
+from functools import partial
+from torch import nn
+from torch.utils.data import DataLoader
+from trainmaster import CheckpointSaver, Manager, Parameters, Recipe, TrainManager, tracked
+from LAB import Net, Noise, Points, bce
+
+
+def make(epochs, train_dir=None):
+    torch.manual_seed(3)
+    body = Recipe(nn.Sequential, Recipe(nn.Linear, 4, 8), Recipe(nn.ReLU), Recipe(nn.Dropout, 0.2), Recipe(nn.Linear, 8, 1))
+    return TrainManager(
+        Recipe(Net, body, scale=2.0)(), bce, epochs, Recipe(DataLoader, Recipe(Points, 32, seed=1), batch_size=8, shuffle=True)(),
+        {"valid": Recipe(DataLoader, Recipe(Points, 16, seed=2), 8)()}, optimizer=partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+        lr_schedule=Recipe(torch.optim.lr_scheduler.StepLR, step_size=5), schedule_by="update",
+        extensions=[Parameters(), Noise(0.01)], train_dir=train_dir,
+    )
+
+
+@tracked
+class OwnNet(Net): ...
+
+
+class OwnLoop(TrainManager):
+    def __init__(self, width, epochs, train_dir=None):
+        data = Recipe(DataLoader, Recipe(Points, 8))()
+        model = OwnNet(Recipe(nn.Sequential, Recipe(nn.Linear, 4, width), Recipe(nn.Linear, width, 1))())
+        super().__init__(model, bce, epochs, data, {"valid": data}, extensions=[Parameters()], train_dir=train_dir)
+
+
+class Lab(Manager):
+    def make_loop(self, config):
+        data = Recipe(DataLoader, Recipe(Points, 8))()
+        return TrainManager(
+            OwnNet(Recipe(nn.Linear, 4, 1)(), config.threshold), bce, 2, data, {"valid": data}, extensions=[Parameters(), CheckpointSaver(keep=2)]
+        )
+
+
+if __name__ == "__main__":
+    OwnLoop(3, 2, sys.argv[1] + "/own").train()
+    Lab(sys.argv[1] + "/runs", verbose=False).process({"threshold": 0.25})
+    make(2, sys.argv[1]).train()
+    whole = make(3)
+    whole.train()
+    losses, count = whole.history["losses/valid/loss"], whole["noise"].count
+    torch.save({"weights": whole.model.state_dict(), "losses": losses, "count": count}, sys.argv[2])
+"""
+
+EVALUATE = """
+import json, sys
+from trainmaster import init_from_checkpoint
+tm = init_from_checkpoint(sys.argv[1])
+tm.eval()
+print(json.dumps(tm.history["losses/valid/loss"]))
+print(sorted(name for name in sys.modules if name.startswith(("LAB", "train_of"))))
+"""
+
+
+def run(program: str, *args: object, folder) -> str:
+    done = subprocess.run(
+        [sys.executable, *([program] if program.endswith(".py") else ["-c", program]), *map(str, args)],
+        capture_output=True, text=True, cwd=folder, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """A program that was trained for two epochs in a process of its own: its folder, the checkpoint, and what three epochs end with."""
+    folder = tmp_path_factory.mktemp("lab")
+    name = "lab_of_parameters"
+    (folder / f"{name}.py").write_text(LAB)
+    (folder / "train_of_parameters.py").write_text(TRAIN.replace("LAB", name))
+    run("train_of_parameters.py", folder / "out", folder / "whole.pt", folder=folder)
+    return folder, folder / "out" / "checkpoints" / "2.ckpt", torch.load(folder / "whole.pt", weights_only=True)
+
+
+@pytest.fixture
+def here(lab, monkeypatch):
+    monkeypatch.syspath_prepend(str(lab[0]))
+    return lab
+
+
+class TestParameters(ExtensionContract):
+    @pytest.mark.filterwarnings("ignore:Parameters")  # the loop of the contract is made by hand
+    def make(self) -> Parameters:
+        return Parameters()
+
+    pytestmark = pytest.mark.filterwarnings("ignore:Parameters")
+
+
+class TestRebuilding:
+    """E39"""
+
+    def test_another_process_that_imports_only_the_classes_evaluates_to_the_same_numbers(self, lab) -> None:
+        folder, checkpoint, whole = lab
+        losses, modules = run(EVALUATE.replace("LAB", "lab_of_parameters"), checkpoint, folder=folder).splitlines()
+        assert json.loads(losses)[0][1] == whole["losses"][2][1]
+        assert modules == "['lab_of_parameters']"  # the training program itself is not imported
+
+    def test_training_goes_on_bit_by_bit(self, here) -> None:
+        _, checkpoint, whole = here
+        tm = init_from_checkpoint(checkpoint, {"epochs": 3})
+        assert tm.epoch_num == 0  # loaded when it runs, not before
+        tm.train()
+        assert same_bits(tm.model.state_dict(), whole["weights"])
+        assert tm["noise"].count == whole["count"]
+        assert tm.history["losses/valid/loss"] == whole["losses"]
+
+    def test_an_override_acts_and_all_else_is_the_same(self, here) -> None:
+        _, checkpoint, _ = here
+        batch = [torch.randn(64, 4)]
+        decided = {}
+        for threshold in (0.5, 0.9):
+            tm = init_from_checkpoint(checkpoint, {"model.threshold": threshold})
+            tm.eval()
+            decided[threshold] = tm.model.eval().decide(batch)
+        assert decided[0.9].sum() < decided[0.5].sum()
+        assert same_bits(tm.model.state_dict(), init_and_load(checkpoint).model.state_dict())
+
+    def test_the_lineage_is_recorded_over_generations(self, here, tmp_path) -> None:
+        _, checkpoint, _ = here
+        first = init_from_checkpoint(checkpoint, {"model.threshold": 0.7, "epochs": 3, "train_dir": tmp_path / "a"})
+        first.train()
+        assert first.history["lineage"][0][1] == f"{checkpoint}, epoch 2, step 8, model.threshold=0.7, epochs=3"
+        second = init_from_checkpoint(tmp_path / "a" / "checkpoints" / "3.ckpt", {"model.scale": 1.0, "epochs": 4})
+        second.train()
+        assert second["parameters"].overrides["model.threshold"] == 0.7  # merged over what was stored
+        assert second["parameters"].overrides["model.scale"] == 1.0
+        assert [(each["file"], each["epoch"], each["step"]) for each in second["parameters"].lineage] == [
+            (str(checkpoint), 2, 8),
+            (str(tmp_path / "a" / "checkpoints" / "3.ckpt"), 3, 12),
+        ]
+        assert second.model.threshold == 0.7
+
+    def test_a_descendant_that_is_taken_up_again_keeps_its_lineage(self, here, tmp_path) -> None:
+        _, checkpoint, _ = here
+        init_from_checkpoint(checkpoint, {"model.threshold": 0.7, "epochs": 3, "train_dir": tmp_path / "a"}).train()
+        again = init_from_checkpoint(tmp_path / "a" / "checkpoints" / "3.ckpt")
+        again.extensions["checkpoint_loader"] = CheckpointLoader(tmp_path / "a" / "checkpoints")
+        again["parameters"].lineage.clear()
+        again["parameters"]._is_descendant = False
+        again.train()
+        assert [each["epoch"] for each in again["parameters"].lineage] == [2]
+
+    def test_without_train_dir_among_the_overrides_nothing_is_written(self, here) -> None:
+        _, checkpoint, _ = here
+        before = sorted(path.name for path in checkpoint.parent.iterdir())
+        init_from_checkpoint(checkpoint, {"epochs": 3}).train()
+        assert sorted(path.name for path in checkpoint.parent.iterdir()) == before
+
+    def test_every_parameter_is_listed_with_the_defaults(self, here) -> None:
+        found = parameters_in(here[1])
+        assert found["model.threshold"] == 0.5
+        assert found["model.scale"] == 2.0
+        assert found["model.dtype"] == "torch:float32"
+        assert found["model.body.args.0.in_features"] == 4
+        assert found["model.body.args.2.inplace"] is False
+        assert found["train_data.dataset.number"] == 32
+        assert found["train_data.drop_last"] is False
+        assert found["eval_data.valid.batch_size"] == 8
+        assert (found["optimizer.lr"], found["optimizer.momentum"], found["optimizer.nesterov"]) == (0.1, 0.9, False)
+        assert (found["lr_schedule.step_size"], found["lr_schedule.gamma"]) == (5, 0.1)
+        assert found["loss"] == "lab_of_parameters:bce"
+        assert found["extensions.noise.size"] == 0.01
+
+    @pytest.mark.parametrize(
+        ("name", "message"),
+        [
+            ("model.treshold", "there is no parameter `model.treshold`; did you mean `model.threshold`?"),
+            ("modle.threshold", "there is no parameter `modle.threshold`; did you mean `model.threshold`?"),
+            ("optimizer.learning", "there is no parameter `optimizer.learning`"),
+            ("model.threshold.deeper", "there is no parameter `model.threshold.deeper`; did you mean `model.threshold`?"),
+            ("", "there is no parameter ``"),
+        ],
+    )
+    def test_an_unknown_override_is_refused_with_the_nearest(self, here, name: str, message: str) -> None:
+        with pytest.raises(SettingError) as caught:
+            init_from_checkpoint(here[1], {name: 1})
+        assert message in str(caught.value)
+
+    def test_all_unknown_overrides_are_told_at_once(self, here) -> None:
+        with pytest.raises(SettingError) as caught:
+            init_from_checkpoint(here[1], {"model.treshold": 1, "optimizer.lrr": 1, "model.scale": 1.0})
+        assert "model.treshold" in str(caught.value)
+        assert "optimizer.lrr" in str(caught.value)
+        assert "model.scale`;" not in str(caught.value)
+
+    def test_overrides_reach_every_part(self, here) -> None:
+        changes = {
+            "optimizer.lr": 0.5, "train_data.batch_size": 4, "eval_data.valid.dataset.number": 8, "extensions.noise.size": 0.0,
+            "lr_schedule.gamma": 0.5, "model.body.args.2.p": 0.0, "max_steps": 9, "epochs": 9,
+        }  # fmt: skip
+        tm = init_from_checkpoint(here[1], changes)
+        assert tm.train_data.batch_size == 4
+        assert len(tm.eval_data["valid"].dataset) == 8
+        assert tm["noise"].size == 0.0
+        assert tm.model.body[2].p == 0.0
+        assert (tm.max_steps, tm.epochs) == (9, 9)
+        assert {name: value for name, value in leaves(tm).items() if name in changes} == changes
+
+    def test_whole_objects_can_be_given(self, here) -> None:
+        other = DataLoader(TensorDataset(torch.zeros(4, 4), torch.zeros(4, 1)), 2)
+        tm = init_from_checkpoint(here[1], {"eval_data": {"zeros": other}})
+        assert tm.eval_data == {"zeros": other}
+
+    @pytest.mark.parametrize("overrides", [["model.threshold"], {1: 2}, "model.threshold=0.7"])
+    def test_overrides_are_a_mapping_of_names(self, here, overrides) -> None:
+        with pytest.raises(SettingError, match="wanted values by dotted name"):
+            init_from_checkpoint(here[1], overrides)
+
+    def test_package_dir_is_where_classes_are_found(self, lab) -> None:
+        folder, checkpoint, _ = lab
+        program = (
+            "import sys; from trainmaster import init_from_checkpoint as i; i(sys.argv[1], package_dir=sys.argv[2]).eval(); print('done')"
+        )
+        assert run(program, checkpoint, folder, folder=folder.parent) == "done\n"
+
+    def test_a_package_dir_that_is_not_there_is_refused(self, here, tmp_path) -> None:
+        with pytest.raises(SettingError, match="there is no such folder"):
+            init_from_checkpoint(here[1], package_dir=tmp_path / "nowhere")
+
+    def test_classes_of_the_program_itself_and_a_loop_with_a_constructor_of_its_own(self, here) -> None:
+        tm = init_from_checkpoint(here[1].parents[1] / "own" / "checkpoints" / "2.ckpt", {"epochs": 3})
+        assert (type(tm).__name__, type(tm).__module__, type(tm.model).__name__) == ("OwnLoop", "train_of_parameters", "OwnNet")
+        tm.train()
+        assert tm.epoch_num == 3
+
+    def test_a_run_of_a_store_is_rebuilt_and_goes_on_without_its_manager(self, here) -> None:
+        (checkpoint,) = here[1].parents[1].glob("runs/ckpts/*/*/*/step-000016-2")
+        tm = init_from_checkpoint(checkpoint, {"epochs": 3})
+        assert tm.model.threshold == 0.25
+        tm.train()
+        assert (tm.epoch_num, tm.step_num) == (3, 24)
+
+    def test_a_missing_checkpoint_is_an_error(self, tmp_path) -> None:
+        with pytest.raises(FileNotFoundError, match="there is no checkpoint"):
+            init_from_checkpoint(tmp_path / "3.ckpt")
+
+    def test_a_checkpoint_without_parameters_says_how_to_get_them(self, tmp_path) -> None:
+        ExtensionContract().manager().train()
+        tm = ExtensionContract().manager(CheckpointSaver(tmp_path))
+        tm.train()
+        with pytest.raises(StateError, match=r"does not say how its training was made(.|\n)*extensions=\[Parameters\(\)\]"):
+            init_from_checkpoint(tmp_path / "3.ckpt")
+
+    def test_a_loader_of_another_kind_cannot_be_pointed_at_the_file(self, here, monkeypatch) -> None:
+        """E39: an error if there is no loader to point at the file."""
+        monkeypatch.setattr(TrainManager, "complete", lambda self, extensions: extensions.add("checkpoint_loader", Extension()))
+        with pytest.raises(SettingError, match="`checkpoint_loader` is a Extension, which nobody can tell what to load"):
+            init_from_checkpoint(here[1])
+
+
+def init_and_load(checkpoint) -> TrainManager:
+    tm = init_from_checkpoint(checkpoint)
+    tm.eval()
+    return tm
+
+
+def leaves(tm: TrainManager) -> dict:
+    from trainmaster.loop.blueprint import leaves_of
+
+    return dict(leaves_of(blueprint_of(tm)))
+
+
+class TestWhatHasChanged:
+    """A program is edited after its checkpoint was written."""
+
+    @pytest.fixture
+    def changed(self, lab, tmp_path, monkeypatch):
+        """A function that edits the module of the classes, in a copy under another name, and returns the edited checkpoint's path."""
+        _, checkpoint, _ = lab
+
+        def edit(name: str, *pairs: tuple[str, str]):
+            text = LAB
+            for old, new in pairs:
+                assert old in text
+                text = text.replace(old, new)
+            (tmp_path / f"{name}.py").write_text(text)
+            monkeypatch.syspath_prepend(str(tmp_path))
+            monkeypatch.delitem(sys.modules, "lab_of_parameters", raising=False)
+            monkeypatch.setitem(sys.modules, "lab_of_parameters", __import__(name))
+            return checkpoint
+
+        return edit
+
+    def test_a_class_that_moved_is_named_by_its_old_path(self, changed) -> None:
+        checkpoint = changed("lab_moved", ("class Net(", "class Network("))
+        with pytest.raises(StateError) as caught:
+            init_from_checkpoint(checkpoint)
+        assert "`model` was a `lab_of_parameters:Net`, which is not there any more" in str(caught.value)
+        assert "`lab_of_parameters` has no `Net`" in str(caught.value)
+        assert "import it in `lab_of_parameters` from its new place" in str(caught.value)
+
+    def test_a_module_that_is_gone_is_named(self, lab, tmp_path) -> None:
+        program = "import sys; from trainmaster import init_from_checkpoint as i; from trainmaster.errors import StateError\n"
+        program += "try: i(sys.argv[1])\nexcept StateError as error: print(error)"
+        text = run(program, lab[1], folder=tmp_path)
+        assert "was a `lab_of_parameters:Net`, which is not there any more" in text
+        assert "there is no module `lab_of_parameters`" in text
+        assert "give package_dir" in text
+
+    def test_a_new_default_does_not_change_what_was_trained(self, changed) -> None:
+        checkpoint = changed("lab_default", ("threshold=0.5", "threshold=0.9"))
+        assert init_from_checkpoint(checkpoint).model.threshold == 0.5
+
+    def test_a_parameter_that_is_gone_is_named(self, changed) -> None:
+        checkpoint = changed(
+            "lab_gone", ("threshold=0.5", "cut=0.5"), ("threshold, self.scale", "cut, self.scale"), ("body, threshold,", "body, cut,")
+        )
+        with pytest.raises(StateError, match=r"`model.threshold` is stored, but Net takes no `threshold` any more"):
+            init_from_checkpoint(checkpoint)
+
+    def test_a_new_parameter_without_a_default_can_be_given(self, changed) -> None:
+        checkpoint = changed("lab_new", ("*, scale=1.0", "*, depth, scale=1.0"))
+        with pytest.raises(StateError, match=r"missing a required argument: 'depth'|missing a required keyword-only argument: 'depth'"):
+            init_from_checkpoint(checkpoint)
+        init_from_checkpoint(checkpoint, {"model.depth": 3})
+
+
+class TestWhatIsKept:
+    """The arguments of all kinds of values, and the reasons for those that cannot be."""
+
+    def manager(self, **changes) -> TrainManager:
+        data = [(torch.zeros(2, 3), torch.zeros(2, 1))]
+        settings = {"model": Recipe(nn.Linear, 3, 1)(), "loss": square, "epochs": 1, "train_data": data} | changes
+        return TrainManager(**settings)
+
+    def node(self, name: str, **changes):
+        return blueprint_of(self.manager(**changes))["with"][name]
+
+    def test_an_optimizer_class_is_kept_with_its_defaults(self) -> None:
+        node = self.node("optimizer", optimizer=torch.optim.Adam)
+        assert (node["!"], node["of"], node["with"]["lr"]) == ("recipe", "torch.optim.adam:Adam", 0.001)
+
+    def test_an_optimizer_that_was_made_is_kept_with_its_settings(self) -> None:
+        model = Recipe(nn.Linear, 3, 1)()
+        node = self.node("optimizer", model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.1))
+        assert (node["of"], node["with"]["lr"], node["with"]["momentum"]) == ("torch.optim.sgd:SGD", 0.3, 0.1)
+
+    def test_an_optimizer_with_groups_of_its_own_is_unknown(self) -> None:
+        model = Recipe(nn.Linear, 3, 1)()
+        groups = [{"params": [model.weight], "lr": 0.1}, {"params": [model.bias]}]
+        assert "groups of parameters of its own" in self.node("optimizer", model=model, optimizer=torch.optim.SGD(groups, lr=0.3))["why"]
+
+    def test_a_schedule_that_a_recipe_made_is_kept(self) -> None:
+        model = Recipe(nn.Linear, 3, 1)()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+        schedule = Recipe(torch.optim.lr_scheduler.StepLR, 7, gamma=0.3)
+        for made in (schedule(optimizer), torch.optim.lr_scheduler.StepLR(optimizer, 7)):
+            node = self.node("lr_schedule", model=model, optimizer=optimizer, lr_schedule=made)
+            assert node.get("with", {}).get("step_size") == (7 if made_with(made) else None)
+        assert "give the loop a Recipe" in node["why"]
+
+    def test_one_object_in_two_places_is_made_once(self) -> None:
+        data = Recipe(TensorDataset, torch.zeros(4, 3), torch.zeros(4, 1))()
+        tm = self.manager(train_data=Recipe(DataLoader, data)(), eval_data={"same": Recipe(DataLoader, data)()})
+        blueprint = blueprint_of(tm)
+        assert blueprint["with"]["eval_data"]["same"]["with"]["dataset"] == {"!": "same", "as": "train_data.dataset"}
+        from trainmaster.loop.rebuild import build
+
+        made = build(blueprint, "here")
+        assert made.train_data.dataset is made.eval_data["same"].dataset
+
+    @pytest.mark.parametrize(
+        ("value", "why"),
+        [
+            (lambda batch, prediction: prediction.sum(), "it is a lambda"),
+            (nn.MSELoss(), "mark its class @tracked, or make it by a Recipe"),
+            (functools.partial(lambda batch, prediction: prediction.sum()), "it is a lambda"),
+        ],
+    )
+    def test_what_cannot_be_made_again_says_why(self, value, why: str) -> None:
+        node = self.node("loss", loss=value)
+        assert node["!"] == "unknown"
+        assert why in node["why"]
+
+    def test_a_function_inside_of_a_function_says_so(self) -> None:
+        def inner(batch, prediction): ...
+
+        assert self.node("loss", loss=inner)["why"] == "`inner` is defined inside of a function"
+
+    def test_what_cannot_be_made_again_is_told_when_training_starts(self) -> None:
+        tm = self.manager(model=nn.Linear(3, 1), extensions=[Parameters()])
+        tm.model_forward = lambda batch: tm.model(batch[0])
+        with pytest.warns(UserWarning, match=r"init_from_checkpoint will ask for it: `model` \(Linear: nobody has kept"):
+            tm.train()
+
+    def test_what_was_not_kept_is_asked_for_by_name(self, tmp_path) -> None:
+        tm = Forwarding(
+            nn.Linear(3, 1), square, 1, [(torch.zeros(2, 3), torch.zeros(2, 1))], extensions=[Parameters(), CheckpointSaver(tmp_path)]
+        )
+        with pytest.warns(UserWarning, match="init_from_checkpoint will ask for it"):
+            tm.train()
+        with pytest.raises(StateError, match=r"`model` was not kept(.|\n)*overrides=\{\"model\": \.\.\.\}"):
+            init_from_checkpoint(tmp_path / "1.ckpt")
+        given = nn.Linear(3, 1)
+        again = init_from_checkpoint(tmp_path / "1.ckpt", {"model": given})
+        again.eval()
+        assert same_bits(given.state_dict(), tm.model.state_dict())
+
+    def test_a_loop_that_cannot_be_imported_is_told_and_trains_all_the_same(self, tmp_path) -> None:
+        class Inner(Forwarding): ...
+
+        tm = Inner(
+            nn.Linear(3, 1), square, 1, [(torch.zeros(2, 3), torch.zeros(2, 1))], extensions=[Parameters(), CheckpointSaver(tmp_path)]
+        )
+        with pytest.warns(UserWarning, match=r"will ask for it: the loop \(.*Inner: `Inner` is defined inside of a function\)"):
+            tm.train()
+        with pytest.raises(StateError, match=r"the loop of this checkpoint cannot be made again(.|\n)*defined inside of a function"):
+            init_from_checkpoint(tmp_path / "1.ckpt")
+
+    def test_a_secret_is_not_kept(self, monkeypatch) -> None:
+        monkeypatch.setenv("DB_PASSWORD", "CANARY-ONE-1234")
+        tm = self.manager(train_data=Recipe(Remote, "CANARY-ONE-1234", api_key="CANARY-TWO")())
+        assert "CANARY" not in str(blueprint_of(tm))
+        assert blueprint_of(tm)["with"]["train_data"]["with"]["api_key"]["why"] == "it looks like a secret, and is not stored"
+
+    def test_a_call_of_the_standard_library_is_refused(self, tmp_path) -> None:
+        from trainmaster.loop.rebuild import build
+
+        for path in ("os:system", "subprocess:run", "builtins:exec", "shutil:rmtree"):
+            with pytest.raises(StateError, match="which is refused"):
+                build({"!": "call", "of": path, "with": {"command": f"touch {tmp_path}/x"}}, "a file")
+        assert not list(tmp_path.iterdir())
+
+    def test_a_copy_of_a_model_is_not_one_that_was_made_by_a_recipe(self) -> None:
+        assert self.node("model", model=copy.deepcopy(Recipe(nn.Linear, 3, 1)()))["!"] == "unknown"
+
+    def test_an_extension_takes_its_arguments_along_to_another_process(self) -> None:
+        assert made_with(pickle.loads(pickle.dumps(Greedy("x")))).args == ("x",)
+
+    def test_what_is_kept_goes_with_the_object(self) -> None:
+        from trainmaster.stages.made_with import _calls
+
+        before = len(_calls)
+        made = Recipe(nn.Linear, 3, 1)()
+        assert len(_calls) == before + 1
+        del made
+        assert len(_calls) == before
+
+    def test_arguments_are_those_of_the_call_though_the_constructor_changes_them(self) -> None:
+        assert made_with(Greedy({"a": 1})).args == ({"a": 1},)
+
+    def test_an_iterator_among_the_arguments_is_used_up(self) -> None:
+        assert made_with(Greedy(iter([1]))).args[0].what == "list_iterator"
+
+
+class Remote(list):
+    def __init__(self, address, api_key):
+        super().__init__([(torch.zeros(2, 3), torch.zeros(2, 1))])
+
+
+class Greedy(Extension):
+    def __init__(self, options) -> None:
+        if isinstance(options, dict):
+            options.clear()
+
+
+class Forwarding(TrainManager):
+    def model_forward(self, batch):
+        return self.model(batch[0])
+
+
+def square(batch, prediction):
+    return (prediction - batch[1]).square().mean()
