@@ -23,7 +23,7 @@ test: $(VENV)/dev.stamp
 
 # A failure prints its seed: TRAINMASTER_FAULTS_SEED=... repeats it.
 faults: $(VENV)/dev.stamp
-	@TRAINMASTER_FAULTS=full $(BIN)/python -m pytest -n 2 --dist worksteal -rA --show-capture=no tests/faults
+	@TRAINMASTER_FAULTS=full $(BIN)/python -m pytest -n 2 --dist worksteal -rA --show-capture=no tests/faults tests/config/test_round_trip.py
 
 lint: $(VENV)/dev.stamp
 	@$(BIN)/ruff format --check .
@@ -37,6 +37,7 @@ bench: $(VENV)/bench.stamp
 	@$(BIN)/python benchmarks/store.py
 	@$(BIN)/python benchmarks/runs.py
 	@$(BIN)/python benchmarks/cli.py
+	@$(BIN)/python benchmarks/extensions.py
 	@$(BIN)/python benchmarks/step_overhead.py
 
 clean:

@@ -26,7 +26,7 @@ from trainmaster.manager.interrupts import Interrupts
 from trainmaster.manager.launch import Launch
 from trainmaster.manager.lineage import START_FROM, Origin
 from trainmaster.manager.overview import Overview, number, overview_of
-from trainmaster.manager.recipe import Recipe
+from trainmaster.manager.recipe import ManagerRecipe
 from trainmaster.manager.recording import MeanTimes
 from trainmaster.manager.work import Work, described
 from trainmaster.stages import Extensible, StageTree
@@ -628,11 +628,11 @@ class Manager(Extensible):
         """Put a text into the log of the work at hand; False if there is none."""
         return self._display.log(text)
 
-    def recipe(self) -> Recipe:
+    def recipe(self) -> ManagerRecipe:
         """What it takes to make this manager once more, in another process."""
         made = made_with(self)
         assert made is not None
-        return Recipe(type(self), made.args, made.kwargs, list(self.extensions.items()))
+        return ManagerRecipe(type(self), made.args, made.kwargs, list(self.extensions.items()))
 
     def _place(self, config: Any, key: str) -> None:
         self.config, self.key = config, key

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from trainmaster.errors import SettingError
 
 
-class Recipe(NamedTuple):
+class ManagerRecipe(NamedTuple):
     """A class, the arguments that an object of it was made with, and the extensions it has by now."""
 
     kind: type

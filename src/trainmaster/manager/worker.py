@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from trainmaster.manager.executor import Report, Task
 from trainmaster.manager.launch import Launch
 from trainmaster.manager.printed import Printed
-from trainmaster.manager.recipe import Recipe
+from trainmaster.manager.recipe import ManagerRecipe
 
 READY, STOP = "ready", "stop"
 
@@ -44,7 +44,7 @@ def serve(connection: Connection, setup: Setup) -> None:
     sys.path[:] = setup.path
     multiprocessing.set_start_method(setup.start_method, force=True)  # "spawn" by now
     inbox = Inbox(connection)
-    manager = Recipe(*pickle.loads(setup.recipe)).make()
+    manager = ManagerRecipe(*pickle.loads(setup.recipe)).make()
     _use_threads(setup.num_threads)
     manager.hush()
     with Printed(manager.keep_text) as printed:
