@@ -1,4 +1,4 @@
-"""A small training with every extension that steers or reproduces one, to be killed: `python steering_program.py FOLDER STEP`."""
+"""A small training with every extension that steers or reproduces one, to be killed: `python steering_program.py FOLDER STEP STEP`."""
 
 from __future__ import annotations
 
@@ -130,4 +130,10 @@ def training(folder: str, *extra: object, epochs: int = 12) -> TrainManager:
 
 
 if __name__ == "__main__":
-    training(sys.argv[1], Kill(int(sys.argv[2]))).train()
+    for step in sys.argv[2:]:  # each in a process of its own, which has nothing of the one before but the imports
+        child = os.fork()
+        if child == 0:
+            training(sys.argv[1], Kill(int(step))).train()
+            os._exit(0)
+        status = os.waitpid(child, 0)[1]
+        assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL, f"the training was not killed at step {step}: {status}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,11 @@ def test_the_average_is_that_of_pytorchs_averaged_model() -> None:
     assert same_bits(ema.weights, wanted.weights)
     assert ema.num_updates == manager.step_num == 10
     assert not same_bits(ema.weights, copied(model))
+
+
+def test_it_goes_to_another_process_with_its_average() -> None:
+    manager_of(ema := EMA(DECAY), max_steps=2).train()
+    assert same_bits(pickle.loads(pickle.dumps(ema)).state_dict(), ema.state_dict())
 
 
 def test_training_ends_with_the_same_weights_and_random_numbers() -> None:

@@ -4,19 +4,38 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import json
+import math
 import pickle
+import re
 import subprocess
 import sys
+import weakref
+from collections import OrderedDict, deque
+from dataclasses import dataclass
 
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from trainmaster import CheckpointLoader, CheckpointSaver, Extension, Parameters, Recipe, TrainManager, init_from_checkpoint, parameters_in
+from trainmaster import (
+    CheckpointLoader,
+    CheckpointSaver,
+    Config,
+    Extension,
+    Observer,
+    Parameters,
+    Recipe,
+    TrainManager,
+    init_from_checkpoint,
+    parameters_in,
+    tracked,
+)
 from trainmaster.errors import SettingError, StateError
-from trainmaster.loop.blueprint import blueprint_of
+from trainmaster.loop.blueprint import blueprint_of, leaves_of, unknowns_in
+from trainmaster.loop.rebuild import build, overridden
 from trainmaster.stages.made_with import made_with
 from trainmaster.testing import ExtensionContract
 from trainmaster.testing.extension_contract import same_bits
@@ -113,7 +132,8 @@ class Lab(Manager):
     def make_loop(self, config):
         data = Recipe(DataLoader, Recipe(Points, 8))()
         return TrainManager(
-            OwnNet(Recipe(nn.Linear, 4, 1)(), config.threshold), bce, 2, data, {"valid": data}, extensions=[Parameters(), CheckpointSaver(keep=2)]
+            OwnNet(Recipe(nn.Linear, 4, 1)(), config.threshold), bce, 2, data, {"valid": data},
+            extensions=[Parameters(), CheckpointSaver(keep=2)],
         )
 
 
@@ -130,7 +150,7 @@ if __name__ == "__main__":
 EVALUATE = """
 import json, sys
 from trainmaster import init_from_checkpoint
-tm = init_from_checkpoint(sys.argv[1])
+tm = init_from_checkpoint(sys.argv[1], package_dir=sys.argv[2])
 tm.eval()
 print(json.dumps(tm.history["losses/valid/loss"]))
 print(sorted(name for name in sys.modules if name.startswith(("LAB", "train_of"))))
@@ -176,7 +196,8 @@ class TestRebuilding:
 
     def test_another_process_that_imports_only_the_classes_evaluates_to_the_same_numbers(self, lab) -> None:
         folder, checkpoint, whole = lab
-        losses, modules = run(EVALUATE.replace("LAB", "lab_of_parameters"), checkpoint, folder=folder).splitlines()
+        program = EVALUATE.replace("LAB", "lab_of_parameters")
+        losses, modules = run(program, checkpoint, folder, folder=folder.parent).splitlines()  # elsewhere: `package_dir` has the classes
         assert json.loads(losses)[0][1] == whole["losses"][2][1]
         assert modules == "['lab_of_parameters']"  # the training program itself is not imported
 
@@ -224,6 +245,17 @@ class TestRebuilding:
         again["parameters"]._is_descendant = False
         again.train()
         assert [each["epoch"] for each in again["parameters"].lineage] == [2]
+
+    def test_a_descendant_of_a_checkpoint_in_the_middle_of_an_epoch_keeps_its_lineage(self, tmp_path) -> None:
+        points, saver = Points(3), CheckpointSaver(tmp_path, every_steps=1)
+        data = Recipe(DataLoader, points, batch_size=None)()
+        Forwarding(Recipe(nn.Linear, 3, 1)(), square, 1, data, {"valid": points}, extensions=[Parameters(), saver]).train()
+        tm = init_from_checkpoint(tmp_path / "0+2.ckpt", {"optimizer.lr": 0.5, "extensions.checkpoint_saver.path": tmp_path / "b"})
+        tm.train()
+        assert tm["parameters"].overrides["optimizer.lr"] == 0.5
+        again = init_from_checkpoint(tmp_path / "b" / "1.ckpt", {"train_data": Points(4)})
+        assert [each["step"] for each in again["parameters"].lineage] == [2, 3]
+        assert len(again.eval_data["valid"]) == 3  # it was a part of what is other now
 
     def test_without_train_dir_among_the_overrides_nothing_is_written(self, here) -> None:
         _, checkpoint, _ = here
@@ -286,17 +318,20 @@ class TestRebuilding:
         tm = init_from_checkpoint(here[1], {"eval_data": {"zeros": other}})
         assert tm.eval_data == {"zeros": other}
 
+    def test_a_recipe_in_the_place_of_an_object_is_made(self, here) -> None:
+        body = Recipe(nn.Sequential, Recipe(nn.Linear, 4, 1))
+        assert isinstance(init_from_checkpoint(here[1], {"model.body": body}).model.body, nn.Sequential)
+
+    def test_all_extensions_can_be_given(self, here) -> None:
+        tm = init_from_checkpoint(here[1], {"extensions": [own := Parameters()]})
+        assert tm["parameters"] is own
+        assert "noise" not in tm.extensions
+        assert len(own.lineage) == 1
+
     @pytest.mark.parametrize("overrides", [["model.threshold"], {1: 2}, "model.threshold=0.7"])
     def test_overrides_are_a_mapping_of_names(self, here, overrides) -> None:
         with pytest.raises(SettingError, match="wanted values by dotted name"):
             init_from_checkpoint(here[1], overrides)
-
-    def test_package_dir_is_where_classes_are_found(self, lab) -> None:
-        folder, checkpoint, _ = lab
-        program = (
-            "import sys; from trainmaster import init_from_checkpoint as i; i(sys.argv[1], package_dir=sys.argv[2]).eval(); print('done')"
-        )
-        assert run(program, checkpoint, folder, folder=folder.parent) == "done\n"
 
     def test_a_package_dir_that_is_not_there_is_refused(self, here, tmp_path) -> None:
         with pytest.raises(SettingError, match="there is no such folder"):
@@ -340,8 +375,6 @@ def init_and_load(checkpoint) -> TrainManager:
 
 
 def leaves(tm: TrainManager) -> dict:
-    from trainmaster.loop.blueprint import leaves_of
-
     return dict(leaves_of(blueprint_of(tm)))
 
 
@@ -374,10 +407,11 @@ class TestWhatHasChanged:
         assert "`lab_of_parameters` has no `Net`" in str(caught.value)
         assert "import it in `lab_of_parameters` from its new place" in str(caught.value)
 
-    def test_a_module_that_is_gone_is_named(self, lab, tmp_path) -> None:
-        program = "import sys; from trainmaster import init_from_checkpoint as i; from trainmaster.errors import StateError\n"
-        program += "try: i(sys.argv[1])\nexcept StateError as error: print(error)"
-        text = run(program, lab[1], folder=tmp_path)
+    def test_a_module_that_is_gone_is_named(self, lab, monkeypatch) -> None:
+        monkeypatch.delitem(sys.modules, "lab_of_parameters", raising=False)
+        with pytest.raises(StateError) as caught:
+            init_from_checkpoint(lab[1])
+        text = str(caught.value)
         assert "was a `lab_of_parameters:Net`, which is not there any more" in text
         assert "there is no module `lab_of_parameters`" in text
         assert "give package_dir" in text
@@ -439,10 +473,103 @@ class TestWhatIsKept:
         tm = self.manager(train_data=Recipe(DataLoader, data)(), eval_data={"same": Recipe(DataLoader, data)()})
         blueprint = blueprint_of(tm)
         assert blueprint["with"]["eval_data"]["same"]["with"]["dataset"] == {"!": "same", "as": "train_data.dataset"}
-        from trainmaster.loop.rebuild import build
-
         made = build(blueprint, "here")
         assert made.train_data.dataset is made.eval_data["same"].dataset
+        other, path = Points(2), "train_data.dataset"
+        made = build(overridden(blueprint, {path: other}, "here"), "here", blueprint)
+        assert made.train_data.dataset is made.eval_data["same"].dataset is other
+        made = build(overridden(blueprint, {"train_data": other}, "here"), "here", blueprint)
+        assert (made.train_data, len(made.eval_data["same"].dataset)) == (other, 4)
+        with pytest.raises(SettingError, match=rf"`eval_data.same.dataset.number`; it is the same object as `{path}`: name it there"):
+            overridden(blueprint, {"eval_data.same.dataset.number": 3}, "here")
+
+    def rebuilt(self, value, generations: int = 2):
+        """What becomes of an argument of the model."""
+        tm = self.manager(model=Keeper(value))
+        for _ in range(generations):  # what was made again is kept as well as what was made first
+            tm = build(blueprint_of(tm), "here")
+        return tm.model.value
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            {0: "cat", 1: "dog"}, {"!": 1}, OrderedDict(b=1, a=2), [(1, [None]), {"a.b": 1j}], Config({"a": {"b": 1}}), torch.tanh,
+            torch.nn.functional.relu, torch.bfloat16, math.sqrt,
+        ],
+    )  # fmt: skip
+    def test_values_come_back_as_they_were(self, value) -> None:
+        found = self.rebuilt(value)
+        assert type(found) is type(value)
+        assert found == value
+
+    @pytest.mark.parametrize(
+        ("make", "look"),
+        [
+            (lambda: functools.partial(three, 1), lambda found: (type(found), found(5, 6))),
+            (lambda: functools.partial(three, c=1), lambda found: found(5, 6)),
+            (lambda: Recipe(three, 1, 2), lambda found: (found(), found(5))),
+            (lambda: Recipe(three, c=1), lambda found: found(5, 6)),
+            (lambda: Recipe(Keeper, Recipe(Keeper, 1)), lambda found: found().value.value),
+            (lambda: Keeper(Recipe(Keeper, 1)), lambda found: type(found.value)),
+            (lambda: Recipe(Keeper, Recipe(Keeper, 1))(), lambda found: type(found.value)),
+            (lambda: [Recipe(Keeper, one := Keeper(1)), functools.partial(Keeper, one)], lambda two: two[0]().value is two[1]().value),
+            (lambda: same_again(same_again(Keeper(1))), lambda found: (found.value, found.count)),
+            (lambda: Recipe(same_again, Keeper(1))(), lambda found: (found.value, found.count)),
+            (lambda: Recipe(nn.Sequential, OrderedDict(a=Recipe(nn.Linear, 3, 1)))(), str),
+            (lambda: Recipe(Keeper.of, 5)(), lambda found: (type(found), found.value)),
+            (lambda: Recipe(SubKeeper.of, 5)(), lambda found: (type(found), found.value)),
+            (lambda: FrozenSettings(5), repr),
+            (lambda: MoreSettings(5, 6), repr),
+            (lambda: Stream(3), lambda found: found.number),
+            (lambda: only_places(), lambda found: found.value == (NOTHING, 2)),
+            (lambda: torch.Size([3, 4]), tuple),
+            (lambda: Recipe(torch.full, (2,), 3.0)(), torch.Tensor.tolist),
+        ],
+    )  # fmt: skip
+    def test_what_was_made_in_some_way_is_made_in_that_way(self, make, look) -> None:
+        value = make()
+        assert look(self.rebuilt(value)) == look(value)
+
+    @pytest.mark.parametrize(
+        ("make", "why"),
+        [
+            (lambda: {(1, 2): 3}, "its keys are not plain names or numbers"),
+            (lambda: {1: 2, "1": 3}, "its keys are not plain names or numbers"),
+            (lambda: {1, 2}, "a value of this type is not stored"),
+            (lambda: cyclic(), "it holds itself, or is nested too deep"),
+            (lambda: functools.reduce(lambda inner, _: [inner], range(3000), 1), "nested too deep"),
+            (lambda: Keeper(1).forward, "it is a method of an object"),
+            (lambda: Recipe(deque, [1])(), "`collections:deque` is of Python's own library"),
+            (lambda: torch.zeros(2**23), "too large for each checkpoint"),
+            (lambda: same_again(nn.Linear(1, 1)), "it is what it was made of"),
+            (lambda: value_of(Keeper(Points(1))), "it is among the arguments of the call that made it"),
+            (lambda: re.A | re.I, "it is a union of flags"),
+            (lambda: Recipe(taking_any, 1, value=2)(), "two arguments with the name `value`"),
+        ],
+    )  # fmt: skip
+    def test_what_is_not_kept_says_why(self, make, why: str) -> None:
+        assert why in next(iter(unknowns_in(self.node("model", model=Keeper(make()))).values()))
+
+    def test_an_observer_that_is_left_out_takes_nothing_along(self) -> None:
+        shared = Keeper(1)
+        tm = self.manager(extensions=[("a", Watching(shared, lambda: 1)), ("b", Greedy(shared))])
+        assert build(blueprint_of(tm), "here")["b"].options.value == 1
+
+    @pytest.mark.parametrize("kind", ["Passing", "Adding", "Bringing"])
+    def test_a_loop_with_extensions_of_its_own_has_each_once(self, kind: str) -> None:
+        tm = globals()[kind](Recipe(nn.Linear, 3, 1)(), square, 1, Points(2), extensions=[Greedy("given"), ("named", Greedy("more"))])
+        made = build(blueprint_of(build(blueprint_of(tm), "here")), "here")
+        assert {name: type(each) for name, each in made.extensions.items()} == {name: type(each) for name, each in tm.extensions.items()}
+        assert (made["greedy"].options, made["named"].options) == ("given", "more")
+
+    def test_an_optimizer_that_does_not_tell_all_its_arguments_is_unknown(self) -> None:
+        class Noisy(torch.optim.SGD):
+            def __init__(self, params, lr, noise=0.0) -> None:
+                super().__init__(params, lr)
+
+        model = Recipe(nn.Linear, 3, 1)()
+        made = Noisy(model.parameters(), 0.1, noise=0.3)
+        assert self.node("optimizer", model=model, optimizer=made)["why"] == "it does not tell its `noise`: make it by a Recipe"
 
     @pytest.mark.parametrize(
         ("value", "why"),
@@ -499,15 +626,46 @@ class TestWhatIsKept:
         assert blueprint_of(tm)["with"]["train_data"]["with"]["api_key"]["why"] == "it looks like a secret, and is not stored"
 
     def test_a_call_of_the_standard_library_is_refused(self, tmp_path) -> None:
-        from trainmaster.loop.rebuild import build
-
-        for path in ("os:system", "subprocess:run", "builtins:exec", "shutil:rmtree"):
+        for path in ("os:system", "subprocess:run", "builtins:exec", "shutil:rmtree", "posix:system", "torch:os.system", "this:c"):
             with pytest.raises(StateError, match="which is refused"):
                 build({"!": "call", "of": path, "with": {"command": f"touch {tmp_path}/x"}}, "a file")
         assert not list(tmp_path.iterdir())
+        assert "this" not in sys.modules  # not even imported
+
+    @pytest.mark.parametrize(
+        "node",
+        [
+            {"!": "zzz"}, {"!": "call"}, {"!": "call", "of": 3, "with": {}}, {"!": "call", "of": "os:x", "with": {3: 4}},
+            {"!": "name", "of": []}, {"!": "same"}, {"!": "unknown", "what": 1, "why": 2},
+            {"!": "dict", "of": "dict", "keys": [[]], "with": {"a": 1}},
+            {"!": "dict", "of": "dict", "keys": [], "with": {"a": 1}}, functools.reduce(lambda inner, _: [inner], range(10_000), 1),
+        ],
+    )  # fmt: skip
+    def test_a_blueprint_that_says_nonsense_is_refused_and_training_goes_on_without(self, node, monkeypatch) -> None:
+        tm = self.manager(extensions=[Parameters()])
+        state = tm.capture().to_dict()
+        bad = {"format": 1, "blueprint": {"!": "call", "of": "lab:Net", "with": {"x": node}}, "overrides": {}, "lineage": []}
+        monkeypatch.setattr(
+            "trainmaster.extensions.parameters.read_checkpoint", lambda path: {"state": {**state, "extensions": {"p": bad}}}
+        )
+        for read in (init_from_checkpoint, parameters_in):
+            with pytest.raises(StateError, match="its parameters do not say what they should"):
+                read("a file")
+        with pytest.raises(ValueError, match="its parameters do not say what they should"):  # a warning, where an observer is restored
+            tm["parameters"].load_state_dict(bad)
+
+    @pytest.mark.parametrize("place", ["nowhere", "model", ""])
+    def test_what_is_the_same_as_nothing_is_refused(self, place: str) -> None:
+        model = {"!": "call", "of": "torch.nn.modules.linear:Linear", "with": {"in_features": {"!": "same", "as": place}}}
+        with pytest.raises(StateError, match=f"`model.in_features` is said to be the same as `{place}`, which is not there"):
+            build({"!": "call", "of": "trainmaster.loop.train_manager:TrainManager", "with": {"model": model}}, "a file")
 
     def test_a_copy_of_a_model_is_not_one_that_was_made_by_a_recipe(self) -> None:
         assert self.node("model", model=copy.deepcopy(Recipe(nn.Linear, 3, 1)()))["!"] == "unknown"
+
+    @pytest.mark.parametrize("argument", [lambda: 1, (each for each in ())])
+    def test_an_argument_that_cannot_be_sent_is_no_reason_that_an_extension_cannot(self, argument) -> None:
+        assert made_with(pickle.loads(pickle.dumps(Forgetful(argument)))) is None
 
     def test_an_extension_takes_its_arguments_along_to_another_process(self) -> None:
         assert made_with(pickle.loads(pickle.dumps(Greedy("x")))).args == ("x",)
@@ -516,16 +674,122 @@ class TestWhatIsKept:
         from trainmaster.stages.made_with import _calls
 
         before = len(_calls)
-        made = Recipe(nn.Linear, 3, 1)()
+        made = Points(3)
         assert len(_calls) == before + 1
         del made
         assert len(_calls) == before
 
+    def test_a_model_is_freed_though_one_of_its_arguments_holds_it(self) -> None:
+        class Experiment:
+            def __init__(self) -> None:
+                self.model = Keeper(self.act)
+
+            def act(self) -> None: ...
+
+        model = weakref.ref(Experiment().model)
+        gc.collect()
+        assert model() is None
+
+    def test_a_pickled_model_needs_nothing_of_ours(self) -> None:
+        model = Recipe(nn.Linear, 3, 1)()
+        assert b"trainmaster" not in pickle.dumps(model)
+        assert [made_with(each) for each in (copy.copy(model), copy.deepcopy(model), pickle.loads(pickle.dumps(model)))] == [None] * 3
+
     def test_arguments_are_those_of_the_call_though_the_constructor_changes_them(self) -> None:
         assert made_with(Greedy({"a": 1})).args == ({"a": 1},)
 
+    def test_an_extension_that_is_a_dataclass_is_kept(self) -> None:
+        assert self.node("extensions", extensions=[Sized(0.3)])["sized"]["with"] == {"size": 0.3}
+
+    def test_a_program_whose_name_cannot_be_imported_is_told(self, monkeypatch) -> None:
+        monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
+        monkeypatch.setattr(sys.modules["__main__"], "__file__", "my-program.py", raising=False)
+        monkeypatch.setattr(sys.modules["__main__"], "three", three, raising=False)
+        monkeypatch.setattr(three, "__module__", "__main__")
+        node = self.node("initialization", initialization=three)
+        assert node["why"] == "`three` is in the file my-program.py, whose name cannot be imported"
+
     def test_an_iterator_among_the_arguments_is_used_up(self) -> None:
         assert made_with(Greedy(iter([1]))).args[0].what == "list_iterator"
+
+
+@tracked
+class Keeper(nn.Module):
+    count = 0
+
+    def __init__(self, value) -> None:
+        super().__init__()
+        self.value = value
+
+    @classmethod
+    def of(cls, value):
+        return cls(value)
+
+    def forward(self, batch): ...
+
+
+class SubKeeper(Keeper): ...
+
+
+@tracked
+class Points(list):
+    def __init__(self, number) -> None:
+        super().__init__([(torch.ones(2, 3), torch.zeros(2, 1))] * number)
+
+
+@tracked
+@dataclass(frozen=True)
+class FrozenSettings:
+    width: int = 3
+
+
+@dataclass(frozen=True)
+class MoreSettings(FrozenSettings):
+    depth: int = 4
+
+
+@tracked
+class Stream:
+    def __init__(self, number) -> None:
+        self.number = number
+
+    def __iter__(self):
+        return self
+
+    def __next__(self): ...
+
+
+def three(a, b=2, c=3):
+    return a, b, c
+
+
+@tracked
+def same_again(model):
+    model.count = getattr(model, "count", 0) + 1
+    return model
+
+
+@tracked
+def value_of(keeper):
+    return keeper.value
+
+
+NOTHING = object()
+
+
+@tracked
+def only_places(a=NOTHING, b=2, /):
+    return Keeper((a, b))
+
+
+def taking_any(value, /, **more):
+    return Keeper(more)
+
+
+def cyclic() -> list:
+    found: list = []
+    found.extend([found, found])
+    return found
 
 
 class Remote(list):
@@ -533,15 +797,43 @@ class Remote(list):
         super().__init__([(torch.zeros(2, 3), torch.zeros(2, 1))])
 
 
+class Forgetful(Extension):
+    def __init__(self, options) -> None: ...
+
+
 class Greedy(Extension):
     def __init__(self, options) -> None:
+        self.options = options
         if isinstance(options, dict):
             options.clear()
+
+
+@dataclass
+class Sized(Extension):
+    size: float = 0.1
+
+
+class Watching(Observer):
+    def __init__(self, *parts) -> None: ...
 
 
 class Forwarding(TrainManager):
     def model_forward(self, batch):
         return self.model(batch[0])
+
+
+class Passing(TrainManager):
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+
+
+class Adding(TrainManager):
+    def __init__(self, *args, extensions=(), **kwargs) -> None:
+        super().__init__(*args, extensions=[("own", Greedy("own")), *extensions], **kwargs)
+
+
+class Bringing(TrainManager):
+    extensions = {"own": Greedy("own")}
 
 
 def square(batch, prediction):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import random
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -54,14 +53,13 @@ def test_killed_twice_in_the_middle_of_groups_it_ends_as_an_undisturbed_one(
     program: ModuleType, whole: TrainManager, tmp_path: Path
 ) -> None:
     folder = str(tmp_path / "run")
-    for step in (4, 7):
-        ran = subprocess.run(
-            [sys.executable, str(PROGRAM), folder, str(step)],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
-            capture_output=True,
-            check=False,
-        )
-        assert ran.returncode == -signal.SIGKILL, ran.stderr.decode()
+    ran = subprocess.run(
+        [sys.executable, str(PROGRAM), folder, "4", "7"],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
+        capture_output=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr.decode()
     again = program.training(folder)
     again.train()
     assert same_bits(whole.model.state_dict(), again.model.state_dict())

@@ -182,6 +182,14 @@ class TestSaver:
             tm.train()
         assert tm.step_num == 0
 
+    def test_a_model_of_lazy_modules_is_saved_and_taken_up(self, tmp_path: Path) -> None:
+        data = [(torch.ones(2, 4), torch.ones(2, 1))]
+        for epochs in (1, 2):
+            model = nn.Sequential(nn.LazyLinear(8), nn.Linear(8, 1))
+            tm = Loop(model, mse, epochs, data, optimizer=lambda each: torch.optim.SGD(each, lr=0.1), train_dir=tmp_path, device="cpu")
+            tm.train()
+        assert (tm.epoch_num, tm.step_num) == (2, 2)
+
     def test_what_cannot_be_stored_is_told_before_the_first_step(self, tmp_path: Path) -> None:
         class Hoarder(Extension):
             def state_dict(self) -> dict[str, Any]:

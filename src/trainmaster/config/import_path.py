@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import sys
 from typing import Any
 
 from trainmaster.config.describe import shorten
 from trainmaster.errors import ConfigError, Problem, did_you_mean
+
+_OF_PYTHON = frozenset(sys.stdlib_module_names) - {"__main__"}
 
 
 def imported(path: Any) -> Any:
@@ -47,6 +50,10 @@ def module_name(name: str) -> str:
 def path_of(thing: Any) -> str:
     """The import path of a class or a function, `lab.nets:Net`; `ValueError` with the reason where another process cannot import it."""
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    if inspect.ismethod(thing):
+        if not isinstance(thing.__self__, type):
+            raise ValueError("it is a method of an object: give the loop a function, or override its method")
+        return f"{path_of(thing.__self__)}.{thing.__name__}"
     if not isinstance(module, str) or not isinstance(name, str):
         raise ValueError("it has no name to import it by")
     if "<lambda>" in name:
@@ -56,11 +63,22 @@ def path_of(thing: Any) -> str:
     if module == "__main__" and not hasattr(sys.modules["__main__"], "__file__"):
         raise ValueError(f"`{name}` was made in a notebook or at a prompt")
     found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    if found is not thing:
-        raise ValueError(f"`{module}:{name}` is something else")
-    return f"{module_name(module)}:{name}"
+    if inspect.isbuiltin(thing) and getattr(found, name.rpartition(".")[2], None) is thing:
+        name = name.rpartition(".")[2]  # `torch.tanh`, whose qualified name has a class in it that nobody sees
+    else:
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is not thing:
+            raise ValueError(f"`{module}:{name}` is something else")
+    importable = module_name(module)
+    if not all(part.isidentifier() for part in importable.split(".")):
+        raise ValueError(f"`{name}` is in the file {importable}.py, whose name cannot be imported")
+    return f"{importable}:{name}"
+
+
+def is_of_python(path: str) -> bool:
+    """Whether an import path leads into Python's own library."""
+    return path.partition(":")[0].partition(".")[0] in _OF_PYTHON
 
 
 def found_at(path: str) -> Any:

@@ -31,7 +31,6 @@ class EMA(Extension):
         self.decay = decay
         self.num_updates = 0
         """Updates that went into the average."""
-        self._average = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
         self._weights: dict[str, torch.Tensor] = {}
 
     @property
@@ -71,8 +70,9 @@ class EMA(Extension):
                 averages, others = groups.setdefault((weight.device, weight.dtype), ([], []))
                 averages.append(average)
                 others.append(weight)
+        average_all = get_ema_multi_avg_fn(self.decay)  # type: ignore[no-untyped-call]  # made here: it cannot go to another process
         for averages, others in groups.values():
-            self._average(averages, others, self.num_updates)
+            average_all(averages, others, self.num_updates)
         self._weights = weights
         self.num_updates += 1
 

@@ -12,15 +12,17 @@ from typing import Any, Final
 from trainmaster.config.secret_fields import masked_value
 from trainmaster.config.secrets import Mask
 from trainmaster.errors import SettingError, StateError
-from trainmaster.loop.blueprint import LEFT_OUT, Node, blueprint_of, is_node, leaves_of, unknowns_in
+from trainmaster.loop.blueprint import LEFT_OUT, Node, blueprint_of, children_of, is_node, is_sound, leaves_of, unknowns_in
 from trainmaster.loop.checkpoint_loader import CheckpointLoader, read_checkpoint
 from trainmaster.loop.rebuild import build, overridden
+from trainmaster.loop.state import TrainingState
 from trainmaster.loop.train_manager import TrainManager
 from trainmaster.loop.writer import Writer
 from trainmaster.stages import Observer
 
 FORMAT: Final = 1
 _LOADER: Final = "checkpoint_loader"
+_SAVER: Final = "checkpoint_saver"
 _STATE: Final = {"format", "blueprint", "overrides", "lineage"}
 
 
@@ -69,10 +71,11 @@ class Parameters(Observer):
         return {"format": FORMAT, "blueprint": self.blueprint, "overrides": dict(self.overrides), "lineage": list(self.lineage)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        _check(state)
+        problem = _problem_in(state)
+        if problem is not None:
+            raise ValueError(problem)  # it is only an observer: it starts anew, and training goes on
         if not self._is_descendant:  # a descendant's own is one longer than that of the checkpoint it comes from
             self.blueprint, self.overrides, self.lineage = state["blueprint"], dict(state["overrides"]), list(state["lineage"])
-        self._is_descendant = False
 
 
 def init_from_checkpoint(
@@ -94,20 +97,22 @@ def init_from_checkpoint(
     value = read_checkpoint(path)
     state = _state_in(value, path)
     if package_dir is not None:
-        if not os.path.isdir(package_dir):
+        folder = os.path.abspath(os.fspath(package_dir))
+        if not os.path.isdir(folder):
             raise SettingError(f"package_dir={os.fspath(package_dir)!r}: there is no such folder")
-        sys.path.insert(0, os.path.abspath(os.fspath(package_dir)))
+        if folder not in sys.path[:1]:
+            sys.path.insert(0, folder)
     changes = dict(overrides or {})
     blueprint = overridden(state["blueprint"], changes, path)
-    manager = build(_without_idle_saver(blueprint), path)
+    manager = build(_without_idle_saver(blueprint), path, state["blueprint"])
     if not isinstance(manager, TrainManager):
         raise StateError(f"the checkpoint is that of a {type(manager).__name__}, and no TrainManager", where=path)
     _point_at(manager, path)
     progress = value["state"]["progress"]
     origin = {
         "file": path,
-        "epoch": progress["epoch_num"],
-        "step": progress["step_num"],
+        "epoch": progress.get("epoch_num"),
+        "step": progress.get("step_num"),
         "overrides": {name: _told(name, each) for name, each in changes.items() if name not in LEFT_OUT},
     }
     _parameters_of(manager).descend(blueprint_of(manager), origin, state)
@@ -122,16 +127,19 @@ def parameters_in(file: str | PathLike[str]) -> dict[str, Any]:
 
 def _state_in(value: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     """What `Parameters` has put into a checkpoint."""
-    extensions = value["state"]["extensions"]
-    states = extensions.values() if isinstance(extensions, dict) else ()
-    state = next((each for each in states if isinstance(each, dict) and each.keys() == _STATE), None)
+    training = TrainingState.from_dict(value["state"])
+    if not isinstance(training.extensions, dict) or not isinstance(training.progress, dict):
+        raise StateError("this checkpoint is not that of a training", where=path)
+    state = next((each for each in training.extensions.values() if isinstance(each, dict) and each.keys() == _STATE), None)
     if state is None or state["blueprint"] is None:
         raise StateError(
             "this checkpoint does not say how its training was made",
             where=path,
             hint="train with extensions=[Parameters()], or build the loop yourself with CheckpointLoader(ckpt_spec=file)",
         )
-    _check(state)
+    problem = _problem_in(state)
+    if problem is not None:
+        raise StateError(problem, where=path)
     if "with" not in state["blueprint"]:
         raise StateError(
             "the loop of this checkpoint cannot be made again",
@@ -142,22 +150,25 @@ def _state_in(value: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     return state
 
 
-def _check(state: Mapping[str, Any]) -> None:
+def _problem_in(state: Mapping[str, Any]) -> str | None:
     if state["format"] != FORMAT:
-        raise StateError(f"its parameters have the format {state['format']!r:.20}, and this version reads {FORMAT}")
+        return f"its parameters have the format {state['format']!r:.20}, and this version reads {FORMAT}"
+    blueprint = state["blueprint"]
     is_whole = isinstance(state["overrides"], dict) and isinstance(state["lineage"], list)
-    if not is_whole or not (state["blueprint"] is None or is_node(state["blueprint"])):
-        raise StateError("its parameters do not say what they should")
+    if not is_whole or not (blueprint is None or (is_node(blueprint) and is_sound(blueprint))):
+        return "its parameters do not say what they should: the file is damaged, or was written by hand"
+    return None
 
 
 def _without_idle_saver(blueprint: Node) -> Node:
     """A saver needs a folder: one that wrote to `train_dir` is left out where there is none any more."""
     values = blueprint["with"]
-    saver = (values.get("extensions") or {}).get("checkpoint_saver")
-    if saver is None or "train_dir" in values or not is_node(saver) or saver["with"].get("path") is not None:
+    extensions = values.get("extensions")
+    saver = children_of(extensions).get(_SAVER)
+    if "train_dir" in values or not is_node(saver) or children_of(saver).get("path") is not None:
         return blueprint
-    extensions = {name: each for name, each in values["extensions"].items() if name != "checkpoint_saver"}
-    return {**blueprint, "with": {**values, "extensions": extensions}}
+    rest = {name: each for name, each in children_of(extensions).items() if name != _SAVER}
+    return {**blueprint, "with": {**values, "extensions": {**extensions, "with": rest} if is_node(extensions) else rest}}
 
 
 def _point_at(manager: TrainManager, path: str) -> None:

@@ -4,7 +4,12 @@ A value stands for itself, lists and dicts for what they hold; what is more is a
 
 ```text
 {"!": "call", "of": "lab.nets:Net", "with": {"width": 16, "threshold": 0.5}}    an object: a class or function, called
-{"!": "recipe", "of": "torch.optim.sgd:SGD", "with": {"lr": 0.1, ...}}          the same, to be called by the loop
+{"!": "recipe", "of": "torch.optim.sgd:SGD", "with": {"lr": 0.1, ...}}          a `Recipe`, to be called by the loop; "0", "1", ... in
+                                                                                 `with` are arguments that have only a place
+{"!": "partial", "of": "lab.nets:block", "with": {"0": 4}}                       a `functools.partial`
+{"!": "config", "of": "lab.configs:Train", "with": {"lr": 0.1}}                  a config
+{"!": "dict", "of": "dict", "keys": [0, 1], "with": {"0": "cat", "1": "dog"}}    a dict with other keys than text; an `OrderedDict`
+{"!": "pairs", "with": {"noise": ...}}                                           extensions as a list
 {"!": "name", "of": "lab.losses:focal"}                                          a class, function or constant itself
 {"!": "device", "of": "cpu"}, {"!": "path", "of": "data"}                        a device, a path
 {"!": "same", "as": "train_data.dataset"}                                        the object that was made for that place
@@ -19,25 +24,27 @@ from __future__ import annotations
 import enum
 import functools
 import inspect
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from trainmaster.config.import_path import path_of
+from trainmaster.config.any_config import AnyConfig
+from trainmaster.config.free import Config
+from trainmaster.config.import_path import is_of_python, path_of
 from trainmaster.config.secret_fields import masked_value
 from trainmaster.config.secrets import Mask
 from trainmaster.loop.eval_state import EvalState
 from trainmaster.loop.recipe import Recipe
 from trainmaster.loop.setup import Setup
-from trainmaster.stages.made_with import Made, Unrepeatable, made_with
-
-if TYPE_CHECKING:
-    from trainmaster.loop.train_manager import TrainManager
+from trainmaster.loop.train_manager import TrainManager
+from trainmaster.stages.extensions import named
+from trainmaster.stages.made_with import Made, Unkept, made_with
 
 KIND: Final = "!"
 Node = dict[str, Any]
@@ -47,13 +54,19 @@ _MADE_BY_THE_LOOP: Final = ("optimizer", "lr_schedule")
 _LOADER: Final = "checkpoint_loader"
 _PLAIN: Final = (bool, int, float, complex, str, bytes, type(None))
 _HINT: Final = "mark its class @tracked, or make it by a Recipe"
+MAX_DEPTH: Final = 100
+_MOST_BYTES: Final = 2**24
+"""Of tensors and arrays: each checkpoint has them."""
 
 
 def blueprint_of(manager: TrainManager) -> Node:
     """How a loop was made, with its extensions as they are now."""
     made = made_with(manager)
-    assert made is not None
-    return _Draft(manager).drawn(made)
+    assert made is not None  # every Extensible remembers
+    try:
+        return _Draft(manager).drawn(made)
+    except (ValueError, TypeError) as error:  # a class that cannot be imported, or has a signature that tells nothing
+        return _unknown(made.kind, str(error))
 
 
 def is_node(value: Any) -> bool:
@@ -69,13 +82,57 @@ def children_of(value: Any) -> Mapping[str, Any]:
     return {str(number): each for number, each in enumerate(value)} if isinstance(value, list | tuple) else {}
 
 
-def leaves_of(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+_PARTS: Final[dict[str, dict[str, type]]] = {
+    "call": {"of": str, "with": dict},
+    "recipe": {"of": str, "with": dict},
+    "partial": {"of": str, "with": dict},
+    "config": {"of": str, "with": dict},
+    "dict": {"of": str, "keys": list, "with": dict},
+    "pairs": {"with": dict},
+    "name": {"of": str},
+    "device": {"of": str},
+    "path": {"of": str},
+    "same": {"as": str},
+    "unknown": {"what": str, "why": str},
+}
+
+
+def is_sound(blueprint: Any) -> bool:
+    """Whether a value that was read from a file is a blueprint: nodes of known kinds with their parts, and not too deep to go through."""
+    open_values = [(blueprint, 0)]
+    while open_values:
+        value, depth = open_values.pop()
+        if is_node(value):
+            parts = _PARTS.get(value[KIND])
+            if parts is None or not all(isinstance(value.get(name), kind) for name, kind in parts.items()):
+                return False
+            if not all(isinstance(name, str) for name in children_of(value)) or not _has_sound_keys(value):
+                return False
+        if depth > 2 * MAX_DEPTH:
+            return False
+        open_values += [(each, depth + 1) for each in children_of(value).values()]
+    return True
+
+
+def _has_sound_keys(node: Node) -> bool:
+    keys = node.get("keys", [])
+    return node[KIND] != "dict" or (len(keys) == len(node["with"]) and all(type(key) in _PLAIN for key in keys))
+
+
+def places_in(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of a blueprint, what is inside of others after them, by its dotted name."""
+    yield path, value
+    for name, each in children_of(value).items():
+        yield from places_in(each, below(path, name))
+
+
+def leaves_of(value: Any) -> Iterator[tuple[str, Any]]:
     """Every parameter of a blueprint, by its dotted name."""
-    children = children_of(value)
-    if not children:
-        yield path, value
-    for name, each in children.items():
-        yield from leaves_of(each, f"{path}.{name}" if path else name)
+    return ((path, each) for path, each in places_in(value) if not children_of(each))
+
+
+def below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
 
 
 def unknowns_in(value: Any) -> dict[str, str]:
@@ -100,107 +157,180 @@ class _Draft:
         self._mask = Mask.of()
         self._places: dict[int, str] = {}
         """Where each object is, so that one that is there twice is made once."""
+        self._open: set[int] = {id(manager)}
+        """What is being drawn, and cannot be an argument of its own."""
+        self._num_bytes = 0
 
     def drawn(self, made: Made) -> Node:
-        self._places[id(self._manager)] = ""
-        try:
-            of = path_of(made.kind)
-        except ValueError as error:
-            return _unknown(made.kind, str(error))
-        arguments = bound(made.kind, made.args, made.kwargs, is_whole=True)
-        for name in LEFT_OUT:
-            arguments.pop(name, None)
-        values = {name: self._argument(name, value) for name, value in arguments.items() if name != "extensions"}
-        if "extensions" in signature_of(made.kind).parameters:
-            values["extensions"] = self._extensions()
+        of = path_of(made.kind)
+        arguments = bound(made)
+        values = {name: self._argument(name, value) for name, value in arguments.items() if name not in (*LEFT_OUT, "extensions")}
+        if "extensions" in arguments:
+            values["extensions"] = self._extensions(arguments["extensions"])
         return {KIND: "call", "of": of, "with": values}
 
     def _argument(self, name: str, value: Any) -> Any:
-        if name in _MADE_BY_THE_LOOP:
-            if isinstance(value, type):
-                value = Recipe(value)  # with its defaults
-            elif isinstance(value, Optimizer):
-                return self._optimizer(value)
-            elif isinstance(value, LRScheduler):
-                return self._schedule(value)
+        if name not in _MADE_BY_THE_LOOP:
+            return self._value(value, name)
+        if isinstance(value, Optimizer):
+            return self._optimizer(value)
+        if isinstance(value, LRScheduler):
+            made = made_with(value)
+            lost = _unknown(value, "nobody has kept what it was made with: give the loop a Recipe, or a partial")
+            return lost if made is None else self._followed(made, name)
+        if isinstance(value, type):
+            return self._followed(Made(value, (), {}), name)
+        if isinstance(value, Recipe):
+            return self._followed(Made(value.kind, (None, *value.args), value.kwargs), name)
+        if isinstance(value, functools.partial) and not value.args:
+            return self._call("partial", Made(value.func, (), value.keywords), name, is_first_given=True)
         return self._value(value, name)
 
-    def _extensions(self) -> dict[str, Any]:
+    def _extensions(self, given: Any) -> Any:
+        """Those that the loop has now, but for what it brings along itself."""
+        kind = type(self._manager)
+        if isinstance(given, Unkept):
+            return _unknown(given, given.why)
+        is_own = kind.__init__ is not TrainManager.__init__
+        wanted = {id(each) for _, each in named(given)}  # such a constructor may add others
+        brought = {id(each) for _, each in named(kind._class_extensions)}
         found = {}
         for name, each in self._manager.extensions.items():
             if name == _LOADER or type(each) in (Setup, EvalState) or type(each).__module__.startswith("trainmaster.manager"):
                 continue
+            if id(each) in brought or (is_own and id(each) not in wanted):
+                continue
+            num_places = len(self._places)
             node = self._value(each, f"extensions.{name}")
             is_missed = getattr(each, "is_observer", False) is not True
-            if is_missed or not unknowns_in(node):  # training is the same without an observer
+            if is_missed or not unknowns_in(node):
                 found[name] = node
-        return found
+            else:
+                self._forget_places(num_places)  # training is the same without an observer
+        return {KIND: "pairs", "with": found} if is_own and not isinstance(given, Mapping) else found
 
     # ---- values
 
-    def _value(self, value: Any, path: str, is_in_recipe: bool = False) -> Any:
+    def _value(self, value: Any, path: str, are_recipes_made: bool = False) -> Any:
         if type(value) is str and self._is_secret(value, path):
             return _unknown("text", "it looks like a secret, and is not stored")
-        if type(value) in _PLAIN or isinstance(value, torch.Tensor | np.ndarray):
+        if type(value) in _PLAIN:
             return value
-        if type(value) in (list, tuple):
-            return type(value)(self._value(each, f"{path}.{number}", is_in_recipe) for number, each in enumerate(value))
-        if isinstance(value, dict):
-            return self._dict(value, path, is_in_recipe)
-        if isinstance(value, functools.partial):
-            return self._call("recipe", value.func, value.args, value.keywords, path)
+        if path.count(".") > MAX_DEPTH:
+            return _unknown(value, "it is nested too deep")
+        if type(value) in (list, tuple, torch.Size):
+            kind = list if type(value) is list else tuple
+            return kind(self._value(each, f"{path}.{number}", are_recipes_made) for number, each in enumerate(value))
+        if type(value) in (dict, OrderedDict):
+            return self._dict(value, path, are_recipes_made)
         if isinstance(value, Recipe):
-            return self._call("call" if is_in_recipe else "recipe", value.kind, value.args, value.kwargs, path, is_in_recipe=True)
+            if are_recipes_made:
+                return self._call("call", Made(value.kind, value.args, value.kwargs, are_recipes_made=True), path)
+            return self._call("recipe", Made(value.kind, value.args, value.kwargs), path)
+        if isinstance(value, functools.partial):
+            return self._call("partial", Made(value.func, value.args, value.keywords), path)
+        if isinstance(value, Made):  # of an argument that became the object itself
+            return self._call("call", value, path)
+        if isinstance(value, Unkept):
+            return _unknown(value, value.why)
+        is_array = isinstance(value, torch.Tensor | np.ndarray)
+        if made_with(value) is not None:
+            num_places = len(self._places)
+            node = self._object(value, path)
+            if not is_array or not unknowns_in(node):
+                return node
+            self._forget_places(num_places)  # one whose making is not known has still its values
+        if is_array:
+            return self._array(value)
+        if isinstance(value, Config | AnyConfig):
+            return self._config(value, path)
         if isinstance(value, enum.Enum):
-            return self._named(type(value), path, f".{value.name}")
+            return self._member(value)
         if isinstance(value, torch.dtype):
             return {KIND: "name", "of": str(value).replace("torch.", "torch:")}
         if isinstance(value, torch.device):
             return {KIND: "device", "of": str(value)}
         if isinstance(value, np.generic):
-            return value.item()
+            return self._value(value.item(), path)
         if isinstance(value, PathLike):
             return {KIND: "path", "of": fspath(value)}
-        return self._object(value, path)
+        if isinstance(value, type) or inspect.isroutine(value):
+            return self._named(value)
+        if getattr(type(value), "__module__", "") == "builtins":
+            return _unknown(value, "a value of this type is not stored")
+        return _unknown(value, f"nobody has kept what it was made with: {_HINT}")
 
     def _is_secret(self, text: str, path: str) -> bool:
         name = next((part for part in reversed(path.split(".")) if not part.isdigit()), "")
         return masked_value(name, text) != text or self._mask.is_in(text)
 
-    def _dict(self, value: dict[Any, Any], path: str, is_in_recipe: bool) -> Any:
-        if KIND in value or not all(isinstance(key, str) for key in value):
-            return _unknown(value, "its keys are not plain names")
-        return {key: self._value(each, f"{path}.{key}", is_in_recipe) for key, each in value.items()}
+    def _dict(self, value: dict[Any, Any], path: str, are_recipes_made: bool) -> Any:
+        found = {str(key): self._value(each, f"{path}.{key}", are_recipes_made) for key, each in value.items()}
+        if type(value) is dict and KIND not in value and all(type(key) is str for key in value):
+            return found
+        if len(found) < len(value) or not all(type(key) in _PLAIN for key in value):
+            return _unknown(value, "its keys are not plain names or numbers")
+        return {KIND: "dict", "of": type(value).__name__, "keys": list(value), "with": found}
+
+    def _array(self, value: torch.Tensor | np.ndarray[Any, Any]) -> Any:
+        if self._num_bytes + value.nbytes > _MOST_BYTES:
+            return _unknown(value, "it is too large for each checkpoint: let a function marked @tracked make it")
+        self._num_bytes += value.nbytes
+        return value
+
+    def _config(self, value: Config | AnyConfig, path: str) -> Node:
+        node = self._named(type(value))
+        if "of" not in node:
+            return node
+        values: dict[str, Any] = value.asdict() if isinstance(value, Config) else value.to_dict()  # type: ignore[attr-defined]
+        return {**node, KIND: "config", "with": {name: self._value(each, f"{path}.{name}") for name, each in values.items()}}
 
     def _object(self, value: Any, path: str) -> Node:
+        if id(value) in self._open:
+            return _unknown(value, "it is among the arguments of the call that made it")
         if id(value) in self._places:
             return {KIND: "same", "as": self._places[id(value)]}
         made = made_with(value)
-        if made is not None:
-            self._places[id(value)] = path
-            return self._call("call", made.kind, made.args, made.kwargs, path, is_in_recipe=True)
-        if isinstance(value, type) or inspect.isroutine(value):
-            return self._named(value, path)
-        if isinstance(value, Unrepeatable):
-            return _unknown(value, f"a {value.what} is used up when it has been gone through")
-        return _unknown(value, f"nobody has kept what it was made with: {_HINT}")
+        assert made is not None
+        self._open.add(id(value))
+        node = self._call("call", made, path)
+        self._open.remove(id(value))
+        self._places[id(value)] = path
+        return node
 
-    def _named(self, thing: Any, path: str, member: str = "") -> Node:
+    def _forget_places(self, num_left: int) -> None:
+        """Nothing is the same as what was drawn, and left out."""
+        while len(self._places) > num_left:
+            self._places.popitem()
+
+    def _member(self, value: enum.Enum) -> Node:
+        if value.name not in type(value).__members__:
+            return _unknown(value, "it is a union of flags, which has no name")
+        node = self._named(type(value))
+        return {**node, "of": f"{node['of']}.{value.name}"} if "of" in node else node
+
+    def _named(self, thing: Any) -> Node:
         try:
-            return {KIND: "name", "of": path_of(thing) + member}
+            return {KIND: "name", "of": path_of(thing)}
         except ValueError as error:
             return _unknown(thing, str(error))
 
-    def _call(self, node: str, kind: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], path: str, is_in_recipe: bool = False) -> Node:
+    def _call(self, node: str, made: Made, path: str, is_first_given: bool = False) -> Node:
         try:
-            of = path_of(kind)
-            arguments = bound(kind, args, kwargs, is_whole=node == "call")
+            of = path_of(made.kind)
+            arguments = bound(made, is_first_given) if node == "call" or is_first_given else given(made)
         except (ValueError, TypeError) as error:
-            return _unknown(kind, str(error))
+            return _unknown(made.kind, str(error))
+        if is_of_python(of):
+            return _unknown(
+                made.kind, f"`{of}` is of Python's own library, of which nothing is called: call it in a function marked @tracked"
+            )
         values = {}
         for name, value in arguments.items():
-            child = self._value(value, f"{path}.{name}", is_in_recipe)
-            if unknowns_in(child) and _is_default(kind, name, value):
+            num_places = len(self._places)
+            child = self._value(value, f"{path}.{name}", made.are_recipes_made)
+            if unknowns_in(child) and _is_default(made.kind, name, value):
+                self._forget_places(num_places)
                 continue  # some mark of the library's own; it is the default there, too
             values[name] = child
         return {KIND: node, "of": of, "with": values}
@@ -210,43 +340,53 @@ class _Draft:
         trained = [id(each) for each in self._manager.model.parameters() if each.requires_grad]
         groups = optimizer.param_groups
         if len(groups) != 1 or [id(each) for each in groups[0]["params"]] != trained:
-            return _unknown(optimizer, "it has groups of parameters of its own: give the loop a function that makes it")
+            return _unknown(optimizer, "it has groups of parameters of its own, or frozen ones: give the loop a function that makes it")
         made = made_with(optimizer)
-        options = optimizer.defaults if made is None else {**optimizer.defaults, **made.kwargs}
+        if made is not None:
+            return self._followed(made, "optimizer")
         names = list(signature_of(type(optimizer)).parameters)[1:]
-        kept = {name: options[name] for name in names if name in options}
-        return self._call("recipe", type(optimizer), (), kept, "optimizer")
+        lost = [name for name in names if name not in optimizer.defaults]
+        if lost:
+            return _unknown(optimizer, f"it does not tell its `{lost[0]}`: make it by a Recipe")
+        return self._followed(Made(type(optimizer), (), {name: optimizer.defaults[name] for name in names}), "optimizer")
 
-    def _schedule(self, schedule: LRScheduler) -> Node:
-        made = made_with(schedule)
-        if made is None:
-            return _unknown(schedule, "nobody has kept what it was made with: give the loop a Recipe, or a partial")
-        first = next(iter(signature_of(made.kind).parameters))
-        kwargs = {name: value for name, value in made.kwargs.items() if name != first}
-        if made.args:
+    def _followed(self, made: Made, path: str) -> Node:
+        """The recipe of a call, without its first argument, which the loop gives."""
+        try:
             names = list(signature_of(made.kind).parameters)
-            kwargs |= dict(zip(names[1:], made.args[1:], strict=False))
-        return self._call("recipe", made.kind, (), kwargs, "lr_schedule", is_in_recipe=True)
+        except (ValueError, TypeError) as error:
+            return _unknown(made.kind, str(error))
+        kwargs = {**dict(zip(names, made.args, strict=False)), **made.kwargs}
+        kwargs.pop(names[0], None)
+        return self._call("recipe", made._replace(args=(), kwargs=kwargs), path, is_first_given=True)
 
 
-def bound(kind: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], is_whole: bool) -> dict[str, Any]:
-    """The arguments of a call by name, defaults included; of one that is not whole, without those that are missing."""
-    signature = signature_of(kind)
-    if is_whole:
-        found = signature.bind(*args, **kwargs)
-    else:
-        # What the loop gives comes first; what was given by position comes after it.
-        names = [name for name, each in signature.parameters.items() if each.kind is each.POSITIONAL_OR_KEYWORD]
-        found = signature.bind_partial(**dict(zip(names[1:], args, strict=False)), **kwargs)
-    missing = {name for name in signature.parameters if name not in found.arguments}
+def bound(made: Made, is_first_given: bool = False) -> dict[str, Any]:
+    """The arguments of a call by name, defaults included; where somebody else gives the first, without it."""
+    signature = signature_of(made.kind)
+    found = signature.bind_partial(**made.kwargs) if is_first_given else signature.bind(*made.args, **made.kwargs)
     found.apply_defaults()
+    if is_first_given:
+        found.arguments.pop(next(iter(signature.parameters)), None)
     arguments: dict[str, Any] = {}
     for name, each in signature.parameters.items():
         if each.kind is each.VAR_KEYWORD:
+            twice = found.arguments.get(name, {}).keys() & (signature.parameters.keys() - {name})
+            if twice:
+                raise ValueError(f"it has two arguments with the name `{min(twice)}`")
             arguments |= found.arguments.get(name, {})
-        elif name in found.arguments and not (name in missing and each.default is each.empty and not found.arguments[name]):
+        elif name in found.arguments and (each.kind is not each.VAR_POSITIONAL or found.arguments[name]):
             arguments[name] = found.arguments[name]
     return arguments
+
+
+def given(made: Made) -> dict[str, Any]:
+    """The arguments of a call that somebody else completes, as they are: what has only a place by its number, and no defaults.
+
+    Nobody knows what will come before, and a default could be in its way.
+    """
+    signature_of(made.kind).bind_partial(**made.kwargs)
+    return {**{str(number): value for number, value in enumerate(made.args)}, **made.kwargs}
 
 
 def _is_default(kind: Callable[..., Any], name: str, value: Any) -> bool:
@@ -255,5 +395,5 @@ def _is_default(kind: Callable[..., Any], name: str, value: Any) -> bool:
 
 
 def _unknown(value: Any, why: str) -> Node:
-    what = getattr(value, "__qualname__", None) or type(value).__qualname__
+    what = value.what if isinstance(value, Unkept) else getattr(value, "__qualname__", None) or type(value).__qualname__
     return {KIND: "unknown", "what": str(what), "why": why}

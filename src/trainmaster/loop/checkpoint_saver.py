@@ -9,6 +9,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch.nn.parameter import is_lazy
+
 from trainmaster.errors import CodecError, SettingError
 from trainmaster.loop.buffers import Buffers
 from trainmaster.loop.checkpoints import Best, Checkpoints, FolderCheckpoints, Moment
@@ -104,7 +106,8 @@ class CheckpointSaver(Extension):
         place.open()
         self._place = place
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="trainmaster-save") if self.in_background else None
-        self._check_storable(self._value(train_manager, fixtures))
+        if not any(map(is_lazy, train_manager.model.parameters())):  # lazy ones have no value before the first batch
+            self._check_storable(self._value(train_manager, fixtures))
 
     def post_train_step_batch(self, train_manager: TrainManager, fixtures: Fixtures, step_num: int, is_update: bool) -> None:
         if self._pending is not None and self._pending.done():

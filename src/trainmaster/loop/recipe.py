@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from trainmaster.errors import SettingError
-from trainmaster.stages.made_with import remember, remember_arguments
+from trainmaster.stages.made_with import REMEMBERS, remember, remember_arguments
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -38,16 +39,17 @@ def tracked(kind: T) -> T:
 
     @functools.wraps(kind)
     def made(*args: Any, **kwargs: Any) -> Any:
-        return remembered(kind(*args, **kwargs), made, args, kwargs)
+        return _with_call(kind(*args, **kwargs), made, args, kwargs)
 
+    setattr(made, REMEMBERS, True)
     return made  # type: ignore[return-value]
 
 
 class Recipe:
     """A class or a function with arguments, to be called later; what it makes keeps them.
 
-    Called, it makes the object, with what it is called with coming first, as `functools.partial` does: so it serves wherever a loop wants
-    a callable. Recipes among its arguments are made first.
+    Called, it makes the object. What it is called with comes first, where `functools.partial` puts it last: `Recipe(StepLR, 5)` serves a
+    loop that gives it the optimizer. Recipes among its arguments are made first.
 
     >>> from torch import nn
     >>> model = Recipe(nn.Sequential, Recipe(nn.Linear, 4, 8), Recipe(nn.ReLU))()
@@ -63,7 +65,7 @@ class Recipe:
     def __call__(self, *first: Any, **more: Any) -> Any:
         args, kwargs = (*first, *self.args), {**self.kwargs, **more}
         made = self.kind(*_made(args), **_made(kwargs))
-        return remembered(made, self.kind, args, kwargs)
+        return remembered(made, self.kind, args, kwargs, are_recipes_made=True)
 
     def __repr__(self) -> str:
         given = [*map(repr, self.args), *(f"{name}={value!r}" for name, value in self.kwargs.items())]
@@ -74,17 +76,24 @@ def _made(value: Any) -> Any:
     """An argument with the recipes in it made."""
     if isinstance(value, Recipe):
         return value()
-    if type(value) is dict:
-        return {key: _made(each) for key, each in value.items()}
+    if type(value) in (dict, OrderedDict):
+        return type(value)((key, _made(each)) for key, each in value.items())
     if type(value) in (list, tuple):
         return type(value)(map(_made, value))
     return value
 
 
-def remembered(made: Any, kind: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a call has made, with the call kept, where it can be."""
+def remembered(
+    made: Any, kind: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, are_recipes_made: bool = False
+) -> Any:
+    """What a call has made, with the call kept, where it can be; a function that is tracked has done so itself."""
+    is_done = not isinstance(kind, type) and getattr(kind, REMEMBERS, False)
+    return made if is_done else _with_call(made, kind, args, kwargs, are_recipes_made)
+
+
+def _with_call(made: Any, kind: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], are_recipes_made: bool = False) -> Any:
     if type(made).__weakrefoffset__ and not isinstance(made, type):
-        remember(made, kind, args, kwargs)
+        remember(made, kind, args, kwargs, are_recipes_made=are_recipes_made)
     return made
 
 

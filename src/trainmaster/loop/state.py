@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from trainmaster.errors import StateError, did_you_mean
 from trainmaster.loop.rng import RngState
@@ -80,7 +81,7 @@ _UNCHANGING = (int, float, bool, str, bytes, type(None))
 
 
 def _cloned(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().clone()
+    return tensor if is_lazy(tensor) else tensor.detach().clone()  # a lazy one has no value yet
 
 
 def own_copy(value: Any, copy_tensor: Callable[[torch.Tensor], torch.Tensor] = _cloned) -> Any:
