@@ -34,7 +34,8 @@ from trainmaster import (
     tracked,
 )
 from trainmaster.errors import SettingError, StateError
-from trainmaster.loop.blueprint import blueprint_of, leaves_of, unknowns_in
+from trainmaster.loop.blueprint import leaves_of, unknowns_in
+from trainmaster.loop.draft import blueprint_of
 from trainmaster.loop.rebuild import build, overridden
 from trainmaster.stages.made_with import made_with
 from trainmaster.testing import ExtensionContract

@@ -12,8 +12,9 @@ from typing import Any, Final
 from trainmaster.config.secret_fields import masked_value
 from trainmaster.config.secrets import Mask
 from trainmaster.errors import SettingError, StateError
-from trainmaster.loop.blueprint import LEFT_OUT, Node, blueprint_of, children_of, is_node, is_sound, leaves_of, unknowns_in
+from trainmaster.loop.blueprint import Node, children_of, is_node, is_sound, leaves_of, unknowns_in
 from trainmaster.loop.checkpoint_loader import CheckpointLoader, read_checkpoint
+from trainmaster.loop.draft import LEFT_OUT, blueprint_of
 from trainmaster.loop.rebuild import build, overridden
 from trainmaster.loop.state import TrainingState
 from trainmaster.loop.train_manager import TrainManager

@@ -13,7 +13,8 @@ import torch
 
 from trainmaster.config.import_path import found_at, is_of_python
 from trainmaster.errors import ConfigError, SettingError, StateError, TrainmasterError, did_you_mean
-from trainmaster.loop.blueprint import KIND, Node, below, children_of, is_node, leaves_of, places_in, signature_of, unknowns_in
+from trainmaster.loop.blueprint import KIND, Node, below, children_of, is_node, leaves_of, places_in, unknowns_in
+from trainmaster.loop.draft import signature_of
 from trainmaster.loop.recipe import Recipe, remembered
 
 
