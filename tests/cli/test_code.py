@@ -61,7 +61,8 @@ def test_a_snapshot_is_shown_with_its_commit_and_counts(call: Any, lab: Path, st
         "  branch    main",
         "  state     dirty",
         "  changed   1 changed, 1 deleted, 1 new",
-        "  left out  .env (its name is that of a secret); 1 file that git ignores or that is no source",
+        "  left out  .env (its name is that of a secret)",
+        "            1 file that git ignores or that is no source",
         "  remote    https://host.org/lab.git",
         f"  folder    {lab}",
         f"  taken     {read(str(folder)).taken}",
@@ -108,7 +109,14 @@ def test_the_exact_tree_is_restored(call: Any, lab: Path, store: Any, key: str, 
     assert (tmp_path / "then" / "model.py").read_text() == "width = 16\n"
     again = call("code", key, "--checkout", "then")
     assert again.code == 2
-    assert again.err.startswith(f"the folder `{tmp_path}/then` is not empty\n")
+    assert again.err.startswith("--checkout then: this folder is not empty\n")
+
+
+@pytest.mark.parametrize(("folder", "said"), [("runs/then", "this is in the store of the run"), ("", "that is no path of a folder")])
+def test_a_tree_is_not_put_where_it_would_do_harm(call: Any, lab: Path, store: Any, key: str, folder: str, said: str) -> None:
+    keep(lab, store, key)
+    found = call("code", key, "--checkout", folder)
+    assert (found.code, said in found.err) == (2, True)
 
 
 def test_what_is_missing_is_named_with_exit_code_1(call: Any, lab: Path, store: Any, key: str, tmp_path: Path) -> None:
@@ -116,7 +124,7 @@ def test_what_is_missing_is_named_with_exit_code_1(call: Any, lab: Path, store: 
     folder = keep(lab, store, key)
     found = call("code", key, "--checkout", "then")
     assert found.code == 1
-    assert found.out == f"restored {folder.name} into {tmp_path}/then, but for .env (its name is that of a secret)\n"
+    assert found.out == f"restored {folder.name} into {tmp_path}/then, but for\n  .env (its name is that of a secret)\n"
 
 
 def test_another_repository_can_be_named(call: Any, lab: Path, store: Any, key: str, tmp_path: Path) -> None:

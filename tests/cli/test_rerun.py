@@ -245,14 +245,14 @@ def test_a_run_that_max_time_ended_several_times_is_trained_to_the_same_place(ca
     assert call("resume", key, "-q").code == 0
     assert not lab.store.stats[key]["is_over"], "the test wants a run that is not at its end"
     found = call("rerun", key, "--compare")
-    assert (found.code, f"run {key} is stopped: this is about its last checkpoint" in found.out) == (0, True), found.out
+    assert (found.code, f"run {key} (stopped) is trained again, up to its last checkpoint: epoch " in found.out) == (0, True), found.out
 
 
 def test_a_run_that_failed_is_compared_where_it_was_saved_last(call: Any, lab: Lab) -> None:
     key = lab.train("Failing", code=1)
     code, out, err = call("rerun", key, "--compare")
     assert (code, err) == (0, "")
-    assert f"run {key} is failed: this is about its last checkpoint" in out
+    assert f"run {key} (failed) is trained again, up to its last checkpoint: epoch " in out
     assert out.splitlines()[-1].endswith("bit by bit (epoch 2, step 8)")
 
 
@@ -262,7 +262,7 @@ def test_a_run_that_goes_on_is_compared_at_its_last_checkpoint(call: Any, lab: L
         attempt.start(attempt.run.latest())
         attempt.log.append({"epoch": 3, "eval": {"loss_test": 0.5}})
         code, out, _ = call("rerun", key, "--compare")
-    assert (code, f"run {key} is running: this is about its last checkpoint" in out) == (0, True)
+    assert (code, f"run {key} (running) is trained again, up to its last checkpoint: epoch " in out) == (0, True)
 
 
 def test_it_is_trained_with_as_many_threads_as_the_run_was(call: Any, lab: Lab) -> None:
@@ -434,6 +434,15 @@ def test_a_manager_that_makes_another_run_of_the_config_is_refused(call: Any, la
     assert code == 2
     assert f"this manager makes another run of the config of {key}" in err
     assert "its defaults or `get_config` have changed since" in err
+
+
+def test_a_run_whose_secrets_are_not_at_hand_is_refused_and_no_folder_is_made(call: Any, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = lab.train("Own", "+api_key=hunter2000")
+    code, out, err = call("rerun", key, "--keep", "again")
+    assert (code, "the config lacks a secret: `api_key`" in err, "is trained again" in out) == (2, True, False)
+    assert not Path("again").exists()
+    monkeypatch.setenv("API_KEY", "another one")
+    assert call("rerun", key, "--compare", "--keep", "again").code == 0
 
 
 def test_an_error_of_the_new_training_is_told_and_leaves_nothing(call: Any, lab: Lab) -> None:

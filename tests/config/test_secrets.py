@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import random
 from collections.abc import Callable
+from string import ascii_letters, ascii_lowercase, digits
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -55,6 +57,7 @@ SECRETS = [
     ],
     *[("api_key", "abc"), ("apikey", "abc"), ("apiKey", "abc"), ("api-key", "abc"), ("openai_api_key", "abc"), ("API_KEY", "abc")],
     *[("api_key_2", "abc"), ("wandbApiKey", "abc"), ("api_keys", "abc"), ("access_key", "abc"), ("aws_secret_access_key", "abc")],
+    *[("aws_access_key_id", "AKIAIOSFODNN7EXAMPLE")],
     *[("secretAccessKey", "abc"), ("private_key", "abc"), ("signing_key", "abc"), ("encryption_key", "abc"), ("account_key", "abc")],
     *[("auth_token", "abc"), ("access_token", "abc"), ("accessToken", "abc"), ("api_token", "abc"), ("bearer_token", "abc")],
     *[("refresh_token", "abc"), ("session_token", "abc"), ("hub_token", "abc"), ("hf_token", "abc"), ("github_token", "abc")],
@@ -102,6 +105,28 @@ NO_SECRETS = [
         ("dsn", "sqlite:///runs.db"),
     ],
     *[("key", "abcdefghijklmnopqrstuvwxyz"), ("key", "12345678901234567890"), ("token", "a token of several words 123456")],
+    *[("credentials", "/home/me/.config/key.json"), ("credentials", "~/.aws/credentials"), ("private_key", "~/.ssh/id_rsa")],
+    *[("service_key", "keys/service.json"), ("s3_key", "data/imagenet2012train/shard-000123.tar"), ("key", "vit/epoch0012step00034000.pt")],
+    *[("key", "Conv2dBatchNorm2d"), ("key", "EfficientNet_B0-ImageNet21k_finetuned-v2"), ("arch_key", "MulticlassAccuracy2024v2")],
+    *[("key", "hf_hub_dataset_v2"), ("token", "sk-learn-tokenizer-v2"), ("key", "imagenet21k_in1k_vit_base_patch16_224")],
+    *[("checkpoint_key", HEX40), ("content_key", HEX40), ("artifact_key", HEX40), ("hash_key", HEX40), ("id_key", HEX40)],
+    *[
+        ("bot_token", "<bot>"),
+        ("session_token", "[SESSION]"),
+        ("api_key", "<your api key>"),
+        ("api_key", "$API_KEY"),
+        ("hub_token", "None"),
+    ],
+    *[
+        ("use_auth_token", "true"),
+        ("trigger_token", "sks"),
+        ("date_key", "20240501T120000Z"),
+        ("dsn", "sqlite:////data/x12345678901234567.db"),
+        ("note", "password=required"),
+    ],
+    *[("image", f"docker://pytorch:2.1.0@sha256:{HEX40}"), ("pip", f"git+https://github.com/me/repo@{HEX40}")],
+    *[("data", "abfss://a1b2c3d4e5f60718@lab.dfs.core.windows.net/x"), ("data", "hf://datasets/me/repo@refs/convert/parquet")],
+    *[("db", "postgres://me:${DB_PASSWORD}@host/x"), ("db", "postgres://me:<password>@host"), ("url", "https://host/?api_key={api_key}")],
 ]
 
 PARTLY = [
@@ -167,6 +192,20 @@ class TestConfigs:
     def test_a_credential_under_a_name_that_tells_nothing_is_found(self, value: str) -> None:
         assert credentials_in({"a": [{"hub": value}], "api_key": value, "commit": HEX40}) == [("a", 0, "hub")]
 
+    @pytest.mark.parametrize(
+        "value", ["sk-learn-RandomForestClassifier2", "/data/sk-ImageNet2012-resized-224", "sk-learn-GradientBoosting-v1-2024"]
+    )
+    def test_a_name_that_begins_like_a_credential_is_none(self, value: str) -> None:
+        assert credentials_in({"model": value}) == []
+
+    @pytest.mark.parametrize(
+        "signs", [f"{ascii_letters}{digits}", f"{ascii_letters}{digits}-_", f"{ascii_lowercase}{digits}", "0123456789abcdef"]
+    )
+    def test_random_signs_are_like_a_credential(self, signs: str) -> None:
+        draw = random.Random(0)
+        found = [is_like_credential("".join(draw.choices(signs, k=40))) for _ in range(300)]
+        assert sum(found) >= 295
+
     def test_the_values_that_are_hidden_can_be_listed(self) -> None:
         tree = {"api_key": "abcdef", "db": "pg://me:hunter%402@host", "password": "short"[:3], "list": [{"token": HF}]}
         assert config_secrets(tree) == ["abcdef", "hunter%402", "hunter@2", HF]
@@ -228,6 +267,11 @@ HARMLESS = {
     "SORT_KEY": "length",
     "MAX_TOKENS": "100000",
     "API_TOKEN": "",
+    "EOS_TOKEN": "<|endoftext|>",
+    "PAD_TOKEN": "padding",
+    "FILE_PAT": "train-*.parquet",
+    "VAULT_SECRET": "secrets/vault.json",
+    "S3_KEY": "data/imagenet2012train",
 }
 
 
@@ -396,12 +440,12 @@ class TestIdentity:
         ]
 
     def test_a_secret_in_another_field_too_is_not_stored(self) -> None:
-        with pytest.raises(ConfigError, match="page: holds a secret of another field, or of an environment variable"):
+        with pytest.raises(ConfigError, match="page: holds the secret of another field"):
             Store(None).configs.add({"api_key": HEX40, "page": f"https://host/{HEX40}"})
 
     def test_the_secret_of_a_variable_is_not_stored(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SOME_API_KEY", HEX40)
-        with pytest.raises(ConfigError, match="commit: holds a secret of another field, or of an environment variable"):
+        with pytest.raises(ConfigError, match="commit: holds the secret of the environment variable SOME_API_KEY"):
             Store(None).configs.add_many([{"commit": HEX40}])
 
     def test_a_weak_password_takes_no_other_field_out_of_a_config(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -418,6 +418,25 @@ def test_what_is_left_out_is_named_with_its_reason(repo: Path) -> None:
     assert [each.partition(" ")[0] for each in done.missing] == [".env", "old.bin", "big.py", "id_rsa", "secret.json"]
 
 
+def test_a_new_source_file_makes_the_tree_dirty_also_where_it_is_not_kept(repo: Path) -> None:
+    (repo / "a.py").write_text("1\n")
+    commit(repo)
+    (repo / ".env").write_text("A=1")
+    assert not take(str(repo), Limits()).snapshot.is_dirty
+    (repo / "big.py").write_text("#" * 1001)
+    snapshot = take(str(repo), Limits(1000, 5000)).snapshot
+    assert snapshot.is_dirty
+    assert snapshot.dirty_paths() == ["big.py"]
+    assert not snapshot.name.endswith("-clean")
+
+
+def test_a_page_about_secrets_is_kept_and_so_is_code_with_a_plain_word_that_is_a_password(repo: Path) -> None:
+    (repo / "secrets.md").write_text("do not tell\n")
+    (repo / "db.py").write_text("kind = 'postgres'\n")
+    snapshot = take(str(repo), Limits(), ["postgres"]).snapshot
+    assert [each.path for each in snapshot.files] == ["db.py", "secrets.md"]
+
+
 def test_all_files_together_are_limited_and_changes_come_before_new_files(repo: Path) -> None:
     (repo / "z.py").write_text("1")
     commit(repo)
@@ -586,6 +605,14 @@ def test_a_repository_without_the_commit_is_named_with_the_remote(repo: Path, tm
     with pytest.raises(SettingError, match="there is no folder"):
         checkout_code(folder, tmp_path / "then", repo=tmp_path / "none")
     assert_nothing_left(tmp_path)
+
+
+def test_without_git_no_other_repository_is_asked_for(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = simple(repo)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SettingError) as caught:
+        checkout_code(folder, tmp_path / "then")
+    assert str(caught.value).split("\n")[1:] == [f"  where   {repo}", "  why     git is not installed: there is no program `git`"]
 
 
 def test_the_current_folder_is_asked_where_the_recorded_one_is_gone(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -283,6 +283,16 @@ def test_a_number_that_is_recorded_in_training_is_waited_for() -> None:
     assert steps == 2
 
 
+@pytest.mark.parametrize("by", ["metrics/valid/gap", "metrics/valid/score"])
+def test_a_number_of_which_nobody_knows_what_is_better_is_refused(by: str) -> None:
+    told, steps = refused(SettingError, EarlyStopping(by=by))
+    assert told.split("\n")[:2] == [
+        f"EarlyStopping cannot tell whether less or more is better of {by!r}",
+        f'  try     EarlyStopping(by="{by}", mode="max"), or "min"',
+    ]
+    assert steps == 0
+
+
 def test_a_writer_that_cannot_tell_what_it_wrote_is_refused_for_recorded_numbers() -> None:
     class Forgets:
         def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> None: ...

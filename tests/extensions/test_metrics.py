@@ -19,7 +19,7 @@ from torchmetrics.classification import (
     MulticlassPrecision,
     MulticlassRecall,
 )
-from torchmetrics.wrappers import BootStrapper, ClasswiseWrapper
+from torchmetrics.wrappers import BootStrapper, ClasswiseWrapper, MetricTracker
 
 from trainmaster import CheckpointSaver, Manager
 from trainmaster.errors import FixtureExistsError, FixtureScopeError, SettingError
@@ -497,6 +497,20 @@ def test_a_batch_without_a_plain_target_is_refused_with_what_to_give(batch: Any,
     ]
 
 
+def test_a_collection_with_a_name_does_not_guess_which_of_its_metrics_share_their_state() -> None:
+    """In the first batch nothing is ignored: there, both have one state."""
+    ignoring, whole = MulticlassAccuracy(3, ignore_index=2, average="micro"), MulticlassAccuracy(3, average="micro")
+    alone = Metrics({"ignoring": ignoring, "whole": whole})
+    together = Metrics({"both": MetricCollection({"ignoring": ignoring, "whole": whole})})
+    logits = torch.eye(3)
+    for target in (torch.tensor([0, 1, 0]), torch.tensor([2, 2, 2])):
+        for each in (alone, together):
+            each.post_eval_step_batch((logits, target), logits)
+    values = {name: metric.compute() for name, metric in alone.metrics.items()}
+    assert values["ignoring"] != values["whole"]
+    assert together.metrics["both"].compute() == values
+
+
 def test_inputs_that_are_no_tuple_are_refused() -> None:
     with pytest.raises(SettingError, match=r"^`inputs` of Metrics returns a tuple, not Tensor"):
         trained(Metrics({"accuracy": accuracy()}, inputs=lambda batch, prediction: prediction))  # type: ignore[arg-type,return-value]
@@ -519,6 +533,10 @@ def test_inputs_that_are_no_tuple_are_refused() -> None:
         ({"metrics": {"num_samples": accuracy()}}, "a metric cannot be called `num_samples`"),
         ({"metrics": {"true_batch_size": accuracy()}}, "a metric cannot be called `true_batch_size`"),
         ({"metrics": MetricCollection([accuracy()], prefix="val/")}, "a metric cannot be called 'val/MulticlassAccuracy'"),
+        (
+            {"metrics": MetricTracker(accuracy())},
+            "the metric `metric_tracker` is a MetricTracker, of which each epoch is to be begun by hand",
+        ),
         ({"metrics": {"acc": MulticlassAccuracy}}, "the metric `acc` is the class MulticlassAccuracy\n  try     create one"),
         (
             {"metrics": {"acc": len}},

@@ -1,6 +1,6 @@
 """Trainings that spill every secret they know: they print them, log them, put them into their state and raise them.
 
-`python secret_runs.py FOLDER --password VALUE` does runs of all kinds below a folder. What it printed about the secrets that its code was
+`main(folder)` does runs of all kinds below a folder, in this process and in a worker. What it printed about the secrets that its code was
 given is for the caller to check.
 """
 
@@ -131,14 +131,10 @@ def main(folder: Path) -> None:
     Plain(store).process({**FREE, "kind": "plain"}, num_epochs=1)
     Spilling(store).sweep({**FREE, "mirrors": [[*FREE["mirrors"]]], "is_broken": False, "seed": [1, 2]}, max_errors=9)
     Spilling(store, verbose=False).batch(
-        [Config({**FREE, "is_broken": is_broken, "part": "batch"}) for is_broken in (False, True)], workers=2, max_errors=9
+        [Config({**FREE, "is_broken": is_broken, "part": "batch"}) for is_broken in (False, True)], workers=1, max_errors=9
     )
     make_loop(" ".join([*ENV_CANARIES, ARGV_CANARY]), train_dir=folder / "train_dir").train()
     with contextlib.suppress(RuntimeError):
         make_loop(" ".join([*ENV_CANARIES, ARGV_CANARY]), is_broken=True, train_dir=folder / "broken").train()
     overrides = ["is_broken=false", "api_key=canary4config", "db.password=canary 5/config", "mirrors=[https://me:canary6config@host/x]"]
     run_cli(["run", f"{__file__}:Spilling", *overrides, "--store", str(folder / "cli")])
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

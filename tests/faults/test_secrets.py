@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
 import json
 import os
-import subprocess
 import sys
 import tarfile
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,8 @@ pytestmark = pytest.mark.timeout(240)
 
 
 def _load_program() -> Any:
-    spec = importlib.util.spec_from_file_location("trainmaster_secret_runs", PROGRAM)
+    """The module, by the name that a worker imports it by."""
+    spec = importlib.util.spec_from_file_location(PROGRAM.stem, PROGRAM)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -37,14 +40,17 @@ secret_runs = _load_program()
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where a program has done all its runs."""
-    folder = tmp_path_factory.mktemp("secrets")
-    environ = {**os.environ, **secret_runs.ENVIRON, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
-    words = [sys.executable, str(PROGRAM), str(folder), "--password", secret_runs.ARGV_CANARY]
-    program = subprocess.run(words, cwd=folder, env=environ, capture_output=True, text=True, timeout=200, check=False)
-    assert program.returncode == 0, program.stderr
-    assert "SEEN False" not in program.stdout
-    assert program.stdout.count("SEEN True") == 6
+    """Where all the runs were done."""
+    folder, printed = tmp_path_factory.mktemp("secrets"), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed), warnings.catch_warnings():
+        for name, value in secret_runs.ENVIRON.items():
+            patch.setenv(name, value)
+        patch.chdir(folder)
+        patch.setattr(sys, "path", [str(PROGRAM.parent), *sys.path])
+        patch.setattr(sys, "orig_argv", [sys.executable, "train.py", "--password", secret_runs.ARGV_CANARY])
+        secret_runs.main(folder)
+    assert "SEEN False" not in printed.getvalue()
+    assert printed.getvalue().count("SEEN True") == 6
     return folder
 
 

@@ -95,9 +95,20 @@ def test_what_nobody_recorded_is_none() -> None:
 
 @pytest.mark.parametrize(
     ("name", "is_greater"),
-    [(NAME, True), ("accuracy", True), ("returns/mean/return", True), ("losses/valid/loss", False), ("accuracy/valid/error", False)],
+    [
+        (NAME, True),
+        ("accuracy", True),
+        ("returns/mean/return", True),
+        ("losses/valid/loss", False),
+        ("accuracy/valid/error", False),
+        ("metrics/valid/multiclass_accuracy", True),
+        ("metrics/valid/f1", True),
+        ("metrics/valid/mape", False),
+        ("metrics/valid/mapped", False),
+        ("metrics/valid/gap", False),
+    ],
 )
-def test_the_last_part_of_a_name_says_whether_the_greatest_is_best(name: str, is_greater: bool) -> None:
+def test_a_name_says_whether_the_greatest_is_best(name: str, is_greater: bool) -> None:
     assert is_greater_better(name) is is_greater
     assert Metric(name, 1.0).is_greater_better is is_greater
 

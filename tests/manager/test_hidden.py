@@ -90,8 +90,15 @@ def test_a_variable_that_would_make_another_run_is_not_taken(store: str, monkeyp
     key = trained(store, {"db": CONFIG["db"]})
     monkeypatch.setenv("DB", "pg://me:canary3@other/runs")
     manager = Counting(store, verbose=False)
-    with pytest.raises(SettingError, match="the config lacks a secret: `db`"):
+    with pytest.raises(SettingError) as error:
         manager.process(manager.configs[key], num_epochs=2)
+    stored = str(manager.configs[key].db)
+    assert str(error.value).splitlines() == [
+        "the config lacks a secret: `db`",
+        "  why     the values of secrets are not stored, and this config came from the store",
+        f"          DB is set, but does not fit what is stored for `db`: {stored}",
+        "  try     set DB in the environment, or give the whole config again",
+    ]
 
 
 def test_the_defaults_of_the_manager_give_the_secrets_back(store: str) -> None:

@@ -92,6 +92,16 @@ def test_a_function_without_a_mark_is_refused_when_attached() -> None:
         Shop(Unmarked())
 
 
+@pytest.mark.parametrize("returned", [None, ["once"], "once"])
+def test_what_is_no_mapping_is_refused_when_attached(returned: Any) -> None:
+    class Wrong(Extension):
+        def named_fixtures(self) -> Mapping[str, Callable[..., Any]]:
+            return returned  # type: ignore[no-any-return]
+
+    with pytest.raises(HookSignatureError, match=r"`Wrong.named_fixtures` returns (None|\['once'\]|'once')\n"):
+        Shop(Wrong())
+
+
 def test_they_are_on_the_stage_map() -> None:
     assert "lazy      once   ext0, after body" in Shop(Sums(once=1)).describe()
 

@@ -9,7 +9,8 @@ import typer
 from trainmaster.cli.options import Json, Key, StoreOption
 
 if TYPE_CHECKING:
-    from trainmaster.extensions.code.checkout import Restored
+    from collections.abc import Sequence
+
     from trainmaster.extensions.code.snapshot import Snapshot
     from trainmaster.store import Store
 
@@ -53,6 +54,7 @@ def command(
       trainmaster code 3fa9 --checkout /tmp/then
     """
     from trainmaster.cli.keys import resolve_key
+    from trainmaster.cli.new_folder import new_folder
     from trainmaster.cli.opening import needed_store
     from trainmaster.cli.strict_json import print_json
     from trainmaster.errors import SettingError
@@ -69,7 +71,7 @@ def command(
     elif is_diff:
         _print_patch(_chosen(kept, at, full))
     elif to is not None:
-        _check_out(_chosen(kept, at, full), to, repo)
+        _check_out(_chosen(kept, at, full), new_folder("--checkout", to, found), repo)
     else:
         _print(kept if at is None else [_chosen(kept, at, full)])
 
@@ -128,11 +130,9 @@ def _print(kept: list[Kept]) -> None:
             ("changed", f"{code.count(CHANGED)} changed, {len(code.deleted)} deleted, {code.count(UNTRACKED)} new"),
         ]
         others = sum(left.kind in (OTHER, IGNORED) for left in code.left_out) + code.num_unnamed
-        lost = [f"{left.path} ({left.reason})" for left in code.lost()]
-        if lost or others:
-            shown = [*lost[:_MAX_SHOWN], *([f"{len(lost) - _MAX_SHOWN} more"] if len(lost) > _MAX_SHOWN else [])]
-            shown += [f"{counted(others, 'file')} that git ignores or that {'is' if others == 1 else 'are'} no source"] if others else []
-            rows.append(("left out", "; ".join(shown)))
+        lost = _first([f"{left.path} ({left.reason})" for left in code.lost()])
+        lost += [f"{counted(others, 'file')} that git ignores or that {'is' if others == 1 else 'are'} no source"] if others else []
+        rows += [("" if number else "left out", line) for number, line in enumerate(lost)]
         for one in code.submodules:
             said = "not there" if one.commit is None else f"{one.commit[:12]}{', with changes that are not kept' if one.is_dirty else ''}"
             rows.append(("submodule", f"{one.path}  {said}"))
@@ -182,15 +182,13 @@ def _check_out(kept: Kept, to: str, repo: str | None) -> None:
     from trainmaster.store.printable import printable
 
     restored = checkout_code(kept.folder, to, repo)
-    print(printable(told(restored, kept.name)))
+    print(printable(f"restored {kept.name} into {restored.folder}{': the tree is exact' if restored.is_exact else ', but for'}"))
+    for line in _first(restored.missing):
+        print(printable(f"  {line}"))
     if not restored.is_exact:
         raise typer.Exit(1)
 
 
-def told(restored: Restored, name: str) -> str:
-    """What came of it, in one line."""
-    if restored.is_exact:
-        return f"restored {name} into {restored.folder}: the tree is exact"
-    more = len(restored.missing) - _MAX_SHOWN
-    missing = "; ".join([*restored.missing[:_MAX_SHOWN], *([f"and {more} more"] if more > 0 else [])])
-    return f"restored {name} into {restored.folder}, but for {missing}"
+def _first(lines: Sequence[str]) -> list[str]:
+    """The first of many lines, and how many more there are."""
+    return [*lines[:_MAX_SHOWN], *([f"... and {len(lines) - _MAX_SHOWN:,} more"] if len(lines) > _MAX_SHOWN else [])]

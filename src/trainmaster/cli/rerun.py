@@ -48,6 +48,7 @@ def command(
       trainmaster rerun 3fa9 --keep again
     """
     from trainmaster.cli.keys import resolve_key
+    from trainmaster.cli.new_folder import new_folder
     from trainmaster.cli.opening import needed_store
     from trainmaster.cli.strict_json import print_json
     from trainmaster.cli.taking_up import take_up
@@ -67,10 +68,10 @@ def command(
     before = recorded(run, epochs)
     if epochs is not None and epochs > before.status["epoch"]:
         raise SettingError(f"run {whole} was trained for {before.status['epoch']} epochs, not for {epochs}", hint="give fewer --epochs")
-    folder = None if keep is None else _free_folder(keep, found)
+    folder = None if keep is None else new_folder("--keep", keep, found)
     manager, config, _ = take_up(found, whole, target, is_quiet or is_json, "rerun")
     if not is_quiet and not is_json:
-        print("\n".join(map(printable, _introduction(found, before))), flush=True)
+        print(printable(_introduction(found, before)), flush=True)
     until = moment_of(before.status, before.step) if before.has_state else moment_of({"epoch": epochs}, 0)
     with _store_for(folder, manager) as again, using_threads(num_threads_of(run)):
         trained = rerun(manager, config, again, until, before.status.get("target"))
@@ -84,24 +85,6 @@ def command(
         print(printable(f"the new training is kept: run {trained.key} in {folder}"))
     if comparison is not None and not comparison.is_same:
         raise typer.Exit(1)
-
-
-def _free_folder(text: str, store: Store) -> str:
-    """A folder that is new or empty, and no part of the run's own store."""
-    import os
-
-    from trainmaster.errors import SettingError
-
-    if not text or "\0" in text:
-        raise SettingError(f"--keep {text!r:.80}: that is no path of a folder", hint="`--keep again` is the folder `again`")
-    path = os.path.realpath(text)
-    if os.path.commonpath([path, os.path.realpath(str(store.root))]) == os.path.realpath(str(store.root)):
-        raise SettingError(f"--keep {text}: this is in the store of the run, which stays as it is", hint="name a folder elsewhere")
-    if os.path.lexists(path) and not os.path.isdir(path):
-        raise SettingError(f"--keep {text}: this is a file", hint="name a new folder")
-    if os.path.isdir(path) and os.listdir(path):
-        raise SettingError(f"--keep {text}: this folder is not empty", hint="name a new one; `trainmaster ls --store` lists a store")
-    return path
 
 
 @contextlib.contextmanager
@@ -125,14 +108,14 @@ def _store_for(folder: str | None, manager: Manager) -> Iterator[Store]:
             raise
 
 
-def _introduction(store: Store, before: Recorded) -> Iterator[str]:
-    """What is trained again, and what of a run is compared that has not come to its end."""
+def _introduction(store: Store, before: Recorded) -> str:
+    """What is trained again; of a run that has not come to its end, its last checkpoint is what is compared."""
     from trainmaster.store.summary import summarize
 
     state = summarize(store, before.key).state
     if state != "finished" and before.has_state:
-        yield f"run {before.key} is {state}: this is about its last checkpoint"
-    yield f"run {before.key} is trained again, up to {_place(before)}"
+        return f"run {before.key} ({state}) is trained again, up to its last checkpoint: {_place(before)}"
+    return f"run {before.key} is trained again, up to {_place(before)}"
 
 
 def _place(before: Recorded) -> str:

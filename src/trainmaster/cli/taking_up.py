@@ -26,6 +26,8 @@ class TakenUp(NamedTuple):
 
 def take_up(store: Store, key: str, target: str | None, is_quiet: bool, command: str) -> TakenUp:
     """The manager of a run, in the run's store; `target` names it where it is not where it was, or where nobody knows it."""
+    from trainmaster.manager.hidden import refuse_hidden
+
     run = store.run(key)
     claims = [run.claim_of(number) for number in run.attempts()]
     started = next((claim for claim in claims if isinstance(claim.get("target"), str)), None)
@@ -49,4 +51,5 @@ def take_up(store: Store, key: str, target: str | None, is_quiet: bool, command:
             why="it has another store" if manager.store.root != store.root else "its defaults or `get_config` have changed since",
             hint="name another one with --target",
         )
+    refuse_hidden(config)
     return TakenUp(manager, config, num_epochs)

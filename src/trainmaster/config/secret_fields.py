@@ -28,42 +28,50 @@ CLEAR, DOUBTFUL, HARMLESS = "clear", "doubtful", "harmless"
 _CLEAR = re.compile(
     r"(password|passwd|passphrase|passcode|secret|credential)s?$"
     r"|(^|_)(api_?key|(secret|access|private|signing|encryption|account|master|auth|service)_?(access_)?key)s?$"
-    r"|(^|_)(auth|access|api|bearer|refresh|session|oauth|personal_access|secret|security|service|deploy|bot|hub|hf|github|gitlab|wandb)_?tokens?$"
-    r"|[a-z0-9]_pwd$"
+    r"|(^|_)(auth|access|api|bearer|refresh|session|oauth|personal_access|secret|security|service|deploy|hub|hf|github|gitlab|wandb)_?tokens?$"
+    r"|(^|_)access_?key_?ids?$|[a-z0-9]_pwd$"
 )
 _DOUBTFUL = re.compile(r"(^|_)(token|key|auth|pwd|dsn)s?$")
 _OF_DATA = re.compile(
     r"(^|_)(pad|padding|bos|eos|sos|cls|sep|unk|mask|special|start|stop|end|begin|image|img|video|audio|text|prompt|word|new|next|last|first"
     r"|num|max|min|total|input|inputs|output|outputs|target|source|src|tgt|label|class|query|value|sort|data|dataset|cache|run|parent"
     r"|primary|foreign|group|join|index|config|map|state|metric|monitor|loss|feature|features|batch|column|row|dict|item|random|rng"
-    r"|prng|seed|vocab|decoder|encoder|additional|extra|split|model|layer|weight|weights|param|observation|action|reward|experiment)"
-    r"_?(tokens?|keys?)$"
+    r"|prng|seed|vocab|decoder|encoder|additional|extra|split|model|layer|weight|weights|param|observation|action|reward|experiment"
+    r"|checkpoint|ckpt|content|hash|commit|artifact|object|file|blob|lookup|registry|partition|sweep|trial|study|backbone|pretrained"
+    r"|sha|checksum|digest|version|build|teacher|student|pred|prediction|logits|embedding|sample|record|trigger|placeholder|modifier|boi|eoi|bot|eot)"
+    r"_?(tokens?|keys?)$|(^|_)(id|uuid)_?keys?$"
 )
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SEPARATORS = re.compile(r"[^A-Za-z0-9]+")
 
-_KNOWN_STARTS = (
-    *("sk-", "hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "AKIA", "ASIA"),
-    *("xoxa-", "xoxb-", "xoxe-", "xoxo-", "xoxp-", "xoxr-", "xoxs-", "AIza"),
-)
 _FORMS = re.compile(
     r"\bhf_[A-Za-z0-9]{30,}|\bgh[pousr]_[A-Za-z0-9]{30,}|\bgithub_pat_[A-Za-z0-9_]{30,}|\bglpat-[A-Za-z0-9_-]{18,}"
     r"|\bA(?:KIA|SIA)[0-9A-Z]{16}\b|\bxox[abeoprs]-[A-Za-z0-9-]{10,}|\bAIza[A-Za-z0-9_-]{35}"
-    r"|\bsk-(?=[A-Za-z0-9_-]*[0-9])(?=[A-Za-z0-9_-]*[A-Z])(?=[A-Za-z0-9_-]*[a-z])[A-Za-z0-9_-]{20,}"
+    r"|\bsk-(?P<key>[A-Za-z0-9_-]{20,})"
     r"|\beyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}|-----BEGIN [A-Z ]*PRIVATE KEY-----"
 )
-"""What is a credential whatever its name: no other text looks so."""
+"""What is a credential whatever its name: no other text looks so, but for `sk-`, of which the rest counts, too."""
 _FORM_LENGTH = 15
-_IN_ADDRESS = re.compile(r"(?P<before>://[^\s/:@]*:)(?P<secret>[^\s/@]+)(?=@)|(?P<start>://)(?P<user>[^\s/:@]{16,})(?=@)")
+_IN_ADDRESS = re.compile(
+    r"://[^\s/:@]*:(?P<secret>[^\s/@]+)(?=@)(?!@sha256:)"  # that would be the tag of an image
+    r"|(?<!abfs)(?<!abfss)(?<!wasb)(?<!wasbs)://(?P<user>[^\s/:@]{16,})(?=@)"  # there, the user is a container
+)
 _PAIR_NAMES = r"\b(?:password|passwd|pwd|api_?key|access_?token|auth_?token|account_?key|secret_?key|client_?secret)="
-_IN_PAIR = re.compile(rf"(?P<before>{_PAIR_NAMES})(?P<secret>[^\s;&'\",]{{6,}})", re.IGNORECASE)
+_IN_PAIR = re.compile(rf"{_PAIR_NAMES}(?P<secret>[^\s;&'\",]{{6,}})", re.IGNORECASE)
 _AT_MASK = re.compile(rf"(://([^\s/@]*:)?|{_PAIR_NAMES})$", re.IGNORECASE)
 
 _RUN = re.compile(r"[A-Za-z0-9]{16,}")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _BASE64 = re.compile(r"[A-Za-z0-9+/=_-]{32,}")
-_REFERENCE = re.compile(r"\$\{[^{}]+\}")
-_NO_SECRETS = frozenset({"true", "false", "none", "null", "enabled", "disabled", "default", "required", "optional", MASK})
+_WORD = re.compile(r"[A-Z][a-z]{2,}|[a-z]{5,}")
+_NO_WORD = re.compile(r"[bcdfghjklmnpqrstvwxz]{4}", re.IGNORECASE)
+_LEAST_RANDOM = 0.4
+"""Which part of a credential is no word: `Conv2dBatchNorm2d` and `imagenet2012train` have less."""
+_PATH = re.compile(r"(~|\.{1,2}|[A-Za-z]:)([/\\][\w.@ -]+)+[/\\]?|([/\\][\w.@ -]+){2,}[/\\]?")
+_FILE = re.compile(r"(~|\.{1,2}|[A-Za-z]:)?[/\\]?([\w.@ =-]+[/\\])+[\w.@ =-]+\.[A-Za-z]\w{0,8}")
+_PLACEHOLDER = re.compile(r"\$\{[^{}]+\}|\$[A-Z_][A-Z0-9_]*|\{\w+\}|<[^<>]*>|\[[^\[\]]*\]")
+"""What stands for something else: a reference, a field of a template, a special token."""
+_NO_SECRETS = frozenset({"", "true", "false", "none", "null", "enabled", "disabled", "default", "required", "optional", MASK})
 
 
 # ---- names and forms
@@ -82,27 +90,67 @@ def kind_of_name(name: str) -> str:
     return DOUBTFUL if _DOUBTFUL.search(words) and not _OF_DATA.search(words) else HARMLESS
 
 
+def is_of_data(name: str) -> bool:
+    """Whether a name is one of those that training is full of: `PAD_TOKEN`, `image_key`."""
+    return _OF_DATA.search(words_of(name)) is not None
+
+
 def words_of(name: str) -> str:
     """A name in small letters, its words joined by `_`, without a number at its end: `apiKey2` is `api_key`."""
     return _SEPARATORS.sub("_", _CAMEL.sub("_", name)).strip("_").lower().rstrip("0123456789_")
 
 
 def is_like_credential(value: str) -> bool:
-    """True for what people do not write by hand: 16 or more characters in which letters and digits mix, or a known beginning.
+    """True for what people do not write by hand: 16 or more characters in which letters and digits mix, and that are not mostly words.
 
-    >>> is_like_credential("abcd1234efgh5678"), is_like_credential("resnet50_layer4_features")
-    (True, False)
+    >>> [is_like_credential(each) for each in ("abcd1234efgh5678", "resnet50_layer4_features", "Conv2dBatchNorm2d")]
+    [True, False, False]
     """
+    if _has_form(value):
+        return True
     if len(value) < 16 or any(char.isspace() for char in value):
-        return bool(_FORMS.search(value))
-    if value.startswith(_KNOWN_STARTS) and any(char.isdigit() for char in value):
-        return True
-    if any(sum(char.isdigit() for char in run) >= 2 and not run.isdigit() for run in _RUN.findall(value)):
-        return True
-    if _UUID.fullmatch(value) or _FORMS.search(value):
+        return False
+    if any(_is_mixed(run) and _is_random(run) for run in _RUN.findall(value)):
         return True
     kinds = (str.isupper, str.islower, str.isdigit)
-    return bool(_BASE64.fullmatch(value)) and all(any(kind(char) for char in value) for kind in kinds)
+    has_all = bool(_BASE64.fullmatch(value)) and all(any(kind(char) for char in value) for kind in kinds)
+    return bool(_UUID.fullmatch(value)) or (has_all and _is_random(value))
+
+
+def _is_mixed(run: str) -> bool:
+    """Whether letters and digits mix; in a time, such as 20240501T120000Z, they do not."""
+    num_digits = sum(char.isdigit() for char in run)
+    return num_digits >= 2 and len(run) - num_digits >= 3
+
+
+def _is_random(text: str) -> bool:
+    """Whether much of a text is no word."""
+    num_in_words = sum(len(word) for word in _WORD.findall(text) if _NO_WORD.search(word) is None)
+    num_between = sum(not char.isalnum() for char in text)
+    return len(text) - num_in_words - num_between >= _LEAST_RANDOM * len(text)
+
+
+def _has_form(text: str) -> bool:
+    """Whether a text has in it what can only be a credential."""
+    if len(text) < _FORM_LENGTH:
+        return False
+    return any(found["key"] is None or is_like_credential(found["key"]) for found in _FORMS.finditer(text))
+
+
+def is_path(value: str) -> bool:
+    """True for what can only be the path of a file or folder.
+
+    >>> [is_path(each) for each in ("~/.ssh/id_rsa", "keys/me.json", "/run/x", "hunter2", "/hunter2", "/K7MDENGbPxRfiCY123/abc")]
+    [True, True, True, False, False, False]
+    """
+    if _FILE.fullmatch(value):
+        return not _has_form(value)
+    return bool(_PATH.fullmatch(value)) and not any(is_like_credential(part) for part in re.split(r"[/\\]", value))
+
+
+def is_no_secret(value: str) -> bool:
+    """Whether a text is none under any name: nothing, a switch, a path, or what stands for something else."""
+    return value.lower() in _NO_SECRETS or _PLACEHOLDER.fullmatch(value) is not None or is_path(value)
 
 
 def masked_value(name: str, value: str) -> str:
@@ -112,9 +160,8 @@ def masked_value(name: str, value: str) -> str:
     ('***', '<pad>', 'pg://me:***@host/runs')
     """
     kind = kind_of_name(name)
-    if kind != HARMLESS and value and value != MASK and (kind == CLEAR or is_like_credential(value)):
-        return value if _REFERENCE.fullmatch(value) else MASK
-    return without_parts(value)
+    is_meant = kind == CLEAR or (kind == DOUBTFUL and "://" not in value and is_like_credential(value))
+    return MASK if is_meant and not is_no_secret(value) else without_parts(value)
 
 
 class _Part(NamedTuple):
@@ -135,7 +182,7 @@ def parts_of(value: str) -> list[_Part]:
                 found.append(_Part(match[name], *match.span(name)))
     if "=" in value:
         found += [_Part(match["secret"], *match.span("secret")) for match in _IN_PAIR.finditer(value)]
-    return sorted((part for part in found if part.secret != MASK), key=lambda part: part.start)
+    return sorted((part for part in found if not is_no_secret(part.secret)), key=lambda part: part.start)
 
 
 def without_parts(value: str) -> str:
@@ -209,7 +256,7 @@ def has_credential(node: Any) -> bool:
     """True if some text in a tree has in it what can only be a credential."""
     kind = type(node)
     if kind is str:
-        return len(node) >= _FORM_LENGTH and _FORMS.search(node) is not None
+        return _has_form(node)
     if kind is dict:
         node, kind = node.values(), list
     if kind is list or kind is tuple:
@@ -222,9 +269,7 @@ def has_credential(node: Any) -> bool:
 
 def credentials_in(tree: Any) -> list[Path]:
     """Where a tree has, under a name that tells nothing, what can only be a credential."""
-    return [
-        path for name, value, path in _texts(tree) if len(value) >= _FORM_LENGTH and kind_of_name(name) != CLEAR and _FORMS.search(value)
-    ]
+    return [path for name, value, path in _texts(tree) if kind_of_name(name) != CLEAR and _has_form(value)]
 
 
 def config_secrets(tree: Any) -> list[str]:

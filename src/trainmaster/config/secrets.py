@@ -17,6 +17,8 @@ from trainmaster.config.secret_fields import (
     MASK,
     config_secrets,
     is_like_credential,
+    is_no_secret,
+    is_of_data,
     kind_of_name,
     masked_config,
     masked_value,
@@ -40,7 +42,6 @@ __all__ = [
     "secret_values",
 ]
 
-_PATH = re.compile(r"(~|\.{1,2}|[A-Za-z]:)?([/\\][\w.@ -]+)+[/\\]?")
 _OPTION = re.compile(r"(?P<start>[-+]*(?P<name>[A-Za-z][\w.-]*)=)(?P<value>.*)", re.DOTALL)
 _STRONG_LENGTH, _STRONG_MIXED = 12, 8
 """A value of so many characters stands nowhere by accident; of fewer, if it is no plain word or number."""
@@ -66,14 +67,12 @@ def secret_values(environ: Mapping[str, str]) -> list[str]:
 
 def _is_secret_variable(name: str, value: str) -> bool:
     words = words_of(name)
-    if words in ("pwd", "oldpwd") or _is_path(value):
+    if words in ("pwd", "oldpwd") or is_no_secret(value):
         return False
-    kind = CLEAR if words.endswith(("_token", "_pat")) else kind_of_name(name)
+    is_token = words.endswith("_token") and not is_of_data(name)
+    is_personal = words.endswith("_pat") and not any(char in value for char in "*?\\[")  # else it is a pattern
+    kind = CLEAR if is_token or is_personal else kind_of_name(name)
     return kind == CLEAR or (kind == DOUBTFUL and is_like_credential(value))
-
-
-def _is_path(value: str) -> bool:
-    return bool(_PATH.fullmatch(value)) and not any(is_like_credential(part) for part in re.split(r"[/\\]", value))
 
 
 class Mask:

@@ -166,7 +166,9 @@ def _dirty_error(snapshot: Snapshot) -> LoopError:
         fact = "the code is not clean, and CodeTracker(require_clean=True) wants it to be"
     paths = snapshot.dirty_paths()
     shown = [*paths[:_MAX_SHOWN], *([f"... and {len(paths) - _MAX_SHOWN:,} more"] if len(paths) > _MAX_SHOWN else [])]
-    return LoopError(fact, where=snapshot.root, changed="\n".join(shown), hint="commit them, or leave require_clean out")
+    return LoopError(
+        fact, where=snapshot.root, changed="\n".join(shown), hint="commit them or have git ignore them, or leave require_clean out"
+    )
 
 
 def _listed(lines: list[str]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.errors import LoopError, SettingError, did_you_mean
-from trainmaster.loop.metric import Metric, find_metric, is_greater_better, is_recorded_name
+from trainmaster.loop.metric import Metric, better_of, find_metric, is_recorded_name
 from trainmaster.stages import Extension
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ class EarlyStopping(Extension):
     Args:
         by: the evaluation set whose loss to watch, or the name of a recorded number ("metrics/valid/accuracy"); by default the first set.
         min_delta: by how much a number must be better to count.
-        mode: "min" or "max", what is better; by default the less, or the greater where the name's last part starts with `acc` or `return`.
+        mode: "min" or "max", what is better. It may be left out where the name tells: for losses and errors, and for accuracies, returns
+            and other well-known scores.
     """
 
     is_optional = True
@@ -54,6 +55,11 @@ class EarlyStopping(Extension):
 
     def pre_train(self, train_manager: TrainManager) -> None:
         check_is_known(self.by, train_manager, "EarlyStopping")
+        if self.mode is None and better_of(metric_name(self.by, train_manager)) is None:
+            raise SettingError(
+                f"EarlyStopping cannot tell whether less or more is better of {self.by!r}",
+                hint=f'EarlyStopping(by="{self.by}", mode="max"), or "min"',
+            )
         is_other = self._judged is not None and self._judged != self._judging(train_manager)
         if is_other or is_from_elsewhere(self._epoch, train_manager):
             self._start_anew()
@@ -79,7 +85,7 @@ class EarlyStopping(Extension):
 
     def _judging(self, train_manager: TrainManager) -> tuple[str, str]:
         name = metric_name(self.by, train_manager)
-        return name, self.mode or ("max" if is_greater_better(name) else "min")
+        return name, self.mode or better_of(name) or "min"
 
     def _is_better(self, value: float) -> bool:
         if not math.isfinite(value) or self.best is None:

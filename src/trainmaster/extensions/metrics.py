@@ -62,9 +62,9 @@ class Metrics(Observer):
         for name, metric in found.items():
             _check(name, metric, train)
         self.inputs, self.train = inputs, train
-        self.metrics: dict[str, Any] = copy.deepcopy(found)
+        self.metrics: dict[str, Any] = _without_groups(copy.deepcopy(found))
         """The metrics of evaluation, by name."""
-        self.train_metrics: dict[str, Any] = copy.deepcopy(found) if train else {}
+        self.train_metrics: dict[str, Any] = copy.deepcopy(self.metrics) if train else {}
         if not train:  # where there is no hook, no step waits for it
             for hook in _TRAIN_HOOKS:
                 setattr(self, hook, None)
@@ -162,6 +162,16 @@ def _by_name(metrics: Any) -> dict[str, Any]:
     return found
 
 
+def _without_groups(metrics: dict[str, Any]) -> dict[str, Any]:
+    """The metrics, with every collection in them told not to guess which of its metrics share their state."""
+    modules = [each for metric in metrics.values() if isinstance(metric, nn.Module) for each in metric.modules()]
+    for each in modules:
+        if getattr(each, "_enable_compute_groups", None) is True:
+            list(each.values())  # type: ignore[operator]  # which gives each a state of its own, if they share one by now
+            each._enable_compute_groups, each._groups, each._groups_checked = False, {}, False  # type: ignore[assignment]
+    return metrics
+
+
 def _is_metric(value: Any) -> bool:
     return not isinstance(value, type) and all(callable(getattr(value, method, None)) for method in _METHODS)
 
@@ -178,6 +188,11 @@ def _check(name: Any, metric: Any, train: bool) -> None:
             f"the metric `{name}` is {f'the class {metric.__name__}' if is_class else shown(metric)}"
             + ("" if is_class else f", which has no {' and no '.join(f'`{method}`' for method in missing)}"),
             hint=f"create one: {metric.__name__}(...)" if is_class else _EXAMPLE,
+        )
+    if callable(getattr(metric, "increment", None)):
+        raise SettingError(
+            f"the metric `{name}` is a {type(metric).__name__}, of which each epoch is to be begun by hand",
+            hint="give the metric that it tracks: every value is recorded",
         )
     if train and not isinstance(metric, Stateful):
         raise SettingError(

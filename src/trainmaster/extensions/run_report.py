@@ -15,6 +15,7 @@ from trainmaster.extensions.progress import clock
 from trainmaster.extensions.stopwatch import Stopwatch
 from trainmaster.figures.series import Series
 from trainmaster.figures.spark import spark
+from trainmaster.loop.metric import is_greater_better
 from trainmaster.loop.train_manager import TrainManager
 from trainmaster.loop.writer import Mirrored
 from trainmaster.stages import Observer, always
@@ -23,25 +24,6 @@ MAX_LINES = 15
 """How many lines the first words have at most."""
 _MAX_METRICS = 8
 _MAX_LAYERS = 5
-_RISING = (
-    "acc",
-    "return",
-    "reward",
-    "f1",
-    "auc",
-    "auroc",
-    "iou",
-    "dice",
-    "map",
-    "bleu",
-    "rouge",
-    "precision",
-    "recall",
-    "r2",
-    "psnr",
-    "ssim",
-)
-"""How names of numbers begin that are the better the greater they are."""
 Say = Callable[[str], Any]
 
 
@@ -119,14 +101,6 @@ class RunReport(Observer):
         if is_better or course.best != course.best:  # whatever comes is better than NaN
             course = course._replace(best=value, best_step=step)
         self._courses[tag] = course._replace(last=value)
-
-
-def is_greater_better(tag: str) -> bool:
-    """
-    >>> is_greater_better("accuracy/valid/avg"), is_greater_better("losses/valid/loss")
-    (True, False)
-    """
-    return any(part.lower().startswith(_RISING) for part in tag.split("/"))
 
 
 def opening(train_manager: TrainManager, facts: Sequence[tuple[str, str]]) -> list[str]:

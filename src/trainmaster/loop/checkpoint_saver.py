@@ -39,7 +39,7 @@ class CheckpointSaver(Extension):
         saved_attribs: the loop's attributes to keep the state of; None for all that have one.
         keep: how many to keep, beyond the best; None for all.
         best_by: the evaluation set whose loss tells the best, or the name of a recorded number; by default the first set. The greatest is
-            best where the name's last part starts with `acc` or `return`.
+            best of accuracies, returns and other well-known scores, by their names.
         in_background: False has training wait until a checkpoint is on the disk.
     """
 

@@ -60,7 +60,7 @@ class _Draft:
 
     def __init__(self, manager: TrainManager) -> None:
         self._manager = manager
-        self._mask = Mask.of()
+        self._mask = Mask.of().of_strong()
         self._places: dict[int, str] = {}
         """Where each object is, so that one that is there twice is made once."""
         self._open: set[int] = {id(manager)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 
 class Metric(NamedTuple):
@@ -18,9 +18,26 @@ class Metric(NamedTuple):
         return is_greater_better(self.name)
 
 
+_LESS: Final = ("loss", "err", "mse", "mae", "mape", "nll", "perplexity", "ppl", "divergence", "distance")
+_GREATER: Final = ("acc", "return", "reward", "f1", "auc", "auroc", "precision", "recall", "bleu", "rouge", "psnr", "ssim")
+_GREATER_WORDS: Final = {"map", "iou", "miou", "dice", "r2"}
+
+
+def better_of(name: str) -> str | None:
+    """What is better of the number of this name, "min" or "max"; None where the name does not tell.
+
+    >>> [better_of(name) for name in ("losses/valid/loss", "metrics/valid/multiclass_accuracy", "accuracy/valid/avg", "metrics/valid/gap")]
+    ['min', 'max', 'max', None]
+    """
+    words = name.lower().replace("/", "_").split("_")
+    if any(each in name.lower().rpartition("/")[2] for each in _LESS):
+        return "min"
+    return "max" if any(word.startswith(_GREATER) or word in _GREATER_WORDS for word in words) else None
+
+
 def is_greater_better(name: str) -> bool:
-    """Whether the greatest is the best; by its last part, as in `metrics/valid/accuracy`."""
-    return name.rpartition("/")[2].startswith(("acc", "return"))
+    """Whether the greatest is the best; where the name does not tell, it is the least."""
+    return better_of(name) == "max"
 
 
 def is_recorded_name(name: str) -> bool:

@@ -31,11 +31,15 @@ def refuse_hidden(config: Any) -> None:
     paths = hidden_fields(_tree(config))
     if paths:
         names = ", ".join(f"`{dotted(path)}`" for path in paths)
-        variables = ", ".join(dict.fromkeys(map(variable_of, paths)))
+        variables = dict.fromkeys(map(variable_of, paths))
+        wrong = [path for path in paths if os.environ.get(variable_of(path))]  # set, and still not taken
+        others = [
+            f"{variable_of(path)} is set, but does not fit what is stored for `{dotted(path)}`: {_inside(config, path)}" for path in wrong
+        ]
         raise SettingError(
             f"the config lacks {'a secret' if len(paths) == 1 else 'secrets'}: {names}",
-            why="the values of secrets are not stored, and this config came from the store",
-            hint=f"set {variables} in the environment, or give the whole config again",
+            why="\n".join(["the values of secrets are not stored, and this config came from the store", *others]),
+            hint=f"set {', '.join(variables)} in the environment, or give the whole config again",
         )
 
 

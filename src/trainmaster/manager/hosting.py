@@ -115,6 +115,7 @@ class HostedLoop:
     def resume(self, status: Mapping[str, Any], preview: Mapping[str, Any]) -> None:
         """Go on with the numbers of a checkpoint."""
         self._is_resumed = True
+        self.is_over = status.get("stopped") is not None  # until it is saved again
         self.writer.latest = dict(preview)
         self.times.means = {name: status.get(name) for name in self.times.means}
 

@@ -493,8 +493,9 @@ class Manager(Extensible):
                 self.stopped = interrupts.reason or "max_time is over"
                 attempt.check()  # a lease that was lost is the reason, then
                 attempt.release("stopped" if interrupts.signal is None else "interrupted", reason=self.stopped, epoch=self.epoch)
-                self._display.say(f"run {work.key} is saved at epoch {self.epoch}: {self.stopped}")
-                self._display.say(f"resume it with: {self.launch.resuming(self.store, work.key)}")
+                is_kept = not self.launch.is_passing
+                self._display.say(f"run {work.key} {'is saved' if is_kept else 'has stopped'} at epoch {self.epoch}: {self.stopped}")
+                self._display.say(f"{'resume it' if is_kept else 'start again'} with: {self.launch.resuming(self.store, work.key)}")
             else:
                 attempt.release("finished", epoch=self.epoch)
                 self._display.say(f"run {work.key} is done: epoch {self.epoch}")

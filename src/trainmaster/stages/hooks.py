@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import keyword
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -158,18 +158,21 @@ def _named_fixtures(extension: object) -> list[tuple[str, Callable[..., Any]]]:
     """The lazy fixtures whose names only the object knows; refused where they cannot be fixtures."""
     if not callable(getattr(type(extension), "named_fixtures", None)):
         return []
-    named: dict[str, Callable[..., Any]] = dict(extension.named_fixtures())  # type: ignore[attr-defined]  # as just seen
+    named: Mapping[str, Callable[..., Any]] = extension.named_fixtures()  # type: ignore[attr-defined]  # as just seen
+    title, where = f"`{type(extension).__name__}.named_fixtures`", source_of(type(extension).named_fixtures)  # type: ignore[attr-defined]
+    if not isinstance(named, Mapping):
+        raise HookSignatureError(f"{title} returns {named!r:.60}", where=where, hint="return the functions by name, as a dict")
     for name, function in named.items():
         if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
             raise HookSignatureError(
-                f"`{type(extension).__name__}.named_fixtures` names a fixture {name!r}, which no parameter can be called",
-                where=source_of(type(extension).named_fixtures),  # type: ignore[attr-defined]
+                f"{title} names a fixture {name!r}, which no parameter can be called",
+                where=where,
                 hint="a name of letters, digits and underscores",
             )
         if lazy_spec(function) is None:
             raise HookSignatureError(
-                f"`{type(extension).__name__}.named_fixtures` gives `{name}` a function that is not marked",
-                where=source_of(type(extension).named_fixtures),  # type: ignore[attr-defined]
+                f"{title} gives `{name}` a function that is not marked",
+                where=where,
                 hint="mark it with @fixture(stage), which says where the fixture is valid",
             )
     return list(named.items())

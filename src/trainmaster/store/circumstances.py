@@ -89,10 +89,12 @@ def _snapshots(run: Run) -> list[str]:
 
 def _code(name: str) -> str:
     """
-    >>> _code("3f2a91c0d1e2-clean"), _code("3f2a91c0d1e2-8d1e02aa")
-    ('commit 3f2a91c0d1e2', 'commit 3f2a91c0d1e2 with changes (8d1e02aa)')
+    >>> _code("3f2a91c0d1e2-clean"), _code("3f2a91c0d1e2-8d1e02aa"), _code("no-commit-8d1e02aa")
+    ('commit 3f2a91c0d1e2', 'commit 3f2a91c0d1e2 with changes (8d1e02aa)', 'a tree without a commit (8d1e02aa)')
     """
     commit, _, changes = name.rpartition("-")
+    if commit == "no-commit":
+        return f"a tree without a commit ({changes})"
     return f"commit {commit}" if changes == "clean" else f"commit {commit} with changes ({changes})"
 
 

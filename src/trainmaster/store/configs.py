@@ -246,10 +246,16 @@ def _refuse_secrets(values: Any, tree: Any, text: str, known: list[str]) -> None
     if tree is not values:
         known = [*known, *filter(is_like_credential, config_secrets(values))]
     if known and (mask := Mask(known)).is_in(text):
-        where = [key for key, value in leaves(tree, into_lists=True) if isinstance(value, str) and mask.is_in(value)]
-        found += [Problem(key, "holds a secret of another field, or of an environment variable") for key in where or ["the config"]]
+        where = [(key, value) for key, value in leaves(tree, into_lists=True) if isinstance(value, str) and mask.is_in(value)]
+        found += [Problem(key, f"holds the secret of {_owner(value)}") for key, value in where or [("the config", text)]]
     if found:
         raise ConfigError.of("the config", found, hint="values are stored; give it a name such as `api_key`, and `***` is stored for it")
+
+
+def _owner(text: str) -> str:
+    """Whose secret a text has in it."""
+    names = [name for name, value in os.environ.items() if Mask(secret_values({name: value})).is_in(text)]
+    return f"the environment variable {names[0]}" if names else "another field"
 
 
 _sorted = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode

@@ -124,7 +124,9 @@ def _repository(snapshot: Snapshot, repo: str | None) -> str:
             f"there is no repository to take commit {snapshot.commit} from",
             where=folder,
             why=str(error),
-            hint="name one: `--repo DIR`" + (f"; a clone of {snapshot.remote} may have it" if snapshot.remote else ""),
+            hint=None
+            if not error.is_no_repository
+            else "name one: `--repo DIR`" + (f"; a clone of {snapshot.remote} may have it" if snapshot.remote else ""),
         ) from None
     if not has_it:
         raise SettingError(

@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass
 from typing import IO, Any, Final, NamedTuple
 
 from trainmaster.errors import StoreDamagedError, StoreFormatError
+from trainmaster.extensions.code.sources import is_secret_name
 from trainmaster.store.files import MAX_RECORD
 from trainmaster.store.record import parse_record, record_bytes
 
@@ -88,7 +89,7 @@ class Snapshot:
     @property
     def changes(self) -> str:
         """A hash of all that differs from the commit."""
-        lost = [each for each in self.left_out if each.kind in (CHANGED, HIDDEN)]
+        lost = [each for each in self.left_out if each.kind in (CHANGED, HIDDEN) or is_new_source(each)]
         if not (self.is_dirty or self.files or self.deleted or lost):
             return CLEAN
         parts = [self.files, self.deleted, self.submodules, lost]
@@ -108,9 +109,14 @@ class Snapshot:
 
     def dirty_paths(self) -> list[str]:
         """What is not as in the commit."""
-        files = [each.path for each in self.files if each.kind in (CHANGED, UNTRACKED)]
-        lost = [each.path for each in self.left_out if each.kind == CHANGED]
-        return sorted({*files, *lost, *self.deleted, *(each.path for each in self.submodules if each.is_dirty)})
+        named: list[KeptFile | LeftOut] = [*self.files, *self.left_out]
+        files = [each.path for each in named if each.kind == CHANGED or is_new_source(each)]
+        return sorted({*files, *self.deleted, *(each.path for each in self.submodules if each.is_dirty)})
+
+
+def is_new_source(file: KeptFile | LeftOut) -> bool:
+    """Whether a file is new and part of the code, kept or not. One that is named like a secret is named, and no code."""
+    return file.kind == UNTRACKED and not is_secret_name(file.path)
 
 
 class Contents(NamedTuple):

@@ -36,19 +36,21 @@ _SECRETS: Final = _words(
     kubeconfig *.kubeconfig *secret* *password* *passwd* *api_key* *apikey* *access_token* *auth_token* *service_account* *service-account*
     """
 )
+_DOCUMENTS: Final = _words("md rst tex bib html css")
 _NO_SECRETS: Final = ("*.example", "*.sample", "*.template", "*.dist", "*.pub")
 
 
 def is_secret_name(path: str) -> bool:
     """Whether a file is one that people keep keys and passwords in.
 
-    A program is none, whatever its name: without `secrets.py` nothing runs. What it holds is looked at all the same.
+    A program is none, whatever its name: without `secrets.py` nothing runs; nor is a page such as `docs/secrets.md`. What they hold is
+    looked at all the same.
 
-    >>> [is_secret_name(each) for each in ("lab/.env", "keys/id_rsa", "client_secret.json", "secrets.py", "tokenizer.json", ".env.example")]
+    >>> [is_secret_name(each) for each in ("lab/.env", "keys/id_rsa", "client_secret.json", "secrets.py", "secrets.md", ".env.example")]
     [True, True, True, False, False, False]
     """
     name = _name(path)
-    if (_ending(name) in CODE and not name.startswith(".env")) or any(fnmatchcase(name, each) for each in _NO_SECRETS):
+    if (_ending(name) in (CODE | _DOCUMENTS) and not name.startswith(".env")) or any(fnmatchcase(name, each) for each in _NO_SECRETS):
         return False
     return any(fnmatchcase(name, each) for each in _SECRETS)
 

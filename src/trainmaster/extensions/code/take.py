@@ -42,6 +42,7 @@ from trainmaster.extensions.code.snapshot import (
     LeftOut,
     Snapshot,
     archive_of,
+    is_new_source,
 )
 from trainmaster.extensions.code.sources import has_ending, is_script, is_secret_name, is_source_name
 from trainmaster.extensions.code.tree import GONE, Tree
@@ -87,10 +88,11 @@ def take(root: str, limits: Limits, values: Sequence[str] = (), outputs: Sequenc
     """The snapshot of the repository at `root`.
 
     Args:
-        values: secrets; a file that has one of them is left out, and the patch is without them.
+        values: secrets; a file that has one of them is left out, and the patch is without them. Plain words among them are passed over:
+            the code of a training is full of `postgres`, whatever somebody's password is.
         outputs: folders that trainings write to, of which nothing new is kept.
     """
-    deadline, mask = Deadline(), Mask(values)
+    deadline, mask = Deadline(), Mask(values).of_strong()
     state = state_of(root, deadline)
     tracked = tracked_in(root, deadline)
     tree = Tree(root)
@@ -112,7 +114,7 @@ def take(root: str, limits: Limits, values: Sequence[str] = (), outputs: Sequenc
             else:
                 kept.keep(one.path, CHANGED if one.is_skipped else HIDDEN, found)
         is_changed = bool(state.changed) or any(each.kind == CHANGED for each in kept.files) or bool(kept.lost(CHANGED))
-        is_new = _keep_untracked(state, kept, tree, _places(root, state, outputs))
+        _keep_untracked(state, kept, tree, _places(root, state, outputs))
     finally:
         tree.close()
     patch = b""
@@ -127,7 +129,7 @@ def take(root: str, limits: Limits, values: Sequence[str] = (), outputs: Sequenc
         branch=None if state.branch is None else mask(state.branch),
         remote=None if (remote := remote_of(root, deadline)) is None else mask(remote),
         subject="" if state.commit is None else mask(subject_of(root, state.commit, deadline)),
-        is_dirty=is_changed or is_new or state.commit is None,
+        is_dirty=is_changed or any(map(is_new_source, kept.named())) or state.commit is None,
         submodules=submodules,
         files=tuple(sorted(kept.files)),
         deleted=tuple(sorted(deleted)),
@@ -173,6 +175,9 @@ class _Keeper:
             self.num_unnamed += 1
         else:
             self.left_out.append(LeftOut(path, kind, why))
+
+    def named(self) -> list[KeptFile | LeftOut]:
+        return [*self.files, *self.left_out]
 
     def lost(self, kind: str) -> list[str]:
         return [each.path for each in self.left_out if each.kind == kind]
@@ -245,9 +250,9 @@ def _blob(place: bytes, status: os.stat_result, like: str) -> str:
     return found.hexdigest()
 
 
-def _keep_untracked(state: State, kept: _Keeper, tree: Tree, places: set[str]) -> bool:
-    """Keep the new source files; whether there are any. What is ignored, or written by trainings, is named."""
-    before, named = len(kept.files), set()
+def _keep_untracked(state: State, kept: _Keeper, tree: Tree, places: set[str]) -> None:
+    """Keep the new source files. What is ignored, or written by trainings, is named."""
+    named = set()
     seen = {each.path for each in state.changed}  # taken out of the index, and still there
     for path in sorted(state.untracked):
         place = next((each for each in _parents(path) if each in places), None)
@@ -266,7 +271,6 @@ def _keep_untracked(state: State, kept: _Keeper, tree: Tree, places: set[str]) -
     for path in sorted(state.ignored):
         if path not in seen:
             kept.leave_out(path, IGNORED, "git ignores it")
-    return len(kept.files) > before
 
 
 def _is_source(path: str, status: os.stat_result, tree: Tree) -> bool:
