@@ -226,6 +226,8 @@ def test_under_a_manager_the_run_is_finished_with_the_reason_and_stays_so(tmp_pa
     again.process(config, num_epochs=40)  # a larger target, which the patience does not reach
     assert (again.stats[key]["epoch"], again.stats[key]["step"]) == (3, 6)
     assert again.stats[key]["stopped"] == small.stats[key]["stopped"]
+    assert again.stopped is None  # it is done, and nobody is told to resume it
+    assert (run.outcome_of(run.attempts()[0]) or {})["outcome"] == "finished"
 
 
 def test_under_a_manager_nothing_is_left_of_the_run_before() -> None:
