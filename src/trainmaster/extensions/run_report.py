@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from trainmaster.errors import SettingError
+from trainmaster.extensions.code.git import Deadline, GitFailedError, git, text
 from trainmaster.extensions.model_summary import headline, layers_of
 from trainmaster.extensions.progress import clock
 from trainmaster.extensions.stopwatch import Stopwatch
@@ -109,7 +110,7 @@ def opening(train_manager: TrainManager, facts: Sequence[tuple[str, str]]) -> li
     if train_manager.device.type == "cuda":
         device += f" ({torch.cuda.get_device_name(train_manager.device)})"
     rows = [*facts, ("device", f"{device}, {_counted(torch.get_num_threads(), 'thread')}")]
-    commit = commit_of(Path.cwd())
+    commit = commit_at_hand()
     rows += [("commit", commit)] if commit else []
     data = [sizes("train", train_manager.train_data), *(sizes(name, each) for name, each in train_manager.eval_data.items())]
     shown = [*data[:4], *([f"{len(data) - 4} more"] if len(data) > 4 else [])]
@@ -168,16 +169,14 @@ def sizes(name: str, data: Any) -> str:
         return f"{name} {batches}"
 
 
-def commit_of(folder: Path) -> str:
-    """The commit that a folder is at, and whether files differ from it; empty outside of a repository, or without git."""
-
-    def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, timeout=2, check=True).stdout.strip()
-
+def commit_at_hand() -> str:
+    """The commit that the current folder is at, and whether files differ from it; empty outside of a repository, or without git."""
+    deadline = Deadline(2.0)
     try:
-        commit = git("rev-parse", "--short", "HEAD")
-        is_dirty = bool(git("--no-optional-locks", "status", "--porcelain", "--untracked-files=no"))
-    except (OSError, subprocess.SubprocessError):
+        folder = os.getcwd()
+        commit = text(git(folder, "rev-parse", "--short", "HEAD", deadline=deadline).strip())
+        is_dirty = bool(git(folder, "status", "--porcelain", "--untracked-files=no", deadline=deadline))
+    except (OSError, GitFailedError):  # the folder may have been removed
         return ""
     return f"{commit} with changes" if is_dirty else commit
 
