@@ -229,6 +229,6 @@ def _forms(value: str) -> Iterator[str]:
     yield repr(value)[1:-1]
     yield json.dumps(value)[1:-1]
     yield json.dumps(value, ensure_ascii=False)[1:-1]
-    if not value.isalnum():
+    if not (value.isascii() and value.isalnum()):
         plain_bytes = value.encode(errors="surrogateescape")
         yield from (quote(plain_bytes, safe=""), quote(plain_bytes), quote_plus(plain_bytes))
