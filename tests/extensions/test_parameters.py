@@ -671,6 +671,12 @@ class TestWhatIsKept:
     def test_an_extension_takes_its_arguments_along_to_another_process(self) -> None:
         assert made_with(pickle.loads(pickle.dumps(Greedy("x")))).args == ("x",)
 
+    def test_an_object_that_is_freed_when_the_module_is_gone_says_nothing(self, monkeypatch) -> None:
+        """As at the end of a program."""
+        made = Recipe(DataLoader, [1])()
+        monkeypatch.setattr("trainmaster.stages.made_with._calls", None)
+        del made
+
     def test_what_is_kept_goes_with_the_object(self) -> None:
         from trainmaster.stages.made_with import _calls
 

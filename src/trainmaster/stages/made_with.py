@@ -64,7 +64,8 @@ def remember(
     elif _is_module(made):
         made.__dict__[_MADE_WITH] = _Note(call, weakref.ref(made))
     else:
-        _calls[place] = (weakref.ref(made, lambda _: _calls.pop(place, None)), call)
+        forget = functools.partial(_calls.pop, place, None)  # bound now: at the end of a program the module may be gone first
+        _calls[place] = (weakref.ref(made, lambda _: forget()), call)
 
 
 class _Note:
