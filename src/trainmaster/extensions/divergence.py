@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trainmaster.errors import LossDivergedError, SettingError
-from trainmaster.extensions.early_stopping import check_is_known, check_name, current_metric, is_from_elsewhere, metric_name
+from trainmaster.extensions.watched import check_is_known, check_name, current_metric, is_from_elsewhere, metric_name
 from trainmaster.loop.metric import is_greater_better, is_recorded_name
 from trainmaster.stages import Extension
 
