@@ -142,7 +142,7 @@ def test_only_variables_that_change_numbers_are_kept() -> None:
     environ = {
         "OMP_NUM_THREADS": "2",
         "CUDA_VISIBLE_DEVICES": "0",
-        "HOME": "/home/me",
+        "HOME": "/data/me",
         "HF_TOKEN": "canary-one",
         "TORCH_HUB_TOKEN": "canary2",
     }

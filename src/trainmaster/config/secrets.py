@@ -20,7 +20,6 @@ from trainmaster.config.secret_fields import (
     is_no_secret,
     is_of_data,
     kind_of_name,
-    masked_config,
     masked_value,
     may_hide_secrets,
     parts_of,
@@ -28,19 +27,6 @@ from trainmaster.config.secret_fields import (
     words_of,
     worth_hiding,
 )
-
-__all__ = [
-    "MASK",
-    "Mask",
-    "MaskedStream",
-    "argv_secrets",
-    "config_secrets",
-    "masked",
-    "masked_argv",
-    "masked_config",
-    "masked_value",
-    "secret_values",
-]
 
 _OPTION = re.compile(r"(?P<start>[-+]*(?P<name>[A-Za-z][\w.-]*)=)(?P<value>.*)", re.DOTALL)
 _STRONG_LENGTH, _STRONG_MIXED = 12, 8
@@ -53,7 +39,7 @@ def secret_values(environ: Mapping[str, str]) -> list[str]:
     These are what stands under the name of a secret, unless it is a switch, a path or shorter than 6 characters; and the password in
     any address of the form `scheme://user:password@host`.
 
-    >>> secret_values({"HF_TOKEN": "hf_0123456789", "USE_TOKEN": "true", "HOME": "/home/me"})
+    >>> secret_values({"HF_TOKEN": "hf_0123456789", "USE_TOKEN": "true", "HOME": "/data/me"})
     ['hf_0123456789']
     """
     found: dict[str, None] = {}

@@ -19,7 +19,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import trainmaster
-from trainmaster.config.secrets import Mask, masked_config
+from trainmaster.config.import_path import module_name
+from trainmaster.config.secret_fields import masked_config
+from trainmaster.config.secrets import Mask
 from trainmaster.errors import CodecError, StoreError, StoreFormatError
 from trainmaster.store.checkpoint import MANIFEST, manifest_in, read_values, write_checkpoint
 from trainmaster.store.codec import encode
@@ -216,14 +218,6 @@ def unpack(value: Any) -> Any:
     if type(value) in (list, tuple):
         return type(value)(unpack(each) for each in value)
     return value
-
-
-def module_name(name: str) -> str:
-    """The name by which a module can be imported elsewhere: a program's own is that of its file."""
-    if name != "__main__":
-        return name
-    file = getattr(sys.modules["__main__"], "__file__", None) or "__main__"
-    return os.path.splitext(os.path.basename(file))[0]
 
 
 def _name_of(kind: type) -> str:

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from trainmaster.config import ConfigBase
 from trainmaster.config.plain import plain
-from trainmaster.config.secrets import config_secrets, secret_values
+from trainmaster.config.secret_fields import config_secrets
+from trainmaster.config.secrets import secret_values
 from trainmaster.errors import LoopError, SettingError
 from trainmaster.extensions.code.checkout import Restored, checkout_code
 from trainmaster.extensions.code.git import GitFailedError, repository_of

@@ -19,7 +19,7 @@ from trainmaster.config import ConfigBase
 from trainmaster.config.plain import plain
 from trainmaster.config.secrets import Mask
 from trainmaster.errors import FixtureError, SettingError, TrainmasterError
-from trainmaster.extensions.capsule import Capsule, module_name, pack, storable, text_of, type_of, versions
+from trainmaster.extensions.capsule import Capsule, pack, storable, text_of, type_of, versions
 from trainmaster.loop.position import data_state
 from trainmaster.loop.rng import RngState, Saved, Watch, get_rng, state_of
 from trainmaster.loop.state import capture_objects, own_copy, stateful_extensions
@@ -305,7 +305,7 @@ def _target_of(kind: type) -> str | None:
     if kind.__module__ != "__main__":
         return f"{kind.__module__}:{kind.__qualname__}"
     file = getattr(sys.modules["__main__"], "__file__", None)
-    if file is None or not os.path.isfile(file) or not module_name("__main__").isidentifier():
+    if file is None or not os.path.isfile(file) or not os.path.splitext(os.path.basename(file))[0].isidentifier():
         return None
     try:
         is_guarded = '__name__ == "__main__"' in inspect.getsource(sys.modules["__main__"]).replace("'", '"')

@@ -195,7 +195,7 @@ def _told(name: str, value: Any) -> Any:
     if isinstance(value, bool | int | float | None):
         return value
     text = value if isinstance(value, str) else f"{value!r:.200}"
-    return Mask.of()(masked_value(name.rpartition(".")[2], text))
+    return Mask.of().of_strong()(masked_value(name.rpartition(".")[2], text))
 
 
 def _shown(value: Any) -> Any:

@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 
 import torch
 
-from trainmaster.config.secrets import Mask, masked_argv, masked_value
+from trainmaster.config.secret_fields import masked_value
+from trainmaster.config.secrets import Mask, masked_argv
 
 _VARIABLES: Final = re.compile(
     r"(OMP|MKL|KMP|GOMP|OPENBLAS|BLIS|VECLIB|NUMEXPR|CUDA|CUBLAS|CUDNN|NVIDIA_TF32|NCCL|HIP|ROCR|ROCM|MIOPEN|TORCH|PYTORCH|TORCHINDUCTOR)_\w+"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
-from trainmaster.config.secrets import masked_value
+from trainmaster.config.secret_fields import masked_value
 from trainmaster.extensions.code.git import Deadline, GitFailedError, git, raw, text
 from trainmaster.extensions.code.snapshot import Submodule
 
