@@ -213,10 +213,11 @@ class Small(Manager):
         return manager(Losses(config.losses), CheckpointSaver())
 
 
-def test_under_a_manager_the_run_is_finished_with_the_reason_and_stays_so(tmp_path: Path) -> None:
+def test_under_a_manager_the_run_is_finished_with_the_reason_and_stays_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = {"losses": [3.0, 1.0, 2.0]}
-    small = Small(tmp_path, verbose=False)
+    small = Small(tmp_path)
     small.process(config)
+    assert f"run {small.key} is done: epoch 3, losses/valid/loss is no better after 2 evaluations" in capsys.readouterr().out
     key, run = small.key, small.store.run(small.key)
     assert (run.outcome_of(1) or {})["outcome"] == "finished"
     assert small.stats[key]["epoch"] == 3

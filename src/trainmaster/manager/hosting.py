@@ -46,6 +46,8 @@ class HostedLoop:
         self.times = MeanTimes()
         self.is_over = False
         """Whether there was nothing left to train when it was last saved."""
+        self.stopped: str | None = None
+        """Why a hook has ended it before its last epoch, if one has."""
         self._told = told
         self._is_resumed = False
         self._interrupted: Callable[[], str | None] = lambda: None
@@ -96,13 +98,14 @@ class HostedLoop:
         stopped = loop.fixtures.get("stopped")
         is_asked = stopped is not None and not is_interrupted and not loop.is_out_of_time()
         self.is_over = (loop.is_over() and loop.moment.is_evaluated and not loop.moment.batch) or is_asked
+        self.stopped = stopped if is_asked else None
         return {
             **self.times.means,
             "toc": time.time(),
             "target": loop.epochs,
             "is_evaluated": loop.moment.is_evaluated,
             "is_over": self.is_over,
-            "stopped": stopped if is_asked else None,
+            "stopped": self.stopped,
         }
 
     def preview(self) -> dict[str, Any]:
@@ -115,7 +118,8 @@ class HostedLoop:
     def resume(self, status: Mapping[str, Any], preview: Mapping[str, Any]) -> None:
         """Go on with the numbers of a checkpoint."""
         self._is_resumed = True
-        self.is_over = status.get("stopped") is not None  # until it is saved again
+        self.stopped = status.get("stopped")
+        self.is_over = self.stopped is not None  # until it is saved again
         self.writer.latest = dict(preview)
         self.times.means = {name: status.get(name) for name in self.times.means}
 

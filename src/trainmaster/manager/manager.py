@@ -498,7 +498,8 @@ class Manager(Extensible):
                 self._display.say(f"{'resume it' if is_kept else 'start again'} with: {self.launch.resuming(self.store, work.key)}")
             else:
                 attempt.release("finished", epoch=self.epoch)
-                self._display.say(f"run {work.key} is done: epoch {self.epoch}")
+                reason = f", {self._hosted.stopped}" if self._hosted is not None and self._hosted.stopped is not None else ""
+                self._display.say(f"run {work.key} is done: epoch {self.epoch}{reason}")
 
     def _give_up(self, attempt: Attempt, reason: str) -> None:
         """The last words of a process whose main thread does not come back."""
