@@ -3,27 +3,41 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+# Without byte code on disk, every process of a test would compile the package anew.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 2 --dist worksteal
 # One set-up at a time, also when two commands start at once (where the system has flock).
 LOCK := $(if $(shell command -v flock),flock .venv.lock)
 
-.PHONY: help demo test faults lint bench clean
+.PHONY: help demo test integration faults coverage lint bench clean
 help:
-	@echo "make demo    train a small classifier, with a progress bar"
-	@echo "make test    run all tests"
-	@echo "make faults  the fault campaigns at full length: kills, full disks, damage; up to an hour"
-	@echo "make lint    ruff, mypy --strict, and the rooms' imports"
-	@echo "make bench   the engine, configs, the store, runs, commands and a training step, against a loop written by hand and peers"
-	@echo "make clean   remove the environment"
+	@echo "make demo         train a small classifier, with a progress bar"
+	@echo "make test         run the tests; at most 5 minutes on 2 cores"
+	@echo "make integration  the tests that need real heavy parts: kills, terminals, workers, every program in the docs; at most 12 minutes"
+	@echo "make faults       the fault campaigns at full length: kills, full disks, damage; up to an hour"
+	@echo "make coverage     the branch coverage of both test layers together"
+	@echo "make lint         ruff, mypy --strict, and the rooms' imports"
+	@echo "make bench        the engine, configs, the store, runs, commands and a training step, against a loop written by hand and peers"
+	@echo "make clean        remove the environment"
 
 demo: $(VENV)/demo.stamp
 	@$(BIN)/python examples/digits.py
 
 test: $(VENV)/dev.stamp
-	@$(BIN)/python -m pytest -n 2 --dist worksteal
+	@$(PYTEST) -m "not integration or smoke"
+
+integration: $(VENV)/dev.stamp
+	@$(PYTEST) -m "integration and not smoke"
 
 # A failure prints its seed: TRAINMASTER_FAULTS_SEED=... repeats it.
 faults: $(VENV)/dev.stamp
-	@TRAINMASTER_FAULTS=full $(BIN)/python -m pytest -n 2 --dist worksteal -rA --show-capture=no tests/faults tests/config/test_round_trip.py
+	@TRAINMASTER_FAULTS=full $(PYTEST) -rA --show-capture=no tests/faults tests/config/test_round_trip.py
+
+# Processes that tests start are measured, too, except for those that are killed.
+coverage: $(VENV)/dev.stamp
+	@rm -f $(VENV)/coverage/*
+	@$(BIN)/python -m coverage run -m pytest -n 2 --dist worksteal --timeout 600
+	@$(BIN)/python -m coverage combine --quiet
+	@$(BIN)/python -m coverage report
 
 lint: $(VENV)/dev.stamp
 	@$(BIN)/ruff format --check .

@@ -16,12 +16,16 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NAMES = [page.name for page in PAGES]
+SMOKE = ("stages.md", "configs.md", "exact_state.md")
+"""Pages without console blocks, which are run in a second."""
 BLOCK = re.compile(r"^```(python|text|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (\w+\.py)\n")
 LIKE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.integration
+@pytest.mark.parametrize("page", [pytest.param(page, marks=pytest.mark.smoke if page.name in SMOKE else ()) for page in PAGES], ids=NAMES)
 def test_the_examples_of_a_page_run_and_print_what_it_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The python blocks of a page are one program; a text block directly after one is what it prints. One that begins with the name of a
     file is that file; in console blocks, `$` stands before commands, and `...` for any output."""
@@ -65,6 +69,7 @@ def test_the_readme_example_has_about_twenty_lines() -> None:
     assert len([line for line in first.splitlines() if line.strip()]) <= 25
 
 
+@pytest.mark.integration
 def test_the_demo_reaches_97_percent_and_shows_the_stage_map(capsys: pytest.CaptureFixture[str]) -> None:
     demo = runpy.run_path(str(ROOT / "examples" / "digits.py"))
     assert demo["main"]() >= 0.97

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import warm
 
 from trainmaster.cli import main
 from trainmaster.store import Store
@@ -96,7 +97,7 @@ class Maker:
             "import os, sys; from trainmaster.store import Store; store = Store(sys.argv[1]); "
             "attempt = store.attempt(sys.argv[2], 'process').__enter__(); attempt.start(None); os._exit(9)"
         )
-        subprocess.run([sys.executable, "-c", code, str(self.store.root), key], check=False)
+        warm.run([sys.executable, "-c", code, str(self.store.root), key])
         return key
 
 
@@ -124,7 +125,7 @@ def hold() -> Iterator[Callable[[Store, str], subprocess.Popen[str]]]:
 
     def hold(store: Store, key: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", _HOLD, str(store.root), key]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        process = warm.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         started.append(process)
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 
 from trainmaster.cli.app import COMMANDS
 from trainmaster.store import Store
@@ -270,10 +271,8 @@ def test_a_terminal_gets_a_sparkline_of_blocks(make: Any) -> None:
 def test_ctrl_c_ends_a_reading_command_with_130_and_no_traceback(make: Any, hold: Call, store: Store) -> None:
     key = make.run({"lr": 0.1}, log="hello\n")
     hold(store, key)
-    # Whoever runs these tests in the background lets them ignore the signal.
-    code = "import signal, sys; signal.signal(2, signal.default_int_handler); from trainmaster.cli import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "logs", key, "-f"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "trainmaster", "logs", key, "-f"]
+    process = warm.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "hello\n"
     process.send_signal(signal.SIGINT)

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import warm
+
 from trainmaster.store import Store
 
 Call = Callable[..., Any]
@@ -81,7 +83,7 @@ with store.attempt(key, "process") as attempt:
 
 def test_a_reader_beside_a_writer_sees_no_step_backwards_and_no_error(call: Call, store: Store) -> None:
     """L13."""
-    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(store.root)], stdout=subprocess.PIPE, text=True)
+    writer = warm.Popen([sys.executable, "-c", WRITER, str(store.root)], stdout=subprocess.PIPE, text=True)
     assert writer.stdout is not None
     key = writer.stdout.readline().strip()
     epochs, states = [-1], ["running"]

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import warm
+
 from trainmaster.store import Store
 
 Call = Callable[..., Any]
@@ -43,7 +45,7 @@ def test_a_log_is_printed_escaped_with_its_lines(call: Call, make: Any) -> None:
 def test_a_log_is_followed_over_to_the_next_attempt_until_the_run_ends(make: Any, store: Store, hold: Call) -> None:
     key = make.run({"lr": 1}, log="old\n", outcome="interrupted")
     holder = hold(store, key)
-    follower = subprocess.Popen([sys.executable, "-m", "trainmaster", "logs", key, "-f"], stdout=subprocess.PIPE, text=True)
+    follower = warm.Popen([sys.executable, "-m", "trainmaster", "logs", key, "-f"], stdout=subprocess.PIPE, text=True)
     assert follower.stdout is not None
     assert follower.stdout.readline() == "old\n"
     make.print(key, 2, "new\n")

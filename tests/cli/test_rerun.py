@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
+import tiny_training as tiny
 import torch
 
 from trainmaster.cli import main
@@ -26,13 +27,7 @@ from trainmaster.manager.rerun import moment_of, rerun
 from trainmaster.store import Store
 from trainmaster.store.comparison import Recorded, compare_runs, recorded
 
-_path = Path(__file__).parents[1] / "manager" / "tiny_training.py"
-_spec = importlib.util.spec_from_file_location("tiny_training", _path)
-assert _spec is not None
-assert _spec.loader is not None
-tiny = sys.modules.setdefault("tiny_training", importlib.util.module_from_spec(_spec))
-if not hasattr(tiny, "Tiny"):
-    _spec.loader.exec_module(tiny)
+_path = Path(tiny.__file__)
 
 MANAGERS = """
 import os

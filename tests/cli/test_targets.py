@@ -10,16 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny_training as tiny
 
 from trainmaster.store import Store
 
-_path = Path(__file__).parents[1] / "manager" / "tiny_training.py"
-_spec = importlib.util.spec_from_file_location("tiny_training", _path)
-assert _spec is not None
-assert _spec.loader is not None
-tiny = sys.modules.setdefault("tiny_training", importlib.util.module_from_spec(_spec))
-if not hasattr(tiny, "Tiny"):
-    _spec.loader.exec_module(tiny)
+_path = Path(tiny.__file__)
 
 MANAGERS = """
 from tiny_training import Plain

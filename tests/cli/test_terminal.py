@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import importlib.util
 import json
 import os
 import pty
@@ -25,16 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny_training as tiny
 
 from trainmaster.store import Store
 
-_path = Path(__file__).parents[1] / "manager" / "tiny_training.py"
-_spec = importlib.util.spec_from_file_location("tiny_training", _path)
-assert _spec is not None
-assert _spec.loader is not None
-tiny = sys.modules.setdefault("tiny_training", importlib.util.module_from_spec(_spec))
-if not hasattr(tiny, "Tiny"):
-    _spec.loader.exec_module(tiny)
+_path = Path(tiny.__file__)
 
 CTRL_C = b"\x03"
 EVIL = "\x1b]0;pwned\x07\x1b[2J"
@@ -192,6 +186,7 @@ def test_off_a_terminal_there_are_plain_lines(shop: Any) -> None:
 
 
 @pytest.mark.parametrize("words", [["run", "train.py:Tiny"], ["sweep", "train.py:Plain", "lr=0.1,0.2"]], ids=["run", "sweep"])
+@pytest.mark.integration
 def test_quiet_prints_nothing_also_on_a_terminal(shop: Any, open_terminal: Any, words: list[str]) -> None:
     terminal, name = open_terminal()
     process = shop.start("command_line", tty=name, words=[*words, "--quiet"])
@@ -215,6 +210,7 @@ def test_dry_run_touches_nothing(shop: Any, words: list[str]) -> None:
 # ---- Ctrl-C
 
 
+@pytest.mark.integration
 def test_ctrl_c_prints_a_command_that_finishes_the_run_where_it_is_pasted(shop: Any) -> None:
     """A shell, the real program, and what a person would type."""
     plan = {"at": "train", "nth": 2, "do": "wait", "folder": str(shop.folder)}
@@ -273,6 +269,7 @@ def test_a_second_ctrl_c_ends_at_once_and_gives_the_cursor_back(shop: Any, open_
     assert terminal.has_cursor, "the cursor is hidden for good"
 
 
+@pytest.mark.integration
 def test_a_sweep_has_one_view_and_ctrl_c_saves_all_and_says_how_to_go_on(shop: Any, open_terminal: Any) -> None:
     terminal, name = open_terminal()
     plan = {"at": "train", "nth": 2, "do": "wait", "if": {"lr": 0.2}}
@@ -302,6 +299,7 @@ def test_a_sweep_has_one_view_and_ctrl_c_saves_all_and_says_how_to_go_on(shop: A
     assert set(outcomes) <= {"finished", "stopped", "failed"}
 
 
+@pytest.mark.integration
 def test_in_tmux_a_run_draws_over_itself_and_ctrl_c_ends_it_as_it_should(shop: Any) -> None:
     if shutil.which("tmux") is None:
         assert not os.environ.get("CI"), "tmux is missing"
@@ -415,6 +413,7 @@ def test_escape_sequences_in_names_and_errors_reach_no_terminal(shop: Any, open_
 
 
 @pytest.mark.parametrize("deed", [None, "print"], ids=["its own lines", "the user's prints"])
+@pytest.mark.integration
 def test_a_closed_pipe_does_no_harm_to_a_run(program: Any, shop: Any, deed: str | None) -> None:
     plan = {tiny.PLAN: json.dumps({"at": "train", "nth": 0, "do": deed, "text": "hello"})} if deed else {}
     found = program("run", "train.py:Plain", shell="| head -1", **plan)

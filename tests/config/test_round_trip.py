@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import os
@@ -15,16 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import round_trip_program as program
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainmaster.config import Config, ConfigBase, Stateless, configclass, group_of, key_of
 from trainmaster.errors import ConfigClassError, ConfigError
 
-PROGRAM = Path(__file__).with_name("round_trip_program.py")
-_spec = importlib.util.spec_from_file_location("round_trip_program", PROGRAM)
-program = sys.modules[_spec.name] = importlib.util.module_from_spec(_spec)  # where annotations are looked up
-_spec.loader.exec_module(program)
+PROGRAM = program.__file__
 
 ENDINGS = ("yaml", "json")
 
@@ -65,6 +62,7 @@ def end(processes):
     assert [text for text, process in zip(said, processes, strict=True) if process.returncode] == []
 
 
+@pytest.mark.integration
 def test_thousands_of_random_configs_come_back_from_yaml_and_json_in_processes_with_other_hash_seeds_and_locales():
     in_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # 60,000 files are written, each down to the disk
     with tempfile.TemporaryDirectory(dir=in_memory) as folder:

@@ -101,6 +101,9 @@ Run.load(3)  # error arg-type
 """
 
 
+pytestmark = pytest.mark.integration
+
+
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
     """By line of the sample, what mypy says of it."""

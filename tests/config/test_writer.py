@@ -3,12 +3,12 @@
 import json
 import math
 import os
-import subprocess
 import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import warm
 import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -321,7 +321,7 @@ def test_a_config_that_cannot_be_stored_leaves_the_old_file(tmp_path, name):
 
 
 def run_program(code, *args):
-    return subprocess.run([sys.executable, "-c", textwrap.dedent(code), *map(str, args)], capture_output=True, text=True, check=False)
+    return warm.run([sys.executable, "-c", textwrap.dedent(code), *map(str, args)], capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("limit", [0, 1, 1000, 50_000])
@@ -407,7 +407,7 @@ def test_processes_that_write_at_once_leave_one_whole_file(tmp_path):
         for _ in range(30):
             config.write(sys.argv[1])
         """
-    programs = [subprocess.Popen([sys.executable, "-c", textwrap.dedent(code), str(path), str(number)]) for number in range(3)]
+    programs = [warm.Popen([sys.executable, "-c", textwrap.dedent(code), str(path), str(number)]) for number in range(3)]
     assert [each.wait() for each in programs] == [0, 0, 0]
     config = Config.load(path)
     assert config.text == str(config.number) * 50_000

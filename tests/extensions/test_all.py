@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
-import subprocess
 import sys
 import warnings
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import all_program as program
 import pytest
 import torch
+import warm
 
 from trainmaster import Manager, TrainManager
 from trainmaster.loop.rng import get_rng
 from trainmaster.loop.state import stateful_extensions
 from trainmaster.testing.extension_contract import same_bits
 
-PROGRAM = Path(__file__).parent / "all_program.py"
+PROGRAM = program.__file__
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-
-
-@pytest.fixture(scope="module")
-def program() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("all_program", PROGRAM)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def states(manager: TrainManager) -> dict[str, Any]:
@@ -40,14 +29,14 @@ def states(manager: TrainManager) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def whole(program: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> TrainManager:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> TrainManager:
     """An undisturbed training with all extensions."""
     manager: TrainManager = program.training(str(tmp_path_factory.mktemp("whole")), *program.every_extension())
     manager.train()
     return manager
 
 
-def test_a_training_with_all_of_them_ends_with_the_bits_of_one_with_none(program: ModuleType, tmp_path: Path) -> None:
+def test_a_training_with_all_of_them_ends_with_the_bits_of_one_with_none(tmp_path: Path) -> None:
     found = []
     for number, extensions in enumerate(([], program.every_extension())):
         manager = program.training(str(tmp_path / str(number)), *extensions)
@@ -57,13 +46,11 @@ def test_a_training_with_all_of_them_ends_with_the_bits_of_one_with_none(program
 
 
 @pytest.mark.parametrize("step", [8, 16])
-def test_after_a_kill_all_have_the_states_and_numbers_of_an_undisturbed_training(
-    program: ModuleType, whole: TrainManager, tmp_path: Path, step: int
-) -> None:
+def test_after_a_kill_all_have_the_states_and_numbers_of_an_undisturbed_training(whole: TrainManager, tmp_path: Path, step: int) -> None:
     folder = tmp_path / "run"
-    ran = subprocess.run(
+    ran = warm.run(
         [sys.executable, str(PROGRAM), str(folder), str(step)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
         capture_output=True,
         check=False,
     )
@@ -87,7 +74,7 @@ def test_all_figures_are_there_as_png_and_as_pages(whole: TrainManager) -> None:
     assert {f"{name}.html" for name in names} | {f"{name}.png" for name in names} | {"plotly.min.js"} == plots
 
 
-def test_under_a_manager_a_run_with_all_of_them_is_taken_up_where_it_was(program: ModuleType, tmp_path: Path) -> None:
+def test_under_a_manager_a_run_with_all_of_them_is_taken_up_where_it_was(tmp_path: Path) -> None:
     class Small(Manager):
         def make_loop(self, config: Any) -> TrainManager:
             loop: TrainManager = program.training(None, *program.every_extension())

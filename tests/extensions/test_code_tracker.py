@@ -336,6 +336,7 @@ def test_under_a_manager_the_repository_of_its_class_is_kept_below_the_attempt_w
     from trainmaster.manager.attempt_checkpoints import AttemptCheckpoints
 
     monkeypatch.setattr(AttemptCheckpoints, "draw", lambda self: None)  # pictures take longer than the training
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # it would be one more file of the repository
     monkeypatch.setattr(sys, "path", list(sys.path))
     (lab / "lab_code.py").write_text(MANAGER)
     (lab / "runs").mkdir()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -149,6 +147,8 @@ class TestTrouble:
             CSVLog(path)
 
     def test_a_training_that_was_killed_ends_with_the_same_file(self, tmp_path: Path) -> None:
+        import warm
+
         program = tmp_path / "killed.py"
         program.write_text(
             "import os, signal, sys\n"
@@ -160,7 +160,7 @@ class TestTrouble:
             "            os.kill(os.getpid(), signal.SIGKILL)\n"
             "make(CSVLog(), Kill(), train_dir='run', epochs=4).train()\n"
         )
-        ran = subprocess.run([sys.executable, str(program)], cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
+        ran = warm.run([sys.executable, str(program)], cwd=tmp_path, check=False)
         assert ran.returncode == -signal.SIGKILL
         make(CSVLog(), train_dir=tmp_path / "run", epochs=4).train()
         make(CSVLog(), train_dir=tmp_path / "whole", epochs=4).train()

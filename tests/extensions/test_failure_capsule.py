@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import capsule_program
 import pytest
 import torch
+import warm
 from torch import nn
 
 from trainmaster import Extension, Observer, TrainManager
@@ -23,13 +23,8 @@ from trainmaster.extensions.replay import replay
 from trainmaster.store.checkpoint_folder import CheckpointFolder, SavedAt
 from trainmaster.testing import ExtensionContract
 
-PROGRAM = Path(__file__).parent / "capsule_program.py"
-_spec = importlib.util.spec_from_file_location("capsule_program", PROGRAM)
-assert _spec is not None
-assert _spec.loader is not None
-_program = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_program)
-KINDS = [*_program.KINDS]
+PROGRAM = Path(capsule_program.__file__)
+KINDS = [*capsule_program.KINDS]
 
 
 class TestFailureCapsule(ExtensionContract):
@@ -46,8 +41,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]
     folder = tmp_path_factory.mktemp("capsules")
     said: dict[str, dict[str, Any]] = {}
     for act in ("fail", "replay"):
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        ran = subprocess.run([sys.executable, PROGRAM, act, "."], capture_output=True, text=True, check=False, cwd=folder, env=environment)
+        ran = warm.run([sys.executable, PROGRAM, act, "."], capture_output=True, text=True, check=False, cwd=folder)
         assert ran.returncode == 0, ran.stderr
         for line in ran.stdout.splitlines():
             found = json.loads(line)

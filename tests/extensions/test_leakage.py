@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import itertools
 import os
 import random
 import re
-import sys
 import warnings
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import leaky_models as leaky
 import numpy as np
 import pytest
+import sound_models as sound
 import torch
 from torch import nn
 
@@ -27,19 +25,6 @@ from trainmaster.loop import TrainManager
 from trainmaster.testing import ExtensionContract
 from trainmaster.testing.extension_contract import same_bits
 
-
-def load(name: str) -> ModuleType:
-    """A module of models beside this file."""
-    path = Path(__file__).with_name(f"{name}.py")
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-leaky = load("leaky_models")
 MARK = re.compile(r"# <- leak(?:: (.*))?$")
 NEAR = {"InAHelper": "centred", "BackwardMixes": "StraightGradient"}
 
@@ -76,9 +61,6 @@ def test_a_wrong_model_is_found_with_its_line(case: Any) -> None:
     if case.phase != "backward":
         assert leak.module == module
     assert len(calls) <= 20
-
-
-sound = load("sound_models")
 
 
 @pytest.mark.parametrize("case", sound.Sound.cases, ids=lambda case: case.__name__)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -372,8 +371,10 @@ def saved_training(folder: Path, kill_at: int = -1) -> tuple[Any, Any]:
 
 
 def test_killed_in_an_epoch_it_ends_with_the_rows_and_curves_of_an_undisturbed_training(tmp_path: Path) -> None:
+    import warm
+
     command = [sys.executable, __file__, str(tmp_path / "killed"), "28"]  # three batches after a checkpoint in the second epoch
-    killed = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    killed = warm.run(command, capture_output=True, text=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     resumed = saved_training(tmp_path / "killed")
     assert [step for step, _ in resumed[0]["losses_by_batch/train/loss"]] == [*range(1, 49)]

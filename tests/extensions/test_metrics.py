@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from itertools import permutations
 from typing import Any
 
@@ -10,16 +11,6 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from torchmetrics import MeanMetric, Metric, MetricCollection
-from torchmetrics.classification import (
-    MulticlassAccuracy,
-    MulticlassAUROC,
-    MulticlassConfusionMatrix,
-    MulticlassF1Score,
-    MulticlassPrecision,
-    MulticlassRecall,
-)
-from torchmetrics.wrappers import BootStrapper, ClasswiseWrapper, MetricTracker
 
 from trainmaster import CheckpointSaver, Manager
 from trainmaster.errors import FixtureExistsError, FixtureScopeError, SettingError
@@ -31,23 +22,35 @@ from trainmaster.stages import Extension
 from trainmaster.testing import ExtensionContract
 from trainmaster.testing.extension_contract import same_bits
 
+
+class Torchmetrics:
+    """What torchmetrics has, imported when a test asks for it: its import takes seconds."""
+
+    def __getattr__(self, name: str) -> Any:
+        import torchmetrics
+        from torchmetrics import classification, wrappers
+
+        return next(getattr(module, name) for module in (torchmetrics, classification, wrappers) if hasattr(module, name))
+
+
+torchmetrics = Torchmetrics()
 torch.manual_seed(1)
 INPUTS, TARGETS = torch.randn(22, 4), torch.arange(22) % 3
 """In batches of 5, the last has 2."""
 
 
-def accuracy() -> Metric:
-    return MulticlassAccuracy(num_classes=3, average="micro")
+def accuracy() -> Any:
+    return torchmetrics.MulticlassAccuracy(num_classes=3, average="micro")
 
 
-def auroc() -> Metric:
+def auroc() -> Any:
     """Keeps all predictions, in lists."""
-    return MulticlassAUROC(num_classes=3)
+    return torchmetrics.MulticlassAUROC(num_classes=3)
 
 
-def noise() -> Metric:
+def noise() -> Any:
     """Draws random numbers in each update."""
-    return BootStrapper(accuracy(), num_bootstraps=2, sampling_strategy="multinomial")
+    return torchmetrics.BootStrapper(accuracy(), num_bootstraps=2, sampling_strategy="multinomial")
 
 
 class TestMetrics(ExtensionContract):
@@ -81,7 +84,7 @@ def trained(*extensions: object, **settings: Any) -> TrainManager:
     return tm
 
 
-def whole(tm: TrainManager, metric: Metric, count: int = 22) -> torch.Tensor:
+def whole(tm: TrainManager, metric: Any, count: int = 22) -> torch.Tensor:
     """The metric at once over all samples."""
     tm.model.eval()
     with torch.no_grad():
@@ -141,7 +144,9 @@ def test_without_train_no_step_waits_for_it() -> None:
 
 
 def test_the_inputs_of_update_may_be_anything() -> None:
-    tm = trained(Metrics({"mean": MeanMetric()}, inputs=lambda batch, prediction: (batch[0], batch[1].float()[:, None].expand(-1, 4))))
+    tm = trained(
+        Metrics({"mean": torchmetrics.MeanMetric()}, inputs=lambda batch, prediction: (batch[0], batch[1].float()[:, None].expand(-1, 4)))
+    )
     assert tm.history["metrics/valid/mean"][-1][1] == pytest.approx(float((INPUTS * TARGETS[:, None]).sum() / TARGETS.sum() / 4))
 
 
@@ -191,8 +196,10 @@ def test_what_is_no_number_is_not_recorded_but_is_a_fixture() -> None:
 
     metrics = Metrics(
         {
-            "confusion": MulticlassConfusionMatrix(num_classes=3),
-            "recalls": ClasswiseWrapper(MulticlassRecall(num_classes=3, average=None), labels=["a", "b", "c"], prefix="of_"),
+            "confusion": torchmetrics.MulticlassConfusionMatrix(num_classes=3),
+            "recalls": torchmetrics.ClasswiseWrapper(
+                torchmetrics.MulticlassRecall(num_classes=3, average=None), labels=["a", "b", "c"], prefix="of_"
+            ),
         }
     )
     tm = trained(look := Look(), metrics)
@@ -204,9 +211,14 @@ def test_what_is_no_number_is_not_recorded_but_is_a_fixture() -> None:
 
 
 def test_a_collection_is_its_metrics_by_name() -> None:
-    collection = MetricCollection({"f1": MulticlassF1Score(num_classes=3), "precision": MulticlassPrecision(num_classes=3)}, prefix="my_")
+    collection = torchmetrics.MetricCollection(
+        {"f1": torchmetrics.MulticlassF1Score(num_classes=3), "precision": torchmetrics.MulticlassPrecision(num_classes=3)}, prefix="my_"
+    )
     tm = trained(Metrics(collection))
-    for name, metric in (("my_f1", MulticlassF1Score(num_classes=3)), ("my_precision", MulticlassPrecision(num_classes=3))):
+    for name, metric in (
+        ("my_f1", torchmetrics.MulticlassF1Score(num_classes=3)),
+        ("my_precision", torchmetrics.MulticlassPrecision(num_classes=3)),
+    ):
         assert tm.history[f"metrics/valid/{name}"][-1][1] == float(whole(tm, metric))
 
 
@@ -219,7 +231,9 @@ def test_metrics_of_a_collection_that_look_alike_in_the_first_batch_are_told_apa
 
     rows = torch.eye(3)
     data = [(rows[:2], torch.tensor([0, 1])), (rows, torch.tensor([0, 1, 1])), (rows, torch.tensor([0, 2, 2]))]
-    both = MetricCollection({"all": accuracy(), "most": MulticlassAccuracy(num_classes=3, average="micro", ignore_index=2)})
+    both = torchmetrics.MetricCollection(
+        {"all": accuracy(), "most": torchmetrics.MulticlassAccuracy(num_classes=3, average="micro", ignore_index=2)}
+    )
     tm = Fixed(nn.Linear(3, 3), loss, 0, data, {"valid": data}, extensions=[Metrics(both)], device="cpu")
     tm.train()
     assert [tm.history[f"metrics/valid/{name}"][0][1] for name in ("all", "most")] == [pytest.approx(6 / 8), pytest.approx(5 / 6)]
@@ -334,8 +348,14 @@ def test_switching_it_on_changes_neither_weights_nor_random_numbers() -> None:
 # taken up again
 
 
-def collection() -> MetricCollection:
-    return MetricCollection({"f1": MulticlassF1Score(num_classes=3), "precision": MulticlassPrecision(num_classes=3), "auroc": auroc()})
+def collection() -> Any:
+    return torchmetrics.MetricCollection(
+        {
+            "f1": torchmetrics.MulticlassF1Score(num_classes=3),
+            "precision": torchmetrics.MulticlassPrecision(num_classes=3),
+            "auroc": auroc(),
+        }
+    )
 
 
 @pytest.mark.parametrize(
@@ -499,9 +519,12 @@ def test_a_batch_without_a_plain_target_is_refused_with_what_to_give(batch: Any,
 
 def test_a_collection_with_a_name_does_not_guess_which_of_its_metrics_share_their_state() -> None:
     """In the first batch nothing is ignored: there, both have one state."""
-    ignoring, whole = MulticlassAccuracy(3, ignore_index=2, average="micro"), MulticlassAccuracy(3, average="micro")
+    ignoring, whole = (
+        torchmetrics.MulticlassAccuracy(3, ignore_index=2, average="micro"),
+        torchmetrics.MulticlassAccuracy(3, average="micro"),
+    )
     alone = Metrics({"ignoring": ignoring, "whole": whole})
-    together = Metrics({"both": MetricCollection({"ignoring": ignoring, "whole": whole})})
+    together = Metrics({"both": torchmetrics.MetricCollection({"ignoring": ignoring, "whole": whole})})
     logits = torch.eye(3)
     for target in (torch.tensor([0, 1, 0]), torch.tensor([2, 2, 2])):
         for each in (alone, together):
@@ -519,35 +542,47 @@ def test_inputs_that_are_no_tuple_are_refused() -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"metrics": {}}, "Metrics has no metric to compute"),
-        ({"metrics": None}, "Metrics takes objects with `update`, `compute` and `reset`, by name, not None (NoneType)"),
+        (lambda: {"metrics": {}}, "Metrics has no metric to compute"),
+        (lambda: {"metrics": None}, "Metrics takes objects with `update`, `compute` and `reset`, by name, not None (NoneType)"),
         (
-            {"metrics": [accuracy()]},
+            lambda: {"metrics": [accuracy()]},
             "Metrics takes objects with `update`, `compute` and `reset`, by name, not [MulticlassAccuracy()] (list)",
         ),
-        ({"metrics": MulticlassAccuracy}, "Metrics takes objects with `update`, `compute` and `reset`, by name, not "),
-        ({"metrics": {"a b": accuracy()}}, "a metric cannot be called 'a b'\n  why     hooks ask for its value by a parameter of its name"),
-        ({"metrics": {"class": accuracy()}}, "a metric cannot be called 'class'"),
-        ({"metrics": {3: accuracy()}}, "a metric cannot be called 3"),
-        ({"metrics": {"loss": accuracy()}}, "a metric cannot be called `loss`\n  why     the loop has a fixture of that name"),
-        ({"metrics": {"num_samples": accuracy()}}, "a metric cannot be called `num_samples`"),
-        ({"metrics": {"true_batch_size": accuracy()}}, "a metric cannot be called `true_batch_size`"),
-        ({"metrics": MetricCollection([accuracy()], prefix="val/")}, "a metric cannot be called 'val/MulticlassAccuracy'"),
+        (lambda: {"metrics": torchmetrics.MulticlassAccuracy}, "Metrics takes objects with `update`, `compute` and `reset`, by name, not "),
         (
-            {"metrics": MetricTracker(accuracy())},
+            lambda: {"metrics": {"a b": accuracy()}},
+            "a metric cannot be called 'a b'\n  why     hooks ask for its value by a parameter of its name",
+        ),
+        (lambda: {"metrics": {"class": accuracy()}}, "a metric cannot be called 'class'"),
+        (lambda: {"metrics": {3: accuracy()}}, "a metric cannot be called 3"),
+        (lambda: {"metrics": {"loss": accuracy()}}, "a metric cannot be called `loss`\n  why     the loop has a fixture of that name"),
+        (lambda: {"metrics": {"num_samples": accuracy()}}, "a metric cannot be called `num_samples`"),
+        (lambda: {"metrics": {"true_batch_size": accuracy()}}, "a metric cannot be called `true_batch_size`"),
+        (
+            lambda: {"metrics": torchmetrics.MetricCollection([accuracy()], prefix="val/")},
+            "a metric cannot be called 'val/MulticlassAccuracy'",
+        ),
+        (
+            lambda: {"metrics": torchmetrics.MetricTracker(accuracy())},
             "the metric `metric_tracker` is a MetricTracker, of which each epoch is to be begun by hand",
         ),
-        ({"metrics": {"acc": MulticlassAccuracy}}, "the metric `acc` is the class MulticlassAccuracy\n  try     create one"),
         (
-            {"metrics": {"acc": len}},
+            lambda: {"metrics": {"acc": torchmetrics.MulticlassAccuracy}},
+            "the metric `acc` is the class MulticlassAccuracy\n  try     create one",
+        ),
+        (
+            lambda: {"metrics": {"acc": len}},
             "the metric `acc` is <built-in function len> (builtin_function_or_method), which has no `update` and no",
         ),
-        ({"metrics": Share(), "train": True}, "the metric `share` cannot be computed over training batches: Share has no `state_dict`"),
-        ({"metrics": accuracy(), "train": 1}, "train=1: wanted True or False"),
-        ({"metrics": accuracy(), "inputs": "prediction"}, "`inputs` is a function of (batch, prediction), not 'prediction' (str)"),
+        (
+            lambda: {"metrics": Share(), "train": True},
+            "the metric `share` cannot be computed over training batches: Share has no `state_dict`",
+        ),
+        (lambda: {"metrics": accuracy(), "train": 1}, "train=1: wanted True or False"),
+        (lambda: {"metrics": accuracy(), "inputs": "prediction"}, "`inputs` is a function of (batch, prediction), not 'prediction' (str)"),
     ],
 )
-def test_bad_arguments_are_refused_at_construction(arguments: dict[str, Any], told: str) -> None:
+def test_bad_arguments_are_refused_at_construction(arguments: Callable[[], dict[str, Any]], told: str) -> None:
     with pytest.raises(SettingError) as caught:
-        Metrics(**arguments)
+        Metrics(**arguments())
     assert str(caught.value).startswith(told)

@@ -9,7 +9,6 @@ import json
 import math
 import pickle
 import re
-import subprocess
 import sys
 import weakref
 from collections import OrderedDict, deque
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+import warm
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -159,7 +159,7 @@ print(sorted(name for name in sys.modules if name.startswith(("LAB", "train_of")
 
 
 def run(program: str, *args: object, folder) -> str:
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, *([program] if program.endswith(".py") else ["-c", program]), *map(str, args)],
         capture_output=True, text=True, cwd=folder, timeout=100,
     )  # fmt: skip

@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import random
-import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+import steering_program as program
+import warm
 from torch import nn
 
 from trainmaster import TrainManager, init_from_checkpoint
 from trainmaster.loop.state import stateful_extensions
 from trainmaster.testing.extension_contract import same_bits
 
-PROGRAM = Path(__file__).parent / "steering_program.py"
+PROGRAM = program.__file__
 
 pytestmark = pytest.mark.filterwarnings("ignore:CodeTracker")  # the folder of a test is in no repository
 
 
 @pytest.fixture(scope="module")
-def program() -> Any:
-    spec = importlib.util.spec_from_file_location("steering_program", PROGRAM)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["steering_program"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["steering_program"]
-
-
-@pytest.fixture(scope="module")
-def whole(program: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> TrainManager:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> TrainManager:
     """An undisturbed training."""
     manager: TrainManager = program.training(str(tmp_path_factory.mktemp("whole")))
     manager.train()
@@ -49,13 +36,11 @@ def states(manager: TrainManager) -> dict[str, Any]:
     return {name: each.state_dict() for name, each in known.items() if not getattr(each, "is_observer", False)}
 
 
-def test_killed_twice_in_the_middle_of_groups_it_ends_as_an_undisturbed_one(
-    program: ModuleType, whole: TrainManager, tmp_path: Path
-) -> None:
+def test_killed_twice_in_the_middle_of_groups_it_ends_as_an_undisturbed_one(whole: TrainManager, tmp_path: Path) -> None:
     folder = str(tmp_path / "run")
-    ran = subprocess.run(
+    ran = warm.run(
         [sys.executable, str(PROGRAM), folder, "4", "7"],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
         capture_output=True,
         check=False,
     )
@@ -70,7 +55,7 @@ def test_killed_twice_in_the_middle_of_groups_it_ends_as_an_undisturbed_one(
     assert (again.epoch_num, again["early_stopping"].best_epoch) == (whole.epoch_num, whole["early_stopping"].best_epoch)
 
 
-def test_the_order_of_the_list_makes_no_difference(program: ModuleType, whole: TrainManager, tmp_path: Path) -> None:
+def test_the_order_of_the_list_makes_no_difference(whole: TrainManager, tmp_path: Path) -> None:
     for seed in range(2):
         manager = program.training(str(tmp_path / str(seed)))
         names = list(manager.extensions)
@@ -81,7 +66,7 @@ def test_the_order_of_the_list_makes_no_difference(program: ModuleType, whole: T
         assert manager.history == whole.history
 
 
-def test_all_of_them_are_rebuilt_from_a_checkpoint(program: ModuleType, whole: TrainManager) -> None:
+def test_all_of_them_are_rebuilt_from_a_checkpoint(whole: TrainManager) -> None:
     assert whole.train_dir is not None
     last = max((whole.train_dir / "checkpoints").glob("*.ckpt"), key=lambda path: path.stat().st_mtime_ns)
     again = init_from_checkpoint(last)

@@ -3,31 +3,17 @@
 The wall clock of a process is set wrong in that process, and the times of files by their owner: neither needs the rights to set a clock.
 """
 
-import importlib.util
 import os
 import random
 import signal
-import sys
 import time
-from pathlib import Path
 
+import fault_training as training
 import pytest
+from campaign import IS_FULL, SEED
+from fault_training import BUSY, DAY, Act
 
 from trainmaster.store import Store
-
-
-def _load_training():
-    """The program beside this file, loaded once for all tests of a process: they share its server."""
-    name = "trainmaster_faults_training"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("training.py"))
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
-
-
-training = _load_training()
-Act, BUSY, DAY, IS_FULL, SEED = (getattr(training, name) for name in ("Act", "BUSY", "DAY", "IS_FULL", "SEED"))
 
 CONFIG = {"seed": 1}
 NUM_EPOCHS = 5
@@ -37,7 +23,7 @@ KILLED = -9
 CLOCKS = ["ahead", "behind", "steps"]
 AWAY, HERE = "another machine", ""
 
-pytestmark = pytest.mark.timeout(900 if IS_FULL else 240)
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900 if IS_FULL else 240)]
 
 
 @pytest.fixture
@@ -123,6 +109,7 @@ def test_a_process_whose_clock_is_wrong_is_not_replaced_while_it_beats(shop):
         training.assert_undisturbed(job)
 
 
+@pytest.mark.smoke
 def test_a_dead_process_is_replaced_after_its_lease_and_not_before_whatever_the_clocks_say(shop):
     held = [start_and_hold(shop, f"{clock} {seconds}", clock=clock) for clock, seconds in zip(CLOCKS, (DAY, -DAY, DAY), strict=True)]
     for job, holder, _ in held:

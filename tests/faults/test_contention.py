@@ -3,15 +3,15 @@
 `TRAINMASTER_FAULTS=full` does more rounds of all of it. `TRAINMASTER_FAULTS_SEED` repeats the plan of the kills.
 """
 
-import importlib.util
 import os
 import random
-import sys
 import threading
 import time
-from pathlib import Path
 
+import fault_training as training
 import pytest
+from campaign import IS_FULL, SEED
+from fault_training import BUSY, Act
 
 from trainmaster.errors import RunBusyError
 from trainmaster.store import Store
@@ -19,24 +19,10 @@ from trainmaster.store.attempt import Attempt, claim_or_watch
 from trainmaster.store.record import record_bytes
 from trainmaster.store.run import ATTEMPT
 
-
-def _load_training():
-    """The program beside this file, loaded once for all tests of a process: they share its server."""
-    name = "trainmaster_faults_training"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("training.py"))
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
-
-
-training = _load_training()
-Act, BUSY, IS_FULL, REPEAT, SEED = (getattr(training, name) for name in ("Act", "BUSY", "IS_FULL", "REPEAT", "SEED"))
-
 CONFIG = {"seed": 1}
 KILLED = -9
 
-pytestmark = pytest.mark.timeout(1800 if IS_FULL else 240)
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800 if IS_FULL else 240)]
 
 
 @pytest.fixture
@@ -87,6 +73,7 @@ def test_of_sixteen_processes_that_start_a_config_at_once_one_trains_it(shop, ro
 
 
 @pytest.mark.parametrize("round_number", range(12 if IS_FULL else 1))
+@pytest.mark.smoke
 def test_of_sixteen_batches_with_the_same_config_one_trains_it_and_the_others_wait_until_it_is_done(shop, round_number):
     witness = witnessed(shop)
     job = shop.job("store", CONFIG, 4, mode="batch", lease_time=2.0, witness=str(witness))
@@ -101,6 +88,7 @@ def test_of_sixteen_batches_with_the_same_config_one_trains_it_and_the_others_wa
     training.assert_undisturbed(job)
 
 
+@pytest.mark.smoke
 def test_processes_that_make_the_same_store_at_once_all_get_it(shop):
     errors = []
 

@@ -1,16 +1,17 @@
 """Damage to any file of a store is found before a training step: never a silent restart, never wrong values, never another run's."""
 
 import hashlib
-import importlib.util
 import json
 import os
 import random
 import re
 import shutil
 import warnings
-from pathlib import Path
 
 import pytest
+import sample_store
+from campaign import IS_FULL, SEED
+from sample_store import CONFIG, LAST, OTHER
 
 from trainmaster.config import Config
 from trainmaster.errors import StoreDamagedError, StoreError, StoreFormatError, TrainmasterError
@@ -18,11 +19,6 @@ from trainmaster.store import Store
 from trainmaster.store.events import EventLog, read_events
 from trainmaster.store.files import LocalFiles
 from trainmaster.store.record import parse_record, record_bytes
-
-_spec = importlib.util.spec_from_file_location("sample_store", Path(__file__).with_name("sample_store.py"))
-sample_store = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(sample_store)
-CONFIG, OTHER, LAST, SEED, IS_FULL = (getattr(sample_store, name) for name in ("CONFIG", "OTHER", "LAST", "SEED", "IS_FULL"))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -3,29 +3,15 @@
 By default a few of the stop points are tried, drawn by a seed; with `TRAINMASTER_FAULTS=full`, each of them.
 """
 
-import importlib.util
 import random
 import signal
-import sys
-from pathlib import Path
 
+import fault_loop_training as loops
 import pytest
+from campaign import IS_FULL, SEED
+from fault_loop_training import KILLED, Act
 
 from trainmaster.store import Store
-
-
-def _load_loops():
-    """The program beside this file, loaded once for all tests of a process: they share its server."""
-    name = "trainmaster_faults_loop_training"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("loop_training.py"))
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
-
-
-loops = _load_loops()
-Act, IS_FULL, KILLED, SEED = (getattr(loops, name) for name in ("Act", "IS_FULL", "KILLED", "SEED"))
 
 NUM_EPOCHS = 5 if IS_FULL else 2
 NUM_STEPS = NUM_EPOCHS * loops.NUM_BATCHES
@@ -33,8 +19,9 @@ SAVED_BY = {"epoch": {}, "step": {"every_steps": 1}}
 
 WAYS = [(saved_by, loader) for saved_by in SAVED_BY for loader in (0, 2)]
 in_all_ways = pytest.mark.parametrize(("saved_by", "loader"), WAYS)
+in_one_way = pytest.mark.parametrize(("saved_by", "loader"), [pytest.param(*WAYS[0], marks=pytest.mark.smoke), *WAYS[1:]])
 
-pytestmark = pytest.mark.timeout(3600 if IS_FULL else 240)
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(3600 if IS_FULL else 240)]
 
 
 @pytest.fixture
@@ -62,7 +49,7 @@ def test_a_loop_that_a_hook_stops_after_any_batch_goes_on_in_a_fresh_manager(sho
         loops.assert_undisturbed(job)
 
 
-@in_all_ways
+@in_one_way
 def test_a_loop_that_is_killed_right_after_any_checkpoint_or_batch_goes_on(shop, saved_by, loader):
     for number in stop_points("kill", saved_by, loader):
         config = {"seed": 2, "loader": loader, "accumulated": 1, **SAVED_BY[saved_by]}

@@ -5,7 +5,6 @@ The disks are small ones in memory, each in a mount namespace of its own: it end
 
 import contextlib
 import errno
-import importlib.util
 import os
 import random
 import shutil
@@ -16,17 +15,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import store_driver as driver
+from campaign import IS_FULL, REPEAT, SEED
 
 from trainmaster.errors import LeaseLostError, StoreAccessError
 from trainmaster.store import Store
 
-_spec = importlib.util.spec_from_file_location("store_driver", Path(__file__).with_name("store_driver.py"))
-driver = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(driver)
-
-IS_FULL = os.environ.get("TRAINMASTER_FAULTS") == "full"
-SEED = int(os.environ.get("TRAINMASTER_FAULTS_SEED") or random.SystemRandom().randrange(10**6))
-REPEAT = f"repeat with TRAINMASTER_FAULTS_SEED={SEED}"
 PAGE = os.sysconf("SC_PAGE_SIZE")
 FREE_SOME = "the disk is full: free some space and start again; everything saved so far is untouched"
 STATUS = {"epoch": 1, "toc": 0.0, "t_train": None, "t_eval": None}
@@ -142,6 +136,7 @@ def test_a_save_on_a_full_disk_says_so_and_the_last_checkpoint_stays(new_disk):
     assert store.verify() == []
 
 
+@pytest.mark.integration
 def test_a_program_that_a_full_disk_stopped_anywhere_goes_on_when_there_is_space_again(new_disk):
     disk = new_disk("size=4m")
     before = shutil.disk_usage(disk.folder).free
@@ -291,6 +286,7 @@ def test_a_release_on_a_full_disk_fails_and_the_run_is_free_all_the_same(new_dis
 # ---- no names, no writing, no folder
 
 
+@pytest.mark.integration
 def test_a_program_that_ran_out_of_names_goes_on_when_there_are_some_again(new_disk):
     disk = new_disk("size=4m,nr_inodes=2000")
     before = os.statvfs(disk.folder).f_ffree
@@ -385,6 +381,7 @@ def test_a_store_that_is_removed_under_a_run_is_told_and_not_made_again(tmp_path
     assert not folder.exists()
 
 
+@pytest.mark.integration
 def test_a_program_whose_store_was_removed_starts_anew(new_disk):
     disk = new_disk("size=4m")
     restart(disk.folder)

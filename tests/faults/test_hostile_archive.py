@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import importlib.util
 import io
 import json
 import os
@@ -16,6 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sample_store
+from campaign import IS_FULL, SEED
+from sample_store import CONFIG, LAST, OTHER, THIRD
 
 from trainmaster.config import Config
 from trainmaster.errors import ArchiveError, KeyTextError, StoreAccessError, StoreDamagedError
@@ -24,12 +26,7 @@ from trainmaster.store import tar as archives
 from trainmaster.store.events import event_line
 from trainmaster.store.record import parse_record, record_bytes
 
-HERE = Path(__file__)
-PROGRAM = HERE.with_name("archive_bombs.py")
-_spec = importlib.util.spec_from_file_location("sample_store", HERE.with_name("sample_store.py"))
-sample_store = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(sample_store)
-CONFIG, OTHER, THIRD, LAST, IS_FULL = (getattr(sample_store, name) for name in ("CONFIG", "OTHER", "THIRD", "LAST", "IS_FULL"))
+PROGRAM = Path(sample_store.__file__).with_name("archive_bombs.py")
 FURTHER = LAST + 2
 """How far the archive has trained the config that is here already."""
 
@@ -461,7 +458,7 @@ def test_a_compressed_archive_with_any_byte_changed_is_refused_or_read_right(sam
     """All that is in it has checksums of its own, so what is imported is right, and it is all."""
     whole = source.good.read_bytes()
     path = folder / "bad.tar"
-    chance = random.Random(sample_store.SEED)
+    chance = random.Random(SEED)
     places = range(len(whole)) if IS_FULL else sorted({*chance.sample(range(len(whole)), 40), len(whole) - 8, len(whole) - 1})
     wrong = {}
     for place in places:
@@ -479,7 +476,7 @@ def test_a_compressed_archive_with_any_byte_changed_is_refused_or_read_right(sam
         else:
             if sorted(keys) != sorted([source.key, source.third]):
                 wrong[place] = f"only {keys} were imported"
-    assert not wrong, f"seed {sample_store.SEED}"
+    assert not wrong, f"seed {SEED}"
     path.unlink()
 
 

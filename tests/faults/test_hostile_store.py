@@ -1,7 +1,6 @@
 """A store that somebody prepared runs no code, leads nowhere else, and is said to be wrong."""
 
 import hashlib
-import importlib.util
 import io
 import json
 import math
@@ -15,6 +14,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import sample_store
+import warm
+from campaign import IS_FULL, SEED
+from sample_store import CONFIG, LAST, OTHER, THIRD
 
 from trainmaster.config import Config
 from trainmaster.errors import KeyTextError, LeaseLostError, StoreDamagedError, StoreError, StoreFormatError, TrainmasterError
@@ -22,14 +25,7 @@ from trainmaster.store import Store
 from trainmaster.store import configs as config_archive
 from trainmaster.store.record import parse_record, record_bytes
 
-HERE = Path(__file__)
-PROGRAM = HERE.with_name("hostile_tensors.py")
-_spec = importlib.util.spec_from_file_location("sample_store", HERE.with_name("sample_store.py"))
-sample_store = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(sample_store)
-CONFIG, OTHER, THIRD, LAST, SEED, IS_FULL = (
-    getattr(sample_store, name) for name in ("CONFIG", "OTHER", "THIRD", "LAST", "SEED", "IS_FULL")
-)
+PROGRAM = Path(sample_store.__file__).with_name("hostile_tensors.py")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -401,7 +397,7 @@ except StoreError as error:
 def take(root, key):
     """Take a run in another process; what it said. A wait without end is a failure."""
     try:
-        result = subprocess.run([sys.executable, "-c", TAKE, root, key], capture_output=True, text=True, timeout=6, check=False)
+        result = warm.run([sys.executable, "-c", TAKE, root, key], capture_output=True, text=True, timeout=6, check=False)
     except subprocess.TimeoutExpired:
         pytest.fail("the run is waited for without end")
     assert result.returncode == 0, result.stderr

@@ -3,30 +3,16 @@
 By default a few dozen kills are tried; with `TRAINMASTER_FAULTS=full`, hundreds. `TRAINMASTER_FAULTS_SEED` repeats their plan.
 """
 
-import importlib.util
 import random
-import sys
 import time
 from collections import Counter
-from pathlib import Path
 
+import fault_training as training
 import pytest
+from campaign import IS_FULL, REPEAT, SEED
+from fault_training import SAVING, Act
 
 from trainmaster.store import Store
-
-
-def _load_training():
-    """The program beside this file, loaded once for all tests of a process: they share its server."""
-    name = "trainmaster_faults_training"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("training.py"))
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
-
-
-training = _load_training()
-Act, IS_FULL, REPEAT, SAVING, SEED = (getattr(training, name) for name in ("Act", "IS_FULL", "REPEAT", "SAVING", "SEED"))
 
 NUM_KILLS = 240 if IS_FULL else 25
 NUM_EPOCHS = 6
@@ -40,7 +26,7 @@ PLANS = [
 EARLY = ["claim", "setup", "init", "eval", "event", *SAVING[: SAVING.index("save: published")]]
 RESUMING = ["claim", "setup", "load"]
 
-pytestmark = pytest.mark.timeout(1800 if IS_FULL else 240)
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800 if IS_FULL else 240)]
 
 
 @pytest.fixture
@@ -147,6 +133,7 @@ def test_each_evaluation_is_recorded_once_when_kills_come_between_a_checkpoint_a
     training.assert_undisturbed(job)
 
 
+@pytest.mark.smoke
 def test_a_checkpoint_whose_records_a_kill_prevented_is_not_trained_again(shop):
     config, intervals = PLANS[0]
     job = shop.job("store", config, NUM_EPOCHS, **intervals)
@@ -158,6 +145,7 @@ def test_a_checkpoint_whose_records_a_kill_prevented_is_not_trained_again(shop):
     training.assert_undisturbed(job)
 
 
+@pytest.mark.smoke
 def test_with_one_checkpoint_kept_there_is_a_good_one_after_every_kill_around_its_removal(shop):
     config, intervals = PLANS[0]
     job = shop.job("store", config, NUM_EPOCHS, keep=1, **intervals)

@@ -3,31 +3,18 @@
 By default a few dozen kills are tried; with `TRAINMASTER_FAULTS=full`, hundreds. `TRAINMASTER_FAULTS_SEED` repeats their plan.
 """
 
-import importlib.util
 import os
 import random
-import sys
 import time
 from collections import Counter
 from pathlib import Path
 
+import fault_loop_training as loops
 import pytest
+from campaign import IS_FULL, REPEAT, SEED
+from fault_loop_training import KILLED, SAVING, Act
 
 from trainmaster.store import Store
-
-
-def _load_loops():
-    """The program beside this file, loaded once for all tests of a process: they share its server."""
-    name = "trainmaster_faults_loop_training"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("loop_training.py"))
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
-
-
-loops = _load_loops()
-Act, IS_FULL, KILLED, REPEAT, SAVING, SEED = (getattr(loops, name) for name in ("Act", "IS_FULL", "KILLED", "REPEAT", "SAVING", "SEED"))
 
 NUM_KILLS = 210 if IS_FULL else 3
 NUM_EPOCHS = 4
@@ -39,7 +26,7 @@ CAMPAIGNS = {
 EARLY = ["claim", "setup", "init", "eval", "event", "train", *SAVING[: SAVING.index("save: published")]]
 RESUMING = ["claim", "setup", "load"]
 
-pytestmark = pytest.mark.timeout(3600 if IS_FULL else 240)
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(3600 if IS_FULL else 240)]
 
 
 @pytest.fixture
@@ -124,7 +111,7 @@ def test_a_loop_that_is_killed_at_random_moments_ends_with_the_bits_of_an_undist
         assert num_twice >= 1
 
 
-@pytest.mark.parametrize("loader", [0, 2])
+@pytest.mark.parametrize("loader", [pytest.param(0, marks=pytest.mark.smoke), 2])
 def test_a_loop_that_is_killed_at_several_batches_of_one_epoch_goes_on_each_time(shop, loader):
     job = shop.job("store", {"seed": 5, "loader": loader, "every_steps": 1}, 3)
     for number in (13, 16, 17, 21, 22):  # of which some have a checkpoint in between
@@ -252,6 +239,7 @@ def test_a_loop_that_is_killed_between_a_checkpoint_and_its_evaluation_evaluates
 @pytest.mark.parametrize(
     "point", ["save: before manifest", "save: published", *(["save: preview", "save: status", "save: ending"] if IS_FULL else [])]
 )
+@pytest.mark.smoke
 def test_a_loop_that_is_killed_in_its_last_save_has_the_numbers_of_its_last_evaluation(shop, point):
     job = shop.job("store", {"seed": 13}, 2)
     assert shop.start(job, acts=[Act(point, 24.5, "kill")]).wait() == KILLED

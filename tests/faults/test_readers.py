@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import warm
 
 from trainmaster.errors import RunBusyError
 from trainmaster.store import Store
@@ -43,7 +44,7 @@ def key(store: Store) -> str:
 
 @pytest.fixture
 def writer(store: Store, key: str) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen([sys.executable, "-W", "error", "-c", WRITER, str(store.root)], stdin=subprocess.PIPE)
+    process = warm.Popen([sys.executable, "-W", "error", "-c", WRITER, str(store.root)], stdin=subprocess.PIPE)
     try:
         while not store.run(key).has_saved():
             assert process.poll() is None
@@ -79,6 +80,7 @@ def test_what_a_reader_sees_is_whole_and_never_goes_back(store: Store, key: str,
     assert store.verify() == []
 
 
+@pytest.mark.integration
 def test_a_run_that_is_written_can_be_exported_and_verified_and_neither_removed_nor_pruned(
     store: Store, key: str, writer: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:

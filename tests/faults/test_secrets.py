@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import io
 import json
 import os
@@ -12,30 +11,16 @@ import tarfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote, quote_plus
 
 import pytest
+import secret_runs
 
 from trainmaster.cli.app import run as run_cli
 from trainmaster.store import Store
 
-PROGRAM = Path(__file__).with_name("secret_runs.py")
-pytestmark = pytest.mark.timeout(240)
-
-
-def _load_program() -> Any:
-    """The module, by the name that a worker imports it by."""
-    spec = importlib.util.spec_from_file_location(PROGRAM.stem, PROGRAM)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-secret_runs = _load_program()
+PROGRAM = Path(secret_runs.__file__)
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 
 @pytest.fixture(scope="module")

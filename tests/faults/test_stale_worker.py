@@ -3,30 +3,17 @@
 On one machine a stopped process is alive by the kernel's word, so whoever replaces it here takes itself for another machine.
 """
 
-import importlib.util
 import re
 import signal
-import sys
 import time
 from pathlib import Path
 
+import fault_training as training
 import pytest
+from campaign import IS_FULL
+from fault_training import BUSY, Act
 
 from trainmaster.store import Store
-
-
-def _load_training():
-    """The program beside this file, loaded once for all tests of a process: they share its server."""
-    name = "trainmaster_faults_training"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("training.py"))
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
-
-
-training = _load_training()
-Act, BUSY, IS_FULL = (getattr(training, name) for name in ("Act", "BUSY", "IS_FULL"))
 
 CONFIG = {"seed": 1}
 NUM_EPOCHS, MIDDLE = 6, 5
@@ -44,7 +31,7 @@ BEFORE_CHECK = ("train", "eval", "event", "save", "save: tensors", "save: tree")
 AT_THE_END = [("save: before manifest", NUM_EPOCHS), ("save: manifest", NUM_EPOCHS), ("save: published", NUM_EPOCHS)]
 REPLACED = re.compile(r"^trainmaster\.errors\.LeaseLostError: attempt 1 of run [0-9a-f]{8} was replaced", re.MULTILINE)
 
-pytestmark = pytest.mark.timeout(900 if IS_FULL else 240)
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900 if IS_FULL else 240)]
 
 
 @pytest.fixture
@@ -173,6 +160,7 @@ def test_a_worker_of_a_batch_that_was_replaced_goes_on_with_other_runs(shop):
         training.assert_undisturbed(job, config)
 
 
+@pytest.mark.smoke
 def test_a_worker_that_was_stopped_on_this_machine_is_not_replaced_and_goes_on(shop):
     job = shop.job("store", CONFIG, NUM_EPOCHS, lease_time=0.3)
     worker = shop.start(job, acts=[Act("save: manifest", 3, "stop")])

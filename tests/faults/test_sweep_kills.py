@@ -4,33 +4,19 @@ Drivers are processes of the server, workers are processes that they start. `TRA
 more kills; `TRAINMASTER_FAULTS_SEED` repeats the plan of the kills.
 """
 
-import importlib.util
 import os
 import random
 import signal
-import sys
 import time
 from collections import Counter
-from pathlib import Path
 
+import fault_loop_training as loops
 import pytest
+from campaign import IS_FULL, REPEAT, SEED
+from fault_loop_training import KILLED, Act
 
 from trainmaster.manager.batch import fruitless
 from trainmaster.store import Store
-
-
-def _load_loops():
-    """The program beside this file, loaded once for all tests of a process: they share its server."""
-    name = "trainmaster_faults_loop_training"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("loop_training.py"))
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
-
-
-loops = _load_loops()
-Act, IS_FULL, KILLED, REPEAT, SEED = (getattr(loops, name) for name in ("Act", "IS_FULL", "KILLED", "REPEAT", "SEED"))
 
 NUM_EPOCHS = 3
 ALONE = 10.0 if IS_FULL else 90.0
@@ -41,7 +27,7 @@ PATIENCE = 300.0
 POISON = {"seed": 99, "poison": True}
 PLAIN = {"accumulated": 3}
 
-pytestmark = pytest.mark.timeout(3600 if IS_FULL else 600)
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(3600 if IS_FULL else 600)]
 
 
 @pytest.fixture
@@ -188,7 +174,7 @@ def test_two_drivers_of_one_sweep_share_it_and_each_config_is_trained_once(shop)
 # ---- taking over
 
 
-@pytest.mark.parametrize("where", ["one machine", "many machines"])
+@pytest.mark.parametrize("where", [pytest.param("one machine", marks=pytest.mark.smoke), "many machines"])
 def test_a_run_whose_worker_is_killed_is_taken_over_in_time_and_goes_on_from_its_checkpoint(shop, where):
     lease_time = 60.0 if where == "one machine" else 1.8
     limit = 0.0 if where == "one machine" else lease_time * (1 + 2 / 6)

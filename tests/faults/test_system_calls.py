@@ -4,7 +4,6 @@ By default a sample of the calls is tried; with `TRAINMASTER_FAULTS=full`, all o
 """
 
 import contextlib
-import importlib.util
 import os
 import random
 import re
@@ -16,20 +15,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import store_driver as driver
+import strace
+from campaign import IS_FULL, REPEAT, SEED
 
-
-def _beside(name):
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-strace, driver = _beside("strace"), _beside("store_driver")
-
-IS_FULL = os.environ.get("TRAINMASTER_FAULTS") == "full"
-SEED = int(os.environ.get("TRAINMASTER_FAULTS_SEED") or random.SystemRandom().randrange(10**6))
-REPEAT = f"repeat with TRAINMASTER_FAULTS_SEED={SEED}"
 COMMAND = [os.path.realpath(sys.executable) if sys.prefix == sys.base_prefix else sys.executable, "-W", "error", driver.__file__]
 SAME_EACH_TIME = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 REASONS = {"EIO": "Input/output error", "ENOSPC": "No space left on device"}
@@ -38,7 +27,7 @@ TEMPORARY = re.compile(r"/\.\w{8,16}\.tmp(?=/|$)")
 UNPACKED = re.compile(r"/imported/\.\w{8}\.tmp")  # the store of a moment that an archive is unpacked to, with an index of its own
 FAULTS = ("KILL", "EIO", "ENOSPC")
 
-pytestmark = pytest.mark.timeout(3600 if IS_FULL else 120)
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(3600 if IS_FULL else 120)]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -208,6 +197,7 @@ def test_calls_that_a_signal_interrupts_are_made_again(folder):
 # ---- what a loss of power could take
 
 
+@pytest.mark.smoke
 def test_what_gets_a_final_name_was_synced_before(undisturbed):
     """A manifest vouches for the files beside it, and for the events, so these come first."""
     dirty, unsynced = set(), []
@@ -228,6 +218,7 @@ def test_what_gets_a_final_name_was_synced_before(undisturbed):
     assert not unsynced
 
 
+@pytest.mark.smoke
 def test_what_is_promised_cannot_lose_its_name(undisturbed):
     """Whatever was named, made or removed is followed by a sync of its folder before the program says that it is done."""
     waiting, late = set(), []
@@ -247,5 +238,6 @@ def test_what_is_promised_cannot_lose_its_name(undisturbed):
     assert not late
 
 
+@pytest.mark.smoke
 def test_the_program_does_all_acts_of_a_store(undisturbed):
     assert {call.act for call in undisturbed if not isinstance(call, str)} == set(driver.ACTS)

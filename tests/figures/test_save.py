@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import warm
 from matplotlib.image import imread
 
 from trainmaster.errors import SettingError
@@ -104,7 +105,7 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("room", "left"), [(1000, []), (10_000_000, FILES), (1_000_000, ["loss.png"])])
 def test_a_disk_that_fills_up_leaves_nothing_half_written(tmp_path: Path, room: int, left: list[str]) -> None:
     """In a first save the script is what does not fit, and the picture is there; with room for all there is no error."""
-    done = subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path), str(room)], check=True, capture_output=True, text=True)
+    done = warm.run([sys.executable, "-c", FULL_DISK, str(tmp_path), str(room)], check=True, capture_output=True, text=True)
     assert names(tmp_path) == left
     assert done.stdout == ("" if left == FILES else "OSError 27\n")
 
@@ -112,7 +113,7 @@ def test_a_disk_that_fills_up_leaves_nothing_half_written(tmp_path: Path, room: 
 def test_a_disk_that_fills_up_leaves_the_old_files_as_they_were(tmp_path: Path) -> None:
     save(tmp_path, "loss", [LOSS])
     before = {name: (tmp_path / name).read_bytes() for name in FILES}
-    subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path), "1000"], check=True, capture_output=True)
+    warm.run([sys.executable, "-c", FULL_DISK, str(tmp_path), "1000"], check=True, capture_output=True)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 

@@ -98,6 +98,7 @@ def measured(count: int, *at: int, extension: Extension, is_traced: bool = False
     return measure.seen
 
 
+@pytest.mark.integration
 def test_the_number_of_objects_does_not_grow_over_100_000_batches() -> None:
     early, late = measured(110_000, 10_000, 110_000, extension=Busy())
     assert late[0] - early[0] < 50

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import random
-import subprocess
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import pytest
+import state_program as program
 import torch
+import warm
 from torch import nn
 
 from trainmaster import Extension, LoopComponent, Observer, TrainingState, TrainManager, TrainTestLoop
 from trainmaster.errors import StateError
 
-PROGRAM = Path(__file__).with_name("state_program.py")
-_spec = importlib.util.spec_from_file_location("state_program", PROGRAM)
-program = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(program)
+PROGRAM = program.__file__
 build, outcome = program.build, program.outcome
 
 
@@ -77,7 +73,7 @@ def start_program(folder, *, seed, workers, optimizer, out, restore=None, die_at
     command += ["--die-at", str(die_at)] if die_at else []
     # A file and no pipe: the loader's workers outlive a killed program by seconds, and would hold a pipe open.
     with (folder / f"{out}.err").open("w") as said:
-        return subprocess.Popen(command, cwd=folder, stderr=said), folder / f"{out}.err"
+        return warm.Popen(command, cwd=folder, stderr=said), folder / f"{out}.err"
 
 
 def ended(started):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import warm
 
 from trainmaster import Choices, Config, ConfigBase, Manager, configclass, key_of
 from trainmaster.errors import ConfigError, RunBusyError, SettingError
@@ -387,9 +388,9 @@ class Other(NamedTuple):
 
 @pytest.fixture
 def other(tmp_path: Path) -> Iterator[Other]:
-    program = Path(__file__).with_name("hold_program.py")
+    program = Path(__file__).parents[1] / "programs" / "hold_program.py"
     store_dir, gate = tmp_path / "store", tmp_path / "gate"
-    with subprocess.Popen([sys.executable, str(program), str(store_dir), str(gate)], stdout=subprocess.PIPE, text=True) as process:
+    with warm.Popen([sys.executable, str(program), str(store_dir), str(gate)], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "holding\n"

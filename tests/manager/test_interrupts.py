@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shlex
@@ -15,24 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny_training as tiny
 
 from trainmaster import Extension
 from trainmaster.store import Store
 from trainmaster.store.attempt import Attempt, ask_to_stop
 from trainmaster.store.lease import Hold, holder_of
 
-_spec = importlib.util.spec_from_file_location("tiny_training", Path(__file__).with_name("tiny_training.py"))
-assert _spec is not None
-assert _spec.loader is not None
-tiny = sys.modules.setdefault("tiny_training", importlib.util.module_from_spec(_spec))
-if not hasattr(tiny, "Tiny"):
-    _spec.loader.exec_module(tiny)
-
 INT, TERM = signal.SIGINT, signal.SIGTERM
 NAMES = {INT: "Ctrl-C", TERM: "SIGTERM"}
 CODES = {INT: 130, TERM: 143}
 SOON = 5.0
 """Within which a process says that it has heard."""
+
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(autouse=True)
@@ -87,12 +82,12 @@ MIDDLE = [
     ("pre_train_step_epoch", 1),
     ("dataset", 2),
     ("pre_train_step_batch", 2),
-    ("forward", 4),
+    pytest.param("forward", 4, marks=pytest.mark.smoke),
     ("pre_backward", 6),
     ("post_optimizer_step", 3),
     ("post_train_step_batch", 8),
     ("post_train_step_epoch", 1),
-    ("save", 2),
+    pytest.param("save", 2, marks=pytest.mark.smoke),
     ("pre_eval_step_batch", 3),
     ("eval forward", 4),
 ]
@@ -101,7 +96,7 @@ LATE = ["post_train", "post_work_train", "post_work"]
 
 @pytest.mark.parametrize(("point", "nth"), MIDDLE)
 def test_a_signal_in_any_stage_is_heard_saves_and_the_next_start_goes_on(shop: Any, point: str, nth: int) -> None:
-    number = TERM if MIDDLE.index((point, nth)) % 2 else INT
+    number = TERM if nth % 2 else INT
     process = shop.train({"at": point, "nth": nth, "do": "wait"})
     assert interrupted(shop, process, number) == CODES[number]
     assert tiny.outcome_of(shop.store)["outcome"] == "interrupted"
@@ -122,6 +117,7 @@ def test_a_signal_before_the_first_step_trains_nothing(shop: Any, point: str) ->
 
 
 @pytest.mark.parametrize("point", LATE)
+@pytest.mark.smoke
 def test_a_signal_after_the_last_step_leaves_a_finished_run(shop: Any, point: str) -> None:
     number = TERM if LATE.index(point) % 2 else INT
     process = shop.train({"at": point, "do": "wait"})
@@ -229,6 +225,7 @@ def test_a_save_takes_as_long_as_it_takes(shop: Any, kind: str, nth: int) -> Non
 
 
 @pytest.mark.parametrize("point", ["forward", "save"])
+@pytest.mark.smoke
 def test_a_second_ctrl_c_ends_at_once_and_nothing_is_damaged(shop: Any, point: str) -> None:
     process = shop.train({"at": point, "nth": 2, "do": "sleep"})
     process.until_at()
@@ -319,6 +316,7 @@ def test_a_hook_that_ends_the_process_keeps_its_exit_code(shop: Any, plan: dict[
 
 
 @pytest.mark.parametrize("how", ["leaves", "raises"])
+@pytest.mark.smoke
 def test_a_child_that_a_hook_forks_is_not_the_training(shop: Any, how: str) -> None:
     process = shop.train({"at": "forward", "nth": 2, "do": "fork", "how": how})
     process.until_at()
@@ -366,6 +364,7 @@ def test_a_manager_at_work_in_a_hook_of_another_one_is_saved_too(shop: Any) -> N
 # ---- asked to stop
 
 
+@pytest.mark.smoke
 def test_a_run_that_is_asked_to_stop_is_saved_and_can_go_on(shop: Any) -> None:
     process = shop.train({"at": "forward", "nth": 6, "do": "wait"})
     process.until_at()
@@ -446,6 +445,7 @@ def test_ctrl_c_in_a_batch_saves_the_run_at_hand_and_begins_no_other(shop: Any) 
 
 
 @pytest.mark.parametrize("hook", ["post_train_step_epoch", "post_eval"])
+@pytest.mark.smoke
 def test_a_hook_that_stops_the_loop_loses_nothing_of_the_epoch_that_is_done(hook: str) -> None:
     """As early stopping does."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -13,20 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny_training as tiny
 
 from trainmaster import Manager
 from trainmaster.errors import SettingError
 from trainmaster.store import Store
 from trainmaster.store.attempt import ask_to_stop
 
-_spec = importlib.util.spec_from_file_location("tiny_training", Path(__file__).with_name("tiny_training.py"))
-assert _spec is not None
-assert _spec.loader is not None
-tiny = sys.modules.setdefault("tiny_training", importlib.util.module_from_spec(_spec))
-if not hasattr(tiny, "Tiny"):
-    _spec.loader.exec_module(tiny)
-
 LRS = (0.1, 0.05, 0.02, 0.01)
+
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(autouse=True)
@@ -97,6 +92,7 @@ def test_workers_come_to_the_same_bits_stay_warm_and_have_the_extensions(shop: A
     assert process.err == ""
 
 
+@pytest.mark.smoke
 def test_what_a_run_prints_in_a_worker_is_in_its_log(shop: Any) -> None:
     plan = {"at": "train", "nth": 0, "do": "print", "text": "from the user's code", "if": {"lr": 0.05}}
     process = start(shop, plan, kind="Plain", lrs=(0.05,))
@@ -218,6 +214,7 @@ def test_workers_whose_driver_is_killed_save_and_end(shop: Any) -> None:
 
 
 @pytest.mark.parametrize("workers", [True, -1, 1.5, "2"])
+@pytest.mark.smoke
 def test_a_number_of_workers_is_a_whole_number(tmp_path: Path, workers: Any) -> None:
     with pytest.raises(SettingError, match="workers="):
         tiny.Plain(tmp_path, verbose=False).batch([{}], workers=workers)
@@ -235,6 +232,7 @@ class Called(Manager):
         super().__init__(store_dir, verbose=False)
 
 
+@pytest.mark.smoke
 def test_arguments_that_cannot_be_sent_are_refused_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="Called cannot be made again in a worker") as caught:
         Called(tmp_path, lambda: None).batch([{}], workers=2)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 
 from trainmaster.errors import RunBusyError
 from trainmaster.store import Attempt, Store
@@ -46,7 +47,7 @@ def held_elsewhere() -> Iterator[Callable[[Store, str], subprocess.Popen[str]]]:
 
     def hold(store: Store, key: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", _HOLD, str(store.root), key]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        process = warm.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         started.append(process)
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+import warm
 
 from trainmaster.errors import CodecError, LeaseLostError, RunBusyError, StoreAccessError, StoreDamagedError, StoreError
 from trainmaster.store import Attempt, Store
@@ -104,7 +105,7 @@ def test_an_attempt_is_held_from_the_moment_its_claim_can_be_seen(disk: Store, m
 def test_of_eight_processes_that_claim_a_run_one_gets_it(disk: Store) -> None:
     key = disk.configs.add({"lr": 0.1})
     command = [sys.executable, "-c", _CLAIM, str(disk.root), key]
-    processes = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(8)]
+    processes = [warm.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(8)]
     try:
         for process in processes:
             assert process.stdout is not None

@@ -539,7 +539,6 @@ NAMED.name = "x"  # type: ignore[attr-defined]
         (collections.defaultdict(int), "collections.defaultdict: write `dict(x)`"),
         (collections.Counter(), "collections.Counter: write `dict(x)`"),
         (nn.Linear(1, 1), "Linear: write `.state_dict()`"),
-        (torch.optim.SGD([torch.ones(1)]), "SGD: write `.state_dict()`"),
         (torch.Generator(), "Generator: write `.get_state()`"),
         (random.Random(), "Random: write `.getstate()`"),
         (torch.float32, "torch.dtype: write `str(x)`"),
@@ -572,6 +571,11 @@ def test_what_cannot_come_back_is_refused_with_advice(value: Any, said: str) -> 
         encode({"here": [value]})
     assert said in str(caught.value)
     assert "here.0" in str(caught.value)
+
+
+def test_an_optimizer_is_refused_with_advice() -> None:
+    with pytest.raises(CodecError, match=r"SGD: write `\.state_dict\(\)`"):
+        encode(torch.optim.SGD([torch.ones(1)]))
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 
 from trainmaster.errors import (
     KeyTextError,
@@ -160,7 +161,7 @@ def test_using_a_store_does_not_import_torch(disk: Store) -> None:
 def test_eight_processes_that_open_a_new_store_have_one(tmp_path: Path) -> None:
     code = "import sys\nfrom trainmaster.store import Store\nprint(Store(sys.argv[1]).configs.add({'lr': 0.1}))"
     command = [sys.executable, "-c", code, str(tmp_path / "store")]
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(8)]
+    processes = [warm.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(8)]
     answers = {process.communicate()[0] for process in processes}
     assert answers == {f"{Store(None).configs.add({'lr': 0.1})}\n"}
     assert len(Store(tmp_path / "store").configs) == 1

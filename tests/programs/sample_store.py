@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import random
 import stat
 import tempfile
 import warnings
@@ -17,8 +16,6 @@ import numpy as np
 
 from trainmaster.store import Store
 
-IS_FULL = os.environ.get("TRAINMASTER_FAULTS") == "full"
-SEED = int(os.environ.get("TRAINMASTER_FAULTS_SEED") or random.SystemRandom().randrange(2**32))
 """Of every random choice; it stands in each failure, and the environment variable of that name repeats it."""
 
 CONFIG = {"arch": "ResNet18", "lr": 0.1, "sizes": [1, 2, 3]}

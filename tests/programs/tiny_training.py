@@ -1,25 +1,19 @@
-"""A training of a few milliseconds that can be held, broken and watched at chosen points, and a server that starts many of them.
+"""A training of a few milliseconds that can be held, broken and watched at chosen points.
 
-`python tiny_training.py` reads jobs from standard input and forks a process for each, which has torch imported already: a call of
-`Manager.process` or of the command line, with a session, an output and, if it is to have one, a terminal of its own. What a process has to
-do at a point stands in its environment, so that loader workers, and the workers of a batch, know of it, too.
+`python tiny_training.py CALL ARGUMENTS` is one process: a call of `Manager.process` or of the command line. What it has to do at a point is
+in its environment, so that the workers of its loaders and batches know it too.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
-import fcntl
 import functools
-import gc
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
-import termios
 import threading
 import time
 import traceback
@@ -29,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import warm
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -429,6 +424,24 @@ CALLS: dict[str, Callable[..., int | None]] = {
 }
 
 
+def main(call: str, arguments: dict[str, Any]) -> None:
+    """Make a call, and leave with its exit code."""
+    draw_nothing(setattr)
+    try:
+        code = CALLS[call](**arguments) or 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0
+    except KeyboardInterrupt:
+        code = 130
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
+    os._exit(code)
+
+
 # ---- what came of it
 
 
@@ -486,146 +499,29 @@ def until(is_so: Callable[[], Any], what: str, patience: float = PATIENCE, pause
     return found
 
 
-# ---- the server
-
-
-def serve() -> int | None:
-    """Fork a process for each line of input; say when it has started and ended."""
-    import torch._dynamo  # noqa: F401 - the first optimizer imports it, which takes seconds
-
-    import trainmaster.cli.app
-    import trainmaster.manager  # noqa: F401
-
-    draw_nothing(setattr)
-    gc.freeze()
-    wake, woken = os.pipe()
-    for end in (wake, woken):
-        os.set_blocking(end, False)
-    signal.set_wakeup_fd(woken)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    alive: set[int] = set()
-    rest = b""
-    try:
-        while True:
-            ready, _, _ = select.select([0, wake], [], [], 1.0)
-            if wake in ready:
-                os.read(wake, 4096)
-            while alive and (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                alive.discard(ended[0])
-                os.write(1, f"ended {ended[0]} {os.waitstatus_to_exitcode(ended[1])}\n".encode())
-            if 0 not in ready:
-                continue
-            data = os.read(0, 65536)
-            if not data:
-                return 0
-            *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                pid = os.fork()
-                if pid == 0:
-                    signal.set_wakeup_fd(-1)
-                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                    os.close(wake)
-                    os.close(woken)
-                    code = _run(json.loads(line))
-                    for stream in (sys.stdout, sys.stderr):
-                        with contextlib.suppress(OSError):
-                            stream.flush()
-                    os._exit(code)
-                alive.add(pid)
-                os.write(1, f"started {pid}\n".encode())
-    finally:
-        for pid in alive:
-            os.kill(pid, signal.SIGKILL)
-
-
-def _run(job: dict[str, Any]) -> int:
-    os.setsid()
-    os.chdir(job["folder"])
-    os.environ.update(job["env"])
-    if job["tty"]:
-        terminal = os.open(job["tty"], os.O_RDWR)
-        fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
-        opened = [terminal] * 3
-    else:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        opened = [os.open(os.devnull, os.O_RDONLY), *(os.open(f"{job['files']}.{name}", flags, 0o666) for name in ("out", "err"))]
-    for number, fd in enumerate(opened):
-        os.dup2(fd, number)
-    for fd in set(opened):
-        os.close(fd)
-    try:
-        code = CALLS[job["call"]](**job["arguments"])
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else 0
-    except KeyboardInterrupt:
-        return 130
-    except BaseException:
-        traceback.print_exc()
-        return 1
-    return code or 0
-
-
-class Server:
-    """Starts processes; asked from one thread."""
-
-    def __init__(self) -> None:
-        environment = {name: value for name, value in os.environ.items() if name not in (PLAN, "NO_COLOR", "TRAINMASTER_STORE")}
-        environment |= {"OMP_NUM_THREADS": "1", "TERM": "xterm-256color", "PYTHONWARNINGS": "default"}
-        self._process = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-        self._said = threading.Condition()
-        self._started: list[int] = []
-        self.codes: dict[int, int] = {}
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def _listen(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            word, *numbers = line.decode().split()
-            with self._said:
-                if word == "started":
-                    self._started.append(int(numbers[0]))
-                else:
-                    self.codes[int(numbers[0])] = int(numbers[1])
-                self._said.notify_all()
-
-    def start(self, job: dict[str, Any]) -> int:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(job).encode() + b"\n")
-        self._process.stdin.flush()
-        with self._said:
-            assert self._said.wait_for(lambda: self._started, PATIENCE), "the server does not answer"
-            pid = self._started.pop()
-            self.codes.pop(pid, None)
-            return pid
-
-    def wait(self, pid: int, patience: float) -> int:
-        with self._said:
-            assert self._said.wait_for(lambda: pid in self.codes, patience), f"process {pid} has not ended after {patience:g} s"
-            return self.codes[pid]
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
-
-
-@functools.cache
-def server() -> Server:
-    made = Server()
-    atexit.register(made.close)
-    return made
+# ---- its processes
 
 
 class Started:
-    """A process of the server."""
+    """A process that makes one of `CALLS`."""
 
-    def __init__(self, pid: int, files: str, folder: Path) -> None:
-        self.pid, self._files, self.folder = pid, files, folder
+    def __init__(self, call: str, arguments: dict[str, Any], env: dict[str, str], shop: Path, folder: Path, tty: str) -> None:
+        self.folder, self._files = folder, {name: folder / f"text.{name}" for name in ("out", "err")}
+        inherited = {name: value for name, value in os.environ.items() if name not in (PLAN, "NO_COLOR", "TRAINMASTER_STORE")}
+        environment = {**inherited, "TERM": "xterm-256color", "PYTHONWARNINGS": "default", **env}
+        with contextlib.ExitStack() as files:
+            if tty:
+                streams = [os.open(tty, os.O_RDWR | os.O_NOCTTY)] * 3
+                files.callback(os.close, streams[0])
+            else:
+                streams = [subprocess.DEVNULL, *(files.enter_context(path.open("ab")).fileno() for path in self._files.values())]
+            names = dict(zip(("stdin", "stdout", "stderr"), streams, strict=True))
+            command = [sys.executable, __file__, call, json.dumps(arguments)]
+            self._process = warm.Popen(command, cwd=shop, env=environment, **names)
+        self.pid = self._process.pid
 
     def _text(self, name: str) -> str:
-        path = Path(f"{self._files}.{name}")
+        path = self._files[name]
         return path.read_bytes().decode(errors="replace") if path.exists() else ""
 
     @property
@@ -638,12 +534,12 @@ class Started:
 
     @property
     def has_ended(self) -> bool:
-        return self.pid in server().codes
+        return self._process.poll() is not None
 
     def wait(self, patience: float = PATIENCE) -> int:
         try:
-            return server().wait(self.pid, patience)
-        except AssertionError as error:
+            return self._process.wait(patience)
+        except subprocess.TimeoutExpired as error:
             error.add_note(f"stdout: {self.out[-2000:]}\nstderr: {self.err[-2000:]}")
             raise
 
@@ -701,18 +597,10 @@ class Workshop:
     def start(
         self, call: str, plan: dict[str, Any] | None = None, tty: str = "", env: dict[str, str] | None = None, **more: Any
     ) -> Started:
-        number = len(self.processes)
-        folder = self.folder / f"process-{number}"
+        folder = self.folder / f"process-{len(self.processes)}"
         folder.mkdir()
-        job = {
-            "call": call,
-            "arguments": more,
-            "env": {**(env or {}), **({PLAN: json.dumps({"folder": str(folder), **plan})} if plan else {})},
-            "files": str(folder / "text"),
-            "folder": str(self.folder),
-            "tty": tty,
-        }
-        started = Started(server().start(job), job["files"], folder)
+        planned = {PLAN: json.dumps({"folder": str(folder), **plan})} if plan else {}
+        started = Started(call, more, {**(env or {}), **planned}, self.folder, folder, tty)
         self.processes.append(started)
         return started
 
@@ -740,5 +628,4 @@ def workshop(folder: Path) -> Iterator[Workshop]:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    sys.exit(serve())
+    main(sys.argv[1], json.loads(sys.argv[2]))

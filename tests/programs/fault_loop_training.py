@@ -1,14 +1,12 @@
-"""Trainings built by `make_loop` that can be stopped, killed and held at chosen points, by the server of `training.py`.
+"""Trainings built by `make_loop` that can be stopped, killed and held at chosen points, as in `fault_training.py`.
 
 Where a process is, is told twice: the place says what the thread that trains does, and `Where` how far the save is that runs beside it.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
-import importlib.util
 import json
 import mmap
 import os
@@ -19,12 +17,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import fault_training as training
 import numpy as np
 import torch
+from campaign import REPEAT
+from fault_training import SAVING, Act, Result
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -34,21 +35,6 @@ from trainmaster.store import Store, owner
 from trainmaster.store.events import EventLog
 from trainmaster.store.files import LocalFiles
 
-
-def _load_training() -> Any:
-    """The program beside this file, loaded once for all that use it."""
-    name = "trainmaster_faults_training"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("training.py"))
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
-
-
-training: Any = _load_training()
-Act, Result, IS_FULL, REPEAT, SAVING, SEED = (getattr(training, name) for name in ("Act", "Result", "IS_FULL", "REPEAT", "SAVING", "SEED"))
 KILLED = -9
 NUM_BATCHES = 12
 """Of an epoch."""
@@ -59,7 +45,7 @@ training.DEEDS["signal"] = lambda number: os.kill(os.getpid(), number)
 
 
 @dataclass(frozen=True)
-class LoopJob(training.Job):  # type: ignore[misc]
+class LoopJob(training.Job):
     """What one process has to do.
 
     In acts, `epoch` is how many batches were done in all, when a batch begins or a save was asked for; half a batch more where all that
@@ -242,7 +228,7 @@ class WhereMemory:
         struct.pack_into("<2I", self._memory, 8, 0 if stage is None else SAVING.index(stage) + 1, is_beside and stage is not None)
 
 
-class LoopPoints(training.Points):  # type: ignore[misc]
+class LoopPoints(training.Points):
     """Notes the points of a loop, and of the saves that run beside it."""
 
     def __init__(self, place: Any, acts: list[Any], where: WhereMemory, job: LoopJob) -> None:
@@ -411,25 +397,11 @@ def job_of(text: str) -> LoopJob:
 # ---- what a test has of it
 
 
-@functools.cache
-def server() -> Any:
-    own, training.__file__ = training.__file__, __file__  # the program that a server is made of
-    try:
-        made = training.Server()
-    finally:
-        training.__file__ = own
-    atexit.register(made.close)
-    return made
+class LoopWorkshop(training.Workshop):
+    program = __file__
 
-
-class LoopWorkshop(training.Workshop):  # type: ignore[misc]
     def job(self, store: str, config: dict[str, Any], num_epochs: int, **more: Any) -> LoopJob:
         return LoopJob(str(self.folder / store), more.pop("configs", [config]), num_epochs, **more)
-
-    def start(self, job: LoopJob, **more: Any) -> Any:
-        started = server().start(replace(job, files=str(self.folder / f"process-{len(self._started):04}"), **more))
-        self._started.append(started)
-        return started
 
     def close(self) -> None:
         super().close()
@@ -439,7 +411,7 @@ class LoopWorkshop(training.Workshop):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def workshop() -> Iterator[LoopWorkshop]:
-    """In memory, as that of `training.py`."""
+    """In memory, as that of `fault_training.py`."""
     with training.workshop() as inner:
         shop = LoopWorkshop(inner.folder)
         try:
@@ -472,7 +444,7 @@ def kill_session(session: int) -> None:
 
 
 def result_of(root: str | Path, config: dict[str, Any]) -> Any:
-    """As that of `training.py`, but for the attempts that it took, by which the best checkpoint is named."""
+    """As that of `fault_training.py`, but for the attempts that it took, by which the best checkpoint is named."""
     found = training.result_of(root, config)
     stats = [[name, _without(each, "attempt", "checkpoint") if name == "'best'" else each] for name, each in found.stats[1]]
     return found._replace(value=_without(found.value, "best"), stats=stats)
@@ -515,6 +487,4 @@ def assert_undisturbed(job: LoopJob, config: dict[str, Any] | None = None) -> No
 if __name__ in ("__main__", "__mp_main__"):
     AttemptCheckpoints.draw = lambda self: None  # type: ignore[method-assign]  # a picture takes longer than such a training
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    training.work, training._job_of = work, job_of
-    sys.exit(training.serve())
+    training.run_and_leave(job_of(sys.argv[1]), work)

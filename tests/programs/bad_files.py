@@ -387,6 +387,16 @@ def memory(field: str) -> int:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith(f"{field}:"))
 
 
+def said(load: Callable[[str], Any], path: str) -> dict[str, Any]:
+    """What loading raises."""
+    error: BaseException | None = None
+    try:
+        load(path)
+    except BaseException as caught:
+        error = caught
+    return {"kinds": [kind.__name__ for kind in type(error).__mro__], "text": str(error)[:5_000], "length": len(str(error))}
+
+
 def measure(load: Callable[[str], Any], path: str) -> dict[str, Any]:
     """What loading raises, and what it costs, in a process of its own, so that no file can hide behind the memory of another."""
     reading, writing = os.pipe()
@@ -398,37 +408,31 @@ def measure(load: Callable[[str], Any], path: str) -> dict[str, Any]:
             signal.alarm(10)  # for a load that waits
             with open("/proc/self/clear_refs", "w") as file:
                 file.write("5")  # the peak starts anew
-            before, start, error = memory("VmRSS"), time.process_time(), None
-            try:
-                load(path)
-            except BaseException as caught:
-                error = caught
-            seconds, growth = time.process_time() - start, memory("VmHWM") - before
-            kinds = [kind.__name__ for kind in type(error).__mro__]
-            said = {"kinds": kinds, "text": str(error)[:5_000], "length": len(str(error)), "seconds": seconds, "bytes": growth}
+            before, start = memory("VmRSS"), time.process_time()
+            found = said(load, path)
+            found |= {"seconds": time.process_time() - start, "bytes": memory("VmHWM") - before}
             with open(writing, "w") as file:
-                json.dump(said, file)
+                json.dump(found, file)
         finally:
             os._exit(0)
     os.close(writing)
     with open(reading) as file:
-        said = file.read()
+        report = file.read()
     status = os.waitpid(child, 0)[1]
-    if not said:
+    if not report:
         how = f"killed by {signal.Signals(os.WTERMSIG(status)).name}" if os.WIFSIGNALED(status) else "no report"
         return {"kinds": [how], "text": "", "length": 0, "seconds": 99.0, "bytes": 0}
-    return json.loads(said)
+    return json.loads(report)
 
 
 def measured(load: Callable[[str], Any], path: str) -> dict[str, Any]:
     """`measure`, again where it was slow: the machine may have been busy with something else."""
-    said = measure(load, path)
+    found = measure(load, path)
     for _ in range(6):
-        if not 0.9 < said["seconds"] < 3.0:
+        if not 0.9 < found["seconds"] < 3.0:
             break
-        time.sleep(0.5)
-        said = min(said, measure(load, path), key=lambda each: each["seconds"])
-    return said
+        found = min(found, measure(load, path), key=lambda each: each["seconds"])
+    return found
 
 
 def main(folder: Path) -> None:

@@ -1,17 +1,14 @@
-"""A training that can be stopped, killed and held at chosen points, and a server that starts many of them without importing torch again.
+"""A training that can be stopped, killed and held at chosen points.
 
-`python training.py run JOB` is one process of `Manager`, as the job says: store, configs, epochs, lease time, mode. `python training.py
-serve` reads jobs from standard input, and forks a process for each: its id, start time and session are its own, so a lease held by it is
-as real as any. Where a process is, is kept in a few bytes of shared memory, so that they can be read after it was killed.
+`python fault_training.py JOB` is one process of `Manager`, as the job says: store, configs, epochs, lease time, mode. Where it is, is
+kept in a few bytes of shared memory, so that they can be read after it was killed.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
 import functools
-import gc
 import hashlib
 import json
 import mmap
@@ -33,6 +30,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import warm
+from campaign import REPEAT
 from torch import nn
 
 from trainmaster import Extension, Manager
@@ -40,9 +39,6 @@ from trainmaster.errors import RunBusyError
 from trainmaster.store import Store, attempt, owner
 from trainmaster.store.files import LocalFiles
 
-IS_FULL = os.environ.get("TRAINMASTER_FAULTS") == "full"
-SEED = int(os.environ.get("TRAINMASTER_FAULTS_SEED") or random.SystemRandom().randrange(10**6))
-REPEAT = f"repeat with TRAINMASTER_FAULTS_SEED={SEED}"
 BUSY = 3
 """The exit code of a process that met a `RunBusyError`."""
 DAY, HOUR = 86400.0, 3600.0
@@ -364,19 +360,24 @@ def turn_clock(how: str) -> None:
     attempt.datetime = Dates
 
 
-def run(job: Job) -> int:
+def run_and_leave(job: Job, work: Callable[[Any], None]) -> None:
+    """Do a job, and end with an exit code that says what came of it."""
+    code = 0
     try:
         work(job)
     except RunBusyError as error:
         print(f"RunBusyError: {error}", file=sys.stderr)
-        return BUSY
+        code = BUSY
     except SystemExit as error:
         print(error, file=sys.stderr)
-        return 0
     except Exception:
         traceback.print_exc()
-        return 1
-    return 0
+        code = 1
+    if job.is_tidied:
+        sys.exit(code)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _job_of(text: str) -> Job:
@@ -384,89 +385,19 @@ def _job_of(text: str) -> Job:
     return Job(**{**given, "acts": [Act(**act) for act in given["acts"]]})
 
 
-# ---- the server
-
-
-def serve() -> int | None:
-    """Fork a process for every line of input, and say when it has started and ended; None at the end of input."""
-    import torch._dynamo  # noqa: F401 - the first optimizer imports it, which takes seconds
-
-    gc.freeze()  # a look at every object would copy all of them into each process
-    wake, woken = os.pipe()
-    for end in (wake, woken):
-        os.set_blocking(end, False)
-    signal.set_wakeup_fd(woken)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    alive: set[int] = set()
-    rest = b""
-    try:
-        while True:
-            ready, _, _ = select.select([0, wake], [], [], 1.0)
-            if wake in ready:
-                os.read(wake, 4096)
-            _reap(alive)
-            if 0 not in ready:
-                continue
-            data = os.read(0, 65536)
-            if not data:
-                return None
-            *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                job = _job_of(line.decode())
-                pid = os.fork()
-                if pid == 0:
-                    alive.clear()
-                    signal.set_wakeup_fd(-1)
-                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                    os.close(wake)
-                    os.close(woken)
-                    _become_a_process(job)
-                    code = run(job)
-                    if not job.is_tidied:
-                        sys.stdout.flush()
-                        sys.stderr.flush()
-                        os._exit(code)
-                    return code
-                alive.add(pid)
-                _say("started", pid)
-    finally:
-        for pid in alive:
-            os.kill(pid, signal.SIGKILL)
-
-
-def _reap(alive: set[int]) -> None:
-    while alive:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if pid == 0:
-            return
-        alive.discard(pid)
-        _say("ended", pid, os.waitstatus_to_exitcode(status))
-
-
-def _say(*words: Any) -> None:
-    os.write(1, (" ".join(map(str, words)) + "\n").encode())
-
-
-def _become_a_process(job: Job) -> None:
-    """A session, an input and an output of its own."""
-    os.setsid()
-    null = os.open(os.devnull, os.O_RDONLY)
-    out = os.open(f"{job.files}.out", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    for fd, target in ((null, 0), (out, 1), (out, 2)):
-        os.dup2(fd, target)
-    os.close(null)
-    os.close(out)
-
-
 # ---- what a test has of it
 
 
 class Started:
-    """A process of the server."""
+    """A process that does a job."""
 
-    def __init__(self, server: Server, pid: int, job: Job) -> None:
-        self._server, self.pid, self.job = server, pid, job
-        self._handle = os.pidfd_open(pid)
+    def __init__(self, program: str, job: Job) -> None:
+        self.job = job
+        with open(f"{job.files}.out", "ab") as out:
+            command = [sys.executable, program, json.dumps(asdict(job))]
+            self._process = warm.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+        self.pid = self._process.pid
+        self._handle = os.pidfd_open(self.pid)
         self.place = Place(f"{job.files}.place")
         self.place.may_start = True
 
@@ -479,7 +410,7 @@ class Started:
 
     def wait(self, patience: float = _PATIENCE) -> int:
         """The exit code."""
-        return self._server.code_of(self.pid, patience)
+        return self._process.wait(patience)
 
     def has_ended(self) -> bool:
         return bool(select.select([self._handle], [], [], 0)[0])
@@ -507,64 +438,14 @@ class Started:
 
     def close(self) -> None:
         self.kill()
-        os.close(self._handle)
-
-
-class Server:
-    """Starts processes, each from a fork of one that has imported everything."""
-
-    def __init__(self) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        command = [sys.executable, __file__, "serve"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-        self._said = threading.Condition()
-        self._starts: list[int] = []
-        self._codes: dict[int, int] = {}
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def _listen(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            word, *numbers = line.decode().split()
-            with self._said:
-                if word == "started":
-                    self._starts.append(int(numbers[0]))
-                else:
-                    self._codes[int(numbers[0])] = int(numbers[1])
-                self._said.notify_all()
-
-    def start(self, job: Job) -> Started:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(asdict(job)).encode() + b"\n")
-        self._process.stdin.flush()
-        with self._said:
-            assert self._said.wait_for(lambda: self._starts, _PATIENCE), "the server does not answer"
-            pid = self._starts.pop()
-            self._codes.pop(pid, None)
-        return Started(self, pid, job)
-
-    def code_of(self, pid: int, patience: float) -> int:
-        with self._said:
-            assert self._said.wait_for(lambda: pid in self._codes, patience), f"process {pid} has not ended after {patience} s"
-            return self._codes[pid]
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
         self._process.wait()
-        self._process.stdout.close()
-
-
-@functools.cache
-def server() -> Server:
-    made = Server()
-    atexit.register(made.close)
-    return made
+        os.close(self._handle)
 
 
 class Workshop:
     """A folder for one test, its processes, and what they have to do if nothing else is said."""
+
+    program = __file__
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -575,7 +456,7 @@ class Workshop:
 
     def start(self, job: Job, **more: Any) -> Started:
         files = str(self.folder / f"process-{len(self._started):04}")
-        started = server().start(replace(job, files=files, **more))
+        started = Started(self.program, replace(job, files=files, **more))
         self._started.append(started)
         return started
 
@@ -699,5 +580,4 @@ def assert_undisturbed(job: Job, config: dict[str, Any] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    sys.exit(serve() if sys.argv[1] == "serve" else run(_job_of(sys.argv[2])))
+    run_and_leave(_job_of(sys.argv[1]), work)

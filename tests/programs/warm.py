@@ -1,0 +1,315 @@
+"""Python processes that start in milliseconds: forks of one warm interpreter that has imported torch and computed nothing.
+
+`run` and `Popen` stand in for those of `subprocess` where the command is `python -c CODE`, `-m MODULE` or a file. A process has its own
+pid, session, streams, environment, signals and exit, so it can be killed, interrupted and given a terminal like any other. Use a real
+`subprocess` to test what an interpreter does when it starts: what is imported, hash seeds, locales, threads of OpenMP.
+
+OpenMP does not survive a fork once it has threads. The warm interpreter imports and never computes, so each child starts its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+_IMPORTS = (
+    *("torch", "torch._dynamo", "torch.utils.data", "numpy", "safetensors.torch", "matplotlib.backends.backend_agg", "matplotlib.figure"),
+    *("rich.progress", "rich.table", "rich.live", "multiprocessing.spawn", "multiprocessing.connection", "pydantic", "typer.main"),
+    *("trainmaster.cli.app", "trainmaster.cli.run", "trainmaster.cli.show", "trainmaster.manager", "trainmaster.loop"),
+)
+_READ_AT_START = (
+    "OMP_NUM_THREADS",
+    "PYTHONHASHSEED",
+    "PYTHONIOENCODING",
+    "PYTHONUTF8",
+    "LC_ALL",
+    "LC_CTYPE",
+    "LANG",
+    "COVERAGE_PROCESS_START",
+)
+_HEAD = struct.Struct("!I")
+_ANSWER = struct.Struct("!i")
+
+
+# ---- what a test uses
+
+
+class Popen(subprocess.Popen[Any]):
+    """`subprocess.Popen` of a Python program, forked from the warm interpreter; always a session of its own."""
+
+    def _execute_child(
+        self, args: Any, executable: Any, preexec_fn: Any, close_fds: Any, pass_fds: Any, cwd: Any, env: Any, *rest: Any
+    ) -> None:
+        pipes = rest[3:9]  # startupinfo, creationflags and shell come before them
+        assert not any((preexec_fn, pass_fds, rest[2])), "a forked process has no preexec_fn, pass_fds or shell"
+        words = [os.fspath(word) for word in args]
+        assert words[0] == sys.executable, f"only {sys.executable} is warm, not {words[0]}"
+        env = dict(os.environ if env is None else env)
+        changed = [name for name in _READ_AT_START if env.get(name) != os.environ.get(name)]
+        assert not changed, f"an interpreter reads {', '.join(changed)} when it starts: use subprocess"
+        job = {"words": words, "cwd": os.fspath(cwd or os.getcwd()), "env": env}
+        inputs, _, _, outputs, _, errors = pipes
+        with open(os.devnull, "r+b", buffering=0) as nothing:
+            streams = [
+                fd if fd != -1 else number if _is_open(number) else nothing.fileno() for number, fd in enumerate((inputs, outputs, errors))
+            ]
+            self._answers = _server().start(job, streams)
+        self.pid = _ANSWER.unpack(_read(self._answers, _ANSWER.size))[0]
+        self._child_created = True
+        self._close_pipe_fds(*pipes)
+
+    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._wait(0)
+        return self.returncode
+
+    def _wait(self, timeout: float | None) -> int:
+        if self.returncode is None:
+            if not select.select([self._answers], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+            self.returncode = _ANSWER.unpack(_read(self._answers, _ANSWER.size))[0]
+            self._answers.close()
+        return self.returncode
+
+
+def run(
+    args: list[Any], *, input: Any = None, capture_output: bool = False, timeout: float = 100.0, check: bool = False, **options: Any
+) -> Any:
+    """`subprocess.run` of a Python program, forked from the warm interpreter."""
+    if input is not None:
+        options["stdin"] = subprocess.PIPE
+    if capture_output:
+        options["stdout"] = options["stderr"] = subprocess.PIPE
+    with Popen(args, **options) as process:
+        try:
+            out, err = process.communicate(input, timeout)
+        except BaseException:
+            process.kill()
+            raise
+    done = subprocess.CompletedProcess(process.args, process.returncode, out, err)
+    if check:
+        done.check_returncode()
+    return done
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+class _Server:
+    """The warm interpreter, seen from a test: it ends when the last of these is closed."""
+
+    def __init__(self) -> None:
+        self._control, theirs = socket.socketpair()
+        command = [sys.executable, __file__, str(theirs.fileno())]
+        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], start_new_session=True, stdin=subprocess.DEVNULL)
+        theirs.close()
+        atexit.register(self.close)
+
+    def start(self, job: dict[str, Any], streams: list[int]) -> socket.socket:
+        """Fork a process; its pid and later its exit code come from the socket."""
+        mine, theirs = socket.socketpair()
+        text = json.dumps(job).encode("utf-8", "surrogateescape")
+        with theirs:
+            socket.send_fds(self._control, [_HEAD.pack(len(text))], [*streams, theirs.fileno()])
+            self._control.sendall(text)
+        return mine
+
+    def close(self) -> None:
+        self._control.close()
+        self._process.wait()
+
+
+@functools.cache
+def _server() -> _Server:
+    return _Server()
+
+
+def _read(source: socket.socket, num: int) -> bytes:
+    found = b""
+    while len(found) < num:
+        more = source.recv(num - len(found))
+        if not more:
+            raise EOFError("the warm interpreter has ended")
+        found += more
+    return found
+
+
+# ---- the warm interpreter
+
+
+def serve(control: socket.socket) -> Callable[[], None]:
+    """Fork a process for each request. Returns in a forked process only: the program that it runs."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # for the processes, not for what starts them
+    wake, woken = os.pipe()
+    os.set_blocking(woken, False)
+    signal.set_wakeup_fd(woken)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    alive: dict[int, socket.socket] = {}
+    while True:
+        ready, _, _ = select.select([control, wake], [], [])
+        if wake in ready:
+            os.read(wake, 4096)
+        while alive and (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            with alive.pop(ended[0]) as answers, contextlib.suppress(OSError):  # whoever asked may be gone
+                answers.sendall(_ANSWER.pack(os.waitstatus_to_exitcode(ended[1])))
+        if control not in ready:
+            continue
+        request = _received(control)
+        if request is None:
+            break
+        job, streams, answers = request
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            for end in (wake, woken):
+                os.close(end)
+            for each in (control, answers, *alive.values()):
+                each.close()
+            return _become(job, streams)
+        for fd in streams:
+            os.close(fd)
+        answers.sendall(_ANSWER.pack(pid))
+        alive[pid] = answers
+    for pid in alive:
+        os.kill(pid, signal.SIGKILL)
+    os._exit(0)
+
+
+def _received(control: socket.socket) -> tuple[dict[str, Any], list[int], socket.socket] | None:
+    head, fds, _, _ = socket.recv_fds(control, _HEAD.size, 4)
+    if not head:
+        return None
+    job = json.loads(_read(control, _HEAD.unpack(head)[0]).decode("utf-8", "surrogateescape"))
+    return job, fds[:3], socket.socket(fileno=fds[3])
+
+
+def _become(job: Mapping[str, Any], streams: list[int]) -> Callable[[], None]:
+    """Make this process what a new interpreter would be."""
+    for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    os.setsid()
+    for number, fd in enumerate(streams):
+        os.dup2(fd, number)
+    for fd in set(streams) - {0, 1, 2}:
+        os.close(fd)
+    if os.isatty(0):
+        import fcntl
+        import termios
+
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - as long as the process
+    sys.stdout = sys.__stdout__ = open(1, "w", buffering=-1 if not os.isatty(1) else 1, closefd=False)  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    os.chdir(job["cwd"])
+    before = os.environ.get("PYTHONPATH", "")
+    os.environ.clear()
+    os.environ.update(job["env"])
+    _seed_anew()
+    return _program(job["words"], len(before.split(os.pathsep)) if before else 0)
+
+
+def _seed_anew() -> None:
+    """Forks have the random numbers of their parent; new interpreters have none in common."""
+    import random
+
+    import numpy as np
+
+    random.seed()
+    np.random.seed()
+
+
+def _program(words: list[str], num_inherited: int) -> Callable[[], None]:
+    sys.orig_argv[:] = words
+    rest = words[1:]
+    filters = os.environ.get("PYTHONWARNINGS", "").split(",")
+    while rest[0] == "-W":
+        filters, rest = [*filters, rest[1]], rest[2:]
+    sys.warnoptions[:] = filter(None, filters)
+    warnings._processoptions(sys.warnoptions)  # type: ignore[attr-defined]
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    main.__builtins__ = __builtins__  # type: ignore[attr-defined]
+    own = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    base = sys.path[1 + num_inherited :]
+    if rest[0] == "-c":
+        sys.argv, sys.path[:] = ["-c", *rest[2:]], ["", *own, *base]
+        return lambda: exec(compile(rest[1], "<string>", "exec"), main.__dict__)
+    if rest[0] == "-m":
+        import runpy
+
+        sys.argv, sys.path[:] = ["-m", *rest[2:]], [os.getcwd(), *own, *base]
+        return lambda: runpy._run_module_as_main(rest[1])  # type: ignore[attr-defined]
+    assert not rest[0].startswith("-"), f"the option {rest[0]} needs a real interpreter: use subprocess"
+    sys.argv, sys.path[:] = rest, [os.path.dirname(os.path.abspath(rest[0])), *own, *base]
+    main.__file__ = os.path.abspath(rest[0])
+    return lambda: exec(compile(Path(rest[0]).read_bytes(), rest[0], "exec"), main.__dict__)
+
+
+def _show_own_frames(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
+    """Tracebacks begin with the program."""
+    while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
+        traceback = traceback.tb_next
+    sys.__excepthook__(kind, error.with_traceback(traceback), traceback)
+
+
+def _leave(program: Callable[[], None]) -> None:
+    """Run a program, and end as an interpreter does, but without taking its modules apart, which takes longer than most programs."""
+    code = 0
+    try:
+        program()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+        if code and not isinstance(end.code, int):
+            print(end.code, file=sys.stderr)
+    except BaseException as error:
+        code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+        sys.excepthook(type(error), error, error.__traceback__)
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            code = code or 120
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code & 0xFF)
+
+
+def _main() -> None:
+    import gc
+    import importlib
+
+    for name in _IMPORTS:
+        importlib.import_module(name)
+    assert threading.active_count() == 1, f"no fork is safe beside {threading.enumerate()}"
+    gc.collect()
+    gc.freeze()
+    sys.excepthook = _show_own_frames
+    _leave(serve(socket.socket(fileno=int(sys.argv[1]))))
+
+
+if __name__ == "__main__":
+    _main()
