@@ -148,8 +148,9 @@ def program() -> Call:
         command: list[str] = [sys.executable, "-m", "trainmaster", *map(str, args)]
         if shell:
             command = ["bash", "-c", f"{shlex.join(command)} {shell}"]
+        run = subprocess.run if shell or {*environment} & {*warm.READ_AT_START} else warm.run
         env = {**os.environ, **environment}
-        found = subprocess.run(command, capture_output=True, env=env, check=False, timeout=60, stdin=subprocess.DEVNULL)
+        found = run(command, capture_output=True, env=env, timeout=60, stdin=subprocess.DEVNULL)
         return Result(found.returncode, found.stdout.decode(), found.stderr.decode())
 
     return program

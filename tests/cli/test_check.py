@@ -6,13 +6,13 @@ import importlib
 import json
 import os
 import pty
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 
 TRAINING = """
 import torch
@@ -184,7 +184,7 @@ def test_on_a_terminal_the_check_that_runs_is_named_and_outcomes_have_colours(la
     env = {**os.environ, "TERM": "xterm", "COLUMNS": "90"}
     env.pop("NO_COLOR", None)
     command = [sys.executable, "-m", "trainmaster", "check", "training.py:bad", "--checks", "data,parameters"]
-    process = subprocess.Popen(command, cwd=lab, stdin=follower, stdout=follower, stderr=follower, env=env)
+    process = warm.Popen(command, cwd=lab, stdin=follower, stdout=follower, stderr=follower, env=env)
     os.close(follower)
     shown = b""
     while True:

@@ -269,6 +269,7 @@ def test_it_is_trained_with_as_many_threads_as_the_run_was(call: Any, lab: Lab) 
     assert torch.get_num_threads() == 1
 
 
+@pytest.mark.integration
 def test_kills_and_interrupts_leave_no_trace_in_the_bits(call: Any, program: Any, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed in the middle of an epoch with the saver at every step, interrupted in the middle of a step, failed before an evaluation."""
 

@@ -45,7 +45,7 @@ def test_a_training_with_all_of_them_ends_with_the_bits_of_one_with_none(tmp_pat
     assert same_bits(*found)
 
 
-@pytest.mark.parametrize("step", [8, 16])
+@pytest.mark.parametrize("step", [8, pytest.param(16, marks=pytest.mark.integration)])
 def test_after_a_kill_all_have_the_states_and_numbers_of_an_undisturbed_training(whole: TrainManager, tmp_path: Path, step: int) -> None:
     folder = tmp_path / "run"
     ran = warm.run(
@@ -74,6 +74,7 @@ def test_all_figures_are_there_as_png_and_as_pages(whole: TrainManager) -> None:
     assert {f"{name}.html" for name in names} | {f"{name}.png" for name in names} | {"plotly.min.js"} == plots
 
 
+@pytest.mark.integration
 def test_under_a_manager_a_run_with_all_of_them_is_taken_up_where_it_was(tmp_path: Path) -> None:
     class Small(Manager):
         def make_loop(self, config: Any) -> TrainManager:

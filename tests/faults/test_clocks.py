@@ -71,7 +71,7 @@ def start_and_hold(shop, name, **more):
     return job, holder, gate
 
 
-@pytest.mark.parametrize("clock", CLOCKS)
+@pytest.mark.parametrize("clock", [pytest.param(CLOCKS[0], marks=pytest.mark.smoke), *CLOCKS[1:]])
 def test_a_clock_that_is_wrong_or_jumps_does_not_change_what_comes_of_a_run(shop, clock):
     draws = random.Random(SEED)
     job = shop.job("store", CONFIG, NUM_EPOCHS, lease_time=LEASE, clock=clock)
@@ -109,7 +109,6 @@ def test_a_process_whose_clock_is_wrong_is_not_replaced_while_it_beats(shop):
         training.assert_undisturbed(job)
 
 
-@pytest.mark.smoke
 def test_a_dead_process_is_replaced_after_its_lease_and_not_before_whatever_the_clocks_say(shop):
     held = [start_and_hold(shop, f"{clock} {seconds}", clock=clock) for clock, seconds in zip(CLOCKS, (DAY, -DAY, DAY), strict=True)]
     for job, holder, _ in held:

@@ -264,6 +264,7 @@ def started_text(role, damage, found):
 
 
 @EACH
+@pytest.mark.integration
 def test_a_start_after_damage_refuses_or_goes_on_from_a_good_checkpoint(sample, root, role, damage):
     path = root / path_of(sample, role)
     damage(path, sample, role)
@@ -279,6 +280,7 @@ def test_a_start_after_damage_refuses_or_goes_on_from_a_good_checkpoint(sample, 
 
 
 @EACH
+@pytest.mark.integration
 def test_verify_names_the_damaged_file_and_no_good_run(sample, standing, role, damage):
     path = standing / path_of(sample, role)
     damage(path, sample, role)
@@ -447,6 +449,7 @@ def check_bytes(sample, root, role, changed, what):
 
 
 @pytest.mark.parametrize("role", ROLES)
+@pytest.mark.integration
 def test_a_file_that_ends_at_any_byte_is_found_out(sample, standing, role):
     size = len(sample.files[path_of(sample, role)])
     chosen = range(size) if IS_FULL else sorted({size - 1, *random.Random(f"{SEED}{role}").sample(range(size), min(size, 5))})
@@ -455,6 +458,7 @@ def test_a_file_that_ends_at_any_byte_is_found_out(sample, standing, role):
 
 
 @pytest.mark.parametrize("role", ROLES)
+@pytest.mark.integration
 def test_a_bit_that_flipped_at_any_byte_is_found_out(sample, standing, role):
     original = sample.files[path_of(sample, role)]
     chance = random.Random(f"{SEED}{role}")
@@ -507,6 +511,7 @@ MADE = [role for role in ROLES if role.split()[0] not in NO_RECORDS]
 
 
 @pytest.mark.parametrize("role", MADE)
+@pytest.mark.integration
 def test_a_record_of_the_wrong_shape_with_a_right_checksum_starts_nothing_wrong(sample, standing, role):
     path = standing / path_of(sample, role)
     record = parse_record(path.read_bytes(), "")
@@ -533,6 +538,7 @@ def test_a_record_of_the_wrong_shape_with_a_right_checksum_starts_nothing_wrong(
 
 @pytest.mark.parametrize("role", MADE)
 @pytest.mark.parametrize("depth", [200, 900, 5000, 100_000] if IS_FULL else [900, 100_000])
+@pytest.mark.integration
 def test_a_record_that_is_nested_deep_is_damage_and_no_recursion_error(sample, root, role, depth):
     path = root / path_of(sample, role)
     record = parse_record(path.read_bytes(), "")

@@ -379,6 +379,7 @@ def check_good_import(source, root):
 
 
 @pytest.mark.parametrize("bad", BAD)
+@pytest.mark.integration
 def test_a_bad_archive_is_refused_and_nothing_of_it_is_imported(sample, source, root, folder, bad):
     make, says = BAD[bad]
     path = folder / "bad.tar"
@@ -555,6 +556,7 @@ BOMBS = (
 
 
 @pytest.mark.parametrize("bomb", BOMBS)
+@pytest.mark.integration
 def test_a_bomb_is_refused_in_little_memory_and_time(exploded, bomb):
     found = exploded[bomb]
     assert found["said"].startswith(("ArchiveError: ", "StoreDamagedError: ")), found
@@ -563,6 +565,7 @@ def test_a_bomb_is_refused_in_little_memory_and_time(exploded, bomb):
     assert found["files"] == ["store.json"], found
 
 
+@pytest.mark.integration
 def test_every_bomb_is_told_of(exploded):
     assert set(exploded) == set(BOMBS)
 

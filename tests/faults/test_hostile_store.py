@@ -269,6 +269,7 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("file", files, ids=lambda text: text.replace(key, "KEY"))
 
 
+@pytest.mark.integration
 def test_a_link_in_the_place_of_any_folder_is_not_followed_and_is_named(sample, root, archive, outside, folder, place):
     """It leads to a folder that looks just like the one it replaces."""
     shutil.move(root / place, outside / "moved")
@@ -292,6 +293,7 @@ def test_anything_else_in_the_place_of_any_folder_is_told(sample, root, archive,
         assert place in said["verify"], said["verify"]
 
 
+@pytest.mark.integration
 def test_a_link_in_the_place_of_any_file_is_not_followed(sample, root, archive, outside, folder, file):
     shutil.move(root / file, outside / "moved")
     (root / file).symlink_to(outside / "moved")
@@ -303,6 +305,7 @@ def test_a_link_in_the_place_of_any_file_is_not_followed(sample, root, archive, 
         assert "symbolic link" in "".join(said.values())
 
 
+@pytest.mark.integration
 def test_a_pipe_in_the_place_of_any_file_stops_nobody(sample, root, archive, folder, file):
     (root / file).unlink()
     os.mkfifo(root / file)
@@ -312,6 +315,7 @@ def test_a_pipe_in_the_place_of_any_file_stops_nobody(sample, root, archive, fol
 
 @pytest.mark.skipif(not hasattr(os, "mknod") or os.geteuid() != 0, reason="devices are root's to make")
 @pytest.mark.parametrize("number", [3, 5, 7], ids=["null", "zero", "full"])
+@pytest.mark.integration
 def test_a_device_in_the_place_of_a_file_is_not_read(sample, root, archive, folder, number):
     for name in ("events.jsonl", "status.json", "resume.json", "lease") if IS_FULL else ("events.jsonl", "resume.json"):
         shutil.rmtree(root)
@@ -326,6 +330,7 @@ def test_a_device_in_the_place_of_a_file_is_not_read(sample, root, archive, fold
         assert name == "lease" or any(sample.stats(name, 2) in text and "not a plain file" in text for text in said.values()), said
 
 
+@pytest.mark.integration
 def test_a_huge_sparse_file_in_the_place_of_any_file_is_read_in_part_only(sample, root, archive, folder, file):
     if file.endswith(("tensors.safetensors", "tree.json", "lease", "configs.jsonl")) or "attempt-0001" in file:
         pytest.skip("compared with the size in the manifest, or never read into memory")
@@ -348,6 +353,7 @@ NEXT = ("attempt.json", "lease", "events.jsonl", "resume.json", "outcome.json", 
 
 @pytest.mark.parametrize("kind", ["link", "hard link", "pipe", "folder", "dangling link"] if IS_FULL else ["link", "hard link", "pipe"])
 @pytest.mark.parametrize("name", NEXT)
+@pytest.mark.integration
 def test_what_is_planted_in_the_folder_of_the_next_attempt_cannot_reach_outside(sample, root, archive, outside, folder, name, kind):
     path = root / sample.stats(name, 3)
     path.parent.mkdir(parents=True)
@@ -414,6 +420,7 @@ def test_a_planted_attempt_with_the_highest_number_is_told_and_waited_for_in_vai
 
 
 @pytest.mark.parametrize("heartbeat", [1e308, 10**400, math.nan], ids=["1e308", "10^400", "nan"])
+@pytest.mark.integration
 def test_an_absurd_heartbeat_in_the_claim_of_another_machine_does_not_hold_a_run_for_ever(sample, root, heartbeat):
     owner = {"host": "elsewhere", "boot": "another", "pid": 1, "start": "1"}
     members = {"key": sample.key, "attempt": 3, "by": "process", "token": "0" * 32, "owner": owner, "heartbeat": heartbeat}
@@ -794,22 +801,26 @@ def tensors_read(sample, folder):
     return json.loads(result.stdout)
 
 
+@pytest.mark.integration
 def test_hostile_tensors_end_no_process_and_are_damage(tensors_read):
     wrong = {name: said for name, said in tensors_read["named"].items() if not said.startswith("StoreDamagedError: run")}
     assert not wrong
 
 
+@pytest.mark.integration
 def test_hostile_tensors_are_named_by_their_file(tensors_read):
     for name, said in tensors_read["named"].items():
         assert "step-000004/tensors.safetensors` is damaged" in said, name
 
 
+@pytest.mark.integration
 def test_tensors_changed_at_random_are_damage_or_other_numbers_but_no_crash(tensors_read):
     assert not tensors_read["crashes"], f"seed {SEED}"
     assert sum(tensors_read["counts"].values()) == tensors_read["wanted"]
     assert tensors_read["counts"].get("StoreDamagedError", 0) > tensors_read["wanted"] / 20
 
 
+@pytest.mark.integration
 def test_hostile_tensors_take_a_few_times_their_size_of_memory_at_most(tensors_read):
     """The largest of them has 100 MB, and a header that claims more is not believed."""
     large = {name: mb for name, mb in tensors_read["grown_mb"].items() if mb > (400 if "MB of" in name else 60)}

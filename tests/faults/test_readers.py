@@ -59,6 +59,7 @@ def is_writing(store: Store, key: str) -> bool:
     return bool(store.stats[key]["epoch"] < NUM_STEPS - 1)
 
 
+@pytest.mark.integration
 def test_what_a_reader_sees_is_whole_and_never_goes_back(store: Store, key: str, writer: subprocess.Popen[bytes]) -> None:
     epochs, steps, counts, previews = [-1], [-1], [0], [-1]
     while is_writing(store, key) and writer.poll() is None:

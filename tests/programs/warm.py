@@ -32,7 +32,7 @@ _IMPORTS = (
     *("rich.progress", "rich.table", "rich.live", "multiprocessing.spawn", "multiprocessing.connection", "pydantic", "typer.main"),
     *("trainmaster.cli.app", "trainmaster.cli.run", "trainmaster.cli.show", "trainmaster.manager", "trainmaster.loop"),
 )
-_READ_AT_START = (
+READ_AT_START = (
     "OMP_NUM_THREADS",
     "PYTHONHASHSEED",
     "PYTHONIOENCODING",
@@ -60,7 +60,7 @@ class Popen(subprocess.Popen[Any]):
         words = [os.fspath(word) for word in args]
         assert words[0] == sys.executable, f"only {sys.executable} is warm, not {words[0]}"
         env = dict(os.environ if env is None else env)
-        changed = [name for name in _READ_AT_START if env.get(name) != os.environ.get(name)]
+        changed = [name for name in READ_AT_START if env.get(name) != os.environ.get(name)]
         assert not changed, f"an interpreter reads {', '.join(changed)} when it starts: use subprocess"
         job = {"words": words, "cwd": os.fspath(cwd or os.getcwd()), "env": env}
         inputs, _, _, outputs, _, errors = pipes
