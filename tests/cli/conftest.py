@@ -150,7 +150,7 @@ def program() -> Call:
             command = ["bash", "-c", f"{shlex.join(command)} {shell}"]
         run = subprocess.run if shell or {*environment} & {*warm.READ_AT_START} else warm.run
         env = {**os.environ, **environment}
-        found = run(command, capture_output=True, env=env, timeout=60, stdin=subprocess.DEVNULL)
+        found = run(command, capture_output=True, env=env, timeout=300, stdin=subprocess.DEVNULL)
         return Result(found.returncode, found.stdout.decode(), found.stderr.decode())
 
     return program

@@ -56,5 +56,5 @@ def test_a_log_is_followed_over_to_the_next_attempt_until_the_run_ends(make: Any
     holder.stdin.close()
     holder.wait()
     assert follower.stdout.read() == "last\n"
-    assert follower.wait(timeout=20) == 0
+    assert follower.wait(timeout=300) == 0
     follower.stdout.close()

@@ -231,7 +231,7 @@ def test_ctrl_c_prints_a_command_that_finishes_the_run_where_it_is_pasted(shop: 
         terminal.type(f"{tiny.PLAN}={shlex.quote(json.dumps(plan))} trainmaster run train.py:Plain\n".encode())
         tiny.until(lambda: (shop.folder / "at").exists(), "the point")
         terminal.type(CTRL_C)
-        terminal.until("Ctrl-C: finishing the step and saving; Ctrl-C once more stops at once", 5.0)
+        terminal.until("Ctrl-C: finishing the step and saving; Ctrl-C once more stops at once")
         (shop.folder / "go").touch()
         said = terminal.until("resume it with: ")
         said = terminal.until("$ ", start=terminal.text.index("resume it with: "))
@@ -262,9 +262,9 @@ def test_a_second_ctrl_c_ends_at_once_and_gives_the_cursor_back(shop: Any, open_
     process = shop.start("command_line", {"at": "forward", "nth": 6, "do": "sleep"}, tty=name, words=["run", "train.py:Tiny"])
     process.until_at()
     terminal.type(CTRL_C)
-    terminal.until("Ctrl-C: finishing the step and saving", 5.0)
+    terminal.until("Ctrl-C: finishing the step and saving")
     terminal.type(CTRL_C)
-    assert process.wait(5.0) == 130
+    assert process.wait() == 130
     assert Store(shop.folder / "runs").verify() == []
     assert terminal.has_cursor, "the cursor is hidden for good"
 
@@ -284,7 +284,7 @@ def test_a_sweep_has_one_view_and_ctrl_c_saves_all_and_says_how_to_go_on(shop: A
     assert len(views) == 1, "\n".join(shown)
     assert [line for line in shown if re.search(r"[0-9a-f]{8}  \[#+ *\] epoch 1 of 3", line)], "\n".join(shown)
     terminal.type(CTRL_C)
-    terminal.until("Ctrl-C: finishing the step and saving", 5.0)
+    terminal.until("Ctrl-C: finishing the step and saving")
     store = Store(shop.folder / "runs")
     run = store.run(next(key for key, config in store.configs.items() if config["lr"] == 0.2))
     tiny.until(lambda: b"the batch is to end" in store.files.read(run.path(1, "log")), "the worker to hear of it")
@@ -323,7 +323,7 @@ def test_in_tmux_a_run_draws_over_itself_and_ctrl_c_ends_it_as_it_should(shop: A
         assert [line.split()[0] for line in screen() if "━" in line] == ["run", "epoch"]
         assert cursor() == "0"
         subprocess.run([*tmux, "send-keys", "C-c"], check=True)
-        tiny.until(lambda: any(line.startswith("Ctrl-C: finishing the step") for line in screen()), "the word", 5.0, 0.1)
+        tiny.until(lambda: any(line.startswith("Ctrl-C: finishing the step") for line in screen()), "the word", pause=0.1)
         (shop.folder / "go").touch()
         tiny.until(lambda: "code 130" in screen(), "the end", pause=0.1)
         assert not [line for line in screen() if "━" in line or "^C" in line.replace("^C", "", 1)]

@@ -58,7 +58,7 @@ def start(process, *arguments):
 
 def end(processes):
     """Wait for all of them; what the first that failed said is the error."""
-    said = [process.communicate(timeout=100)[1].decode(errors="replace") for process in processes]
+    said = [process.communicate(timeout=500)[1].decode(errors="replace") for process in processes]
     assert [text for text, process in zip(said, processes, strict=True) if process.returncode] == []
 
 

@@ -112,7 +112,7 @@ def told(tmp_path_factory):
     # Torch is no part of what is asked, and takes longer to read than all the rest.
     (folder / "mypy.ini").write_text("[mypy]\n[mypy-torch.*]\nfollow_imports = skip\n")
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=mypy.ini", "--cache-dir=cache", "--no-color-output", "sample.py"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=110)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=500)
     assert done.stderr == ""
     said = {}
     for line in done.stdout.splitlines():

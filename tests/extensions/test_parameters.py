@@ -161,7 +161,7 @@ print(sorted(name for name in sys.modules if name.startswith(("LAB", "train_of")
 def run(program: str, *args: object, folder) -> str:
     done = warm.run(
         [sys.executable, *([program] if program.endswith(".py") else ["-c", program]), *map(str, args)],
-        capture_output=True, text=True, cwd=folder, timeout=100,
+        capture_output=True, text=True, cwd=folder, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -22,7 +22,7 @@ from trainmaster.store.run import ATTEMPT
 CONFIG = {"seed": 1}
 KILLED = -9
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800 if IS_FULL else 240)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800 if IS_FULL else 900)]
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ WAYS = [(saved_by, loader) for saved_by in SAVED_BY for loader in (0, 2)]
 in_all_ways = pytest.mark.parametrize(("saved_by", "loader"), WAYS)
 in_one_way = pytest.mark.parametrize(("saved_by", "loader"), [pytest.param(*WAYS[0], marks=pytest.mark.smoke), *WAYS[1:]])
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(3600 if IS_FULL else 240)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(3600 if IS_FULL else 900)]
 
 
 @pytest.fixture

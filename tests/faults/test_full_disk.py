@@ -25,7 +25,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 FREE_SOME = "the disk is full: free some space and start again; everything saved so far is untouched"
 STATUS = {"epoch": 1, "toc": 0.0, "t_train": None, "t_eval": None}
 
-pytestmark = pytest.mark.timeout(3600 if IS_FULL else 120)
+pytestmark = pytest.mark.timeout(3600 if IS_FULL else 900)
 
 
 class Disk:

@@ -431,7 +431,7 @@ def test_an_archive_that_is_a_pipe_does_not_hold_the_process(root, tmp_path):
     program = "import sys\nfrom trainmaster.store import Store\nStore(None).load_tar(sys.argv[1])"
     try:
         result = subprocess.run(
-            [sys.executable, "-c", program, tmp_path / "archive.tar"], capture_output=True, text=True, timeout=5, check=False
+            [sys.executable, "-c", program, tmp_path / "archive.tar"], capture_output=True, text=True, timeout=100, check=False
         )
     except subprocess.TimeoutExpired:
         pytest.fail("waits for somebody to write into the pipe")

@@ -403,7 +403,7 @@ except StoreError as error:
 def take(root, key):
     """Take a run in another process; what it said. A wait without end is a failure."""
     try:
-        result = warm.run([sys.executable, "-c", TAKE, root, key], capture_output=True, text=True, timeout=6, check=False)
+        result = warm.run([sys.executable, "-c", TAKE, root, key], capture_output=True, text=True, timeout=100, check=False)
     except subprocess.TimeoutExpired:
         pytest.fail("the run is waited for without end")
     assert result.returncode == 0, result.stderr

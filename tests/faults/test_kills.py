@@ -26,7 +26,7 @@ PLANS = [
 EARLY = ["claim", "setup", "init", "eval", "event", *SAVING[: SAVING.index("save: published")]]
 RESUMING = ["claim", "setup", "load"]
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800 if IS_FULL else 240)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800 if IS_FULL else 900)]
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ CAMPAIGNS = {
 EARLY = ["claim", "setup", "init", "eval", "event", "train", *SAVING[: SAVING.index("save: published")]]
 RESUMING = ["claim", "setup", "load"]
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(3600 if IS_FULL else 240)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(3600 if IS_FULL else 900)]
 
 
 @pytest.fixture

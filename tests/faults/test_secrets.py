@@ -20,7 +20,7 @@ from trainmaster.cli.app import run as run_cli
 from trainmaster.store import Store
 
 PROGRAM = Path(secret_runs.__file__)
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

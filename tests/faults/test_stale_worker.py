@@ -31,7 +31,7 @@ BEFORE_CHECK = ("train", "eval", "event", "save", "save: tensors", "save: tree")
 AT_THE_END = [("save: before manifest", NUM_EPOCHS), ("save: manifest", NUM_EPOCHS), ("save: published", NUM_EPOCHS)]
 REPLACED = re.compile(r"^trainmaster\.errors\.LeaseLostError: attempt 1 of run [0-9a-f]{8} was replaced", re.MULTILINE)
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900 if IS_FULL else 240)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900 if IS_FULL else 900)]
 
 
 @pytest.fixture
@@ -205,7 +205,7 @@ def test_a_fork_in_a_hook_neither_ends_nor_disturbs_the_training_of_its_parent(s
     store = Store(job.store)
     run = store.run(store.configs.get_key(CONFIG))
     ended = "the child leaves" if does == "leaves" else "LeaseLostError"
-    training.until(lambda: ended in parent.text(), f"the end of the child in {parent.text()!r}", 30.0)
+    training.until(lambda: ended in parent.text(), f"the end of the child in {parent.text()!r}")
     assert run.attempts() == [1]
     assert run.outcome_of(1)["outcome"] == "finished"
     training.assert_undisturbed(job)

@@ -9,6 +9,7 @@ import random
 import signal
 import time
 from collections import Counter
+from dataclasses import replace
 
 import fault_loop_training as loops
 import pytest
@@ -27,7 +28,7 @@ PATIENCE = 300.0
 POISON = {"seed": 99, "poison": True}
 PLAIN = {"accumulated": 3}
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(3600 if IS_FULL else 600)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(3600 if IS_FULL else 900)]
 
 
 @pytest.fixture
@@ -159,7 +160,7 @@ def test_a_sweep_of_six_goes_on_after_each_way_to_be_killed_and_repeats_no_epoch
 def test_two_drivers_of_one_sweep_share_it_and_each_config_is_trained_once(shop):
     configs = configs_of(8 if IS_FULL else 4)
     sweep = Sweep(shop, configs, workers=1)
-    other = shop.start(loops.replace(sweep.job, configs=configs[::-1]))
+    other = shop.start(replace(sweep.job, configs=configs[::-1]))
     assert other.wait(PATIENCE) == 0, other.text()
     results = [sweep.finish(), other.result()]
     for result in results:
@@ -211,7 +212,7 @@ def test_a_batch_that_slept_past_its_lease_leaves_the_run_to_whoever_did_it_and_
     job = shop.job("store", {}, NUM_EPOCHS, configs=configs, mode="batch", lease_time=1.0)
     sleeper = shop.start(job, boot="another machine", acts=[Act("train", 20, "stop"), Act("train", 20, "linger", seconds)])
     sleeper.wait_until_stopped()
-    other = shop.start(loops.replace(job, configs=configs[:1]))
+    other = shop.start(replace(job, configs=configs[:1]))
     other.succeed()
     sleeper.send(signal.SIGCONT)
     sleeper.succeed()

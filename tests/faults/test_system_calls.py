@@ -27,7 +27,7 @@ TEMPORARY = re.compile(r"/\.\w{8,16}\.tmp(?=/|$)")
 UNPACKED = re.compile(r"/imported/\.\w{8}\.tmp")  # the store of a moment that an archive is unpacked to, with an index of its own
 FAULTS = ("KILL", "EIO", "ENOSPC")
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(3600 if IS_FULL else 120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(3600 if IS_FULL else 900)]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -152,7 +152,7 @@ def test_a_page_is_drawn_by_a_real_browser_without_a_network(tmp_path: Path) -> 
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--host-resolver-rules=MAP * ~NOTFOUND", "--virtual-time-budget=20000"]
     options += [f"--user-data-dir={tmp_path / 'browser'}", "--dump-dom"]
     page = (tmp_path / "loss.html").as_uri()
-    shown = subprocess.run(["chromium", *options, page], check=True, capture_output=True, text=True, timeout=100).stdout
+    shown = subprocess.run(["chromium", *options, page], check=True, capture_output=True, text=True, timeout=500).stdout
     assert 'class="main-svg"' in shown
     assert 'class="legendtext"' in shown
     assert "train &lt;b&gt;" in shown

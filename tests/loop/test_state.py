@@ -79,7 +79,7 @@ def start_program(folder, *, seed, workers, optimizer, out, restore=None, die_at
 def ended(started):
     """Wait for the program, which has to go well."""
     process, said = started
-    assert process.wait(timeout=100) == 0, said.read_text()
+    assert process.wait(timeout=300) == 0, said.read_text()
 
 
 def test_a_run_killed_twice_within_an_epoch_and_at_its_end_leaves_the_bits_of_an_undisturbed_one(tmp_path, capsys):

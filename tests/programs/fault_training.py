@@ -42,7 +42,7 @@ from trainmaster.store.files import LocalFiles
 BUSY = 3
 """The exit code of a process that met a `RunBusyError`."""
 DAY, HOUR = 86400.0, 3600.0
-_PATIENCE = 90.0
+_PATIENCE = 300.0
 _NUM_WAITED = 20_000
 
 SAVING = (

@@ -23,14 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import warm
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from trainmaster import Extension, Manager, TrainManager
 from trainmaster.store import Store, files
 
-PATIENCE = 60.0
+PATIENCE = 300.0
 PLAN = "TINY_PLAN"
 _counts: Counter[str] = Counter()
 
@@ -506,6 +505,8 @@ class Started:
     """A process that makes one of `CALLS`."""
 
     def __init__(self, call: str, arguments: dict[str, Any], env: dict[str, str], shop: Path, folder: Path, tty: str) -> None:
+        import warm  # here: tests copy this file to where there is no such module
+
         self.folder, self._files = folder, {name: folder / f"text.{name}" for name in ("out", "err")}
         inherited = {name: value for name, value in os.environ.items() if name not in (PLAN, "NO_COLOR", "TRAINMASTER_STORE")}
         environment = {**inherited, "TERM": "xterm-256color", "PYTHONWARNINGS": "default", **env}

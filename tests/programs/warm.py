@@ -88,7 +88,7 @@ class Popen(subprocess.Popen[Any]):
 
 
 def run(
-    args: list[Any], *, input: Any = None, capture_output: bool = False, timeout: float = 100.0, check: bool = False, **options: Any
+    args: list[Any], *, input: Any = None, capture_output: bool = False, timeout: float = 500.0, check: bool = False, **options: Any
 ) -> Any:
     """`subprocess.run` of a Python program, forked from the warm interpreter."""
     if input is not None:
