@@ -23,7 +23,7 @@ KILLED = -9
 CLOCKS = ["ahead", "behind", "steps"]
 AWAY, HERE = "another machine", ""
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900 if IS_FULL else 900)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 
 @pytest.fixture

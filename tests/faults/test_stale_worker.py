@@ -31,7 +31,7 @@ BEFORE_CHECK = ("train", "eval", "event", "save", "save: tensors", "save: tree")
 AT_THE_END = [("save: before manifest", NUM_EPOCHS), ("save: manifest", NUM_EPOCHS), ("save: published", NUM_EPOCHS)]
 REPLACED = re.compile(r"^trainmaster\.errors\.LeaseLostError: attempt 1 of run [0-9a-f]{8} was replaced", re.MULTILINE)
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900 if IS_FULL else 900)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
