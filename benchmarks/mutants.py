@@ -27,10 +27,13 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 SEED = 14
 ROOMS = {
-    "store/lease.py store/owner.py store/attempt.py": (30, ["tests/store", "tests/manager/test_manager.py", "tests/faults"]),
-    "store": (70, ["tests/store", "tests/manager/test_manager.py", "tests/cli", "tests/faults"]),
-    "loop": (50, ["tests/loop", "tests/manager/test_loops.py", "tests/extensions/test_parameters.py", "tests/faults"]),
-    "stages": (50, ["tests/stages", "tests/loop"]),
+    "store/lease.py store/owner.py store/attempt.py": (
+        30,
+        ["tests/store", "tests/faults/test_stale_worker.py", "tests/manager/test_batch.py"],
+    ),
+    "store": (70, ["tests/store", "tests/faults/test_damage.py", "tests/faults/test_hostile_archive.py", "tests/cli/test_ls.py"]),
+    "loop": (50, ["tests/loop", "tests/manager/test_loops.py", "tests/extensions/test_parameters.py"]),
+    "stages": (50, ["tests/stages", "tests/loop/test_train_manager.py"]),
 }
 COMPARED = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
