@@ -55,7 +55,7 @@ class Disk:
             raise OSError("".join(said).strip())
 
     def remount(self, options: str) -> None:
-        self._do(f"mount -o remount,{options} '{self._place}'")
+        self._do(f"mount -o remount,bind,{options} '{self._place}'")  # without bind, only root may
 
     def fill(self, free: int = 0) -> Path:
         """Leave `free` bytes, in whole pages; the file to remove when it is enough."""
