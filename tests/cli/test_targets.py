@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -303,3 +304,36 @@ def test_a_command_to_paste_names_the_program_so_that_the_shell_finds_it(tmp_pat
     assert program() == (str(script),)
     monkeypatch.setenv("PATH", str(script.parent))
     assert program() == ("trainmaster",)
+
+
+def test_the_next_commands_can_be_pasted_into_a_shell_whatever_the_store_is_called(call: Any, lab: Path) -> None:
+    store = str(lab / "with space; touch y")
+    shown = [line for line in call("run", "managers.py:Mine", "--store", store).out.splitlines() if "--store" in line]
+    assert [shlex.split(line)[-2:] for line in shown] == [["--store", store]] * 2
+
+
+LEAVES = """
+import sys
+from trainmaster import Extension
+from managers import Mine
+
+class Leaves(Extension):
+    def pre_work_train(self):
+        sys.exit(CODE)
+
+class Leaving(Mine):
+    extensions = [Leaves()]
+"""
+
+
+ENDED = "`sys.exit()` ended the program before its work was done\n  where   `Leaves.pre_work_train` (extension `leaves`, "
+
+
+@pytest.mark.parametrize(("given", "code", "told"), [("", 1, ENDED), ("0", 1, ENDED), ("'enough'", 1, "enough\n"), ("7", 7, "")])
+def test_a_hook_that_calls_exit_does_not_pass_for_a_success(call: Any, lab: Path, given: str, code: int, told: str) -> None:
+    (lab / "leaving.py").write_text(LEAVES.replace("CODE", given))
+    found = call("run", "leaving.py:Leaving", "-q")
+    assert found.code == code
+    assert found.err.startswith(told)
+    run = Store(lab / "runs").run(only_key(lab / "runs"))
+    assert (run.outcome_of(1) or {})["outcome"] == "failed"

@@ -157,7 +157,10 @@ def _ended(args: list[str]) -> int:
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):  # which typer takes for a failure
             raise BrokenPipeError from None
-        return end.code if isinstance(end.code, int) else 0
+        if not end.code:  # no command ends this way: the user's code has called `sys.exit()` in the middle of a run
+            where = "".join(f"\n  where   {note.removeprefix('in ')}" for note in getattr(end, "__notes__", ())[:1])
+            return _told(f"`sys.exit()` ended the program before its work was done{where}", 1)
+        return end.code if isinstance(end.code, int) else _told(str(end.code), 1)
     return code if isinstance(code, int) else 0
 
 

@@ -129,5 +129,9 @@ def sweep_plan(choices: Any, num_epochs: int | None, workers: int, store_dir: st
 def next_steps(manager: Manager) -> list[str]:
     """What to type next, after a run."""
     words = shlex.join(program())
-    store = f" --store {manager.store.root}" if manager.store.root != os.path.abspath(os.environ.get("TRAINMASTER_STORE") or "runs") else ""
+    store = (
+        f" --store {shlex.quote(str(manager.store.root))}"
+        if manager.store.root != os.path.abspath(os.environ.get("TRAINMASTER_STORE") or "runs")
+        else ""
+    )
     return [f"next: {words} show {manager.key}{store}", f"      {words} ls{store}"]
