@@ -35,7 +35,7 @@ faults: $(VENV)/dev.stamp
 # Processes that tests start are measured, too, except for those that are killed.
 coverage: $(VENV)/dev.stamp
 	@rm -f $(VENV)/coverage/*
-	@$(BIN)/python -m coverage run -m pytest -n 2 --dist worksteal --timeout 600
+	@$(BIN)/python -m coverage run -m pytest -n 2 --dist worksteal
 	@$(BIN)/python -m coverage combine --quiet
 	@$(BIN)/python -m coverage report
 

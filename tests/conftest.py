@@ -12,7 +12,7 @@ import signal
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # on a few cores, threads wait for each other most of the time; in child processes, too
 
 MEMORY = "/dev/shm"
-if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2**31:
+if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2**31 and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)  # thousands of syncs of tiny files: no power fails here
 
 

@@ -21,13 +21,15 @@ def run(code: str, *words: str, **options: Any) -> Any:
 
 @pytest.mark.parametrize(
     "code",
-    ["", "raise SystemExit(7)", "import sys; sys.exit('no')", "1 / 0", "import os; os._exit(9)", "raise KeyboardInterrupt",
+    ["", "raise SystemExit(7)", "raise SystemExit(-1)", "import sys; sys.stdout.close()",
+     "import sys; sys.exit('no')", "1 / 0", "import os; os._exit(9)", "raise KeyboardInterrupt",
      "import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "import atexit; atexit.register(print, 'bye'); print('hi')",
      "import threading, time; threading.Timer(0.05, print, ['late']).start()", "import sys; print(sys.argv, sys.path[0], __name__)"],
 )  # fmt: skip
-def test_a_program_ends_and_prints_as_in_a_new_interpreter(code: str) -> None:
-    real = subprocess.run([sys.executable, "-c", code, "word"], capture_output=True, text=True, check=False)
-    found = run(code, "word")
+def test_a_program_ends_and_prints_as_in_a_new_interpreter(tmp_path: Path, code: str) -> None:
+    (tmp_path / "program.py").write_text(code)
+    command = [sys.executable, str(tmp_path / "program.py"), "word"]
+    real, found = (call(command, capture_output=True, text=True, check=False) for call in (subprocess.run, warm.run))
     assert (found.returncode, found.stdout, found.stderr) == (real.returncode, real.stdout, real.stderr)
 
 
@@ -62,6 +64,14 @@ def ignored() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("ignored")
+def test_a_signal_is_heard_as_soon_as_the_process_is_there() -> None:
+    for _ in range(20):
+        process = warm.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], stderr=subprocess.DEVNULL)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(100) == -signal.SIGINT
 
 
 @pytest.mark.usefixtures("ignored")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -77,25 +78,29 @@ with store.attempt(key, "process") as attempt:
     for step in range(80):
         attempt.log.append({"epoch": step, "time": 0.0, "eval": {"loss": float(step)}})
         attempt.save(step, {"step": step}, {"epoch": step, "toc": time.time()}, {"loss": step}, keep=2)
+        if step % 20 == 19:
+            sys.stdin.readline()  # the reader has looked once more
     attempt.release("finished")
 """
 
 
 def test_a_reader_beside_a_writer_sees_no_step_backwards_and_no_error(call: Call, store: Store) -> None:
     """L13."""
-    writer = warm.Popen([sys.executable, "-c", WRITER, str(store.root)], stdout=subprocess.PIPE, text=True)
-    assert writer.stdout is not None
-    key = writer.stdout.readline().strip()
-    epochs, states = [-1], ["running"]
-    while states[-1] == "running":
-        run = json.loads(call("show", key, "--json").out)
-        epochs.append(-1 if run["epoch"] is None else run["epoch"])
-        states.append(run["state"])
-        assert json.loads(call("ls", "--json").out)[0]["state"] in ("running", "finished")
-        assert len(run["history"].get("loss", [])) >= epochs[-1]
+    with warm.Popen([sys.executable, "-c", WRITER, str(store.root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdin is not None
+        assert writer.stdout is not None
+        key = writer.stdout.readline().strip()
+        epochs, states = [-1], ["running"]
+        while states[-1] == "running":
+            run = json.loads(call("show", key, "--json").out)
+            epochs.append(-1 if run["epoch"] is None else run["epoch"])
+            states.append(run["state"])
+            assert json.loads(call("ls", "--json").out)[0]["state"] in ("running", "finished")
+            assert len(run["history"].get("loss", [])) >= epochs[-1]
+            with contextlib.suppress(BrokenPipeError):  # it has finished
+                writer.stdin.write("\n")
+                writer.stdin.flush()
     assert epochs == sorted(epochs)
     assert states[-1] == "finished"
     assert epochs[-1] == 79
     assert len({*epochs}) > 3
-    writer.wait()
-    writer.stdout.close()

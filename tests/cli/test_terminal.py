@@ -265,6 +265,7 @@ def test_a_second_ctrl_c_ends_at_once_and_gives_the_cursor_back(shop: Any, open_
     terminal.until("Ctrl-C: finishing the step and saving")
     terminal.type(CTRL_C)
     assert process.wait() == 130
+    assert "given up" not in terminal.text
     assert Store(shop.folder / "runs").verify() == []
     assert terminal.has_cursor, "the cursor is hidden for good"
 

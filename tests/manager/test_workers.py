@@ -165,7 +165,7 @@ def test_ctrl_c_saves_what_all_workers_have_however_long_that_takes(shop: Any) -
     process = start(shop, plan, kind="Plain", grace=0.5)
     process.until_at()
     os.killpg(process.pid, signal.SIGINT)
-    process.until_said("Ctrl-C: finishing the step and saving", 5.0)
+    process.until_said("Ctrl-C: finishing the step and saving")
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(2.0)
     process.go_on()

@@ -421,7 +421,7 @@ def workshop() -> Iterator[LoopWorkshop]:
 
 
 def members_of(session: int) -> dict[int, str]:
-    """The living processes of a session, and their command lines: each process of the server begins one, with its id."""
+    """The living processes of a session, and their command lines: each process that a test starts begins one, with its id."""
     found = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):

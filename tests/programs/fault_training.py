@@ -395,7 +395,8 @@ class Started:
         self.job = job
         with open(f"{job.files}.out", "ab") as out:
             command = [sys.executable, program, json.dumps(asdict(job))]
-            self._process = warm.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+            start = subprocess.Popen if job.is_tidied else warm.Popen
+            self._process = start(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
         self.pid = self._process.pid
         self._handle = os.pidfd_open(self.pid)
         self.place = Place(f"{job.files}.place")

@@ -16,8 +16,6 @@ import numpy as np
 
 from trainmaster.store import Store
 
-"""Of every random choice; it stands in each failure, and the environment variable of that name repeats it."""
-
 CONFIG = {"arch": "ResNet18", "lr": 0.1, "sizes": [1, 2, 3]}
 OTHER = {"arch": "ResNet50", "lr": 0.3, "sizes": [4, 5, 6]}
 THIRD = {"arch": "VGG", "lr": 0.5, "sizes": [7]}

@@ -2,7 +2,7 @@
 
 `run` and `Popen` stand in for those of `subprocess` where the command is `python -c CODE`, `-m MODULE` or a file. A process has its own
 pid, session, streams, environment, signals and exit, so it can be killed, interrupted and given a terminal like any other. Use a real
-`subprocess` to test what an interpreter does when it starts: what is imported, hash seeds, locales, threads of OpenMP.
+`subprocess` to test what an interpreter does when it starts or ends: what is imported, hash seeds, locales, threads of OpenMP, finalizers.
 
 OpenMP does not survive a fork once it has threads. The warm interpreter imports and never computes, so each child starts its own.
 """
@@ -12,7 +12,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import inspect
 import json
+import multiprocessing.process
 import os
 import select
 import signal
@@ -32,6 +34,8 @@ _IMPORTS = (
     *("rich.progress", "rich.table", "rich.live", "multiprocessing.spawn", "multiprocessing.connection", "pydantic", "typer.main"),
     *("trainmaster.cli.app", "trainmaster.cli.run", "trainmaster.cli.show", "trainmaster.manager", "trainmaster.loop"),
 )
+_ENVIRON = dict(os.environ)
+"""Of the tests, before any of them changes it: the warm interpreter starts with it."""
 READ_AT_START = (
     "OMP_NUM_THREADS",
     "PYTHONHASHSEED",
@@ -40,7 +44,7 @@ READ_AT_START = (
     "LC_ALL",
     "LC_CTYPE",
     "LANG",
-    "COVERAGE_PROCESS_START",
+    "TZ",
 )
 _HEAD = struct.Struct("!I")
 _ANSWER = struct.Struct("!i")
@@ -52,15 +56,15 @@ _ANSWER = struct.Struct("!i")
 class Popen(subprocess.Popen[Any]):
     """`subprocess.Popen` of a Python program, forked from the warm interpreter; always a session of its own."""
 
-    def _execute_child(
-        self, args: Any, executable: Any, preexec_fn: Any, close_fds: Any, pass_fds: Any, cwd: Any, env: Any, *rest: Any
-    ) -> None:
-        pipes = rest[3:9]  # startupinfo, creationflags and shell come before them
-        assert not any((preexec_fn, pass_fds, rest[2])), "a forked process has no preexec_fn, pass_fds or shell"
-        words = [os.fspath(word) for word in args]
+    def _execute_child(self, *given: Any) -> None:
+        asked = inspect.signature(super()._execute_child).bind(*given).arguments  # type: ignore[misc]
+        refused = [name for name in ("executable", "preexec_fn", "pass_fds", "shell", "uid", "gid") if asked[name]]
+        assert not refused, f"a forked process has no {', '.join(refused)}"
+        words, cwd, env = [os.fspath(word) for word in asked["args"]], asked["cwd"], asked["env"]
+        pipes = [asked[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")]
         assert words[0] == sys.executable, f"only {sys.executable} is warm, not {words[0]}"
         env = dict(os.environ if env is None else env)
-        changed = [name for name in READ_AT_START if env.get(name) != os.environ.get(name)]
+        changed = [name for name in READ_AT_START if env.get(name) != _ENVIRON.get(name)]
         assert not changed, f"an interpreter reads {', '.join(changed)} when it starts: use subprocess"
         job = {"words": words, "cwd": os.fspath(cwd or os.getcwd()), "env": env}
         inputs, _, _, outputs, _, errors = pipes
@@ -80,7 +84,7 @@ class Popen(subprocess.Popen[Any]):
 
     def _wait(self, timeout: float | None) -> int:
         if self.returncode is None:
-            if not select.select([self._answers], [], [], timeout)[0]:
+            if not select.select([self._answers], [], [], None if timeout is None else max(0.0, timeout))[0]:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0)
             self.returncode = _ANSWER.unpack(_read(self._answers, _ANSWER.size))[0]
             self._answers.close()
@@ -116,27 +120,32 @@ def _is_open(fd: int) -> bool:
 
 
 class _Server:
-    """The warm interpreter, seen from a test: it ends when the last of these is closed."""
+    """The warm interpreter, seen from a test: it ends when the control socket closes."""
 
     def __init__(self) -> None:
         self._control, theirs = socket.socketpair()
         command = [sys.executable, __file__, str(theirs.fileno())]
-        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], start_new_session=True, stdin=subprocess.DEVNULL)
+        self._process = subprocess.Popen(
+            command, pass_fds=[theirs.fileno()], start_new_session=True, stdin=subprocess.DEVNULL, env=_ENVIRON, cwd="/"
+        )
         theirs.close()
+        self._pid, self._lock = os.getpid(), threading.Lock()
         atexit.register(self.close)
 
     def start(self, job: dict[str, Any], streams: list[int]) -> socket.socket:
         """Fork a process; its pid and later its exit code come from the socket."""
         mine, theirs = socket.socketpair()
-        text = json.dumps(job).encode("utf-8", "surrogateescape")
-        with theirs:
+        text = json.dumps(job).encode()
+        with theirs, self._lock:
             socket.send_fds(self._control, [_HEAD.pack(len(text))], [*streams, theirs.fileno()])
             self._control.sendall(text)
         return mine
 
     def close(self) -> None:
-        self._control.close()
-        self._process.wait()
+        if os.getpid() == self._pid:  # and not in a fork that runs the same exit functions
+            self._control.shutdown(socket.SHUT_RDWR)
+            self._control.close()
+            self._process.wait()
 
 
 @functools.cache
@@ -178,20 +187,27 @@ def serve(control: socket.socket) -> Callable[[], None]:
         if request is None:
             break
         job, streams, answers = request
+        ready, is_ready = os.pipe()
         pid = os.fork()
         if pid == 0:
+            os.close(ready)
             signal.set_wakeup_fd(-1)
             for end in (wake, woken):
                 os.close(end)
             for each in (control, answers, *alive.values()):
                 each.close()
+            _begin_session(is_ready)
             return _become(job, streams)
-        for fd in streams:
+        for fd in (*streams, is_ready):
             os.close(fd)
-        answers.sendall(_ANSWER.pack(pid))
+        os.read(ready, 1)  # its end: from here on, the process hears signals as any other
+        os.close(ready)
         alive[pid] = answers
+        with contextlib.suppress(OSError):  # whoever asked may be gone
+            answers.sendall(_ANSWER.pack(pid))
     for pid in alive:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
     os._exit(0)
 
 
@@ -199,17 +215,22 @@ def _received(control: socket.socket) -> tuple[dict[str, Any], list[int], socket
     head, fds, _, _ = socket.recv_fds(control, _HEAD.size, 4)
     if not head:
         return None
-    job = json.loads(_read(control, _HEAD.unpack(head)[0]).decode("utf-8", "surrogateescape"))
+    job = json.loads(_read(control, _HEAD.unpack(head)[0]))
     return job, fds[:3], socket.socket(fileno=fds[3])
 
 
-def _become(job: Mapping[str, Any], streams: list[int]) -> Callable[[], None]:
-    """Make this process what a new interpreter would be."""
+def _begin_session(is_ready: int) -> None:
+    """A session and the signals of a new interpreter."""
     for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     os.setsid()
+    os.close(is_ready)
+
+
+def _become(job: Mapping[str, Any], streams: list[int]) -> Callable[[], None]:
+    """Make this process what a new interpreter would be."""
     for number, fd in enumerate(streams):
         os.dup2(fd, number)
     for fd in set(streams) - {0, 1, 2}:
@@ -218,16 +239,23 @@ def _become(job: Mapping[str, Any], streams: list[int]) -> Callable[[], None]:
         import fcntl
         import termios
 
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - as long as the process
-    sys.stdout = sys.__stdout__ = open(1, "w", buffering=-1 if not os.isatty(1) else 1, closefd=False)  # noqa: SIM115
-    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+        with contextlib.suppress(OSError):  # the terminal of the tests themselves
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    sys.stdin, sys.stdout, sys.stderr = (_opened(number) for number in range(3))
     os.chdir(job["cwd"])
+    multiprocessing.process.ORIGINAL_DIR = job["cwd"]  # type: ignore[attr-defined]
     before = os.environ.get("PYTHONPATH", "")
     os.environ.clear()
     os.environ.update(job["env"])
     _seed_anew()
     return _program(job["words"], len(before.split(os.pathsep)) if before else 0)
+
+
+def _opened(number: int) -> Any:
+    """A stream of this process, with the encoding that the interpreter chose when it started."""
+    was: Any = (sys.__stdin__, sys.__stdout__, sys.__stderr__)[number]
+    is_by_line = number == 2 or (number == 1 and os.isatty(1))
+    return open(number, "w" if number else "r", 1 if is_by_line else -1, was.encoding, was.errors, closefd=False)
 
 
 def _seed_anew() -> None:
@@ -279,7 +307,7 @@ def _leave(program: Callable[[], None]) -> None:
     try:
         program()
     except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+        code = end.code & 0xFF if isinstance(end.code, int) else 0 if end.code is None else 1
         if code and not isinstance(end.code, int):
             print(end.code, file=sys.stderr)
     except BaseException as error:
@@ -289,13 +317,14 @@ def _leave(program: Callable[[], None]) -> None:
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         try:
-            stream.flush()
-        except (OSError, ValueError):
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except OSError:
             code = code or 120
     if code < 0:
         signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
-    os._exit(code & 0xFF)
+    os._exit(code)
 
 
 def _main() -> None:
