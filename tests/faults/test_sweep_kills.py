@@ -1,6 +1,6 @@
 """Sweeps by `make_loop` whose workers and drivers are killed: every config is trained once, and nobody is left behind.
 
-Drivers are processes that a test starts, workers are those that drivers start. `TRAINMASTER_FAULTS=full` does all of it with more configs and
+A test starts drivers, and drivers start workers. `TRAINMASTER_FAULTS=full` does all of it with more configs and
 more kills; `TRAINMASTER_FAULTS_SEED` repeats the plan of the kills.
 """
 
