@@ -10,25 +10,36 @@ from __future__ import annotations
 
 import argparse
 import ast
+import importlib
 import itertools
 import json
 import os
 import random
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from queue import Queue
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
 SEED = 14
 ROOMS = {"store/lease.py store/owner.py store/attempt.py": 30, "store": 70, "loop": 50, "stages": 50}
 NUM_PLACES = 3
+HEAVY = (
+    "torch._dynamo",
+    "hypothesis.extra.numpy",
+    "matplotlib.figure",
+    "pydantic",
+    "rich.progress",
+    "safetensors.torch",
+    "typer.main",
+    "pytest",
+)
+"""Imported once, and forked with every mutant; nothing that is changed is among them."""
 COMPARED = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
@@ -110,36 +121,64 @@ def mutants() -> list[dict[str, Any]]:
     return found
 
 
-def survives(mutant: dict[str, Any], place: Path, options: list[str]) -> bool:
-    """Run the tests of a room in a copy of the repository; a mutant that makes them hang is found, too."""
+def start(mutant: dict[str, Any], place: Path, options: list[str]) -> int:
+    """Fork a process that runs the tests of a room in a copy of the repository, those of the changed file first."""
     file = place / mutant["file"]
-    before = file.read_text()
-    own = place / "tests" / file.parent.name / f"test_{file.stem}.py"
-    first = [str(own.relative_to(place))] if own.exists() else []
+    mutant["before"] = file.read_text()
     write(file, mutant["text"])
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-x",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--timeout=30",
-        *options,
-        *first,
-        f"tests/{file.parent.name}",
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(place / "src"), "OMP_NUM_THREADS": "1"}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    pid = os.fork()
+    if pid:
+        return pid
+    import pytest
+
+    os.setsid()
+    os.chdir(place)
+    os.environ["PYTHONPATH"] = sys.path[0] = str(place / "src")
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in range(3):
+        os.dup2(null, fd)
+    own = Path("tests", file.parent.name, f"test_{file.stem}.py")
+    first = [str(own)] if own.exists() else []
+    code = 1
     try:
-        ran = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
-        assert ran.returncode in (0, 1, 2), ran.stdout + ran.stderr  # green, red, or a module that cannot be imported any more
-        return ran.returncode == 0
-    except subprocess.TimeoutExpired:
-        return False
+        code = pytest.main(
+            [
+                "-x",
+                "-q",
+                "-p",
+                "no:cacheprovider",
+                "--timeout=30",
+                "-W",
+                "ignore::pytest.PytestAssertRewriteWarning",
+                *options,
+                *first,
+                f"tests/{file.parent.name}",
+            ]
+        )
     finally:
-        write(file, before)
+        os._exit(code)
+
+
+def judged(sample: list[dict[str, Any]], places: list[Path], options: list[str]) -> Iterator[tuple[dict[str, Any], bool]]:
+    """Each mutant, and whether it survives; one that makes the tests hang is found, too."""
+    waiting, running, free = [*sample], {}, [*places]
+    while waiting or running:
+        while waiting and free:
+            mutant, place = waiting.pop(0), free.pop()
+            running[start(mutant, place, options)] = mutant, place, time.monotonic() + PATIENCE
+        for pid, (mutant, place, deadline) in [*running.items()]:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if not ended and time.monotonic() > deadline:
+                os.killpg(pid, signal.SIGKILL)
+                ended, status = os.waitpid(pid, 0)
+            if ended:
+                del running[pid]
+                write(place / mutant["file"], mutant["before"])
+                free.append(place)
+                code = os.waitstatus_to_exitcode(status)
+                assert code in (0, 1, 2, -signal.SIGKILL), f"pytest ended with {code}"  # 2: a module that cannot be imported any more
+                yield mutant, code == 0
+        time.sleep(0.05)
 
 
 def write(file: Path, text: str) -> None:
@@ -155,33 +194,33 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write what survived")
     parser.add_argument("options", nargs="*", help="for pytest, after --")
     asked = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+    for name in HEAVY:
+        importlib.import_module(name)
     sample = mutants()
     if asked.only:
         wanted = set(asked.only.read_text().splitlines())
         sample = [mutant for mutant in sample if mutant["title"] in wanted]
-    free: Queue[Path] = Queue()
-    with tempfile.TemporaryDirectory() as folder:
-        for number in range(NUM_PLACES):
-            shutil.copytree(ROOT / "src", Path(folder, str(number), "src"))
-            for name in ("tests", "pyproject.toml", "README.md", "docs", "examples"):
-                source = asked.tests / name
-                (shutil.copytree if source.is_dir() else shutil.copy)(source, Path(folder, str(number), name))
-            free.put(Path(folder, str(number)))
-
-        def judge(mutant: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-            place = free.get()
-            try:
-                return mutant, survives(mutant, place, asked.options)
-            finally:
-                free.put(place)
-
-        total, killed, left = Counter(), Counter(), []
-        with ThreadPoolExecutor(NUM_PLACES) as pool:
-            for mutant, has_survived in pool.map(judge, sample):
-                total[mutant["room"]] += 1
-                killed[mutant["room"]] += not has_survived
-                print("survived" if has_survived else "killed  ", mutant["title"], flush=True)
-                left += [mutant["title"]] * has_survived
+    total, killed, left = Counter(), Counter(), []
+    folder = tempfile.mkdtemp()  # removed by hand: a fork that ends as usual would run the finalizer of a TemporaryDirectory
+    places = [Path(folder, str(number)) for number in range(NUM_PLACES)]
+    for place in places:
+        shutil.copytree(ROOT / "src", place / "src")
+        for name in ("tests", "pyproject.toml", "README.md", "docs", "examples"):
+            source = asked.tests / name
+            (shutil.copytree if source.is_dir() else shutil.copy)(source, place / name)
+    unchanged = [{"file": f"src/trainmaster/{room}/__init__.py"} for room in ("store", "loop", "stages")]
+    for control in unchanged:
+        control["text"] = (ROOT / control["file"]).read_text()
+    assert all(has_survived for _, has_survived in judged(unchanged, places, asked.options)), "the tests fail without a bug"
+    for mutant, has_survived in judged(sample, places, asked.options):
+        total[mutant["room"]] += 1
+        killed[mutant["room"]] += not has_survived
+        print("survived" if has_survived else "killed  ", mutant["title"], flush=True)
+        left += [mutant["title"]] * has_survived
+    shutil.rmtree(folder)
     for room, num in total.items():
         print(f"{room:8} {killed[room]:4} of {num} killed")
     print(f"{'all':8} {killed.total():4} of {total.total()} killed", json.dumps({"seed": SEED}))
