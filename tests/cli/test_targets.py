@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import shlex
 import sys
 from collections.abc import Iterator
