@@ -357,3 +357,10 @@ def test_an_existing_file_that_is_too_large_for_a_record_is_not_read_into_memory
         file.truncate(65 * 2**20)
     with pytest.raises(StoreDamagedError, match="too large: more than 67,108,864 bytes"):
         local.read("large")
+
+
+def test_what_is_being_written_has_no_name_and_no_mark_yet(local: LocalFiles) -> None:
+    local.write("a/whole", [b"1"])
+    (Path(local.root) / "a" / ".0123.tmp").write_bytes(b"half")
+    assert local.names("a") == ["whole"]
+    assert [*local.marks("a")] == ["whole"]

@@ -157,10 +157,9 @@ def _ended(args: list[str]) -> int:
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):  # which typer takes for a failure
             raise BrokenPipeError from None
-        if not end.code:  # no command ends this way: the user's code has called `sys.exit()` in the middle of a run
-            where = "".join(f"\n  where   {note.removeprefix('in ')}" for note in getattr(end, "__notes__", ())[:1])
-            return _told(f"`sys.exit()` ended the program before its work was done{where}", 1)
-        return end.code if isinstance(end.code, int) else _told(str(end.code), 1)
+        if not end.code and (notes := getattr(end, "__notes__", ())):  # a hook has called `sys.exit()` in the middle of a run
+            return _told(f"`sys.exit()` ended the program before its work was done\n  where   {notes[0].removeprefix('in ')}", 1)
+        return end.code if isinstance(end.code, int) else _told(str(end.code), 1) if end.code else 0
     return code if isinstance(code, int) else 0
 
 
