@@ -16,7 +16,7 @@ help:
 	@echo "make faults       the fault campaigns at full length: kills, full disks, damage; up to an hour"
 	@echo "make coverage     the branch coverage of both test layers together"
 	@echo "make lint         ruff, mypy --strict, and the rooms' imports"
-	@echo "make bench        the engine, configs, the store, runs, commands and a training step, against a loop written by hand and peers"
+	@echo "make bench        the engine, configs, the store, runs, commands, searches and a training step, against a loop written by hand and peers"
 	@echo "make clean        remove the environment"
 
 demo: $(VENV)/demo.stamp
@@ -52,6 +52,8 @@ bench: $(VENV)/bench.stamp
 	@$(BIN)/python benchmarks/runs.py
 	@$(BIN)/python benchmarks/cli.py
 	@$(BIN)/python benchmarks/extensions.py
+	@$(BIN)/python benchmarks/sweep.py
+	@$(BIN)/python benchmarks/search_pruning.py
 	@$(BIN)/python benchmarks/step_overhead.py
 
 clean:

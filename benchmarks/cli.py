@@ -1,7 +1,7 @@
-"""The command line on a large store: how long a person waits, from the start of the interpreter to its end.
+"""The command line on a large store: wall time from the start of the interpreter to its end.
 
-Every number is the least of several starts, with its limit beside it; the starts of all commands are mixed, because other work on the
-machine comes and goes.
+Every number is the minimum over several starts, next to its limit. The starts of all commands are interleaved, because the load of the
+machine varies.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster.store import Store
+from trainmaster.store.checksummed_json import record_bytes
 from trainmaster.store.events import event_line, seed_of
-from trainmaster.store.owner import Owner
-from trainmaster.store.record import record_bytes
+from trainmaster.store.process_identity import Owner
 
 
 def configs(count: int) -> Iterator[dict[str, Any]]:
@@ -47,7 +47,7 @@ def finish(root: Path, key: str, number: int) -> None:
     """The records of one attempt on a run, as `process` writes them."""
     whose = {"key": key, "attempt": 1}
     status = {"epoch": 10, "toc": time.time(), "t_train": 1.0, "t_eval": 0.1}
-    preview = {"losses/valid/loss": 1 / (1 + number % 997), "accuracy": number % 1000 / 1000}
+    preview = {"valid/loss": 1 / (1 + number % 997), "accuracy": number % 1000 / 1000}
     owner = Owner.this().to_dict()
     started = "2026-11-16T06:00:00.000+00:00"
     claim = {"by": "process", "token": "0" * 32, "owner": owner, "heartbeat": 10.0, "claimed": started, "toc": status["toc"]}
@@ -79,7 +79,7 @@ def make_long(root: Path, num_events: int) -> str:
         for number in range(num_events):
             is_rare = number % 10_000 == 0
             row = {
-                "tag": "losses/valid/loss" if is_rare else "train/loss",
+                "tag": "valid/loss" if is_rare else "train/loss",
                 "value": 1 / (1 + number),
                 "step": number,
                 "epoch": 0,
@@ -108,7 +108,7 @@ def main() -> None:
             begun = time.perf_counter()
             keys = make(root, given.count)
             (root / "made").write_text(f"{keys[0]} {make_long(root, given.events)}")
-            print(f"made in {time.perf_counter() - begun:.0f} s")
+            print(f"created in {time.perf_counter() - begun:.0f} s")
         first, long = (root / "made").read_text().split()
         store = ["--store", str(root)]
         rows = {
@@ -120,11 +120,11 @@ def main() -> None:
             f"show, with {given.events:,} events": (["show", long, *store], 2.0),
             "diff": (["diff", first, long, *store], 0.5),
         }
-        started(["ls", *store, "--where", "seed=1"])  # makes the index
+        started(["ls", *store, "--where", "seed=1"])  # creates the index
         best = {name: float("inf") for name in rows}
         for _ in range(given.repeats):
             best = {name: min(best[name], started(args)) for name, (args, _) in rows.items()}
-        print(f"a store with {given.count:,} runs; the least of {given.repeats} starts")
+        print(f"a store with {given.count:,} runs; the minimum of {given.repeats} starts")
         for name, (_, limit) in rows.items():
             print(f"  {name:<40} {best[name]:6.2f} s   limit {limit:g} s   {'' if best[name] <= limit else 'MISSED'}")
     finally:

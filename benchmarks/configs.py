@@ -1,9 +1,9 @@
-"""Configs: what building one, its key, loading files and the import cost.
+"""The cost of configs: creating one, computing its key, loading files, and the import.
 
     python benchmarks/configs.py
 
-Prints the least CPU time over many repeats, beside the limit we hold ourselves to and, for scale, the same data in pydantic's own
-models and in plain `json`.
+Prints the minimum CPU time over many repeats, next to its limit and, for comparison, the same data in pydantic's own models and in plain
+`json`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from trainmaster.config import Choices, Config, ConfigBase, Stateless, configclass, key_of
+from trainmaster.config import Config, ConfigBase, Grid, Stateless, configclass, key_of
 
 REPEATS = 30
 
@@ -136,9 +136,9 @@ def main() -> None:
             config.write(folder / f"{number}.yaml")
             config.write(folder / f"{number}.json")
         print(f"  {'load 1,000 YAML files, typed':<42} {load_time(folder, 'yaml', Run.load):8.2f} s        2 s")
-        print(f"  {'load 1,000 YAML files, free':<42} {load_time(folder, 'yaml', Config.load):8.2f} s        2 s")
+        print(f"  {'load 1,000 YAML files, untyped':<42} {load_time(folder, 'yaml', Config.load):8.2f} s        2 s")
         print(f"  {'load 1,000 JSON files, typed':<42} {load_time(folder, 'json', Run.load):8.2f} s        2 s")
-    big = Choices({f"key{number}": list(range(10)) for number in range(9)})
+    big = Grid({f"key{number}": list(range(10)) for number in range(9)})
     combinations = iter(big)
     print(f"  {'the next of 10^9 combinations':<42} {least(lambda: next(combinations), 500):8.1f} us")
     print(f"  {'import trainmaster.config':<42} {import_time():8.3f} s      0.3 s")

@@ -1,8 +1,8 @@
-"""The engine alone, in a tight loop, without torch: what stages, hooks and fixtures cost.
+"""The overhead of the engine alone, in a tight loop without torch: stages, hooks and fixtures.
 
     python benchmarks/engine.py
 
-Prints the least CPU time per round over many repeats, and the same calls written out by hand for scale.
+Prints the minimum CPU time per round over many repeats and, for comparison, that of the same calls written by hand.
 """
 
 from __future__ import annotations

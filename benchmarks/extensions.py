@@ -1,15 +1,16 @@
-"""What extensions cost: the loss plot, the gradients, the progress bar and the CSV log, each alone and all together, beside the bare loop.
+"""The overhead of extensions: the loss plot, the gradients, the progress bar and the CSV log, each alone and all together.
 
     python benchmarks/extensions.py [--rounds 20] [--only tiny|paced|10ms]
 
-Three loops: the tiny model of `step_overhead.py` (32-32-4, batches of 16, epochs of 1,000 steps); a small convolutional net whose step
-takes about 10 ms (epochs of 100 steps); and an MLP that computes until 9 ms are over, because the time of a convolution varies by more
-than extensions cost wherever a machine has other work. Short trainings of all kinds run in turn, again and again. Noted is the CPU time,
-of all threads, of every window of some steps, and that around the steps of an epoch. On a machine with other work a window of some 50 ms
-is now and then left alone, a whole training never: so the least and the lower quintile of all windows of a kind are compared with those
-of the bare loop, what an epoch costs besides its steps shared out to them. The bare loop runs twice: its ratio to itself is the error
-bar. Figures that are drawn at the end of a training are outside of its epochs; while it goes on, drawing is limited to a fiftieth of the
-time.
+There are three loops: the tiny model of `step_overhead.py` (32-32-4, batches of 16, epochs of 1,000 steps); a small convolutional net whose
+step takes about 10 ms (epochs of 100 steps); and an MLP that computes until 9 ms have passed, because on a busy machine the time of a
+convolution varies by more than the overhead of extensions.
+
+Short trainings of all kinds run in turn. The benchmark records the CPU time of all threads for every window of a few steps, and for the
+part of an epoch around its steps. On a busy machine, some windows of 50 ms are undisturbed, but a whole training never is. So the minimum
+and the lower quintile of all windows are compared with those of the bare loop; the time of an epoch around its steps is distributed over
+its steps. The bare loop runs twice: its ratio to itself is the error bar. Figures drawn at the end of a training are not part of an epoch;
+during training, drawing is limited to a fiftieth of the time.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from rich.console import Console
 from torch import nn
 
 from trainmaster import Progress, TrainManager
-from trainmaster.extensions.csv_log import CSVLog
+from trainmaster.extensions.csv_logger import CSVLogger
 from trainmaster.extensions.gradients import GradNormVis
 from trainmaster.extensions.loss_plot import LossPlot
 from trainmaster.stages import Extension
@@ -129,13 +130,13 @@ def paced_batches() -> Batches:
 
 
 def kinds(folder: Path) -> dict[str, Callable[[], list[object]]]:
-    nowhere = open(os.devnull, "w")  # noqa: SIM115 - as long as the program
+    nowhere = open(os.devnull, "w")  # noqa: SIM115 - open until the program ends
 
     def progress() -> Progress:
         return Progress(console=Console(file=nowhere, force_terminal=True, width=120))
 
-    def csv_log() -> CSVLog:
-        return CSVLog(folder / f"{time.monotonic_ns()}.csv")
+    def csv_log() -> CSVLogger:
+        return CSVLogger(folder / f"{time.monotonic_ns()}.csv")
 
     return {
         "bare": list,
@@ -144,7 +145,7 @@ def kinds(folder: Path) -> dict[str, Callable[[], list[object]]]:
         "LossPlot over batches": lambda: [LossPlot("batches", path=folder)],
         "GradNormVis": lambda: [GradNormVis(path=folder)],
         "Progress": lambda: [progress()],
-        "CSVLog": lambda: [csv_log()],
+        "CSVLogger": lambda: [csv_log()],
         "together": lambda: [LossPlot(path=folder), GradNormVis(path=folder), progress(), csv_log()],
         "together, over batches": lambda: [LossPlot("batches", path=folder), GradNormVis(path=folder), progress(), csv_log()],
     }
@@ -175,13 +176,13 @@ def compare(title: str, make_model: Callable[[], nn.Module], batches: Batches, w
             for name, make in made.items():
                 torch.manual_seed(1)
                 clock = train(make_model(), batches, make(), window)
-                if number:  # the first time imports what is imported once
+                if number:  # the first round includes imports
                     steps.setdefault(name, []).extend(seconds / window for seconds in clock.windows)
                     around[name] = min(around.get(name, 1e9), *clock.around)
     least = {name: min(seconds) + around[name] / len(batches) for name, seconds in steps.items()}
     fifth = {name: sorted(seconds)[len(seconds) // 5] + around[name] / len(batches) for name, seconds in steps.items()}
-    print(f"{title}: {least['bare'] * 1e6:,.0f} microseconds a step, {len(steps['bare'])} windows of {window} steps")
-    print(f"  {'':<26}{'us a step':>10}{'least':>8}{'quintile':>10}")
+    print(f"{title}: {least['bare'] * 1e6:,.0f} microseconds per step, {len(steps['bare'])} windows of {window} steps")
+    print(f"  {'':<26}{'us/step':>10}{'min':>8}{'quintile':>10}")
     for name in steps:
         more = (least[name] - least["bare"]) * 1e6
         wanted = f"   at most {limit:.2f}" if name == "together" else ""

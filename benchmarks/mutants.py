@@ -27,7 +27,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 SEED = 14
-ROOMS = {"store/lease.py store/owner.py store/attempt.py": 30, "store": 70, "loop": 50, "stages": 50}
+ROOMS = {"store/lease.py store/process_identity.py store/attempt.py": 30, "store": 70, "loop": 50, "stages": 50}
 NUM_PLACES = 3
 HEAVY = (
     "torch._dynamo",

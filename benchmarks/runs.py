@@ -1,10 +1,10 @@
-"""What a manager costs a training: a run beside its bare loop, and how long a save in the background holds training up.
+"""The overhead of a manager: a run compared with its bare loop, and how long a background save blocks training.
 
     python benchmarks/runs.py [--epochs 8] [--repeats 12] [--mb 100]
 
-The loop is that of `step_overhead.py`: a tiny model, epochs of 1,000 steps, a checkpoint after each. Short trainings with and without a
-manager run in turn, and the CPU time of each of their epochs is taken, that of all threads; the least of many is what a noisy machine
-does not disturb. The saves are measured by the clock, as training sees them: in the background, and on the spot, in turn.
+The loop is that of `step_overhead.py`: a tiny model, epochs of 1,000 steps, and a checkpoint after each. Short trainings with and without a
+manager run in turn. The benchmark takes the CPU time of all threads for each epoch; the minimum of many is robust on a busy machine. Saves
+are measured in wall time, as training sees them: in the background and in the foreground, in turn.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def compare_runs(folder: Path, epochs: int, repeats: int) -> None:
             return loop
 
     manager = TinyRuns(folder / "runs", verbose=False)
-    manager.process({"seed": -1}, 1)  # imports what is imported once
+    manager.process({"seed": -1}, 1)  # does the imports
     bare: list[float] = []
     hosted: list[float] = []
     once: list[float] = []
@@ -93,7 +93,7 @@ def compare_runs(folder: Path, epochs: int, repeats: int) -> None:
         ratio = take(hosted) / take(bare)
         times = f"{take(hosted) * 1e3:5.0f} ms of {take(bare) * 1e3:5.0f}"
         print(f"an epoch of {STEPS:,} steps with a checkpoint, {name:<6}   {times}   {ratio:6.3f} times   at most 1.10")
-    print(f"once, for each run, {'middle':<28}   {statistics.median(once) * 1e3:5.0f} ms")
+    print(f"fixed overhead of a run, {'median':<23}   {statistics.median(once) * 1e3:5.0f} ms")
 
 
 class Wide(nn.Module):
@@ -114,10 +114,11 @@ class Timed(CheckpointSaver):
         super().__init__(**settings)
         self.seconds: list[float] = []
 
-    def post_train_step_epoch(self, train_manager: Any, fixtures: Any, epoch_num: int, stopped: str | None) -> None:
+    def post_eval(self, train_manager: Any, fixtures: Any, eval_losses: Any, epoch_num: int, stopped: str | None) -> None:
         started = time.perf_counter()
-        super().post_train_step_epoch(train_manager, fixtures, epoch_num, stopped)
-        self.seconds.append(time.perf_counter() - started)
+        super().post_eval(train_manager, fixtures, eval_losses, epoch_num, stopped)
+        if epoch_num > 0:
+            self.seconds.append(time.perf_counter() - started)
 
 
 def held_up(folder: Path, mb: int, in_background: bool, num_saves: int = 6) -> list[float]:
@@ -154,7 +155,7 @@ def compare_saves(folder: Path, mb: int, repeats: int) -> None:
     for name, take in (("least", min), ("middle", statistics.median)):
         ratio = take(behind) / take(plain)
         times = f"{take(behind) * 1e3:5.0f} ms of {take(plain) * 1e3:5.0f}"
-        print(f"a save of {mb} MB holds training up, {name:<6}   {times}   {ratio:5.3f}   at most 0.200")
+        print(f"a save of {mb} MB blocks training, {name:<6}   {times}   {ratio:5.3f}   at most 0.200")
 
 
 def main() -> None:

@@ -1,11 +1,11 @@
-"""What a training step costs beyond the work itself: trainmaster, its peers, and a loop written by hand, on the same tiny model.
+"""The overhead of a training step: trainmaster, its peers and a hand-written loop on the same tiny model.
 
     python benchmarks/step_overhead.py [--processes 5] [--repeats 15] [--steps 1000]
 
-Every process runs all loops in turn, again and again, and keeps the least CPU time of each; the table shows the median over
-processes of the ratio to the hand-written loop. That loop runs twice: its ratio to itself is the error bar. Peers take part where they
-are installed (pytorch-ignite, lightning, pytorch-pfn-extras, skorch). `component loop` is our rendering of the
-classic loop of components: every callback is called on every component, whether it does anything there or not.
+Every process runs all loops in turn, many times, and keeps the minimum CPU time of each. The table shows the median over processes of the
+ratio to the hand-written loop. That loop runs twice: its ratio to itself is the error bar. Peers take part if they are installed
+(pytorch-ignite, lightning, pytorch-pfn-extras, skorch). `component loop` is our version of the classic loop of components, which calls
+every callback on every component, even if it does nothing.
 """
 
 from __future__ import annotations
@@ -320,7 +320,7 @@ def lightning_5_callbacks(steps: int) -> Run:
         def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
             self.num_after += 1
 
-    class Batches:  # a plain list would be taken for a list of loaders
+    class Batches:  # a plain list would be interpreted as a list of loaders
         def __iter__(self):
             return iter(batches)
 

@@ -1,6 +1,6 @@
-"""The store at scale, and what a durable checkpoint costs beside torch's.
+"""The store at scale, and the cost of a durable checkpoint compared with `torch.save`.
 
-Every number has its limit beside it. Times of files depend on the disk more than on the code: look at the ratios where there are some.
+Every number is printed next to its limit. Times of files depend more on the disk than on the code, so look at the ratios if there are any.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def checkpoints(root: Path, repeats: int) -> None:
             times["trainmaster"].append(timed(lambda step=number: attempt.save(step, tensors, {"epoch": step}, {}, keep=1))[0])
             loads["torch.load"].append(timed(lambda: torch.load(root / "plain.pt"))[0])
             loads["trainmaster"].append(timed(lambda: store.run(key).latest())[0])
-    print(f"\na checkpoint of {size / MB:.0f} MB, the least and the middle of {repeats}, taken in turns")
+    print(f"\na checkpoint of {size / MB:.0f} MB, minimum and median of {repeats}, in turn")
     base = times["torch.save + fsync"]
     for name, found in times.items():
         middle = sorted(found)[len(found) // 2]
@@ -144,7 +144,7 @@ def main() -> None:
             few, many = system_calls(root / "small"), system_calls(root / "large")
             print(f"  system calls to start a run: {few} with 10 configs, {many} with {given.count:,}")
         else:
-            print("  system calls to start a run: not counted, there is no strace")
+            print("  system calls to start a run: not counted, because strace is missing")
         checkpoints(root, given.repeats)
     finally:
         shutil.rmtree(root)

@@ -9,75 +9,57 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset, random_split
 
-from trainmaster import Avg, Progress, RunReport, TrainManager
+from trainmaster import RunReport, Supervised
 
 EPOCHS = 20
 
 
-class Classifier(nn.Module):
+def make_model() -> nn.Module:
     """Two convolutions and a linear layer, for images of 8 by 8."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Conv2d(1, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(32, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.Flatten(),
-            nn.Dropout(0.2), nn.Linear(64 * 4 * 4, 10),
-        )  # fmt: skip
-
-    def forward(self, batch):
-        images, _ = batch
-        return self.layers(images)
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.Flatten(),
+        nn.Dropout(0.2), nn.Linear(64 * 4 * 4, 10),
+    )  # fmt: skip
 
 
-def loss(batch, prediction):
-    _, labels = batch
-    return nn.functional.cross_entropy(prediction, labels)
-
-
-class Accuracy(Avg):
-    """The share of right answers, over each evaluation set."""
-
-    def __init__(self) -> None:
-        super().__init__("accuracy", counter="num_samples", fig="accuracy/{datasource_name}")
-
-    def post_eval_step_batch(self, fixtures, batch, prediction):
-        fixtures["accuracy"] = (prediction.argmax(1) == batch[1]).float().mean()
-        fixtures(super().post_eval_step_batch)
+def accuracy(prediction, targets):
+    return (prediction.argmax(1) == targets).float().mean()
 
 
 def main() -> float:
-    torch.set_num_threads(1)  # so small a model gains nothing from more, and a busy machine makes them wait for each other
+    torch.set_num_threads(1)  # a model this small gains nothing from more threads
     torch.manual_seed(0)
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
     train, valid = random_split(TensorDataset(images, torch.tensor(digits.target)), [0.8, 0.2])
     train_loader = DataLoader(train, batch_size=64, shuffle=True)
-    manager = TrainManager(
-        Classifier(),
-        loss,
+    loop = Supervised(
+        make_model(),
+        nn.CrossEntropyLoss(),
         epochs=EPOCHS,
         train_data=train_loader,
-        eval_data={"valid": DataLoader(valid, batch_size=256)},
+        eval_data=DataLoader(valid, batch_size=256),
         optimizer=AdamW,
         lr_schedule=lambda optimizer: OneCycleLR(optimizer, max_lr=0.01, total_steps=EPOCHS * len(train_loader)),
-        extensions=[RunReport(), Progress(), Accuracy()],
+        metrics={"accuracy": accuracy},
+        extensions=[RunReport()],
     )
 
-    manager.train()
-    accuracy = manager.history["accuracy/valid"][-1][1]
-    print(f"\nvalidation accuracy {accuracy:.1%}\n")
+    loop.train()
+    _, last = loop.history["valid/accuracy"][-1]
+    print(f"\nvalidation accuracy {last:.1%}\n")
 
     print("What ran, and where you can hook in:\n")
-    print(manager.describe())
+    print(loop.describe())
     print(
         "\nWhat to look at next:\n"
         "  examples/digits.py           this program\n"
         "  docs/stages.md               write an extension of your own\n"
-        "  docs/train_manager.md        everything TrainManager does\n"
+        "  docs/train_manager.md        everything the loop does\n"
         "  src/trainmaster/loop/        the loop itself: stages.py, then train_manager.py"
     )
-    return accuracy
+    return float(last)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,23 @@
-"""trainmaster: train PyTorch models with routines cut into stages that anyone can extend.
+"""trainmaster: train PyTorch models with routines that consist of stages, which anyone can extend.
 
-Names load when they are first used, so importing trainmaster imports no torch.
+Names are loaded when they are first used, so `import trainmaster` does not import torch.
 """
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+from trainmaster.extensions import __all__ as _EXTENSIONS
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from trainmaster.config import Choices as Choices
     from trainmaster.config import Config as Config
     from trainmaster.config import ConfigBase as ConfigBase
     from trainmaster.config import Derived as Derived
+    from trainmaster.config import Grid as Grid
     from trainmaster.config import ModelConfig as ModelConfig
     from trainmaster.config import OptimizerConfig as OptimizerConfig
     from trainmaster.config import ParallelConfig as ParallelConfig
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from trainmaster.config import RunConfig as RunConfig
     from trainmaster.config import SchedulerConfig as SchedulerConfig
     from trainmaster.config import SearchSpace as SearchSpace
+    from trainmaster.config import Secret as Secret
     from trainmaster.config import Stateless as Stateless
     from trainmaster.config import TrainConfig as TrainConfig
     from trainmaster.config import configclass as configclass
@@ -29,57 +33,62 @@ if TYPE_CHECKING:
     from trainmaster.config import key_of as key_of
     from trainmaster.errors import ConfigError as ConfigError
     from trainmaster.errors import TrainmasterError as TrainmasterError
-    from trainmaster.extensions.accumulate import Accumulate as Accumulate
-    from trainmaster.extensions.activation_stats import ActivationStats as ActivationStats
-    from trainmaster.extensions.avg import Avg as Avg
-    from trainmaster.extensions.clip_gradients import ClipGradients as ClipGradients
+    from trainmaster.extensions import EMA as EMA
+    from trainmaster.extensions import ActivationStats as ActivationStats
+    from trainmaster.extensions import Avg as Avg
+    from trainmaster.extensions import CheckpointLoader as CheckpointLoader
+    from trainmaster.extensions import CheckpointSaver as CheckpointSaver
+    from trainmaster.extensions import ClipGradients as ClipGradients
+    from trainmaster.extensions import CodeTracker as CodeTracker
+    from trainmaster.extensions import Compile as Compile
+    from trainmaster.extensions import ConstructorArgs as ConstructorArgs
+    from trainmaster.extensions import CSVLogger as CSVLogger
+    from trainmaster.extensions import Deterministic as Deterministic
+    from trainmaster.extensions import DivergenceGuard as DivergenceGuard
+    from trainmaster.extensions import EarlyStopping as EarlyStopping
+    from trainmaster.extensions import EnvironmentInfo as EnvironmentInfo
+    from trainmaster.extensions import FailureCapsule as FailureCapsule
+    from trainmaster.extensions import GradCoeffRMSVis as GradCoeffRMSVis
+    from trainmaster.extensions import GradientAccumulation as GradientAccumulation
+    from trainmaster.extensions import GradNormVis as GradNormVis
+    from trainmaster.extensions import HookProfiler as HookProfiler
+    from trainmaster.extensions import LeakageCheck as LeakageCheck
+    from trainmaster.extensions import LearningRateMonitor as LearningRateMonitor
+    from trainmaster.extensions import LossPlot as LossPlot
+    from trainmaster.extensions import Metrics as Metrics
+    from trainmaster.extensions import MixedPrecision as MixedPrecision
+    from trainmaster.extensions import ModelSummary as ModelSummary
+    from trainmaster.extensions import NaNGuard as NaNGuard
+    from trainmaster.extensions import Plot as Plot
+    from trainmaster.extensions import Progress as Progress
+    from trainmaster.extensions import RunReport as RunReport
+    from trainmaster.extensions import SampleLoss as SampleLoss
+    from trainmaster.extensions import SanityCheck as SanityCheck
+    from trainmaster.extensions import Seed as Seed
+    from trainmaster.extensions import TensorBoard as TensorBoard
+    from trainmaster.extensions import UpdateRatio as UpdateRatio
     from trainmaster.extensions.code.checkout import checkout_code as checkout_code
-    from trainmaster.extensions.code_tracker import CodeTracker as CodeTracker
-    from trainmaster.extensions.compile import Compile as Compile
-    from trainmaster.extensions.csv_log import CSVLog as CSVLog
-    from trainmaster.extensions.deterministic import Deterministic as Deterministic
-    from trainmaster.extensions.divergence import Divergence as Divergence
-    from trainmaster.extensions.early_stopping import EarlyStopping as EarlyStopping
-    from trainmaster.extensions.ema import EMA as EMA
-    from trainmaster.extensions.environment import Environment as Environment
-    from trainmaster.extensions.failure_capsule import FailureCapsule as FailureCapsule
-    from trainmaster.extensions.gradients import GradCoeffRMSVis as GradCoeffRMSVis
-    from trainmaster.extensions.gradients import GradNormVis as GradNormVis
-    from trainmaster.extensions.hook_times import HookTimes as HookTimes
-    from trainmaster.extensions.leakage import LeakageCheck as LeakageCheck
-    from trainmaster.extensions.leakage import find_leak as find_leak
-    from trainmaster.extensions.learning_rate import LearningRate as LearningRate
-    from trainmaster.extensions.loss_plot import LossPlot as LossPlot
-    from trainmaster.extensions.metrics import Metrics as Metrics
-    from trainmaster.extensions.mixed_precision import MixedPrecision as MixedPrecision
-    from trainmaster.extensions.model_summary import ModelSummary as ModelSummary
-    from trainmaster.extensions.non_finite import NonFinite as NonFinite
-    from trainmaster.extensions.parameters import Parameters as Parameters
-    from trainmaster.extensions.parameters import init_from_checkpoint as init_from_checkpoint
-    from trainmaster.extensions.parameters import parameters_in as parameters_in
-    from trainmaster.extensions.plot import Plot as Plot
-    from trainmaster.extensions.progress import Progress as Progress
+    from trainmaster.extensions.constructor_args import init_from_checkpoint as init_from_checkpoint
+    from trainmaster.extensions.constructor_args import parameters_in as parameters_in
+    from trainmaster.extensions.leakage_check import find_leak as find_leak
     from trainmaster.extensions.replay import replay as replay
-    from trainmaster.extensions.run_report import RunReport as RunReport
-    from trainmaster.extensions.sample_loss import SampleLoss as SampleLoss
-    from trainmaster.extensions.sanity_check import SanityCheck as SanityCheck
     from trainmaster.extensions.sanity_check import sanity_check as sanity_check
-    from trainmaster.extensions.seed import Seed as Seed
-    from trainmaster.extensions.tensorboard import TensorBoard as TensorBoard
-    from trainmaster.extensions.update_ratio import UpdateRatio as UpdateRatio
-    from trainmaster.loop.checkpoint_loader import CheckpointLoader as CheckpointLoader
-    from trainmaster.loop.checkpoint_saver import CheckpointSaver as CheckpointSaver
+    from trainmaster.loop.components import LoopComponent as LoopComponent
     from trainmaster.loop.initialization import xavier_uniform as xavier_uniform
+    from trainmaster.loop.loggers import Logger as Logger
+    from trainmaster.loop.loggers import Mirrored as Mirrored
     from trainmaster.loop.recipe import Recipe as Recipe
     from trainmaster.loop.recipe import tracked as tracked
     from trainmaster.loop.rng import seed_rng as seed_rng
     from trainmaster.loop.state import TrainingState as TrainingState
+    from trainmaster.loop.supervised import Supervised as Supervised
     from trainmaster.loop.train_manager import TrainManager as TrainManager
-    from trainmaster.loop.train_test_loop import LoopComponent as LoopComponent
     from trainmaster.loop.train_test_loop import TrainTestLoop as TrainTestLoop
     from trainmaster.loop.writer import MemoryWriter as MemoryWriter
     from trainmaster.loop.writer import Writer as Writer
     from trainmaster.manager import Manager as Manager
+    from trainmaster.manager.model_wrapper import ModelWrapper as ModelWrapper
+    from trainmaster.manager.proto_trainer import ProtoTrainer as ProtoTrainer
     from trainmaster.stages import Extensible as Extensible
     from trainmaster.stages import Extension as Extension
     from trainmaster.stages import Fixtures as Fixtures
@@ -91,13 +100,14 @@ if TYPE_CHECKING:
     from trainmaster.stages import not_a_hook as not_a_hook
     from trainmaster.stages import staged as staged
     from trainmaster.store import Store as Store
+    from trainmaster.sweep.parallel_trainer import ParallelTrainer as ParallelTrainer
 
-_HOMES = {
+_HOMES: dict[str, Sequence[str]] = {
     "trainmaster.config": (
-        "Choices",
         "Config",
         "ConfigBase",
         "Derived",
+        "Grid",
         "ModelConfig",
         "OptimizerConfig",
         "ParallelConfig",
@@ -105,6 +115,7 @@ _HOMES = {
         "RunConfig",
         "SchedulerConfig",
         "SearchSpace",
+        "Secret",
         "Stateless",
         "TrainConfig",
         "configclass",
@@ -112,49 +123,25 @@ _HOMES = {
         "key_of",
     ),
     "trainmaster.errors": ("ConfigError", "TrainmasterError"),
-    "trainmaster.extensions.accumulate": ("Accumulate",),
-    "trainmaster.extensions.activation_stats": ("ActivationStats",),
-    "trainmaster.extensions.avg": ("Avg",),
-    "trainmaster.extensions.clip_gradients": ("ClipGradients",),
+    "trainmaster.extensions": _EXTENSIONS,
     "trainmaster.extensions.code.checkout": ("checkout_code",),
-    "trainmaster.extensions.code_tracker": ("CodeTracker",),
-    "trainmaster.extensions.compile": ("Compile",),
-    "trainmaster.extensions.csv_log": ("CSVLog",),
-    "trainmaster.extensions.deterministic": ("Deterministic",),
-    "trainmaster.extensions.divergence": ("Divergence",),
-    "trainmaster.extensions.early_stopping": ("EarlyStopping",),
-    "trainmaster.extensions.ema": ("EMA",),
-    "trainmaster.extensions.environment": ("Environment",),
-    "trainmaster.extensions.failure_capsule": ("FailureCapsule",),
-    "trainmaster.extensions.gradients": ("GradCoeffRMSVis", "GradNormVis"),
-    "trainmaster.extensions.hook_times": ("HookTimes",),
-    "trainmaster.extensions.leakage": ("LeakageCheck", "find_leak"),
-    "trainmaster.extensions.learning_rate": ("LearningRate",),
-    "trainmaster.extensions.loss_plot": ("LossPlot",),
-    "trainmaster.extensions.metrics": ("Metrics",),
-    "trainmaster.extensions.mixed_precision": ("MixedPrecision",),
-    "trainmaster.extensions.model_summary": ("ModelSummary",),
-    "trainmaster.extensions.non_finite": ("NonFinite",),
-    "trainmaster.extensions.parameters": ("Parameters", "init_from_checkpoint", "parameters_in"),
-    "trainmaster.extensions.plot": ("Plot",),
-    "trainmaster.extensions.progress": ("Progress",),
+    "trainmaster.extensions.leakage_check": ("find_leak",),
+    "trainmaster.extensions.constructor_args": ("init_from_checkpoint", "parameters_in"),
     "trainmaster.extensions.replay": ("replay",),
-    "trainmaster.extensions.run_report": ("RunReport",),
-    "trainmaster.extensions.sample_loss": ("SampleLoss",),
-    "trainmaster.extensions.sanity_check": ("SanityCheck", "sanity_check"),
-    "trainmaster.extensions.seed": ("Seed",),
-    "trainmaster.extensions.tensorboard": ("TensorBoard",),
-    "trainmaster.extensions.update_ratio": ("UpdateRatio",),
-    "trainmaster.loop.checkpoint_loader": ("CheckpointLoader",),
-    "trainmaster.loop.checkpoint_saver": ("CheckpointSaver",),
+    "trainmaster.extensions.sanity_check": ("sanity_check",),
+    "trainmaster.loop.components": ("LoopComponent",),
     "trainmaster.loop.initialization": ("xavier_uniform",),
+    "trainmaster.loop.loggers": ("Logger", "Mirrored"),
     "trainmaster.loop.recipe": ("Recipe", "tracked"),
     "trainmaster.loop.rng": ("seed_rng",),
     "trainmaster.loop.state": ("TrainingState",),
+    "trainmaster.loop.supervised": ("Supervised",),
     "trainmaster.loop.train_manager": ("TrainManager",),
-    "trainmaster.loop.train_test_loop": ("LoopComponent", "TrainTestLoop"),
+    "trainmaster.loop.train_test_loop": ("TrainTestLoop",),
     "trainmaster.loop.writer": ("MemoryWriter", "Writer"),
     "trainmaster.manager": ("Manager",),
+    "trainmaster.manager.model_wrapper": ("ModelWrapper",),
+    "trainmaster.manager.proto_trainer": ("ProtoTrainer",),
     "trainmaster.stages": (
         "Extensible",
         "Extension",
@@ -168,6 +155,7 @@ _HOMES = {
         "staged",
     ),
     "trainmaster.store": ("Store",),
+    "trainmaster.sweep.parallel_trainer": ("ParallelTrainer",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -1,49 +1,53 @@
-"""Every error a user can cause, in one tree.
+"""The errors that trainmaster raises, in one tree.
 
 ```text
-TrainmasterError                     says: the fact, where, what is open or known, what to try
+TrainmasterError                     the fact, where, the options, and what to try
 ├── StageError
-│   ├── UnknownStageError            a stage that the declared tree does not have
-│   └── NoRunningStageError          a bare `staged(...)` that belongs to nobody
+│   ├── UnknownStageError            a stage that the tree does not declare
+│   └── NoRunningStageError          `staged(...)` outside any extensible method
 ├── HookError
-│   ├── UnknownHookError             a hook named after no stage
+│   ├── UnknownHookError             a hook whose stage does not exist
 │   ├── HookSignatureError           (TypeError) a hook whose parameters cannot be fixtures
 │   ├── AroundHookError              (RuntimeError) an around hook that did not yield exactly once
-│   └── EscapedStopIterationError    (RuntimeError) StopIteration out of a stage or a hook
+│   └── EscapedStopIterationError    (RuntimeError) a stage or a hook raised StopIteration
 ├── ExtensionError
-│   ├── DuplicateExtensionError      (ValueError) one name, or one object, twice
-│   └── UnknownExtensionError        (KeyError) no extension of that name
+│   ├── DuplicateExtensionError      (ValueError) the same name or object twice
+│   └── UnknownExtensionError        (KeyError) there is no extension of that name
 ├── FixtureError                     (KeyError)
-│   ├── FixtureNotFoundError         (TypeError too) nobody provides the name
-│   ├── FixtureExistsError           created twice
-│   ├── FixtureScopeError            (TypeError too) outside its stage, or before the point where it exists
-│   └── FixtureCycleError            lazy fixtures that ask for each other
-├── ConfigError                      (ValueError) a config with problems, all of them at once
+│   ├── FixtureNotFoundError         (TypeError too) no open stage provides the name
+│   ├── FixtureExistsError           a fixture that is created twice
+│   ├── FixtureScopeError            (TypeError too) outside its stage, or before it is created
+│   └── FixtureCycleError            lazy fixtures that depend on each other
+├── ConfigError                      (ValueError) all problems of a config at once
 │   ├── UnknownKeyError              (KeyError, AttributeError too) a key or field that a config does not have
-│   ├── FrozenConfigError            (AttributeError, TypeError too) a frozen config that was written to
+│   ├── FrozenConfigError            (AttributeError, TypeError too) an attempt to change a frozen config
 │   ├── ConfigClassError             (TypeError too) a config class that cannot work
-│   └── ConfigFileError              a file that is no config: where, and why
+│   └── ConfigFileError              a file that cannot be read as a config
 ├── LoopError
 │   ├── SettingError                 (ValueError) an argument that cannot work
-│   ├── EmptyDataError               (ValueError) data that gave no batch
-│   ├── LossError                    (ValueError) a loss that cannot be trained on
-│   ├── LeakageError                 (ValueError) examples of a batch that mix
-│   ├── NonFiniteError               (ArithmeticError) a loss or gradients that are nan or inf
-│   ├── LossDivergedError            (ArithmeticError) a loss that has become far worse than it was
-│   ├── SanityCheckError             a training that failed its sanity check
+│   ├── EmptyDataError               (ValueError) data without any batch
+│   ├── LossError                    (ValueError) a loss that cannot be differentiated
+│   ├── LeakageError                 (ValueError) examples of a batch influence each other
+│   ├── NonFiniteError               (ArithmeticError) a loss or gradient is NaN or infinite
+│   ├── LossDivergedError            (ArithmeticError) a loss has become much worse
+│   ├── SanityCheckError             training failed its sanity check
 │   ├── StateError                   a training state that cannot be captured or restored
 │   └── RunFailedError               (RuntimeError) a run that failed in a worker
-├── MissingExtraError                (ImportError) what is wanted needs an extra that is not installed
+├── SearchError                      a search that cannot continue as planned
+├── MetricNameError                  (ValueError) a metric name that is unknown, ambiguous or too long
+├── MissingExtraError                (ImportError) a feature needs an extra that is not installed
 └── StoreError
-    ├── KeyTextError                 (ValueError) a text that cannot be the key of a run
-    ├── UnknownRunError              (KeyError) no run has this key, or no checkpoint yet
+    ├── KeyTextError                 (KeyError, ValueError) a string that cannot be the key of a run
+    ├── UnknownRunError              (KeyError) no run has this key, or it has no checkpoint yet
     ├── CodecError                   (TypeError) values that cannot be stored
-    ├── StoreAccessError             (OSError) the file system refused: disk full, read-only, gone
-    ├── StoreDamagedError            a file that is not what was written
-    ├── StoreFormatError             no store, or one of another format
-    ├── RunBusyError                 somebody else holds the run
-    ├── LeaseLostError               this attempt was replaced by another one
-    └── ArchiveError                 (ValueError) a tar archive that is not imported
+    ├── StoreAccessError             (OSError) the file system failed: disk full, read-only, removed
+    ├── StoreDamagedError            a file that differs from what was written
+    ├── StoreFormatError             the folder is not a store, or has another format
+    ├── RunBusyError                 another process holds the run
+    ├── LeaseLostError               another process took over the run
+    ├── OtherProgramError            another program trained the run
+    ├── CodeChangedError             the code of the run has changed since it was trained
+    └── ArchiveError                 (ValueError) a tar archive that cannot be imported
 ```
 """
 
@@ -55,6 +59,7 @@ from typing import Any, NamedTuple
 __all__ = [
     "ArchiveError",
     "AroundHookError",
+    "CodeChangedError",
     "CodecError",
     "ConfigClassError",
     "ConfigError",
@@ -77,13 +82,16 @@ __all__ = [
     "LoopError",
     "LossDivergedError",
     "LossError",
+    "MetricNameError",
     "MissingExtraError",
     "NoRunningStageError",
     "NonFiniteError",
+    "OtherProgramError",
     "Problem",
     "RunBusyError",
     "RunFailedError",
     "SanityCheckError",
+    "SearchError",
     "SettingError",
     "StageError",
     "StateError",
@@ -101,7 +109,7 @@ __all__ = [
 
 
 class TrainmasterError(Exception):
-    """An error with a fact and labelled rows: `where`, `open`, `known`, `why`, `hint` (shown as `try`)."""
+    """An error with a fact and labeled rows: `where`, `open`, `known`, `why`, `hint` (printed as `try`)."""
 
     def __init__(self, fact: str, **rows: str | None) -> None:
         super().__init__(fact)
@@ -116,7 +124,7 @@ class TrainmasterError(Exception):
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.fact, self.rows), self.__dict__  # the notes among them
+        return _rebuild, (type(self), self.fact, self.rows), self.__dict__  # with the notes
 
 
 def _rebuild(kind: type[TrainmasterError], fact: str, rows: dict[str, str]) -> TrainmasterError:
@@ -124,6 +132,9 @@ def _rebuild(kind: type[TrainmasterError], fact: str, rows: dict[str, str]) -> T
 
 
 class MissingExtraError(TrainmasterError, ImportError): ...
+
+
+class MetricNameError(TrainmasterError, ValueError): ...
 
 
 class StageError(TrainmasterError): ...
@@ -175,32 +186,32 @@ class FixtureCycleError(FixtureError): ...
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong in a config: its dotted key, and what was wanted there."""
+    """One problem of a config: the dotted key and what is wrong with its value."""
 
     key: str
     text: str
-    """What was wanted, and the nearest names where a name is wrong."""
+    """What was expected, with similar names if a name is unknown."""
     value: str = ""
-    """The value as Python shows it, cut if it is long; empty where there is none."""
+    """The `repr` of the value, shortened; empty if there is no value."""
     where: str = ""
-    """File, line and column, or the override's text, where they are known."""
+    """The file, line and column, or the text of the override, if known."""
     is_unknown: bool = False
-    """True for a key that the config does not have."""
+    """The config has no such key."""
 
     def __str__(self) -> str:
         subject = " = ".join(filter(None, [self.key, self.value]))
-        said = f"{subject}: {self.text}" if subject else self.text
-        return f"{said}  [{self.where}]" if self.where else said
+        problem = f"{subject}: {self.text}" if subject else self.text
+        return f"{problem}  [{self.where}]" if self.where else problem
 
 
 class ConfigError(TrainmasterError, ValueError):
-    """A config with problems; `problems` holds every one of them."""
+    """A config is invalid; `problems` lists everything that is wrong with it."""
 
     problems: tuple[Problem, ...] = ()
 
     @classmethod
     def of(cls, owner: str, problems: Iterable[Problem], **rows: str | None) -> ConfigError:
-        """The error that lists `problems`; an `UnknownKeyError` where one of them is an unknown key."""
+        """The error for these problems; an `UnknownKeyError` if one of them is an unknown key."""
         problems = tuple(problems)
         kind = UnknownKeyError if cls is ConfigError and any(each.is_unknown for each in problems) else cls
         count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
@@ -252,10 +263,13 @@ class StateError(LoopError): ...
 class RunFailedError(LoopError, RuntimeError): ...
 
 
+class SearchError(TrainmasterError): ...
+
+
 class StoreError(TrainmasterError): ...
 
 
-class KeyTextError(StoreError, ValueError): ...
+class KeyTextError(StoreError, KeyError, ValueError): ...
 
 
 class UnknownRunError(StoreError, KeyError): ...
@@ -268,7 +282,7 @@ class StoreAccessError(StoreError, OSError): ...
 
 
 class StoreDamagedError(StoreError):
-    """A file that is not what was written; `path` names it, below the store."""
+    """A file differs from what was written; `path` is relative to the store."""
 
     path: str = ""
 
@@ -288,23 +302,39 @@ class RunBusyError(StoreError): ...
 class LeaseLostError(StoreError): ...
 
 
+class OtherProgramError(StoreError): ...
+
+
+class CodeChangedError(StoreError): ...
+
+
 class ArchiveError(StoreError, ValueError): ...
 
 
 def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
-    """The known names that `name` may be a slip of, best first.
+    """The known names that are most similar to `name`, best first.
 
     >>> nearest("pre_train_step_bach", ["pre_train_step_batch", "pre_run"])
     ['pre_train_step_batch']
     """
-    import difflib  # here, because it is needed for errors only
+    import difflib  # only errors need it
 
     name = str(name)
-    cutoff = 0.75 if len(name) > 4 else 0.65  # one letter weighs more in a short name
+    cutoff = 0.75 if len(name) > 4 else 0.65  # one letter matters more in a short name
     return difflib.get_close_matches(name, sorted(set(known)), n=limit, cutoff=cutoff)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The sentence that offers the nearest names, or nothing."""
+    """A question that suggests similar names, or an empty string."""
     close = nearest(name, known)
     return f"did you mean {' or '.join(f'`{each}`' for each in close)}?" if close else ""
+
+
+def shown(value: object) -> str:
+    """A value for a message: its `repr` on one line, shortened, and its type.
+
+    >>> shown("10")
+    "'10' (str)"
+    """
+    text = " ".join(repr(value).split())
+    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"

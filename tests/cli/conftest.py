@@ -1,4 +1,4 @@
-"""What tests of the command line share: a call of it in this process, and runs made through the public API."""
+"""Fixtures for tests of the command line: commands run in this process, and runs made through the public API."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Call = Callable[..., Result]
 
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test has a folder of its own to stand in, and no store of the machine's owner."""
+    """Run each test in its own folder, without a $TRAINMASTER_STORE."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TRAINMASTER_STORE", raising=False)
 
@@ -120,7 +120,7 @@ with store.attempt(sys.argv[2], "process") as attempt:
 
 @pytest.fixture
 def hold() -> Iterator[Callable[[Store, str], subprocess.Popen[str]]]:
-    """Start a process that holds a run until its input ends, and then says that it is finished."""
+    """Start a process that holds a run until its input ends, and then finishes it."""
     started: list[subprocess.Popen[str]] = []
 
     def hold(store: Store, key: str) -> subprocess.Popen[str]:
@@ -142,7 +142,7 @@ def hold() -> Iterator[Callable[[Store, str], subprocess.Popen[str]]]:
 
 @pytest.fixture
 def program() -> Call:
-    """Run the program in a process of its own; `shell` is what follows it on the line of a shell."""
+    """Run the program in a subprocess; `shell` is appended to its command line."""
 
     def program(*args: object, shell: str = "", **environment: str) -> Result:
         command: list[str] = [sys.executable, "-m", "trainmaster", *map(str, args)]

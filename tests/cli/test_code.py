@@ -1,4 +1,4 @@
-"""`trainmaster code`: what a run was trained with, and the tree of it."""
+"""`trainmaster code`: the code that a run was trained with, shown and restored."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from trainmaster.extensions.code.snapshot import read, write
-from trainmaster.extensions.code.take import Limits, take
+from trainmaster.extensions.code.capture import Limits, capture
+from trainmaster.extensions.code.snapshot import read_snapshot, write_snapshot
+from trainmaster.extensions.code_tracker import CodeTracker
+from trainmaster.store.keys import attempt_folder
 
 
 def git(folder: Path, *words: str) -> str:
@@ -44,15 +47,14 @@ def key(make: Any) -> str:
     return str(make.run({"lr": 0.1}))
 
 
-def keep(lab: Path, store: Any, key: str, attempt: int = 1) -> Path:
+def save(lab: Path, store: Any, key: str, attempt: int = 1) -> Path:
     folder = Path(store.root) / "previews" / key[:2] / key / f"attempt-{attempt:04}" / "code"
-    return Path(write(take(str(lab), Limits()), str(folder)))
+    return Path(write_snapshot(capture(str(lab), Limits()), str(folder)))
 
 
 def test_a_snapshot_is_shown_with_its_commit_and_counts(call: Any, lab: Path, store: Any, key: str) -> None:
     (lab / ".env").write_text("KEY=1")
-    (lab / "data.csv").touch()
-    folder = keep(lab, store, key)
+    folder = save(lab, store, key)
     found = call("code", key[:4])
     assert (found.code, found.err) == (0, "")
     assert found.out.splitlines() == [
@@ -61,11 +63,10 @@ def test_a_snapshot_is_shown_with_its_commit_and_counts(call: Any, lab: Path, st
         "  branch    main",
         "  state     dirty",
         "  changed   1 changed, 1 deleted, 1 new",
-        "  left out  .env (its name is that of a secret)",
-        "            1 file that git ignores or that is no source",
+        "  left out  .env (its name looks like a secret)",
         "  remote    https://host.org/lab.git",
         f"  folder    {lab}",
-        f"  taken     {read(str(folder)).taken}",
+        f"  taken     {read_snapshot(str(folder)).taken}",
         "  attempts  1",
         f"  files     {folder}",
     ]
@@ -75,36 +76,33 @@ def test_a_clean_snapshot_of_a_detached_head(call: Any, lab: Path, store: Any, k
     git(lab, "add", "-A")
     git(lab, "commit", "-q", "-m", "all")
     git(lab, "checkout", "-q", "--detach")
-    keep(lab, store, key)
+    save(lab, store, key)
     out = call("code", key).out
-    assert "  branch    none: the head was detached\n  state     clean\n  changed   0 changed, 0 deleted, 0 new\n" in out
+    assert "  branch    none: HEAD was detached\n  state     clean\n  changed   0 changed, 0 deleted, 0 new\n" in out
 
 
 def test_json_has_all_facts(call: Any, lab: Path, store: Any, key: str) -> None:
-    keep(lab, store, key)
+    save(lab, store, key)
     (found,) = json.loads(call("code", key, "--json").out)
     assert found["commit"] == git(lab, "rev-parse", "HEAD")
     assert found["deleted"] == ["gone.py"]
-    assert [(each["path"], each["kind"], each["mode"]) for each in found["files"]] == [
-        ("model.py", "changed", "100644"),
-        ("new.py", "untracked", "100644"),
-    ]
+    assert (found["changed"], found["new"], found["is_dirty"]) == (["model.py"], ["new.py"], True)
 
 
 def test_the_patch_is_printed_as_it_is(call: Any, lab: Path, store: Any, key: str) -> None:
     (lab / "model.py").write_bytes(b"\twidth = 16\r\n")
-    folder = keep(lab, store, key)
+    folder = save(lab, store, key)
     found = call("code", key, "--diff")
     assert found.out.encode() == (folder / "changes.patch").read_bytes()
     assert "+\twidth = 16\r\n" in found.out
-    assert found.err == "1 new file not in the patch; --checkout DIR restores all\n"
+    assert found.err == "1 new file not in the patch; --checkout DIR restores all files\n"
 
 
-def test_the_exact_tree_is_restored(call: Any, lab: Path, store: Any, key: str, tmp_path: Path) -> None:
-    folder = keep(lab, store, key)
-    (lab / "model.py").write_text("width = 32\n")
+def test_the_exact_files_are_restored(call: Any, lab: Path, store: Any, key: str, tmp_path: Path) -> None:
+    folder = save(lab, store, key)
+    lab.rename(tmp_path / "moved")
     found = call("code", key, "--checkout", "then")
-    assert (found.code, found.out) == (0, f"restored {folder.name} into {tmp_path}/then: the tree is exact\n")
+    assert (found.code, found.out) == (0, f"restored {folder.name} into {tmp_path}/then: the files are exact\n")
     assert sorted(each.name for each in (tmp_path / "then").iterdir()) == [".git", "model.py", "new.py"]
     assert (tmp_path / "then" / "model.py").read_text() == "width = 16\n"
     again = call("code", key, "--checkout", "then")
@@ -112,35 +110,27 @@ def test_the_exact_tree_is_restored(call: Any, lab: Path, store: Any, key: str, 
     assert again.err.startswith("--checkout then: this folder is not empty\n")
 
 
-@pytest.mark.parametrize(("folder", "said"), [("runs/then", "this is in the store of the run"), ("", "that is no path of a folder")])
+@pytest.mark.parametrize(("folder", "said"), [("runs/then", "this folder is inside the store"), ("", "cannot be the path of a folder")])
 def test_a_tree_is_not_put_where_it_would_do_harm(call: Any, lab: Path, store: Any, key: str, folder: str, said: str) -> None:
-    keep(lab, store, key)
+    save(lab, store, key)
     found = call("code", key, "--checkout", folder)
     assert (found.code, said in found.err) == (2, True)
 
 
 def test_what_is_missing_is_named_with_exit_code_1(call: Any, lab: Path, store: Any, key: str, tmp_path: Path) -> None:
     (lab / ".env").write_text("KEY=1")
-    folder = keep(lab, store, key)
+    folder = save(lab, store, key)
     found = call("code", key, "--checkout", "then")
     assert found.code == 1
-    assert found.out == f"restored {folder.name} into {tmp_path}/then, but for\n  .env (its name is that of a secret)\n"
-
-
-def test_another_repository_can_be_named(call: Any, lab: Path, store: Any, key: str, tmp_path: Path) -> None:
-    keep(lab, store, key)
-    git(tmp_path, "clone", "-q", "lab", "clone")
-    lab.rename(tmp_path / "moved")
-    assert call("code", key, "--checkout", "then").code == 2
-    assert call("code", key, "--checkout", "then", "--repo", "clone").code == 0
+    assert found.out == f"restored {folder.name} into {tmp_path}/then, except for\n  .env (its name looks like a secret)\n"
 
 
 def test_of_several_snapshots_the_newest_is_meant_unless_one_is_named(call: Any, lab: Path, store: Any, make: Any, key: str) -> None:
-    first = keep(lab, store, key)
+    first = save(lab, store, key)
     make.run({"lr": 0.1})
-    keep(lab, store, key, attempt=2)
+    save(lab, store, key, attempt=2)
     (lab / "model.py").write_text("width = 32\n")
-    second = keep(lab, store, key, attempt=2)
+    second = save(lab, store, key, attempt=2)
     out = call("code", key).out
     assert [line for line in out.splitlines() if line.startswith(("snapshot", "  attempts"))] == [
         f"snapshot {first.name}",
@@ -150,9 +140,9 @@ def test_of_several_snapshots_the_newest_is_meant_unless_one_is_named(call: Any,
     ]
     assert "+width = 32" in call("code", key, "--diff").out
     assert "+width = 16" in call("code", key, "--diff", "--at", first.name).out
-    wrong = call("code", key, "--diff", "--at", first.name[:12])
+    wrong = call("code", key, "--diff", "--at", first.name[:13])
     assert wrong.code == 2
-    assert wrong.err.startswith(f"run {key} has 2 snapshots whose name starts with '{first.name[:12]}'\n  known   {first.name}\n")
+    assert wrong.err.startswith(f"run {key} has 2 snapshots whose name starts with '{first.name[:13]}'\n  known   {first.name}\n")
 
 
 def test_a_run_without_a_snapshot_says_how_to_get_one(call: Any, key: str) -> None:
@@ -160,19 +150,36 @@ def test_a_run_without_a_snapshot_says_how_to_get_one(call: Any, key: str) -> No
     assert found.code == 2
     assert found.err.splitlines() == [
         f"run {key} has no snapshot of its code",
-        "  try     train with the extension CodeTracker: `extensions = [CodeTracker()]` in the manager's class",
+        "  try     train in a git repository with the extension CodeTracker: `extensions=[CodeTracker()]` of the loop",
+    ]
+
+
+def test_a_run_whose_code_was_in_no_repository_says_so(
+    call: Any, store: Any, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = SimpleNamespace(train_dir=tmp_path / "runs" / attempt_folder("previews", key, 1))
+    (tmp_path / "plain").mkdir()
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    with pytest.warns(UserWarning, match="CodeTracker saves no code: there is no git repository"):
+        CodeTracker(tmp_path / "plain").pre_train(loop)
+    found = call("code", key)
+    assert found.code == 2
+    assert found.err.splitlines() == [
+        f"run {key} has no snapshot of its code",
+        f"  why     there is no git repository at {tmp_path}/plain",
+        "  try     put the program into a git repository: `git init`, then `git add` and `git commit`",
     ]
 
 
 def test_a_damaged_snapshot_is_told(call: Any, lab: Path, store: Any, key: str) -> None:
-    (keep(lab, store, key) / "code.json").write_text("{}")
+    (save(lab, store, key) / "code.json").write_text("{}")
     found = call("code", key)
-    assert found.code == 2
+    assert found.code == 1
     assert found.err.startswith("`")
     assert "code.json` is damaged\n" in found.err
 
 
-@pytest.mark.parametrize("options", [["--diff", "--json"], ["--checkout", "x", "--diff"], ["--repo", "x"]])
+@pytest.mark.parametrize("options", [["--diff", "--json"], ["--checkout", "x", "--diff"]])
 def test_options_that_do_not_go_together_are_refused(call: Any, key: str, options: list[str]) -> None:
     assert call("code", key, *options).code == 2
 

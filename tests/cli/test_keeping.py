@@ -22,7 +22,7 @@ def files_of(store: Store) -> dict[str, bytes]:
 # ---- tag
 
 
-def test_labels_are_given_shown_and_taken_away(call: Call, make: Any, store: Store) -> None:
+def test_labels_are_added_shown_and_removed(call: Call, make: Any, store: Store) -> None:
     key = make.run({"lr": 0.1})
     assert call("tag", key[:5], "best", "paper").out == f"{key}  best paper\n"
     assert call("tag", key).out == f"{key}  best paper\n"
@@ -34,11 +34,11 @@ def test_labels_are_given_shown_and_taken_away(call: Call, make: Any, store: Sto
 
 
 @pytest.mark.parametrize("label", ["../x", "a b", "", ".", "..", ".hidden", "x.tmp", "é", "a" * 65, "a\n", "\x1b[2J"])
-def test_what_cannot_be_a_label_is_refused_and_nothing_is_written(call: Call, make: Any, store: Store, label: str) -> None:
+def test_an_invalid_label_is_refused_and_nothing_is_written(call: Call, make: Any, store: Store, label: str) -> None:
     key = make.run({"lr": 0.1})
     found = call("tag", key, "good", label)
     assert found.code == 2
-    assert "is no label" in found.err
+    assert "is not a label" in found.err
     assert store.tags[key] == ()
 
 
@@ -50,20 +50,20 @@ def test_a_run_is_removed_with_its_labels_and_the_others_stay(call: Call, make: 
     store.tags.add(one, ["best"])
     found = call("rm", one, "--yes")
     assert found.code == 0
-    assert "removed 1 run" in found.out
+    assert "deleted 1 run" in found.out
     assert [*store.configs] == [other]
     assert store.tags.all() == {}
     assert make.run({"lr": 1}) == one
     assert store.tags[one] == ()
 
 
-def test_without_a_yes_and_without_anybody_to_ask_nothing_is_removed(call: Call, make: Any, store: Store) -> None:
+def test_without_yes_and_without_a_terminal_nothing_is_deleted(call: Call, make: Any, store: Store) -> None:
     key = make.run({"lr": 1})
     before = files_of(store)
     found = call("rm", key)
     assert found.code == 2
     assert "add `--yes`" in found.err
-    assert call("rm", key, "--dry-run").out.endswith("would remove 1 run\n")
+    assert call("rm", key, "--dry-run").out.endswith("would delete 1 run\n")
     assert files_of(store) == before
 
 
@@ -76,10 +76,10 @@ def test_a_no_on_a_terminal_removes_nothing(call: Call, make: Any, store: Store,
 
     key = make.run({"lr": 1})
     monkeypatch.setattr("sys.stdin", Keyboard("n\n"))
-    assert "nothing was removed" in call("rm", key).out
+    assert "nothing was deleted" in call("rm", key).out
     assert key in store.configs
     monkeypatch.setattr("sys.stdin", Keyboard("y\n"))
-    assert "removed 1 run" in call("rm", key).out
+    assert "deleted 1 run" in call("rm", key).out
     assert key not in store.configs
 
 
@@ -103,14 +103,14 @@ def test_a_dry_prune_names_what_a_real_one_removes_and_touches_nothing(call: Cal
     assert files_of(store) == before
     real = call("prune", "--keep", 1).out.splitlines()
     assert sorted(dry[:-1]) == sorted(real[:-1])
-    assert (dry[-1], real[-1]) == ("would remove 3 paths", "removed 3 paths")
-    assert call("prune", "runs", "--keep", 1).out == "removed 0 paths\n"
+    assert (dry[-1], real[-1]) == ("would delete 3 paths", "deleted 3 paths")
+    assert call("prune", "runs", "--keep", 1).out == "deleted 0 paths\n"
 
 
 # ---- export, import
 
 
-def test_runs_go_to_another_store_by_one_file(call: Call, make: Any, store: Store, tmp_path: Path) -> None:
+def test_runs_are_exported_to_a_file_and_imported_into_another_store(call: Call, make: Any, store: Store, tmp_path: Path) -> None:
     one, other, new = make.run({"lr": 1}), make.run({"lr": 2}), make.new(lr=3)
     assert call("export", "all.tar.gz", "--dry-run").out.splitlines()[-1] == "would write 2 runs to all.tar.gz"
     assert not os.path.exists("all.tar.gz")
@@ -120,24 +120,24 @@ def test_runs_go_to_another_store_by_one_file(call: Call, make: Any, store: Stor
     assert "`--force` replaces it" in again.err
     assert call("export", "some.tar", "--where", "lr=2").out == "wrote 1 run to some.tar\n"
     dry = call("import", "all.tar.gz", "--store", "second", "--dry-run")
-    assert dry.out.splitlines()[-1].startswith("would adopt 2 runs")
+    assert dry.out.splitlines()[-1].startswith("would import 2 runs")
     assert not (tmp_path / "second").exists()
-    assert call("import", "some.tar", "--store", "second").out == f"{other}\nadopted 1 run\n"
+    assert call("import", "some.tar", "--store", "second").out == f"{other}\nimported 1 run\n"
     dry = call("import", "all.tar.gz", "--store", "second", "--dry-run")
-    assert f"{other}  epoch 0, stays as it is here: epoch 0" in dry.out
-    assert call("import", "all.tar.gz", "--store", "second").out == f"{one}\nadopted 1 run\n"
+    assert f"{other}  epoch 0, already in the store" in dry.out
+    assert call("import", "all.tar.gz", "--store", "second").out == f"{one}\nimported 1 run\n"
     assert {*Store("second").configs} == {one, other}
     assert new not in Store("second").configs
 
 
-def test_an_imported_run_says_that_it_was_brought(call: Call, make: Any) -> None:
+def test_an_imported_run_is_shown_as_imported(call: Call, make: Any) -> None:
     key = make.run({"lr": 1})
     call("export", "all.tar.gz")
     call("import", "all.tar.gz", "--store", "second")
-    assert "stopped: brought from another store" in call("show", key, "--store", "second").out
+    assert "stopped: imported from another store" in call("show", key, "--store", "second").out
 
 
-def test_a_file_that_is_no_archive_is_refused(call: Call, tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_archive_is_refused(call: Call, tmp_path: Path) -> None:
     (tmp_path / "bad.tar").write_bytes(b"\x1b[2J" * 1000)
     for args in (["--dry-run"], []):
         found = call("import", "bad.tar", *args)
@@ -149,9 +149,9 @@ def test_a_file_that_is_no_archive_is_refused(call: Call, tmp_path: Path) -> Non
 # ---- verify
 
 
-def test_damage_is_listed_and_exit_code_1(call: Call, make: Any, store: Store) -> None:
+def test_verify_lists_damage_and_exits_with_1(call: Call, make: Any, store: Store) -> None:
     key = make.run({"lr": 1})
-    assert call("verify") == (0, "1 run, all as it was written\n", "")
+    assert call("verify") == (0, "1 run, no damage\n", "")
     with open(f"{store.root}/{store.run(key).path(1, 'outcome.json')}", "r+b") as file:
         file.write(b"XX")
     found = call("verify", "runs")
@@ -165,17 +165,17 @@ def test_damage_is_listed_and_exit_code_1(call: Call, make: Any, store: Store) -
 # ---- doctor
 
 
-def test_doctor_tells_versions_and_tries_to_write(call: Call, tmp_path: Path) -> None:
+def test_doctor_reports_versions_and_tests_writing(call: Call, tmp_path: Path) -> None:
     found = call("doctor", "--json")
     assert found.code == 0
     findings = {each["name"]: each for each in json.loads(found.out)}
-    assert {"trainmaster", "python", "torch", "numpy", "cpu threads", "cuda", "git", "chromium", "free space"} <= findings.keys()
+    assert {"trainmaster", "python", "torch", "numpy", "cpu threads", "cuda", "git", "free space"} <= findings.keys()
     assert findings["write test"]["value"].startswith("create, link, fsync and rename in")
-    assert "not made yet" in findings["store"]["value"]
+    assert "not created yet" in findings["store"]["value"]
     assert not list(tmp_path.iterdir())
 
 
-def test_doctor_says_what_is_wrong_with_a_folder_and_with_torch(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_a_bad_folder_and_a_broken_torch(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.12: cannot open \x1b[2J')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "file").touch()

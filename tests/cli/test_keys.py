@@ -1,4 +1,4 @@
-"""Keys as people type them, and their completion."""
+"""Resolving and completing run keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def keys(store: Store) -> list[str]:
     return sorted(store.configs.add_many({"seed": number} for number in range(300)))
 
 
-def test_any_start_that_is_one_run_only_is_enough(store: Store, keys: list[str]) -> None:
+def test_an_unambiguous_prefix_is_enough(store: Store, keys: list[str]) -> None:
     for number, key in enumerate(keys):
         others = keys[max(0, number - 1) : number] + keys[number + 1 : number + 2]
         shared = max(next(at for at in range(65) if key[:at] != each[:at]) - 1 for each in others)
@@ -28,14 +28,14 @@ def test_any_start_that_is_one_run_only_is_enough(store: Store, keys: list[str])
     assert resolve_key(store, keys[0].upper()) == keys[0]
 
 
-def test_a_start_of_several_keys_is_told_with_them(store: Store, keys: list[str]) -> None:
+def test_an_ambiguous_prefix_is_refused_with_its_keys(store: Store, keys: list[str]) -> None:
     start = next(key[:2] for key, after in itertools.pairwise(keys) if key[:2] == after[:2])
     with pytest.raises(StoreError) as error:
         resolve_key(store, start)
     assert all(key in error.value.rows["known"] for key in keys if key.startswith(start))
 
 
-def test_a_key_is_itself_though_longer_ones_start_with_it(store: Store, keys: list[str]) -> None:
+def test_a_full_key_wins_over_longer_keys_that_start_with_it(store: Store, keys: list[str]) -> None:
     key = keys[0]
     store.files.create(f"configs/{key[:2]}/{key}00000000.json", b"a longer one")
     assert resolve_key(store, key) == key
@@ -43,7 +43,7 @@ def test_a_key_is_itself_though_longer_ones_start_with_it(store: Store, keys: li
         resolve_key(store, key[:-1])
 
 
-def test_an_unknown_key_is_answered_with_the_nearest(store: Store, keys: list[str]) -> None:
+def test_an_unknown_key_suggests_the_nearest(store: Store, keys: list[str]) -> None:
     wrong = keys[7][:5] + ("0" if keys[7][5] != "0" else "1") + keys[7][6:]
     with pytest.raises(UnknownRunError, match=f"did you mean.*`{keys[7]}`"):
         resolve_key(store, wrong)
@@ -52,7 +52,7 @@ def test_an_unknown_key_is_answered_with_the_nearest(store: Store, keys: list[st
         resolve_key(store, swapped)
 
 
-def test_what_cannot_be_a_key_is_refused(store: Store, keys: list[str]) -> None:
+def test_an_invalid_key_is_refused(store: Store, keys: list[str]) -> None:
     """I11."""
     for text in ["../x", "..", "", "/", "\x1b[2J", "zz", "a" * 65, "a/b", "١٢", "-", "con", "ab\0"]:
         with pytest.raises(KeyTextError) as error:
@@ -60,7 +60,7 @@ def test_what_cannot_be_a_key_is_refused(store: Store, keys: list[str]) -> None:
         assert "\x1b" not in str(error.value)
 
 
-def test_two_digits_are_looked_up_in_one_folder(store: Store, keys: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prefix_of_two_digits_lists_only_one_folder(store: Store, keys: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """R01: the key of a run is found among 100,000."""
     asked: list[str] = []
     names = store.files.names

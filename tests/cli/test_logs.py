@@ -24,7 +24,7 @@ def test_the_log_of_the_newest_attempt_that_has_one_is_printed(call: Call, make:
     assert json.loads(call("logs", key, "--json").out) == {"key": key, "attempt": 2, "lines": ["second", "line without end"]}
 
 
-def test_a_run_without_a_log_says_so(call: Call, make: Any) -> None:
+def test_a_run_without_a_log_is_reported(call: Call, make: Any) -> None:
     key = make.run({"lr": 1})
     for args in ([], ["-f"]):
         found = call("logs", key, *args)
@@ -32,7 +32,7 @@ def test_a_run_without_a_log_says_so(call: Call, make: Any) -> None:
         assert f"run {key} has printed nothing yet" in found.err
 
 
-def test_a_log_is_printed_escaped_with_its_lines(call: Call, make: Any) -> None:
+def test_a_log_is_printed_escaped_line_by_line(call: Call, make: Any) -> None:
     """S12, X08: whatever a run prints, also half a megabyte without an end of line."""
     key = make.run({"lr": 1}, log="a\x1b[2J\tb\r\nüber \udcff\x00\n" + "x" * 500_000)
     found = call("logs", key)

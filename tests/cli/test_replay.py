@@ -99,10 +99,11 @@ def capsule(lab: str, tmp_path: Path) -> Path:
     from trainmaster.cli.target import Target
 
     with pytest.raises(RuntimeError):
-        Target.parse(f"{lab}:make_loop").imported()().train()
+        Target.parse(f"{lab}:make_loop").load()().train()
     return tmp_path / "out" / "1.capsule"
 
 
+@pytest.mark.integration
 def test_a_failed_run_fails_again_in_a_fresh_process_and_leaves_the_store_alone(program: Any, tmp_path: Path) -> None:
     (tmp_path / "lab_manager.py").write_text(MANAGER)
     ran = program("run", "lab_manager.py:Mine", "width=7", OMP_NUM_THREADS="1")
@@ -129,8 +130,8 @@ def test_a_manager_with_a_store_of_its_own_keeps_it_as_it_is(call: Any, lab: str
 
     monkeypatch.setattr(AttemptCheckpoints, "draw", lambda self: None)  # pictures take longer than the training
     (tmp_path / "lab_manager.py").write_text(MANAGER)
-    made = Target.parse("lab_manager.py:made").imported()
-    made.hush()
+    made = Target.parse("lab_manager.py:made").load()
+    made.job_runner.console.mute()
     with pytest.raises(Exception, match="a sum of") as caught:
         made.process({"width": 5})
     path = next((tmp_path / "own-store").rglob("1.capsule"))
@@ -140,6 +141,25 @@ def test_a_manager_with_a_store_of_its_own_keeps_it_as_it_is(call: Any, lab: str
         assert found.code == 0, found
         assert str(caught.value) in found.out
         assert files_below(tmp_path / "own-store") == before
+
+
+def test_a_recorded_target_that_has_changed_is_imported_only_if_trusted(call: Any, lab: str, tmp_path: Path) -> None:
+    from trainmaster.cli.target import Target
+
+    text = FUNCTION.replace('FailureCapsule("out")', 'FailureCapsule("out", target="lab_functions.py:make_loop")')
+    (tmp_path / lab).write_text(text)
+    with pytest.raises(RuntimeError):
+        Target.parse(f"{lab}:make_loop").load()().train()
+    capsule = tmp_path / "out" / "1.capsule"
+    assert call("replay", capsule).code == 0
+    (tmp_path / lab).write_text(text.replace("out.mean()", "out.sum()"))
+    del sys.modules["lab_functions"]
+    found = call("replay", capsule)
+    assert found.code == 2
+    assert f"{tmp_path / lab} has changed since" in found.err
+    assert "lab_functions" not in sys.modules
+    assert call("replay", capsule, "--trust").code == 0
+    assert "lab_functions" in sys.modules
 
 
 def test_a_function_that_returns_a_loop_is_a_target(call: Any, lab: str, capsule: Path) -> None:
@@ -167,7 +187,7 @@ def test_a_capsule_without_a_target_says_what_to_add(call: Any, capsule: Path) -
     found = call("replay", capsule)
     assert found.code == 2
     assert found.err.splitlines() == [
-        "the capsule does not say what builds the loop",
+        "the capsule does not record a TARGET",
         f"  try     name it: `trainmaster replay {capsule} --target train.py:make_loop`",
     ]
 
@@ -175,7 +195,7 @@ def test_a_capsule_without_a_target_says_what_to_add(call: Any, capsule: Path) -
 def test_a_target_that_builds_nothing_is_refused(call: Any, lab: str, capsule: Path) -> None:
     found = call("replay", capsule, "--target", f"{lab}:number")
     assert found.code == 2
-    assert "no manager" in found.err
+    assert "not a manager" in found.err
 
 
 @pytest.mark.parametrize("name", ["none.capsule", "file.capsule", "empty.capsule", "damaged.capsule"])
@@ -187,7 +207,7 @@ def test_what_is_no_capsule_is_refused_in_one_line(call: Any, tmp_path: Path, na
     found = call("replay", name)
     assert found.code == 2
     assert found.out == ""
-    assert found.err.startswith(f"`{name}` is no capsule: ")
+    assert found.err.startswith(f"`{name}` is not a capsule: ")
     assert len(found.err.splitlines()) == 1
 
 
@@ -198,13 +218,13 @@ def test_a_run_that_ends_with_an_error_of_ours_names_its_capsule_too(call: Any, 
     (tmp_path / "lab_nan.py").write_text(
         "import torch\n"
         "from torch import nn\n"
-        "from trainmaster import FailureCapsule, Manager, NonFinite, TrainManager\n"
+        "from trainmaster import FailureCapsule, Manager, NaNGuard, TrainManager\n"
         "class Mine(Manager):\n"
-        "    extensions = [FailureCapsule(), NonFinite()]\n"
+        "    extensions = [FailureCapsule(), NaNGuard()]\n"
         "    def make_loop(self, config):\n"
         "        return TrainManager(nn.Linear(2, 1), lambda batch, out: out.mean() / 0, 1, [torch.ones(3, 2)])\n"
     )
     ran = call("run", "lab_nan.py:Mine")
     assert ran.code == 2
     assert ran.err.startswith("the loss is ")
-    assert "\nFailureCapsule: raise it again with `" in ran.err
+    assert "\nFailureCapsule: reproduce it with `" in ran.err

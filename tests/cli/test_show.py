@@ -13,7 +13,7 @@ from trainmaster.store import Store
 Call = Callable[..., Any]
 
 
-def test_a_run_is_shown_with_config_metrics_attempts_checkpoints_and_what_to_do_next(call: Call, make: Any, store: Store) -> None:
+def test_show_prints_config_metrics_attempts_checkpoints_and_next_steps(call: Call, make: Any, store: Store) -> None:
     make.run({"lr": 0.1, "start_from": "81c0ffee"}, [{"loss": 4.0}, {"loss": 2.0}], outcome="interrupted", error="KeyboardInterrupt")
     key = make.run({"lr": 0.1, "start_from": "81c0ffee"}, [{"loss": 1.0}, {"loss": 3.0}], outcome="failed", error="boom")
     found = call("show", key)
@@ -25,7 +25,7 @@ def test_a_run_is_shown_with_config_metrics_attempts_checkpoints_and_what_to_do_
     assert "lr 0.1" in lines
     assert "loss 3 1 4 @-_*" in lines
     assert any(line.startswith("2 ") and "from step 1 of attempt 1, failed: boom" in line for line in lines)
-    assert any(line.startswith("1 ") and line.endswith("started anew, interrupted: KeyboardInterrupt") for line in lines)
+    assert any(line.startswith("1 ") and line.endswith("from scratch, interrupted: KeyboardInterrupt") for line in lines)
     assert any(line.startswith("attempt 2, step-000003 ") for line in lines)
     assert lines[-2:] == [f"trainmaster resume {key}", f"trainmaster logs {key}"]
     assert f"{store.root}/stats/{key[:2]}/{key}" in lines
@@ -86,4 +86,12 @@ def test_two_runs_are_compared_value_by_value(call: Call, make: Any) -> None:
 
 def test_a_run_does_not_differ_from_itself(call: Call, make: Any) -> None:
     key = make.run({"lr": 0.1}, [{"loss": float("nan")}])
-    assert call("diff", key, key[:5]).out == "this is one and the same run\n"
+    assert call("diff", key, key[:5]).out == "both keys name the same run\n"
+
+
+def test_an_error_with_several_lines_keeps_its_lines(call: Call, make: Any) -> None:
+    key = make.run({"lr": 0.1}, outcome="failed", error="StateError: no such state\n  where   here")
+    out = call("show", key).out
+    assert "  state    failed: StateError: no such state\n             where   here\n" in out
+    assert "failed: StateError: no such state\n" in out.partition("attempts")[2]
+    assert "\\n" not in out

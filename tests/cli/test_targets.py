@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ def make_with_options(**options):
 def make_alone():
     return Mine("alone-store")
 
-def needs(something):
+def needs(something, more):
     return Mine(something)
 
 def makes_nothing():
@@ -46,7 +47,7 @@ class Other: ...
 
 @pytest.fixture(autouse=True)
 def clean_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Modules of the test's own are forgotten, as if each command were a process of its own."""
+    """Forget the modules that a test imported, as if each command ran in its own process."""
     tiny.draw_nothing(monkeypatch.setattr)
     path = list(sys.path)
     monkeypatch.syspath_prepend(str(_path.parent))
@@ -111,24 +112,28 @@ def test_a_target_is_a_class_an_object_or_a_function_of_a_file_or_a_module(call:
         ("managers.py:Mien", "managers.py` has no `Mien`", "did you mean `Mine`?"),
         ("managers.py:Zzzzzz", "managers.py` has no `Zzzzzz`", "it has Mine"),
         ("mangers.py:Mine", "there is no file `mangers.py`", "did you mean `managers.py`?"),
-        ("nowhere/x.py:Mine", "there is no file `nowhere/x.py`", "write `train.py:MyManager`"),
+        ("nowhere/x.py:Mine", "there is no file `nowhere/x.py`", "write `train.py:make_loop`"),
         ("mangers:Mine", "there is no module `mangers`", "did you mean `managers.py`?"),
-        ("lab.nothing:Mine", "there is no module `lab.nothing`", "write `train.py:MyManager`"),
-        ("managers.py:number", "managers.py:number` is int, and no manager", "wanted a Manager"),
-        ("managers.py:Other", "managers.py:Other` is a class, and no manager", "wanted a Manager"),
-        ("managers.py:makes_nothing", "managers.py:makes_nothing` is NoneType, and no manager", "wanted a Manager"),
-        ("managers.py:", "'managers.py:' names no manager", "write `train.py:MyManager`"),
-        (":Mine", "':Mine' names no manager", "write `train.py:MyManager`"),
-        ("", "'' names no manager", "write `train.py:MyManager`"),
-        ("man agers:Mine", "`man agers` is no module", "write `train.py:MyManager`"),
-        ("two.py", "two.py` has 2 managers: A, B", ":A`"),
-        ("none.py", "none.py` has no managers", "write a subclass of trainmaster.Manager"),
-        ("json.py:Mine", "json.py` has the name of the module `json`", "give the file another name"),
-        ("my-file.py:Mine", "`my-file` is no name of a module", "give the file another name"),
-        ("managers.py:needs", "managers.py:needs` cannot be called: missing a required argument: 'something'", "store_dir"),
+        ("lab.nothing:Mine", "there is no module `lab.nothing`", "write `train.py:make_loop`"),
+        ("managers.py:number", "managers.py:number` is int, not a manager", "name a function `make_loop(config)`"),
+        ("managers.py:Other", "managers.py:Other` is a class, not a manager", "name a function `make_loop(config)`"),
+        ("managers.py:makes_nothing", "managers.py:makes_nothing` is NoneType, not a manager", "name a function `make_loop(config)`"),
+        ("managers.py:", "'managers.py:' is not a TARGET", "write `train.py:make_loop`"),
+        (":Mine", "':Mine' is not a TARGET", "write `train.py:make_loop`"),
+        ("", "'' is not a TARGET", "write `train.py:make_loop`"),
+        ("man agers:Mine", "`man agers` is not the name of a module", "write `train.py:make_loop`"),
+        ("two.py", "two.py` has 2 targets: A, B", ":A`"),
+        ("none.py", "none.py` has neither a function `make_loop(config)` nor a manager", "write `def make_loop(config)`"),
+        ("json.py:Mine", "json.py` has the name of the module `json`", "rename the file"),
+        ("my-file.py:Mine", "`my-file` is not a valid module name", "rename the file"),
+        (
+            "managers.py:needs",
+            "managers.py:needs` cannot be called: missing a required argument: 'something'",
+            "`config` or `store_dir`",
+        ),
     ],
 )
-def test_a_wrong_target_says_what_there_is(call: Any, lab: Path, target: str, fact: str, hint: str) -> None:
+def test_a_wrong_target_is_refused_with_the_alternatives(call: Any, lab: Path, target: str, fact: str, hint: str) -> None:
     (lab / "two.py").write_text("from trainmaster import Manager\nclass A(Manager): ...\nclass B(Manager): ...\n")
     for name in ("none.py", "json.py", "my-file.py"):
         (lab / name).write_text("from trainmaster import Manager\n")
@@ -150,7 +155,7 @@ def test_a_file_that_imports_what_is_not_there_says_so_and_not_that_it_is_missin
 # ---- config
 
 
-def test_misspelt_names_of_the_config_are_told_with_the_nearest(call: Any, lab: Path) -> None:
+def test_misspelled_config_keys_are_reported_with_the_nearest(call: Any, lab: Path) -> None:
     code, _, err = call("run", "managers.py:Mine", "widht=4", "epohcs=3")
     assert code == 2
     assert "widht: no such key; did you mean `width`?" in err
@@ -163,6 +168,109 @@ def test_a_new_name_is_added_with_a_plus_and_a_file_comes_first(call: Any, lab: 
     assert Store(lab / "runs").configs[only_key(lab / "runs")] == {"lr": 0.8, "width": 9, "note": "new", "epochs": 2}
 
 
+TYPED = """
+from trainmaster import ConfigBase, Manager, configclass
+
+@configclass
+class Optim(ConfigBase):
+    lr: float = 0.1
+    arguments: dict[str, float] = {"momentum": 0.9}
+
+@configclass
+class Train(ConfigBase):
+    optim: Optim = Optim()
+    epochs: int = 1
+    sizes: list[int] = [4, 8]
+
+@configclass
+class Named(Train):
+    name: str
+
+class Typed(Manager):
+    defaults = Train
+
+    def train(self):
+        self.ckpt["x"] = self.config.optim.lr
+
+    def eval(self):
+        return {"loss": 1.0}
+
+class NeedsName(Typed):
+    defaults = Named
+"""
+
+
+@pytest.fixture
+def typed(tmp_path: Path) -> Path:
+    (tmp_path / "typed.py").write_text(TYPED)
+    (tmp_path / "exp.yaml").write_text("optim:\n  lr: 0.5\nsizes: [1, 2]\n")
+    return tmp_path
+
+
+def planned(out: str) -> dict[str, list[str]]:
+    """The lines of `--dry-run` below each heading."""
+    found: dict[str, list[str]] = {}
+    for line in out.splitlines():
+        if line.startswith("  "):
+            found[[*found][-1]].append(re.sub("  +", "  ", line.strip()))
+        else:
+            found[line] = []
+    return found
+
+
+def test_a_file_and_words_go_together_for_a_typed_config(call: Any, typed: Path) -> None:
+    words = ("run", "typed.py:Typed", "optim.lr=1e-3", "sizes.1=3", "--config", "exp.yaml")
+    found = call(*words, "--dry-run")
+    assert found.code == 0, found.err
+    assert planned(found.out)["changed from the defaults"] == ["optim.lr  0.1 -> 0.001", "sizes  [4, 8] -> [1, 3]"]
+    assert call(*words, "-q") == (0, "", "")
+    assert Store(typed / "runs").configs[only_key(typed / "runs")].flatten()["optim.lr"] == 0.001
+
+
+def test_words_may_give_what_a_typed_config_needs_and_the_file_does_not_have(call: Any, typed: Path) -> None:
+    found = call("run", "typed.py:NeedsName", "name=a", "optim.lr=0.3", "--config", "exp.yaml", "--dry-run")
+    assert found.code == 0, found.err
+    changed = planned(found.out)["changed from the defaults"]
+    assert changed == ["optim.lr  0.1 -> 0.3", "sizes  [4, 8] -> [1, 2]", "name  none -> 'a'"]
+    assert "name: is missing" in call("run", "typed.py:NeedsName", "--config", "exp.yaml").err
+
+
+def test_a_typed_config_with_its_defaults_has_no_changes(call: Any, typed: Path) -> None:
+    lines = call("run", "typed.py:Typed", "optim.lr=0.1", "--dry-run").out.splitlines()
+    assert [line.split()[0] for line in lines] == ["target", "key", "store", "nothing"]
+
+
+@pytest.mark.parametrize(("key", "meant"), [("lr", "`optim.lr`"), ("momentum", "`optim.arguments.momentum`"), ("epoch", "`epochs`")])
+def test_a_key_of_a_group_is_offered_where_its_group_is_missing(call: Any, typed: Path, key: str, meant: str) -> None:
+    for word in ("run", "sweep"):
+        found = call(word, "typed.py:Typed", f"{key}=0.1")
+        assert (found.code, f"did you mean {meant}?" in found.err) == (2, True), found
+
+
+def test_a_file_is_the_base_of_a_sweep(call: Any, typed: Path) -> None:
+    (typed / "choices.yaml").write_text("optim:\n  lr: [0.2, 0.3]\n")
+    by_words = call("sweep", "typed.py:Typed", "optim.lr=0.2,0.3", "--config", "exp.yaml", "--dry-run")
+    by_file = call("sweep", "typed.py:Typed", "choices.yaml", "--config", "exp.yaml", "--dry-run")
+    assert by_words == by_file
+    assert "runs     2" in by_words.out
+    assert [line.split("  ")[-1] for line in by_words.out.splitlines()[-2:]] == ["optim.lr=0.2", "optim.lr=0.3"]
+    assert call("sweep", "typed.py:Typed", "optim.lr=0.2,0.3", "--config", "exp.yaml", "-q").code == 0
+    stored = [Store(typed / "runs").configs[key].flatten() for key in Store(typed / "runs").configs]
+    assert sorted(each["optim.lr"] for each in stored) == [0.2, 0.3]
+    assert [each["sizes"] for each in stored] == [[1, 2], [1, 2]], "a list of the file was taken for choices"
+
+
+def test_a_sweep_over_a_word_without_values_explains_how_to_write_choices(call: Any, lab: Path) -> None:
+    found = call("sweep", "managers.py:Mine", "lr")
+    assert (found.code, "there is no file `lr`\n  try     write choices as `lr=0.1,0.01`" in found.err) == (2, True), found
+
+
+def test_a_sweep_over_a_file_for_free_configs_refuses_names_that_neither_has(call: Any, lab: Path) -> None:
+    (lab / "base.yaml").write_text("lr: 0.7\nnote: a\n")
+    found = call("sweep", "managers.py:Mine", "nte=a,b", "--config", "base.yaml")
+    assert (found.code, "nte: no such key; did you mean `note`?" in found.err) == (2, True)
+
+
 # ---- again
 
 
@@ -172,7 +280,7 @@ def test_a_second_run_says_that_it_is_done_and_more_epochs_go_on(call: Any, lab:
     again = call("run", "managers.py:Mine")
     assert (again.code, f"run {key} is at epoch 2 already" in again.out) == (0, True)
     more = call("run", "managers.py:Mine", "--epochs", 4)
-    assert f"run {key} goes on from epoch 2 to 4" in more.out
+    assert f"run {key} resumes from epoch 2, target 4" in more.out
     assert only_key(lab / "runs") == key
     assert Store(lab / "runs").stats[key]["epoch"] == 4
     assert f"-m trainmaster show {key}" in more.out
@@ -203,7 +311,7 @@ def test_from_makes_a_new_run_that_starts_with_those_weights(call: Any, lab: Pat
     assert start is not None
     assert tiny.bits(start.value["state"]["objects"]["model"]) == tiny.bits(origin.value["state"]["objects"]["model"])
     assert start.name.step == 0
-    assert f"key     {second}" in planned.out, "--dry-run tells another key than the run has"
+    assert f"key    {second}" in planned.out, "--dry-run tells another key than the run has"
 
 
 @pytest.mark.parametrize(
@@ -212,10 +320,10 @@ def test_from_makes_a_new_run_that_starts_with_those_weights(call: Any, lab: Pat
         ("{key}@bets", "wanted a step, `best` or `last` after the @", "did you mean `best`?"),
         ("{key}@999", "has no checkpoint 999", "show"),
         ("ffffffff", "no run has a key that starts with `ffffffff`", "trainmaster ls"),
-        ("what?", "'what?' is no key", "0-9 and a-f"),
+        ("what?", "'what?' is not a key", "0-9 and a-f"),
     ],
 )
-def test_a_wrong_origin_is_told(call: Any, lab: Path, word: str, fact: str, hint: str) -> None:
+def test_a_wrong_start_from_is_refused(call: Any, lab: Path, word: str, fact: str, hint: str) -> None:
     (lab / "loops.py").write_text("from tiny_training import Tiny\nclass Mine(Tiny): ...\n")
     assert call("run", "loops.py:Mine", "-q", "--epochs", 0).code == 0
     code, _, err = call("run", "loops.py:Mine", "lr=0.01", "--from", word.format(key=only_key(lab / "runs")))
@@ -235,7 +343,7 @@ def test_resume_goes_on_from_another_folder_as_far_as_it_was_to_go(call: Any, la
     monkeypatch.chdir(away)
     found = call("resume", key[:4], "--store", lab / "s", "--epochs", 5)
     assert found.code == 0, found.err
-    assert f"run {key} goes on from epoch 2 to 5" in found.out
+    assert f"run {key} resumes from epoch 2, target 5" in found.out
     forget(lab)
     again = call("resume", key, "--store", lab / "s")
     assert f"run {key} is at epoch 5 already" in again.out
@@ -261,9 +369,9 @@ def test_resume_of_a_run_that_a_program_started_asks_for_the_manager(call: Any, 
     code, _, err = call("resume", key)
     assert code == 2
     assert f"run {key} was not started by `trainmaster run`" in err
-    assert f"trainmaster resume {key} --target train.py:MyManager" in err
+    assert f"trainmaster resume {key} --target train.py:make_loop" in err
     found = call("resume", key, "--target", f"{_path}:Plain", "--epochs", 2)
-    assert (found.code, f"run {key} goes on from epoch 1 to 2" in found.out) == (0, True), found.err
+    assert (found.code, f"run {key} resumes from epoch 1, target 2" in found.out) == (0, True), found.err
 
 
 def test_resume_with_changed_defaults_says_so_or_keeps_the_run_as_it_was(call: Any, lab: Path) -> None:
@@ -271,13 +379,13 @@ def test_resume_with_changed_defaults_says_so_or_keeps_the_run_as_it_was(call: A
     key = only_key(lab / "runs")
     (lab / "managers.py").write_text(MANAGERS.replace('"width": 3', '"width": 4'))
     forget(lab)
-    kept = call("resume", key, "--epochs", 3)
+    kept = call("resume", key, "--epochs", 3, "--trust")
     assert (kept.code, Store(lab / "runs").configs[key]["width"]) == (0, 3), "a value that was stored counts"
     (lab / "managers.py").write_text(MANAGERS.replace('"width": 3', '"width": 3, "depth": 1'))
     forget(lab)
-    code, _, err = call("resume", key, "--epochs", 4)
+    code, _, err = call("resume", key, "--epochs", 4, "--trust")
     assert code == 2
-    assert f"this manager makes another run of the config of {key}" in err
+    assert f"trains another run with the config of {key}" in err
     assert "its defaults or `get_config` have changed since" in err
     assert Store(lab / "runs").stats[key]["epoch"] == 3
 
@@ -292,7 +400,7 @@ def test_a_run_of_a_sweep_with_workers_can_be_resumed_as_it_says(lab: Path) -> N
 
 
 def test_a_command_to_paste_names_the_program_so_that_the_shell_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainmaster.cli.launching import program
+    from trainmaster.cli.load_manager import get_program
 
     script = tmp_path / "bin" / "trainmaster"
     script.parent.mkdir()
@@ -300,9 +408,9 @@ def test_a_command_to_paste_names_the_program_so_that_the_shell_finds_it(tmp_pat
     script.chmod(0o755)
     monkeypatch.setattr(sys, "argv", [str(script), "run"])
     monkeypatch.setenv("PATH", "/nowhere")
-    assert program() == (str(script),)
+    assert get_program() == (str(script),)
     monkeypatch.setenv("PATH", str(script.parent))
-    assert program() == ("trainmaster",)
+    assert get_program() == ("trainmaster",)
 
 
 def test_the_next_commands_can_be_pasted_into_a_shell_whatever_the_store_is_called(call: Any, lab: Path) -> None:
@@ -325,7 +433,7 @@ class Leaving(Mine):
 """
 
 
-ENDED = "`sys.exit()` ended the program before its work was done\n  where   `Leaves.pre_work_train` (extension `leaves`, "
+ENDED = "`sys.exit()` ended the program during the run\n  where   `Leaves.pre_work_train` (extension `leaves`, "
 
 
 @pytest.mark.parametrize(("given", "code", "told"), [("", 1, ENDED), ("0", 1, ENDED), ("'enough'", 1, "enough\n"), ("7", 7, "")])
@@ -336,3 +444,61 @@ def test_a_hook_that_calls_exit_does_not_pass_for_a_success(call: Any, lab: Path
     assert found.err.startswith(told)
     run = Store(lab / "runs").run(only_key(lab / "runs"))
     assert (run.outcome_of(1) or {})["outcome"] == "failed"
+
+
+# ---- secrets
+
+
+SECRETS = MANAGERS.replace('"width": 3}', '"width": 3, "api_key": None}\n    secrets = ("api_key", "hub.api_key")')
+
+
+def written(folder: Path) -> list[str]:
+    return [path.name for path in folder.rglob("*") if path.is_file() and path.name != "store.json"]
+
+
+@pytest.mark.parametrize("words", [("run",), ("run", "--dry-run"), ("sweep", "lr=0.1,0.2"), ("sweep", "lr=0.1,0.2", "--dry-run")])
+def test_a_secret_that_is_not_declared_stops_the_command_before_anything_is_written(call: Any, lab: Path, words: tuple[str, ...]) -> None:
+    command, *others = words
+    code, _, err = call(command, "managers.py:Mine", "+hub.password=hunter2", *others, "-q")
+    assert (code, "hub.password: looks like a secret by its name" in err, "hunter2" in err) == (2, True, False)
+    assert written(lab / "runs") == []
+
+
+def test_a_secret_that_the_class_declares_is_no_part_of_the_key_and_is_not_stored(call: Any, lab: Path) -> None:
+    (lab / "managers.py").write_text(SECRETS)
+    assert call("run", "managers.py:Mine", "api_key=canary-one", "+hub.api_key=canary-two", "-q") == (0, "", "")
+    key = only_key(lab / "runs")
+    shown = call("run", "managers.py:Mine", "api_key=another-one", "+hub.api_key=canary-two", "--dry-run").out
+    assert (f"key    {key}" in shown, "api_key  '***'" in shown, "another" in shown) == (True, True, False)
+    assert all(b"canary" not in path.read_bytes() for path in (lab / "runs").rglob("*") if path.is_file())
+    swept = call("sweep", "managers.py:Mine", "api_key=canary-one,canary-two", "--dry-run")
+    assert (swept.code, "api_key: all its values give the same run" in swept.err, "canary" in swept.err) == (2, True, False)
+
+
+def test_a_run_whose_secrets_the_environment_has_is_resumed(call: Any, lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (lab / "managers.py").write_text(SECRETS)
+    assert call("run", "managers.py:Mine", "api_key=canary-one", "-q").code == 0
+    key = only_key(lab / "runs")
+    assert "the config lacks a secret: `api_key`" in call("resume", key, "--epochs", 3).err
+    monkeypatch.setenv("API_KEY", "canary-one")
+    assert call("resume", key, "--epochs", 3).code == 0
+    assert Store(lab / "runs").stats[key]["epoch"] == 3
+
+
+# ---- near misses
+
+
+@pytest.mark.parametrize("words", [("run", "lrr=0.5"), ("sweep", "lrr=0.5,0.6"), ("run", "--config", "typo.yaml"), ("sweep", "typos.yaml")])
+def test_a_typo_of_a_default_is_refused_by_each_command(call: Any, lab: Path, words: tuple[str, ...]) -> None:
+    (lab / "typo.yaml").write_text("lrr: 0.5\n")
+    (lab / "typos.yaml").write_text("lrr: [0.5, 0.6]\n")
+    code, _, err = call(words[0], "managers.py:Mine", *words[1:], "-q")
+    assert (code, "lrr: no such key; did you mean `lr`?" in err) == (2, True), err
+    assert written(lab / "runs") == []
+
+
+@pytest.mark.parametrize("words", [("run", "+lrr=0.5"), ("sweep", "+lrr=0.5"), ("sweep", "+lrr=0.5,0.6", "--workers", "1")])
+def test_a_key_with_a_plus_is_new_however_it_looks(call: Any, lab: Path, words: tuple[str, ...]) -> None:
+    assert call(words[0], "managers.py:Mine", *words[1:], "-q").code == 0
+    assert {config.lrr for config in Store(lab / "runs").configs.values()} <= {0.5, 0.6}
+    assert call("resume", next(iter(Store(lab / "runs").configs)), "--epochs", 3, "-q").code == 0

@@ -1,4 +1,4 @@
-"""The program in a real terminal: bars, Ctrl-C, what is pasted after it, and what arrives where there is no terminal."""
+"""The program in a real terminal and in a pipe: progress bars, Ctrl-C, and the commands it prints to paste."""
 
 from __future__ import annotations
 
@@ -203,8 +203,8 @@ def test_dry_run_touches_nothing(shop: Any, words: list[str]) -> None:
     assert (process.wait(), process.err) == (0, "")
     after = {path: path.stat().st_mtime_ns for path in shop.folder.rglob("*") if "process-" not in str(path)}
     assert {path: after[path] for path in after if "__pycache__" not in str(path)} == before
-    assert f"store   {shop.folder / 'runs'}" in process.out
-    assert ("lr  0.1 -> 0.5" in process.out) if words[0] == "run" else ("runs    2" in process.out)
+    assert f"{shop.folder / 'runs'}" in process.out
+    assert ("lr  0.1 -> 0.5" in process.out) if words[0] == "run" else ("runs     2" in process.out)
 
 
 # ---- Ctrl-C
@@ -231,7 +231,7 @@ def test_ctrl_c_prints_a_command_that_finishes_the_run_where_it_is_pasted(shop: 
         terminal.type(f"{tiny.PLAN}={shlex.quote(json.dumps(plan))} trainmaster run train.py:Plain\n".encode())
         tiny.until(lambda: (shop.folder / "at").exists(), "the point")
         terminal.type(CTRL_C)
-        terminal.until("Ctrl-C: finishing the step and saving; Ctrl-C once more stops at once")
+        terminal.until("Ctrl-C: finishing the step and saving; Ctrl-C again stops at once")
         (shop.folder / "go").touch()
         said = terminal.until("resume it with: ")
         said = terminal.until("$ ", start=terminal.text.index("resume it with: "))
@@ -266,6 +266,7 @@ def test_a_second_ctrl_c_ends_at_once_and_gives_the_cursor_back(shop: Any, open_
     terminal.type(CTRL_C)
     assert process.wait() == 130
     assert "given up" not in terminal.text
+    assert "gives up" not in terminal.text
     assert Store(shop.folder / "runs").verify() == []
     assert terminal.has_cursor, "the cursor is hidden for good"
 
@@ -277,27 +278,54 @@ def test_a_sweep_has_one_view_and_ctrl_c_saves_all_and_says_how_to_go_on(shop: A
     words = ["sweep", "train.py:Plain", "lr=0.2,0.1,0.3,oops", "--workers", "2"]
     process = shop.start("command_line", plan, tty=name, words=words)
     process.until_at()
-    view = re.compile(r"\d of 4 done, \d running, 1 failed, about \d+ s left")
-    tiny.until(lambda: any(view.search(line) for line in terminal.rendered()), "the view")
-    tiny.until(lambda: any("epoch 1 of 3" in line for line in terminal.rendered()), "the progress of the run that waits")
-    shown = terminal.rendered()
-    views = [line for line in shown if " of 4 done" in line]
-    assert len(views) == 1, "\n".join(shown)
-    assert [line for line in shown if re.search(r"[0-9a-f]{8}  \[#+ *\] epoch 1 of 3", line)], "\n".join(shown)
+
+    def shown() -> str:
+        return "\n".join(terminal.rendered())
+
+    view = re.compile(r"^runs +[━╸╺]+  3/4 .*\n2 done, 1 failed, 1 running$", re.MULTILINE)
+    tiny.until(lambda: view.search(shown()), "the view, when the other worker has trained all others")
+    row = re.compile(r"^[0-9a-f]{8}  [━╸╺]+ +1/3  0.2 +[0-9.]+$", re.MULTILINE)
+    tiny.until(lambda: row.search(shown()), "the progress of the run that waits, with its swept value and its metric")
+    assert len(re.findall(r"^runs +━", shown(), re.MULTILINE)) == 1, shown()
+    assert re.search(r"^RUN +EPOCH +lr +loss_test$", shown(), re.MULTILINE), shown()
     terminal.type(CTRL_C)
     terminal.until("Ctrl-C: finishing the step and saving")
     store = Store(shop.folder / "runs")
     run = store.run(next(key for key, config in store.configs.items() if config["lr"] == 0.2))
-    tiny.until(lambda: b"the batch is to end" in store.files.read(run.path(1, "log")), "the worker to hear of it")
+    tiny.until(lambda: b"the batch ends" in store.files.read(run.path(1, "log")), "the worker to hear of it")
     process.go_on()
     assert process.wait() == 130
     assert terminal.has_cursor
-    last = "\n".join(terminal.rendered()[-8:])
+    lines = terminal.rendered()
+    last = "\n".join(lines[-12:])
     assert "1 stopped" in last
     assert shlex.join(["trainmaster", *words]) in last, "nobody says how to go on:\n" + last
+    assert not re.search(r"^runs +━|^RUN.*EPOCH", "\n".join(lines), re.MULTILINE), "the view is left:\n" + last
     tiny.until(lambda: not process.members(), "the workers to end")
     outcomes = [tiny.outcome_of(shop.folder / "runs", key)["outcome"] for key in store.configs.keys()]  # noqa: SIM118 - an archive
     assert set(outcomes) <= {"finished", "stopped", "failed"}
+
+
+def test_a_sweep_without_workers_has_the_same_view_and_ends_with_its_best_runs(shop: Any, open_terminal: Any) -> None:
+    terminal, name = open_terminal(80)
+    plan = {"at": "train", "nth": 2, "do": "wait"}
+    process = shop.start("command_line", plan, tty=name, words=["sweep", "train.py:Plain", "lr=0.2,0.1"])
+    process.until_at()
+    row = re.compile(r"[0-9a-f]{8}  [━╸╺]+ +1/3  0.[12] +[0-9.]+$")
+    tiny.until(lambda: any(row.search(line) for line in terminal.rendered()), "the row of the run")
+    process.go_on()
+    assert process.wait() == 0
+    lines = [line for line in terminal.rendered() if line]
+    assert not [line for line in lines if "━" in line or "epoch" in line], "\n".join(lines)
+    assert lines[-6:-3] == ["batch: 2 done", "best runs by their last loss_test (lower is better)", lines[-4]]
+    assert lines[-4].split() == ["RUN", "lr", "loss_test"]
+    best = lines[-3].split()[0]
+    assert float(lines[-3].split()[-1]) < float(lines[-2].split()[-1])
+    assert lines[-1].startswith("next: ")
+    assert f"trainmaster show {best}" in lines[-1]
+    assert b"starts" in Store(shop.folder / "runs").files.read(Store(shop.folder / "runs").run(best).path(1, "log")), (
+        "its log has its lines"
+    )
 
 
 @pytest.mark.integration
@@ -353,7 +381,7 @@ def test_in_tmux_a_run_draws_over_itself_and_ctrl_c_ends_it_as_it_should(shop: A
         (["ls", "--where", "epohcs=3"], "`epochs`"),
     ],
 )
-def test_a_slip_is_met_with_what_was_meant_and_no_traceback(call: Any, shop: Any, words: list[str], meant: str) -> None:
+def test_a_typo_is_answered_with_the_nearest_name_and_no_traceback(call: Any, shop: Any, words: list[str], meant: str) -> None:
     key = Store(shop.folder / "runs").configs.add({"lr": 0.1, "epochs": 3})
     wrong = key[:-2] + ("0" if key[-2] != "0" else "1") + key[-1]
     code, _, err = call(*(word.format(key=key, wrong=wrong) for word in words))

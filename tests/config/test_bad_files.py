@@ -1,4 +1,4 @@
-"""A file that is no config is refused: with its name and place, at once, and without a trace."""
+"""A file that is not a config is refused quickly, with its name and position, and without side effects."""
 
 import json
 import os
@@ -147,7 +147,7 @@ def test_a_fifo_with_nobody_at_its_other_end_does_not_hold_up(tmp_path):
 
 
 def test_a_name_with_a_nul_is_refused(tmp_path):
-    with pytest.raises(ConfigFileError, match="is no file name"):
+    with pytest.raises(ConfigFileError, match="is not a file name"):
         Config.load(f"{tmp_path}/a\0b.yaml")
 
 

@@ -1,4 +1,4 @@
-"""What differs between two typed configs: contract A9."""
+"""The differences between two typed configs: contract A9."""
 
 import enum
 from typing import Any
@@ -162,7 +162,7 @@ def test_nan_does_not_differ_from_itself(value):
     assert one.diff(one.clone()) == []
 
 
-def test_a_list_given_as_a_tuple_is_no_difference():
+def test_a_list_given_as_a_tuple_is_not_a_difference():
     assert Run(sizes=(1, 2), pair=[1, 2]).diff(Run(sizes=[1, 2], pair=(1, 2))) == []
 
 
@@ -178,7 +178,7 @@ def test_a_frozen_config_does_not_differ_from_a_free_one():
     assert config.clone().freeze() == config
 
 
-def test_where_values_came_from_is_no_difference():
+def test_where_values_came_from_is_not_a_difference():
     assert Run(lr=0.1) == Run()
     assert Run(lr=0.2) == Run().override("lr=0.2")
 

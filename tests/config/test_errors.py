@@ -156,7 +156,7 @@ def test_a_config_with_other_problems_only_is_not():
     assert isinstance(caught.value, ValueError)
 
 
-def test_an_assigned_group_tells_all_its_problems():
+def test_an_assigned_group_reports_all_its_problems():
     config = Experiment(run={"dataset": "digits", "batch_size": 1})
     with pytest.raises(ConfigError) as caught:
         config.run = BAD["run"]
@@ -374,12 +374,12 @@ def test_overrides_that_cannot_be_read_are_reported_together():
     ]
     assert lines[0] == "wanted key=value  [run.epochs]"
     assert lines[2] == "'run..epochs': a key has no empty parts  [run..epochs=3]"
-    assert lines[3] == "no value; write run.epochs=null for none, or run.epochs='' for empty text  [run.epochs=]"
+    assert lines[3] == "has no value; write run.epochs=null for none, or run.epochs='' for empty text  [run.epochs=]"
     assert lines[5] == "save_dir: is set by another override too: save_dir=a  [save_dir=b]"
 
 
 @pytest.mark.parametrize("first", ["run=3", "run=null", "run=[]", "run={}"])
-def test_an_override_below_what_another_override_replaced_is_no_raw_error(first):
+def test_an_override_below_what_another_override_replaced_is_not_a_raw_error(first):
     with pytest.raises(ConfigError):
         good().override(first, "run.optimizer.lr=4")
 

@@ -1,4 +1,4 @@
-"""What a stranger broke: each of these once went wrong, or wrongly without a word."""
+"""Bugs that users found: each of these once failed, or gave a wrong result without an error."""
 
 import functools
 import io
@@ -13,9 +13,9 @@ from annotated_types import Gt, MaxLen
 from pydantic import AfterValidator, Field
 
 from trainmaster.config import (
-    Choices,
     Config,
     ConfigBase,
+    Grid,
     OptimizerConfig,
     SchedulerConfig,
     Stateless,
@@ -75,7 +75,7 @@ def test_a_union_takes_a_value_as_it_is_if_a_member_can(annotation, value):
 
 def test_two_classes_with_equal_values_differ_inside_a_dict():
     assert key_of({"o": Sgd()}) != key_of({"o": Adam()})
-    assert Choices({"o": [Sgd(), Adam(), Sgd()]}).count == 2
+    assert Grid({"o": [Sgd(), Adam(), Sgd()]}).count == 2
 
 
 def test_a_list_that_was_changed_in_place_has_the_key_of_the_list_it_became():
@@ -104,16 +104,16 @@ def test_a_field_that_is_stated_again_keeps_its_history():
     assert Again(rate=3).lr == 3
 
 
-@pytest.mark.parametrize("was", ["opt.lr", "", "epochs", "class", "3"])
+@pytest.mark.parametrize("was", ["opt.lr", "", "class", "3"])
 def test_a_former_name_that_cannot_have_been_one_is_refused(was):
-    with pytest.raises(ConfigClassError, match=r"x: .* cannot have been its name"):
+    with pytest.raises(ConfigClassError, match=r"x: .* is not a valid former name"):
         Defines(float, field(default=0.1, was=was))
 
 
 # texts of numbers
 
 
-def test_a_text_is_checked_as_it_was_written(tmp_path):
+def test_a_text_is_checked_as_written(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("x: 1E5\n")
     assert Defines(Annotated[str, AfterValidator(str.lower)]).load(path).x == "1e5"
@@ -124,7 +124,7 @@ def test_a_text_is_checked_as_it_was_written(tmp_path):
     assert Defines(Literal["1.10"]).load(path).x == "1.10"
 
 
-def test_a_text_in_json_is_kept_as_it_was_written(tmp_path):
+def test_a_text_in_json_is_kept_as_written(tmp_path):
     (tmp_path / "run.json").write_text('{"x": 1.100}')
     assert Defines(str).load(tmp_path / "run.json").x == "1.100"
 
@@ -144,16 +144,16 @@ def test_a_number_is_a_plain_number_however_it_was_written(annotation, text, val
 
 
 def test_a_typed_config_inside_a_free_one_is_not_written_without_its_stateless_values():
-    with pytest.raises(ConfigError, match=r"m: a typed config is written by itself; put its `to_dict\(\)` here"):
+    with pytest.raises(ConfigError, match=r"m: a typed config must be written separately; use its `to_dict\(\)` here"):
         Config({"m": Sgd(log=9)}).to_yaml()
 
 
-def test_a_typed_config_is_no_plain_value():
-    with pytest.raises(ConfigError, match=r"x: a typed config is no plain value; put its `to_dict\(\)` here, or type the field"):
+def test_a_typed_config_is_not_a_plain_value():
+    with pytest.raises(ConfigError, match=r"x: a typed config is not a plain value; put its `to_dict\(\)` here, or annotate the field"):
         Defines(Any)(x=Sgd(log=9))
 
 
-def test_a_cached_property_is_no_field():
+def test_a_cached_property_is_not_a_field():
     @configclass
     class Squared(ConfigBase):
         side: int = 3
@@ -183,7 +183,7 @@ def test_a_property_over_a_field_of_a_base_class_is_refused():
         configclass(type("Hidden", (Sgd,), {"lr": property(lambda self: 77)}))
 
 
-def test_a_group_that_says_its_class_is_never_taken_for_a_dict():
+def test_a_group_that_names_its_class_is_never_read_as_a_dict():
     with pytest.raises(ConfigError, match=r"x\.lr = -1: wanted a value greater than 0"):
         Defines(Sgd | dict[str, Any])(x={"class": "Sgd", "lr": -1})
     with pytest.raises(ConfigError, match=r"x\.lr = -1: wanted a value greater than 0"):
@@ -197,7 +197,7 @@ def test_a_default_is_a_copy():
     assert kind().x == [1]
 
 
-def test_of_two_bases_the_nearer_one_that_says_something_counts():
+def test_of_two_bases_the_nearer_one_that_declares_the_field_counts():
     @configclass
     class Top(ConfigBase):
         x: int = 1
@@ -231,7 +231,7 @@ def test_a_large_list_is_described_in_no_time():
     assert len(config.describe().splitlines()) == 20_000
 
 
-def test_thousands_of_overrides_are_no_burden():
+def test_thousands_of_overrides_are_fast():
     config = Config({f"k{number}": 0 for number in range(3_000)})
     changed = config.override(*(f"k{number}={number}" for number in range(3_000)))
     assert changed.k2999 == 2999
@@ -244,10 +244,10 @@ class Before(Enum):
     A = "a"
 
 
-def test_a_config_of_an_older_definition_is_told_as_one():
+def test_the_error_for_a_config_of_an_older_definition_names_it_as_one():
     old = Sgd()
     new = configclass(type("Sgd", (ConfigBase,), {"__annotations__": {"lr": float}, "lr": 0.1}))
-    with pytest.raises(ConfigError, match="wanted Sgd as it is defined now; this one is of an older definition"):
+    with pytest.raises(ConfigError, match="wanted Sgd in its current definition; this object has an older one"):
         Defines(new)(x=old)
 
 
@@ -258,13 +258,13 @@ def test_text_where_a_number_is_wanted_is_not_offered_as_itself():
 
 
 @pytest.mark.parametrize("values", [None, 3, "abc", [1]])
-def test_what_is_no_dict_is_no_config(values):
+def test_only_a_dict_is_a_config(values):
     with pytest.raises(ConfigError, match="wanted a dict, or pairs of key and value"):
         Config(values)
 
 
 def test_a_file_name_that_is_none_is_refused():
-    with pytest.raises(ConfigError, match="None is no file name"):
+    with pytest.raises(ConfigError, match="None is not a file name"):
         Config.load(None)
 
 
@@ -334,7 +334,7 @@ def test_a_subclass_with_another_default_of_an_added_field_has_another_key():
     assert Strong(dropout=0.0).key == Base().key
 
 
-def test_a_former_name_is_inherited_by_a_field_that_says_only_its_default():
+def test_a_former_name_is_inherited_by_a_field_that_declares_only_its_default():
     @configclass
     class Base(ConfigBase):
         lr: float = field(default=0.1, was="rate")

@@ -1,4 +1,4 @@
-"""What makes two configs the same: `key_of`, `group_of` and the canonical form (A12, J5; faults I08, I11, I12)."""
+"""When two configs are the same: `key_of`, `group_of` and the canonical form (A12, J5; faults I08, I11, I12)."""
 
 from __future__ import annotations
 
@@ -110,9 +110,6 @@ SAME = {
     "negative zero": ({"a": -0.0, "b": [-0.0, {"c": -0.0}]}, {"a": 0.0, "b": [0.0, {"c": 0.0}]}),
     "negative zero beside nan": ({"a": -0.0, "b": math.nan}, {"a": 0.0, "b": math.nan}),
     "NumPy's negative zero": ({"a": np.float64(-0.0)}, {"a": 0.0}),
-    "epochs": ({"a": 1, "epochs": 3}, {"a": 1}),
-    "num_epochs": ({"a": 1, "num_epochs": 3}, {"a": 1, "num_epochs": 4}),
-    "nothing but epochs": ({"epochs": 1}, {}),
 }
 
 
@@ -142,6 +139,7 @@ DIFFERENT = {
     "big integers": [{"a": each} for each in (2**53, 2**53 + 1, float(2**53), 2**63, 2**63 - 1, 2**64, float(2**63), 10**400, 10**400 + 1)],
     "the place of a value": [{"a": {"b": 1}}, {"a": 1, "b": 1}, {"b": {"a": 1}}, {"ab": 1}, {"a": {"b": {}}}, {"a": [{"b": 1}]}],
     "what could break a text": [{"a": '"'}, {"a": "\\"}, {"a": '","b":"'}, {"a": "", "b": ""}, {"a": "\n"}, {"a": "\\n"}, {"a": "\0"}],
+    "epochs": [{"a": 1}, {"a": 1, "epochs": 3}, {"a": 1, "epochs": 4}, {"a": 1, "num_epochs": 3}, {"epochs": 1}, {}],
     "deeper epochs": [{"train": {"epochs": 1}}, {"train": {"epochs": 2}}, {"train": {"num_epochs": 1}}, {"train": {}}, {"train.epochs": 3}],
     "names like epochs": [{"epoch": 1}, {"Epochs": 1}, {"max_epochs": 1}, {"num_epochs_": 1}, {}],
 }
@@ -264,7 +262,7 @@ def test_a_typed_config_has_the_key_of_its_identity_and_of_its_dict_without_what
     """A12."""
     config = Run(arch="cnn", optim={"lr": 1e-3}, out="elsewhere", num_classes=10, seed=3)
     assert config.key == key_of(config) == key_of(config.identity()) == key_of(config.to_dict(ignore_stateless=True))
-    assert config.key == key_of({"arch": "cnn", "optim.lr": 0.001, "optim.betas": (0.9, 0.999), "seed": 3, "fold": 0})
+    assert config.key == key_of({"arch": "cnn", "optim.lr": 0.001, "optim.betas": (0.9, 0.999), "seed": 3, "fold": 0, "epochs": 10})
 
 
 def test_the_short_key_is_the_start_of_the_uid():
@@ -292,14 +290,16 @@ def test_a_value_that_is_the_default_counts_like_one_that_was_given():
     assert Run().uid == Run(arch="mlp", optim=Optim(lr=0.1), seed=0).uid
 
 
-@pytest.mark.parametrize("change", [{"arch": "cnn"}, {"optim": {"lr": 0.2}}, {"optim": {"betas": (0.9, 0.9)}}, {"seed": 1}, {"fold": 1}])
+@pytest.mark.parametrize(
+    "change", [{"arch": "cnn"}, {"optim": {"lr": 0.2}}, {"optim": {"betas": (0.9, 0.9)}}, {"seed": 1}, {"fold": 1}, {"epochs": 11}]
+)
 def test_every_field_that_counts_changes_the_key(change):
     assert Run(**change).uid != Run().uid
 
 
-@pytest.mark.parametrize("change", [{"out": "elsewhere"}, {"num_classes": 7}, {"epochs": 11}], ids=str)
+@pytest.mark.parametrize("change", [{"out": "elsewhere"}, {"num_classes": 7}], ids=str)
 def test_no_field_that_does_not_count_changes_the_key_or_the_group(change):
-    """A12: `Stateless` and `Derived`; and how long to train."""
+    """A12: `Stateless` and `Derived`."""
     assert Run(**change).uid == Run().uid
     assert group_of(Run(**change)) == group_of(Run())
 
@@ -406,18 +406,14 @@ def test_the_group_of_a_config_without_replicate_fields_is_its_key():
     assert group_of({"lr": 0.1, "a": {"b": [1]}}, 64) == key_of({"lr": 0.1, "a": {"b": [1]}}, 64)
 
 
-def test_the_group_leaves_out_how_long_to_train_as_the_key_does():
-    assert group_of({"lr": 0.1, "seed": 1, "epochs": 3}) == group_of({"lr": 0.1})
-
-
 def test_replicates_of_a_typed_config_within_a_dict_share_a_group():
     assert group_of({"part": Part(repeat=1)}) == group_of({"part": Part(repeat=2)})
 
 
 def test_a_config_may_have_a_key_of_any_name_and_still_has_a_group():
-    """Methods of typed configs are no methods of a `Config`, so they can be its keys."""
+    """A `Config` lacks the methods of typed configs, so their names can be its keys."""
     names = [name for name in dir(ConfigBase) if not name.startswith("_") and not hasattr(Config, name)]
-    assert "without_replicates" in names
+    assert "identity" in names
     for name in names:
         config = Config({name: 1})
         assert group_of(config) == group_of({name: 1}) == key_of(config)
@@ -495,7 +491,7 @@ def test_the_refusal_says_what_to_write_instead(value, advice):
 
 
 @pytest.mark.parametrize("key", [1, None, 1.5, True, b"a", ("a", "b"), Color.RED], ids=repr)
-def test_a_key_that_is_no_text_is_refused(key):
+def test_a_key_that_is_not_text_is_refused(key):
     (problem,) = refused({"model": {key: 1}}).items()
     assert problem[0] == f"model.{key!r}"
     assert "a key is text" in problem[1]
@@ -526,7 +522,7 @@ def test_all_problems_are_reported_at_once():
 
 
 @pytest.mark.parametrize("value", [1, None, "text", [1], (), object(), {1}], ids=lambda value: type(value).__name__)
-def test_what_is_no_config_is_refused(value):
+def test_what_is_not_a_config_is_refused(value):
     with pytest.raises(ConfigError):
         key_of(value)
 
@@ -575,7 +571,7 @@ def test_nesting_without_end_is_refused_with_the_start_of_its_dotted_key(kind, f
     (problem,) = refused(ENDLESS[kind](), function).items()
     assert problem[0].startswith("a.")
     assert len(problem[0]) < 100
-    assert problem[1] in ("is nested more than 100 deep", "contains itself")
+    assert problem[1] == "is nested more than 100 deep, or contains itself"
 
 
 @pytest.mark.parametrize("kind", ENDLESS)
@@ -629,11 +625,11 @@ GOLDEN = [
     ({"i": [2**63, -1, 10**25]}, '{"i":[9223372036854775808,-1,10000000000000000000000000]}', "6fa9a12c"),
     ({NFC: "\u2028\U0001f600\x7f", NFD: '"\\/\n\x00'}, '{"e\u0301":"\\"\\\\/\\n\\u0000","\xe9":"\u2028\U0001f600\x7f"}', "0669db3c"),
     ({"\uffff": 1, "\U00010000": 2, "Z": 3, "a": 4}, '{"Z":3,"a":4,"\uffff":1,"\U00010000":2}', "9e964375"),
-    ({"lr": 0.1, "seed": 3, "epochs": 5}, '{"lr":0.1,"seed":3}', "aac85f45"),
+    ({"lr": 0.1, "seed": 3, "epochs": 5}, '{"epochs":5,"lr":0.1,"seed":3}', "4ceba135"),
     (
         Run(optim=Adam(lr=0.5), out="x"),
-        '{"arch":"mlp","fold":0,"optim":{"betas":[0.9,0.999],"class":"Adam","eps":1e-08,"lr":0.5},"seed":0}',
-        "add95d33",
+        '{"arch":"mlp","epochs":10,"fold":0,"optim":{"betas":[0.9,0.999],"class":"Adam","eps":1e-08,"lr":0.5},"seed":0}',
+        "6ddfc279",
     ),
     (
         Trainer(stages=[Sgd()], maybe=Optim(lr=1)),
@@ -656,7 +652,7 @@ def test_the_key_is_the_sha256_of_the_canonical_form():
 
 
 def test_the_group_of_a_typed_config_is_what_it_has_always_been():
-    assert group_of(Run(optim=Adam(lr=0.5), seed=4, fold=2), 16) == "62aa80a3a50fc1f6"
+    assert group_of(Run(optim=Adam(lr=0.5), seed=4, fold=2), 16) == "b3a09a7380159122"
 
 
 # History: a class that changes keeps the keys and the files of its configs.

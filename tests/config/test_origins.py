@@ -84,7 +84,7 @@ def file(tmp_path):
 
 
 @pytest.mark.parametrize("key", ["second", "trains", "sizes", "sizes.0", "arguments", "arguments.a", "rate", "save_dir", "num_classes"])
-def test_a_value_that_nobody_gave_is_the_default_of_its_class(key):
+def test_a_value_that_is_not_given_is_the_default_of_its_class(key):
     assert Run().origin(key) == "default of Run"
 
 
@@ -128,7 +128,7 @@ def test_a_value_that_the_file_does_not_give_is_a_default(file, key):
 
 
 @pytest.mark.parametrize("key", ["sizes", "sizes.0", "sizes.1"])
-def test_the_elements_of_a_list_come_from_where_the_list_stands(file, key):
+def test_the_elements_of_a_list_come_from_where_the_list_is(file, key):
     assert Run.load(file).origin(key).startswith(f"{file}:")
     assert Run.load(file).origin("sizes") == f"{file}:9:1"
 
@@ -145,14 +145,14 @@ def test_a_dotted_key_in_a_file_has_its_place(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["rate", "speed", "velocity"])
-def test_a_renamed_field_comes_from_where_its_former_name_stands(tmp_path, name):
+def test_a_renamed_field_comes_from_where_its_former_name_is(tmp_path, name):
     (tmp_path / "run.yaml").write_text(f"sizes: [1]\n{name}: 3\n")
     config = Run.load(tmp_path / "run.yaml")
     assert config.origin("rate") == f"{tmp_path}/run.yaml:2:1"
 
 
 @pytest.mark.parametrize("name", ["rate", "speed", "velocity"])
-def test_a_problem_of_a_renamed_field_stands_where_its_former_name_does(tmp_path, name):
+def test_a_problem_of_a_renamed_field_is_where_its_former_name_is(tmp_path, name):
     (tmp_path / "run.yaml").write_text(f"sizes: [1]\n{name}: fast\n")
     with pytest.raises(ValueError, match=rf"rate = 'fast': wanted a number  \[{re.escape(str(tmp_path))}/run\.yaml:2:1\]"):
         Run.load(tmp_path / "run.yaml")
@@ -336,7 +336,7 @@ def test_the_table_for_notebooks_escapes_the_text_of_overrides():
     assert "<td>override save_dir=&#x27;&lt;i&gt;&#x27;</td>" in html
 
 
-def test_where_values_came_from_is_no_part_of_a_config(file, tmp_path):
+def test_where_values_came_from_is_not_part_of_a_config(file, tmp_path):
     config = Run.load(file)
     same = Run(**config.to_dict())
     assert config == same

@@ -1,4 +1,4 @@
-"""Overrides on the command line, `a.b=3`: for typed configs and for `Config` alike."""
+"""Overrides on the command line, `a.b=3`: for typed configs and for `Config`."""
 
 import time
 from pathlib import Path
@@ -175,10 +175,10 @@ def test_a_long_common_group_does_not_make_two_names_near():
 
 
 def test_an_unknown_group_is_named():
-    with pytest.raises(UnknownKeyError, match=r"nett\.width.*did you mean `net`"):
-        free().override("nett.width=3")
-    with pytest.raises(UnknownKeyError, match=r"nett\.width.*did you mean `net` or `nets`"):
-        OverrideRun().override("nett.width=3")
+    with pytest.raises(UnknownKeyError, match=r"nett\.wide.*did you mean `net`"):
+        free().override("nett.wide=3")
+    with pytest.raises(UnknownKeyError, match=r"nett\.wide.*did you mean `net` or `nets`"):
+        OverrideRun().override("nett.wide=3")
 
 
 def test_plus_adds_no_field_to_a_typed_config():
@@ -265,20 +265,20 @@ def test_a_number_for_a_float_field_is_a_float():
 
 
 @pytest.mark.parametrize("written", ["1.10", "1e3", "007.50", "0x10", "+5", "1_000", "1.", ".5"])
-def test_a_text_field_keeps_a_number_as_it_was_written(written):
+def test_a_text_field_keeps_a_number_as_written(written):
     assert OverrideRun().override(f"net.version={written}").net.version == written
 
 
-def test_a_text_in_a_list_keeps_a_number_as_it_was_written():
+def test_a_text_in_a_list_keeps_a_number_as_written():
     assert OverrideRun(data={"path": "."}).override("data.versions=[1.10, 2.0]").data.versions == ["1.10", "2.0"]
     assert OverrideRun(data={"path": ".", "versions": ["a", "b"]}).override("data.versions.1=1.10").data.versions == ["a", "1.10"]
 
 
-def test_a_text_in_a_group_that_is_replaced_whole_keeps_a_number_as_it_was_written():
+def test_a_text_in_a_group_that_is_replaced_whole_keeps_a_number_as_written():
     assert OverrideRun().override("net={version: 1.10}").net.version == "1.10"
 
 
-def test_a_text_in_a_config_of_a_list_keeps_a_number_as_it_was_written():
+def test_a_text_in_a_config_of_a_list_keeps_a_number_as_written():
     assert OverrideRun().override("stages=[{version: 1.10}]").stages[0].version == "1.10"
 
 
@@ -295,7 +295,7 @@ def test_an_optional_config_that_is_none_is_built_by_its_fields():
     assert config.data == OverrideData(path="/tmp/x", kind="test")
 
 
-def test_an_optional_config_built_without_a_needed_field_says_which():
+def test_the_error_for_an_optional_config_names_its_missing_field():
     with pytest.raises(ConfigError, match=r"data\.path: is missing"):
         OverrideRun().override("data.kind=test")
 
@@ -398,7 +398,7 @@ def test_an_empty_value_is_refused_and_both_meanings_shown(make, text):
 
 @both
 @pytest.mark.parametrize("text", ["name", "", "+", "net.width", "--verbose"])
-def test_what_is_no_pair_is_refused(make, text):
+def test_what_is_not_a_pair_is_refused(make, text):
     with pytest.raises(ConfigError, match="wanted key=value"):
         make().override(text)
 
@@ -418,7 +418,7 @@ def test_a_key_below_a_value_is_refused(make):
 
 @both
 @pytest.mark.parametrize("value", ["[1, 2", "{a: 1", "'open", "a: b: c", "@x", "*nothing", "[1, 2]]", "%x"])
-def test_a_value_that_is_no_yaml_is_refused_with_the_override_shown(make, value):
+def test_a_value_that_is_not_yaml_is_refused_with_the_override_shown(make, value):
     with pytest.raises(ConfigError) as caught:
         make().override(f"name={value}")
     assert caught.value.problems[0].key == "name"
@@ -426,19 +426,19 @@ def test_a_value_that_is_no_yaml_is_refused_with_the_override_shown(make, value)
 
 
 @both
-def test_a_comment_is_no_value(make):
+def test_a_comment_is_not_a_value(make):
     with pytest.raises(ConfigError, match="name"):
         make().override("name=# nothing")
 
 
 @both
-def test_a_document_mark_is_no_null(make):
+def test_a_document_mark_is_not_a_null(make):
     with pytest.raises(ConfigError, match="name"):
         make().override("name=---")
 
 
 @both
-def test_what_is_no_text_is_a_config_error_or_a_type_error(make):
+def test_what_is_not_text_is_a_config_error_or_a_type_error(make):
     """`override(args)` for `override(*args)` is an easy slip."""
     with pytest.raises((ConfigError, TypeError)):
         make().override(["name=x"])
@@ -480,7 +480,7 @@ def test_a_key_that_a_config_cannot_have_is_refused():
 
 
 @pytest.mark.parametrize("key", ["__class__", "_frozen", "_origins", "__dict__", "net.__dict__", "key", "uid", "clone", "net.override"])
-def test_what_is_no_field_of_a_typed_config_cannot_be_overridden(key):
+def test_what_is_not_a_field_of_a_typed_config_cannot_be_overridden(key):
     config = OverrideRun()
     with pytest.raises(UnknownKeyError, match="has no such field"):
         config.override(f"{key}=1")
@@ -545,7 +545,23 @@ def test_no_code_runs_by_an_override(tmp_path):
     assert not (tmp_path / "made").exists()
 
 
-def test_deep_keys_are_no_crash():
+def test_deep_keys_do_not_crash():
     """A dotted key can nest too; what is too deep to be stored is refused, not a RecursionError."""
     with pytest.raises(ConfigError, match="deep"):
         Config().override(f"+{'.'.join('a' * 5_000)}=1")
+
+
+# ---- keys of groups
+
+
+@both
+@pytest.mark.parametrize("key", ["width", "model.width", "nett.width"])
+def test_a_key_that_is_in_another_group_is_offered_with_that(make, key):
+    with pytest.raises(UnknownKeyError, match=rf"{key}: .*; did you mean `net\.width`\?  \[{key}=3\]"):
+        make().override(f"{key}=3")
+
+
+def test_a_key_that_is_in_several_groups_is_offered_with_each():
+    config = Config({"g": {"lr": 0.1}, "d": {"lr": 0.2}})
+    with pytest.raises(UnknownKeyError, match=r"lr: no such key; did you mean `g\.lr` or `d\.lr`\?"):
+        config.override("lr=1")

@@ -1,4 +1,4 @@
-"""What is read from a file: YAML as version 1.2 has it, text as it was written, and where each key stands."""
+"""Reading files: YAML 1.2, the original text of numbers, and the position of each key."""
 
 import math
 from pathlib import Path
@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from trainmaster.config import Config, ConfigBase, configclass
-from trainmaster.config.reader import read_file, read_json, read_yaml
+from trainmaster.config.config_file import read_file
+from trainmaster.config.json_reader import read_json
+from trainmaster.config.yaml_reader import read_yaml
 from trainmaster.errors import ConfigClassError, ConfigError, ConfigFileError, UnknownKeyError
 
 
@@ -199,7 +201,7 @@ def test_escapes_stand_for_characters_in_double_quotes_only():
 
 
 @pytest.mark.parametrize("text", ["é", "日本語", "😀", "e\u0301", "\u00a0x", "a\ufeffb", "مرحبا"])
-def test_unicode_is_kept_as_it_is(text):
+def test_unicode_is_kept_unchanged(text):
     assert value_of(text) == text
 
 
@@ -234,7 +236,7 @@ def test_an_empty_group_is_written_as_braces(file):
     "key",
     ["1", "-1", "0777", "1e3", "true", "null", "~", "no", "0x1F", ".inf".strip("."), "2020-01-01", "12:30", "é", "a b", "=", "-", "1_0"],
 )
-def test_a_key_is_text_as_it_was_written(key):
+def test_a_key_is_text_as_written(key):
     written = f"'{key}'" if key == "-" else key
     assert read_yaml(f"{written}: x\n", "x").tree == {key: "x"}
 
@@ -412,7 +414,7 @@ def test_an_unknown_key_of_a_file_is_an_unknown_key_error_with_its_place_and_the
     )
 
 
-def test_a_class_that_is_no_config_class_is_told_so_when_it_loads_a_file(file):
+def test_a_class_without_configclass_cannot_load_a_file(file):
     class Plain(ConfigBase):
         lr: float = 0.1
 
@@ -458,7 +460,7 @@ WRITTEN = ["1.10", "12345678", "1e3", "0x1F", "+5", "1.", ".5", "1E5", "0o17", "
 
 
 @pytest.mark.parametrize("text", WRITTEN)
-def test_a_text_field_keeps_a_number_as_it_was_written(file, text):
+def test_a_text_field_keeps_a_number_as_written(file, text):
     assert Run.load(file(f"version: {text}\n")).version == text
 
 
@@ -479,7 +481,7 @@ def test_lists_dicts_tuples_and_groups_of_text_keep_numbers_as_they_were_written
     )
 
 
-def test_a_text_field_under_a_dotted_key_keeps_a_number_as_it_was_written(file):
+def test_a_text_field_under_a_dotted_key_keeps_a_number_as_written(file):
     assert Run.load(file("layer.label: 1.10\n")).layer.label == "1.10"
 
 
@@ -489,7 +491,7 @@ def test_a_text_field_keeps_a_number_that_came_by_an_alias(file):
     assert (run.layers[0].label, run.names) == ("2.50", {"a": "1.10"})
 
 
-def test_a_path_field_keeps_a_number_as_it_was_written(file):
+def test_a_path_field_keeps_a_number_as_written(file):
     assert Run.load(file("folder: 1.10\n")).folder == Path("1.10")
 
 
@@ -505,10 +507,10 @@ def test_quoted_text_stays_what_it_is_beside_a_number_of_the_same_value(file):
 def test_text_that_looks_like_no_float_comes_with_the_advice_to_quote_it(file):
     with pytest.raises(ConfigFileError) as caught:
         Run.load(file("commit: 1234e567\n"))
-    assert caught.value.rows["hint"] == "quote it, if '1234e567' is text"
+    assert caught.value.rows["hint"] == "quote it if '1234e567' is text"
 
 
 def test_digits_with_a_leading_zero_come_with_the_advice_to_quote_them(file):
     with pytest.raises(ConfigFileError) as caught:
         Run.load(file("commit: 01234567\n"))
-    assert caught.value.rows["hint"] == "write it without zeros, or '01234567' for text"
+    assert caught.value.rows["hint"] == "quote it if '01234567' is text"

@@ -1,4 +1,4 @@
-"""Configs come back from files as they were: equal values, equal keys, and the same bytes when written again (A12; I08, I11)."""
+"""Configs survive a round trip through a file: equal values, equal keys, and the same bytes when written again (A12; I08, I11)."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ HARD = [
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_every_hard_text_comes_back_as_it_was(ending):
+def test_every_hard_text_comes_back_unchanged(ending):
     config = Config(texts=HARD, more={f"n{number}": text for number, text in enumerate(HARD)})
     back, is_same_file = loaded_again(config, ending)
     assert back.texts == HARD
@@ -206,7 +206,7 @@ def test_every_hard_text_comes_back_as_it_was(ending):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_every_hard_key_comes_back_as_it_was_or_is_refused(ending):
+def test_every_hard_key_comes_back_unchanged_or_is_refused(ending):
     refused = []
     for text in HARD:
         try:

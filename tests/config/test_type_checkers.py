@@ -70,7 +70,7 @@ reveal_type(run.keys())  # reveals list[str]
 reveal_type(run.key)  # reveals str
 reveal_type(run["train.lr"])  # reveals Any
 reveal_type(run.origin("seed"))  # reveals str
-reveal_type(Config({"a": 1}).clone())  # reveals trainmaster.config.free.Config
+reveal_type(Config({"a": 1}).clone())  # reveals trainmaster.config.config.Config
 WarmTrain(batch_size=4, warmup=2, epochs=3)  # fine
 Run(train=WarmTrain(batch_size=4))  # fine
 Run(train=Train(batch_size=4), num_classes=3, shape=(1, 2), rate=1)  # fine

@@ -1,4 +1,4 @@
-"""Typed configs in a module with `from __future__ import annotations`: every annotation is text until it is read. Contract A2."""
+"""Typed configs in a module with `from __future__ import annotations`: every annotation is text until it is resolved. Contract A2."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_postponed_fields_are_checked():
     ]
 
 
-def test_postponed_class_variables_are_no_fields():
+def test_postponed_class_variables_are_not_fields():
     assert "kind" not in Net(width=1).keys()  # noqa: SIM118 - the names of fields, not whether a key leads somewhere
     assert (Net.kind, Net.bare) == ("mlp", 1)
 
@@ -152,7 +152,7 @@ def test_a_subclass_far_from_its_parent_need_not_know_the_parents_names():
     assert More(part={"x": 3}).to_dict() == {"part": {"x": 3}, "y": 2}
 
 
-def test_self_is_the_class_it_stands_in():
+def test_self_is_the_class_it_is_in():
     @configclass
     class Node(ConfigBase):
         value: int = 0
@@ -203,7 +203,7 @@ def test_a_name_imported_for_type_checkers_only_is_named():
         ("set[int]", "set[int] is not a type that a config can have"),
         ("Optional[Stateless[int]]", "`Stateless[...]` goes around the whole annotation, not inside it"),
         ("Derived[Stateless[int]]", "`Stateless` and `Derived` at once; an attribute has one state"),
-        ("dict[int, str]", "dict[int, str] is no dict[str, ...]; a config's keys are text"),
+        ("dict[int, str]", "dict[int, str] is not a dict[str, ...]; the keys of a config are text"),
     ],
 )
 def test_a_misused_postponed_annotation_is_an_error_when_the_class_is_defined(annotation, told):
@@ -213,7 +213,7 @@ def test_a_misused_postponed_annotation_is_an_error_when_the_class_is_defined(an
 
 
 @pytest.mark.parametrize("annotation", ["list[", "1 +", "int int"])
-def test_a_postponed_annotation_that_is_no_python_is_our_error(annotation):
+def test_a_postponed_annotation_that_is_not_python_is_our_error(annotation):
     with pytest.raises(ConfigClassError, match="x"):
         configclass(type("Wrong", (ConfigBase,), {"__annotations__": {"x": annotation}, "__module__": __name__}))
 

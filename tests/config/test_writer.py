@@ -1,4 +1,4 @@
-"""What is written: YAML that every reader takes alike, strict JSON, and files that are whole or not there."""
+"""Writing: YAML that every parser reads the same way, strict JSON, and no partial files."""
 
 import json
 import math
@@ -14,9 +14,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from trainmaster.config import Config, ConfigBase, configclass
-from trainmaster.config.paths import wrong_key
-from trainmaster.config.reader import read_json, read_yaml
+from trainmaster.config.json_reader import read_json
+from trainmaster.config.paths import key_problem
 from trainmaster.config.writer import json_text, yaml_text
+from trainmaster.config.yaml_reader import read_yaml
 from trainmaster.errors import ConfigError, ConfigFileError
 
 TRICKY = [
@@ -113,7 +114,7 @@ def test_yaml_is_read_alike_by_a_1_1_reader_and_by_ours(tree):
 @pytest.mark.parametrize("text", TRICKY, ids=ascii)
 def test_text_is_read_back_as_a_value_an_item_and_a_key_by_both_readers(text):
     tree = {"a": text, "b": [text, [text], {"c": text}]}
-    if not wrong_key(text):
+    if not key_problem(text):
         tree["d"] = {text: {text: text}}
     written = yaml_text(tree)
     assert same(yaml.safe_load(written), tree)
@@ -216,7 +217,7 @@ def test_a_typed_config_that_was_written_is_loaded_again(tmp_path, name):
 
 
 @settings(max_examples=150, deadline=None)
-@given(texts, st.dictionaries(texts.filter(lambda key: not wrong_key(key) and "." not in key), texts, max_size=3))
+@given(texts, st.dictionaries(texts.filter(lambda key: not key_problem(key) and "." not in key), texts, max_size=3))
 def test_text_fields_of_a_typed_config_are_read_back_as_they_were(tmp_path_factory, name, tags):
     path = tmp_path_factory.mktemp("typed") / "run.yaml"
     run = Run(name=name, tags=tags)

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from trainmaster.errors import SettingError
+from trainmaster.errors import SettingError, shown
 from trainmaster.extensions.activation_stats import ActivationStats
-from trainmaster.extensions.output_numbers import silent_units
+from trainmaster.extensions.output_stats import silent_units
 from trainmaster.figures.panels import HeatMap
 from trainmaster.loop import LoopComponent, TrainManager, TrainTestLoop
 from trainmaster.loop.batches import first_tensor
@@ -373,12 +373,10 @@ def test_it_works_in_a_train_test_loop() -> None:
 
 
 @pytest.mark.parametrize("every", [0, -3, 2.5, "all", None, True])
-def test_a_distance_that_is_no_number_of_batches_is_refused(every: Any) -> None:
+def test_every_must_be_a_positive_integer(every: Any) -> None:
     with pytest.raises(SettingError) as caught:
         ActivationStats(every=every)
-    assert str(caught.value) == (
-        f"every={every!r}: wanted a number of batches from one look to the next\n  try     ActivationStats(every=10)"
-    )
+    assert str(caught.value) == f"`every` must be a whole number of at least 1, not {shown(every)}\n  try     ActivationStats(every=10)"
 
 
 @pytest.mark.parametrize("modules", [3, [], [nn.ReLU()], [int], [nn.ReLU, None]])
@@ -386,7 +384,7 @@ def test_modules_that_are_neither_names_nor_classes_are_refused(modules: Any) ->
     with pytest.raises(SettingError) as caught:
         ActivationStats(modules)
     assert str(caught.value) == (
-        f"modules={modules!r}: wanted names or classes of modules, or None for all without children\n"
+        f"`modules` must be names or classes of modules, or None for all modules without children, not {modules!r}\n"
         '  try     ActivationStats(["encoder", nn.ReLU])'
     )
 
@@ -403,12 +401,12 @@ def test_a_name_that_the_model_does_not_have_is_refused_before_the_first_batch()
     with pytest.raises(SettingError) as caught:
         trained(ActivationStats(["encodr"]), model=Net())
     assert str(caught.value) == (
-        "the model has no module 'encodr', which ActivationStats is to look at\n"
+        "the model has no module 'encodr', which ActivationStats should measure\n"
         "  where   Net\n"
-        "  try     did you mean `encoder`? `model.named_modules()` lists them"
+        "  try     did you mean `encoder`? `model.named_modules()` lists all modules"
     )
 
 
 def test_a_class_that_the_model_does_not_have_is_refused() -> None:
-    with pytest.raises(SettingError, match=r"^the model has no Sigmoid, which ActivationStats is to look at\n"):
+    with pytest.raises(SettingError, match=r"^the model has no module of class Sigmoid, which ActivationStats should measure\n"):
         trained(ActivationStats(nn.Sigmoid))

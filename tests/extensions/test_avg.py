@@ -11,7 +11,7 @@ from torch import nn
 
 from trainmaster.errors import DuplicateExtensionError, FixtureExistsError, FixtureNotFoundError, SettingError
 from trainmaster.extensions.avg import Avg
-from trainmaster.loop import TrainManager
+from trainmaster.loop import EvalState, TrainManager
 from trainmaster.stages import Extension
 from trainmaster.testing import ExtensionContract
 
@@ -50,38 +50,55 @@ def evaluated(extensions: Any, eval_data: Any = None) -> TrainManager:
 def test_it_averages_over_batches_by_default() -> None:
     """E41"""
     tm = evaluated([Peak(), Avg("peak")])
-    assert tm.history["peak/valid/avg"] == [(0, 6.5)]
+    assert tm.history["valid/peak"] == [(0, 6.5)]
 
 
 def test_it_averages_over_samples_on_request() -> None:
     """E41"""
     tm = evaluated([Peak(), Avg("peak", counter="num_samples")])
-    assert tm.history["peak/valid/avg"] == [(0, 19 / 4)]
+    assert tm.history["valid/peak"] == [(0, 19 / 4)]
 
 
 def test_a_fixture_of_the_loop_can_be_averaged() -> None:
     """E41"""
     tm = evaluated([Avg("loss")])
-    assert tm.history["loss/valid/avg"] == tm.history["losses/valid/loss_per_batch"]
+    ((_, mean),) = tm.history["valid/loss_per_batch"]
+    ((_, other),) = tm.history["valid/loss"]  # the mean over samples, which no other number is mixed with
+    alone = evaluated([EvalState(per_batch=True)])
+    assert {"valid/loss": [(0, other)], "valid/loss_per_batch": [(0, mean)]} == alone.history
+    assert mean != other
 
 
 def test_a_plain_number_can_be_averaged() -> None:
     """E41"""
     tm = evaluated([Avg("batch_num")])
-    assert tm.history["batch_num/valid/avg"] == [(0, 0.5)]
+    assert tm.history["valid/batch_num"] == [(0, 0.5)]
+
+
+def test_the_figure_may_be_named_after_the_accumulator() -> None:
+    assert evaluated([Peak(), Avg("peak", fig="{accum}")]).history["accum_peak"] == [(0, 6.5)]  # E41
+    named = evaluated([Peak(), Avg("peak", accum="total", fig="{datasource_name}/{accum}")])
+    assert named.history["valid/total"] == [(0, 6.5)]
+
+
+def test_two_sets_under_one_name_are_refused() -> None:
+    with pytest.raises(SettingError) as caught:
+        evaluated([Peak(), Avg("peak", fig="{accum}")], {"b": UNEVEN, "a": UNEVEN[:1]})
+    assert caught.value.fact == "Avg('peak') logs the means of 'b' and 'a' under one name, 'accum_peak'"
+    assert caught.value.rows["hint"] == 'fig="{datasource_name}/{accum}"'
 
 
 def test_each_set_has_a_mean_of_its_own() -> None:
     """E41"""
     tm = evaluated([Peak(), Avg("peak")], {"b": UNEVEN, "a": UNEVEN[:1]})
-    assert (tm.history["peak/b/avg"], tm.history["peak/a/avg"]) == ([(0, 6.5)], [(0, 3.0)])
+    assert (tm.history["b/peak"], tm.history["a/peak"]) == ([(0, 6.5)], [(0, 3.0)])
 
 
 def test_means_are_drawn_against_epoch_num() -> None:
     """E41"""
     tm = TrainManager(Net(), loss, 2, UNEVEN, {"valid": UNEVEN}, extensions=[Avg("loss")], device="cpu")
     tm.train()
-    assert [step for step, _ in tm.history["loss/valid/avg"]] == [0, 1, 2]
+    assert [step for step, _ in tm.history["valid/loss_per_batch"]] == [0, 1, 2]
 
 
 def test_the_running_sum_is_a_fixture_named_after_the_target() -> None:
@@ -132,19 +149,19 @@ def test_two_averages_with_one_accumulator_are_refused_with_a_way_out() -> None:
     with pytest.raises(FixtureExistsError) as caught:
         evaluated({"peak": Peak(), "one": Avg("peak"), "two": Avg("peak", counter="num_samples", fig="weighted")})
     assert str(caught.value) == (
-        'the accumulator `accum_peak` of Avg(\'peak\') exists already\n  try     Avg("peak", accum="another_name")'
+        'the accumulator `accum_peak` of Avg(\'peak\') already exists\n  try     Avg("peak", accum="another_name")'
     )
 
 
 def test_two_averages_of_one_target_work_with_accumulators_of_their_own() -> None:
     """E41"""
     tm = evaluated({"peak": Peak(), "one": Avg("peak"), "two": Avg("peak", "another_name", fig="weighted", counter="num_samples")})
-    assert (tm.history["peak/valid/avg"], tm.history["weighted"]) == ([(0, 6.5)], [(0, 4.75)])
+    assert (tm.history["valid/peak"], tm.history["weighted"]) == ([(0, 6.5)], [(0, 4.75)])
 
 
 def test_two_averages_of_one_target_in_a_list_need_names() -> None:
     """E31"""
-    with pytest.raises(DuplicateExtensionError, match=r"^two extensions are called `avg_peak`\n"):
+    with pytest.raises(DuplicateExtensionError, match=r"^two extensions are named `avg_peak`\n"):
         evaluated([Avg("peak"), Avg("peak")])
 
 
@@ -165,7 +182,7 @@ def test_a_subclass_may_create_the_fixture_and_call_the_parents_hook() -> None:
     data = [(scores, torch.tensor([1, 0, 0, 0])), (scores[:1], torch.tensor([1]))]
     tm = TrainManager(Net(), lambda batch, prediction: prediction.mean(), 0, data, {"valid": data}, extensions=[Accuracy()], device="cpu")
     tm.eval()
-    assert tm.history["accuracy/valid/avg"] == [(0, 0.8)]
+    assert tm.history["valid/accuracy"] == [(0, 0.8)]
 
 
 def test_what_a_subclass_creates_can_be_asked_for_by_others() -> None:
@@ -203,7 +220,7 @@ def test_a_target_that_is_no_name_is_refused(target: Any) -> None:
     """E41"""
     with pytest.raises(SettingError) as caught:
         Avg(target)
-    assert str(caught.value) == f'Avg averages a fixture by its name, not {target!r}\n  try     Avg("accuracy")'
+    assert str(caught.value) == f'`target` must be the name of a fixture, not {target!r}\n  try     Avg("accuracy")'
 
 
 def test_an_unknown_counter_is_refused_with_the_known_ones() -> None:
@@ -211,7 +228,7 @@ def test_an_unknown_counter_is_refused_with_the_known_ones() -> None:
     with pytest.raises(SettingError) as caught:
         Avg("peak", counter="num_steps")
     assert str(caught.value) == (
-        'Avg counts `num_batches` or `num_samples`, not \'num_steps\'\n  try     Avg("accuracy", counter="num_samples")'
+        '`counter` must be "num_batches" or "num_samples", not \'num_steps\' (str)\n  try     Avg("accuracy", counter="num_samples")'
     )
 
 
@@ -228,7 +245,7 @@ def test_the_means_of_all_sets_are_one_figure(tmp_path: Path) -> None:
     (panel,) = avg.panels()
     assert (panel.title, panel.x_label, panel.y_label) == ("Mean of loss", "epoch", "loss")
     assert [(line.label, list(line.xs)) for line in panel.lines] == [("valid", [0, 1, 2]), ("other", [0, 1, 2])]
-    assert list(panel.lines[0].ys) == [value for _, value in tm.history["loss/valid/avg"]]
+    assert list(panel.lines[0].ys) == [value for _, value in tm.history["valid/loss_per_batch"]]
     assert {"avg_loss.png", "avg_loss.html"} <= {path.name for path in (tmp_path / "plots").iterdir()}
 
 

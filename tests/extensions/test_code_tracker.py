@@ -1,8 +1,9 @@
-"""The code of a training is kept when it starts, and named in each of its checkpoints."""
+"""The code of a training is saved when it starts, and each checkpoint records it."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,9 +20,9 @@ from torch import nn
 from trainmaster import LoopComponent, TrainManager, TrainTestLoop
 from trainmaster.errors import LoopError, SettingError
 from trainmaster.extensions import code_tracker
+from trainmaster.extensions.code import capture
 from trainmaster.extensions.code import git as git_calls
-from trainmaster.extensions.code import take
-from trainmaster.extensions.code.snapshot import read
+from trainmaster.extensions.code.snapshot import read_snapshot
 from trainmaster.extensions.code_tracker import CodeTracker, checkout_code
 from trainmaster.testing import ExtensionContract
 
@@ -33,8 +34,8 @@ def git(folder: Path, *words: str) -> str:
 
 def forget() -> None:
     """As in a new process."""
-    for each in (take._taken, code_tracker._roots, code_tracker._written):
-        each.clear()  # type: ignore[attr-defined]
+    capture._captures.clear()
+    code_tracker._written.clear()
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +56,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     forget()
 
 
-@pytest.mark.filterwarnings("ignore:CodeTracker keeps no files")
+@pytest.mark.filterwarnings("ignore:CodeTracker saves no files")
 class TestCodeTracker(ExtensionContract):
     def make(self) -> CodeTracker:
         return CodeTracker()
@@ -86,7 +87,7 @@ def commit(folder: Path, text: str) -> str:
     return git(folder, "rev-parse", "HEAD")
 
 
-def test_a_training_keeps_its_code_and_the_tree_is_restored(lab: Path, tmp_path: Path) -> None:
+def test_a_training_saves_its_code_and_the_files_are_restored(lab: Path, tmp_path: Path) -> None:
     (lab / "model.py").write_text("width = 16\n")
     (lab / "new.py").write_text("x\n")
     tracker = CodeTracker()
@@ -111,20 +112,23 @@ def test_the_weights_are_the_same_with_it() -> None:
 def test_a_checkpoint_names_its_code(lab: Path) -> None:
     tm = manager(CodeTracker())
     tm.train()
-    assert tm.capture().extensions["code_tracker"] == {"commit": git(lab, "rev-parse", "HEAD"), "changes": "clean"}
+    head, tree = git(lab, "rev-parse", "HEAD"), git(lab, "rev-parse", "HEAD^{tree}")
+    assert tm.capture().extensions["code_tracker"] == {"commit": head, "tree": tree}
 
 
-def test_a_training_that_goes_on_with_other_code_says_so_and_keeps_both(lab: Path) -> None:
-    before = git(lab, "rev-parse", "HEAD")
+def test_a_training_that_resumes_with_other_code_says_so_and_saves_both(lab: Path) -> None:
+    before, tree = git(lab, "rev-parse", "HEAD")[:12], git(lab, "rev-parse", "HEAD^{tree}")[:8]
     manager(CodeTracker()).train()
     after = commit(lab, "width = 9\n")
+    now = git(lab, "rev-parse", "HEAD^{tree}")[:8]
     forget()
     tm = manager(CodeTracker(), epochs=2)
-    told = f"the code is not what this training began with: it was commit {before[:12]}, and is commit {after[:12]}"
-    with pytest.warns(UserWarning, match=told) as warned:
+    told = "the code has changed since this training started"
+    told += f": it was commit {before} (tree {tree}), and is now commit {after[:12]} (tree {now})"
+    with pytest.warns(UserWarning, match="^" + re.escape(told)) as warned:
         tm.train()
     assert len(warned) == 1
-    assert snapshots() == sorted([f"{before[:12]}-clean", f"{after[:12]}-clean"])
+    assert snapshots() == sorted([f"{before}-{tree}", f"{after[:12]}-{now}"])
     assert tm.capture().extensions["code_tracker"]["commit"] == after
 
 
@@ -132,8 +136,16 @@ def test_changes_that_are_not_committed_are_other_code(lab: Path) -> None:
     manager(CodeTracker()).train()
     (lab / "model.py").write_text("width = 9\n")
     forget()
-    with pytest.warns(UserWarning, match=r"it was commit (\w{12}), and is commit \1 with the changes \w{8}$"):
+    with pytest.warns(UserWarning, match=r"it was commit (\w{12}) \(tree \w{8}\), and is now commit \1 \(tree \w{8}\)$"):
         manager(CodeTracker(), epochs=2).train()
+
+
+def test_committing_the_changes_is_not_other_code(lab: Path) -> None:
+    (lab / "model.py").write_text("width = 9\n")
+    manager(CodeTracker()).train()
+    commit(lab, "width = 9\n")
+    forget()
+    assert told_by(CodeTracker(), epochs=2) == []
 
 
 def test_code_that_changed_within_an_epoch_is_told_once_and_saved(lab: Path) -> None:
@@ -142,7 +154,7 @@ def test_code_that_changed_within_an_epoch_is_told_once_and_saved(lab: Path) -> 
     after = commit(lab, "width = 9\n")
     forget()
     tm = manager(CodeTracker(), epochs=2)
-    with pytest.warns(UserWarning, match="the code is not what this training began with") as warned:
+    with pytest.warns(UserWarning, match="the code has changed since this training started") as warned:
         tm.train()
     assert len(warned) == 1
     tm.epochs = 3
@@ -150,7 +162,7 @@ def test_code_that_changed_within_an_epoch_is_told_once_and_saved(lab: Path) -> 
     assert tm.capture().extensions["code_tracker"]["commit"] == after
 
 
-def test_the_same_code_is_kept_once_and_says_nothing() -> None:
+def test_the_same_code_is_saved_once_and_says_nothing() -> None:
     manager(CodeTracker()).train()
     forget()
     manager(CodeTracker(), epochs=2).train()
@@ -165,7 +177,7 @@ def test_later_trainings_of_a_process_do_not_ask_git_again(lab: Path, monkeypatc
     assert snapshots("out/2") == snapshots("out")
 
 
-# ---- where there is nothing to keep
+# ---- where there is nothing to save
 
 
 def told_by(*extensions: Any, **more: Any) -> list[str]:
@@ -173,29 +185,29 @@ def told_by(*extensions: Any, **more: Any) -> list[str]:
         warnings.simplefilter("always")
         tm = manager(*extensions, **more)
         tm.train()
-    assert tm.epoch_num == 1
+    assert tm.epoch_num == tm.epochs
     return [str(each.message) for each in caught]
 
 
 def test_no_repository_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     monkeypatch.chdir(tmp_path)
-    assert told_by(CodeTracker()) == [f"CodeTracker keeps no code: there is no git repository at {tmp_path}"]
+    assert told_by(CodeTracker()) == [f"CodeTracker saves no code: there is no git repository at {tmp_path}"]
 
 
 def test_no_git_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert told_by(CodeTracker()) == ["CodeTracker keeps no code: git is not installed: there is no program `git`"]
+    assert told_by(CodeTracker()) == ["CodeTracker saves no code: git is not installed: there is no program `git`"]
 
 
-def test_no_commit_is_one_line_and_files_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_commit_is_one_line_and_files_are_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     git(empty, "init", "-q")
     (empty / "a.py").write_text("1\n")
     monkeypatch.chdir(empty)
-    assert told_by(CodeTracker()) == [f"the repository {empty} has no commit yet: CodeTracker keeps its source files"]
-    assert [each.path for each in read(str(next(Path("out/code").iterdir()))).files] == ["a.py"]
+    assert told_by(CodeTracker()) == [f"the repository {empty} has no commit yet; CodeTracker saves its files"]
+    assert read_snapshot(str(next(Path("out/code").iterdir()))).new == ("a.py",)
 
 
 def test_a_detached_head_is_no_branch(lab: Path) -> None:
@@ -214,15 +226,15 @@ def test_a_git_that_hangs_is_waited_for_once(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     monkeypatch.setattr(git_calls, "TIMEOUT", 0.5)
     started = time.monotonic()
-    assert told_by(CodeTracker()) == ["CodeTracker keeps no code: git status takes longer than 0.5 s"]
-    assert told_by(CodeTracker(), train_dir="out/2") == ["CodeTracker keeps no code: git status takes longer than 0.5 s"]
+    assert told_by(CodeTracker()) == ["CodeTracker saves no code: git status did not finish within 0.5 s"]
+    assert told_by(CodeTracker(), train_dir="out/2") == ["CodeTracker saves no code: git status did not finish within 0.5 s"]
     assert time.monotonic() - started < 5
 
 
 def test_a_broken_repository_is_one_line(lab: Path) -> None:
     (lab / ".git" / "index").write_bytes(b"nonsense")
     (told,) = told_by(CodeTracker())
-    assert told.startswith("CodeTracker keeps no code: git status failed: ")
+    assert told.startswith("CodeTracker saves no code: git status failed: ")
 
 
 def test_a_refusal_of_safe_directory_tells_what_git_wants(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,12 +248,12 @@ def test_a_disk_that_takes_nothing_is_one_line(lab: Path) -> None:
     Path("out").mkdir()
     (Path("out") / "code").write_text("in the way")
     (told,) = told_by(CodeTracker())
-    assert told.startswith("CodeTracker keeps no files: ")
+    assert told.startswith("CodeTracker saves no files: ")
 
 
 def test_no_train_dir_is_one_line() -> None:
     assert told_by(CodeTracker(), train_dir=None) == [
-        "CodeTracker keeps no files: the loop has no train_dir; checkpoints name the commit all the same"
+        "CodeTracker saves no files because the loop has no train_dir; checkpoints still record the commit"
     ]
 
 
@@ -249,11 +261,18 @@ def test_what_is_left_out_of_the_code_is_told(lab: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("LAB_API_KEY", "q7Zt91kfX2")
     (lab / "model.py").write_text("key = 'q7Zt91kfX2'\n")
     (lab / "large.py").write_text("#" * 300)
-    (lab / "data.csv").write_text("1")
     assert told_by(CodeTracker(max_file_size=200)) == [
-        "CodeTracker leaves out model.py (it has the value of a secret), large.py (its 300 bytes are above max_file_size=200)"
+        "CodeTracker leaves out model.py (it contains the value of a secret), large.py (its 300 bytes exceed max_file_size=200)"
     ]
     assert all(b"q7Zt91kfX2" not in path.read_bytes() for path in Path("out").rglob("*") if path.is_file())
+
+
+def test_a_file_that_the_commit_has_is_left_out_without_a_warning(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAB_API_KEY", "q7Zt91kfX2")
+    commit(lab, "key = 'q7Zt91kfX2'\n")
+    assert told_by(tracker := CodeTracker()) == []
+    assert tracker.snapshot is not None
+    assert [str(each) for each in tracker.snapshot.left_out] == ["model.py (it contains the value of a secret; the commit has it)"]
 
 
 # ---- require_clean
@@ -263,12 +282,11 @@ def test_a_dirty_tree_is_refused_before_the_first_batch(lab: Path) -> None:
     for number in range(7):
         (lab / f"new{number}.py").touch()
     (lab / "model.py").write_text("changed\n")
-    (lab / "notes.txt").write_text("no source")
     tm = manager(CodeTracker(require_clean=True))
     with pytest.raises(LoopError) as caught:
         tm.train()
     assert str(caught.value).split("\n") == [
-        "the code is not clean, and CodeTracker(require_clean=True) wants it to be",
+        "the code has uncommitted changes, and CodeTracker(require_clean=True) does not allow that",
         f"  where   {lab}",
         "  changed model.py",
         "          new0.py",
@@ -276,13 +294,14 @@ def test_a_dirty_tree_is_refused_before_the_first_batch(lab: Path) -> None:
         "          new2.py",
         "          new3.py",
         "          ... and 3 more",
-        "  try     commit them or have git ignore them, or leave require_clean out",
+        "  try     commit these files or add them to .gitignore, or leave out require_clean",
     ]
     assert tm.step_num == 0
 
 
 def test_a_clean_tree_is_trained(lab: Path) -> None:
-    (lab / "data.csv").write_text("no source")
+    (lab / "out").mkdir()
+    (lab / "out" / "data.csv").write_text("ignored")
     assert told_by(CodeTracker(require_clean=True)) == []
 
 
@@ -323,6 +342,7 @@ from trainmaster.extensions.code_tracker import CodeTracker
 class Mine(Manager):
     extensions = [CodeTracker()]
     defaults = {"width": 3, "api_key": "q7Zt91kfX2"}
+    secrets = ("api_key",)
 
     def make_loop(self, config):
         return TrainManager(nn.Linear(2, 1), lambda batch, out: out.mean(), 1, [torch.ones(3, 2)], device="cpu")
@@ -341,13 +361,14 @@ def test_under_a_manager_the_repository_of_its_class_is_kept_below_the_attempt_w
     (lab / "lab_code.py").write_text(MANAGER)
     (lab / "runs").mkdir()
     monkeypatch.chdir(tmp_path)
-    made = Target.parse(f"{lab}/lab_code.py:Mine").manager(str(lab / "runs"), is_quiet=True)
-    with pytest.warns(UserWarning, match=r"CodeTracker leaves out lab_code.py \(it has the value of a secret\)"):
+    made = Target.parse(f"{lab}/lab_code.py:Mine").load_manager(str(lab / "runs"), is_quiet=True)
+    with pytest.warns(UserWarning, match=r"CodeTracker leaves out lab_code.py \(it contains the value of a secret\)"):
         made.process({})
     (folder,) = (lab / "runs").glob("previews/*/*/attempt-0001/code/*")
-    snapshot = read(str(folder))
+    snapshot = read_snapshot(str(folder))
     assert snapshot.root == str(lab)
-    assert [(each.path, each.kind) for each in snapshot.left_out] == [("lab_code.py", "untracked"), ("runs/", "other")]
+    assert [each.path for each in snapshot.left_out] == ["lab_code.py"]
+    assert not any(path.startswith("runs/") for path in snapshot.new)
     assert all(b"q7Zt91kfX2" not in path.read_bytes() for path in folder.iterdir())
     del sys.modules["lab_code"]
 
@@ -365,14 +386,14 @@ def test_it_works_in_a_train_test_loop() -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"path": ""}, "path='': wanted a file or folder of a repository"),
-        ({"path": 3}, "path=3: wanted a file or folder of a repository"),
+        ({"path": ""}, "path='' is not a file or folder of a repository"),
+        ({"path": 3}, "path=3 is not a file or folder of a repository"),
         ({"path": "nowhere"}, "there is no file or folder `nowhere`"),
-        ({"require_clean": 1}, "require_clean=1: wanted True or False"),
-        ({"max_file_size": -1}, "`max_file_size` is a whole number of bytes, not -1"),
-        ({"max_file_size": True}, "`max_file_size` is a whole number of bytes, not True"),
-        ({"max_total_size": 1.5}, "`max_total_size` is a whole number of bytes, not 1.5"),
-        ({"max_total_size": None}, "`max_total_size` is a whole number of bytes, not None"),
+        ({"require_clean": 1}, "require_clean=1 must be True or False"),
+        ({"max_file_size": -1}, "`max_file_size` must be a whole number of bytes, not -1"),
+        ({"max_file_size": True}, "`max_file_size` must be a whole number of bytes, not True"),
+        ({"max_total_size": 1.5}, "`max_total_size` must be a whole number of bytes, not 1.5"),
+        ({"max_total_size": None}, "`max_total_size` must be a whole number of bytes, not None"),
     ],
 )
 def test_bad_arguments_are_refused_at_construction(arguments: dict[str, Any], told: str) -> None:

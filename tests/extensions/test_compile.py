@@ -99,9 +99,9 @@ def test_a_missing_compiler_is_told_before_the_first_batch(monkeypatch: pytest.M
     with pytest.raises(SettingError) as caught:
         manager_of(Compile()).train()
     assert str(caught.value).split("\n") == [
-        "torch.compile needs a C++ compiler to compile for the CPU, and finds none: no g++ on the PATH",
-        "  try     install one (apt install g++, or conda install gxx), name yours by the environment variable CXX,",
-        '          or leave Compile out; Compile(backend="eager") needs none, and makes nothing faster',
+        "torch.compile needs a C++ compiler for the CPU, and there is no g++ on the PATH",
+        "  try     install one (apt install g++, or conda install gxx), set the environment variable CXX,",
+        '          or remove Compile; Compile(backend="eager") needs no compiler, but makes nothing faster',
     ]
 
 
@@ -115,8 +115,11 @@ def test_without_a_compiler_a_compilation_that_is_switched_off_is_fine(monkeypat
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"backend": "nope"}, "torch.compile refuses Compile(backend='nope')\n  why     Invalid backend: 'nope'"),
-        ({"mode": "fast"}, "torch.compile refuses Compile(mode='fast')\n  why     Unrecognized mode=fast, should be one of: default"),
+        ({"backend": "nope"}, "torch.compile does not accept Compile(backend='nope')\n  why     Invalid backend: 'nope'"),
+        (
+            {"mode": "fast"},
+            "torch.compile does not accept Compile(mode='fast')\n  why     Unrecognized mode=fast, should be one of: default",
+        ),
     ],
 )
 def test_what_torch_refuses_is_told_in_a_line_before_the_first_batch(options: dict[str, Any], told: str) -> None:
@@ -128,7 +131,9 @@ def test_what_torch_refuses_is_told_in_a_line_before_the_first_batch(options: di
 def test_a_model_without_a_forward_of_its_own_is_refused() -> None:
     with pytest.raises(SettingError) as caught:
         manager_of(Compile(backend="eager"), model=nn.Sequential(nn.Linear(3, 1))).train()
-    assert str(caught.value).startswith("nothing of this Sequential would be compiled\n  why     its `forward` is PyTorch's own")
+    assert str(caught.value).startswith(
+        "torch.compile would compile nothing in this Sequential\n  why     its `forward` belongs to PyTorch"
+    )
 
 
 def test_pytorch_still_passes_over_its_own_modules() -> None:

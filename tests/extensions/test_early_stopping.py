@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from trainmaster import CheckpointSaver, Manager
-from trainmaster.errors import LoopError, SettingError
+from trainmaster.errors import LoopError, MetricNameError, SettingError
 from trainmaster.extensions.early_stopping import EarlyStopping
 from trainmaster.loop import TrainManager
 from trainmaster.stages import Extension
@@ -68,7 +68,7 @@ def trained(values: Sequence[float], stopping: EarlyStopping, **settings: Any) -
 def test_it_stops_after_so_many_evaluations_in_a_row_without_a_better_one() -> None:
     stopping = EarlyStopping(patience=3)
     end = trained([9, 5, 6, 4, 4, 5, 4.5, 1], stopping)
-    assert end == (6, "losses/valid/loss is no better after 3 evaluations: the best is 4, of epoch 3")
+    assert end == (6, "valid/loss did not improve in 3 evaluations: the best is 4, after epoch 3")
     assert (stopping.best, stopping.best_epoch) == (4, 3)
 
 
@@ -80,7 +80,7 @@ def test_the_evaluation_before_the_first_epoch_counts() -> None:
 def test_a_real_training_ends_when_its_loss_is_at_its_best() -> None:
     tm = manager(stopping := EarlyStopping(patience=2, min_delta=1e-4), epochs=500, optimizer=lambda p: torch.optim.SGD(p, lr=0.2))
     tm.train()
-    losses = [value for _, value in tm.history["losses/valid/loss"]]
+    losses = [value for _, value in tm.history["valid/loss"]]
     assert 2 < tm.epoch_num < 500
     assert len(losses) == tm.epoch_num + 1
     assert stopping.best == losses[tm.epoch_num - 2]
@@ -94,11 +94,9 @@ def test_only_more_than_min_delta_is_better() -> None:
     assert trained(values, EarlyStopping(patience=1, min_delta=0.5))[0] == 1
 
 
-@pytest.mark.parametrize(
-    ("by", "mode", "best"), [("metrics/valid/accuracy", None, 3), ("metrics/valid/f1", "max", 3), ("metrics/valid/mae", None, 1)]
-)
+@pytest.mark.parametrize(("by", "mode", "best"), [("valid/accuracy", None, 3), ("valid/f1", "max", 3), ("valid/mae", None, 1)])
 def test_the_mode_says_what_is_better_and_the_name_does_where_there_is_none(by: str, mode: str | None, best: float) -> None:
-    stopping = EarlyStopping(by=by, patience=2, mode=mode)
+    stopping = EarlyStopping(monitor=by, patience=2, mode=mode)
     manager(Score(by, [2, 3, 1, 2, 2]), stopping).train()
     assert stopping.best == best
 
@@ -111,7 +109,7 @@ def test_a_number_that_is_not_finite_is_never_better(odd: float) -> None:
 
 
 def test_a_training_without_a_finite_number_is_stopped_too() -> None:
-    assert trained([NAN], EarlyStopping(patience=2)) == (1, "losses/valid/loss was not finite in 2 evaluations")
+    assert trained([NAN], EarlyStopping(patience=2)) == (1, "valid/loss was not finite in 2 evaluations")
 
 
 def test_evaluations_that_hooks_or_users_ask_for_do_not_count() -> None:
@@ -129,7 +127,7 @@ def test_evaluations_that_hooks_or_users_ask_for_do_not_count() -> None:
     tm.train()
     assert tm.epoch_num == 4
     tm.eval()
-    assert reason.reason == "losses/valid/loss is no better after 2 evaluations: the best is 1, of epoch 2"
+    assert reason.reason == "valid/loss did not improve in 2 evaluations: the best is 1, after epoch 2"
 
 
 # taken up again
@@ -162,8 +160,8 @@ def test_a_training_that_it_ended_does_not_go_on_and_says_why(capsys: pytest.Cap
     tm.train()
     assert tm.epoch_num == 2
     assert all(torch.equal(value, before[name]) for name, value in tm.model.state_dict().items())
-    assert reason.reason == "losses/valid/loss is no better after 2 evaluations: the best is 1, of epoch 0"
-    assert capsys.readouterr().err == f"trainmaster: training was stopped early before, and is not taken up: {reason.reason}\n"
+    assert reason.reason == "valid/loss did not improve in 2 evaluations: the best is 1, after epoch 0"
+    assert capsys.readouterr().err == f"trainmaster: this training was stopped early before and does not continue: {reason.reason}\n"
 
 
 def test_a_program_that_is_run_twice_trains_no_further_epoch(tmp_path: Path) -> None:
@@ -187,7 +185,7 @@ def test_looking_at_another_number_starts_anew(capsys: pytest.CaptureFixture[str
     tm = manager(Losses([1, 2]), Score("score/accuracy", [1, 2, 3, 4, 4]), stopping := EarlyStopping(patience=2))
     tm.train()
     assert tm.epoch_num == 2
-    stopping.by = "score/accuracy"
+    stopping.monitor = "score/accuracy"
     tm.train()
     assert (tm.epoch_num, stopping.best, stopping.best_epoch) == (5, 4, 3)
     assert capsys.readouterr().err == ""
@@ -217,11 +215,11 @@ def test_under_a_manager_the_run_is_finished_with_the_reason_and_stays_so(tmp_pa
     config = {"losses": [3.0, 1.0, 2.0]}
     small = Small(tmp_path)
     small.process(config)
-    assert f"run {small.key} is done: epoch 3, losses/valid/loss is no better after 2 evaluations" in capsys.readouterr().out
+    assert f"run {small.key} is done: epoch 3, valid/loss did not improve in 2 evaluations" in capsys.readouterr().out
     key, run = small.key, small.store.run(small.key)
     assert (run.outcome_of(1) or {})["outcome"] == "finished"
     assert small.stats[key]["epoch"] == 3
-    assert small.stats[key]["stopped"] == "losses/valid/loss is no better after 2 evaluations: the best is 1, of epoch 1"
+    assert small.stats[key]["stopped"] == "valid/loss did not improve in 2 evaluations: the best is 1, after epoch 1"
     again = Small(tmp_path, verbose=False)
     assert again.batch([config]).found == [key]
     again.process(config, num_epochs=40)  # a larger target, which the patience does not reach
@@ -253,45 +251,61 @@ def refused(kind: type[Exception], *extensions: object, **settings: Any) -> tupl
 
 def test_without_an_evaluation_set_it_is_refused_before_the_first_epoch() -> None:
     told, steps = refused(SettingError, EarlyStopping(), eval_data=None)
-    assert told.startswith("EarlyStopping has nothing to look at: there is no evaluation set\n  try     give the loop eval_data=")
+    assert told.startswith("EarlyStopping has nothing to monitor: there is no evaluation set\n  try     give the loop eval_data=")
     assert steps == 0
 
 
 def test_a_name_that_is_no_set_is_refused_before_the_first_epoch() -> None:
-    told, steps = refused(SettingError, EarlyStopping(by="vaild"))
+    told, steps = refused(SettingError, EarlyStopping(monitor="vaild"))
     assert told == (
-        "EarlyStopping looks at 'vaild', which is no evaluation set\n  known   valid\n  try     did you mean `valid`?"
+        "EarlyStopping monitors 'vaild', which is not an evaluation set\n  known   valid\n  try     did you mean `valid`?"
     )  # fmt: skip
     assert steps == 0
 
 
 def test_a_number_that_nobody_records_is_refused_at_the_first_evaluation() -> None:
-    told, steps = refused(LoopError, EarlyStopping(by="metrics/valid/accuracy"))
-    assert told.startswith(
-        "EarlyStopping looks at 'metrics/valid/accuracy', which nobody has recorded\n  where   stage eval, after epoch 0"
-    )
+    told, steps = refused(LoopError, EarlyStopping(monitor="valid/accuracy"))
+    assert told.startswith("EarlyStopping monitors 'valid/accuracy', which was not recorded\n  where   stage eval, after epoch 0")
     assert steps == 0
 
 
 def test_a_number_that_is_recorded_in_training_is_waited_for() -> None:
-    class TrainLoss(Extension):
+    class TrainError(Extension):
         def post_train_step_epoch(self, writer: Any, epoch_num: int) -> None:
-            writer.add_scalar("losses/train/loss", 1.0, epoch_num)
+            writer.add_scalar("train/error", 1.0, epoch_num)
 
-    tm = manager(TrainLoss(), stopping := EarlyStopping(by="losses/train/loss", patience=2), eval_data=None)
-    tm.train()
-    assert (tm.epoch_num, stopping.best_epoch) == (3, 1)
-    told, steps = refused(LoopError, EarlyStopping(by="losses/train/loss"), eval_data=None)
-    assert told.startswith("EarlyStopping looks at 'losses/train/loss', which nobody has recorded\n  where   stage eval, after epoch 1")
+    for name in ("train/error", "error"):
+        tm = manager(TrainError(), stopping := EarlyStopping(monitor=name, patience=2), eval_data=None)
+        tm.train()
+        assert (tm.epoch_num, stopping.best_epoch) == (3, 1)
+    told, steps = refused(LoopError, EarlyStopping(monitor="train/error"), eval_data=None)
+    assert told.startswith(
+        "EarlyStopping monitors 'train/error', which was not recorded\n  where   stage eval, after epoch 1\n  known   train/loss\n"
+    )
     assert steps == 2
 
 
-@pytest.mark.parametrize("by", ["metrics/valid/gap", "metrics/valid/score"])
+def test_the_metric_may_be_given_by_an_ending_of_its_name() -> None:
+    """`loss` is that of the evaluation set, and no other metric is taken for it later on."""
+    stopping = EarlyStopping(monitor="loss", patience=2)
+    assert trained([3, 2, 4, 5], stopping) == (3, "valid/loss did not improve in 2 evaluations: the best is 2, after epoch 1")
+    stopping = EarlyStopping(monitor="accuracy", patience=2)
+    manager(Score("valid/accuracy", [2, 3, 1, 2, 2]), stopping).train()
+    assert stopping.best == 3
+
+
+def test_an_ending_of_several_metrics_is_an_error_that_lists_them() -> None:
+    told, steps = refused(MetricNameError, EarlyStopping(monitor="loss"), eval_data={"one": DATA, "two": DATA})
+    assert told.split("\n")[:2] == ["`loss` may refer to 2 metrics", "  known   one/loss, two/loss"]
+    assert steps == 0
+
+
+@pytest.mark.parametrize("by", ["valid/gap", "valid/score"])
 def test_a_number_of_which_nobody_knows_what_is_better_is_refused(by: str) -> None:
-    told, steps = refused(SettingError, EarlyStopping(by=by))
+    told, steps = refused(SettingError, EarlyStopping(monitor=by))
     assert told.split("\n")[:2] == [
-        f"EarlyStopping cannot tell whether less or more is better of {by!r}",
-        f'  try     EarlyStopping(by="{by}", mode="max"), or "min"',
+        f"EarlyStopping does not know whether less or more is better for {by!r}",
+        f'  try     EarlyStopping(monitor="{by}", mode="max"), or "min"',
     ]
     assert steps == 0
 
@@ -301,11 +315,12 @@ def test_a_writer_that_cannot_tell_what_it_wrote_is_refused_for_recorded_numbers
         def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> None: ...
         def add_scalars(self, main_tag: str, tag_scalar_dict: dict[str, Any], global_step: int | None = None) -> None: ...
         def add_text(self, tag: str, text_string: str, global_step: int | None = None) -> None: ...
+        def flush(self) -> None: ...
 
-    told, steps = refused(SettingError, EarlyStopping(by="a/b"), writer=Forgets())
-    assert told.startswith("EarlyStopping looks at 'a/b', but the writer cannot tell what was recorded\n  why     Forgets has no method")
+    told, steps = refused(SettingError, EarlyStopping(monitor="a/b"), writer=Forgets())
+    assert told.startswith("EarlyStopping monitors 'a/b', and the writer cannot return logged values\n  why     Forgets has no method")
     assert steps == 0
-    tm = manager(EarlyStopping(by="valid"), writer=Forgets(), epochs=1)
+    tm = manager(EarlyStopping(monitor="valid"), writer=Forgets(), epochs=1)
     tm.train()
     assert tm.epoch_num == 1
 
@@ -313,18 +328,18 @@ def test_a_writer_that_cannot_tell_what_it_wrote_is_refused_for_recorded_numbers
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"by": 3}, "`by` names an evaluation set or a recorded number, not 3"),
-        ({"by": " "}, "`by` names an evaluation set or a recorded number, not ' '"),
-        ({"patience": 0}, "`patience` is a whole number of at least 1, not 0"),
-        ({"patience": True}, "`patience` is a whole number of at least 1, not True"),
-        ({"patience": 2.0}, "`patience` is a whole number of at least 1, not 2.0"),
-        ({"min_delta": -0.1}, "`min_delta` is a number of at least 0, not -0.1"),
-        ({"min_delta": math.nan}, "`min_delta` is a number of at least 0, not nan"),
-        ({"min_delta": math.inf}, "`min_delta` is a number of at least 0, not inf"),
-        ({"min_delta": True}, "`min_delta` is a number of at least 0, not True"),
-        ({"min_delta": "0"}, "`min_delta` is a number of at least 0, not '0'"),
-        ({"mode": "maxi"}, "`mode` is min, max or None, not 'maxi'\n  try     did you mean `max`?"),
-        ({"mode": 1}, "`mode` is min, max or None, not 1"),
+        ({"monitor": 3}, "`monitor` must be the name of a metric, not 3"),
+        ({"monitor": " "}, "`monitor` must be the name of a metric, not ' '"),
+        ({"patience": 0}, "`patience` must be a whole number of at least 1, not 0 (int)"),
+        ({"patience": True}, "`patience` must be a whole number of at least 1, not True (bool)"),
+        ({"patience": 2.0}, "`patience` must be a whole number of at least 1, not 2.0 (float)"),
+        ({"min_delta": -0.1}, "`min_delta` must be a number of at least 0, not -0.1 (float)"),
+        ({"min_delta": math.nan}, "`min_delta` must be a number of at least 0, not nan (float)"),
+        ({"min_delta": math.inf}, "`min_delta` must be a number of at least 0, not inf (float)"),
+        ({"min_delta": True}, "`min_delta` must be a number of at least 0, not True (bool)"),
+        ({"min_delta": "0"}, "`min_delta` must be a number of at least 0, not '0' (str)"),
+        ({"mode": "maxi"}, '`mode` must be "min" or "max", not \'maxi\' (str)\n  try     did you mean `max`?'),
+        ({"mode": 1}, '`mode` must be "min" or "max", not 1 (int)'),
     ],
 )
 def test_bad_arguments_are_refused_at_construction(arguments: dict[str, Any], told: str) -> None:

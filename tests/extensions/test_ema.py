@@ -14,7 +14,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, TensorDataset
 
 from trainmaster import Extension, LoopComponent, TrainManager, TrainTestLoop
-from trainmaster.errors import LoopError, SettingError, StateError, UnknownHookError
+from trainmaster.errors import LoopError, SettingError, StateError, UnknownHookError, shown
 from trainmaster.extensions.ema import EMA
 from trainmaster.testing import ExtensionContract
 from trainmaster.testing.extension_contract import same_bits
@@ -115,7 +115,7 @@ def test_an_evaluation_is_that_of_a_model_with_the_averaged_weights() -> None:
     other = manager_of(model=copy.deepcopy(manager.model))
     ema.copy_to(other.model)
     other.eval()
-    assert manager.history["losses/valid/loss"][-1][1] == other.history["losses/valid/loss"][0][1]
+    assert manager.history["valid/loss"][-1][1] == other.history["valid/loss"][0][1]
     assert all(map(torch.equal, manager.predict(loader()), other.predict(loader())))
 
 
@@ -187,13 +187,13 @@ def test_a_new_manager_evaluates_a_finished_training_to_the_same_numbers(tmp_pat
     """E36, E37: the averages are in the checkpoint, and come back for an evaluation on its own."""
     trained = manager_of(EMA(DECAY), train_dir=tmp_path)
     trained.train()
-    last = trained.history["losses/valid/loss"][-1]
+    last = trained.history["valid/loss"][-1]
     fresh = manager_of(EMA(DECAY), train_dir=tmp_path)
     fresh.eval()
-    assert fresh.history["losses/valid/loss"] == [last]
+    assert fresh.history["valid/loss"] == [last]
     without = manager_of(train_dir=tmp_path)
     without.eval()
-    assert without.history["losses/valid/loss"] != [last]
+    assert without.history["valid/loss"] != [last]
 
 
 def test_frozen_parameters_stay_what_they_are() -> None:
@@ -262,7 +262,7 @@ def test_whole_numbers_and_buffers_are_not_averaged() -> None:
 
 def test_copying_to_another_kind_of_model_is_refused_and_changes_nothing() -> None:
     ema = EMA(DECAY)
-    with pytest.raises(LoopError, match="EMA has no weights yet: there was no update"):
+    with pytest.raises(LoopError, match="EMA has no weights before the first update"):
         ema.copy_to(Net())
     manager_of(ema).train()
     other = nn.Linear(4, 1)
@@ -280,7 +280,10 @@ def test_copying_to_another_kind_of_model_is_refused_and_changes_nothing() -> No
 def test_bad_arguments_are_refused_at_construction(decay: Any) -> None:
     with pytest.raises(SettingError) as caught:
         EMA(decay)
-    assert str(caught.value) == f"`decay` is a number from 0 to below 1, not {decay!r}\n  try     EMA(0.999): the larger, the slower"
+    assert (
+        str(caught.value)
+        == f"`decay` must be a number of at least 0 and below 1, not {shown(decay)}\n  try     EMA(0.999): the larger, the slower"
+    )
 
 
 def test_a_train_test_loop_refuses_it_when_attached() -> None:

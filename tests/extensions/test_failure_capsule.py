@@ -20,7 +20,7 @@ from trainmaster.errors import SettingError, StateError, StoreFormatError
 from trainmaster.extensions.capsule import Capsule
 from trainmaster.extensions.failure_capsule import FailureCapsule
 from trainmaster.extensions.replay import replay
-from trainmaster.store.checkpoint_folder import CheckpointFolder, SavedAt
+from trainmaster.store.checkpoint_folder import CheckpointFolder, Moment
 from trainmaster.testing import ExtensionContract
 
 PROGRAM = Path(capsule_program.__file__)
@@ -112,7 +112,7 @@ def notes(error: BaseException) -> list[str]:
 def test_the_note_is_a_command_that_can_be_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     error = failed(manager(FailureCapsule(), FailAt(2, RuntimeError("no")), train_dir="my runs"))
-    assert notes(error) == ["FailureCapsule: raise it again with `trainmaster replay 'my runs/capsules/1.capsule' --target FILE.py:NAME`"]
+    assert notes(error) == ["FailureCapsule: reproduce it with `trainmaster replay 'my runs/capsules/1.capsule' --target FILE.py:NAME`"]
 
 
 def test_a_capsule_says_what_and_where(tmp_path: Path) -> None:
@@ -122,8 +122,8 @@ def test_a_capsule_says_what_and_where(tmp_path: Path) -> None:
     assert capsule.error["type"] == "ValueError"
     assert capsule.error["message"] == "too bad"
     assert "raise self.error" in capsule.error["traceback"]
-    assert capsule.place["stage"] == "run > train > train_step_epoch > train_step_batch > forward"
-    assert {name: capsule.place[name] for name in ("routine", "epoch_num", "batch_num", "step_num")} == {
+    assert capsule.location["stage"] == "run > train > train_step_epoch > train_step_batch > forward"
+    assert {name: capsule.location[name] for name in ("routine", "epoch_num", "batch_num", "step_num")} == {
         "routine": "train", "epoch_num": 0, "batch_num": 3, "step_num": 3,
     }  # fmt: skip
     assert torch.equal(capsule.batch, torch.full((4, 3), 3.0))
@@ -166,7 +166,7 @@ def test_a_capsule_that_cannot_be_written_does_not_hide_the_error(tmp_path: Path
     (tmp_path / "taken").write_text("a file")
     error = failed(manager(FailureCapsule(tmp_path / "taken"), FailAt(1, RuntimeError("the real one"))))
     assert str(error) == "the real one"
-    assert notes(error)[0].startswith("FailureCapsule: nothing was kept: StoreAccessError: ")
+    assert notes(error)[0].startswith("FailureCapsule: saved nothing: StoreAccessError: ")
 
 
 def test_a_state_that_fails_itself_does_not_hide_the_error(tmp_path: Path) -> None:
@@ -180,12 +180,12 @@ def test_a_state_that_fails_itself_does_not_hide_the_error(tmp_path: Path) -> No
 
     error = failed(manager(FailureCapsule(tmp_path / "kept"), Broken(), FailAt(1, RuntimeError("the real one"))))
     assert str(error) == "the real one"
-    assert notes(error) == ["FailureCapsule: nothing was kept: LookupError: no state"]
+    assert notes(error) == ["FailureCapsule: saved nothing: LookupError: no state"]
 
 
 def test_without_a_folder_the_error_says_that_nothing_was_kept() -> None:
     error = failed(manager(FailureCapsule(), FailAt(1, RuntimeError("no"))))
-    assert notes(error) == ["FailureCapsule: nothing was kept, for lack of a folder; give it a `path`, or the loop a `train_dir`"]
+    assert notes(error) == ["FailureCapsule: saved nothing, because there is no folder; set its `path`, or the `train_dir` of the loop"]
 
 
 class Draws(Extension):
@@ -293,7 +293,7 @@ def test_an_error_outside_of_a_batch_is_kept_and_its_replay_refused_plainly(tmp_
     failed(manager(AtEnd(), FailureCapsule(tmp_path)))
     assert sorted(os.listdir(tmp_path)) == ["1.capsule", "2.capsule"]
     for number in (1, 2):
-        with pytest.raises(StateError, match="the error came outside of a batch, and one batch is what a replay does"):
+        with pytest.raises(StateError, match="the error occurred outside of a batch, and a replay runs only one batch"):
             replay(tmp_path / f"{number}.capsule", manager(AtEnd()))
 
 
@@ -311,7 +311,7 @@ def test_no_hook_of_it_changes_a_training_that_fails_and_goes_on(tmp_path: Path)
     assert all(torch.equal(plain[name], kept[name]) for name in plain)
 
 
-# what is no capsule
+# invalid capsules
 
 
 def spoil_checksum(folder: Path) -> None:
@@ -333,30 +333,30 @@ def remove_manifest(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "message"),
     [
-        (spoil_checksum, "its checksum does not fit"),
-        (spoil_manifest, "it is cut off, or was not written by trainmaster"),
+        (spoil_checksum, "its checksum does not match"),
+        (spoil_manifest, "it is truncated, or was not written by trainmaster"),
         (cut, "it has 100 of its"),
         (remove_manifest, "it has no `manifest.json`"),
     ],
 )
-def test_a_spoilt_capsule_is_refused_in_one_line(tmp_path: Path, spoil: Any, told: str) -> None:
+def test_a_spoilt_capsule_is_refused_in_one_line(tmp_path: Path, spoil: Any, message: str) -> None:
     failed(manager(FailureCapsule(tmp_path), FailAt(1, RuntimeError("no"))))
     spoil(tmp_path / "1.capsule")
     with pytest.raises(StoreFormatError) as caught:
         Capsule.load(tmp_path / "1.capsule")
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_files_and_checkpoints_are_no_capsules(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    CheckpointFolder(tmp_path).save(SavedAt(3), {"a": 1}, {})
-    for name, told in (("file", "it is a file"), ("none", "there is no such folder"), ("3.ckpt", "its format is None")):
+    CheckpointFolder(tmp_path).save(Moment(3, 0, 9, True), {"a": 1})
+    for name, reason in (("file", "it is a file"), ("none", "there is no such folder"), ("3.ckpt", "its format is None")):
         with pytest.raises(StoreFormatError) as caught:
             Capsule.load(tmp_path / name)
-        assert str(caught.value).startswith(f"`{tmp_path / name}` is no capsule: {told}")
+        assert str(caught.value).startswith(f"`{tmp_path / name}` is not a capsule: {reason}")
 
 
 def test_a_class_in_a_capsule_is_not_imported(tmp_path: Path) -> None:
@@ -372,16 +372,16 @@ def test_a_class_in_a_capsule_is_not_imported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
-        ({"path": 3}, "`path` is a folder, not 3"),
-        ({"path": ""}, "`path` is a folder, not ''"),
-        ({"max_capsules": 0}, "`max_capsules` is a whole number of at least 1, not 0"),
-        ({"max_capsules": True}, "`max_capsules` is a whole number of at least 1, not True"),
-        ({"target": "train.py"}, "`target` is the place of a function or a manager, not 'train.py'"),
+        ({"path": 3}, "`path` must be a folder, not 3"),
+        ({"path": ""}, "`path` must be a folder, not ''"),
+        ({"max_capsules": 0}, "`max_capsules` must be an integer of at least 1, not 0"),
+        ({"max_capsules": True}, "`max_capsules` must be an integer of at least 1, not True"),
+        ({"target": "train.py"}, "`target` must name a function or a manager, not 'train.py'"),
     ],
 )
-def test_bad_arguments_are_refused_at_construction(arguments: dict[str, Any], told: str) -> None:
+def test_bad_arguments_are_refused_at_construction(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError) as caught:
         FailureCapsule(**arguments)
-    assert str(caught.value).startswith(told)
+    assert str(caught.value).startswith(message)

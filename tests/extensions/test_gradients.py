@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import nn
 
-from trainmaster.errors import SettingError
-from trainmaster.extensions.course import Course, shown_names
+from trainmaster.errors import SettingError, shown
 from trainmaster.extensions.gradient_health import exploding_layers, vanishing_layers
-from trainmaster.extensions.gradients import GradCoeffRMSVis, GradientView, GradNormVis
+from trainmaster.extensions.gradients import GradCoeffRMSVis, GradientObserver, GradNormVis
+from trainmaster.extensions.metric_history import MetricHistory, shown_names
 from trainmaster.figures.panels import Bars, HeatMap, Lines
 from trainmaster.loop import LoopComponent, TrainManager, TrainTestLoop
 from trainmaster.manager import Manager
@@ -109,7 +109,7 @@ def test_the_norm_is_the_mean_over_the_epochs_batches() -> None:
     by_hand = ByHand()
     tm = trained(GradNormVis(), by_hand)
     for name, _ in tm.model.named_parameters():
-        rows = tm.history[f"grad_norm/{name}/norm"]
+        rows = tm.history[f"grad_norm/{name}"]
         assert [step for step, _ in rows] == [1, 2]
         assert [value for _, value in rows] == pytest.approx([means[name] for means in by_hand.means], rel=1e-6)
 
@@ -118,15 +118,15 @@ def test_the_rms_is_the_norm_over_the_root_of_the_number_of_coefficients() -> No
     """E42"""
     tm = trained(GradNormVis(), GradCoeffRMSVis())
     for name, each in tm.model.named_parameters():
-        rms = [value * math.sqrt(each.numel()) for _, value in tm.history[f"grad_rms/{name}/rms"]]
-        assert rms == pytest.approx([value for _, value in tm.history[f"grad_norm/{name}/norm"]])
+        rms = [value * math.sqrt(each.numel()) for _, value in tm.history[f"grad_rms/{name}"]]
+        assert rms == pytest.approx([value for _, value in tm.history[f"grad_norm/{name}"]])
 
 
 def test_the_mean_of_a_long_epoch_has_every_batch() -> None:
     """E42: more batches than wait to be added up."""
     by_hand = ByHand()
     tm = trained(GradNormVis(), by_hand, epochs=1, train_data=data(150))
-    assert tm.history["grad_norm/0.weight/norm"] == [(1, pytest.approx(by_hand.means[0]["0.weight"], rel=1e-6))]
+    assert tm.history["grad_norm/0.weight"] == [(1, pytest.approx(by_hand.means[0]["0.weight"], rel=1e-6))]
 
 
 def test_parameters_without_gradient_are_skipped() -> None:
@@ -175,7 +175,7 @@ def test_a_layer_that_is_unfrozen_appears() -> None:
     model[0].requires_grad_(False)
     view = GradNormVis()
     tm = trained(view, Unfreeze(), model=model, epochs=2)
-    assert [step for step, _ in tm.history["grad_norm/0.weight/norm"]] == [2]
+    assert [step for step, _ in tm.history["grad_norm/0.weight"]] == [2]
     heat_map = view.panels()[1]
     assert isinstance(heat_map, HeatMap)
     assert heat_map.rows[0] == "0.weight"
@@ -185,10 +185,10 @@ def test_with_every_the_unit_is_a_number_of_updates() -> None:
     by_hand = ByHand()
     view = GradNormVis(every=3)
     tm = trained(view, by_hand, epochs=3)
-    assert [step for step, _ in tm.history["grad_norm/0.weight/norm"]] == [3, 6, 9, 12, 15]
+    assert [step for step, _ in tm.history["grad_norm/0.weight"]] == [3, 6, 9, 12, 15]
     bars = view.panels()[0]
     assert isinstance(bars, Bars)
-    assert bars.title == "norm of the gradient in update 15"
+    assert bars.title == "gradient norm in update 15"
 
 
 def test_accumulated_gradients_are_taken_as_they_are() -> None:
@@ -198,7 +198,7 @@ def test_accumulated_gradients_are_taken_as_they_are() -> None:
 
     by_hand = ByHand()
     tm = trained(GradNormVis(), by_hand, EverySecond(), epochs=1, train_data=data(4))
-    assert tm.history["grad_norm/0.weight/norm"] == [(1, pytest.approx(by_hand.means[0]["0.weight"], rel=1e-6))]
+    assert tm.history["grad_norm/0.weight"] == [(1, pytest.approx(by_hand.means[0]["0.weight"], rel=1e-6))]
 
 
 def test_gradients_of_half_precision_do_not_overflow_in_their_norm() -> None:
@@ -206,7 +206,7 @@ def test_gradients_of_half_precision_do_not_overflow_in_their_norm() -> None:
     model.weight.grad = torch.full((3, 8), 1.0).bfloat16()
     torch.manual_seed(0)
     tm = trained(GradNormVis(), model=model, train_data=[(a.bfloat16(), b) for a, b in data()], epochs=1)
-    assert tm.history["grad_norm/weight/norm"][0][1] > 0
+    assert tm.history["grad_norm/weight"][0][1] > 0
 
 
 def test_sparse_gradients_have_a_norm() -> None:
@@ -215,17 +215,17 @@ def test_sparse_gradients_have_a_norm() -> None:
     tokens = [(torch.tensor([[1, 2], [1, 3]]), torch.tensor([0, 1]))]
     by_hand = ByHand()
     tm = trained(GradNormVis(), by_hand, model=model, train_data=tokens, epochs=1)
-    assert tm.history["grad_norm/0.weight/norm"] == [(1, pytest.approx(by_hand.means[0]["0.weight"], rel=1e-5))]
+    assert tm.history["grad_norm/0.weight"] == [(1, pytest.approx(by_hand.means[0]["0.weight"], rel=1e-5))]
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_switching_it_on_does_not_change_the_weights(view: type[GradientView], tmp_path: Path) -> None:
+def test_switching_it_on_does_not_change_the_weights(view: type[GradientObserver], tmp_path: Path) -> None:
     plain, watched = trained(), trained(view(), view_named(view(every=2)), train_dir=tmp_path)
     for one, other in zip(plain.model.parameters(), watched.model.parameters(), strict=True):
         assert torch.equal(one, other)
 
 
-def view_named(view: GradientView) -> GradientView:
+def view_named(view: GradientObserver) -> GradientObserver:
     view.name = "second"
     return view
 
@@ -234,9 +234,9 @@ def view_named(view: GradientView) -> GradientView:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_deep_net_of_sigmoids_vanishes_from_its_first_layers_on(view: type[GradientView]) -> None:
+def test_a_deep_net_of_sigmoids_vanishes_from_its_first_layers_on(view: type[GradientObserver]) -> None:
     watcher = view()
-    with pytest.warns(UserWarning, match=r"^vanishing gradients in epoch 1: `0`, `2`.*; try ReLU or GELU in place of sigmoid"):
+    with pytest.warns(UserWarning, match=r"^vanishing gradients in epoch 1: `0`, `2`.*; try ReLU or GELU instead of sigmoid"):
         trained(watcher, model=deep(0.6, nn.Sigmoid))
     assert watcher.vanishing()[:3] == ["0", "2", "4"]
     assert "22" not in watcher.vanishing()
@@ -244,7 +244,7 @@ def test_a_deep_net_of_sigmoids_vanishes_from_its_first_layers_on(view: type[Gra
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_deep_net_of_large_weights_explodes(view: type[GradientView]) -> None:
+def test_a_deep_net_of_large_weights_explodes(view: type[GradientObserver]) -> None:
     watcher = view()
     with pytest.warns(UserWarning, match=r"^exploding gradients in epoch 1: `0`, `2`.* and 4 more; try gradient clipping"):
         trained(watcher, model=deep(4.0, nn.Identity), lr=1e-12)
@@ -265,7 +265,7 @@ def test_a_gradient_that_is_not_finite_is_named_and_left_out_of_the_mean() -> No
     with pytest.warns(UserWarning, match="^exploding gradients in epoch 1: `0`;"):
         tm = trained(Spoil(), watcher, epochs=1)
     assert watcher.exploding() == ["0"]
-    assert 0 < tm.history["grad_norm/0.weight/norm"][0][1] < 100
+    assert 0 < tm.history["grad_norm/0.weight"][0][1] < 100
 
 
 def test_a_healthy_net_is_left_in_peace() -> None:
@@ -287,7 +287,7 @@ def test_a_bias_before_a_batch_norm_does_not_make_a_layer_vanish() -> None:
     model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
     watcher = GradCoeffRMSVis()
     tm = trained(watcher, model=model)
-    assert tm.history["grad_rms/0.bias/rms"][-1][1] < 1e-6 * tm.history["grad_rms/0.weight/rms"][-1][1]
+    assert tm.history["grad_rms/0.bias"][-1][1] < 1e-6 * tm.history["grad_rms/0.weight"][-1][1]
     assert watcher.vanishing() == []
 
 
@@ -316,8 +316,8 @@ def test_growth_from_next_to_nothing_is_no_explosion() -> None:
 # Figures.
 
 
-@pytest.mark.parametrize(("view", "label"), [(GradNormVis, "norm of the gradient"), (GradCoeffRMSVis, "RMS of the gradient")])
-def test_the_figure_has_the_last_profile_the_course_and_the_layers_by_time(view: type[GradientView], label: str) -> None:
+@pytest.mark.parametrize(("view", "label"), [(GradNormVis, "gradient norm"), (GradCoeffRMSVis, "gradient RMS")])
+def test_the_figure_has_the_last_profile_the_course_and_the_layers_by_time(view: type[GradientObserver], label: str) -> None:
     """E42: on logarithmic scales."""
     watcher = view()
     tm = trained(watcher, epochs=3)
@@ -325,7 +325,7 @@ def test_the_figure_has_the_last_profile_the_course_and_the_layers_by_time(view:
     names = [name for name, _ in tm.model.named_parameters()]
     assert isinstance(bars, Bars)
     assert (bars.title, bars.x_label, list(bars.names), bars.is_log) == (f"{label} in epoch 3", label, names, True)
-    assert bars.values == [tm.history[f"{watcher.tag}/{name}/{watcher.word}"][-1][1] for name in names]
+    assert bars.values == [tm.history[f"{watcher.tag}/{name}"][-1][1] for name in names]
     assert isinstance(course, Lines)
     assert (course.x_label, course.y_label, course.is_log) == ("epoch", label, True)
     assert [line.label for line in course.lines] == names
@@ -343,7 +343,7 @@ def test_vanishing_layers_are_marked_in_the_figure() -> None:
     assert isinstance(heat_map, HeatMap)
     assert bars.marks == heat_map.marks
     assert {bars.marks["0.weight"], bars.marks["0.bias"]} == {"vanishing"}
-    assert bars.title == f"norm of the gradient in epoch 2: {len(watcher.vanishing())} of 12 layers vanishing"
+    assert bars.title == f"gradient norm in epoch 2: {len(watcher.vanishing())} of 12 layers vanishing"
 
 
 def test_there_is_no_figure_before_the_first_epoch_ends() -> None:
@@ -361,33 +361,33 @@ def test_the_figure_can_be_had_as_an_object() -> None:
     watcher = GradNormVis()
     trained(watcher)
     titles = [axes.get_title() for axes in watcher.figure().axes]
-    assert "norm of the gradient in epoch 2" in titles
+    assert "gradient norm in epoch 2" in titles
 
 
 def test_a_long_course_keeps_a_bounded_number_of_columns() -> None:
-    course = Course(max_columns=4)
+    history = MetricHistory(max_columns=4)
     for x in range(1, 20):
-        course.add(x, {"a": float(x), "b": math.nan if x < 10 else 1.0})
-    assert len(course.xs) <= 4
-    assert course.xs[-1] == 19
-    means = course.values(["a"])[0]
+        history.add(x, {"a": float(x), "b": math.nan if x < 10 else 1.0})
+    assert len(history.xs) <= 4
+    assert history.xs[-1] == 19
+    means = history.values(["a"])[0]
     assert means.tolist() == sorted(means.tolist())
-    assert course.values(["b"])[0][-1] == 1.0
+    assert history.values(["b"])[0][-1] == 1.0
 
 
 def test_columns_of_a_long_course_are_means_of_all_their_moments() -> None:
-    course = Course(max_columns=2)
+    history = MetricHistory(max_columns=2)
     for x in range(1, 8):
-        course.add(x, {"a": float(x)})
-    assert (course.xs, course.values().tolist()) == ([4, 7], [[2.5, 6.0]])
+        history.add(x, {"a": float(x)})
+    assert (history.xs, history.values().tolist()) == ([4, 7], [[2.5, 6.0]])
 
 
 @pytest.mark.parametrize("num", [1, 4, 5, 8, 9, 11, 16, 17])
 def test_a_course_is_the_same_wherever_it_was_saved(num: int) -> None:
-    whole, part = Course(max_columns=4), Course(max_columns=4)
+    whole, part = MetricHistory(max_columns=4), MetricHistory(max_columns=4)
     for x in range(num):
         part.add(x, {"a": x**2})
-    rest = Course(max_columns=4)
+    rest = MetricHistory(max_columns=4)
     rest.load_state_dict(part.state_dict())
     for x in range(30):
         whole.add(x, {"a": x**2})
@@ -398,9 +398,9 @@ def test_a_course_is_the_same_wherever_it_was_saved(num: int) -> None:
 
 
 def test_of_very_many_parameters_the_marked_and_some_others_are_shown() -> None:
-    course = Course()
-    course.add(1, {f"p{number}": 1.0 for number in range(500)})
-    names = shown_names(course, {"p123": "vanishing"})
+    history = MetricHistory()
+    history.add(1, {f"p{number}": 1.0 for number in range(500)})
+    names = shown_names(history, {"p123": "vanishing"})
     assert len(names) == 48
     assert {"p0", "p123", "p499"} <= {*names}
     assert names == sorted(names, key=lambda name: int(name[1:]))
@@ -454,7 +454,7 @@ def test_its_numbers_go_to_the_event_log_of_a_run_and_every_run_begins_anew(tmp_
         course = view.panels()[2]
         assert isinstance(course, Lines)
         assert list(course.lines[0].xs) == [1, 2, 3]
-        rows = [row for row in manager.store.run(manager.key).events() if row.get("tag") == "grad_norm/0.weight/norm"]
+        rows = [row for row in manager.store.run(manager.key).events() if row.get("tag") == "grad_norm/0.weight"]
         assert [row["step"] for row in rows] == [1, 2, 3]
 
 
@@ -469,7 +469,7 @@ def test_a_stop_in_the_middle_of_an_epoch_records_nothing_and_is_taken_up() -> N
     whole = trained(GradNormVis())
     stop = StopAt()
     halved = trained(GradNormVis(), stop)
-    assert [step for step, _ in halved.history["grad_norm/0.weight/norm"]] == [1]
+    assert [step for step, _ in halved.history["grad_norm/0.weight"]] == [1]
     stop.is_on = False
     halved.train()
     assert halved.history == whole.history
@@ -494,7 +494,7 @@ def test_an_epoch_that_broke_off_leaves_nothing_to_the_next() -> None:
     with pytest.raises(RuntimeError, match="on purpose"):
         tm.train()
     tm.train()
-    assert tm.history["grad_norm/0.weight/norm"] == [(1, pytest.approx(by_hand.means[0]["0.weight"], rel=1e-6))]
+    assert tm.history["grad_norm/0.weight"] == [(1, pytest.approx(by_hand.means[0]["0.weight"], rel=1e-6))]
 
 
 def test_it_goes_on_from_a_checkpoint_in_another_training(tmp_path: Path) -> None:
@@ -514,7 +514,7 @@ def test_a_training_may_be_taken_up_with_it_though_it_was_captured_without() -> 
     )
     after.restore(before.capture())
     after.train()
-    assert [step for step, _ in after.history["grad_norm/0.weight/norm"]] == [2]
+    assert [step for step, _ in after.history["grad_norm/0.weight"]] == [2]
 
 
 # What cannot work.
@@ -522,29 +522,31 @@ def test_a_training_may_be_taken_up_with_it_though_it_was_captured_without() -> 
 
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("every", [0, -1, 1.5, "epoch", True])
-def test_a_unit_that_is_no_number_of_updates_is_refused(view: type[GradientView], every: Any) -> None:
+def test_every_must_be_a_positive_integer_or_none(view: type[GradientObserver], every: Any) -> None:
     with pytest.raises(SettingError) as caught:
         view(every=every)
-    assert str(caught.value) == (f"every={every!r}: wanted a number of updates, or None for epochs\n  try     {view.__name__}(every=500)")
+    assert str(caught.value).startswith(
+        f"`every` must be a whole number of at least 1, not {shown(every)}\n  try     {view.__name__}(every=500)"
+    )
 
 
-def test_a_path_that_is_none_is_refused() -> None:
-    with pytest.raises(SettingError, match="path=3: wanted a folder"):
+def test_a_path_of_another_type_is_an_error() -> None:
+    with pytest.raises(TypeError):
         GradNormVis(path=3)  # type: ignore[arg-type]
 
 
-def test_taken_up_in_other_units_it_starts_another_course() -> None:
-    before = ExtensionContract().manager(GradNormVis())
+def test_resumed_in_other_units_it_starts_another_history() -> None:
+    before = ExtensionContract().loop(GradNormVis())
     before.train()
-    after = ExtensionContract().manager(GradNormVis(every=2))
+    after = ExtensionContract().loop(GradNormVis(every=2))
     after.restore(before.capture())
     after.epochs = 4
     after.train()
-    assert after["grad_norm_vis"]._course.xs == [20, 22, 24]
+    assert after["grad_norm_vis"]._history.xs == [20, 22, 24]
 
 
 def test_lazy_layers_are_watched_once_they_have_a_size() -> None:
-    manager = ExtensionContract().manager(GradCoeffRMSVis())
+    manager = ExtensionContract().loop(GradCoeffRMSVis())
     manager.model.layers[0] = nn.LazyLinear(16)
     manager.evaluate_first = False
     manager.train()

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from trainmaster import CheckpointSaver, Extension, LoopComponent, Manager, TrainManager, TrainTestLoop
-from trainmaster.errors import SettingError
+from trainmaster.errors import SettingError, shown
 from trainmaster.extensions.loss_plot import LossPlot
 from trainmaster.figures.panels import Line, Lines
 from trainmaster.testing import ExtensionContract
@@ -89,7 +89,7 @@ class TestNumbers:
         watch = Watch()
         tm = trained(LossPlot(), watch)
         parts = [(loss * size) for loss, size in zip(watch.losses, watch.sizes, strict=True)]
-        assert tm.history["losses/train/loss"] == [(1, sum(parts[:3]) / 22), (2, sum(parts[3:]) / 22)]
+        assert tm.history["train/loss"] == [(1, sum(parts[:3]) / 22), (2, sum(parts[3:]) / 22)]
 
     def test_over_epochs_no_batch_is_recorded(self) -> None:
         assert not [tag for tag in trained(LossPlot()).history if "_by_" in tag]
@@ -97,20 +97,20 @@ class TestNumbers:
     def test_over_batches_every_batch_is_recorded_against_the_batches_done(self) -> None:
         watch = Watch()
         tm = trained(LossPlot(over="batches"), watch)
-        assert tm.history["losses_by_batch/train/loss"] == list(enumerate(watch.losses, start=1))
+        assert tm.history["train/loss_by_batch"] == list(enumerate(watch.losses, start=1))
 
     def test_over_samples_every_batch_is_recorded_against_the_samples_seen(self) -> None:
         tm = trained(LossPlot(over="samples"))
-        assert [step for step, _ in tm.history["losses_by_sample/train/loss"]] == [8, 16, 22, 30, 38, 44]
+        assert [step for step, _ in tm.history["train/loss_by_sample"]] == [8, 16, 22, 30, 38, 44]
 
     def test_evaluation_sets_are_recorded_at_the_same_place(self) -> None:
         tm = trained(LossPlot(over="samples"))
-        of_epochs = [value for _, value in tm.history["losses/valid/loss"]]
-        assert tm.history["losses_by_sample/valid/loss"] == list(zip([0, 22, 44], of_epochs, strict=True))
+        of_epochs = [value for _, value in tm.history["valid/loss"]]
+        assert tm.history["valid/loss_by_sample"] == list(zip([0, 22, 44], of_epochs, strict=True))
 
     def test_several_plots_record_the_loss_of_an_epoch_once(self) -> None:
         tm = trained(LossPlot(), LossPlot(over="batches"), LossPlot(over="samples"))
-        assert [step for step, _ in tm.history["losses/train/loss"]] == [1, 2]
+        assert [step for step, _ in tm.history["train/loss"]] == [1, 2]
 
     def test_a_long_epoch_is_recorded_while_it_goes_on(self) -> None:
         """Else a kill would take hours of numbers, and memory would grow with the epoch."""
@@ -118,7 +118,7 @@ class TestNumbers:
 
         class Look(Extension):
             def post_train_step_batch(self, train_manager: Any) -> None:
-                seen.append(len(train_manager.history.get("losses_by_batch/train/loss", [])))
+                seen.append(len(train_manager.history.get("train/loss_by_batch", [])))
 
         batches = [(torch.ones(1, 4), torch.ones(1, 1))] * 520
         extensions = [LossPlot(over="batches"), Look()]
@@ -135,7 +135,7 @@ class TestNumbers:
         tm = TrainManager(Net(), mse, 1, DataLoader(data(), 8), extensions=[plot, Fail()], device="cpu")
         with pytest.raises(RuntimeError, match="here"):
             tm.train()
-        assert [step for step, _ in tm.history["losses_by_batch/train/loss"]] == [1, 2]
+        assert [step for step, _ in tm.history["train/loss_by_batch"]] == [1, 2]
 
     def test_an_evaluation_on_its_own_is_no_part_of_the_curve(self) -> None:
         plot = LossPlot()
@@ -143,12 +143,6 @@ class TestNumbers:
         before = curve(plot, "valid")
         tm.eval()
         assert curve(plot, "valid") == before
-
-    def test_a_set_that_is_called_train_is_not_the_curve_of_training(self) -> None:
-        plot = LossPlot(over="batches")
-        loader = DataLoader(data(), 8)
-        TrainManager(Net(), mse, 1, loader, {"train": loader}, extensions=[plot], device="cpu").train()
-        assert [line.label for line in only(plot).lines] == ["train", "train_evaluated"]
 
     def test_an_epoch_that_was_stopped_has_no_mean_until_it_is_done(self) -> None:
         class StopOnce(Extension):
@@ -161,8 +155,8 @@ class TestNumbers:
 
         plot, undisturbed = LossPlot(over="batches"), LossPlot(over="batches")
         tm = trained(plot, StopOnce())
-        assert "losses/train/loss" not in tm.history
-        assert [step for step, _ in tm.history["losses_by_batch/train/loss"]] == [1]
+        assert "train/loss" not in tm.history
+        assert [step for step, _ in tm.history["train/loss_by_batch"]] == [1]
         tm.train()
         assert tm.history == trained(undisturbed).history
         assert plot.panels() == undisturbed.panels()
@@ -175,7 +169,7 @@ class TestFigure:
         panel = only(plot)
         assert (panel.title, panel.x_label, panel.y_label) == ("Loss", "epoch", "loss")
         assert [(line.label, list(line.xs)) for line in panel.lines] == [("train", [1, 2]), ("valid", [0, 1, 2]), ("other", [0, 1, 2])]
-        assert [(x, y) for x, y in zip(curve(plot, "train").xs, curve(plot, "train").ys, strict=True)] == tm.history["losses/train/loss"]
+        assert [(x, y) for x, y in zip(curve(plot, "train").xs, curve(plot, "train").ys, strict=True)] == tm.history["train/loss"]
 
     @pytest.mark.parametrize(("over", "label", "last"), [("batches", "batch", 6), ("samples", "sample", 44)])
     def test_its_axis_is_what_it_is_drawn_over(self, over: str, label: str, last: int) -> None:
@@ -195,7 +189,7 @@ class TestFigure:
     def test_evaluations_beside_single_batches_are_drawn_as_they_are(self) -> None:
         plot = LossPlot(over="batches", smoothing=0.9)
         tm = trained(plot)
-        assert list(curve(plot, "valid").ys) == [value for _, value in tm.history["losses/valid/loss"]]
+        assert list(curve(plot, "valid").ys) == [value for _, value in tm.history["valid/loss"]]
 
     def test_a_long_training_is_drawn_with_a_band_and_few_points(self) -> None:
         plot = LossPlot(over="batches")
@@ -330,9 +324,9 @@ class TestManager:
         manager.process({"lr": 0.1})
         events = manager.store.run(manager.key).events()
         steps = {tag: [event["step"] for event in events if event["tag"] == tag] for tag in {event["tag"] for event in events}}
-        assert steps["losses/train/loss"] == [1, 2, 3]
-        assert steps["losses_by_batch/train/loss"] == [*range(1, 10)]
-        assert steps["losses_by_batch/valid/loss"] == [0, 3, 6, 9]
+        assert steps["train/loss"] == [1, 2, 3]
+        assert steps["train/loss_by_batch"] == [*range(1, 10)]
+        assert steps["valid/loss_by_batch"] == [0, 3, 6, 9]
         drawn = {path.name for path in tmp_path.rglob("plots/*")}
         assert {"loss.png", "loss.html", "loss_by_batch.png", "loss_by_batch.html"} <= drawn
 
@@ -377,27 +371,22 @@ def test_killed_in_an_epoch_it_ends_with_the_rows_and_curves_of_an_undisturbed_t
     killed = warm.run(command, capture_output=True, text=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     resumed = saved_training(tmp_path / "killed")
-    assert [step for step, _ in resumed[0]["losses_by_batch/train/loss"]] == [*range(1, 49)]
+    assert [step for step, _ in resumed[0]["train/loss_by_batch"]] == [*range(1, 49)]
     assert resumed == saved_training(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("over", ["epoch", "steps", "", None, 3])
-def test_an_axis_that_is_none_is_refused(over: Any) -> None:
+def test_an_unknown_axis_is_an_error(over: Any) -> None:
     with pytest.raises(SettingError) as caught:
         LossPlot(over=over)
-    assert str(caught.value).splitlines()[0] == f'LossPlot(over={over!r}): wanted "epochs" or "batches" or "samples"'
+    assert str(caught.value).splitlines()[0] == f'`over` must be "epochs", "batches" or "samples", not {shown(over)}'
 
 
 @pytest.mark.parametrize("smoothing", [1, 1.5, -0.1, True, "0.9", None, float("nan")])
-def test_smoothing_that_is_no_share_is_refused(smoothing: Any) -> None:
+def test_smoothing_outside_of_its_range_is_an_error(smoothing: Any) -> None:
     with pytest.raises(SettingError) as caught:
         LossPlot(smoothing=smoothing)
-    assert str(caught.value).splitlines()[0] == (f"LossPlot(smoothing={smoothing!r}): wanted a number from 0 up to, but not including, 1")
-
-
-def test_a_path_that_is_no_folder_is_refused() -> None:
-    with pytest.raises(SettingError, match=r"^path=3: wanted a folder for the figure\n"):
-        LossPlot(path=3)  # type: ignore[arg-type]
+    assert str(caught.value).splitlines()[0] == f"`smoothing` must be a number of at least 0 and below 1, not {shown(smoothing)}"
 
 
 if __name__ == "__main__":

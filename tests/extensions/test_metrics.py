@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Callable
+from functools import partial
 from itertools import permutations
 from typing import Any
 
@@ -12,10 +14,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from trainmaster import CheckpointSaver, Manager
+from trainmaster import CheckpointSaver, Manager, Metrics
 from trainmaster.errors import FixtureExistsError, FixtureScopeError, SettingError
 from trainmaster.extensions.early_stopping import EarlyStopping
-from trainmaster.extensions.metrics import Metrics
 from trainmaster.loop import TrainManager
 from trainmaster.loop.rng import get_rng, seed_rng
 from trainmaster.stages import Extension
@@ -107,15 +108,15 @@ class Keep(Extension):
 @pytest.mark.parametrize("make", [accuracy, auroc], ids=["accuracy", "auroc"])
 def test_the_value_is_that_of_all_samples_and_no_mean_over_batches(make: Any) -> None:
     tm = trained(Metrics({"value": make()}))
-    assert [epoch for epoch, _ in tm.history["metrics/valid/value"]] == [0, 1, 2]
-    assert tm.history["metrics/valid/value"][-1][1] == float(whole(tm, make()))
-    assert tm.history["metrics/first/value"][-1][1] == float(whole(tm, make(), 3))
+    assert [epoch for epoch, _ in tm.history["valid/value"]] == [0, 1, 2]
+    assert tm.history["valid/value"][-1][1] == float(whole(tm, make()))
+    assert tm.history["first/value"][-1][1] == float(whole(tm, make(), 3))
 
 
 def test_a_smaller_last_batch_counts_by_its_samples() -> None:
     tm = trained(Metrics({"accuracy": accuracy()}))
     batches = [accuracy()(tm.model([INPUTS[at : at + 5]]).detach(), TARGETS[at : at + 5]) for at in range(0, 22, 5)]
-    assert float(torch.stack(batches).mean()) != pytest.approx(tm.history["metrics/valid/accuracy"][-1][1])
+    assert float(torch.stack(batches).mean()) != pytest.approx(tm.history["valid/accuracy"][-1][1])
 
 
 def test_in_training_it_is_that_of_the_predictions_that_were_trained_on() -> None:
@@ -131,9 +132,9 @@ def test_in_training_it_is_that_of_the_predictions_that_were_trained_on() -> Non
     tm = trained(Metrics({"accuracy": accuracy(), "auroc": auroc()}, train=True), collect := Collect())
     for name, metric in (("accuracy", accuracy()), ("auroc", auroc())):
         value = float(metric(torch.cat(collect.predictions), torch.cat(collect.targets)))
-        assert [epoch for epoch, _ in tm.history[f"metrics/train/{name}"]] == [1, 2]
-        assert tm.history[f"metrics/train/{name}"][-1][1] == value
-        assert tm.history[f"metrics/valid/{name}"][-1][1] == float(whole(tm, metric.clone()))
+        assert [epoch for epoch, _ in tm.history[f"train/{name}"]] == [1, 2]
+        assert tm.history[f"train/{name}"][-1][1] == value
+        assert tm.history[f"valid/{name}"][-1][1] == float(whole(tm, metric.clone()))
 
 
 def test_without_train_no_step_waits_for_it() -> None:
@@ -147,7 +148,7 @@ def test_the_inputs_of_update_may_be_anything() -> None:
     tm = trained(
         Metrics({"mean": torchmetrics.MeanMetric()}, inputs=lambda batch, prediction: (batch[0], batch[1].float()[:, None].expand(-1, 4)))
     )
-    assert tm.history["metrics/valid/mean"][-1][1] == pytest.approx(float((INPUTS * TARGETS[:, None]).sum() / TARGETS.sum() / 4))
+    assert tm.history["valid/mean"][-1][1] == pytest.approx(float((INPUTS * TARGETS[:, None]).sum() / TARGETS.sum() / 4))
 
 
 class Share:
@@ -183,9 +184,9 @@ def test_any_object_with_update_compute_and_reset_will_do() -> None:
     for extensions in permutations([Metrics(Share()), Look()]):
         tm = trained(*extensions, eval_data={"valid": [(INPUTS, TARGETS)]})
         right = float(whole(tm, accuracy()))
-        assert tm.history["metrics/valid/share/share"][-1] == (2, pytest.approx(right))
-        assert tm.history["metrics/valid/share/num"] == [(0, 22.0), (1, 22.0), (2, 22.0)]
-        assert "metrics/valid/share/both" not in tm.history
+        assert tm.history["valid/share/share"][-1] == (2, pytest.approx(right))
+        assert tm.history["valid/share/num"] == [(0, 22.0), (1, 22.0), (2, 22.0)]
+        assert "valid/share/both" not in tm.history
         assert tm.extensions["look"].seen["both"].tolist() == [round(22 * right), 22]  # type: ignore[attr-defined]
 
 
@@ -206,7 +207,7 @@ def test_what_is_no_number_is_not_recorded_but_is_a_fixture() -> None:
     confusion, recalls = look.seen
     assert confusion.shape == (3, 3)
     assert int(confusion.sum()) == 3  # of the last set
-    assert {tag for tag in tm.history if tag.startswith("metrics/valid")} == {f"metrics/valid/recalls/{key}" for key in recalls}
+    assert {tag for tag in tm.history if tag.startswith("valid")} == {"valid/loss", *(f"valid/recalls/{key}" for key in recalls)}
     assert list(recalls) == ["of_a", "of_b", "of_c"]
 
 
@@ -219,7 +220,7 @@ def test_a_collection_is_its_metrics_by_name() -> None:
         ("my_f1", torchmetrics.MulticlassF1Score(num_classes=3)),
         ("my_precision", torchmetrics.MulticlassPrecision(num_classes=3)),
     ):
-        assert tm.history[f"metrics/valid/{name}"][-1][1] == float(whole(tm, metric))
+        assert tm.history[f"valid/{name}"][-1][1] == float(whole(tm, metric))
 
 
 def test_metrics_of_a_collection_that_look_alike_in_the_first_batch_are_told_apart_later() -> None:
@@ -236,7 +237,7 @@ def test_metrics_of_a_collection_that_look_alike_in_the_first_batch_are_told_apa
     )
     tm = Fixed(nn.Linear(3, 3), loss, 0, data, {"valid": data}, extensions=[Metrics(both)], device="cpu")
     tm.train()
-    assert [tm.history[f"metrics/valid/{name}"][0][1] for name in ("all", "most")] == [pytest.approx(6 / 8), pytest.approx(5 / 6)]
+    assert [tm.history[f"valid/{name}"][0][1] for name in ("all", "most")] == [pytest.approx(6 / 8), pytest.approx(5 / 6)]
     for inputs, targets in data:
         both.update(inputs, targets)
     assert float(both.compute()["most"]) == pytest.approx(6 / 8)
@@ -255,7 +256,7 @@ def test_a_hook_at_the_end_of_a_set_gets_the_value_in_any_order_of_the_list() ->
     for extensions in permutations([Metrics({"accuracy": accuracy()}), keep := Keep(), ("also", Keep())]):
         keep.seen.clear()
         tm = trained(*extensions)
-        recorded = [tm.history[f"metrics/{name}/accuracy"][epoch][1] for epoch in range(3) for name in ("valid", "first")]
+        recorded = [tm.history[f"{name}/accuracy"][epoch][1] for epoch in range(3) for name in ("valid", "first")]
         assert [float(value) for _, value in keep.seen] == recorded
         assert [name for name, _ in keep.seen] == ["valid", "first"] * 3
 
@@ -282,7 +283,7 @@ def test_with_train_it_is_a_fixture_at_the_end_of_an_epoch_too() -> None:
 
     for extensions in permutations([Metrics({"accuracy": accuracy()}, train=True), look := Look()]):
         tm = trained(*extensions)
-        assert look.seen == tm.history["metrics/train/accuracy"][-1][1]
+        assert look.seen == tm.history["train/accuracy"][-1][1]
 
 
 @pytest.mark.parametrize("hook", ["pre_eval_step_epoch", "post_eval_step_batch", "post_eval", "post_train_step_batch"])
@@ -293,14 +294,14 @@ def test_asking_where_there_is_no_value_is_refused_before_the_first_batch(hook: 
     with pytest.raises(FixtureScopeError) as caught:
         tm.train()
     assert str(caught.value).startswith(f"`Early.{hook}` asks for `accuracy`, which does not exist at that point")
-    assert "`accuracy` is valid in `eval_step_epoch` when its body is through" in str(caught.value)
+    assert "`accuracy` is valid in `eval_step_epoch` after its body" in str(caught.value)
 
 
 def test_a_name_that_another_extension_creates_is_refused_before_the_first_batch() -> None:
     class Creates(Extension):
         creates = {"accuracy": "eval"}
 
-    with pytest.raises(FixtureExistsError, match=r"lazy fixture `Metrics.accuracy` has the name of a fixture that is open"):
+    with pytest.raises(FixtureExistsError, match=r"lazy fixture `Metrics.accuracy` has the name of a fixture that already exists"):
         trained(Metrics({"accuracy": accuracy()}), Creates())
 
 
@@ -308,7 +309,7 @@ def test_a_name_that_another_extension_creates_is_refused_before_the_first_batch
 
 
 def test_training_is_steered_by_what_it_records(tmp_path: Any) -> None:
-    name = "metrics/valid/accuracy"
+    name = "valid/accuracy"
     seen: list[float] = []
 
     class Schedule(torch.optim.lr_scheduler.ReduceLROnPlateau):
@@ -316,7 +317,7 @@ def test_training_is_steered_by_what_it_records(tmp_path: Any) -> None:
             seen.append(float(metrics))
             super().step(metrics)
 
-    listed = [Metrics({"accuracy": accuracy()}), EarlyStopping(by=name, patience=3), CheckpointSaver(best_by=name)]
+    listed = [Metrics({"accuracy": accuracy()}), EarlyStopping(monitor=name, patience=3), CheckpointSaver(monitor=name)]
     for extensions in (listed, listed[::-1]):
         seen.clear()
         folder = tmp_path / "_".join(type(each).__name__ for each in extensions)
@@ -382,7 +383,7 @@ def test_a_training_that_is_taken_up_has_the_same_numbers_bit_by_bit(make: Any, 
     again = manager(Metrics(make(), train=True), Capture())
     again.restore(pickle.loads(pickle.dumps(capture.state)))
     again.train()
-    assert any(tag.startswith("metrics/train/") for tag in tm.history)
+    assert any(tag.startswith("train/") for tag in tm.history)
     assert again.history == tm.history
     assert same_bits(again["metrics"].state_dict(), tm["metrics"].state_dict())
 
@@ -425,7 +426,7 @@ def test_an_evaluation_in_the_middle_of_an_epoch_leaves_the_numbers_of_training_
             train_manager.eval()
 
     tm = trained(Metrics({"auroc": auroc()}, train=True), Evaluates())
-    assert tm.history["metrics/train/auroc"] == trained(Metrics({"auroc": auroc()}, train=True)).history["metrics/train/auroc"]
+    assert tm.history["train/auroc"] == trained(Metrics({"auroc": auroc()}, train=True)).history["train/auroc"]
 
 
 def test_an_evaluation_that_is_stopped_records_nothing_and_leaves_nothing() -> None:
@@ -438,7 +439,24 @@ def test_an_evaluation_that_is_stopped_records_nothing_and_leaves_nothing() -> N
     assert tm.history == {}
     del tm.extensions["stop"]
     tm.eval()
-    assert tm.history["metrics/valid/accuracy"] == [(0, float(whole(tm, accuracy())))]
+    assert tm.history["valid/accuracy"] == [(0, float(whole(tm, accuracy())))]
+
+
+@pytest.mark.parametrize("make", [lambda: share, accuracy], ids=["function", "object"])
+def test_in_an_evaluation_that_is_stopped_hooks_get_the_value_of_the_batches_so_far(make: Any) -> None:
+    class Stop(Extension):
+        def post_eval_step_batch(self, train_manager: TrainManager, batch_num: int) -> None:
+            if batch_num == 2:
+                train_manager.stop()
+
+    for extensions in permutations([Metrics({"accuracy": make()}), keep := Keep(), Nested("post_eval_step_epoch"), Stop()]):
+        keep.seen.clear()
+        tm = trained(*extensions)
+        assert [(name, float(value)) for name, value in keep.seen if name == "valid"] == [("valid", float(whole(tm, make(), 15)))]
+        assert "valid/accuracy" not in tm.history
+        del tm.extensions["stop"]
+        tm.eval()
+        assert tm.history["valid/accuracy"] == [(0, float(whole(tm, make())))]
 
 
 def test_other_metrics_than_those_of_the_state_start_anew() -> None:
@@ -450,11 +468,61 @@ def test_other_metrics_than_those_of_the_state_start_anew() -> None:
 
     trained(Metrics({"value": accuracy()}, train=True), capture := Capture())
     again = manager(Metrics({"value": auroc()}, train=True), Capture())
-    with pytest.warns(UserWarning, match="extension `metrics` starts anew: its saved state does not fit"):
+    with pytest.warns(UserWarning, match="extension `metrics` starts from scratch: its saved state does not fit"):
         again.restore(capture.state)
-    with pytest.warns(UserWarning, match="extension `metrics` starts anew"):  # in the middle of the epoch once more
+    with pytest.warns(UserWarning, match="extension `metrics` starts from scratch"):  # in the middle of the epoch once more
         again.train()
     assert again.epoch_num == 2
+    assert [epoch for epoch, _ in again.history["train/value"]] == [2]
+
+
+class StopAt(Extension):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def post_train_step_batch(self, train_manager: TrainManager, step_num: int) -> None:
+        if step_num == self.step:
+            train_manager.stop()
+
+
+@pytest.mark.parametrize("before", [[], [Metrics({"share": lambda prediction, targets: 0.0})]], ids=["no metrics", "without train"])
+@pytest.mark.parametrize("step", [2, 4], ids=["mid-epoch", "last batch"])
+def test_metrics_that_are_added_in_the_middle_of_an_epoch_are_recorded_from_the_next_one_on(before: list[Any], step: int) -> None:
+    state = trained(*before, StopAt(step)).capture()
+    again = manager(Metrics({"share": share}, train=True), StopAt(5))
+    again.restore(state)
+    again.train()
+    assert "train/share" not in again.history
+    again.train()  # in the same process, after a stop in an epoch that it has seen from its start
+    assert again.history["train/share"] == [trained(Metrics({"share": share}, train=True)).history["train/share"][1]]
+
+
+def test_metrics_beside_one_that_is_added_in_the_middle_of_an_epoch_go_on() -> None:
+    plain = trained(Metrics({"share": share, "accuracy": accuracy()}, train=True))
+    state = trained(Metrics({"share": share, "gone": share}, train=True), StopAt(2)).capture()
+    second = manager(Metrics({"share": share, "accuracy": accuracy()}, train=True), StopAt(3))
+    second.restore(state)
+    second.train()
+    third = manager(Metrics({"share": share, "accuracy": accuracy()}, train=True), StopAt(3))
+    third.restore(second.capture())  # once more in the same epoch
+    third.train()
+    assert third.history["train/share"] == plain.history["train/share"]
+    assert third.history["train/accuracy"] == plain.history["train/accuracy"][1:]
+
+
+def test_a_function_that_is_added_after_the_last_batch_of_an_epoch_is_nan_at_its_end() -> None:
+    class Look(Extension):
+        def __init__(self) -> None:
+            self.seen: list[float] = []
+
+        def post_train_step_epoch(self, share: float) -> None:
+            self.seen.append(float(share))
+
+    state = trained(StopAt(4)).capture()
+    again = manager(Metrics({"share": share}, train=True), StopAt(4), look := Look())
+    again.restore(state)
+    again.train()
+    assert [math.isnan(value) for value in look.seen] == [True, False]
 
 
 # under a manager
@@ -469,7 +537,7 @@ def test_under_a_manager_no_value_of_one_run_is_left_in_the_next() -> None:
             return TrainManager(tm.model, loss, 1, tm.train_data, tm.eval_data, device="cpu", max_steps=config.max_steps)
 
     def rows(small: Manager) -> list[Any]:
-        return [(row["tag"], row["step"], row["value"]) for row in small.store.run(small.key).events() if row["tag"].startswith("metrics/")]
+        return [(row["tag"], row["step"], row["value"]) for row in small.store.run(small.key).events() if not row["tag"].endswith("/loss")]
 
     small = Small(None, verbose=False)
     small.process({"max_steps": 2})  # ends in the middle of an epoch
@@ -498,7 +566,11 @@ def test_metrics_are_moved_to_the_device_of_the_loop() -> None:
 
 @pytest.mark.parametrize(
     ("batch", "what"),
-    [({"x": INPUTS, "y": TARGETS}, "a dict"), ((INPUTS, TARGETS, TARGETS), "a tuple of 3"), (INPUTS, "a Tensor")],
+    [
+        ({"x": INPUTS, "y": TARGETS}, "dict('x': Tensor[22, 4], 'y': Tensor[22])"),
+        ((INPUTS, TARGETS, TARGETS), "tuple(Tensor[22, 4], Tensor[22], Tensor[22])"),
+        (INPUTS, "Tensor[22, 4]"),
+    ],
     ids=["dict", "triple", "tensor"],
 )
 def test_a_batch_without_a_plain_target_is_refused_with_what_to_give(batch: Any, what: str) -> None:
@@ -512,8 +584,8 @@ def test_a_batch_without_a_plain_target_is_refused_with_what_to_give(batch: Any,
         tm.train()
     assert str(caught.value).split("\n") == [
         "Metrics does not know where the targets are in a batch",
-        f"  why     the batch is {what}, and no pair",
-        '  try     Metrics(..., inputs=lambda batch, prediction: (prediction, batch["label"])) returns the arguments of `update`',
+        f"  why     the batch is {what}, not a pair",
+        '  try     Metrics(..., inputs=lambda batch, prediction: (prediction, batch["label"])) returns the arguments of a metric',
     ]
 
 
@@ -535,23 +607,20 @@ def test_a_collection_with_a_name_does_not_guess_which_of_its_metrics_share_thei
 
 
 def test_inputs_that_are_no_tuple_are_refused() -> None:
-    with pytest.raises(SettingError, match=r"^`inputs` of Metrics returns a tuple, not Tensor"):
+    with pytest.raises(SettingError, match=r"^`inputs` of Metrics must return a tuple, not Tensor"):
         trained(Metrics({"accuracy": accuracy()}, inputs=lambda batch, prediction: prediction))  # type: ignore[arg-type,return-value]
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (lambda: {"metrics": {}}, "Metrics has no metric to compute"),
-        (lambda: {"metrics": None}, "Metrics takes objects with `update`, `compute` and `reset`, by name, not None (NoneType)"),
-        (
-            lambda: {"metrics": [accuracy()]},
-            "Metrics takes objects with `update`, `compute` and `reset`, by name, not [MulticlassAccuracy()] (list)",
-        ),
-        (lambda: {"metrics": torchmetrics.MulticlassAccuracy}, "Metrics takes objects with `update`, `compute` and `reset`, by name, not "),
+        (lambda: {"metrics": {}}, "there is no metric to compute"),
+        (lambda: {"metrics": None}, "metrics must be given by name, not as None (NoneType)"),
+        (lambda: {"metrics": [accuracy()]}, "metrics must be given by name, not as [MulticlassAccuracy()] (list)"),
+        (lambda: {"metrics": torchmetrics.MulticlassAccuracy}, "metrics must be given by name, not as <class "),
         (
             lambda: {"metrics": {"a b": accuracy()}},
-            "a metric cannot be called 'a b'\n  why     hooks ask for its value by a parameter of its name",
+            "a metric cannot be called 'a b'\n  why     hooks read its value through a parameter with this name",
         ),
         (lambda: {"metrics": {"class": accuracy()}}, "a metric cannot be called 'class'"),
         (lambda: {"metrics": {3: accuracy()}}, "a metric cannot be called 3"),
@@ -564,25 +633,260 @@ def test_inputs_that_are_no_tuple_are_refused() -> None:
         ),
         (
             lambda: {"metrics": torchmetrics.MetricTracker(accuracy())},
-            "the metric `metric_tracker` is a MetricTracker, of which each epoch is to be begun by hand",
+            "the metric `metric_tracker` is a MetricTracker, which needs a call of `increment` for each epoch",
         ),
         (
             lambda: {"metrics": {"acc": torchmetrics.MulticlassAccuracy}},
             "the metric `acc` is the class MulticlassAccuracy\n  try     create one",
         ),
         (
-            lambda: {"metrics": {"acc": len}},
-            "the metric `acc` is <built-in function len> (builtin_function_or_method), which has no `update` and no",
+            lambda: {"metrics": {"acc": 3}},
+            "the metric `acc` is 3 (int), which has no `update` and no `compute` and no `reset`",
         ),
         (
             lambda: {"metrics": Share(), "train": True},
             "the metric `share` cannot be computed over training batches: Share has no `state_dict`",
         ),
         (lambda: {"metrics": accuracy(), "train": 1}, "train=1: wanted True or False"),
-        (lambda: {"metrics": accuracy(), "inputs": "prediction"}, "`inputs` is a function of (batch, prediction), not 'prediction' (str)"),
+        (
+            lambda: {"metrics": accuracy(), "inputs": "prediction"},
+            "`inputs` must be a function of (batch, prediction), not 'prediction' (str)",
+        ),
     ],
 )
 def test_bad_arguments_are_refused_at_construction(arguments: Callable[[], dict[str, Any]], told: str) -> None:
     with pytest.raises(SettingError) as caught:
         Metrics(**arguments())
     assert str(caught.value).startswith(told)
+
+
+class Nested(Extension):
+    """Evaluates in the middle of an evaluation, in the hook of this name."""
+
+    def __init__(self, hook: str) -> None:
+        setattr(self, hook, self._evaluate)
+
+    def _evaluate(self, train_manager: TrainManager, datasource_name: str) -> None:
+        if datasource_name == "valid":
+            train_manager.eval({"nested": [(INPUTS[:7], TARGETS[:7])]})
+
+
+@pytest.mark.parametrize("hook", ["post_eval_step_batch", "post_eval_step_epoch"])
+@pytest.mark.parametrize("is_first", [True, False], ids=["before Metrics", "after Metrics"])
+def test_an_evaluation_in_the_middle_of_another_changes_none_of_its_numbers(hook: str, is_first: bool) -> None:
+    def metrics() -> Metrics:
+        return Metrics({"share": share, "accuracy": accuracy()})
+
+    plain = trained(metrics())
+    nested = trained(*((Nested(hook), metrics()) if is_first else (metrics(), Nested(hook))))
+    assert {name: nested.history[name] for name in plain.history} == plain.history
+    assert nested.history["nested/share"][-1][1] == float(whole(nested, share, 7))
+
+
+def test_after_an_evaluation_that_failed_the_next_one_starts_anew() -> None:
+    class Fails(Extension):
+        is_failing = True
+
+        def pre_eval_step_batch(self, batch_num: int) -> None:
+            if self.is_failing and batch_num == 1:
+                raise RuntimeError("broken")
+
+    metrics, fails = Metrics({"share": share}), Fails()
+    tm = manager(fails, metrics)
+    with pytest.raises(RuntimeError, match="broken"):
+        tm.eval()
+    kept = metrics.metrics
+    fails.is_failing = False
+    tm.eval()
+    assert tm.history["valid/share"] == [(0, float(whole(tm, share)))]
+    assert metrics.metrics is kept
+
+
+# functions
+
+
+def share(prediction: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return (prediction.argmax(1) == targets).float().mean()
+
+
+def test_a_function_is_called_once_with_all_samples_of_a_set() -> None:
+    shapes = []
+
+    def seen(prediction: torch.Tensor, targets: torch.Tensor) -> float:
+        shapes.append((tuple(prediction.shape), tuple(targets.shape), prediction.requires_grad))
+        return 0.5
+
+    tm = trained(Metrics({"seen": seen}), epochs=1)
+    assert shapes == [((22, 3), (22,), False), ((3, 3), (3,), False)] * 2
+    assert tm.history["valid/seen"] == [(0, 0.5), (1, 0.5)]
+
+
+def test_a_function_has_the_value_of_the_whole_set_with_a_smaller_last_batch() -> None:
+    tm = trained(Metrics({"share": share, "accuracy": accuracy()}), epochs=4)
+    assert dict(tm.history["valid/share"]) == pytest.approx(dict(tm.history["valid/accuracy"]))
+    assert tm.history["valid/share"][-1][1] == float(whole(tm, share))
+
+
+def test_functions_in_training_go_on_in_the_middle_of_an_epoch() -> None:
+    class StopsAt(Extension):
+        def post_train_step_batch(self, train_manager: TrainManager, step_num: int) -> None:
+            if step_num == 6:
+                train_manager.stop()
+
+    straight = trained(Metrics({"share": share}, train=True))
+    first = trained(Metrics({"share": share}, train=True), StopsAt())
+    assert len(first.history["train/share"]) == 1
+    second = manager(Metrics({"share": share}, train=True), StopsAt())
+    second.restore(first.capture())
+    second.train()
+    assert second.history["train/share"] == straight.history["train/share"]
+
+
+class WithNorm(Net):
+    def norm(self, prediction: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return torch.cat([each.detach().flatten() for each in self.parameters()]).norm()
+
+
+class NormOf:
+    """A callable object."""
+
+    def __init__(self, model: WithNorm) -> None:
+        self.model = model
+
+    def __call__(self, prediction: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return self.model.norm(prediction, targets)
+
+
+def norm_of(model: WithNorm, prediction: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return model.norm(prediction, targets)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda model: model.norm, lambda model: partial(norm_of, model), NormOf], ids=["method", "partial", "object"]
+)
+def test_a_function_that_holds_the_model_sees_its_weights_of_the_moment(make: Any) -> None:
+    model, norms = WithNorm(), []
+
+    class Norms(Extension):
+        def post_eval_step_epoch(self, model: WithNorm) -> None:
+            norms.append(float(model.norm(INPUTS, TARGETS)))
+
+    data = [(INPUTS, TARGETS)]
+    tm = TrainManager(model, loss, 2, data, data, extensions=[Metrics({"norm": make(model)}, train=True), Norms()], device="cpu")
+    tm.train()
+    assert len(set(norms)) == 3
+    assert [value for _, value in tm.history["valid/norm"]] == norms
+    assert [value for _, value in tm.history["train/norm"]] == norms[1:]
+
+
+def test_memory_that_the_next_batch_reuses_is_copied() -> None:
+    inputs, targets = INPUTS[:4].clone(), TARGETS[:4].clone()
+
+    class Reuses:
+        def __iter__(self) -> Any:
+            for at in (0, 4):
+                inputs.copy_(INPUTS[at : at + 4])
+                targets.copy_(TARGETS[at : at + 4])
+                yield inputs, targets
+
+    found = []
+
+    def total(prediction: torch.Tensor, targets: torch.Tensor) -> float:
+        found.append(targets.tolist())
+        return 0.0
+
+    manager(Metrics({"total": total}), eval_data={"valid": Reuses()}).eval()
+    assert found == [TARGETS[:8].tolist()]
+
+
+def test_what_is_nested_is_joined_part_by_part() -> None:
+    def inputs(batch: Any, prediction: Any) -> tuple[Any, ...]:
+        return {"logits": prediction, "pair": (prediction, batch[1])}, [str(each) for each in batch[1].tolist()], batch[1].numpy()
+
+    found = []
+
+    def keep(*arguments: Any) -> int:
+        found.append(arguments)
+        return 0
+
+    tm = manager(Metrics({"kept": keep}, inputs=inputs), eval_data={"valid": DataLoader(TensorDataset(INPUTS, TARGETS), 5)})
+    tm.eval()
+    nested, names, array = found[0]
+    assert (nested["logits"].shape, type(nested["pair"]), nested["pair"][1].tolist()) == ((22, 3), tuple, TARGETS.tolist())
+    assert (names, array.tolist()) == ([str(each) for each in TARGETS.tolist()], TARGETS.tolist())
+
+
+def test_batches_that_cannot_be_joined_are_refused_with_a_way_out() -> None:
+    batches = [(INPUTS[:2], torch.zeros(2, 3)), (INPUTS[:2], torch.zeros(2, 5))]
+    tm = manager(Metrics({"x": lambda prediction, targets: 0}), eval_data={"valid": batches})
+    tm.loss = lambda batch, prediction: prediction.mean()
+    with pytest.raises(SettingError) as caught:
+        tm.eval()
+    text = str(caught.value)
+    assert text.startswith(
+        "the batches for the metric `x` cannot be joined: the first is tuple(Tensor[2, 3], Tensor[2, 3])\n  why     Sizes of"
+    )
+    assert text.endswith("try     give an object with `update`, `compute` and `reset`, which gets one batch at a time")
+
+
+def test_a_function_that_forgets_to_average_is_refused() -> None:
+    with pytest.raises(
+        SettingError, match=r"^the metric `right` returned Tensor\[22\], not a number\n  try     return the mean over all samples"
+    ):
+        trained(Metrics({"right": lambda prediction, targets: prediction.argmax(1) == targets}))
+
+
+def test_a_function_that_takes_the_targets_first_is_refused_unless_inputs_says_so() -> None:
+    """r2_score(prediction, targets) would be a wrong number, and no error."""
+    from sklearn.metrics import r2_score
+
+    with pytest.raises(SettingError) as caught:
+        Metrics({"r2": r2_score})
+    assert str(caught.value).split("\n") == [
+        "the metric `r2` takes the targets first: r2_score(y_true, ...)",
+        "  why     a metric is called with (prediction, targets)",
+        '  try     "r2": lambda prediction, targets: r2_score(targets, prediction)',
+    ]
+    tm = trained(Metrics({"r2": r2_score}, inputs=lambda batch, prediction: (batch[1].float(), prediction.mean(1))))
+    assert tm.history["valid/r2"][-1][1] == pytest.approx(r2_score(TARGETS.float(), whole(tm, lambda prediction, _: prediction.mean(1))))
+
+
+def test_a_function_without_a_name_for_it_is_refused_with_its_own() -> None:
+    with pytest.raises(SettingError, match=r'^metrics must be given by name, not as <function share at .*\n  try     \{"share": share\}$'):
+        Metrics(share)
+
+
+# the argument of the loop
+
+
+def test_the_argument_metrics_is_the_extension() -> None:
+    by_argument, by_extension = trained(metrics={"share": share}), trained(Metrics({"share": share}))
+    assert by_argument.history == by_extension.history
+    assert list(by_argument.extensions)[:4] == ["setup", "eval_state", "train_loss", "eval_metrics"]
+
+
+def test_the_extension_may_be_given_beside_the_argument() -> None:
+    tm = trained(Metrics({"share": share}), metrics={"right": share})
+    assert tm.history["valid/share"] == tm.history["valid/right"]
+    with pytest.raises(FixtureExistsError, match="two lazy fixtures in stage `eval_step_epoch` are named `share`"):
+        trained(Metrics({"share": share}), metrics={"share": share})
+
+
+def test_extensions_that_are_assigned_anew_keep_the_metrics() -> None:
+    tm = manager(metrics={"share": share})
+    tm.extensions = [*tm.extensions.items(), AsksForShare()]
+    tm.eval()
+    tm.extensions = []
+    tm.eval()
+    assert len(tm.history["valid/share"]) == 2
+
+
+class AsksForShare(Extension):
+    def post_eval_step_epoch(self, share: float) -> None: ...
+
+
+def test_a_metric_of_the_argument_can_be_monitored() -> None:
+    values = iter([0.1, 0.9, 0.5, 0.4, 0.3])
+    stopping = EarlyStopping(monitor="accuracy", patience=1)
+    tm = trained(stopping, metrics={"accuracy": lambda prediction, targets: next(values)}, epochs=4, eval_data=[(INPUTS, TARGETS)])
+    assert tm.history["valid/accuracy"] == [(0, 0.1), (1, 0.9), (2, 0.5)]

@@ -164,31 +164,31 @@ def test_a_device_that_cannot_do_it_is_refused_when_the_manager_is_made() -> Non
     with pytest.raises(SettingError) as caught:
         manager_of(batches(), MixedPrecision(), device="meta")
     assert str(caught.value).split("\n") == [
-        "the device 'meta' cannot compute in bfloat16",
+        "the device 'meta' does not support bfloat16",
         "  why     User specified an unsupported autocast device_type 'meta'",
-        "  try     give the other type, another device, or leave MixedPrecision out",
+        "  try     use the other type or another device, or remove MixedPrecision",
     ]
 
 
 def test_weights_in_float16_are_refused_before_the_first_batch() -> None:
-    with pytest.raises(SettingError, match=r"the weights are float16 already: `body.weight` and 3 more"):
+    with pytest.raises(SettingError, match=r"the weights are already float16: `body.weight` and 3 more"):
         manager_of(batches(), MixedPrecision("float16"), model=Net().half()).train()
 
 
 def test_a_loss_that_is_no_tensor_is_told() -> None:
-    with pytest.raises(LossError, match=r"MixedPrecision scales a loss that is a tensor, not None \(NoneType\)"):
+    with pytest.raises(LossError, match=r"MixedPrecision needs a loss that is a tensor, not None \(NoneType\)"):
         manager_of(batches(), MixedPrecision("float16"), loss=lambda batch, prediction: None).train()
 
 
 @pytest.mark.parametrize(
     ("dtype", "told"),
     [
-        ("bfloat", "MixedPrecision has the types bfloat16, float16, not 'bfloat'\n  try     did you mean `bfloat16` or `float16`?"),
-        ("fp8", "MixedPrecision has the types bfloat16, float16, not 'fp8'\n  try     MixedPrecision(\"bfloat16\")"),
-        (torch.float32, "MixedPrecision has the types bfloat16, float16, not torch.float32"),
-        (16, "MixedPrecision has the types bfloat16, float16, not 16"),
-        (None, "MixedPrecision has the types bfloat16, float16, not None"),
-        (["bfloat16"], "MixedPrecision has the types bfloat16, float16, not ['bfloat16']"),
+        ("bfloat", "`dtype` must be bfloat16 or float16, not 'bfloat'\n  try     did you mean `bfloat16` or `float16`?"),
+        ("fp8", "`dtype` must be bfloat16 or float16, not 'fp8'\n  try     MixedPrecision(\"bfloat16\")"),
+        (torch.float32, "`dtype` must be bfloat16 or float16, not torch.float32"),
+        (16, "`dtype` must be bfloat16 or float16, not 16"),
+        (None, "`dtype` must be bfloat16 or float16, not None"),
+        (["bfloat16"], "`dtype` must be bfloat16 or float16, not ['bfloat16']"),
     ],
 )
 def test_bad_arguments_are_refused_at_construction(dtype: Any, told: str) -> None:

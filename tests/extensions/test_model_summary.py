@@ -16,11 +16,11 @@ from trainmaster.testing import ExtensionContract
 
 class TestContract(ExtensionContract):
     def make(self) -> object:
-        return ModelSummary(say=None)
+        return ModelSummary(output=None)
 
 
 def test_the_table_has_shapes_and_parameters_of_each_layer(capsys: pytest.CaptureFixture[str]) -> None:
-    ExtensionContract().manager(ModelSummary()).train()
+    ExtensionContract().loop(ModelSummary()).train()
     assert capsys.readouterr().out.splitlines() == [
         "_Model, 163 parameters",
         "layer   kind        output   parameters",
@@ -36,10 +36,10 @@ def test_frozen_parameters_have_a_column_of_their_own() -> None:
     model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
     model[0].requires_grad_(False)
     assert table_of(model, list(layers_of(model, 1))) == [
-        "Sequential, 13 parameters, 4 of them trained",
-        "layer  kind    output  parameters  trained",
-        "0      Linear                   9        0",
-        "1      Linear                   4        4",
+        "Sequential, 13 parameters, 4 trainable",
+        "layer  kind    output  parameters  trainable",
+        "0      Linear                   9          0",
+        "1      Linear                   4          4",
     ]
 
 
@@ -58,7 +58,7 @@ def test_no_hook_of_it_is_left_on_the_model_after_an_error() -> None:
         def forward(self, inputs: Any) -> Any:
             raise RuntimeError("broken")
 
-    manager = ExtensionContract().manager(ModelSummary(say=None))
+    manager = ExtensionContract().loop(ModelSummary(output=None))
     manager.model.layers[3] = Broken(16, 3)
     with pytest.raises(RuntimeError, match="broken"):
         manager.train()
@@ -70,12 +70,12 @@ def test_it_works_in_a_train_test_loop() -> None:
         def on_forward_pass(self, loop: Any) -> None:
             loop.loss = loop.model(loop.batch).sum()
 
-    summary = ModelSummary(say=None)
+    summary = ModelSummary(output=None)
     TrainTestLoop(nn.Sequential(nn.Linear(2, 1)), [Work(), summary], [torch.ones(1, 2)] * 3, []).train(1)
     assert [(each.name, each.output) for each in summary.layers()] == [("0", "1 x 1")]
 
 
 @pytest.mark.parametrize("depth", [0, True, 1.5])
-def test_a_depth_that_is_none_is_refused(depth: Any) -> None:
-    with pytest.raises(SettingError, match="wanted a whole number of levels"):
+def test_depth_must_be_a_positive_integer(depth: Any) -> None:
+    with pytest.raises(SettingError, match="`depth` must be a whole number of at least 1"):
         ModelSummary(depth)

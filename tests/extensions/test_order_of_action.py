@@ -13,11 +13,11 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from trainmaster import Extension, TrainManager
-from trainmaster.extensions.accumulate import Accumulate
 from trainmaster.extensions.clip_gradients import ClipGradients
 from trainmaster.extensions.ema import EMA
+from trainmaster.extensions.gradient_accumulation import GradientAccumulation
 from trainmaster.extensions.mixed_precision import MixedPrecision
-from trainmaster.extensions.non_finite import NonFinite
+from trainmaster.extensions.nan_guard import NaNGuard
 from trainmaster.loop import TrainingState
 from trainmaster.testing.extension_contract import same_bits
 
@@ -148,8 +148,8 @@ def by_extensions(data: list[Batch], extensions: Any, epochs: int = EPOCHS) -> C
 
 
 def acting(dtype: torch.dtype | None = None, policy: str | None = None) -> list[Extension]:
-    parts: list[Extension] = [Accumulate(GROUP), ClipGradients(MAX_NORM), EMA(DECAY)]
-    return [*parts, *([] if dtype is None else [MixedPrecision(dtype)]), *([] if policy is None else [NonFinite(policy)])]
+    parts: list[Extension] = [GradientAccumulation(GROUP), ClipGradients(MAX_NORM), EMA(DECAY)]
+    return [*parts, *([] if dtype is None else [MixedPrecision(dtype)]), *([] if policy is None else [NaNGuard(policy)])]
 
 
 def is_same(one: Course, other: Course) -> bool:
@@ -175,14 +175,14 @@ def test_in_every_order_of_the_list_training_is_the_loop_written_by_hand(dtype: 
 @pytest.mark.parametrize(
     ("extension", "wanted"),
     [
-        (Accumulate(3), {"group": 3}),
-        (Accumulate(1), {}),
+        (GradientAccumulation(3), {"group": 3}),
+        (GradientAccumulation(1), {}),
         (ClipGradients(MAX_NORM), {"max_norm": MAX_NORM}),
         (EMA(DECAY), {}),
         (MixedPrecision(), {"dtype": torch.bfloat16}),
         (MixedPrecision("float16"), {"dtype": torch.float16}),
     ],
-    ids=["Accumulate(3)", "Accumulate(1)", "ClipGradients", "EMA", "bfloat16", "float16"],
+    ids=["GradientAccumulation(3)", "GradientAccumulation(1)", "ClipGradients", "EMA", "bfloat16", "float16"],
 )
 def test_each_alone_is_the_loop_written_by_hand(extension: Extension, wanted: dict[str, Any]) -> None:
     data = batches(large=(2,))
@@ -190,6 +190,7 @@ def test_each_alone_is_the_loop_written_by_hand(extension: Extension, wanted: di
     assert is_same(by_extensions(data, [extension]), hand if isinstance(extension, EMA) else hand._replace(averages={}))
 
 
+@pytest.mark.integration
 @pytest.mark.filterwarnings("ignore:the loss is nan in stage")
 @pytest.mark.parametrize("dtype", CASES, ids=NAMES)
 def test_with_batches_that_are_left_out_every_order_is_still_the_loop_written_by_hand(dtype: torch.dtype | None) -> None:
@@ -300,5 +301,5 @@ def test_a_subclass_with_its_own_backward_and_step_is_given_what_is_scaled() -> 
         with torch.no_grad():
             return math.sqrt(sum((a - b).square().sum().item() for a, b in zip(model.parameters(), start.parameters(), strict=True)))
 
-    assert moved(MixedPrecision("float16"), Accumulate(2), ClipGradients(0.1)) == pytest.approx(0.5 * 0.1, rel=1e-3)
-    assert moved(MixedPrecision("float16"), Accumulate(2)) == pytest.approx(moved(Accumulate(2)), rel=0.05)
+    assert moved(MixedPrecision("float16"), GradientAccumulation(2), ClipGradients(0.1)) == pytest.approx(0.5 * 0.1, rel=1e-3)
+    assert moved(MixedPrecision("float16"), GradientAccumulation(2)) == pytest.approx(moved(GradientAccumulation(2)), rel=0.05)

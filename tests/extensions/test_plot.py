@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from trainmaster import Extension, Manager, Observer, TrainManager, fixture
 from trainmaster.errors import FixtureNotFoundError, FixtureScopeError, SettingError
 from trainmaster.extensions.plot import Plot
+from trainmaster.loop import EvalState
 from trainmaster.testing import ExtensionContract
 
 
@@ -94,20 +96,21 @@ class TestNumbers:
     def test_over_epochs_a_point_is_the_mean_of_the_batches(self) -> None:
         norms = Norms()
         tm = trained(norms, Plot("grad_norm"))
-        assert steps(tm.history["plots/grad_norm"]) == [1, 2]
-        assert values(tm.history["plots/grad_norm"]) == pytest.approx([sum(norms.grad_norms[:5]) / 5, sum(norms.grad_norms[5:]) / 5])
+        assert steps(tm.history["train/grad_norm"]) == [1, 2]
+        assert values(tm.history["train/grad_norm"]) == pytest.approx([sum(norms.grad_norms[:5]) / 5, sum(norms.grad_norms[5:]) / 5])
 
     def test_over_batches_it_is_the_value_of_one(self) -> None:
         norms = Norms()
         tm = trained(norms, Plot("grad_norm", over="batches"))
-        assert tm.history["plots_by_batch/grad_norm"] == list(enumerate(norms.grad_norms, start=1))
+        assert tm.history["train/grad_norm_by_batch"] == list(enumerate(norms.grad_norms, start=1))
 
     def test_in_evaluations_it_is_the_mean_of_each_set(self) -> None:
-        tm = trained(Plot("loss", stage="eval_step_batch"))
+        tm, alone = trained(Plot("loss", stage="eval_step_batch")), trained(EvalState(per_batch=True))
         for name in ("valid", "other"):
-            rows = tm.history[f"plots/{name}/loss"]
+            rows = tm.history[f"{name}/loss_per_batch"]
             assert steps(rows) == [0, 1, 2]
-            assert values(rows) == pytest.approx(values(tm.history[f"losses/{name}/loss_per_batch"]))
+            assert values(rows) == pytest.approx(values(alone.history[f"{name}/loss_per_batch"]))
+            assert tm.history[f"{name}/loss"] == alone.history[f"{name}/loss"]
 
     def test_a_lazy_fixture_is_computed_once_a_batch_however_many_ask(self) -> None:
         norms = Norms()
@@ -117,14 +120,14 @@ class TestNumbers:
     def test_every_skips_the_computing_too(self) -> None:
         norms = Norms()
         tm = trained(norms, Plot("grad_norm", over="batches", every=4))
-        assert tm.history["plots_by_batch/grad_norm"] == list(zip([1, 5, 9], norms.grad_norms, strict=True))
+        assert tm.history["train/grad_norm_by_batch"] == list(zip([1, 5, 9], norms.grad_norms, strict=True))
 
     def test_every_counts_on_in_a_second_training(self) -> None:
         tm = manager(Plot("loss", over="batches", every=4), epochs=1)
         tm.train()
         tm.epochs = 2
         tm.train()
-        assert steps(tm.history["plots_by_batch/loss"]) == [1, 5, 9]
+        assert steps(tm.history["train/loss_by_batch"]) == [1, 5, 9]
 
     def test_a_parameter_is_recorded_as_it_was_and_not_as_it_became(self) -> None:
         seen: list[float] = []
@@ -134,7 +137,7 @@ class TestNumbers:
                 seen.append(model.temperature.item())
 
         tm = trained(Norms(), Plot("temperature", over="batches"), Look())
-        assert values(tm.history["plots_by_batch/temperature"]) == seen
+        assert values(tm.history["train/temperature_by_batch"]) == seen
         assert len(set(seen)) == 10
 
     @pytest.mark.parametrize("value", [3, 0.5, True, np.float32(0.25), np.array([2]), torch.tensor([[4]]), torch.tensor(True)])
@@ -145,7 +148,7 @@ class TestNumbers:
                 return value
 
         tm = trained(Make(), Plot("made"), epochs=1)
-        assert tm.history["plots/made"] == [(1, float(np.asarray(value).item()))]
+        assert tm.history["train/made"] == [(1, float(np.asarray(value).item()))]
 
 
 class TestFigure:
@@ -198,7 +201,7 @@ class TestRefusal:
             trained(Norms(), Plot("grad_norm", stage="eval_step_batch"))
 
     @pytest.mark.parametrize(
-        ("name", "said"),
+        ("name", "message"),
         [
             ("prediction", "a Tensor of shape (4, 1) and type torch.float32"),
             ("batch", "a list"),
@@ -206,47 +209,76 @@ class TestRefusal:
             ("mode_name", "a str"),
         ],
     )
-    def test_what_is_no_number_is_refused_with_its_name_and_shape(self, name: str, said: str) -> None:
+    def test_what_is_no_number_is_refused_with_its_name_and_shape(self, name: str, message: str) -> None:
         with pytest.raises(SettingError) as caught:
             trained(Plot(name))
         assert str(caught.value) == (
-            f"Plot draws numbers, and the fixture `{name}` is {said}\n"
-            "  try     take one number of it: a lazy fixture can give its mean, for example"
+            f"Plot needs a number, and the fixture `{name}` is {message}\n  try     reduce it to one number, for example in a lazy fixture"
         )
 
     @pytest.mark.parametrize("names", [(3,), ("",), ("two words",), ("class",), ("loss", None)])
     def test_what_is_no_name_is_refused(self, names: Any) -> None:
-        with pytest.raises(SettingError, match=r"^Plot draws fixtures by their names, not "):
+        with pytest.raises(SettingError, match=r"^Plot needs names of numeric fixtures, not "):
             Plot(*names)
 
     def test_no_name_at_all_is_refused(self) -> None:
-        with pytest.raises(SettingError, match=r"^Plot draws fixtures by their names, and none is given\n"):
+        with pytest.raises(SettingError, match=r"^Plot needs the name of at least one fixture\n"):
             Plot()
 
     @pytest.mark.parametrize(
-        ("settings", "said"),
+        ("settings", "message"),
         [
-            ({"over": "samples"}, 'Plot(over=\'samples\'): wanted "epochs" or "batches"'),
-            ({"every": 0}, "Plot(every=0): wanted a whole number, 1 or more"),
-            ({"every": True}, "Plot(every=True): wanted a whole number, 1 or more"),
-            ({"every": 1.5}, "Plot(every=1.5): wanted a whole number, 1 or more"),
-            ({"smoothing": 1}, "Plot(smoothing=1): wanted a number from 0 up to, but not including, 1"),
-            ({"log": "yes"}, "Plot(log='yes'): wanted True, False or None"),
-            ({"fig": ""}, "Plot(fig=''): wanted a name for the figure"),
-            ({"path": 3}, "path=3: wanted a folder for the figure"),
-            ({"stage": "train"}, "Plot(stage='train'): wanted 'train_step_batch' or 'eval_step_batch'"),
+            ({"over": "samples"}, '`over` must be "epochs" or "batches", not \'samples\' (str)'),
+            ({"every": 0}, "`every` must be a whole number of at least 1, not 0 (int)"),
+            ({"every": True}, "`every` must be a whole number of at least 1, not True (bool)"),
+            ({"every": 1.5}, "`every` must be a whole number of at least 1, not 1.5 (float)"),
+            ({"smoothing": 1}, "`smoothing` must be a number of at least 0 and below 1, not 1 (int)"),
+            ({"stage": "train"}, '`stage` must be "train_step_batch" or "eval_step_batch", not \'train\' (str)'),
             ({"stage": "eval_step_batch", "over": "batches"}, "Plot draws evaluations over epochs, not over batches"),
         ],
     )
-    def test_bad_settings_are_refused(self, settings: Any, said: str) -> None:
+    def test_bad_settings_are_refused(self, settings: Any, message: str) -> None:
         with pytest.raises(SettingError) as caught:
             Plot("loss", **settings)
-        assert str(caught.value).splitlines()[0] == said
+        assert str(caught.value).splitlines()[0] == message
 
-    @pytest.mark.parametrize(("names", "said"), [(("loss", "loss"), "Plot is given `loss` twice"), (("loop",), "Plot cannot draw `loop`")])
-    def test_names_that_cannot_work_are_refused(self, names: Any, said: str) -> None:
-        with pytest.raises(SettingError, match=said):
+    @pytest.mark.parametrize(
+        ("names", "message"), [(("loss", "loss"), "Plot got `loss` twice"), (("loop",), "Plot needs names of numeric fixtures, not 'loop'")]
+    )
+    def test_names_that_cannot_work_are_refused(self, names: Any, message: str) -> None:
+        with pytest.raises(SettingError, match=message):
             Plot(*names)
+
+
+class Nested(Extension):
+    """Evaluates in the middle of an evaluation, in the hook of this name."""
+
+    def __init__(self, hook: str, is_failing: bool = False) -> None:
+        self.is_failing = is_failing
+        setattr(self, hook, self._evaluate)
+
+    def _evaluate(self, train_manager: TrainManager, datasource_name: str) -> None:
+        if datasource_name == "valid":
+            with suppress(ZeroDivisionError):
+                train_manager.eval({"nested": self._batches()})
+
+    def _batches(self) -> Any:
+        yield [torch.ones(3, 4), torch.ones(3, 1) * 50]
+        if self.is_failing:
+            raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("hook", ["post_eval_step_batch", "post_eval_step_epoch"])
+@pytest.mark.parametrize("is_first", [True, False], ids=["before", "after"])
+@pytest.mark.parametrize("is_failing", [False, True], ids=["complete", "failing"])
+def test_an_evaluation_in_the_middle_of_another_changes_none_of_its_numbers(hook: str, is_first: bool, is_failing: bool) -> None:
+    def plots() -> list[Any]:
+        return [Norms(), Plot("spread", stage="eval_step_batch"), Plot("loss", stage="eval_step_batch", every=2)]
+
+    nested = Nested(hook, is_failing)
+    plain, tm = trained(*plots()), trained(*([nested, *plots()] if is_first else [*plots(), nested]))
+    assert {name: tm.history.get(name) for name in plain.history} == plain.history
+    assert ("nested/spread" in tm.history) is not is_failing
 
 
 def test_it_does_not_change_the_weights() -> None:
@@ -265,5 +297,5 @@ def test_under_a_manager_its_rows_are_in_the_event_log_and_its_figure_with_the_r
     small = Small(tmp_path, verbose=False)
     small.process({"lr": 0.1})
     events = small.store.run(small.key).events()
-    assert [event["step"] for event in events if event["tag"] == "plots/grad_norm"] == [1, 2]
+    assert [event["step"] for event in events if event["tag"] == "train/grad_norm"] == [1, 2]
     assert [*tmp_path.rglob("plots/plot_grad_norm.png")]

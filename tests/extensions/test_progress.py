@@ -13,9 +13,9 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from trainmaster import Extension, LoopComponent, Progress, TrainTestLoop, fixture
+from trainmaster import Extension, LoopComponent, Metrics, Progress, TrainTestLoop, fixture
 from trainmaster.errors import SettingError
-from trainmaster.extensions import progress as progress_file
+from trainmaster.loop import progress as progress_file
 from trainmaster.testing import ExtensionContract
 
 
@@ -30,7 +30,7 @@ class TestProgressOnATerminal(ExtensionContract):
 
 
 def printed_by(progress_console: Console, test: ExtensionContract) -> str:
-    test.manager(Progress(console=progress_console)).train()
+    test.loop(Progress(console=progress_console)).train()
     assert isinstance(progress_console.file, io.StringIO)
     return progress_console.file.getvalue()
 
@@ -58,7 +58,7 @@ def test_the_bars_are_gone_after_an_error() -> None:
                 raise Broken
 
     console = Console(file=io.StringIO(), force_terminal=True)
-    manager = ExtensionContract().manager(Progress(console=console), Raise())
+    manager = ExtensionContract().loop(Progress(console=console), Raise())
     with pytest.raises(Broken):
         manager.train()
     assert manager["progress"]._bars is None
@@ -83,7 +83,7 @@ def test_a_single_name_for_show_is_refused() -> None:
 
 def lines_of(*extensions: object, epochs: int = 3, show: tuple[str, ...] = ("loss",)) -> list[str]:
     lines: list[str] = []
-    manager = ExtensionContract().manager(Progress(show, say=lines.append), *extensions)
+    manager = ExtensionContract().loop(Progress(show, output=lines.append), *extensions)
     manager.epochs = epochs
     manager.train()
     return lines
@@ -110,16 +110,39 @@ def test_a_loss_that_is_not_the_best_is_told_with_the_best() -> None:
     lines = lines_of(Worse())
     best = re.search(r"valid loss ([\d.]+)", lines[0])
     assert best is not None
-    assert f"(best {best[1]})" in lines[3]
+    assert f"(best loss {best[1]})" in lines[3]
 
 
 def test_all_sets_of_an_evaluation_are_in_one_line() -> None:
     lines: list[str] = []
-    manager = ExtensionContract().manager(Progress(say=lines.append))
+    manager = ExtensionContract().loop(Progress(output=lines.append))
     manager.eval_data["other"] = manager.eval_data["valid"]
     manager.train()
     assert len(lines) == 4
     assert re.search(r"valid loss [\d.]+  other loss [\d.]+", lines[0])
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["before Metrics", "after Metrics"])
+def test_a_line_has_the_metrics_of_each_set_beside_its_loss(is_first: bool) -> None:
+    def mean(prediction: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return prediction.mean()
+
+    lines: list[str] = []
+    extensions = [Progress(output=lines.append), Metrics({"mean": mean, "both": lambda prediction, targets: {"a": 1, "b": 2}})]
+    manager = ExtensionContract().loop(*(extensions if is_first else reversed(extensions)))
+    manager.eval_data["other"] = manager.eval_data["valid"]
+    manager.train()
+    numbers = r"loss -?[\d.]+  mean -?[\d.]+  both/a 1\.0000  both/b 2\.0000"
+    assert re.match(rf"epoch 0/3  valid {numbers}  other {numbers}  [\d.]+ s", lines[0])
+    assert f"mean {manager.history['valid/mean'][-1][1]:.4f}" in lines[3]
+
+
+def test_a_bar_of_80_columns_has_room_for_the_loss_and_a_metric() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    metrics = Metrics({"accuracy": lambda prediction, targets: 0.75})
+    ExtensionContract().loop(Progress(console=console, has_lines=False), metrics).train()
+    assert isinstance(console.file, io.StringIO)
+    assert re.search(r"run .*3/3.*valid loss [\d.]+  accuracy 0\.7500", console.file.getvalue())
 
 
 def test_a_long_epoch_has_lines_within_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,14 +169,14 @@ def test_an_evaluation_has_a_bar_of_its_own_while_it_runs() -> None:
             found.append([task.description for task in bars.tasks])
 
     console = Console(file=io.StringIO(), force_terminal=True, width=120)
-    manager = ExtensionContract().manager(Progress(console=console), Looks())
+    manager = ExtensionContract().loop(Progress(console=console), Looks())
     manager.train()
     assert found[-1] == ["run", "epoch 3", "  valid"]
     assert len(found) == 12
 
 
 def test_with_max_steps_the_run_is_as_far_as_the_steps() -> None:
-    manager = ExtensionContract().manager()
+    manager = ExtensionContract().loop()
     manager.epochs, manager.max_steps = None, 12
     pace = progress_file.Pace()
     assert pace.done(manager, 0) == 0.0
@@ -179,7 +202,7 @@ def test_what_rich_draws_at_random_is_put_back() -> None:
             random.random()
 
     random.seed(3)
-    ExtensionContract().manager(Progress(console=Draws(file=io.StringIO()))).train()
+    ExtensionContract().loop(Progress(console=Draws(file=io.StringIO()))).train()
     found = random.random()
     random.seed(3)
     assert random.random() == found

@@ -165,5 +165,5 @@ def test_it_can_be_sent_to_another_process() -> None:
 
 @pytest.mark.parametrize("seed", [-1, 2**63, True, 1.0, "7", None])
 def test_bad_seeds_are_refused_at_construction(seed: Any) -> None:
-    with pytest.raises(SettingError, match=r"^a seed is a whole number from 0 to 2\*\*63 - 1, not "):
+    with pytest.raises(SettingError, match=r"^`seed` must be a whole number from 0 to 2\*\*63 - 1, not "):
         Seed(seed)

@@ -71,7 +71,7 @@ def test_all_of_them_are_rebuilt_from_a_checkpoint(whole: TrainManager) -> None:
     last = max((whole.train_dir / "checkpoints").glob("*.ckpt"), key=lambda path: path.stat().st_mtime_ns)
     again = init_from_checkpoint(last)
     again.eval()
-    assert again.history["losses/valid/loss"][-1] == whole.history["losses/valid/loss"][-1]
+    assert again.history["valid/loss"][-1] == whole.history["valid/loss"][-1]
     kinds = [{name: type(each) for name, each in tm.extensions.items() if not name.startswith("checkpoint")} for tm in (whole, again)]
     assert kinds[0] == kinds[1]
 
@@ -79,7 +79,7 @@ def test_all_of_them_are_rebuilt_from_a_checkpoint(whole: TrainManager) -> None:
 def test_the_evaluations_are_those_of_the_averaged_weights(whole: TrainManager) -> None:
     model: nn.Module = whole.model
     trained = {name: each.clone() for name, each in model.state_dict().items()}
-    recorded = whole.history["losses/valid/loss"][-1][1]
+    recorded = whole.history["valid/loss"][-1][1]
     whole.eval()
-    assert whole.history["losses/valid/loss"][-1][1] == recorded
+    assert whole.history["valid/loss"][-1][1] == recorded
     assert same_bits(trained, model.state_dict())

@@ -15,12 +15,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainmaster.extensions.activation_stats import ActivationStats
-from trainmaster.extensions.csv_log import CSVLog
+from trainmaster.extensions.csv_logger import CSVLogger
 from trainmaster.extensions.gradients import GradCoeffRMSVis, GradNormVis
 from trainmaster.extensions.loss_plot import LossPlot
-from trainmaster.extensions.progress import Progress
 from trainmaster.extensions.update_ratio import UpdateRatio
 from trainmaster.loop import TrainManager
+from trainmaster.loop.progress import Progress
 from trainmaster.stages import Extension
 
 WAITING = {
@@ -33,6 +33,12 @@ WAITING = {
 }
 """What makes the host wait for a GPU: `item`, `float(tensor)`, `if tensor`, sizes that depend on values, and copies to the host."""
 FIRST, LAST = 330, 380
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No tensor says that it is in the memory of the host, so that everything goes the way that it goes with a GPU."""
+    monkeypatch.setattr(torch.Tensor, "is_cpu", False)
 
 
 class Reads(TorchFunctionMode):
@@ -114,7 +120,7 @@ def bars() -> Progress:
 def test_loss_plot_gradients_progress_and_csv_log_never_wait_within_steps(tmp_path: Path) -> None:
     """Whatever is shown of a number on a terminal waits a few times a second, and not in each step."""
     quiet = Progress(show=[], console=Console(file=io.StringIO(), force_terminal=True, width=100))
-    assert found_with(LossPlot("samples", path=tmp_path), GradNormVis(), quiet, CSVLog(tmp_path / "metrics.csv")) == []
+    assert found_with(LossPlot("samples", path=tmp_path), GradNormVis(), quiet, CSVLogger(tmp_path / "metrics.csv")) == []
 
 
 def test_a_progress_bar_with_the_loss_waits_four_times_a_second_at_most() -> None:

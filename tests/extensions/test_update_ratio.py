@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from trainmaster.errors import SettingError
-from trainmaster.extensions.looks import MAX_LOOKS
+from trainmaster.errors import SettingError, shown
+from trainmaster.extensions.layer_stats import MAX_WAITING
 from trainmaster.extensions.update_ratio import UpdateRatio
 from trainmaster.figures.panels import HeatMap, Lines
 from trainmaster.loop import LoopComponent, TrainManager, TrainTestLoop
@@ -69,10 +69,10 @@ class TestUpdateRatio(ExtensionContract):
 
 
 def panels_of(view: UpdateRatio) -> tuple[Lines, HeatMap]:
-    course, heat_map = view.panels()
-    assert isinstance(course, Lines)
+    curves, heat_map = view.panels()
+    assert isinstance(curves, Lines)
     assert isinstance(heat_map, HeatMap)
-    return course, heat_map
+    return curves, heat_map
 
 
 def test_each_look_is_the_norm_of_the_update_over_the_norm_of_the_weights() -> None:
@@ -84,17 +84,17 @@ def test_each_look_is_the_norm_of_the_update_over_the_norm_of_the_weights() -> N
         assert row.tolist() == pytest.approx([by_hand.ratios[step - 1][name] for step in (5, 10, 15, 20)], rel=1e-4)
 
 
-def test_the_mean_of_an_epochs_looks_is_recorded_against_the_updates() -> None:
+def test_the_mean_over_an_epoch_is_logged_against_the_number_of_updates() -> None:
     view, by_hand = UpdateRatio(every=3), ByHand()
     tm = trained(view, by_hand, epochs=2)
     looks = [by_hand.ratios[step - 1]["0.weight"] for step in (3, 6, 9, 12, 15)]
     means = [(6, sum(looks[:2]) / 2), (15, sum(looks[2:]) / 3)]
-    assert tm.history["update_ratio/0.weight/ratio"] == [(step, pytest.approx(mean, rel=1e-4)) for step, mean in means]
+    assert tm.history["update_ratio/0.weight"] == [(step, pytest.approx(mean, rel=1e-4)) for step, mean in means]
 
 
-def test_an_epoch_of_very_many_looks_is_recorded_in_parts() -> None:
-    tm = trained(UpdateRatio(every=1), epochs=1, train_data=data(MAX_LOOKS + 10))
-    assert [step for step, _ in tm.history["update_ratio/0.bias/ratio"]] == [MAX_LOOKS, MAX_LOOKS + 10]
+def test_a_long_epoch_is_logged_in_parts() -> None:
+    tm = trained(UpdateRatio(every=1), epochs=1, train_data=data(MAX_WAITING + 10))
+    assert [step for step, _ in tm.history["update_ratio/0.bias"]] == [MAX_WAITING, MAX_WAITING + 10]
 
 
 def test_weights_are_copied_only_for_the_updates_that_are_looked_at() -> None:
@@ -115,7 +115,7 @@ def test_weights_that_are_all_zero_have_no_ratio() -> None:
     nn.init.zeros_(model[2].bias)
     view = UpdateRatio(every=1)
     tm = trained(view, epochs=1, model=model, train_data=data(1))
-    assert "update_ratio/2.bias/ratio" not in tm.history
+    assert "update_ratio/2.bias" not in tm.history
     _, heat_map = panels_of(view)
     assert "2.bias" not in heat_map.rows
 
@@ -124,17 +124,17 @@ def test_frozen_parameters_are_left_out() -> None:
     model = mlp()
     model[0].requires_grad_(False)
     tm = trained(UpdateRatio(every=1), epochs=1, model=model)
-    assert {tag for tag in tm.history if tag.startswith("update_ratio")} == {"update_ratio/2.weight/ratio", "update_ratio/2.bias/ratio"}
+    assert {tag for tag in tm.history if tag.startswith("update_ratio")} == {"update_ratio/2.weight", "update_ratio/2.bias"}
 
 
 def test_the_figure_shows_the_usual_ratio_and_all_parameters_on_logarithmic_scales() -> None:
     view = UpdateRatio(every=5)
     trained(view)
-    course, heat_map = panels_of(view)
-    assert [line.label for line in course.lines] == ["usual: 0.001", "0.weight", "0.bias", "2.weight", "2.bias"]
-    assert {*course.lines[0].ys} == {1e-3}
-    assert (course.x_label, course.y_label, course.is_log) == ("update", "norm of update / norm of weights", True)
-    assert (heat_map.title, heat_map.is_log) == ("parameters by time (usual: 0.001)", True)
+    curves, heat_map = panels_of(view)
+    assert [line.label for line in curves.lines] == ["usual: 0.001", "0.weight", "0.bias", "2.weight", "2.bias"]
+    assert {*curves.lines[0].ys} == {1e-3}
+    assert (curves.x_label, curves.y_label, curves.is_log) == ("update", "norm of update / norm of weights", True)
+    assert (heat_map.title, heat_map.is_log) == ("parameters over time (usual: 0.001)", True)
 
 
 def test_the_figure_has_what_is_not_recorded_yet() -> None:
@@ -186,7 +186,7 @@ def test_it_works_in_a_train_test_loop() -> None:
     assert panels_of(view)[1].values.tolist() == panels_of(plain)[1].values.tolist()
 
 
-def test_looks_of_another_model_are_left_out_when_a_state_is_loaded() -> None:
+def test_the_state_of_another_model_can_be_loaded() -> None:
     one = UpdateRatio(every=1)
     trained(one, epochs=1)
     other = UpdateRatio(every=1)
@@ -195,11 +195,11 @@ def test_looks_of_another_model_are_left_out_when_a_state_is_loaded() -> None:
     other.load_state_dict(one.state_dict())
     tm.epochs = 2
     tm.train()
-    assert math.isfinite(tm.history["update_ratio/0.weight/ratio"][-1][1])
+    assert math.isfinite(tm.history["update_ratio/0.weight"][-1][1])
 
 
 @pytest.mark.parametrize("every", [0, -3, 2.5, "all", None, True])
-def test_a_distance_that_is_no_number_of_updates_is_refused(every: Any) -> None:
+def test_every_must_be_a_positive_integer(every: Any) -> None:
     with pytest.raises(SettingError) as caught:
         UpdateRatio(every=every)
-    assert str(caught.value) == (f"every={every!r}: wanted a number of updates from one look to the next\n  try     UpdateRatio(every=10)")
+    assert str(caught.value) == f"`every` must be a whole number of at least 1, not {shown(every)}\n  try     UpdateRatio(every=10)"

@@ -16,8 +16,8 @@ from fault_training import BUSY, Act
 from trainmaster.errors import RunBusyError
 from trainmaster.store import Store
 from trainmaster.store.attempt import Attempt, claim_or_watch
-from trainmaster.store.record import record_bytes
-from trainmaster.store.run import ATTEMPT
+from trainmaster.store.attempt_records import ATTEMPT
+from trainmaster.store.checksummed_json import record_bytes
 
 CONFIG = {"seed": 1}
 KILLED = -9
@@ -210,7 +210,7 @@ def test_a_config_that_always_kills_its_worker_is_given_up_with_a_reason_and_the
         key = run_of(job, config).key
         assert len(run_of(job, config).attempts()) == num_attempts
         reasons = {result["given_up"][key] for result in results}
-        assert reasons == {"3 attempts in a row brought no new checkpoint; the last one: its process was killed"}
+        assert reasons == {"3 attempts in a row saved no new checkpoint; the last one: its process was killed"}
     for config in healthy:
         training.assert_undisturbed(job, config)
 

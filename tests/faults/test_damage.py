@@ -16,9 +16,9 @@ from sample_store import CONFIG, LAST, OTHER
 from trainmaster.config import Config
 from trainmaster.errors import StoreDamagedError, StoreError, StoreFormatError, TrainmasterError
 from trainmaster.store import Store
+from trainmaster.store.checksummed_json import parse_record, record_bytes
 from trainmaster.store.events import EventLog, read_events
 from trainmaster.store.files import LocalFiles
-from trainmaster.store.record import parse_record, record_bytes
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -319,7 +319,7 @@ def test_damage_to_one_run_leaves_the_others_as_they_were(sample, standing, role
 def test_the_index_leaves_a_damaged_config_out_with_a_warning(sample, standing, damage):
     (standing / path_of(sample, "index")).unlink()
     damage(standing / path_of(sample, "config"), sample, "config")
-    with pytest.warns(UserWarning, match=rf"run {sample.key} is left out") as caught:
+    with pytest.warns(UserWarning, match=rf"run {sample.key} is skipped") as caught:
         assert dict(Store(standing).index) == {sample.other: OTHER}
     assert path_of(sample, "config") in str(caught[0].message)
 
@@ -415,7 +415,7 @@ def test_a_damaged_run_goes_on_step_by_step_from_older_checkpoints(sample, root)
         found = sample_store.start(root, CONFIG, is_going_on=False)
         assert (found.step, found.error) == (step - 1, None)
         assert sample.ckpt("tree.json", step) in found.warned
-        assert f"run {sample.key} goes on from step {step - 1}" in found.warned
+        assert f"run {sample.key} resumes from step {step - 1}" in found.warned
 
 
 def test_the_newer_of_two_checkpoints_of_one_step_is_missed_when_its_manifest_is(root, sample):
@@ -425,7 +425,7 @@ def test_the_newer_of_two_checkpoints_of_one_step_is_missed_when_its_manifest_is
     newest = sorted(root.glob("ckpts/*/*/attempt-*/*/manifest.json"), key=lambda path: path.stat().st_mtime_ns)[-1]
     assert store.ckpts[sample.key] == {"third": 3}
     newest.unlink()
-    with pytest.warns(UserWarning, match=f"run {sample.key} goes on from step {LAST}"):
+    with pytest.warns(UserWarning, match=f"run {sample.key} resumes from step {LAST}"):
         assert store.ckpts[sample.key] == {"second": 2}
 
 
@@ -562,7 +562,7 @@ def test_a_record_that_is_nested_deep_is_damage_and_no_recursion_error(sample, r
 def test_a_store_file_that_says_no_format_is_damaged(sample, standing, content):
     (standing / "store.json").write_bytes(content)
     before = sample_store.listing(standing)
-    with pytest.raises(StoreDamagedError, match=r"`store.json` is not that of a store") as caught:
+    with pytest.raises(StoreDamagedError, match=r"`store.json` does not describe a store") as caught:
         Store(standing)
     assert f"where   {standing}/store.json" in str(caught.value)
     assert sample_store.listing(standing) == before

@@ -151,7 +151,7 @@ def test_a_program_that_a_full_disk_stopped_anywhere_goes_on_when_there_is_space
         ran = run_driver(folder)
         again = f"{number} pages of {needed}; {REPEAT}\n{ran.stderr}"
         if ran.returncode == driver.OTHER:  # an archive that would not fit is refused before it is unpacked
-            assert ran.stderr.startswith("ArchiveError: `runs.tar.gz` is not imported\n"), again
+            assert ran.stderr.startswith("ArchiveError: `runs.tar.gz` was not imported\n"), again
             assert "it unpacks to more than" in ran.stderr, again
         else:
             assert ran.returncode == driver.ACCESS, again

@@ -23,7 +23,7 @@ from trainmaster.config import Config
 from trainmaster.errors import KeyTextError, LeaseLostError, StoreDamagedError, StoreError, StoreFormatError, TrainmasterError
 from trainmaster.store import Store
 from trainmaster.store import configs as config_archive
-from trainmaster.store.record import parse_record, record_bytes
+from trainmaster.store.checksummed_json import parse_record, record_bytes
 
 PROGRAM = Path(sample_store.__file__).with_name("hostile_tensors.py")
 
@@ -208,7 +208,7 @@ def test_a_pickle_with_right_checksums_in_the_place_of_any_file_of_a_checkpoint_
             shutil.rmtree(root)
             sample.write(root)
             put_in_checkpoint(root, sample, file, make(canary))
-            with pytest.warns(UserWarning, match="goes on from step 3") as caught:
+            with pytest.warns(UserWarning, match="resumes from step 3") as caught:
                 assert sample_store.is_value(Store(root).ckpts[sample.key], CONFIG, 3)
             assert sample.ckpt(file, LAST) in str(caught[0].message)
             everything(root, sample.key, archive, folder, READING)
@@ -225,7 +225,7 @@ def test_pickles_under_other_names_beside_the_files_are_never_read(sample, root,
     assert not canary.exists()
     assert not said["read ckpt"]
     assert not said["go on"]
-    assert f"configs/{sample.key[:2]}/model.pt: this is no file of a store; trainmaster never reads it" in said["verify"]
+    assert f"configs/{sample.key[:2]}/model.pt: this is not a file of a store; trainmaster never reads it" in said["verify"]
 
 
 def test_the_class_that_a_config_names_is_not_imported(sample, root, folder, monkeypatch):
@@ -327,7 +327,7 @@ def test_a_device_in_the_place_of_a_file_is_not_read(sample, root, archive, fold
         except PermissionError:
             pytest.skip("no devices can be made here")
         said = everything(root, sample.key, archive, folder)
-        assert name == "lease" or any(sample.stats(name, 2) in text and "not a plain file" in text for text in said.values()), said
+        assert name == "lease" or any(sample.stats(name, 2) in text and "not a regular file" in text for text in said.values()), said
 
 
 @pytest.mark.integration
@@ -465,16 +465,16 @@ BAD_KEYS = {
 }
 ENTRANCES = {
     "configs[key]": lambda store, key: store.configs[key],
-    "configs.get(key)": lambda store, key: store.configs.get(key),
+    "configs.pop(key)": lambda store, key: store.configs.pop(key),
     "configs[key] = config": lambda store, key: store.configs.__setitem__(key, CONFIG),
     "stats[key]": lambda store, key: store.stats[key],
-    "stats.get(key)": lambda store, key: store.stats.get(key),
+    "stats.pop(key)": lambda store, key: store.stats.pop(key),
     "stats[key] = value": lambda store, key: store.stats.__setitem__(key, {"epoch": 1}),
     "ckpts[key]": lambda store, key: store.ckpts[key],
-    "ckpts.get(key)": lambda store, key: store.ckpts.get(key),
+    "ckpts.pop(key)": lambda store, key: store.ckpts.pop(key),
     "ckpts[key] = value": lambda store, key: store.ckpts.__setitem__(key, {"a": 1}),
     "previews[key]": lambda store, key: store.previews[key],
-    "previews.get(key)": lambda store, key: store.previews.get(key),
+    "previews.pop(key)": lambda store, key: store.previews.pop(key),
     "previews[key] = value": lambda store, key: store.previews.__setitem__(key, {"a": 1}),
     "run(key)": lambda store, key: store.run(key),
     "attempt(key)": lambda store, key: store.attempt(key, "process").__enter__(),
@@ -489,7 +489,7 @@ def test_what_is_no_key_is_refused_at_every_entrance_and_makes_nothing(sample, r
     before, beside = sample_store.listing(root), os.listdir(root.parent)
     store = Store(root)
     for name, key in BAD_KEYS.items():
-        with pytest.raises(KeyTextError, match=r"is no key") as caught:
+        with pytest.raises(KeyTextError, match=r"is not a key") as caught:
             ENTRANCES[entrance](store, key)
         assert len(str(caught.value)) < 400, name
     assert sample_store.listing(root) == before
@@ -501,14 +501,15 @@ def test_what_is_no_key_is_in_no_archive(sample, root, archive_name):
     archive_of = getattr(Store(root), archive_name)
     for name, key in BAD_KEYS.items():
         assert (key in archive_of) is False, name
+        assert archive_of.get(key, 5) == archive_of.pop(key, 5) == 5, name
     assert sample.key in archive_of
 
 
 def test_a_number_that_looks_like_a_key_is_told_to_be_written_with_quotes(root):
-    with pytest.raises(KeyTextError, match=r"12345678 is no key") as caught:
+    with pytest.raises(KeyTextError, match=r"12345678 is not a key") as caught:
         Store(root).run(12345678)
     assert "write it with quotes" in str(caught.value)
-    with pytest.raises(KeyTextError, match=r"inf is no key") as caught:
+    with pytest.raises(KeyTextError, match=r"inf is not a key") as caught:
         Store(root).run(1234e567)
     assert "write it with quotes" in str(caught.value)
 
@@ -519,20 +520,8 @@ def test_a_number_that_looks_like_a_key_is_told_to_be_written_with_quotes(root):
 @pytest.fixture
 def colliding(monkeypatch):
     """Hashes whose first 12 digits are those of the first config's: keys of 8 digits collide, those of 16 do not."""
-    real = config_archive._identity
-
-    def identity(config):
-        text, full = real(config)
-        return text, "0123456789ab" + full[12:]
-
-    def check(data, path, key):
-        record = parse_record(data, path, {"hash": str, "config": dict})
-        if record["hash"] != identity(record["config"])[1] or not record["hash"].startswith(key):
-            raise StoreDamagedError(f"`{path}` is damaged", why="its hash does not fit")
-        return record
-
-    monkeypatch.setattr(config_archive, "_identity", identity)
-    monkeypatch.setattr(config_archive, "check_config", check)
+    real = config_archive._hash
+    monkeypatch.setattr(config_archive, "_hash", lambda text: "0123456789ab" + real(text)[12:])
 
 
 def test_two_configs_with_one_short_key_are_both_stored_and_found(colliding, tmp_path):
@@ -668,7 +657,7 @@ def test_a_store_of_another_format_is_refused_and_left_alone(sample, root, form)
     about = json.loads((root / "store.json").read_bytes())
     (root / "store.json").write_text(json.dumps({**about, "format": form}))
     before = sample_store.listing(root)
-    with pytest.raises(StoreFormatError, match=f"the store has format {form}, and this version of trainmaster knows format 1") as caught:
+    with pytest.raises(StoreFormatError, match=f"the store has format {form}; this version of trainmaster supports format 1") as caught:
         Store(root)
     hint = "use a newer version of trainmaster" if form > 1 else "use the version of trainmaster that wrote it"
     assert hint in str(caught.value)
@@ -681,7 +670,7 @@ def test_the_folder_of_another_tool_is_refused_and_left_alone(tmp_path, name):
     (tmp_path / name).mkdir()
     (tmp_path / name / "file.yaml").write_text("lr: 1")
     before = sample_store.listing(tmp_path)
-    with pytest.raises(StoreFormatError, match=f"has a folder `{name}`, but no `store.json`") as caught:
+    with pytest.raises(StoreFormatError, match=f"has files in `{name}`, but no `store.json`") as caught:
         Store(tmp_path)
     assert "choose another folder" in str(caught.value)
     assert sample_store.listing(tmp_path) == before
@@ -783,7 +772,7 @@ TREES = {
 @pytest.mark.parametrize("tree", TREES)
 def test_a_tree_that_nobody_wrote_is_damage_and_names_the_file(sample, root, tree):
     put_in_checkpoint(root, sample, "tree.json", TREES[tree])
-    with pytest.warns(UserWarning, match=f"run {sample.key} goes on from step 3") as caught:
+    with pytest.warns(UserWarning, match=f"run {sample.key} resumes from step 3") as caught:
         found = Store(root).ckpts[sample.key]
     assert sample_store.is_value(found, CONFIG, 3)
     assert sample.ckpt("tree.json", LAST).rpartition("/")[0] in str(caught[0].message)

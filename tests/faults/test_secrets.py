@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import sys
 import tarfile
 import warnings
@@ -87,9 +88,7 @@ def test_what_came_in_two_pieces_is_hidden_in_the_log(folder: Path) -> None:
 def test_configs_are_stored_with_their_names(folder: Path) -> None:
     store = Store(folder / "store")
     found = [config for config in store.configs.values() if config.get("kind") == "plain"]
-    assert [dict(each) for each in found] == [
-        {"api_key": "***", "db": {"password": "***"}, "mirrors": [{"url": "https://me:***@host/x"}], "kind": "plain"}
-    ]
+    assert [dict(each) for each in found] == [{"api_key": "***", "db": {"password": "***"}, "mirrors": [{"url": "***"}], "kind": "plain"}]
 
 
 def test_every_file_is_still_good(folder: Path) -> None:
@@ -110,12 +109,12 @@ def test_what_the_command_line_prints_and_exports_has_no_secret(folder: Path, ca
 
 def test_a_dry_run_and_a_check_print_no_secret(folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    overrides = ["is_broken=false", "api_key=canary4config", "hub.password=canary 5/config", "db=pg://me:canary6config@host"]
+    overrides = ["is_broken=false", "api_key=canary4config", "db.password=canary 5/config", "mirrors=pg://me:canary6config@host"]
     target = f"{PROGRAM}:Spilling"
     assert run_cli(["run", target, *overrides, "--dry-run"]) == 0
     assert run_cli(["sweep", target, *overrides, "seed=1,2", "--dry-run"]) == 0
     printed = capfd.readouterr().out
-    assert "api_key  '***'" in printed
-    assert "db  'pg://me:***@host'" in printed
-    assert "api_key='***'" in printed
+    assert re.search(r"api_key +'\*\*\*'", printed)
+    assert re.search(r"mirrors +'\*\*\*'", printed)
+    assert "seed=1" in printed
     assert found_in(printed.encode()) == []

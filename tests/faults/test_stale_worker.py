@@ -187,6 +187,8 @@ def test_a_step_that_lets_no_other_thread_run_for_three_leases_never_makes_two_w
         successor.succeed()
         assert worker.wait() == 1
         assert REPLACED.search(worker.text())
+        assert re.search(r"its lease of 1 s was not renewed for [3-9]\d* s: a step held Python's GIL for that long", worker.text())
+        assert re.search(r"give the manager a longer lease: lease_time=\d+", worker.text())
         training.assert_undisturbed(job)
 
 

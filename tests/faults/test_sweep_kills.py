@@ -16,11 +16,11 @@ import pytest
 from campaign import IS_FULL, REPEAT, SEED
 from fault_loop_training import KILLED, Act
 
-from trainmaster.manager.batch import fruitless
+from trainmaster.manager.batch import reason_to_give_up
 from trainmaster.store import Store
 
 NUM_EPOCHS = 3
-ALONE = 10.0 if IS_FULL else 90.0
+ALONE = 90.0
 """Seconds after which nobody may be left whose driver was killed; the short form runs on busy machines."""
 MAX_ATTEMPTS, SPARED = (4, 2) if IS_FULL else (2, 1)
 """Attempts in a row that bring nothing: so many, and a run is given up; so many, and its worker is not killed, for it is no poison."""
@@ -68,7 +68,7 @@ class Sweep:
         workers = self.workers()
         store = Store(self.job.store)
         victims = {"a worker": list(workers)[:1], "the driver": []}.get(what, list(workers))
-        is_spared = any(not workers[pid] or fruitless(store.run(workers[pid]), SPARED) for pid in victims)
+        is_spared = any(not workers[pid] or reason_to_give_up(store.run(workers[pid]), SPARED) for pid in victims)
         if self.driver.has_ended() or not workers or is_spared:
             return False
         if what in ("a worker", "the workers"):
@@ -134,7 +134,7 @@ def test_a_sweep_whose_workers_and_drivers_are_killed_completes_each_config_once
     result = sweep.finish()
     assert_each_trained_once(sweep, result)
     key = key_of(sweep.job, POISON)
-    assert result["given_up"] == {key: f"{MAX_ATTEMPTS} attempts in a row brought no new checkpoint; the last one: its process was killed"}
+    assert result["given_up"] == {key: f"{MAX_ATTEMPTS} attempts in a row saved no new checkpoint; the last one: its process was killed"}
     assert len(Store(sweep.job.store).run(key).attempts()) == MAX_ATTEMPTS
     assert sum(sweep.kills.values()) >= (20 if IS_FULL else 1)
 

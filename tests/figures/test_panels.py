@@ -1,4 +1,4 @@
-"""What a figure shows, as plain data: slips are refused where they are made."""
+"""Panels check their arguments when they are created."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_a_line_with_too_few_values_is_refused() -> None:
 
 
 def test_a_band_with_one_side_is_refused() -> None:
-    with pytest.raises(SettingError, match="the band of line 'train' has one side only"):
+    with pytest.raises(SettingError, match="line 'train' has only one side of a band"):
         Line("train", [1], [1.0], low=[0.5])
 
 
@@ -24,13 +24,13 @@ def test_a_band_of_another_length_is_refused() -> None:
         Line("train", [1], [1.0], low=[0.5], high=[1.0, 2.0])
 
 
-def test_a_heat_map_that_lies_on_its_side_is_refused() -> None:
+def test_a_transposed_heat_map_is_refused() -> None:
     with pytest.raises(SettingError, match=r"heat map 'norms' has values of shape \(3, 2\)") as caught:
         HeatMap("norms", "step", "norm", [0, 1, 2], ["a", "b"], np.zeros((3, 2)))
-    assert "one row each name, one column each x: (2, 3)" in str(caught.value)
+    assert "pass one row for each name and one column for each x: (2, 3)" in str(caught.value)
 
 
-def test_a_heat_map_of_nothing_is_allowed() -> None:
+def test_an_empty_heat_map_is_allowed() -> None:
     HeatMap("norms", "step", "norm", [], [], np.zeros(0))
 
 

@@ -1,4 +1,4 @@
-"""Figures as PNG: what is in them, and that it is to be seen."""
+"""Figures as PNG: their content, and that it is visible."""
 
 from __future__ import annotations
 
@@ -11,17 +11,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.text import Text
 
-from trainmaster.figures.colours import COLOURS, MARKED
-from trainmaster.figures.draw_rows import chosen
-from trainmaster.figures.lettering import width
+from trainmaster.figures.colors import COLORS, MARK_COLOR
 from trainmaster.figures.panels import Bars, HeatMap, Histogram, Line, Lines, Panel
-from trainmaster.figures.png import draw, png
+from trainmaster.figures.png import draw, png, rows_to_name
 
 XS = list(range(100))
 LOSS = Lines("loss", "epoch", "loss", [Line("train", [1, 2, 3], [3.0, 2.0, 1.0]), Line("valid", [1, 2, 3], [3.5, 2.5, 2.0])])
@@ -50,14 +47,24 @@ def pixels(figure: Figure) -> Any:
     return imread(io.BytesIO(png(figure)))[..., :3]
 
 
-def share_of(colour: str, figure: Figure) -> float:
-    """How much of a figure has a colour."""
-    return float((np.abs(pixels(figure) - to_rgba(colour)[:3]) < 0.02).all(axis=-1).mean())
+def share_of(color: str, figure: Figure) -> float:
+    """How much of a figure has a color."""
+    return float((np.abs(pixels(figure) - to_rgba(color)[:3]) < 0.02).all(axis=-1).mean())
 
 
 def labels(axes: Any) -> list[str]:
     legend = axes.get_legend()
     return [] if legend is None else [text.get_text() for text in legend.get_texts()]
+
+
+def row_names(axes: Any) -> list[str]:
+    return [text.get_text() for text in axes.get_yticklabels()]
+
+
+def colors_of(axes: Any) -> Any:
+    """The colors of a heat map, one for each value."""
+    (image,) = axes.images
+    return image.to_rgba(image.get_array(), bytes=True)
 
 
 def rows(count: int) -> list[str]:
@@ -79,27 +86,25 @@ class TestLines:
         assert 0.9 < left < 1 < 3 < right < 3.1
         assert 0.8 < low < 1 < 3.5 < high < 3.7
 
-    @pytest.mark.parametrize("said", ["title", "y", ""])
-    def test_one_line_whose_name_is_said_has_no_legend(self, said: str) -> None:
-        (axes,) = draw([lines(Line(said, [0, 1], [1.0, 2.0]))]).axes
+    @pytest.mark.parametrize("shown", ["title", "y", ""])
+    def test_one_line_whose_name_is_shown_elsewhere_has_no_legend(self, shown: str) -> None:
+        (axes,) = draw([lines(Line(shown, [0, 1], [1.0, 2.0]))]).axes
         assert labels(axes) == []
 
     def test_one_line_with_another_name_has_a_legend(self) -> None:
         (axes,) = draw([lines(Line("train", [0, 1], [1.0, 2.0]))]).axes
         assert labels(axes) == ["train"]
 
-    def test_the_legend_lies_above_the_lines_and_below_the_title(self) -> None:
-        many = [Line(f"line {number}", [0, 1], [1.0, 2.0]) for number in range(12)]
-        figure = draw([lines(*many)], "run")
+    def test_the_legend_is_beside_the_axes_and_inside_the_figure(self) -> None:
+        figure = draw([lines(*[Line(f"line {number}", [0, 1], [1.0, 2.0]) for number in range(12)])], "run")
         png(figure)
         (axes,) = figure.axes
         legend = axes.get_legend()
         assert legend is not None
         box = legend.get_window_extent()
-        assert axes.get_window_extent().y1 <= box.y0 < box.y1 <= axes.title.get_window_extent().y0
-        assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
+        assert axes.get_window_extent().x1 <= box.x0 < box.x1 <= figure.bbox.x1
 
-    def test_a_legend_of_a_great_many_is_cut(self) -> None:
+    def test_a_legend_of_many_entries_is_cut(self) -> None:
         (axes,) = draw([lines(*[Line(f"line {number}", [0], [1.0]) for number in range(40)])]).axes
         assert len(axes.get_lines()) == 40
         assert labels(axes)[-2:] == ["line 23", "... and 16 more"]
@@ -120,26 +125,27 @@ class TestLines:
         (axes,) = draw([lines(Line("a", [0, 1], values), is_log=is_log)]).axes
         assert axes.get_yscale() == scale
 
-    @pytest.mark.parametrize(("most", "numbers"), [(5.0, ["1", "2", "5"]), (1e30, ["1", "1e5", "1e10", "1e15", "1e20", "1e25", "1e30"])])
-    def test_a_logarithmic_axis_has_our_numbers_only(self, most: float, numbers: list[str]) -> None:
-        figure = draw([lines(Line("a", [0, 1], [1.0, most]), is_log=True)])
+    @pytest.mark.parametrize("highest", [1.5, 5.0, 1000.0, 1e30])
+    def test_a_log_axis_has_labels_whatever_its_range(self, highest: float) -> None:
+        figure = draw([lines(Line("a", [0, 1], [1.1, highest]), is_log=True)])
         png(figure)
         (axes,) = figure.axes
-        assert [text.get_text() for text in axes.get_yticklabels()] == numbers
-        assert [text.get_text() for text in axes.get_yticklabels(minor=True) if text.get_text()] == []
+        low, high = axes.get_ylim()
+        ticks = [*axes.yaxis.get_major_ticks(), *axes.yaxis.get_minor_ticks()]
+        assert [tick for tick in ticks if low <= tick.get_loc() <= high and tick.label1.get_text()]
 
-    def test_what_is_not_above_0_is_a_gap_on_a_logarithmic_axis(self) -> None:
+    def test_what_is_not_above_0_is_a_gap_on_a_log_axis(self) -> None:
         (axes,) = draw([lines(Line("a", [0, 1, 2, 3], [1.0, 0.0, -1.0, 2.0]), is_log=True)]).axes
         assert np.isnan(np.asarray(axes.get_lines()[0].get_ydata(), dtype=float)).tolist() == [False, True, True, False]
 
-    def test_a_single_point_is_to_be_seen(self) -> None:
-        assert share_of(COLOURS[0], draw([lines(Line("y", [1], [0.5]))])) > 0.00002
+    def test_a_single_point_is_visible(self) -> None:
+        assert share_of(COLORS[0], draw([lines(Line("y", [1], [0.5]))])) > 0.00002
 
-    def test_a_point_between_gaps_of_a_long_line_is_to_be_seen(self) -> None:
+    def test_a_point_between_gaps_of_a_long_line_is_visible(self) -> None:
         ys = [math.nan] * 100
-        assert share_of(COLOURS[0], draw([lines(Line("y", XS, ys))])) == 0
+        assert share_of(COLORS[0], draw([lines(Line("y", XS, ys))])) == 0
         ys[50] = 0.5
-        assert share_of(COLOURS[0], draw([lines(Line("y", XS, ys))])) > 0.00002
+        assert share_of(COLORS[0], draw([lines(Line("y", XS, ys))])) > 0.00002
 
     def test_a_band_is_around_its_line(self) -> None:
         (axes,) = draw([lines(Line("a", [0, 1], [1.0, 2.0], low=[0.0, 1.0], high=[3.0, 4.0]))]).axes
@@ -148,113 +154,111 @@ class TestLines:
         assert (path.vertices[:, 1].min(), path.vertices[:, 1].max()) == (0.0, 4.0)
         assert axes.get_ylim()[1] > 4
 
-    def test_a_band_that_goes_below_0_ends_at_the_foot_of_a_logarithmic_axis(self) -> None:
+    def test_a_band_that_goes_below_0_ends_at_the_foot_of_a_log_axis(self) -> None:
         (axes,) = draw([lines(Line("a", [0, 1], [1.0, 2.0], low=[-1.0, 1.0], high=[3.0, 4.0]), is_log=True)]).axes
         (path,) = axes.collections[0].get_paths()
-        assert path.vertices[:, 1].min() == axes.get_ylim()[0] > 0
+        low, high = axes.get_ylim()
+        assert path.vertices[:, 1].min() == -1  # which a log scale draws below its end
+        assert 0.9 < low < 1 < 4 < high < 4.5
 
-    def test_a_faint_line_is_a_pale_one_of_the_same_colour_and_not_in_the_legend(self) -> None:
+    def test_a_faint_line_is_a_pale_one_of_the_same_color_and_not_in_the_legend(self) -> None:
         found = [Line("a", [0, 1], [1.0, 2.0], is_faint=True), Line("b", [0, 1], [1.0, 3.0], is_faint=True)]
         found += [Line("a", [0, 1], [1.0, 2.0]), Line("b", [0, 1], [1.0, 3.0])]
         (axes,) = draw([lines(*found)]).axes
-        colours = [line.get_color() for line in axes.get_lines()]
-        assert colours == [COLOURS[0], COLOURS[1], COLOURS[0], COLOURS[1]]
+        colors = [line.get_color() for line in axes.get_lines()]
+        assert colors == [COLORS[0], COLORS[1], COLORS[0], COLORS[1]]
         assert [line.get_alpha() for line in axes.get_lines()] == [0.3, 0.3, 1.0, 1.0]
         assert labels(axes) == ["a", "b"]
 
     def test_epochs_are_whole_numbers(self) -> None:
         (axes,) = draw([lines(Line("a", [1, 2], [1.0, 2.0]))]).axes
-        assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "2"]
+        assert all(tick == round(tick) for tick in axes.get_xticks())
 
 
 class TestHeatMap:
     def test_rows_are_named_from_top_to_bottom(self) -> None:
         axes, bar = draw([NORMS]).axes
-        assert [text.get_text() for text in axes.get_yticklabels()] == ["a", "b"]
+        assert row_names(axes) == ["a", "b"]
         assert axes.get_ylim() == (1.5, -0.5)
         assert (axes.get_xlabel(), bar.get_ylabel()) == ("step", "norm")
 
-    def test_columns_are_around_their_moments(self) -> None:
+    def test_columns_are_centered_on_their_steps(self) -> None:
         axes, _ = draw([NORMS]).axes
         assert axes.get_xlim() == (-5.0, 25.0)
 
-    def test_the_bar_of_colours_has_numbers(self) -> None:
-        _, bar = draw([NORMS]).axes
-        assert [text.get_text() for text in bar.get_yticklabels()] == ["1", "2", "3", "4", "5", "6"]
-
-    def test_the_least_value_is_dark_and_the_greatest_bright(self) -> None:
+    def test_the_smallest_value_is_dark_and_the_largest_bright(self) -> None:
         axes, _ = draw([NORMS]).axes
-        colours = np.asarray(axes.images[0].get_array())
-        assert colours[0, 0].tolist() == [68, 1, 84, 255]
-        assert colours[1, 2].tolist() == [253, 231, 36, 255]
+        colors = colors_of(axes)
+        assert colors[0, 0].tolist() == [68, 1, 84, 255]
+        assert colors[1, 2].tolist() == [253, 231, 36, 255]
 
-    def test_colours_of_a_logarithmic_map_are_even_in_powers(self) -> None:
+    def test_colors_of_a_log_map_are_even_in_powers(self) -> None:
         panel = HeatMap("norms", "step", "norm", [0, 1, 2], ["a"], np.array([[1e-8, 1e-4, 1.0]]), is_log=True)
         axes, bar = draw([panel]).axes
-        middle = np.asarray(axes.images[0].get_array())[0, 1]
-        assert middle[:3].tolist() == [32, 144, 140]  # of viridis at one half
-        assert [text.get_text() for text in bar.get_yticklabels()] == ["1e-8", "1e-6", "1e-4", "0.01", "1"]
+        assert colors_of(axes)[0, 1][:3].tolist() == [32, 144, 140]  # viridis at one half
+        assert bar.get_yscale() == "log"
 
     def test_what_is_not_finite_is_blank(self) -> None:
         panel = HeatMap("norms", "step", "norm", [0, 1, 2, 3], ["a"], np.array([[1.0, math.nan, math.inf, 2.0]]))
-        colours = np.asarray(draw([panel]).axes[0].images[0].get_array())
-        assert colours[0, :, 3].tolist() == [255, 0, 0, 255]
+        colors = colors_of(draw([panel]).axes[0])
+        assert colors[0, :, 3].tolist() == [255, 0, 0, 255]
 
-    def test_moments_that_are_not_even_have_columns_of_their_widths(self) -> None:
+    def test_uneven_steps_have_columns_of_their_widths(self) -> None:
         panel = HeatMap("norms", "step", "norm", [0, 1, 9], ["a"], np.array([[1.0, math.nan, 2.0]]))
         axes, _ = draw([panel]).axes
-        blank = np.asarray(axes.images[0].get_array())[0, :, 3] == 0
         assert axes.get_xlim() == (-0.5, 13.0)
-        assert blank.mean() == pytest.approx(4.5 / 13.5, abs=0.01)
+        found = pixels(axes.figure)
+        place = axes.get_window_extent()
+        middle = found[found.shape[0] - int((place.y0 + place.y1) / 2), int(place.x0) + 3 : int(place.x1) - 3]
+        assert (middle == 1).all(axis=-1).mean() == pytest.approx(4.5 / 13.5, abs=0.01)
 
-    def test_moments_out_of_order_are_put_in_order(self) -> None:
+    def test_steps_are_sorted(self) -> None:
         panel = HeatMap("norms", "step", "norm", [2, 0, 1], ["a"], np.array([[math.nan, 1.0, 2.0]]))
-        colours = np.asarray(draw([panel]).axes[0].images[0].get_array())
-        assert colours[0, :, 3].tolist() == [255, 255, 0]
+        colors = colors_of(draw([panel]).axes[0])
+        assert colors[0, :, 3].tolist() == [255, 255, 0]
 
-    def test_a_mark_stands_left_of_its_name_in_another_colour(self) -> None:
+    def test_a_mark_stands_left_of_its_name_in_another_color(self) -> None:
         panel = HeatMap("norms", "step", "norm", [0], ["first", "second"], np.ones((2, 1)), marks={"second": "vanishing"})
         figure = draw([panel])
         png(figure)
         axes = figure.axes[0]
-        (mark,) = axes.texts
-        name = axes.get_yticklabels()[1]
-        assert (mark.get_text(), mark.get_color(), name.get_text()) == ("vanishing", MARKED, "second")
-        assert 0 <= mark.get_window_extent().x0 < mark.get_window_extent().x1 < name.get_window_extent().x0
-        assert mark.get_window_extent().y0 == pytest.approx(name.get_window_extent().y0, abs=2)
+        first, second = axes.get_yticklabels()
+        assert (first.get_text(), first.get_color()) == ("first", "black")
+        assert (second.get_text(), second.get_color()) == ("vanishing  second", MARK_COLOR)
+        assert second.get_window_extent().x0 >= 0
+        assert second.get_window_extent().x1 == pytest.approx(first.get_window_extent().x1)
 
     def test_the_heights_grow_up_to_a_bound(self) -> None:
         heights = [draw([HeatMap("", "", "", [0], rows(count), np.ones((count, 1)))]).get_figheight() for count in (3, 30, 60, 150)]
-        assert heights[0] < 2 < 5 < heights[1] < heights[2] == heights[3] < 9
+        assert heights[0] <= 2 < 5 < heights[1] < heights[2] == heights[3] < 10
 
 
 class TestBars:
     def test_bars_are_named_from_top_to_bottom(self) -> None:
         (axes,) = draw([TIMES]).axes
-        assert [text.get_text() for text in axes.get_yticklabels()] == ["a", "b", "c"]
+        assert row_names(axes) == ["a", "b", "slow  c"]
         assert axes.get_ylim() == (2.5, -0.5)
         assert (axes.get_title(), axes.get_xlabel()) == ("times", "ms")
 
     def test_a_bar_reaches_from_0_to_its_value_and_what_is_not_finite_has_none(self) -> None:
         (axes,) = draw([TIMES]).axes
-        (bars,) = axes.collections
-        assert isinstance(bars, PolyCollection)
-        assert [(path.vertices[:, 0].min(), path.vertices[:, 0].max()) for path in bars.get_paths()] == [(0, 1), (0, 3)]
+        np.testing.assert_equal([(bar.get_x(), bar.get_width()) for bar in axes.patches], [(0, 1), (0, math.nan), (0, 3)])
         assert axes.get_xlim()[0] == 0
 
     def test_values_below_0_go_to_the_left(self) -> None:
         (axes,) = draw([Bars("", "", ["a", "b"], [-2.0, -1.0])]).axes
-        assert axes.get_xlim() == (pytest.approx(-2.1), 0.0)
+        assert axes.get_xlim() == (pytest.approx(-2.06), 0.0)
 
-    def test_a_marked_bar_has_the_colour_of_its_mark(self) -> None:
+    def test_a_marked_bar_has_the_color_of_its_mark(self) -> None:
         (axes,) = draw([TIMES]).axes
-        assert axes.collections[0].get_facecolor().tolist() == [[*to_rgba(COLOURS[0])], [*to_rgba(MARKED)]]
-        assert [text.get_text() for text in axes.texts] == ["slow"]
+        assert [bar.get_facecolor() for bar in axes.patches] == [to_rgba(COLORS[0]), to_rgba(COLORS[0]), to_rgba(MARK_COLOR)]
+        assert share_of(MARK_COLOR, axes.figure) > 0.02
 
-    def test_a_logarithmic_axis_leaves_0_out(self) -> None:
+    def test_a_log_axis_leaves_0_out(self) -> None:
         (axes,) = draw([Bars("", "", ["a", "b", "c"], [1.0, 0.0, 1000.0], is_log=True)]).axes
         assert axes.get_xscale() == "log"
-        assert len(axes.collections[0].get_paths()) == 2
+        assert [bool(np.isfinite(bar.get_width())) for bar in axes.patches] == [True, False, True]
+        assert 0 < axes.get_xlim()[0] < 1
 
     @pytest.mark.parametrize("count", [3, 30, 41, 150])
     def test_names_of_rows_never_touch(self, count: int) -> None:
@@ -264,12 +268,12 @@ class TestBars:
         shown = figure.axes[0].get_yticklabels()
         boxes = sorted((text.get_window_extent().y0, text.get_window_extent().y1) for text in shown)
         assert all(below[1] <= above[0] + 0.5 for below, above in itertools.pairwise(boxes))
-        assert {names[-1], names[count // 2]} <= {text.get_text() for text in shown}
-        assert len(shown) == count if count <= 40 else 25 < len(shown) < 60
+        assert {f"slow  {names[-1]}", f"slow  {names[count // 2]}"} <= {text.get_text() for text in shown}
+        assert len(shown) == count if count <= 48 else 25 < len(shown) < 60
 
-    def test_marked_rows_come_first_where_there_is_no_room_for_all(self) -> None:
-        assert chosen(10, [5, 6], 4) == [0, 5, 9]
-        assert chosen(3, [], 1) == [0, 1, 2]
+    def test_marked_rows_come_first_if_not_all_fit(self) -> None:
+        assert rows_to_name(10, [5, 6], 4) == [0, 5, 9]
+        assert rows_to_name(3, [], 1) == [0, 1, 2]
 
 
 class TestHistogram:
@@ -277,7 +281,7 @@ class TestHistogram:
         (axes,) = draw([COUNTS]).axes
         assert (axes.get_title(), axes.get_xlabel(), axes.get_ylabel()) == ("losses", "value", "samples")
         assert labels(axes) == ["train", "valid"]
-        assert axes.get_xlim() == (pytest.approx(-0.06), pytest.approx(3.06))
+        assert axes.get_xlim() == (pytest.approx(-0.09), pytest.approx(3.09))
         assert axes.get_ylim() == (0.0, 5.25)
 
     def test_counts_are_drawn_over_their_intervals(self) -> None:
@@ -288,15 +292,15 @@ class TestHistogram:
 
 class TestEveryKind:
     @pytest.mark.parametrize("panel", [LOSS, NORMS, TIMES, COUNTS], ids=lambda panel: type(panel).__name__)
-    def test_it_is_to_be_seen(self, panel: Panel) -> None:
+    def test_it_is_visible(self, panel: Panel) -> None:
         blank = pixels(Figure(figsize=draw([panel]).get_size_inches(), dpi=100))
         drawn = pixels(draw([panel]))
         assert drawn.shape == blank.shape
         assert ((drawn != blank).any(axis=-1)).mean() > 0.02
-        assert (drawn.max(axis=-1) - drawn.min(axis=-1) > 0.2).mean() > 0.002  # and in colours
+        assert (drawn.max(axis=-1) - drawn.min(axis=-1) > 0.2).mean() > 0.002  # and in colors
 
     @pytest.mark.parametrize("panel", EMPTY, ids=lambda panel: f"{type(panel).__name__} {panel.title}")
-    def test_nothing_is_said_to_be_nothing(self, panel: Panel) -> None:
+    def test_an_empty_panel_says_that_it_has_no_values(self, panel: Panel) -> None:
         figure = draw([panel])
         png(figure)
         assert [text.get_text() for text in figure.axes[0].texts] == ["no values"]
@@ -305,8 +309,8 @@ class TestEveryKind:
     def test_no_text_is_cut_or_lies_on_another(self, panel: Panel) -> None:
         figure = draw([panel, panel, panel], "run ab12")
         png(figure)
-        texts = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text()]
-        boxes = [text.get_window_extent() for text in texts if text.axes is None or _is_drawn(text)]
+        texts = [figure._suptitle, *(text for axes in figure.axes for text in drawn_texts(axes))]
+        boxes = [text.get_window_extent() for text in texts if text.get_text()]
         assert len(boxes) > 12
         for number, box in enumerate(boxes):
             assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
@@ -314,7 +318,7 @@ class TestEveryKind:
             assert not any(_overlap(box, other) for other in boxes[:number])
 
     @pytest.mark.parametrize("name", ["a$b$c", "_{x}", "100%", "<b>&amp;", "\x1b[2J\n", "\ud800", r"\$", "層", "x" * 3000, r"$\frac{"])
-    def test_any_name_is_drawn_as_it_is(self, name: str) -> None:
+    def test_any_name_can_be_drawn(self, name: str) -> None:
         line, other = Line(name, [0, 1], [1.0, 2.0]), Line("b", [0, 1], [1.0, 2.0])
         heat = HeatMap(name, name, name, [0], [name], np.ones((1, 1)), marks={name: name})
         bars = Bars(name, name, [name], [1.0], marks={name: name})
@@ -325,11 +329,11 @@ class TestEveryKind:
     def test_a_long_name_loses_its_middle(self) -> None:
         name = "encoder." + "layers." * 30 + "weight"
         (axes,) = draw([Bars("", "", [name], [1.0])]).axes
-        text = axes.get_yticklabels()[0].get_text()
-        assert axes.get_yticklabels()[0].get_window_extent().x0 >= 0
+        (label,) = axes.get_yticklabels()
+        text = label.get_text()
+        assert len(text) < 50
         assert text.startswith("encoder.layers.")
         assert text.endswith("layers.weight")
-        assert width(text, 7) <= 2.4
 
     @given(st.lists(st.tuples(st.floats(), st.floats()), max_size=4), st.booleans())
     @settings(max_examples=6, deadline=None)
@@ -344,37 +348,26 @@ class TestManyPanels:
     def test_one_panel_is_one_column_and_several_are_two(self) -> None:
         one, three = draw([LOSS]), draw([LOSS, LOSS, LOSS])
         assert three.get_figwidth() == pytest.approx(2 * one.get_figwidth(), rel=0.1)
+        png(three)  # computes the layout
         places = [axes.get_position() for axes in three.axes]
-        assert places[0].x0 == places[2].x0 < places[1].x0
-        assert places[0].y0 == places[1].y0 > places[2].y0
-
-    def test_neighbours_are_of_one_height_where_it_is_not_too_much(self) -> None:
-        heat = HeatMap("", "", "", [0], rows(17), np.ones((17, 1)))
-        curve, rectangle, _ = (axes.get_position() for axes in draw([LOSS, heat]).axes)
-        assert curve.height == pytest.approx(rectangle.height)
-
-    def test_a_low_panel_stays_low_beside_a_very_high_one(self) -> None:
-        heat = HeatMap("", "", "", [0], rows(100), np.ones((100, 1)))
-        curve, rectangle, _ = (axes.get_position() for axes in draw([LOSS, heat]).axes)
-        assert curve.height < 0.6 * rectangle.height
-        assert curve.y1 == pytest.approx(rectangle.y1)
+        assert (places[0].x0, places[0].y0) == (pytest.approx(places[2].x0), pytest.approx(places[1].y0))
+        assert places[0].x0 < places[1].x0
+        assert places[0].y0 > places[2].y0
 
     def test_no_panels_are_an_empty_figure(self) -> None:
         assert draw([], "run").axes == []
         png(draw([]))
 
 
-def _is_drawn(text: Text) -> bool:
-    """Whether a text is none of those that matplotlib keeps in reserve: ticks have two labels each, and titles three."""
-    axes = text.axes
-    assert axes is not None
-    ticks = [label for axis in (axes.xaxis, axes.yaxis) for label in axis.get_ticklabels()]
-    return text in [*ticks, axes.title, axes.xaxis.label, axes.yaxis.label, *axes.texts] or text in labels_of(axes)
-
-
-def labels_of(axes: Any) -> list[Text]:
+def drawn_texts(axes: Any) -> list[Text]:
+    """The texts of axes, without the labels of ticks that are outside the view."""
     legend = axes.get_legend()
-    return [] if legend is None else legend.get_texts()
+    texts = [axes.title, axes.xaxis.label, axes.yaxis.label, *axes.texts, *([] if legend is None else legend.get_texts())]
+    for axis in (axes.xaxis, axes.yaxis):
+        low, high = sorted(axis.get_view_interval())
+        ticks = [tick for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+        texts += [label for tick in ticks for label in (tick.label1, tick.label2) if label.get_visible()]
+    return texts
 
 
 def _overlap(one: Any, other: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Figures as files: whole or not at all."""
+"""Figures are written as complete files or not at all."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_picture_a_page_and_its_script_are_written(tmp_path: Path) -> None:
+def test_an_image_a_page_and_its_script_are_written(tmp_path: Path) -> None:
     save(tmp_path, "loss", [LOSS], "run ab12")
     assert names(tmp_path) == FILES
     assert imread(io.BytesIO((tmp_path / "loss.png").read_bytes())).ndim == 3
@@ -47,12 +47,12 @@ def test_a_picture_a_page_and_its_script_are_written(tmp_path: Path) -> None:
     assert page.rstrip().endswith("</html>")
 
 
-def test_folders_are_made(tmp_path: Path) -> None:
+def test_missing_folders_are_created(tmp_path: Path) -> None:
     save(str(tmp_path / "train" / "plots"), "loss", [LOSS])
     assert names(tmp_path / "train" / "plots") == FILES
 
 
-def test_the_script_is_that_of_the_package_and_written_once(tmp_path: Path) -> None:
+def test_the_script_is_copied_from_plotly_once(tmp_path: Path) -> None:
     plotly = pytest.importorskip("plotly")
     save(tmp_path, "loss", [LOSS])
     before = (tmp_path / "plotly.min.js").stat()
@@ -75,10 +75,17 @@ def test_files_can_be_read_by_others(tmp_path: Path) -> None:
     assert {(tmp_path / name).stat().st_mode for name in FILES} == {(tmp_path / "plain").stat().st_mode}
 
 
-def test_without_plotly_there_is_a_picture_and_not_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
+def test_without_plotly_only_the_png_is_written_and_nothing_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotly", None)
     save(tmp_path, "loss", [LOSS])
     assert names(tmp_path) == ["loss.png"]
+
+
+def test_writing_a_page_does_not_import_plotly(tmp_path: Path) -> None:
+    text = "import sys; from trainmaster.figures.save import save; save(sys.argv[1], 'loss', []); print({'plotly'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", text, str(tmp_path)], check=True, capture_output=True, text=True)
+    assert done.stdout == "set()\n"
+    assert names(tmp_path) == FILES
 
 
 def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
@@ -103,14 +110,14 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("room", "left"), [(1000, []), (10_000_000, FILES), (1_000_000, ["loss.png"])])
-def test_a_disk_that_fills_up_leaves_nothing_half_written(tmp_path: Path, room: int, left: list[str]) -> None:
+def test_a_full_disk_leaves_no_partial_files(tmp_path: Path, room: int, left: list[str]) -> None:
     """In a first save the script is what does not fit, and the picture is there; with room for all there is no error."""
     done = warm.run([sys.executable, "-c", FULL_DISK, str(tmp_path), str(room)], check=True, capture_output=True, text=True)
     assert names(tmp_path) == left
     assert done.stdout == ("" if left == FILES else "OSError 27\n")
 
 
-def test_a_disk_that_fills_up_leaves_the_old_files_as_they_were(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_the_old_files_unchanged(tmp_path: Path) -> None:
     save(tmp_path, "loss", [LOSS])
     before = {name: (tmp_path / name).read_bytes() for name in FILES}
     warm.run([sys.executable, "-c", FULL_DISK, str(tmp_path), "1000"], check=True, capture_output=True)
@@ -124,7 +131,7 @@ def test_a_page_that_cannot_be_replaced_is_an_error_and_leaves_nothing_else(tmp_
     assert names(tmp_path) == FILES
 
 
-def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError):
         save(tmp_path / "file" / "plots", "loss", [LOSS])
@@ -140,8 +147,8 @@ def test_a_folder_that_is_read_only_is_an_error_and_stays_empty(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "../a", "a\0b"])
-def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(SettingError, match="wanted the name of a figure"):
+def test_a_name_that_is_a_path_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SettingError, match="cannot be the name of a figure"):
         save(tmp_path, name, [LOSS])
     assert names(tmp_path) == []
 

@@ -1,4 +1,4 @@
-"""A curve of any length in bounded memory."""
+"""A metric of any length in bounded memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def filled(values: list[float], max_points: int = 8) -> Series:
     return series
 
 
-def test_few_values_are_kept_as_they_are() -> None:
+def test_few_values_are_kept_unchanged() -> None:
     assert [(point.x, point.mean, point.low, point.high) for point in filled([3.0, 1.0]).points()] == [
         (0, 3.0, 3.0, 3.0),
         (1, 1.0, 1.0, 1.0),
@@ -33,29 +33,29 @@ def test_it_never_holds_more_points_than_allowed_and_one_unfinished(values: list
 
 
 @given(VALUES)
-def test_nothing_is_left_out_of_the_means(values: list[float]) -> None:
+def test_the_means_include_every_value(values: list[float]) -> None:
     points = filled(values).points()
     assert sum(point.count for point in points) == len(values)
     assert sum(point.mean * point.count for point in points) == pytest.approx(sum(values), abs=1e-3)
 
 
 @given(VALUES.filter(bool))
-def test_the_least_and_the_greatest_value_survive(values: list[float]) -> None:
+def test_minimum_and_maximum_are_kept(values: list[float]) -> None:
     points = filled(values).points()
     assert min(point.low for point in points) == min(values)
     assert max(point.high for point in points) == max(values)
 
 
 @given(VALUES, st.integers(0, 80))
-def test_a_restored_series_goes_on_as_if_nothing_had_happened(values: list[float], cut: int) -> None:
+def test_a_restored_series_continues_identically(values: list[float], cut: int) -> None:
     restored = Series(8)
     restored.load_state_dict(filled(values[:cut]).state_dict())
     restored.extend(list(enumerate(values))[cut:])
     assert restored.points() == filled(values).points()
 
 
-def test_a_series_without_room_is_refused() -> None:
-    with pytest.raises(SettingError, match="max_points=1: wanted at least 2"):
+def test_fewer_than_two_points_are_refused() -> None:
+    with pytest.raises(SettingError, match="`max_points` must be a whole number of at least 2, not 1"):
         Series(max_points=1)
 
 
@@ -67,6 +67,6 @@ def test_without_weight_nothing_is_smoothed() -> None:
     assert smoothed([1.0, 4.0, 2.0], 0.0) == [1.0, 4.0, 2.0]
 
 
-def test_a_value_that_is_not_finite_does_not_spoil_what_comes_after() -> None:
+def test_a_value_that_is_not_finite_does_not_affect_later_values() -> None:
     one, gap, last = smoothed([1.0, math.nan, 1.0], 0.5)
     assert (one, math.isnan(gap), last) == (1.0, True, 1.0)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from trainmaster.config import OptimizerConfig, SchedulerConfig
 from trainmaster.errors import (
     EmptyDataError,
     EscapedStopIterationError,
@@ -66,7 +67,7 @@ class TestHooks:
         assert text.startswith("`Typo.post_train_step_bach` is named like a hook, but there is no stage `train_step_bach`\n")
         assert f"where   {HERE}:" in text
         assert "did you mean `post_train_step_batch`" in text
-        assert "A method that is no hook is marked @not_a_hook" in text
+        assert "If it is not a hook, mark it with @not_a_hook" in text
 
     def test_an_unknown_fixture_is_refused_before_the_first_stage_with_the_nearest_name(self) -> None:
         """E19"""
@@ -161,15 +162,15 @@ class TestStopIteration:
         with pytest.raises(EscapedStopIterationError) as caught:
             tm.train()
         text = str(caught.value)
-        assert text.startswith(f"StopIteration came out of `Breaks.{hook}`\n  where   stage run > train")
-        assert text.endswith("try     catch it there: next(iterator, default), or a for loop")
+        assert text.startswith(f"`Breaks.{hook}` raised StopIteration\n  where   stage run > train")
+        assert text.endswith("try     catch it there, or use next(iterator, default) or a for loop")
         assert isinstance(caught.value.__cause__, StopIteration)
 
     def test_from_the_loss_function_it_never_ends_a_run_quietly(self) -> None:
         def fails(batch: Any, prediction: Any) -> Any:
             return next(iter(()))
 
-        with pytest.raises(EscapedStopIterationError, match=r"^StopIteration came out of the body of stage `loss`\n"):
+        with pytest.raises(EscapedStopIterationError, match=r"^the body of stage `loss` raised StopIteration\n"):
             make_manager(loss=fails).train()
 
     def test_from_the_model_in_an_evaluation_it_never_ends_a_run_quietly(self) -> None:
@@ -177,7 +178,7 @@ class TestStopIteration:
             def forward(self, batch: Any) -> Any:
                 return next(iter(()))
 
-        with pytest.raises(EscapedStopIterationError, match=r"^StopIteration came out of the body of stage `forward`\n"):
+        with pytest.raises(EscapedStopIterationError, match=r"^the body of stage `forward` raised StopIteration\n"):
             make_manager(Bad(), eval_data={"valid": make_batches()}).eval()
 
     def test_from_an_optimizer_step_it_never_ends_a_run_quietly(self) -> None:
@@ -185,7 +186,7 @@ class TestStopIteration:
             def optimizer_step(self) -> None:
                 raise StopIteration
 
-        with pytest.raises(EscapedStopIterationError, match=r"^StopIteration came out of the body of stage `optimizer_step`\n"):
+        with pytest.raises(EscapedStopIterationError, match=r"^the body of stage `optimizer_step` raised StopIteration\n"):
             Manager(Net(), mse, 1, make_batches(), device="cpu").train()
 
     def test_from_iter_of_the_data_it_never_ends_a_run_quietly(self) -> None:
@@ -193,7 +194,7 @@ class TestStopIteration:
             def __iter__(self) -> Any:
                 raise StopIteration
 
-        with pytest.raises(EscapedStopIterationError, match=r"^StopIteration came out of the body of stage `train_step_epoch`\n"):
+        with pytest.raises(EscapedStopIterationError, match=r"^the body of stage `train_step_epoch` raised StopIteration\n"):
             make_manager(train_data=Bad()).train()
 
 
@@ -213,16 +214,16 @@ class TestData:
         with pytest.raises(EmptyDataError) as caught:
             make_manager(train_data=[]).train()
         assert str(caught.value) == (
-            "train_data gave no batch\n  where   list\n  try     check its length, its sampler, and batch_size with drop_last"
+            "train_data has no batches\n  where   list\n  try     check its length, its sampler, and batch_size with drop_last"
         )
 
     def test_a_loader_that_drops_its_only_batch_is_an_error(self) -> None:
         data = DataLoader(TensorDataset(torch.zeros(3, 3), torch.zeros(3, 1)), batch_size=4, drop_last=True)
-        with pytest.raises(EmptyDataError, match=r"(?s)^train_data gave no batch\n  where   DataLoader\n.*drop_last"):
+        with pytest.raises(EmptyDataError, match=r"(?s)^train_data has no batches\n  where   DataLoader\n.*drop_last"):
             make_manager(train_data=data).train()
 
     def test_an_empty_evaluation_set_is_an_error_that_names_it(self) -> None:
-        with pytest.raises(EmptyDataError, match=r"^eval_data\['valid'\] gave no batch\n  where   list\n"):
+        with pytest.raises(EmptyDataError, match=r"^eval_data\['valid'\] has no batches\n  where   list\n"):
             make_manager(eval_data={"full": make_batches(), "valid": []}).eval()
 
     def test_an_iterator_is_spent_in_the_second_epoch(self) -> None:
@@ -230,15 +231,15 @@ class TestData:
         with pytest.raises(EmptyDataError) as caught:
             tm.train()
         assert str(caught.value) == (
-            "train_data gave no batch\n"
+            "train_data has no batches\n"
             "  where   list_iterator\n"
-            "  why     an iterator can be gone through once; it is spent\n"
-            "  try     give an iterable that starts anew each epoch: a list, a DataLoader, an object with __iter__"
+            "  why     it is an iterator, which can be read only once, and it is exhausted\n"
+            "  try     give an iterable that restarts each epoch: a list, a DataLoader, an object with __iter__"
         )
         assert tm.epoch_num == 1
 
     def test_a_generator_as_an_evaluation_set_is_spent_in_the_second_evaluation(self) -> None:
-        with pytest.raises(EmptyDataError, match=r"(?s)^eval_data\['valid'\] gave no batch\n  where   generator\n.*it is spent"):
+        with pytest.raises(EmptyDataError, match=r"(?s)^eval_data\['valid'\] has no batches\n  where   generator\n.*it is exhausted"):
             make_manager(eval_data={"valid": (batch for batch in make_batches())}).train()
 
     def test_training_data_that_raises_keeps_its_error_with_a_note_of_the_batch(self) -> None:
@@ -300,7 +301,7 @@ class TestLoss:
     def test_a_python_float_can_be_evaluated(self) -> None:
         tm = make_manager(loss=lambda batch, prediction: 2.5, eval_data={"valid": make_batches()})
         tm.eval()
-        assert tm.history["losses/valid/loss"] == [(0, 2.5)]
+        assert tm.history["valid/loss"] == [(0, 2.5)]
 
     def test_a_detached_loss_is_refused_with_what_to_look_for(self) -> None:
         with pytest.raises(LossError) as caught:
@@ -370,30 +371,30 @@ class TestArguments:
         """DESIGN: all problems at once"""
         with pytest.raises(SettingError) as caught:
             TrainManager(
-                "net", "mse", -1, 7, optimizer=3, lr_schedule=4, schedule_by="batch", writer=OnlyScalars(), max_steps=1.5,  # type: ignore[arg-type]
+                "net", "mse", -1, 7, optimizer=3, lr_schedule=4, schedule_by="epochs", writer=OnlyScalars(), max_steps=1.5,  # type: ignore[arg-type]
                 max_time="long", device="cpu",  # type: ignore[arg-type]
             )  # fmt: skip
         assert str(caught.value) == (
-            "this TrainManager cannot be built: `model` is a torch.nn.Module, not 'net' (str)\n"
-            "  also    `train_data` is an iterable of batches, not 7 (int)\n"
+            "this TrainManager cannot be built: `model` must be a torch.nn.Module, not 'net' (str)\n"
+            "  also    `train_data` must be an iterable of batches, not 7 (int)\n"
             "          `writer` lacks add_scalars, add_text\n"
-            "          `epochs` is a whole number of at least 0, not -1 (int)\n"
-            "          `max_steps` is a whole number of at least 0, not 1.5 (float)\n"
-            "          `max_time` is a number of at least 0, not 'long' (str)\n"
-            "          `loss` is a function of (batch, prediction), not 'mse' (str)\n"
-            "          `optimizer` is an optimizer, or a callable that gets the parameters, not 3 (int)\n"
-            "          `lr_schedule` is a schedule, or a callable that gets the optimizer, not 4 (int)\n"
-            "          `schedule_by` is one of update, epoch, not 'batch' (str)\n"
+            "          `epochs` must be a whole number of at least 0, not -1 (int)\n"
+            "          `max_steps` must be a whole number of at least 0, not 1.5 (float)\n"
+            "          `max_time` must be a number of at least 0, not 'long' (str)\n"
+            "          `loss` must be a function of (batch, prediction), not 'mse' (str)\n"
+            "          `optimizer` must be an optimizer, or a callable that takes the parameters, not 3 (int)\n"
+            "          `lr_schedule` must be a schedule, or a callable that takes the optimizer, not 4 (int)\n"
+            "          `schedule_by` must be one of update, epoch, or a metric, not 'epochs' (str) did you mean `epoch`?\n"
             "  try     help(TrainManager) explains every argument"
         )
 
     @pytest.mark.parametrize("epochs", [True, 2.0, "3", -1, float("nan")])
     def test_epochs_that_are_no_whole_number_are_refused(self, epochs: Any) -> None:
-        with pytest.raises(SettingError, match="`epochs` is a whole number of at least 0, not "):
+        with pytest.raises(SettingError, match="`epochs` must be a whole number of at least 0, not "):
             make_manager(epochs=epochs)
 
     def test_a_max_time_that_is_not_a_number_is_refused(self) -> None:
-        with pytest.raises(SettingError, match=r"`max_time` is a number of at least 0, not nan \(float\)"):
+        with pytest.raises(SettingError, match=r"`max_time` must be a number of at least 0, not nan \(float\)"):
             make_manager(max_time=float("nan"))
 
     def test_no_loss_and_no_override_is_refused(self) -> None:
@@ -405,8 +406,22 @@ class TestArguments:
         with pytest.raises(SettingError, match="`optimizer` is None and `optimizer_step` is not overridden: nothing would be trained"):
             make_manager(optimizer=None)
 
+    def test_a_schedule_class_that_needs_more_than_the_optimizer_is_refused_with_what_to_write(self) -> None:
+        with pytest.raises(SettingError) as caught:
+            make_manager(lr_schedule=torch.optim.lr_scheduler.StepLR)
+        assert (
+            "`lr_schedule` is StepLR, which needs `step_size`: give lambda optimizer: StepLR(optimizer, step_size=...)" in caught.value.fact
+        )
+        make_manager(optimizer=torch.optim.Adam)
+
+    def test_a_config_in_place_of_an_optimizer_or_a_schedule_is_refused_with_what_to_write(self) -> None:
+        with pytest.raises(SettingError) as caught:
+            make_manager(optimizer=OptimizerConfig(name="sgd"), lr_schedule=SchedulerConfig(name="step"))
+        assert "; give config.make_optimizer(model)" in str(caught.value)
+        assert "; give config.make_scheduler(model, optimizer)" in str(caught.value)
+
     def test_a_writer_is_told_which_methods_it_lacks(self) -> None:
-        with pytest.raises(SettingError, match="`writer` lacks add_scalars, add_text"):
+        with pytest.raises(SettingError, match=r"`writer` lacks add_scalars, add_text\n"):
             make_manager(writer=OnlyScalars())
 
     def test_the_history_of_another_writer_is_refused_by_its_name(self) -> None:
@@ -415,7 +430,7 @@ class TestArguments:
             def add_text(self, *args: Any) -> None: ...
 
         tm = make_manager(writer=Mine())
-        with pytest.raises(LoopError, match=r"^`history` is kept by the default writer, this manager writes to a Mine\n"):
+        with pytest.raises(LoopError, match=r"^a Mine keeps no `history`\n"):
             _ = tm.history
 
     @pytest.mark.parametrize("device", ["gpu7", "nowhere:x", 1.5, None])
@@ -423,15 +438,23 @@ class TestArguments:
         with pytest.raises(SettingError) as caught:
             make_manager(device=device)
         text = str(caught.value)
-        assert text.startswith(f"{device!r} is no device\n  why     ")
+        assert text.startswith(f"{device!r} is not a device\n  why     ")
         assert text.endswith('try     "auto", "cpu", "cuda:0", ...')
 
-    def test_eval_data_without_a_name_is_refused_with_an_example(self) -> None:
+    @pytest.mark.parametrize("given", [5, "valid", TensorDataset(torch.zeros(2))], ids=["number", "text", "dataset"])
+    def test_eval_data_that_is_no_iterable_of_batches_is_refused_with_both_forms(self, given: Any) -> None:
         with pytest.raises(SettingError) as caught:
-            make_manager(eval_data=DataLoader(TensorDataset(torch.zeros(2)), batch_size=1))
+            make_manager(eval_data=given)
         text = str(caught.value)
-        assert text.startswith("`eval_data` names its sets: a mapping or a list of (name, data) pairs, not <torch.utils.data.")
-        assert text.endswith('(DataLoader)\n  try     eval_data={"valid": loader}')
+        assert text.startswith("`eval_data` must be an iterable of batches, or several by name, not ")
+        assert text.endswith('\n  try     eval_data=loader, or eval_data={"valid": loader, "test": other_loader}')
+
+    @pytest.mark.parametrize(
+        "wrap", [lambda loader: [loader, loader], lambda loader: [(3, loader)], lambda loader: [("a", loader), loader]]
+    )
+    def test_several_evaluation_sets_without_names_are_refused(self, wrap: Any) -> None:
+        with pytest.raises(SettingError, match=r"^several evaluation sets need names: a mapping or a list of \(name, data\) pairs, not \["):
+            make_manager(eval_data=wrap(DataLoader(TensorDataset(torch.zeros(2)), batch_size=1)))
 
     @pytest.mark.parametrize("given", [{3: []}, {"epoch": []}, [("update", [])]])
     def test_an_evaluation_set_with_an_impossible_name_is_refused(self, given: Any) -> None:
@@ -439,7 +462,9 @@ class TestArguments:
             make_manager(eval_data=given)
 
     def test_an_evaluation_set_that_is_no_iterable_is_refused(self) -> None:
-        with pytest.raises(SettingError, match=r"^`eval_data\['valid'\]` is an iterable of batches, not 5 \(int\)\n  try     give a Data"):
+        with pytest.raises(
+            SettingError, match=r"^`eval_data\['valid'\]` must be an iterable of batches, not 5 \(int\)\n  try     give a Data"
+        ):
             make_manager(eval_data={"valid": 5})
 
     def test_two_evaluation_sets_of_one_name_are_refused(self) -> None:
@@ -452,7 +477,7 @@ def test_training_from_within_training_is_refused() -> None:
         def post_train_step_epoch(self, train_manager: TrainManager) -> None:
             train_manager.train()
 
-    with pytest.raises(LoopError, match=r"train\(\) runs already"):
+    with pytest.raises(LoopError, match=r"train\(\) is already running"):
         make_manager(extensions=[Again()]).train()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import os
 import shutil
 import threading
@@ -67,11 +69,11 @@ class TestDefaults:
         class Own(Extension): ...
 
         tm = make(tmp_path, extensions=[Own()])
-        assert list(tm.extensions) == ["setup", "eval_state", "own", "checkpoint_saver", "checkpoint_loader"]
+        assert list(tm.extensions) == ["setup", "eval_state", "train_loss", "own", "progress", "checkpoint_saver", "checkpoint_loader"]
 
     def test_without_a_train_dir_nothing_is_saved(self) -> None:
         """E31"""
-        assert list(make(None).extensions) == ["setup", "eval_state"]
+        assert list(make(None).extensions) == ["setup", "eval_state", "train_loss", "progress"]
 
     def test_one_of_the_same_name_replaces_the_default(self, tmp_path: Path) -> None:
         """E31"""
@@ -87,6 +89,176 @@ class TestSaver:
         """E27, E36"""
         make(tmp_path, 3).train()
         assert saved(tmp_path) == ["1.ckpt", "2.ckpt", "3.ckpt"]
+
+    def test_its_path_says_after_a_training_where_the_checkpoints_are(self, tmp_path: Path) -> None:
+        tm = make(tmp_path / "one", 2)
+        saver: Any = tm["checkpoint_saver"]
+        assert saver.path is None
+        tm.train()
+        assert saver.path == tmp_path / "one" / "checkpoints"  # E36
+        assert (saver.path / "2.ckpt").is_dir()
+        assert saver.has_default_settings
+        other = make(tmp_path / "two", 1, {"checkpoint_saver": saver})  # the first place is not the one of the next training
+        other.train()
+        assert saver.path == tmp_path / "two" / "checkpoints"
+        assert saved(tmp_path / "two") == ["1.ckpt"]
+
+    def test_gradients_that_an_update_has_used_are_not_stored(self, tmp_path: Path) -> None:
+        """E36"""
+        tm = make(tmp_path, 1, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+        tm.train()
+        assert all(each.grad is not None for each in tm.model.parameters())  # they stay for whoever looks at them
+        assert CheckpointFolder(tmp_path / "checkpoints").load(SavedAt(1))["state"]["grads"] == {"model": {}}
+
+    def test_gradients_that_wait_for_an_update_are_stored(self, tmp_path: Path) -> None:
+        """E36"""
+
+        class Every(Extension):
+            def pre_train_step_batch(self, fixtures: Any, batch_num: int) -> None:
+                fixtures.modify("is_update", batch_num % 2 == 1)
+
+        tm = make(tmp_path, 1, extensions=[Every()])  # of 5 batches, the last one waits
+        tm.train()
+        found = CheckpointFolder(tmp_path / "checkpoints").load(SavedAt(1))["state"]["grads"]["model"]
+        assert all(torch.equal(found[name], each.grad) for name, each in tm.model.named_parameters())
+
+    def test_gradients_that_are_never_cleared_are_stored_and_go_on_with_the_same_bits(self, tmp_path: Path) -> None:
+        class Fading(Loop):
+            """Keeps half of the last gradients, and trains a second model by an optimizer of its own, without clearing anything."""
+
+            def zero_grad(self) -> None:
+                for each in self.model.parameters():
+                    if each.grad is not None:
+                        each.grad.mul_(0.5)
+
+        class Two(Loop):
+            critic: nn.Module
+
+            def loss_forward(self, batch: Any, prediction: Any) -> Any:
+                return mse(batch, prediction) + self.critic(batch[0]).pow(2).mean()
+
+            def optimizer_step(self) -> None:
+                super().optimizer_step()
+                with torch.no_grad():
+                    for each in self.critic.parameters():
+                        each -= 0.01 * each.grad  # type: ignore[operator]
+
+        for kind in (Fading, Two):
+
+            def made(folder: Path, epochs: int, kind: Any = kind) -> Any:
+                tm = make(None, epochs)
+                loop = kind(tm.model, mse, epochs, tm.train_data, tm.eval_data, train_dir=folder, device="cpu")
+                loop.critic = nn.Linear(4, 1)
+                return loop
+
+            whole = made(tmp_path / kind.__name__ / "whole", 4)
+            whole.train()
+            made(tmp_path / kind.__name__, 2).train()
+            again = made(tmp_path / kind.__name__, 4)
+            again.train()
+            assert same(again, whole), kind
+            assert torch.equal(again.critic.weight, whole.critic.weight), kind
+
+    def test_an_epoch_is_saved_once_after_its_evaluation(self, tmp_path: Path) -> None:
+        """E36"""
+        seen: list[tuple[str, int, list[str]]] = []
+
+        class Look(Extension):
+            def post_train_step_epoch(self, epoch_num: int) -> None:
+                seen.append(("trained", epoch_num, saved(tmp_path)))
+
+            def pre_train_step_epoch(self, epoch_num: int) -> None:
+                seen.append(("begins", epoch_num, saved(tmp_path)))
+
+        tm = make(tmp_path, 2, extensions=[Look(), CheckpointSaver(in_background=False)])
+        tm.train()
+        assert seen == [("begins", 0, []), ("trained", 1, []), ("begins", 1, ["1.ckpt"]), ("trained", 2, ["1.ckpt"])]
+        found = CheckpointFolder(tmp_path / "checkpoints").load(SavedAt(2))["state"]
+        assert found["progress"]["evaluated_at"] == (2, 0)
+        assert found["objects"]["writer"]["history"] == tm.history
+        again = make(tmp_path, 2)
+        again.train()
+        assert again.history == tm.history  # it is not evaluated once more
+        assert saved(tmp_path) == ["1.ckpt", "2.ckpt"]
+
+    def test_the_last_epoch_may_be_the_best_whatever_the_interval(self, tmp_path: Path) -> None:
+        saver = CheckpointSaver(every_epochs=2, keep=1)
+        tm = make(tmp_path, 3, extensions=[saver])
+        tm.train()
+        least = min(tm.history["valid/loss"][2:], key=lambda row: row[1])
+        assert saver.best is not None
+        assert saver.best[1:3] == (least[1], least[0])
+
+    def test_a_state_that_a_step_has_saved_is_not_kept_twice_at_the_end_of_its_epoch(self, tmp_path: Path) -> None:
+        make(tmp_path, 3, extensions=[CheckpointSaver(every_steps=5, keep=3)]).train()
+        names = saved(tmp_path)
+        assert names == ["1.ckpt", "2.ckpt", "3.ckpt"]
+        folder = CheckpointFolder(tmp_path / "checkpoints")
+        weights = [folder.load(name)["state"]["objects"]["model"]["0.weight"] for name in folder.names()]
+        assert not any(torch.equal(one, other) for one, other in itertools.pairwise(weights))
+
+    def test_an_epoch_whose_evaluation_was_stopped_is_kept_once_when_it_is_evaluated(
+        self, tmp_path: Path, undisturbed: TrainManager
+    ) -> None:
+        class StopIn(Extension):
+            def pre_eval_step_batch(self, train_manager: TrainManager, epoch_num: int) -> None:
+                if epoch_num == 2:
+                    train_manager.stop("enough")
+
+        make(tmp_path, 5, extensions=[StopIn()]).train()
+        assert saved(tmp_path) == ["1.ckpt", "2.ckpt"]
+        again = make(tmp_path, 5)
+        again.train()
+        assert same(again, undisturbed)
+        assert saved(tmp_path) == ["1.ckpt", "2-2.ckpt", "3.ckpt", "4.ckpt", "5.ckpt"]
+
+    def test_a_checkpoint_from_elsewhere_replaces_none_of_its_name(self, tmp_path: Path) -> None:
+        class StopIn(Extension):
+            def pre_eval_step_batch(self, train_manager: TrainManager, epoch_num: int) -> None:
+                if epoch_num == 1:
+                    train_manager.stop("enough")
+
+        make(tmp_path / "a", 1, extensions=[StopIn()]).train()
+        make(tmp_path / "b", 1).train()
+        make(tmp_path / "b", 1, extensions=[CheckpointLoader(ckpt_spec=tmp_path / "a" / "checkpoints" / "1.ckpt")]).train()
+        assert saved(tmp_path / "b") == ["1-2.ckpt", "1.ckpt"]
+
+    def test_what_other_extensions_do_after_an_evaluation_is_saved_with_it_whatever_their_order(self, tmp_path: Path) -> None:
+        class Seen(Extension):
+            def __init__(self) -> None:
+                self.epochs: list[int] = []
+
+            def post_eval(self, epoch_num: int) -> None:
+                self.epochs.append(epoch_num)
+
+            def state_dict(self) -> dict[str, Any]:
+                return {"epochs": list(self.epochs)}
+
+            def load_state_dict(self, state: dict[str, Any]) -> None:
+                self.epochs = list(state["epochs"])
+
+        make(tmp_path, 2, extensions=[CheckpointSaver(), Seen()]).train()
+        seen = Seen()
+        make(tmp_path, 4, extensions=[CheckpointSaver(), seen]).train()
+        assert seen.epochs == [0, 1, 2, 3, 4]
+
+    def test_an_evaluation_that_a_hook_asks_for_saves_nothing_and_is_never_the_best(self, tmp_path: Path) -> None:
+        class Evaluating(Extension):
+            def post_forward(self, train_manager: TrainManager, mode_name: str) -> None:
+                if mode_name == "train":
+                    train_manager.eval()
+
+        class Better(Loop):
+            def eval_loss_forward(self, batch: Any, prediction: Any) -> Any:
+                return torch.tensor(-float(self.fixtures.get("batch_num", 0)) if self.is_own_evaluation else -100.0)
+
+        tm = make(None, 3)
+        saver = CheckpointSaver(every_epochs=2)
+        settings: dict[str, Any] = {"train_dir": tmp_path, "extensions": [Evaluating(), saver], "device": "cpu"}
+        Better(tm.model, mse, 3, tm.train_data, tm.eval_data, **settings).train()
+        assert saved(tmp_path) == ["2.ckpt", "3.ckpt"]
+        assert saver.best is not None
+        assert saver.best.value == 0.0
 
     def test_the_last_epoch_is_saved_whatever_the_interval(self, tmp_path: Path) -> None:
         make(tmp_path, 3, extensions=[CheckpointSaver(every_epochs=2)]).train()
@@ -105,15 +277,35 @@ class TestSaver:
         make(tmp_path, 3, extensions=[StopAt()]).train()
         assert saved(tmp_path) == ["1+2.ckpt", "1.ckpt"]
 
+    @pytest.mark.parametrize("call", ["unlink", "rmdir"])
+    def test_an_old_checkpoint_that_cannot_be_removed_is_told_and_removed_by_the_next_save(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+    ) -> None:
+        remove, refused = getattr(os, call), []
+
+        def refuse(name: str, *, dir_fd: int) -> None:
+            if not refused and not name.endswith(".tmp"):
+                refused.append(saved(tmp_path))
+                raise OSError(errno.EIO, "Input/output error")
+            remove(name, dir_fd=dir_fd)
+
+        monkeypatch.setattr(os, call, refuse)
+        told = r"an old checkpoint of this training could not be deleted; .* again: \d\.ckpt: .* cannot be deleted: Input/output error"
+        with pytest.warns(UserWarning, match=told):
+            make(tmp_path, 5, extensions=[CheckpointSaver(keep=1)]).train()
+        assert len(refused) == 1
+        assert "5.ckpt" in saved(tmp_path)
+        assert len(saved(tmp_path)) <= 2, "the last, and the best"
+
     def test_the_values_are_those_of_the_step_that_was_saved(self, tmp_path: Path) -> None:
         """C12"""
 
         class Zeroing(CheckpointSaver):
             kept: dict[str, torch.Tensor]
 
-            def post_train_step_epoch(self, train_manager: Any, fixtures: Any, epoch_num: int, stopped: str | None) -> None:
+            def post_eval(self, train_manager: Any, fixtures: Any, eval_losses: Any, epoch_num: int, stopped: str | None) -> None:
                 self.kept = {name: each.clone() for name, each in train_manager.model.state_dict().items()}
-                super().post_train_step_epoch(train_manager, fixtures, epoch_num, stopped)
+                super().post_eval(train_manager, fixtures, eval_losses, epoch_num, stopped)
                 with torch.no_grad():
                     for parameter in train_manager.model.parameters():
                         parameter.zero_()
@@ -211,14 +403,14 @@ class TestSaver:
         worse = Worse(tm.model, mse, 5, tm.train_data, tm.eval_data, train_dir=tmp_path, extensions=[CheckpointSaver(keep=2)], device="cpu")
         worse.train()
         assert saved(tmp_path) == ["2.ckpt", "4.ckpt", "5.ckpt"]
-        assert worse["checkpoint_saver"].best[:3] == ("losses/valid/loss", 1.0, 2)
+        assert worse["checkpoint_saver"].best[:3] == ("valid/loss", 1.0, 2)
 
     def test_the_best_is_the_greatest_of_what_is_called_accuracy(self, tmp_path: Path) -> None:
         class Accuracy(Extension):
             def post_eval_step_epoch(self, writer: Any, epoch_num: int) -> None:
                 writer.add_scalar("acc/valid/accuracy", [0.1, 0.5, 0.9, 0.7][epoch_num], epoch_num)
 
-        saver = CheckpointSaver(keep=1, best_by="acc/valid/accuracy")
+        saver = CheckpointSaver(keep=1, monitor="acc/valid/accuracy")
         make(tmp_path, 3, extensions=[Accuracy(), saver]).train()
         assert saver.best is not None
         assert saver.best[:3] == ("acc/valid/accuracy", 0.9, 2)
@@ -311,7 +503,7 @@ class TestLoader:
         found = make(tmp_path, 2)
         found.eval()
         assert found.optimizer is None
-        assert found.history["losses/valid/loss"] == [tm.history["losses/valid/loss"][-1]]
+        assert found.history["valid/loss"] == [tm.history["valid/loss"][-1]]
 
     def test_an_evaluation_before_training_does_not_keep_training_from_going_on(self, tmp_path: Path, undisturbed: TrainManager) -> None:
         make(tmp_path, 2).train()
@@ -343,7 +535,7 @@ class TestLoader:
         data[-1] ^= 1
         path.write_bytes(data)
         again = make(tmp_path, 5)
-        with pytest.warns(UserWarning, match=r"training goes on from 2\.ckpt: `3\.ckpt/tensors\.safetensors` is damaged: its checksum"):
+        with pytest.warns(UserWarning, match=r"training resumes from 2\.ckpt: `3\.ckpt/tensors\.safetensors` is damaged: its checksum"):
             again.train()
         assert same(again, undisturbed)
 
@@ -400,7 +592,7 @@ class TestLoader:
         with_workers(plain, 1, 2).train()
         noisy = Noisy(*plain.tensors)
         with_workers(noisy, 0, 1).train()
-        with pytest.raises(StateError, match="num_workers was 0, and is 1"):
+        with pytest.raises(StateError, match="num_workers was 0, and is now 1"):
             with_workers(noisy, 1, 2).train()
 
     @pytest.mark.parametrize("spec", [True, -2, None, 1.5])
@@ -478,5 +670,5 @@ def test_an_extension_with_hooks_for_a_manager_only_is_refused_by_a_loop() -> No
     class Wrong(Extension):
         def pre_work_train(self) -> None: ...
 
-    with pytest.raises(UnknownHookError, match="extension `wrong` has no hook for a stage that opens here"):
+    with pytest.raises(UnknownHookError, match="extension `wrong` has no hook for any stage of this routine"):
         make(None, extensions=[Wrong()])

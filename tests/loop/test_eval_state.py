@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from trainmaster.loop import TrainManager
+from trainmaster.errors import SettingError
+from trainmaster.loop import EvalState, TrainManager
 from trainmaster.stages import Extension
 
 
@@ -38,33 +39,33 @@ def test_the_loss_of_a_set_is_the_mean_over_its_samples() -> None:
     """E40, D-X: per sample"""
     tm = make_manager({"valid": UNEVEN})
     tm.eval()
-    assert tm.history["losses/valid/loss"] == [(0, 4.0)]
+    assert tm.history["valid/loss"] == [(0, 4.0)]
 
 
-def test_the_mean_over_batches_is_recorded_beside_it() -> None:
+def test_the_mean_over_batches_is_recorded_beside_it_only_if_asked_for() -> None:
     """E40, D-X: per-batch available"""
     tm = make_manager({"valid": UNEVEN})
     tm.eval()
-    assert tm.history["losses/valid/loss_per_batch"] == [(0, 6.0)]
+    assert list(tm.history) == ["valid/loss"]
+    tm = make_manager({"valid": UNEVEN}, extensions=[EvalState(per_batch=True)])
+    tm.eval()
+    assert tm.history == {"valid/loss": [(0, 4.0)], "valid/loss_per_batch": [(0, 6.0)]}
+    with pytest.raises(SettingError, match="per_batch=1: wanted True or False"):
+        EvalState(per_batch=1)  # type: ignore[arg-type]
 
 
 def test_both_means_agree_where_all_batches_are_of_one_size() -> None:
     """E40"""
-    tm = make_manager({"valid": [torch.tensor([1.0, 2.0]), torch.tensor([5.0, 6.0])]})
+    tm = make_manager({"valid": [torch.tensor([1.0, 2.0]), torch.tensor([5.0, 6.0])]}, extensions=[EvalState(per_batch=True)])
     tm.eval()
-    assert tm.history["losses/valid/loss"] == tm.history["losses/valid/loss_per_batch"] == [(0, 3.5)]
+    assert tm.history["valid/loss"] == tm.history["valid/loss_per_batch"] == [(0, 3.5)]
 
 
 def test_each_set_has_curves_of_its_own_in_the_order_given() -> None:
     """E40"""
     tm = make_manager({"b": UNEVEN, "a": UNEVEN[1:]})
     tm.eval()
-    assert tm.history == {
-        "losses/b/loss": [(0, 4.0)],
-        "losses/b/loss_per_batch": [(0, 6.0)],
-        "losses/a/loss": [(0, 10.0)],
-        "losses/a/loss_per_batch": [(0, 10.0)],
-    }
+    assert tm.history == {"b/loss": [(0, 4.0)], "a/loss": [(0, 10.0)]}
 
 
 def test_curves_are_drawn_against_epoch_num() -> None:
@@ -72,7 +73,7 @@ def test_curves_are_drawn_against_epoch_num() -> None:
     tm = make_manager({"valid": UNEVEN}, epochs=2)
     tm.train()
     # The mean of the training batch has the gradient 1, so each update takes 0.5 off the weight.
-    assert tm.history["losses/valid/loss"] == [(0, 4.0), (1, 2.0), (2, 0.0)]
+    assert tm.history["valid/loss"] == [(0, 4.0), (1, 2.0), (2, 0.0)]
 
 
 def test_its_counters_are_fixtures_of_the_evaluation_epoch() -> None:
@@ -111,7 +112,7 @@ def test_a_hook_that_modifies_the_loss_modifies_the_mean() -> None:
 
     tm = make_manager({"valid": UNEVEN}, extensions=[Double()])
     tm.eval()
-    assert tm.history["losses/valid/loss"] == [(0, 8.0)]
+    assert tm.history["valid/loss"] == [(0, 8.0)]
 
 
 def test_samples_are_counted_by_get_true_batch_size() -> None:
@@ -123,7 +124,7 @@ def test_samples_are_counted_by_get_true_batch_size() -> None:
 
     tm = Manager(Net(), mean, 0, [torch.ones(2)], {"valid": UNEVEN}, device="cpu")
     tm.eval()
-    assert tm.history["losses/valid/loss"] == [(0, 6.0)]
+    assert tm.history["valid/loss"] == [(0, 6.0)]
 
 
 def test_many_small_losses_are_added_in_double_precision() -> None:
@@ -131,7 +132,7 @@ def test_many_small_losses_are_added_in_double_precision() -> None:
     batches = [torch.tensor([1e8])] + [torch.tensor([1.0])] * 100
     tm = make_manager({"valid": batches})
     tm.eval()
-    assert tm.history["losses/valid/loss"] == [(0, (1e8 + 100) / 101)]
+    assert tm.history["valid/loss"] == [(0, (1e8 + 100) / 101)]
 
 
 @pytest.mark.parametrize("loss", [lambda _, prediction: prediction.mean().reshape(1), lambda _, prediction: prediction.mean().item()])
@@ -139,12 +140,12 @@ def test_a_loss_of_one_element_or_a_plain_number_counts_as_a_scalar(loss: Any) -
     """E40"""
     tm = make_manager({"valid": UNEVEN}, loss)
     tm.eval()
-    assert tm.history["losses/valid/loss"] == [(0, 4.0)]
+    assert tm.history["valid/loss"] == [(0, 4.0)]
 
 
 def test_a_loss_that_is_not_a_number_is_recorded_as_such() -> None:
     """E40: nothing is hidden"""
     tm = make_manager({"valid": [torch.tensor([float("nan")]), torch.tensor([1.0])]})
     tm.eval()
-    ((_, value),) = tm.history["losses/valid/loss"]
+    ((_, value),) = tm.history["valid/loss"]
     assert value != value

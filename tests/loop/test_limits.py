@@ -166,7 +166,7 @@ class TestStopInTraining:
         """D-X"""
         tm = make_manager(extensions=[Stop("post_train_step_batch", when=1)])
         tm.train()
-        assert [step for step, _ in tm.history["losses/a/loss"]] == [0]
+        assert [step for step, _ in tm.history["a/loss"]] == [0]
 
     def test_the_default_reason_says_that_it_was_called(self) -> None:
         reasons: list[Any] = []
@@ -229,15 +229,15 @@ class TestStopInTraining:
     def test_stopping_while_gradients_accumulate_changes_nothing(self) -> None:
         """DESIGN: captured state includes gradients"""
 
-        class Accumulate(Extension):
+        class GradientAccumulation(Extension):
             def pre_train_step_batch(self, fixtures: Any, batch_num: int) -> None:
                 fixtures.modify("is_update", batch_num % 2 == 1)
 
-        tm = make_manager(extensions=[Accumulate(), Stop("post_train_step_batch", when=6)])
+        tm = make_manager(extensions=[GradientAccumulation(), Stop("post_train_step_batch", when=6)])
         tm.train()
         disturb()
         tm.train()
-        assert torch.equal(weights(tm), undisturbed(extensions=[Accumulate()]))
+        assert torch.equal(weights(tm), undisturbed(extensions=[GradientAccumulation()]))
 
     def test_the_run_after_it_is_not_stopped(self) -> None:
         stop = Stop("post_train_step_batch", when=1)
@@ -249,7 +249,7 @@ class TestStopInTraining:
 
     def test_the_way_back_into_the_epoch_is_told_on_stderr(self, capsys: pytest.CaptureFixture[str]) -> None:
         """DESIGN: the time is printed"""
-        tm = make_manager(extensions=[Stop("post_train_step_batch", when=1)])
+        tm = make_manager(extensions=[Stop("post_train_step_batch", when=1)], progress=False)
         tm.train()
         tm.train()
         output = capsys.readouterr()
@@ -311,7 +311,7 @@ class TestStopInEvaluation:
         tm = make_manager(extensions=[Stop("post_eval_step_batch", when=1)])
         tm.train()
         tm.train()
-        assert [step for step, _ in tm.history["losses/a/loss"]] == [0, 1, 2, 3]
+        assert [step for step, _ in tm.history["a/loss"]] == [0, 1, 2, 3]
 
 
 class TestStopWhenNothingRuns:
@@ -323,7 +323,7 @@ class TestStopWhenNothingRuns:
         with pytest.raises(LoopError) as caught:
             tm.stop()
         assert str(caught.value) == (
-            "nothing runs that could be stopped\n  try     call stop() from a hook, or from another thread during train()"
+            "nothing is running that could be stopped\n  try     call stop() from a hook, or from another thread during train()"
         )
 
 
@@ -341,14 +341,14 @@ class TestMaxSteps:
     def test_in_mid_epoch_nothing_is_evaluated(self) -> None:
         tm = make_manager(None, max_steps=6)
         tm.train()
-        assert [step for step, _ in tm.history["losses/a/loss"]] == [0, 1]
+        assert [step for step, _ in tm.history["a/loss"]] == [0, 1]
 
     def test_at_the_end_of_an_epoch_the_epoch_is_finished_and_evaluated(self) -> None:
         look = Stop("never")
         tm = make_manager(None, max_steps=8, extensions=[look])
         tm.train()
         assert (tm.step_num, tm.epoch_num) == (8, 2)
-        assert [step for step, _ in tm.history["losses/a/loss"]] == [0, 1, 2]
+        assert [step for step, _ in tm.history["a/loss"]] == [0, 1, 2]
         assert dict(look.seen)["post_run"] is None
 
     def test_epochs_may_be_reached_first(self) -> None:
@@ -357,11 +357,11 @@ class TestMaxSteps:
         assert (tm.step_num, tm.epoch_num) == (4, 1)
 
     def test_it_counts_updates_not_batches(self) -> None:
-        class Accumulate(Extension):
+        class GradientAccumulation(Extension):
             def pre_train_step_batch(self, fixtures: Any, batch_num: int) -> None:
                 fixtures.modify("is_update", batch_num % 2 == 1)
 
-        tm = make_manager(None, max_steps=3, extensions=[Accumulate()])
+        tm = make_manager(None, max_steps=3, extensions=[GradientAccumulation()])
         tm.train()
         assert (tm.step_num, tm.epoch_num) == (3, 1)
 
@@ -408,7 +408,7 @@ class TestMaxTime:
         tm.train()
         assert 0.1 <= time.monotonic() - started < 5
         assert 1 <= tm.step_num <= 6
-        assert dict(look.seen)["post_run"] in (None, "max_time=0.1 s is over")
+        assert dict(look.seen)["post_run"] in (None, "max_time=0.1 s has passed")
 
     def test_in_mid_epoch_the_post_hooks_see_which_limit_it_was(self) -> None:
         class Slow(Extension):
@@ -419,7 +419,7 @@ class TestMaxTime:
         tm = make_manager(None, max_time=0.05, extensions=[Slow(), look], eval_data=None)
         tm.train()
         assert tm.step_num == 1
-        assert dict(look.seen)["post_run"] == "max_time=0.05 s is over"
+        assert dict(look.seen)["post_run"] == "max_time=0.05 s has passed"
 
     def test_it_counts_each_call_anew(self) -> None:
         class Slow(Extension):
@@ -507,11 +507,11 @@ def test_a_hook_evaluates_and_predicts_in_full_though_training_was_stopped() -> 
             train_manager.eval()
 
     afterwards = Afterwards()
-    manager = ExtensionContract().manager(afterwards)
+    manager = ExtensionContract().loop(afterwards)
     manager.max_steps = 3
     manager.train()
     assert afterwards.num_predictions == 3
-    assert [epoch for epoch, _ in manager.history["losses/valid/loss"]] == [0, 0]
+    assert [epoch for epoch, _ in manager.history["valid/loss"]] == [0, 0]
 
 
 def test_a_generator_goes_on_where_it_was_stopped() -> None:
@@ -523,7 +523,7 @@ def test_a_generator_goes_on_where_it_was_stopped() -> None:
             if batch[1] == 2:
                 train_manager.stop()
 
-    manager = ExtensionContract().manager(Stops())
+    manager = ExtensionContract().loop(Stops())
     images, labels = torch.randn(4, 6), torch.zeros(4, dtype=torch.long)
     manager.train_data = ((images, number) for number in range(8))
     manager.loss = lambda batch, prediction: nn.functional.cross_entropy(prediction, labels)
@@ -554,7 +554,7 @@ def test_a_batch_whose_error_was_swallowed_leaves_no_gradients_to_the_next() -> 
 
     def grads(*extensions: object) -> list[torch.Tensor]:
         norms = Norms()
-        manager = ExtensionContract().manager(*extensions, norms)
+        manager = ExtensionContract().loop(*extensions, norms)
         manager.epochs = 1
         manager.model.layers[2].p = 0.0
         manager.optimizer = torch.optim.SGD(manager.model.parameters(), lr=0.0)
@@ -577,7 +577,7 @@ def test_an_epoch_whose_error_was_swallowed_ends_the_training() -> None:
         def post_train_step_epoch(self) -> bool:
             return True
 
-    manager = ExtensionContract().manager(Broken(), Swallows())
+    manager = ExtensionContract().loop(Broken(), Swallows())
     manager.train()
     assert manager.step_num == 2
 
@@ -591,7 +591,7 @@ def test_an_epochs_schedule_that_fails_does_not_train_the_epoch_twice() -> None:
             if self.num_steps == 1:
                 raise RuntimeError("once")
 
-    manager = ExtensionContract().manager()
+    manager = ExtensionContract().loop()
     manager.schedule_by, manager.lr_schedule = "epoch", Fails()
     with pytest.raises(RuntimeError, match="once"):
         manager.train()
@@ -606,7 +606,7 @@ def test_an_observer_that_evaluates_does_not_step_the_schedule() -> None:
             train_manager.eval()
 
     def rate(*extensions: object) -> float:
-        manager = ExtensionContract().manager(*extensions)
+        manager = ExtensionContract().loop(*extensions)
         manager.schedule_by = "valid"
         manager._make_schedule = lambda optimizer: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=1.0)
         manager.train()
@@ -617,14 +617,14 @@ def test_an_observer_that_evaluates_does_not_step_the_schedule() -> None:
 
 def test_the_default_extensions_stay_when_others_are_assigned() -> None:
     """E31."""
-    manager = ExtensionContract().manager()
+    manager = ExtensionContract().loop()
     manager.extensions = [Extension()]
     manager.train()
-    assert list(manager.extensions) == ["setup", "eval_state", "extension"]
+    assert list(manager.extensions) == ["setup", "eval_state", "train_loss", "extension"]
 
 
 def test_after_an_interrupt_in_the_engine_itself_training_can_be_taken_up() -> None:
-    manager = ExtensionContract().manager()
+    manager = ExtensionContract().loop()
 
     class Interrupts(Extension):
         num_calls = 0

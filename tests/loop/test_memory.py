@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import gc
+import json
+import shutil
+import sys
 import tracemalloc
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import checkpoint_memory
 import pytest
 import torch
+import warm
 from torch import nn
 
 from trainmaster.loop import TrainManager
@@ -96,6 +102,31 @@ def measured(count: int, *at: int, extension: Extension, is_traced: bool = False
     finally:
         tracemalloc.stop()
     return measure.seen
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
+def test_saving_and_resuming_take_at_most_1_2_times_the_memory_that_is_kept(optimizer: str, tmp_path: Path) -> None:
+    """Of two sizes, so that libraries which are loaded meanwhile do not count."""
+    for way in ("background", "waiting", "resume"):
+        small, large = (
+            json.loads(
+                warm.run(
+                    [sys.executable, checkpoint_memory.__file__, str(folder), way, optimizer, str(num_layers)],
+                    capture_output=True,
+                    check=True,
+                ).stdout
+            )
+            for num_layers, folder in ((1, tmp_path / "small"), (4, tmp_path / "large"))
+        )
+        for each in (small, large):
+            assert each["stored"] <= 1.2 * each["kept"] + 0.1
+        extra = (large["extra"] - small["extra"]) / (large["kept"] - small["kept"])
+        print(f"{optimizer}, {way}: {extra:.2f} times what is kept")
+        assert extra <= 1.2, f"{way}: {large}, {small}"
+        if way == "background":  # so that the other way saves anew
+            shutil.rmtree(tmp_path / "small")
+            shutil.rmtree(tmp_path / "large")
 
 
 @pytest.mark.integration

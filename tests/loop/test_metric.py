@@ -9,16 +9,18 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, LinearLR, ReduceLROnPlateau, SequentialLR, StepLR
 
-from trainmaster import Manager
-from trainmaster.errors import LoopError, SettingError
+from trainmaster import CheckpointSaver, Manager
+from trainmaster.errors import LoopError, MetricNameError, SettingError
+from trainmaster.extensions.early_stopping import EarlyStopping
 from trainmaster.loop import TrainManager
-from trainmaster.loop.metric import Metric, find_metric, is_greater_better, takes_metric
+from trainmaster.loop.metric import Metric, find_metric, is_greater_better
+from trainmaster.loop.optimization import takes_metric
 from trainmaster.loop.writer import MemoryWriter
 from trainmaster.stages import Extension
 
 DATA = [torch.ones(2, 1), torch.zeros(2, 1)]
 SCORES = [0.9, 0.1, 0.4, 0.3, 0.2, 0.5]
-NAME = "metrics/valid/accuracy"
+NAME = "valid/accuracy"
 
 
 class Score(Extension):
@@ -73,8 +75,8 @@ def test_a_name_is_that_of_a_set_or_of_a_recorded_number() -> None:
     writer.add_scalar(NAME, 0.25, 1)
     writer.add_scalar(NAME, 0.5, 2)
     losses = {"valid": 3.0, "test": 2.0}
-    assert find_metric("test", losses, writer) == ("losses/test/loss", 2.0)
-    assert find_metric(None, losses, writer) == ("losses/valid/loss", 3.0)
+    assert find_metric("test", losses, writer) == ("test/loss", 2.0)
+    assert find_metric(None, losses, writer) == ("valid/loss", 3.0)
     assert find_metric(NAME, losses, writer) == (NAME, 0.5)
 
 
@@ -93,19 +95,67 @@ def test_what_nobody_recorded_is_none() -> None:
     assert find_metric(NAME, {}, Preview()) is None
 
 
+@pytest.mark.parametrize("monitor", ["loss", "accuracy"])
+@pytest.mark.parametrize("hook", ["post_train_step_epoch", "pre_eval"])
+def test_a_set_that_a_hook_evaluates_makes_no_short_name_ambiguous(monitor: str, hook: str) -> None:
+    class Tests(Extension):
+        def test(self, train_manager: TrainManager) -> None:
+            if train_manager.is_own_evaluation or hook == "post_train_step_epoch":
+                train_manager.eval({"test": DATA})
+
+    tests = Tests()
+    setattr(tests, hook, tests.test)
+    stopping = EarlyStopping(monitor=monitor, patience=9)
+    tm = manager(tests, AllScores(), stopping, epochs=3)
+    tm.train()
+    assert len(tm.history[f"test/{monitor}"]) >= 3
+    own = [value for _, value in tm.history[f"valid/{monitor}"]]
+    assert stopping.best == (min(own) if monitor == "loss" else max(own))
+
+
+def test_a_batch_shows_the_last_value_of_the_monitored_metric_of_the_own_set(capsys: pytest.CaptureFixture[str]) -> None:
+    class Tests(Extension):
+        def post_train_step_epoch(self, train_manager: TrainManager) -> None:
+            train_manager.eval({"test": DATA})
+
+    def make_loop(config: Any) -> TrainManager:
+        return manager(Tests(), AllScores(), CheckpointSaver(monitor="accuracy"), epochs=1)
+
+    Manager(None, make_loop=make_loop).batch([{"lr": 1.0}])
+    assert f"  valid/accuracy={SCORES[1]}  (1 done)" in capsys.readouterr().out
+
+
+class AllScores(Extension):
+    """Records a score for each set, with one for others that is better."""
+
+    def post_eval_step_epoch(self, writer: Any, datasource_name: str, epoch_num: int) -> None:
+        writer.add_scalar(f"{datasource_name}/accuracy", SCORES[epoch_num] + (datasource_name != "valid"), epoch_num)
+
+
+def test_a_short_name_of_several_own_sets_is_ambiguous_and_one_of_another_set_is_found() -> None:
+    writer = MemoryWriter()
+    writer.add_scalar("test/gap", 0.25, 1)
+    writer.add_scalar("test/loss", 0.5, 1)
+    losses = {"valid": 3.0, "hard": 2.0}
+    with pytest.raises(MetricNameError, match="`loss` may refer to 2 metrics\n  known   hard/loss, valid/loss"):
+        find_metric("loss", losses, writer, own_sets=losses)
+    assert find_metric("gap", losses, writer, own_sets=losses) == ("test/gap", 0.25)
+    assert find_metric("test/loss", losses, writer, own_sets=losses) == ("test/loss", 0.5)
+
+
 @pytest.mark.parametrize(
     ("name", "is_greater"),
     [
         (NAME, True),
         ("accuracy", True),
         ("returns/mean/return", True),
-        ("losses/valid/loss", False),
+        ("valid/loss", False),
         ("accuracy/valid/error", False),
-        ("metrics/valid/multiclass_accuracy", True),
-        ("metrics/valid/f1", True),
-        ("metrics/valid/mape", False),
-        ("metrics/valid/mapped", False),
-        ("metrics/valid/gap", False),
+        ("valid/multiclass_accuracy", True),
+        ("valid/f1", True),
+        ("valid/mape", False),
+        ("valid/mapped", False),
+        ("valid/gap", False),
     ],
 )
 def test_a_name_says_whether_the_greatest_is_best(name: str, is_greater: bool) -> None:
@@ -127,9 +177,9 @@ def test_a_schedule_may_step_by_a_recorded_number() -> None:
 def test_a_number_of_training_will_do_without_any_evaluation_set() -> None:
     class TrainLoss(Extension):
         def post_train_step_epoch(self, writer: Any, epoch_num: int) -> None:
-            writer.add_scalar("losses/train/loss", epoch_num / 10, epoch_num)
+            writer.add_scalar("train/loss", epoch_num / 10, epoch_num)
 
-    tm = manager(TrainLoss(), lr_schedule=Watching, schedule_by="losses/train/loss", eval_data=None, epochs=3)
+    tm = manager(TrainLoss(), lr_schedule=Watching, schedule_by="train/loss", eval_data=None, epochs=3)
     tm.train()
     assert tm.lr_schedule.got == [0.1, 0.2, 0.3]
 
@@ -149,15 +199,19 @@ def test_under_a_manager_the_number_of_the_evaluation_at_hand_is_taken() -> None
     assert small.loop.lr_schedule.got == SCORES[1:4]
 
 
-def test_a_number_that_nobody_records_is_an_error_at_the_first_evaluation_after_an_epoch() -> None:
-    tm = manager(lr_schedule=Watching, schedule_by="metrics/valid/acuracy")
+@pytest.mark.parametrize(("by", "epoch"), [("valid/acuracy", 0), ("score", 1), ("batch", 1)])
+def test_a_metric_that_nobody_records_is_an_error_as_soon_as_that_is_certain(by: str, epoch: int) -> None:
+    """One of a set is recorded before the first epoch; any other may be one of training."""
+    tm = manager(lr_schedule=Watching, schedule_by=by)
     for _ in range(2):
         with pytest.raises(LoopError) as caught:
             tm.train()
-        assert tm.epoch_num == 1
+        assert tm.epoch_num == epoch
         assert str(caught.value).split("\n") == [
-            "lr_schedule steps by 'metrics/valid/acuracy', which nobody recorded in the evaluation",
-            "  try     an extension records it, by writer.add_scalar, no later than in post_eval_step_epoch",
+            f"lr_schedule monitors '{by}', which was not recorded",
+            f"  where   stage eval, after epoch {epoch}",
+            f"  known   {'train/loss, ' if epoch else ''}valid/loss",
+            "  try     record it in an extension with writer.add_scalar, no later than in post_eval_step_epoch",
         ]
 
 
@@ -166,15 +220,16 @@ def test_a_writer_that_cannot_tell_is_named() -> None:
         def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> None: ...
         def add_scalars(self, main_tag: str, tag_scalar_dict: dict[str, Any], global_step: int | None = None) -> None: ...
         def add_text(self, tag: str, text_string: str, global_step: int | None = None) -> None: ...
+        def flush(self) -> None: ...
 
     tm = manager(Score(), lr_schedule=Watching, schedule_by=NAME, writer=Forgets())
-    with pytest.raises(LoopError, match=r"the writer, a Forgets, cannot tell: it has no method `last\(tag\)`"):
+    with pytest.raises(LoopError, match=r"the writer, a Forgets, cannot return it: it has no method `last\(tag\)`"):
         tm.train()
 
 
-@pytest.mark.parametrize("by", ["accuracy", "vaild", "updates", "", None, 3])
+@pytest.mark.parametrize("by", ["vaild", "updates", "", 3])
 def test_a_name_that_is_neither_is_refused_at_construction(by: Any) -> None:
-    with pytest.raises(SettingError, match=r"`schedule_by` is one of update, epoch, valid, not "):
+    with pytest.raises(SettingError, match=r"`schedule_by` must be one of update, epoch, valid, or a metric, not "):
         manager(lr_schedule=Watching, schedule_by=by)
 
 
@@ -189,7 +244,7 @@ def test_a_schedule_may_step_by_the_loss_of_a_set() -> None:
     """E33"""
     tm = manager(lr_schedule=Watching, schedule_by="valid", epochs=2)
     tm.train()
-    assert tm.lr_schedule.got == [value for epoch, value in tm.history["losses/valid/loss"] if epoch]
+    assert tm.lr_schedule.got == [value for epoch, value in tm.history["valid/loss"] if epoch]
 
 
 @pytest.mark.parametrize("by", ["valid", NAME])

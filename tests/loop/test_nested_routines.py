@@ -36,10 +36,10 @@ HOOKS = [f"{phase}_{stage}" for stage in TRAIN_MANAGER.paths for phase in ("pre"
 )
 def test_an_observer_evaluates_and_predicts_from_any_hook_of_training(hook: str) -> None:
     contract = ExtensionContract()
-    plain = contract.manager()
+    plain = contract.loop()
     plain.train()
     asks = Asks(hook)
-    watched = contract.manager(asks)
+    watched = contract.loop(asks)
     watched.train()
     assert len(asks.predictions) == 3
     assert all(torch.equal(a, b) for a, b in zip(plain.model.parameters(), watched.model.parameters(), strict=True))
@@ -55,14 +55,14 @@ def test_the_fixtures_of_the_batch_are_back_after_an_evaluation_within_it() -> N
             self.is_same = all(fixtures[name] is value for name, value in before.items()) and set(fixtures) == set(before)
 
     looks = Looks()
-    ExtensionContract().manager(looks).train()
+    ExtensionContract().loop(looks).train()
     assert looks.is_same
 
 
 def test_without_train_dir_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """E34."""
     monkeypatch.chdir(tmp_path)
-    manager = ExtensionContract().manager()
+    manager = ExtensionContract().loop()
     manager.train()
     assert manager.train_dir is None
     assert os.listdir(tmp_path) == []

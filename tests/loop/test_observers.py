@@ -329,9 +329,9 @@ def test_an_observer_may_put_another_generator_behind_numpys_functions() -> None
     before = np.random.get_bit_generator()
     try:
         contract = ExtensionContract()
-        plain = contract.manager()
+        plain = contract.loop()
         plain.train()
-        watched = contract.manager(Swaps())
+        watched = contract.loop(Swaps())
         watched.train()
         assert np.random.get_bit_generator() is before
     finally:
@@ -359,6 +359,6 @@ def test_a_gaussian_that_numpy_keeps_is_put_back_though_its_words_are_as_before(
         def pre_backward(self) -> None:
             np.random.randn()
 
-    ExtensionContract().manager(Draws("plain")).train()
-    ExtensionContract().manager(Draws("watched"), Watches()).train()
+    ExtensionContract().loop(Draws("plain")).train()
+    ExtensionContract().loop(Draws("watched"), Watches()).train()
     assert drawn["plain"] == drawn["watched"]

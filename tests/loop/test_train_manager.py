@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from trainmaster import DivergenceGuard, EarlyStopping
 from trainmaster.errors import SettingError
 from trainmaster.loop import MemoryWriter, TrainManager, xavier_uniform
 from trainmaster.loop.stages import TRAIN_MANAGER
@@ -107,7 +108,7 @@ class TestConstructor:
         tm = TrainManager(make_net(), mse, 2, make_batches())
         assert (tm.eval_data, tm.train_dir, tm.lr_schedule, tm.max_steps, tm.max_time) == ({}, None, None, None, None)
         assert isinstance(tm.writer, MemoryWriter)
-        assert (tm.schedule_by, tm.evaluate_first, tm.initialization) == ("update", True, None)
+        assert (tm.schedule_by, tm.evaluate_first, tm.initialization) == (None, True, None)
 
     def test_the_default_device_is_the_first_cuda_device_or_the_cpu(self) -> None:
         """E22"""
@@ -124,6 +125,17 @@ class TestConstructor:
         """E22"""
         tm = make_manager(eval_data={"b": make_batches(1), "a": make_batches(1)})
         assert list(tm.eval_data) == ["b", "a"]
+
+    @pytest.mark.parametrize("wrap", [list, tuple, lambda batches: DataLoader(batches, batch_size=None)], ids=["list", "tuple", "loader"])
+    def test_eval_data_without_a_name_is_the_set_valid(self, wrap: Any) -> None:
+        tm = make_manager(eval_data=wrap(make_batches(2)))
+        tm.eval()
+        assert list(tm.eval_data) == ["valid"]
+        assert list(tm.history) == ["valid/loss"]
+
+    @pytest.mark.parametrize("nothing", [None, [], (), {}])
+    def test_without_evaluation_sets_nothing_is_evaluated(self, nothing: Any) -> None:
+        assert make_manager(eval_data=nothing).eval_data == {}
 
     def test_eval_data_as_pairs_keeps_its_order(self) -> None:
         """E22"""
@@ -226,7 +238,16 @@ class TestStages:
 ALWAYS_THERE = {"train_manager", "loop", "fixtures", "model", "device", "writer", "optimizer", "lr_schedule", "epoch_num", "step_num"}
 IN_RUN = ALWAYS_THERE | {"standalone_eval", "stopped"}
 IN_TRAIN_EPOCH = IN_RUN | {"epoch_index", "mode_name"}
-IN_EVAL_EPOCH = IN_RUN | {"eval_losses", "datasource_name", "mode_name", "num_batches", "num_samples", "cum_loss", "cum_sample_loss"}
+IN_EVAL_EPOCH = IN_RUN | {
+    "eval_losses",
+    "eval_metrics",
+    "datasource_name",
+    "mode_name",
+    "num_batches",
+    "num_samples",
+    "cum_loss",
+    "cum_sample_loss",
+}
 BATCH = {"batch", "batch_num", "true_batch_size"}
 
 SEEN_AT = {
@@ -235,8 +256,8 @@ SEEN_AT = {
     "pre_load_checkpoint": IN_RUN | {"checkpoint_loaded"},
     "pre_train": IN_RUN,
     "post_train": IN_RUN,
-    "pre_eval": IN_RUN | {"eval_losses"},
-    "post_eval": IN_RUN | {"eval_losses"},
+    "pre_eval": IN_RUN | {"eval_losses", "eval_metrics"},
+    "post_eval": IN_RUN | {"eval_losses", "eval_metrics"},
     "pre_eval_step_epoch": IN_EVAL_EPOCH,
     "post_eval_step_epoch": IN_EVAL_EPOCH,
     "pre_eval_step_batch": IN_EVAL_EPOCH | BATCH,
@@ -252,6 +273,73 @@ SEEN_AT = {
     "pre_predict_step_batch": IN_RUN | {"mode_name"} | BATCH,
     "post_predict_step_batch": IN_RUN | {"mode_name"} | BATCH | {"prediction"},
 }
+
+
+class TestEvaluatingOtherData:
+    def test_eval_takes_sets_and_leaves_its_own_alone(self) -> None:
+        tm = make_manager(eval_data={"valid": make_batches(1)}, progress=False)
+        before = weights(tm.model)
+        tm.eval({"test": make_batches(2), "more": make_batches(1)})
+        assert list(tm.history) == ["test/loss", "more/loss"]
+        assert list(tm.eval_data) == ["valid"]
+        assert same_bits(weights(tm.model), before)
+        tm.eval([("test", make_batches(2))])
+        assert [value for _, value in tm.history["test/loss"]] == [tm.history["test/loss"][0][1]] * 2
+
+    def test_its_loss_is_that_of_the_data_given(self) -> None:
+        tm = make_manager(progress=False)
+        data = make_batches(2, seed=7)
+        tm.eval({"test": data})
+        with torch.no_grad():
+            wanted = sum(float(mse(batch, tm.model(batch))) for batch in data) / 2
+        assert tm.history["test/loss"] == [(0, pytest.approx(wanted))]
+
+    def test_other_data_under_the_name_of_a_set_is_refused_and_the_set_itself_is_not(self) -> None:
+        valid = make_batches(1)
+        tm = make_manager(eval_data={"valid": valid}, progress=False)
+        with pytest.raises(SettingError, match="the loop has an evaluation set 'valid', and this is other data") as caught:
+            tm.eval({"valid": make_batches(2)})
+        assert caught.value.rows["hint"] == 'give it another name: eval({"valid_2": loader})'
+        assert not tm.history
+        tm.eval({"valid": valid})
+        assert list(tm.history) == ["valid/loss"]
+
+    def test_a_bare_loader_is_refused_with_what_to_write(self) -> None:
+        with pytest.raises(
+            SettingError, match=r"^the data to evaluate needs a name for its metrics\n  try     eval\(\{\"test\": loader\}\)"
+        ):
+            make_manager().eval(make_batches())
+
+    def test_it_decides_nothing_even_in_the_middle_of_an_evaluation_that_does(self) -> None:
+        class Asks(Extension):
+            def post_eval_step_epoch(self, train_manager: TrainManager, datasource_name: str) -> None:
+                if datasource_name == "valid":
+                    train_manager.eval({"test": make_batches(1)})
+
+        class Stops(Observer):
+            def post_eval(self, train_manager: TrainManager, eval_losses: dict[str, float]) -> None:
+                own.append((train_manager.is_own_evaluation, list(eval_losses)))
+
+        own: list[Any] = []
+        model = make_net()
+        optimizer = sgd(model.parameters())
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+        tm = make_manager(
+            model, eval_data={"valid": make_batches(1)}, optimizer=optimizer, lr_schedule=plateau, schedule_by="valid",
+            extensions=[Asks(), Stops()], progress=False,
+        )  # fmt: skip
+        tm.train()
+        assert own == [(False, ["test"]), (True, ["valid"])] * 2
+        assert plateau.last_epoch == 1
+
+    def test_early_stopping_and_divergence_do_not_judge_by_it(self) -> None:
+        judges: list[Any] = [EarlyStopping(patience=1), DivergenceGuard()]
+        for judge in judges:
+            tm = make_manager(eval_data={"valid": make_batches(1)}, progress=False)
+            tm.train()
+            tm.add_extension("judge", judge)
+            tm.eval({"test": make_batches(1)})
+            assert judge.best is None
 
 
 class TestFixtures:
@@ -441,7 +529,7 @@ class TestTrainingStep:
                 if number % 3 == 2:
                     optimizer.step()
 
-        class Accumulate(Extension):
+        class GradientAccumulation(Extension):
             def __init__(self) -> None:
                 self.num = 0
 
@@ -454,7 +542,7 @@ class TestTrainingStep:
 
         model = make_net(0.3)
         torch.manual_seed(5)
-        tm = make_manager(model, epochs=2, train_data=data, extensions=[Accumulate()])
+        tm = make_manager(model, epochs=2, train_data=data, extensions=[GradientAccumulation()])
         tm.train()
         assert tm.step_num == 4
         assert same_bits(weights(model), weights(plain))
@@ -535,7 +623,7 @@ class TestEvaluation:
         tm.train()
         tm.epochs = 2
         tm.train()
-        assert [step for step, _ in tm.history["losses/valid/loss"]] == [0, 1, 2]
+        assert [step for step, _ in tm.history["valid/loss"]] == [0, 1, 2]
 
     def test_it_leaves_the_gradients_off(self) -> None:
         """E30"""
@@ -586,7 +674,7 @@ class TestEvaluation:
         model = make_net().requires_grad_(False)
         tm = make_manager(model, eval_data={"valid": make_batches(1)})
         tm.eval()
-        assert len(tm.history["losses/valid/loss"]) == 1
+        assert len(tm.history["valid/loss"]) == 1
 
 
 class TestOverriding:
@@ -600,7 +688,7 @@ class TestOverriding:
         data = [{"x": x, "y": y} for x, y in make_batches(2)]
         tm = Manager(make_net(), lambda batch, prediction: mse((0, batch["y"]), prediction), 1, data, {"valid": data}, device="cpu")
         tm.train()
-        assert len(tm.history["losses/valid/loss"]) == 2
+        assert len(tm.history["valid/loss"]) == 2
 
     @pytest.mark.parametrize(
         ("method", "expected"),
@@ -757,12 +845,12 @@ class TestInitialization:
 
 
 class TestDefaultExtensions:
-    def test_setup_and_eval_state_come_first_then_the_users(self) -> None:
+    def test_setup_and_what_records_losses_come_first_then_the_users(self) -> None:
         """E31"""
         tm = make_manager(extensions={"mine": Extension(), "yours": Observer()})
-        assert list(tm.extensions)[:4] == ["setup", "eval_state", "mine", "yours"]
+        assert list(tm.extensions) == ["setup", "eval_state", "train_loss", "mine", "yours", "progress"]
 
-    @pytest.mark.parametrize("name", ["setup", "eval_state"])
+    @pytest.mark.parametrize("name", ["setup", "eval_state", "train_loss", "progress"])
     def test_an_extension_of_the_same_name_replaces_the_default(self, name: str) -> None:
         """E31"""
         mine = Extension()
@@ -773,7 +861,7 @@ class TestDefaultExtensions:
         """E31: the replaced one is really gone"""
         tm = make_manager(eval_data={"valid": make_batches(1)}, extensions={"eval_state": Extension()})
         tm.train()
-        assert tm.history == {}
+        assert list(tm.history) == ["train/loss"]
 
 
 class TestOptimizer:
@@ -876,7 +964,7 @@ class TestSchedule:
             eval_data={"a": make_batches(1, seed=9), "b": make_batches()},
         )
         tm.train()
-        assert got == [loss for step, loss in tm.history["losses/b/loss"] if step and step > 0]
+        assert got == [loss for step, loss in tm.history["b/loss"] if step and step > 0]
         assert tm.optimizer.param_groups[0]["lr"] < 0.1  # the loss falls, so mode="max" sees no progress
 
     def test_a_standalone_evaluation_does_not_step_it(self) -> None:
@@ -895,7 +983,7 @@ class TestSchedule:
         optimizer = sgd(model.parameters())
         schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
         with pytest.raises(
-            SettingError, match=r"^ReduceLROnPlateau steps on a loss, not after each update\n  try     schedule_by=\"valid\"$"
+            SettingError, match=r"^ReduceLROnPlateau steps on a loss, not after each update\n  try     schedule_by=\"valid/loss\"$"
         ):
             make_manager(model, optimizer=optimizer, lr_schedule=schedule, eval_data={"valid": make_batches(1)})
 
@@ -903,13 +991,16 @@ class TestSchedule:
         """E33"""
         look = recorder(["train"])
         tm = make_manager(lr_schedule=torch.optim.lr_scheduler.ReduceLROnPlateau, schedule_by="epoch", extensions=[look])
-        with pytest.raises(SettingError, match=r"(?s)not after each epoch.*give eval_data, and schedule_by the name of the set to watch"):
+        with pytest.raises(SettingError, match=r"(?s)not after each epoch.*give eval_data, and schedule_by the metric to step by"):
             tm.train()
         assert look.seen == []
 
     def test_schedule_by_a_set_that_is_not_there_is_refused_with_the_nearest_name(self) -> None:
         """E33"""
-        with pytest.raises(SettingError, match=r"`schedule_by` is one of update, epoch, valid, not 'vaild' \(str\) did you mean `valid`\?"):
+        with pytest.raises(
+            SettingError,
+            match=r"`schedule_by` must be one of update, epoch, valid, or a metric, not 'vaild' \(str\) did you mean `valid`\?",
+        ):
             make_manager(lr_schedule=halving, schedule_by="vaild", eval_data={"valid": make_batches(1)})
 
 
@@ -1036,5 +1127,15 @@ class TestGoingOn:
         tm = make_manager(epochs=0, eval_data={"valid": make_batches(1)})
         before = weights(tm.model)
         tm.train()
-        assert [step for step, _ in tm.history["losses/valid/loss"]] == [0]
+        assert [step for step, _ in tm.history["valid/loss"]] == [0]
         assert same_bits(weights(tm.model), before)
+
+
+def test_a_loop_says_what_it_trains_and_how_far_it_is() -> None:
+    model, data = nn.Linear(1, 1), [torch.ones(2, 1)] * 3
+    loop = TrainManager(model, lambda batch, prediction: prediction.mean(), 2, data, device="cpu", progress=False)
+    assert repr(loop) == "TrainManager(Linear, epoch 0 of 2, step 0, on cpu)"
+    loop.train()
+    assert repr(loop) == "TrainManager(Linear, epoch 2 of 2, step 6, on cpu)"
+    for half_built in (TrainManager.__new__(TrainManager), object.__new__(TrainManager)):
+        assert repr(half_built) == "TrainManager()"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 
 import numpy as np
@@ -102,6 +103,38 @@ def test_a_test_is_one_pass_without_train_callbacks():
     recorder = Recorder()
     new_loop(recorder).test(["t"])
     assert recorder.seen == [(name, "test") for name in EVAL_PASS]
+
+
+def test_a_test_is_a_run_of_one_epoch():
+    class Look(LoopComponent):
+        def on_batch_end(self, loop):
+            seen.append(loop.n_epochs)
+
+    seen = []
+    loop = new_loop(Look(), train=["a"])
+    loop.test(["t"])
+    assert seen == [1]  # L6
+    loop.train(2)
+    assert seen == [1, 2, 2, 2, 2]
+
+
+def test_a_test_that_a_training_asks_for_leaves_its_number_of_epochs_alone():
+    class Tests(LoopComponent):
+        def on_train_begin(self, loop):
+            loop.test(["t"])
+            seen.append(loop.n_epochs)
+
+        def on_batch_end(self, loop):
+            seen.append((loop.epoch_desc, loop.n_epochs))
+
+    seen = []
+    new_loop(Tests(), train=["a"]).train(3)
+    assert seen[:3] == [("test", 1), 3, ("train", 3)]  # L6
+
+
+def test_every_routine_of_the_loop_fits_on_a_screen():
+    lengths = {name: len(inspect.getsource(each).splitlines()) for name, each in vars(TrainTestLoop).items() if inspect.isfunction(each)}
+    assert max(lengths.values()) <= 45, lengths  # L12
 
 
 def test_a_loop_component_without_callbacks_is_a_component():
@@ -364,7 +397,7 @@ def test_a_stopped_loop_can_train_again():
 
 
 def test_stop_outside_a_run_is_refused():
-    with pytest.raises(LoopError, match="nothing runs that could be stopped") as caught:
+    with pytest.raises(LoopError, match="nothing is running that could be stopped") as caught:
         new_loop().stop()
     assert "try     call stop() from a component" in str(caught.value)
 
@@ -558,7 +591,7 @@ def test_a_misspelt_callback_is_refused_with_the_nearest_name():
     class Slip(LoopComponent):
         def on_bach_end(self, loop): ...
 
-    with pytest.raises(UnknownHookError, match=r"`Slip\.on_bach_end` is named like a callback, but there is none of that name") as caught:
+    with pytest.raises(UnknownHookError, match=r"`Slip\.on_bach_end` is named like a callback, but there is no such callback") as caught:
         new_loop(Slip())
     assert "did you mean `on_batch_end`" in str(caught.value)
 
@@ -622,7 +655,7 @@ def test_test_data_without_a_length_is_refused():
 
 def test_empty_train_data_is_refused():
     """L1: training on nothing is never meant."""
-    with pytest.raises(EmptyDataError, match="train_data gave no batch") as caught:
+    with pytest.raises(EmptyDataError, match="train_data has no batches") as caught:
         new_loop(train=[])
     assert "check its length, its sampler, and batch_size with drop_last" in str(caught.value)
 

@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 import pytest
 import warm
 
-from trainmaster import Choices, Config, ConfigBase, Manager, configclass, key_of
+from trainmaster import Config, ConfigBase, Grid, Manager, configclass, key_of
 from trainmaster.errors import ConfigError, RunBusyError, SettingError
 from trainmaster.manager import BatchResult
+from trainmaster.manager.executor import InProcess, Report, Task
+from trainmaster.store import Attempt
 
 CONFIGS = [{"a": 1}, {"a": 2}, {"a": 3}]
 KEYS = [key_of(config) for config in CONFIGS]
@@ -49,6 +51,16 @@ class Counting(Manager):
 
     def eval(self) -> Any:
         return {"loss_test": float(self.ckpt["x"])}
+
+
+class Damaging(Counting):
+    """Damages all configs of the store while it trains a=2."""
+
+    def train(self) -> None:
+        if self.config["a"] == 2:
+            for path in Path(str(self.store.root)).glob("configs/*/*.json"):
+                path.write_text(f"{path.read_text()}x")
+        super().train()
 
 
 # ---- what is done and what is skipped (J12)
@@ -143,7 +155,7 @@ def test_the_result_says_what_became_of_all() -> None:
     manager.process({"a": 1}, num_epochs=1)
     result = manager.batch(CONFIGS, num_epochs=1, max_errors=5)
     assert result == BatchResult(done=[KEYS[1]], found=[KEYS[0]], failed={KEYS[2]: "ValueError: 3 is bad"})
-    assert str(result) == "1 done, 1 found done, 1 failed"
+    assert str(result) == "1 done, 1 already done, 1 failed"
 
 
 def test_a_batch_leaves_the_manager_free_for_more_work() -> None:
@@ -161,6 +173,18 @@ def test_without_max_errors_the_first_error_is_raised() -> None:
     with pytest.raises(ValueError, match="2 is bad"):
         manager.batch(CONFIGS, num_epochs=1)
     assert manager.trained == [1]
+
+
+def test_the_first_error_is_raised_also_where_the_best_runs_cannot_be_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="2 is bad"):
+        Damaging(tmp_path, verbose=True, bad=(2,)).batch(CONFIGS[:2], num_epochs=1)
+    assert "is better)" not in capsys.readouterr().out
+
+
+def test_a_batch_whose_configs_are_damaged_still_has_its_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = Damaging(tmp_path, verbose=True).batch(CONFIGS[:2], num_epochs=1)
+    assert result == BatchResult(done=KEYS[:2])
+    assert "loss_test (lower is better)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("max_errors", "trained"), [(1, [1]), (2, [1, 3]), (3, [1, 3, 5])])
@@ -211,7 +235,7 @@ def test_a_run_is_given_up_after_three_fruitless_attempts() -> None:
     for _ in range(3):
         assert list(manager.batch(CONFIGS[:1], num_epochs=1, max_errors=9).failed) == KEYS[:1]
     result = manager.batch(CONFIGS[:1], num_epochs=1, max_errors=9)
-    why = "3 attempts in a row brought no new checkpoint; the last one: ValueError: 1 is bad"
+    why = "3 attempts in a row saved no new checkpoint; the last one: ValueError: 1 is bad"
     assert result == BatchResult(given_up={KEYS[0]: why})
     assert str(result) == "1 given up"
 
@@ -317,7 +341,7 @@ def test_combinations_that_normalise_to_one_config_are_trained_once() -> None:
 
 
 def test_a_sweep_of_choices_goes_in_their_own_order() -> None:
-    choices = Choices({"a": [1, 2, 3, 4]}, seed=5)
+    choices = Grid({"a": [1, 2, 3, 4]}, seed=5)
     manager = Counting()
     manager.sweep(choices, num_epochs=1)
     assert manager.trained == [config["a"] for config in choices]
@@ -345,25 +369,25 @@ def test_defaults_are_filled_into_every_combination() -> None:
     [("count", -1, 0), ("count", 1.0, 0), ("max_errors", -1, 0), ("max_errors", None, 0), ("max_attempts", 0, 1), ("num_epochs", -1, 0)],
 )
 def test_a_number_that_makes_no_sense_is_refused(name: str, value: Any, least: int) -> None:
-    with pytest.raises(SettingError, match=re.escape(f"{name}={value!r}: wanted a whole number, {least} or more")):
+    with pytest.raises(SettingError, match=f"`{name}` must be a whole number of at least {least}, not "):
         Counting().batch(CONFIGS, **{"num_epochs": 1, name: value})
 
 
 @pytest.mark.parametrize("value", [-1, float("inf"), float("nan"), True, "4"])
 def test_a_patience_that_is_no_number_of_hours_is_refused(value: Any) -> None:
-    with pytest.raises(SettingError, match=re.escape(f"patience={value!r}: wanted a number of hours")):
+    with pytest.raises(SettingError, match=r"`patience` must be a number of at least 0, not .*\n  try     `patience` is a number of hours"):
         Counting().batch(CONFIGS, num_epochs=1, patience=value)
 
 
 @pytest.mark.parametrize("configs", [{"a": [1, 2]}, Config({"a": 1}), "configs.yaml", Path("configs.yaml")])
 def test_one_config_is_no_batch(configs: Any) -> None:
-    with pytest.raises(SettingError, match="wanted configs, one after the other") as caught:
+    with pytest.raises(SettingError, match="wanted a sequence of configs") as caught:
         Counting().batch(configs, num_epochs=1)
     assert "`process` takes one; `sweep` takes choices" in str(caught.value)
 
 
 def test_another_order_of_a_sweep_is_refused() -> None:
-    with pytest.raises(SettingError, match="order='smart': the one order there is, is 'random'"):
+    with pytest.raises(SettingError, match="order='smart': 'random' is the only order"):
         Counting().sweep({"a": [1]}, num_epochs=1, order="smart")
 
 
@@ -400,21 +424,21 @@ def other(tmp_path: Path) -> Iterator[Other]:
 
 
 def test_what_another_process_holds_is_waited_for_and_found_done(other: Other, capsys: pytest.CaptureFixture[str]) -> None:
-    manager = Counting(other.store_dir, verbose=True, lease_time=2)
+    manager = Counting(other.store_dir, verbose=True, lease_time=2, same_program=True)
     timer = threading.Timer(0.5, other.let_go)
     timer.start()
     result = manager.batch(CONFIGS[:2], num_epochs=2)
     timer.join()
     assert result == BatchResult(done=[KEYS[1]], found=[KEYS[0]])
     assert manager.trained == [2, 2]  # the free one first, the other one never
-    assert "1 of the runs are held by others; waiting for them" in capsys.readouterr().out
+    assert "other processes hold 1 of the runs; waiting for them" in capsys.readouterr().out
 
 
 def test_process_refuses_what_another_process_holds_and_a_batch_that_has_enough_leaves_it(other: Other) -> None:
-    manager = Counting(other.store_dir)
+    manager = Counting(other.store_dir, same_program=True)
     with pytest.raises(RunBusyError, match=f"run {KEYS[0]} is held by process {other.process.pid} on .*\n") as caught:
         manager.process({"a": 1}, num_epochs=2)
-    assert "leave it to `batch`, which does other work meanwhile" in str(caught.value)
+    assert "wait until it ends, or stop it after its next checkpoint: `trainmaster stop " in str(caught.value)
     result = manager.batch(CONFIGS, num_epochs=1, count=1)
     assert result == BatchResult(done=[KEYS[1]], found=[KEYS[0]])  # it has saved epoch 1
     result = manager.batch(CONFIGS, num_epochs=2, count=1)
@@ -424,6 +448,54 @@ def test_process_refuses_what_another_process_holds_and_a_batch_that_has_enough_
 def test_what_a_killed_process_held_is_taken_over_at_once(other: Other) -> None:  # J15
     other.process.kill()
     other.process.wait()
-    manager = Counting(other.store_dir)
+    manager = Counting(other.store_dir, same_program=True)
     assert manager.batch(CONFIGS[:1], num_epochs=2).done == KEYS[:1]
     assert manager.trained == [1]  # from epoch 1 on, which was saved
+
+
+def test_a_batch_that_loses_a_run_says_so_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Losing(Counting):
+        def train(self) -> None:
+            run = self.store.run(self.key)
+            if run.newest() == 1:
+                other = Attempt(run, 2, "test", 10.0)
+                other.start(run.latest())
+                other.release("saved")
+            super().train()
+
+    result = Losing(tmp_path, verbose=True).batch(CONFIGS[:1], num_epochs=1)
+    assert result.done == KEYS[:1]
+    told = [line for line in capsys.readouterr().out.splitlines() if "is left to another process" in line]
+    assert len(told) == 1
+    assert told[0].startswith(f"run {KEYS[0]} is left to another process: attempt 1 of run {KEYS[0]} was replaced: ")
+    assert re.search(r"its lease of 60 s was renewed \d+ s before|its lease had expired", told[0])  # as the machine is quick or busy
+
+
+def test_the_attempt_that_a_dead_worker_reports_is_replaced_without_waiting_for_its_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the lease tells whether a worker on another machine is alive, and it would expire after an hour here."""
+    from trainmaster.store import process_identity
+
+    manager = Counting(tmp_path, lease_time=3600.0)
+
+    class DiesOnce(InProcess):
+        """Its first task is claimed by a worker on another machine, which dies."""
+
+        dead: Attempt | None = None
+
+        def submit(self, task: Task) -> None:
+            if self.dead is not None:
+                return super().submit(task)
+            with monkeypatch.context() as patch:
+                patch.setattr(process_identity, "_boot", lambda: "another machine")
+                process_identity._this.cache_clear()
+                self.dead = Attempt(manager.store.run(task.job.key), 1, "batch", 1000.0)
+            process_identity._this.cache_clear()
+            self._reports.append(Report(task.job.key, "died", "its worker is gone", attempt=1))
+            return None
+
+    executor = DiesOnce()
+    assert manager.batch(CONFIGS[:1], num_epochs=1, workers=executor) == BatchResult(done=[KEYS[0]])
+    assert manager.store.run(KEYS[0]).attempts() == [2, 1]
+    assert executor.dead is not None

@@ -12,7 +12,7 @@ import torch
 from trainmaster import Manager
 from trainmaster.errors import SettingError
 from trainmaster.store import Store
-from trainmaster.store.run import EVENTS, OUTCOME, RESUME
+from trainmaster.store.attempt_records import EVENTS, OUTCOME, RESUME
 
 
 class Counter(Manager):
@@ -66,7 +66,7 @@ def test_a_run_whose_records_are_damaged_is_one_of_the_errors_of_a_batch(tmp_pat
     result = manager.batch([{"lr": 1.0}, {"lr": 2.0}], num_epochs=2, max_errors=5)
     assert list(result.failed) == [key]
     assert len(result.done) == 1
-    with pytest.warns(UserWarning, match=f"run {key} is left out"):
+    with pytest.warns(UserWarning, match=f"run {key} is skipped"):
         assert len(dict(manager.stats.items())) == 1
 
 
@@ -144,7 +144,7 @@ def test_what_eval_may_not_return_is_told_as_such(found: Any) -> None:
         def eval(self) -> Any:
             return found
 
-    with pytest.raises(SettingError, match=r"`Odd\.eval\(\)` returned what cannot be recorded"):
+    with pytest.raises(SettingError, match=r"`Odd\.eval\(\)` returned values that cannot be recorded"):
         Odd(verbose=False).process({"lr": 1.0}, num_epochs=0)
 
 
@@ -158,7 +158,7 @@ def test_weights_that_do_not_fit_any_more_come_with_what_to_do() -> None:
     manager.process({"lr": 1.0}, num_epochs=1)
     with pytest.raises(RuntimeError, match="size mismatch") as caught:
         manager.process({"lr": 1.0}, num_epochs=1)
-    assert "`process(config, resume=False)` starts again" in caught.value.__notes__[0]
+    assert "`--fresh` (`resume=False`) trains it from scratch" in caught.value.__notes__[0]
 
 
 def test_a_config_in_the_place_of_the_folder_is_told() -> None:

@@ -101,7 +101,7 @@ def test_a_failure_is_recorded_and_the_run_given_up(manager: Learning) -> None:
         manager.batch([{"step": "much"}], num_epochs=1, max_errors=5)
     result = manager.batch([{"step": "much"}], num_epochs=1, max_errors=5)
     (reason,) = result.given_up.values()
-    assert reason.startswith("3 attempts in a row brought no new checkpoint; the last one: TypeError")
+    assert reason.startswith("3 attempts in a row saved no new checkpoint; the last one: TypeError")
 
 
 def test_resume_false_starts_again(manager: Learning) -> None:

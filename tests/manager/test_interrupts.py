@@ -17,8 +17,9 @@ import tiny_training as tiny
 
 from trainmaster import Extension
 from trainmaster.store import Store
-from trainmaster.store.attempt import Attempt, ask_to_stop
+from trainmaster.store.attempt import Attempt, request_stop
 from trainmaster.store.lease import Hold, holder_of
+from trainmaster.store.summary import summarize
 
 INT, TERM = signal.SIGINT, signal.SIGTERM
 NAMES = {INT: "Ctrl-C", TERM: "SIGTERM"}
@@ -84,7 +85,7 @@ MIDDLE = [
     ("post_optimizer_step", 3),
     ("post_train_step_batch", 8),
     ("post_train_step_epoch", 1),
-    pytest.param("save", 2, marks=pytest.mark.smoke),
+    pytest.param("save", 1, marks=pytest.mark.smoke),
     ("pre_eval_step_batch", 3),
     ("eval forward", 4),
 ]
@@ -123,6 +124,37 @@ def test_a_signal_after_the_last_step_leaves_a_finished_run(shop: Any, point: st
     assert_goes_on(shop)
 
 
+KILL = {"do": "signal", "signal": signal.SIGKILL}
+
+
+def state_of(shop: Any) -> tuple[str, int | None, int]:
+    found = summarize(Store(shop.store), key_of(shop.store))
+    return found.state, found.epoch, found.num_attempts
+
+
+@pytest.mark.parametrize("kind", ["Tiny", "Plain"])
+@pytest.mark.parametrize("call", ["process", "batch"])
+@pytest.mark.smoke
+def test_who_finds_a_run_done_that_was_killed_before_its_outcome_records_that(shop: Any, kind: str, call: str) -> None:
+    process = shop.train({"at": "post_work", **KILL}, kind=kind)
+    assert process.wait() == -signal.SIGKILL
+    assert state_of(shop) == ("killed", 3, 1)
+    manager = tiny.MANAGERS[kind](shop.store, verbose=False)
+    _ = manager.process({}) if call == "process" else manager.batch([{}])
+    assert state_of(shop) == ("finished", 3, 1)
+    assert tiny.result_of(shop.store) == tiny.undisturbed(kind)
+    assert shop.damage() == []
+
+
+def test_a_run_killed_on_its_way_is_not_recorded_as_finished_by_who_asks_for_less(shop: Any) -> None:
+    process = shop.train({"at": "save_ckpt", "nth": 4, **KILL}, kind="Plain")
+    assert process.wait() == -signal.SIGKILL
+    tiny.Plain(shop.store, verbose=False).process({}, num_epochs=1)
+    assert state_of(shop) == ("killed", 2, 1)
+    assert_goes_on(shop, "Plain")
+    assert state_of(shop) == ("finished", 3, 2)
+
+
 @pytest.mark.parametrize(("point", "nth", "epoch"), [("setup", 1, 0), ("train", 2, 2), ("eval", 2, 1), ("save_ckpt", 2, 1)])
 def test_a_plain_manager_ends_the_epoch_and_saves_it(shop: Any, point: str, nth: int, epoch: int) -> None:
     process = shop.train({"at": point, "nth": nth, "do": "wait"}, kind="Plain")
@@ -139,7 +171,7 @@ def test_ctrl_c_in_a_terminal_reaches_loader_workers_too_and_they_keep_quiet(sho
     process.until_said("Ctrl-C: finishing")
     process.go_on()
     assert process.wait() == 130
-    assert process.err.splitlines() == ["Ctrl-C: finishing the step and saving; Ctrl-C once more stops at once"]
+    assert process.err.splitlines() == ["Ctrl-C: finishing the step and saving; Ctrl-C again stops at once"]
     tiny.until(lambda: not process.members(), "the loader's workers to end")
     assert shop.outcome() == "interrupted"
     assert_goes_on(shop, loaders=2)
@@ -179,8 +211,8 @@ def test_a_hook_that_never_returns_is_given_up_and_the_last_checkpoint_stands(sh
     process.until_at()
     process.signal(number)
     assert process.wait() == CODES[number]
-    assert "what ran did not return within 1 s, and is given up" in process.err
-    assert f"the last checkpoint of run {key_of(shop.store)} stands" in process.err
+    assert "the current step did not return within 1 s, so the process exits" in process.err
+    assert f"the last checkpoint of run {key_of(shop.store)} is kept" in process.err
     assert "resume it with: " in process.err
     assert shop.outcome() == "interrupted"
     assert Store(shop.store).stats[key_of(shop.store)]["epoch"] == 1
@@ -190,9 +222,9 @@ def test_a_hook_that_never_returns_is_given_up_and_the_last_checkpoint_stands(sh
 def test_a_hook_that_never_returns_hears_a_request_to_stop(shop: Any) -> None:
     process = shop.train({"at": "forward", "nth": 6, "do": "lock"}, grace=1.0)
     process.until_at()
-    ask_to_stop(Store(shop.store).run(key_of(shop.store)))
+    request_stop(Store(shop.store).run(key_of(shop.store)))
     assert process.wait() == 1
-    assert "somebody asked this run to stop; what ran did not return within 1 s" in process.err
+    assert "somebody asked this run to stop; the current step did not return within 1 s" in process.err
     assert_goes_on(shop)
 
 
@@ -205,8 +237,7 @@ def test_loader_workers_of_a_process_that_is_given_up_end_too(shop: Any) -> None
     tiny.until(lambda: not process.members(), "the loader's workers to end")
 
 
-@pytest.mark.parametrize("kind", ["Tiny", "Plain"])
-@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize(("kind", "nth"), [("Tiny", 1), ("Plain", 1), ("Plain", 2)])  # the second of a loop is its last
 def test_a_save_takes_as_long_as_it_takes(shop: Any, kind: str, nth: int) -> None:
     process = shop.train({"at": "save", "nth": nth, "do": "wait"}, grace=0.1, kind=kind)
     process.until_at()
@@ -217,6 +248,7 @@ def test_a_save_takes_as_long_as_it_takes(shop: Any, kind: str, nth: int) -> Non
     process.go_on()
     assert process.wait() == 143
     assert "given up" not in process.err
+    assert "gives up" not in process.err
     assert shop.outcome() == "interrupted"
     assert_goes_on(shop, kind)
 
@@ -231,6 +263,7 @@ def test_a_second_ctrl_c_ends_at_once_and_nothing_is_damaged(shop: Any, point: s
     process.signal(INT)
     assert process.wait() == 130
     assert "given up" not in process.err
+    assert "gives up" not in process.err
     assert_goes_on(shop)
 
 
@@ -249,15 +282,15 @@ def test_a_second_sigterm_changes_nothing_and_a_ctrl_c_after_it_ends_at_once(sho
 
 
 def test_waiting_for_the_lease_of_another_machine_ends_with_ctrl_c(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainmaster.store import owner
+    from trainmaster.store import process_identity
 
     store = Store(shop.store)
     key = store.configs.add(tiny.Tiny(None, verbose=False).get_config())
     with monkeypatch.context() as patch:
-        patch.setattr(owner, "_boot", lambda: "another machine")
-        owner._this.cache_clear()
+        patch.setattr(process_identity, "_boot", lambda: "another machine")
+        process_identity._this.cache_clear()
         attempt = Attempt(store.run(key), 1, "process", 1000.0)
-    owner._this.cache_clear()
+    process_identity._this.cache_clear()
     try:
         process = shop.train()
         tiny.until(lambda: "watching its lease" in process.out, "the lease to be watched")
@@ -332,6 +365,63 @@ def test_a_child_that_a_hook_forks_is_not_the_training(shop: Any, how: str) -> N
     assert_goes_on(shop)
 
 
+ENDS = {"leaves": "0", "raises": "3", "fails": "1", "goes on": "1"}
+
+
+@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.smoke
+def test_a_child_that_is_forked_in_the_middle_of_a_save_ends_at_once_and_changes_nothing(shop: Any, how: str) -> None:  # L15
+    process = shop.train({"at": "pre_train_step_batch", "nth": 5, "do": "fork", "how": how, "in_save": True})  # the first of epoch 2
+    process.until_at()
+    assert (process.folder / "child").read_text() == ENDS[how], process.err
+    assert tiny.outcome_of(shop.store) == {}
+    assert not is_free(shop.store)
+    assert ("RuntimeError: of the child" in process.err) == (how == "fails")
+    assert ("was forked from a training, and cannot save it" in process.err) == (how == "goes on")
+    process.go_on()
+    assert process.wait() == 0, process.err
+    assert (shop.outcome(), len(Store(shop.store).run(key_of(shop.store)).attempts())) == ("finished", 1)
+    assert tiny.result_of(shop.store) == tiny.undisturbed()
+    assert shop.damage() == []
+
+
+@pytest.mark.parametrize("how", ["raises", "fails"])
+@pytest.mark.parametrize("point", ["make_loop", "forward", "eval forward", "dataset", "post_train_step_epoch", "post_train", "post_work"])
+def test_a_child_that_is_forked_anywhere_and_fails_is_no_end_of_the_training(shop: Any, point: str, how: str) -> None:  # L15
+    process = shop.train({"at": point, "do": "fork", "how": how})
+    process.until_at()
+    assert (process.folder / "child").read_text() == ENDS[how], process.err
+    assert tiny.outcome_of(shop.store) == {}
+    process.go_on()
+    assert process.wait() == 0, process.err
+    assert "of the child" not in Store(shop.store).files.read(Store(shop.store).run(key_of(shop.store)).path(1, "log")).decode()
+    assert tiny.result_of(shop.store) == tiny.undisturbed()
+
+
+@pytest.mark.parametrize("how", ["raises", "fails"])
+def test_a_child_that_fails_takes_no_batches_and_no_loader_from_its_parent(shop: Any, how: str) -> None:  # L15
+    process = shop.train({"at": "forward", "nth": 2, "do": "fork", "how": how}, loaders=2)
+    process.until_at()
+    assert (process.folder / "child").read_text() == ENDS[how], process.err
+    process.go_on()
+    assert process.wait() == 0, process.err
+    assert tiny.result_of(shop.store) == tiny.undisturbed(loaders=2)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_child_that_fails_does_not_go_on_with_the_batch(shop: Any, workers: int) -> None:  # L15
+    plan = {"at": "train", "do": "fork", "how": "fails"}
+    configs = [{"lr": lr} for lr in (0.1, 0.2, 0.3)]
+    process = shop.start("train_many", plan, store=shop.store, configs=configs, kind="Plain", workers=workers, max_errors=5)
+    process.until_at()
+    assert (process.folder / "child").read_text() == "1", process.err
+    store = Store(shop.store)
+    assert sum(len(store.run(key).attempts()) for key in store.configs) == 1, "the child trains, too"
+    process.go_on()
+    assert process.wait() == 0, process.err
+    assert len(json.loads(process.out.splitlines()[-1])["done"]) == 3
+
+
 def test_two_hundred_runs_leave_no_thread_no_file_and_no_handler(shop: Any) -> None:
     process = shop.start("train_often", store=shop.store, num=200)
     assert process.wait() == 0, process.err
@@ -365,7 +455,7 @@ def test_a_manager_at_work_in_a_hook_of_another_one_is_saved_too(shop: Any) -> N
 def test_a_run_that_is_asked_to_stop_is_saved_and_can_go_on(shop: Any) -> None:
     process = shop.train({"at": "forward", "nth": 6, "do": "wait"})
     process.until_at()
-    owner = ask_to_stop(Store(shop.store).run(key_of(shop.store)))
+    owner = request_stop(Store(shop.store).run(key_of(shop.store)))
     assert owner is not None
     assert owner.pid == process.pid
     process.until_said("somebody asked this run to stop: finishing the step and saving")
@@ -390,7 +480,7 @@ def test_in_a_batch_the_other_runs_go_on_when_one_is_asked_to_stop(shop: Any) ->
     process = shop.start("train_many", plan, store=shop.store, configs=_configs())
     process.until_at()
     key = _keys(shop)[0.2]
-    ask_to_stop(Store(shop.store).run(key))
+    request_stop(Store(shop.store).run(key))
     process.until_said("somebody asked this run to stop")
     process.go_on()
     assert process.wait() == 0, process.err
@@ -404,7 +494,7 @@ def test_in_a_batch_the_other_runs_go_on_when_one_fails_after_it_was_asked_to_st
     process = shop.start("train_many", plan, store=shop.store, configs=_configs(), max_errors=5)
     process.until_at()
     key = _keys(shop)[0.2]
-    ask_to_stop(Store(shop.store).run(key))
+    request_stop(Store(shop.store).run(key))
     process.until_said("somebody asked this run to stop")
     process.go_on()
     assert process.wait() == 0, process.err
@@ -457,10 +547,10 @@ def test_a_hook_that_stops_the_loop_loses_nothing_of_the_epoch_that_is_done(hook
     manager.process()
     (key,) = manager.configs.keys()
     recorded = {(event["tag"], event["step"]) for event in manager.store.run(key).events()}
-    assert ("losses/train/loss", 2) in recorded
+    assert ("train/loss", 2) in recorded
     if hook == "post_eval":
-        assert ("losses/valid/loss", 2) in recorded
-        assert "losses/valid/loss" in manager.previews[key]
+        assert ("valid/loss", 2) in recorded
+        assert "valid/loss" in manager.previews[key]
         before = tiny.Tiny(None, verbose=False)
         before.process(num_epochs=2)
         assert manager.stats[key]["best"]["value"] == before.stats[key]["best"]["value"]

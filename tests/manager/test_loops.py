@@ -120,7 +120,7 @@ class TestProcess:
     def test_zero_epochs_only_evaluate(self) -> None:
         manager = small()
         manager.process(CONFIG, num_epochs=0)
-        assert [tag for tag, _, _ in rows(manager)] == ["losses/valid/loss", "losses/valid/loss_per_batch"]
+        assert [tag for tag, _, _ in rows(manager)] == ["valid/loss"]
         assert manager.stats[manager.key]["epoch"] == 0
 
     def test_a_fresh_start_is_a_new_attempt_with_the_same_bits(self, tmp_path: Path) -> None:
@@ -197,14 +197,11 @@ class TestRecords:
         manager = small(epochs=2)
         manager.process(CONFIG)
         assert [(tag, step) for tag, step, _ in rows(manager)] == [
-            ("losses/valid/loss", 0),
-            ("losses/valid/loss_per_batch", 0),
-            ("losses/train/loss", 1),
-            ("losses/valid/loss", 1),
-            ("losses/valid/loss_per_batch", 1),
-            ("losses/train/loss", 2),
-            ("losses/valid/loss", 2),
-            ("losses/valid/loss_per_batch", 2),
+            ("valid/loss", 0),
+            ("train/loss", 1),
+            ("valid/loss", 1),
+            ("train/loss", 2),
+            ("valid/loss", 2),
         ]
 
     def test_the_training_loss_is_the_mean_over_samples(self) -> None:
@@ -218,14 +215,14 @@ class TestRecords:
         manager.add_extension("losses", Losses())
         manager.process(CONFIG)
         mean = sum(loss * size for loss, size in losses) / sum(size for _, size in losses)
-        assert {tag: value for tag, _, value in rows(manager)}["losses/train/loss"] == mean
+        assert {tag: value for tag, _, value in rows(manager)}["train/loss"] == mean
 
     def test_the_preview_has_the_last_of_each_number(self) -> None:
         manager = small()
         manager.process(CONFIG)
         last = {tag: value for tag, _, value in rows(manager)}
         assert manager.previews[manager.key] == last
-        assert manager.best_work(p_key="losses/valid/loss") == manager.key
+        assert manager.best_work(p_key="valid/loss") == manager.key
 
     def test_an_evaluation_that_was_stopped_leaves_no_row(self, tmp_path: Path, undisturbed: Any) -> None:
         """C10: and it is made again, so that each row is there once"""
@@ -256,6 +253,25 @@ class TestRecords:
         (picture,) = (tmp_path / "previews").glob("*/*/attempt-0001/plots/curves.png")
         assert picture.read_bytes().startswith(b"\x89PNG")
         assert manager.store.verify() == []
+
+    def test_the_saver_s_path_is_where_the_store_keeps_the_checkpoints(self, tmp_path: Path) -> None:
+        manager = small(tmp_path)
+        manager.process(CONFIG)
+        assert manager.loop is not None
+        path = manager.loop["checkpoint_saver"].path  # type: ignore[attr-defined]
+        assert path == tmp_path / "ckpts" / manager.key[:2] / manager.key / "attempt-0001"
+        assert list(path.iterdir())
+        in_memory = small()
+        in_memory.process(CONFIG)
+        assert in_memory.loop is not None
+        assert in_memory.loop["checkpoint_saver"].path is None  # type: ignore[attr-defined]
+
+    def test_one_saver_serves_several_runs(self, tmp_path: Path) -> None:
+        saver = CheckpointSaver(keep=2)
+        manager = small(tmp_path, settings={"extensions": lambda: {"checkpoint_saver": saver}})
+        manager.process(CONFIG, num_epochs=1)
+        manager.process({"lr": 0.02}, num_epochs=1)
+        assert len(list(manager.completed())) == 2
 
     def test_the_folder_beside_the_preview_is_the_loop_s_train_dir(self, tmp_path: Path) -> None:
         manager = small(tmp_path)
@@ -294,7 +310,7 @@ class TestCheckpoints:
         manager = Worsening(tmp_path, verbose=False, keep=2)
         manager.process(CONFIG)
         run = manager.store.run(manager.key)
-        assert [name.step for name in run.checkpoints()] == [24, 24, 4]
+        assert [name.step for name in run.checkpoints()] == [24, 20, 4]
         assert manager.stats[manager.key]["best"]["value"] == 1.0
         assert manager.store.prune(keep=1)
         assert [name.step for name in run.checkpoints()] == [24, 4]
@@ -308,7 +324,7 @@ class TestCheckpoints:
         manager = small(tmp_path, settings={"extensions": lambda: [CheckpointSaver(every_steps=3, every_epochs=None, keep=20)]})
         manager.process(CONFIG)
         steps = [name.step for name in manager.store.run(manager.key).checkpoints()]
-        assert sorted(set(steps)) == [3, 6, 9, 12]
+        assert steps == [12, 9, 6, 3]
 
     def test_save_interval_is_a_number_of_epochs(self, tmp_path: Path) -> None:
         class Rare(Small):
@@ -316,7 +332,14 @@ class TestCheckpoints:
 
         manager = Rare(tmp_path, verbose=False, save_interval=2, keep=20)
         manager.process(CONFIG)
-        assert sorted({name.step for name in manager.store.run(manager.key).checkpoints()}) == [8, 16, 20]
+        assert [name.step for name in manager.store.run(manager.key).checkpoints()] == [20, 16, 8]
+
+    def test_a_limit_in_the_middle_of_an_epoch_is_the_end_also_where_that_step_is_saved_already(self, tmp_path: Path) -> None:
+        saving = {"extensions": lambda: [CheckpointSaver(every_steps=1, keep=20)], "max_steps": 6}
+        manager = small(tmp_path, settings=saving)
+        manager.process(CONFIG)
+        assert [name.step for name in manager.store.run(manager.key).checkpoints()] == [6, 5, 4, 3, 2, 1]
+        assert manager.stats[manager.key]["is_over"] is True
 
     def test_a_saver_with_a_path_of_its_own_is_refused(self) -> None:
         manager = small(settings={"extensions": lambda: [CheckpointSaver("elsewhere")]})
@@ -478,10 +501,10 @@ def test_a_run_that_was_killed_before_its_last_evaluation_is_not_done(tmp_path: 
     manager = Killed(tmp_path, verbose=False)
     with pytest.raises(KeyboardInterrupt):
         manager.process(CONFIG)
-    assert manager.stats[manager.key]["epoch"] == 3
+    assert manager.stats[manager.key]["epoch"] == 2
     again = small(tmp_path)
     assert again.batch([CONFIG], num_epochs=3).done == [manager.key]
-    assert rows(again)[-1][:2] == ("losses/valid/loss_per_batch", 3)
+    assert rows(again)[-1][:2] == ("valid/loss", 3)
 
 
 def test_the_status_on_the_disk_is_plain_json(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainmaster import Config, ConfigBase, ConfigError, Manager, Stateless, configclass, key_of
+from trainmaster import Config, ConfigBase, ConfigError, Manager, Replicate, Stateless, configclass, key_of
 from trainmaster.errors import KeyTextError, RunBusyError, SettingError, UnknownKeyError, UnknownRunError
 from trainmaster.store.lease import Hold, holder_of
 
@@ -185,12 +185,15 @@ def test_num_epochs_none_of_a_config_without_one_only_evaluates() -> None:
     assert (manager.epochs_of("train"), manager.epochs_of("eval")) == ([], [0])
 
 
-def test_how_long_to_train_is_no_part_of_the_key() -> None:
+def test_epochs_are_part_of_the_key_and_a_target_is_not() -> None:
     manager = Counting()
     manager.process({"a": 1, "epochs": 1})
-    manager.process({"a": 1, "epochs": 3})
+    manager.process({"a": 1, "epochs": 1}, num_epochs=3)
     assert manager.epochs_of("train") == [1, 2, 3]
     assert len(manager.configs) == 1
+    manager.process({"a": 1, "epochs": 3})
+    assert manager.epochs_of("train") == [1, 2, 3, 1, 2, 3]
+    assert len(manager.configs) == 2
 
 
 def test_num_epochs_given_wins_over_the_configs_own() -> None:
@@ -472,7 +475,7 @@ def test_a_manager_without_train_is_told() -> None:
         def eval(self) -> Any:
             return {}
 
-    with pytest.raises(NotImplementedError, match=re.escape("Idle has no `train()`: one epoch of training")):
+    with pytest.raises(NotImplementedError, match=re.escape("Idle has no `train()`, which trains one epoch")):
         Idle(verbose=False).process({"a": 1}, num_epochs=1)
 
 
@@ -480,7 +483,7 @@ def test_a_manager_without_eval_is_told() -> None:
     class Blind(Manager):
         def train(self) -> None: ...
 
-    with pytest.raises(NotImplementedError, match=re.escape("Blind has no `eval()`: an evaluation")):
+    with pytest.raises(NotImplementedError, match=re.escape("Blind has no `eval()`, which returns metrics by name")):
         Blind(verbose=False).process({"a": 1}, num_epochs=1)
 
 
@@ -559,9 +562,7 @@ def test_load_ckpt_before_setup_says_that_nothing_is_set_up() -> None:
 def test_save_ckpt_outside_of_work_is_refused() -> None:
     manager = Counting()
     manager.process({"a": 1}, num_epochs=1)
-    with pytest.raises(
-        SettingError, match=r"`save_ckpt\(\)` saves the work of `process`, and none is going on\n  try     `ckpts\[key\] = ...`"
-    ):
+    with pytest.raises(SettingError, match=r"`save_ckpt\(\)` only works while `process` trains a run\n  try     `ckpts\[key\] = ...`"):
         manager.save_ckpt()
 
 
@@ -598,7 +599,7 @@ def test_a_manager_at_work_refuses_to_turn_to_another_run(where: str, call: str)
     manager.process({"a": 1}, num_epochs=2)
     manager.other = manager.key
     key = key_of({"a": 2})
-    with pytest.raises(SettingError, match=f"this manager is at work on run {key}\n  try     use another manager"):
+    with pytest.raises(SettingError, match=f"this manager is already training run {key}\n  try     use another manager"):
         manager.process({"a": 2}, num_epochs=2)
     manager.process({"a": 2}, num_epochs=2)
     assert manager.ckpts[key]["x"] == 2
@@ -620,14 +621,14 @@ def test_a_run_that_another_manager_of_this_process_holds_is_busy(tmp_path: Path
 @pytest.mark.parametrize("name", ["eval_interval", "save_interval", "disp_interval", "keep"])
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "2", None])
 def test_an_interval_that_is_no_positive_whole_number_is_refused(name: str, value: Any) -> None:
-    with pytest.raises(SettingError, match=re.escape(f"{name}={value!r}: wanted a whole number, 1 or more")):
+    with pytest.raises(SettingError, match=f"`{name}` must be a whole number of at least 1, not "):
         Counting(**{name: value})
 
 
 @pytest.mark.parametrize("value", [-1, 1.0, True, "3"])
 def test_a_num_epochs_that_is_no_whole_number_is_refused(value: Any) -> None:
     manager = Counting()
-    with pytest.raises(SettingError, match=re.escape(f"num_epochs={value!r}: wanted a whole number, 0 or more")):
+    with pytest.raises(SettingError, match="`num_epochs` must be a whole number of at least 0, not "):
         manager.process({"a": 1}, num_epochs=value)
     assert manager.calls == []
 
@@ -640,7 +641,7 @@ def test_a_config_whose_own_epochs_are_none_has_none() -> None:
 
 @pytest.mark.parametrize("value", [0, -1, float("inf"), float("nan"), True, "60"])
 def test_a_lease_time_that_is_no_number_of_seconds_is_refused(value: Any) -> None:
-    with pytest.raises(Exception, match=re.escape(f"lease_time={value!r}: wanted a number of seconds")):
+    with pytest.raises(Exception, match="`lease_time` must be a number above 0"):
         Counting(lease_time=value)
 
 
@@ -671,7 +672,7 @@ def test_a_value_that_cannot_be_stored_is_refused_before_the_work() -> None:
 
 @pytest.mark.parametrize("key", ["zz", "", "ABCDEF12", 12345678])
 def test_fetch_takes_keys_only(key: Any) -> None:
-    with pytest.raises(KeyTextError, match="is no key"):
+    with pytest.raises(KeyTextError, match="is not a key"):
         Counting().fetch(key)
 
 
@@ -851,6 +852,20 @@ def test_a_get_config_that_normalises_leads_to_one_run() -> None:
     assert list(manager.configs.values()) == [{"arch": "linear", "depth": 1}]
 
 
+def test_get_config_completes_a_config_once_and_is_checked_once() -> None:
+    calls: list[Any] = []
+
+    class Adjusting(Counting):
+        def get_config(self, config: Any = None) -> Any:
+            calls.append(config)
+            return super().get_config(config)
+
+    manager = Adjusting(None, {"b": 2})
+    manager.process({"a": 1}, num_epochs=1)
+    assert calls == [{"a": 1}, {"a": 1, "b": 2}]
+    assert calls[1] is manager.config  # the second call checks that `get_config` does not change what it returned
+
+
 def test_a_get_config_that_changes_its_own_answer_is_refused() -> None:
     class Restless(Counting):
         def get_config(self, config: Any = None) -> Any:
@@ -859,7 +874,7 @@ def test_a_get_config_that_changes_its_own_answer_is_refused() -> None:
             return config
 
     manager = Restless()
-    with pytest.raises(SettingError, match=r"`Restless\.get_config\(\)` changes a config that it has made itself"):
+    with pytest.raises(SettingError, match=r"`Restless\.get_config\(\)` changes a config that it returned itself"):
         manager.process({"a": 1}, num_epochs=1)
     assert manager.epochs_of("train") == []
 
@@ -872,6 +887,13 @@ class Typed(ConfigBase):
     lr: float = 0.1
     epochs: int = 2
     note: Stateless[str] = ""
+
+
+@configclass
+class Repeated(ConfigBase):
+    a: int = 1
+    fold: Replicate[int] = 0
+    random_seed: int | None = None
 
 
 @configclass
@@ -914,14 +936,14 @@ def test_a_typed_config_is_trained_as_it_is_given(defaults: Any) -> None:
     manager = Counting(None, defaults)
     manager.process(Typed(lr=0.5, epochs=1))
     assert manager.config == Typed(lr=0.5, epochs=1)
-    assert manager.key == key_of(Typed(lr=0.5))
+    assert manager.key == key_of(Typed(lr=0.5, epochs=1))
     assert manager.epochs_of("train") == [1]
 
 
-def test_what_is_stateless_or_how_long_to_train_makes_no_other_run() -> None:
+def test_what_is_stateless_makes_no_other_run() -> None:
     manager = Counting(None, Typed)
     manager.process(Typed(note="first"))
-    manager.process({"note": "second", "epochs": 3})
+    manager.process({"note": "second"}, num_epochs=3)
     assert manager.epochs_of("train") == [1, 2, 3]
     assert len(manager.configs) == 1
 
@@ -937,7 +959,7 @@ def test_a_typed_config_comes_back_typed_by_fetch() -> None:
 def test_fetch_without_the_class_of_the_config_says_what_to_give() -> None:
     manager = Counting()
     manager.process(Typed(lr=0.5))
-    with pytest.raises(SettingError, match=f"the stored config of run {manager.key} is another one") as caught:
+    with pytest.raises(SettingError, match=f"`get_config` changes the stored config of run {manager.key}") as caught:
         manager.fetch(manager.key)
     assert "give `defaults` the class of config that it was stored as" in str(caught.value)
 
@@ -953,7 +975,7 @@ def test_a_typed_config_that_is_changed_after_the_call_changes_nothing() -> None
 # ---- random numbers
 
 
-def trained(config: dict[str, Any], before: Callable[[], Any] = lambda: None, **kwargs: Any) -> float:
+def trained(config: Any, before: Callable[[], Any] = lambda: None, **kwargs: Any) -> float:
     before()
     manager = Drawing(**kwargs)
     manager.process(config, num_epochs=3)
@@ -975,8 +997,31 @@ def test_the_seed_of_the_config_decides() -> None:
     assert trained({"a": 1, "seed": 3}) != trained({"a": 1, "seed": 4})
 
 
-def test_without_a_seed_each_config_has_its_own_random_numbers() -> None:
-    assert trained({"a": 1}) != trained({"a": 2})
+def test_without_a_seed_all_configs_start_from_the_same_random_numbers() -> None:
+    assert trained({"a": 1}) == trained({"a": 2}) == trained({"a": 1, "seed": 0}) == trained({"a": 1, "random_seed": None})
+    assert trained({"a": 1, "random_seed": 1}) != trained({"a": 1, "random_seed": 2})
+
+
+def test_the_field_that_is_marked_replicate_is_the_seed() -> None:
+    assert trained(Repeated(fold=1)) == trained({"a": 1, "seed": 1}) != trained(Repeated(fold=2))
+    assert trained(Repeated(fold=1, random_seed=5)) == trained(Repeated(fold=1)), "the mark counts before the name"
+
+
+@pytest.mark.parametrize(
+    ("config", "seed"), [({"a": 1}, 0), ({"seed": 7}, 7), ({"random_seed": 8}, 8), ({"seed": None, "random_seed": 3}, 3)]
+)
+def test_the_seed_is_recorded_with_the_attempt(config: dict[str, Any], seed: int) -> None:
+    manager = Drawing()
+    manager.process(config, num_epochs=1)
+    assert manager.store.run(manager.key).resume_of(1)["seed"] == seed  # type: ignore[index]
+
+
+def test_configs_that_lead_to_the_same_seed_are_one_replicate() -> None:
+    manager = Drawing()
+    assert manager.group([{"a": 1}, {"a": 1, "seed": 0}, {"a": 1, "random_seed": None}, {"a": 1, "seed": 2}, {"a": 2}]) == [
+        [{"a": 1}, {"a": 1, "seed": 2}],
+        [{"a": 2}],
+    ]
 
 
 @pytest.mark.parametrize("seed", [0, -1, 2**31, 2**32, 2**63, 2**64, 2**100, None, "seven", True, 1.5])
@@ -1030,3 +1075,18 @@ def test_a_target_that_is_raised_later_ends_as_if_given_at_once() -> None:
         in_steps.process({"a": 1}, num_epochs=num_epochs)
     at_once.process({"a": 1}, num_epochs=6)
     assert in_steps.ckpt["x"] == at_once.ckpt["x"]
+
+
+def test_a_manager_says_where_its_runs_are_and_which_is_at_hand(tmp_path: Path) -> None:
+    class Plain(Manager):
+        def train(self) -> None: ...
+
+        def eval(self) -> dict[str, float]:
+            return {"loss_test": 1.0}
+
+    manager = Plain(tmp_path / "runs", secrets=("token",), verbose=False)
+    root = str(tmp_path / "runs")
+    assert repr(manager) == f"Plain({root!r})"
+    manager.process({"lr": 0.1, "token": "a-secret-value"}, num_epochs=2)
+    assert repr(manager) == f"Plain({root!r}, run {manager.key} at epoch 2)"
+    assert repr(Manager()) == repr(object.__new__(Manager)) == "Manager(None)"

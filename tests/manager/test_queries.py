@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from trainmaster import Config, ConfigBase, ConfigError, Manager, Replicate, Stateless, configclass, key_of
-from trainmaster.errors import SettingError, StoreError, UnknownRunError
+from trainmaster.errors import MetricNameError, SettingError, StoreError, UnknownRunError
 
 
 class Echo(Manager):
@@ -62,7 +63,9 @@ def test_a_run_that_was_never_saved_is_not_completed(manager: Echo) -> None:
 
 def test_a_run_that_failed_before_its_first_save_is_not_completed(manager: Echo) -> None:
     manager.results["bad"] = {"loss_test": object()}
-    with pytest.raises(SettingError, match=r"`Echo\.eval\(\)` returned what cannot be recorded\n  wrong   loss_test: builtins\.object"):
+    with pytest.raises(
+        SettingError, match=r"`Echo\.eval\(\)` returned values that cannot be recorded\n  wrong   loss_test: builtins\.object"
+    ):
         manager.process({"name": "bad"}, num_epochs=1)
     assert list(manager.completed()) == []
 
@@ -102,7 +105,7 @@ def varied(manager: Echo) -> Echo:
         ({"is_deep": True}, "g"),
         ({"is_deep": 1}, ""),
         ({"optim.name": "adam"}, "bc"),
-        ({"optim": {"name": "adam"}}, "c"),
+        ({"optim": {"name": "adam"}}, "bc"),
         ({"optim.name": "adam", "lr": 0.01}, "b"),
         ({"optim.betas": [[0.9, 0.99]]}, "a"),
         ({"optim.betas": [(0.9, 0.99)]}, "a"),
@@ -135,6 +138,52 @@ def test_a_condition_may_be_a_range(varied: Echo, cond: Any, found: str) -> None
     assert names(varied, cond=cond) == list(found)
 
 
+@pytest.mark.parametrize(
+    "wanted",
+    [0.5, [0.5, 7], (0.2, None), lambda lr: lr == 0.5, True, [], (None, 0.1), lambda lr: False, float("nan")],
+)
+def test_a_nested_condition_is_the_same_as_a_dotted_one(manager: Echo, wanted: Any) -> None:
+    """J18 with J1: nesting is the same as dots, whatever else the group has."""
+    for name, lr in (("a", 0.5), ("b", 0.1), ("c", float("nan"))):
+        manager.process({"name": name, "optim": {"lr": lr, "kind": "sgd", "deep": {"x": 1}}}, num_epochs=1)
+    dotted = names(manager, cond={"optim.lr": wanted})
+    forms = [
+        {"optim": {"lr": wanted}},
+        Config({"optim.lr": wanted}),
+        {"optim": {"lr": wanted, "deep.x": 1}},
+        {"optim": {"lr": wanted}, "optim.kind": "sgd"},
+    ]
+    assert [names(manager, cond=form) for form in forms] == [dotted] * 4
+    assert names(manager, cond={"optim": {"lr": wanted, "deep": {"x": 2}}}) == []
+    assert names(manager, cond={"optim": {"lr": wanted, "absent": 1}}) == []
+
+
+def test_an_empty_group_in_a_condition_is_a_value(manager: Echo) -> None:
+    manager.process({"name": "a", "optim": {}}, num_epochs=1)
+    manager.process({"name": "b", "optim": {"lr": 1}}, num_epochs=1)
+    assert names(manager, cond={"optim": {}}) == ["a"]
+
+
+@pytest.mark.parametrize("cond", [{"optim": {5: 1}}, {"": 1}, {"optim..lr": 1}, {5: 1}])
+def test_a_condition_on_what_can_be_no_key_is_refused(varied: Echo, cond: Any) -> None:
+    with pytest.raises(StoreError, match="a condition cannot have the key"):
+        list(varied.completed(cond=cond))
+
+
+def test_a_condition_may_be_a_number_of_numpy(manager: Echo) -> None:
+    manager.process({"name": "one", "width": 4, "lr": 0.5})
+    for cond in ({"lr": np.float64(0.5)}, {"width": np.int64(4)}, {"width": [np.int64(4), 5]}):
+        assert names(manager, cond=cond) == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "advice"), [({4, 5}, "write a sorted list"), (np.arange(5), "write `.tolist()`"), (torch.ones(1), "write `.tolist()`")]
+)
+def test_a_condition_that_no_config_can_meet_says_what_to_write(manager: Echo, wanted: Any, advice: str) -> None:
+    with pytest.raises(StoreError, match=rf"a value that no config can have\n  wrong   width: .*{re.escape(advice)}"):
+        list(manager.completed(cond={"width": wanted}))
+
+
 def test_a_condition_may_be_a_function(varied: Echo) -> None:
     assert names(varied, cond={"optim.name": lambda name: name.startswith("s")}) == ["a"]
     assert names(varied, cond={"lr": lambda lr: lr is not None and lr > 0.5}) == ["c", "f"]
@@ -162,16 +211,17 @@ def test_nan_and_infinity_inside_of_values_are_numbers_too(manager: Echo) -> Non
 
 @pytest.mark.parametrize("wanted", [(1,), (1, 2, 3), ()])
 def test_a_tuple_that_is_no_range_is_refused(varied: Echo, wanted: Any) -> None:
-    with pytest.raises(StoreError, match="is no condition\n  try     a tuple is a range"):
+    with pytest.raises(StoreError, match="is not a range\n  try     a tuple is a range"):
         list(varied.completed(cond={"lr": wanted}))
 
 
-def test_within_hours_leaves_out_what_was_saved_earlier(manager: Echo) -> None:
+def test_within_hours_leaves_out_what_was_saved_earlier(manager: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
     manager.record("one", loss_test=0.5)
     assert names(manager, within_hours=1) == ["one"]
-    time.sleep(0.6)
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 7200)
     manager.record("two", loss_test=0.5)
-    assert names(manager, within_hours=0.5 / 3600) == ["two"]
+    assert names(manager, within_hours=1) == ["two"]
     assert names(manager, within_hours=0) == []
 
 
@@ -189,7 +239,7 @@ def test_a_run_that_is_damaged_is_left_out_with_a_warning(tmp_path: Path) -> Non
     key = manager.record("bad", loss_test=0.5)
     (path,) = tmp_path.glob(f"stats/*/{key}/attempt-0001/resume.json")
     path.write_text("{}")
-    with pytest.warns(UserWarning, match=f"run {key} is left out"):
+    with pytest.warns(UserWarning, match=f"run {key} is skipped"):
         assert names(manager) == ["good"]
 
 
@@ -244,6 +294,64 @@ def test_there_is_no_best_where_no_run_has_that_number(manager: Echo) -> None:
     assert manager.best_work() is None
 
 
+def test_a_metric_that_no_run_has_is_an_error_that_lists_the_known_ones(manager: Echo) -> None:
+    assert manager.best_work(p_key="loss_tset") is None  # there is no run
+    manager.record("one", loss_test=0.5, acc=0.9)
+    with pytest.raises(MetricNameError) as error:
+        manager.best_work(p_key="loss_tset")
+    assert str(error.value).split("\n") == [
+        "there is no metric `loss_tset`",
+        "  known   acc, loss_test",
+        "  try     did you mean `loss_test`?",
+    ]
+
+
+def test_the_best_is_found_by_an_ending_of_the_name_and_its_direction_too(manager: Echo) -> None:
+    low = manager.record("low", **{"valid/accuracy": 0.5, "valid/loss": 0.1, "train/loss": 0.9})
+    high = manager.record("high", **{"valid/accuracy": 0.75, "valid/loss": 0.2, "train/loss": 0.1})
+    assert (manager.best_work(p_key="accuracy"), manager.best_work(p_key="loss"), manager.best_work(p_key="train/loss")) == (
+        high,
+        low,
+        high,
+    )
+
+
+def save(manager: Echo, name: str, best: Any, **preview: Any) -> str:
+    """A run as a loop leaves it, with what it monitors."""
+    key = manager.configs.add({"name": name})
+    with manager.store.attempt(key, "process") as attempt:
+        attempt.start(None)
+        attempt.save(1, {}, {"epoch": 1, "best": best}, preview)
+        attempt.release("finished")
+    return key
+
+
+def test_the_best_work_is_that_by_the_metric_that_the_runs_monitor(manager: Echo) -> None:
+    """Also its direction comes from there, whatever the name."""
+    best = {"metric": "valid/gap", "value": 0.0, "mode": "max"}
+    save(manager, "low", best, **{"valid/gap": 0.5, "valid/loss": 0.1, "loss_test": 0.1})
+    high = save(manager, "high", best, **{"valid/gap": 0.75, "valid/loss": 0.2, "loss_test": 0.2})
+    manager.record("own", loss_test=0.0)
+    assert manager.best_work() == high
+    assert manager.best_work(p_key="gap", reverse=False) != high
+    assert manager.configs[str(manager.best_work(p_key="loss_test"))].name == "own"
+
+
+def test_runs_that_monitor_different_metrics_are_not_compared_unless_one_is_named(manager: Echo) -> None:
+    one = save(manager, "one", {"metric": "valid/loss", "mode": "min"}, **{"valid/loss": 0.1})
+    save(manager, "two", {"metric": "valid/accuracy", "mode": "max"}, **{"valid/loss": 0.2, "valid/accuracy": 0.9})
+    with pytest.raises(MetricNameError, match=r"(?s)these runs monitor different metrics.*known   valid/accuracy, valid/loss"):
+        manager.best_work()
+    assert manager.best_work(p_key="loss") == one
+    assert manager.best_work(cond={"name": "one"}) == one
+
+
+@pytest.mark.parametrize("best", [None, 3, {}, {"metric": ["x"]}, {"metric": "gone"}])
+def test_what_a_damaged_status_says_of_the_best_is_ignored(manager: Echo, best: Any) -> None:
+    key = save(manager, "one", best, loss_test=0.5)
+    assert manager.best_work() == key
+
+
 def test_the_best_is_looked_for_among_those_that_meet_the_condition(manager: Echo) -> None:
     manager.record("one", 1, loss_test=0.1)
     two = manager.record("two", 2, loss_test=0.2)
@@ -291,6 +399,12 @@ def test_an_overview_of_nothing_in_particular_is_of_all_that_was_saved(manager: 
     assert len(manager.overview(cond={"name": "0"})) == 1
 
 
+def test_an_overview_takes_configs_epoch_and_preview_keys_in_this_order(manager: Echo) -> None:  # J20
+    one, two = manager.record("one", 1, loss_test=0.5, acc=0.9), manager.record("two", 2, loss_test=0.5, acc=0.8)
+    found = manager.overview([one, two], 2, ["acc"])
+    assert (found.keys, found.previews["acc"].tolist(), list(found.previews)) == ([two], [0.8], ["acc"])
+
+
 def test_an_overview_takes_configs_and_keys_and_leaves_out_what_is_unknown(manager: Echo) -> None:
     one, two = manager.record("one", loss_test=0.5), manager.record("two", loss_test=0.5)
     assert manager.overview([{"name": "two"}, one, {"name": "never"}, "0" * 8]).keys == [two, one]
@@ -304,9 +418,21 @@ def test_an_overview_of_given_configs_minds_the_condition(manager: Echo) -> None
 def test_only_the_previews_that_are_asked_for_are_in_an_overview(manager: Echo) -> None:
     manager.record("one", loss_test=0.5, acc=0.9, name="text")
     assert list(manager.overview().previews) == ["acc", "loss_test"]
-    found = manager.overview(p_keys=["acc", "missing"]).previews
-    assert found["acc"].tolist() == [0.9]
-    assert np.isnan(found["missing"]).all()
+    manager.record("two", loss_test=0.5)
+    found = manager.overview(p_keys=["acc"]).previews["acc"]
+    assert sorted(found, key=np.isnan)[0] == 0.9
+    assert np.isnan(found).sum() == 1
+    assert list(manager.overview(p_keys=[]).previews) == []
+
+
+def test_an_overview_knows_metrics_by_an_ending_and_refuses_unknown_ones(manager: Echo) -> None:
+    manager.record("one", **{"valid/loss": 0.5, "train/loss": 0.25, "valid/accuracy": 0.9})
+    assert {name: each.tolist() for name, each in manager.overview(p_keys=["loss", "accuracy"]).previews.items()} == {
+        "loss": [0.5],
+        "accuracy": [0.9],
+    }
+    with pytest.raises(MetricNameError, match=r"(?s)there is no metric `acuracy`.*known   train/loss, valid/accuracy, valid/loss"):
+        manager.overview(p_keys=["acuracy"])
 
 
 def test_one_name_of_a_preview_is_not_taken_for_its_letters(manager: Echo) -> None:
@@ -336,8 +462,8 @@ def test_an_overview_is_printed_as_a_summary(capsys: pytest.CaptureFixture[str])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "4 runs, 4 of them saved"
     told = [" ".join(line.split()) for line in lines]
-    assert told[1] == "epochs least 0, middle 2, most 3 (4)"
-    assert told[-1] == "loss_test least 0.25, middle 0.5, most 1 (3)"  # NaN is left out
+    assert told[1] == "epochs min 0, median 2, max 3 (4)"
+    assert told[-1] == "loss_test min 0.25, median 0.5, max 1 (3)"  # NaN is left out
 
 
 def test_a_number_too_big_for_a_float_is_no_reason_to_fail(manager: Echo) -> None:

@@ -88,8 +88,7 @@ def weights(model: nn.Module) -> torch.Tensor:
 # Initialization (J4)
 
 
-def test_four_archives_lie_below_the_store(manager: Regression, store_dir: Path) -> None:
-    manager.process({"arch": "small"}, num_epochs=1)
+def test_a_new_manager_creates_four_folders_below_the_store(manager: Regression, store_dir: Path) -> None:
     assert {"configs", "stats", "ckpts", "previews"} <= {path.name for path in store_dir.iterdir() if path.is_dir()}
 
 

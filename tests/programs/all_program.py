@@ -13,24 +13,40 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from trainmaster import (
+    EMA,
     ActivationStats,
     Avg,
-    CSVLog,
+    CheckpointLoader,
+    CheckpointSaver,
+    ClipGradients,
+    CodeTracker,
+    Compile,
+    ConstructorArgs,
+    CSVLogger,
+    Deterministic,
+    DivergenceGuard,
+    EarlyStopping,
+    EnvironmentInfo,
     Extension,
     FailureCapsule,
     GradCoeffRMSVis,
+    GradientAccumulation,
     GradNormVis,
-    HookTimes,
+    HookProfiler,
     LeakageCheck,
-    LearningRate,
+    LearningRateMonitor,
     LossPlot,
+    Manager,
+    Metrics,
+    MixedPrecision,
     ModelSummary,
-    NonFinite,
+    NaNGuard,
     Plot,
     Progress,
     RunReport,
     SampleLoss,
     SanityCheck,
+    Seed,
     TensorBoard,
     TrainManager,
     UpdateRatio,
@@ -54,29 +70,65 @@ class Kill(Extension):
 def silent(text: str) -> None: ...
 
 
+def loss_of_each(batch: Any, prediction: Any) -> Any:
+    return cross_entropy(prediction, batch[1], reduction="none")
+
+
+class Accuracy:
+    """A metric like those of torchmetrics."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.right = self.number = 0
+
+    def update(self, prediction: Any, targets: Any) -> None:
+        self.right += int((prediction.argmax(1) == targets).sum())
+        self.number += len(targets)
+
+    def compute(self) -> float:
+        return self.right / self.number
+
+
+def one_of_each_kind() -> dict[str, Any]:
+    """Every extension that is shipped, by the name of its class."""
+    found: list[object] = [
+        *every_extension(), GradientAccumulation(2), CheckpointLoader(), CheckpointSaver(), ClipGradients(1.0), CodeTracker(),
+        Compile(disable=True), Deterministic(), DivergenceGuard(), EMA(), EarlyStopping(), EnvironmentInfo(), Metrics(Accuracy()),
+        MixedPrecision(), ConstructorArgs(), Seed(0),
+    ]  # fmt: skip
+    return {type(each).__name__: each for each in found}
+
+
+class Small(Manager):
+    def make_loop(self, config: Any) -> TrainManager:
+        return training(None)
+
+
 def every_extension() -> list[object]:
     """One of each, as a user would make it, but for what they print."""
     return [
-        RunReport(say=silent),
-        Progress(say=silent),
-        ModelSummary(say=None),
-        HookTimes(say=None),
+        RunReport(output=silent),
+        Progress(output=silent),
+        ModelSummary(output=None),
+        HookProfiler(output=None),
         SanityCheck(checks=["parameters"]),
         LeakageCheck(),
         FailureCapsule(),
-        NonFinite("skip"),
+        NaNGuard("skip"),
         LossPlot(),
         LossPlot("batches", smoothing=0.5),
         LossPlot("samples"),
-        SampleLoss(lambda batch, prediction: cross_entropy(prediction, batch[1], reduction="none")),
+        SampleLoss(loss_of_each),
         GradNormVis(),
         GradCoeffRMSVis(every=3),
         UpdateRatio(every=2),
         ActivationStats(every=2),
-        LearningRate(),
+        LearningRateMonitor(),
         Plot("loss", over="batches"),
         Avg("loss"),
-        CSVLog(),
+        CSVLogger(),
         TensorBoard(),
     ]
 

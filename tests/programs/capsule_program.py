@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from trainmaster import Extension, LoopComponent, TrainManager, TrainTestLoop
 from trainmaster.extensions.failure_capsule import FailureCapsule
-from trainmaster.extensions.non_finite import NonFinite
+from trainmaster.extensions.nan_guard import NaNGuard
 from trainmaster.extensions.replay import replay
 
 cross_entropy = nn.functional.cross_entropy
@@ -68,7 +68,7 @@ def batches(num: int = 6) -> list[Any]:
 def made(folder: Path, data: Any, *extensions: Any, model: nn.Module | None = None, epochs: int = 2, **more: Any) -> TrainManager:
     capsules = FailureCapsule(folder, target="capsule_program.py:nothing")
     arguments: dict[str, Any] = {"loss": loss, "evaluate_first": False, "device": "cpu", **more}
-    return TrainManager(model or Net(), epochs=epochs, train_data=data, extensions=[capsules, *extensions], **arguments)
+    return TrainManager(model or Net(), epochs=epochs, train_data=data, extensions=[capsules, *extensions], progress=False, **arguments)
 
 
 # Each function below builds one training that fails.
@@ -89,14 +89,14 @@ def label_out_of_range_in_the_loss(folder: Path) -> TrainManager:
 def nan_loss(folder: Path) -> TrainManager:
     bad = torch.randn(4, 6)
     bad[1, 2] = float("nan")
-    return made(folder, [*batches(3), (bad, torch.zeros(4, dtype=torch.long))], NonFinite("stop"))
+    return made(folder, [*batches(3), (bad, torch.zeros(4, dtype=torch.long))], NaNGuard("stop"))
 
 
 def overflow_in_the_loss(folder: Path) -> TrainManager:
     def loss_of(batch: Any, prediction: torch.Tensor) -> torch.Tensor:
         return loss(batch, prediction) + (prediction[0, 0] * 1e3).exp()
 
-    return made(folder, batches(40), NonFinite("stop"), loss=loss_of, epochs=20)
+    return made(folder, batches(40), NaNGuard("stop"), loss=loss_of, epochs=20)
 
 
 def loss_without_gradient(folder: Path) -> TrainManager:
@@ -313,7 +313,7 @@ def hook_after_the_update(folder: Path) -> TrainManager:
 
 def skipped_batch(folder: Path) -> TrainManager:
     """Nobody raises anything, and yet it is kept."""
-    return made(folder, [*batches(2), (torch.full((4, 6), float("inf")), torch.zeros(4, dtype=torch.long))], NonFinite("skip"))
+    return made(folder, [*batches(2), (torch.full((4, 6), float("inf")), torch.zeros(4, dtype=torch.long))], NaNGuard("skip"))
 
 
 class Steps(LoopComponent):

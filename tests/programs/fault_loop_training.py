@@ -31,7 +31,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from trainmaster import CheckpointSaver, Extension, Fixtures, Manager, TrainManager
 from trainmaster.manager.attempt_checkpoints import AttemptCheckpoints
-from trainmaster.store import Store, owner
+from trainmaster.store import Store, process_identity
 from trainmaster.store.events import EventLog
 from trainmaster.store.files import LocalFiles
 
@@ -48,8 +48,7 @@ training.DEEDS["signal"] = lambda number: os.kill(os.getpid(), number)
 class LoopJob(training.Job):
     """What one process has to do.
 
-    In acts, `epoch` is how many batches were done in all, when a batch begins or a save was asked for; half a batch more where all that
-    is new is an evaluation.
+    In acts, `epoch` is how many batches were done in all, when a batch begins or a save was asked for.
     """
 
     workers: int = 0
@@ -234,9 +233,9 @@ class LoopPoints(training.Points):
     def __init__(self, place: Any, acts: list[Any], where: WhereMemory, job: LoopJob) -> None:
         super().__init__(place, acts)
         self._where, self._job = where, job
-        self._num_saved = 0.0
+        self._num_saved = 0
 
-    def at(self, point: str, number: float | None = None) -> None:
+    def at(self, point: str, number: int | None = None) -> None:
         self._place.point = point
         if point in SAVING:
             self._where.save(point)
@@ -249,7 +248,7 @@ class LoopPoints(training.Points):
 
     @contextlib.contextmanager
     def save(self, moment: Any) -> Iterator[None]:
-        self._num_saved = moment.epoch * NUM_BATCHES + (moment.batch or 0.5 * moment.is_evaluated)
+        self._num_saved = moment.epoch * NUM_BATCHES + moment.batch
         self.is_saving, self._is_published = True, False
         self.save_at("save")
         yield
@@ -365,7 +364,7 @@ def work(job: LoopJob) -> None:
     while not place.may_start:
         time.sleep(0.0005)
     if job.boot:
-        owner._boot = lambda: job.boot
+        process_identity._boot = lambda: job.boot
     place.point = "ready"
     if job.gate:
         training._wait_for(job.gate)
@@ -444,9 +443,10 @@ def kill_session(session: int) -> None:
 
 
 def result_of(root: str | Path, config: dict[str, Any]) -> Any:
-    """As that of `fault_training.py`, but for the attempts that it took, by which the best checkpoint is named."""
+    """As that of `fault_training.py`, but for the attempts that it took, which name the best checkpoint and tell what was planned."""
     found = training.result_of(root, config)
-    stats = [[name, _without(each, "attempt", "checkpoint") if name == "'best'" else each] for name, each in found.stats[1]]
+    told = _without(found.stats, "planned", "is_beyond_plan")[1]
+    stats = [[name, _without(each, "attempt", "checkpoint") if name == "'best'" else each] for name, each in told]
     return found._replace(value=_without(found.value, "best"), stats=stats)
 
 
@@ -478,8 +478,8 @@ def assert_undisturbed(job: LoopJob, config: dict[str, Any] | None = None) -> No
     store = Store(job.store)
     rows = [(row["tag"], row["step"]) for row in rows_of(store.run(store.configs.get_key(config) or ""))]
     num_updates = num_epochs * NUM_BATCHES // config.get("accumulated", ACCUMULATED)
-    wanted = [("losses/train/loss", epoch) for epoch in range(1, num_epochs + 1)]
-    wanted += [(f"losses/valid/{name}", epoch) for epoch in range(num_epochs + 1) for name in ("loss", "loss_per_batch")]
+    wanted = [("train/loss", epoch) for epoch in range(1, num_epochs + 1)]
+    wanted += [("valid/loss", epoch) for epoch in range(num_epochs + 1)]
     assert sorted(rows) == sorted([*wanted, *(("rate", step) for step in range(1, num_updates + 1))]), REPEAT
     assert store.verify() == [], REPEAT
 

@@ -36,7 +36,7 @@ from torch import nn
 
 from trainmaster import Extension, Manager
 from trainmaster.errors import RunBusyError
-from trainmaster.store import Store, attempt, owner
+from trainmaster.store import Store, attempt, process_identity
 from trainmaster.store.files import LocalFiles
 
 BUSY = 3
@@ -327,7 +327,7 @@ def work(job: Job) -> None:
     points = Points(place, job.acts)
     note_files(points)
     if job.boot:
-        owner._boot = lambda: job.boot
+        process_identity._boot = lambda: job.boot
     if job.clock:
         turn_clock(job.clock)
     place.point = "ready"

@@ -16,7 +16,7 @@ from pathlib import Path
 import safetensors.numpy  # noqa: F401 - before the memory is limited
 
 from trainmaster.store import Store
-from trainmaster.store.record import parse_record, record_bytes
+from trainmaster.store.checksummed_json import parse_record, record_bytes
 
 MB = 2**20
 

@@ -17,9 +17,9 @@ from urllib.parse import quote
 import torch
 from torch import nn
 
-from trainmaster import Config, ConfigBase, Extension, FailureCapsule, Manager, Stateless, TrainManager, configclass
+from trainmaster import Config, ConfigBase, Extension, FailureCapsule, Manager, Secret, TrainManager, configclass
 from trainmaster.cli.app import run as run_cli
-from trainmaster.extensions.environment import Environment
+from trainmaster.extensions.environment_info import EnvironmentInfo
 
 ENVIRON = {
     "AWS_SECRET_ACCESS_KEY": "wJalr/XUtn+canary0env",
@@ -29,6 +29,7 @@ ENVIRON = {
 }
 ENV_CANARIES = ["wJalr/XUtn+canary0env", "hf_canary1env", "can'ary2\"env", "canary3env"]
 FREE = {"api_key": "canary4config", "db": {"password": "canary 5/config"}, "mirrors": [{"url": "https://me:canary6config@host/x"}]}
+SECRETS = ("api_key", "db.password", "mirrors")
 CONFIG_CANARIES = ["canary4config", "canary 5/config", "canary6config"]
 TYPED_CANARIES = ["canary7typed", "canary8typed", "canary9typed"]
 ARGV_CANARY = "canary-a-argv"
@@ -37,17 +38,17 @@ CANARIES = [*ENV_CANARIES, *CONFIG_CANARIES, *TYPED_CANARIES, ARGV_CANARY]
 
 @configclass
 class Hub(ConfigBase):
-    access_token: str = "none"
+    access_token: Secret[str] = "none"
     name: str = "hub"
 
 
 @configclass
 class Typed(ConfigBase):
-    client_secret: str
+    client_secret: Secret[str]
     hubs: list[Hub]
     lr: float = 0.1
     is_broken: bool = True
-    db_password: Stateless[str] = "none"
+    db_password: Secret[str] = "none"
 
 
 def typed() -> Typed:
@@ -91,7 +92,7 @@ class Spill(Extension):
 def make_loop(words: str, is_broken: bool = False, **settings: Any) -> TrainManager:
     torch.manual_seed(0)
     batches = [[torch.randn(4, 3), torch.randn(4, 1)] for _ in range(3)]
-    extensions = [Spill(words, is_broken), FailureCapsule(), Environment()]
+    extensions = [Spill(words, is_broken), FailureCapsule(), EnvironmentInfo()]
     return TrainManager(
         Net(3, 1), lambda batch, out: ((out - batch[1]) ** 2).mean(), 2, batches, {"valid": batches}, extensions=extensions, **settings
     )
@@ -99,6 +100,8 @@ def make_loop(words: str, is_broken: bool = False, **settings: Any) -> TrainMana
 
 class Spilling(Manager):
     """Trains loops that spill."""
+
+    secrets = SECRETS
 
     def make_loop(self, config: Any) -> TrainManager:
         words = f"{values_of(config)} {' '.join(ENV_CANARIES)}"
@@ -108,6 +111,8 @@ class Spilling(Manager):
 
 class Plain(Manager):
     """Writes its epochs itself, and keeps a secret in its state, its numbers and its preview."""
+
+    secrets = SECRETS
 
     def init_ckpt(self) -> None:
         super().init_ckpt()
@@ -127,7 +132,7 @@ def main(folder: Path) -> None:
     with contextlib.suppress(RuntimeError):
         Spilling(store).process({**FREE, "is_broken": True})
     with contextlib.suppress(RuntimeError):
-        Spilling(store, Typed).process(typed())
+        Spilling(store, Typed, secrets=()).process(typed())
     Plain(store).process({**FREE, "kind": "plain"}, num_epochs=1)
     Spilling(store).sweep({**FREE, "mirrors": [[*FREE["mirrors"]]], "is_broken": False, "seed": [1, 2]}, max_errors=9)
     Spilling(store, verbose=False).batch(

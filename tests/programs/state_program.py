@@ -78,7 +78,7 @@ def train_data(kind, **options):
     return DataLoader(dataset, batch_size=4, shuffle=True, **options)
 
 
-class Accumulate(Extension):
+class GradientAccumulation(Extension):
     """An update after every second batch, also across epochs."""
 
     def __init__(self):
@@ -134,7 +134,7 @@ def build(seed, *last, kind="augmented", optimizer="sgd", epochs=3, **options):
         {"valid": DataLoader(Augmented(), batch_size=9, shuffle=True)},
         optimizer=make[optimizer],
         lr_schedule=lambda made: torch.optim.lr_scheduler.CosineAnnealingLR(made, T_max=10),
-        extensions=[Accumulate(), Losses(), *last],
+        extensions=[GradientAccumulation(), Losses(), *last],
         device="cpu",
     )
 

@@ -14,17 +14,17 @@ from torch.utils.data import Dataset
 
 from trainmaster import (
     EMA,
-    Accumulate,
     ClipGradients,
     CodeTracker,
+    ConstructorArgs,
     Deterministic,
-    Divergence,
+    DivergenceGuard,
     EarlyStopping,
-    Environment,
+    EnvironmentInfo,
     Extension,
+    GradientAccumulation,
     Metrics,
     MixedPrecision,
-    Parameters,
     Recipe,
     Seed,
     TrainManager,
@@ -97,16 +97,16 @@ def every_extension(folder: str) -> list[object]:
     return [
         ClipGradients(max_norm=0.5),
         EMA(0.9),
-        EarlyStopping(by="metrics/valid/accuracy", patience=2),
+        EarlyStopping(monitor="valid/accuracy", patience=2),
         Metrics({"accuracy": Accuracy()}, train=True),
         MixedPrecision(),
-        Accumulate(3),
-        Divergence(),
+        GradientAccumulation(3),
+        DivergenceGuard(),
         Seed(5),
         Deterministic(),
-        Environment(),
+        EnvironmentInfo(),
         CodeTracker(os.path.dirname(folder)),
-        Parameters(),
+        ConstructorArgs(),
     ]
 
 

@@ -225,7 +225,7 @@ def test_a_generator_that_ends_before_its_yield_is_refused():
     assert text.startswith("around hook `Never.around_s` never yields")
     assert "  where   " in text
     assert "test_around.py:" in text
-    assert "  try     yield once, where the stage's body shall run" in text
+    assert "  try     yield exactly once, at the point where the stage's body should run" in text
 
 
 def test_a_plain_function_as_around_hook_is_refused():
@@ -246,7 +246,7 @@ def test_a_second_yield_is_refused():
     with pytest.raises(AroundHookError) as caught, Host(Twice()).staged("s"):
         pass
     assert str(caught.value).startswith("around hook `Twice.around_s` yields twice")
-    assert "  try     yield once only, where the stage's body shall run" in str(caught.value)
+    assert "  try     yield exactly once, at the point where the stage's body should run" in str(caught.value)
 
 
 def test_a_generator_that_yields_twice_is_closed():

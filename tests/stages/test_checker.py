@@ -15,7 +15,7 @@ TREE = StageTree(
     Stage(
         "life",
         fixtures={"fixtures": ENTRY},
-        is_lasting=True,
+        is_permanent=True,
         stages=(
             Stage(
                 "run",
@@ -40,7 +40,7 @@ class Host(Extensible):
     def __init__(self, *extensions):
         self.log = []
         self.extensions = [(f"ext{number}", each) for number, each in enumerate(extensions)]
-        self.staged("life", {"fixtures": self.fixtures}).open_for_good()
+        self.staged("life", {"fixtures": self.fixtures}).open_permanently()
 
     def run(self):
         with self.staged("run", {"epoch_num": 0}):
@@ -104,7 +104,7 @@ def test_a_refused_extension_does_not_replace_its_namesake():
     assert host["ext0"] is good
 
 
-def test_a_method_marked_not_a_hook_is_no_hook():
+def test_a_method_marked_not_a_hook_is_never_called():
     class Helper:
         @not_a_hook
         def pre_process(self):
@@ -113,7 +113,7 @@ def test_a_method_marked_not_a_hook_is_no_hook():
     Host(Helper()).run()
 
 
-def test_a_property_named_like_a_hook_is_no_hook():
+def test_a_property_named_like_a_hook_is_ignored():
     class Helper:
         @property
         def pre_process(self):
@@ -137,7 +137,7 @@ def test_an_unknown_fixture_is_refused_before_the_first_stage_runs():
     assert "  try     did you mean `epoch_num`?" in text
 
 
-def test_an_unknown_fixture_like_no_other_is_told_how_to_be_declared():
+def test_the_error_for_an_unknown_fixture_explains_how_to_declare_it():
     with pytest.raises(FixtureNotFoundError) as caught:
         Host(hook("post_report", "zebra")).run()
     assert "  try     declare it in `creates`, or give the parameter a default" in str(caught.value)
@@ -231,7 +231,7 @@ def test_a_parameter_with_a_default_is_not_refused():
     assert extension.seen == 5
 
 
-def test_what_an_extension_says_it_creates_can_be_asked_for():
+def test_hooks_can_ask_for_fixtures_that_an_extension_declares_to_create():
     class Creates:
         creates = {"zebra": "run"}
 
@@ -280,7 +280,7 @@ def test_creates_with_an_unknown_stage_is_refused():
 
     with pytest.raises(UnknownStageError) as caught:
         Host(Creates()).run()
-    assert "`Creates.creates` gives `zebra` to `reprot`, which is no stage" in str(caught.value)
+    assert "`Creates.creates` assigns `zebra` to `reprot`, which is not a stage" in str(caught.value)
     assert "did you mean `report`?" in str(caught.value)
 
 
@@ -386,15 +386,15 @@ def test_opening_an_undeclared_stage_is_refused():
     assert "  try     did you mean `report`?" in text
 
 
-def test_opening_a_new_stage_is_told_how_to_be_declared():
+def test_the_error_for_an_undeclared_stage_explains_how_to_declare_it():
     with pytest.raises(UnknownStageError) as caught:
         Host().staged("mixup")
-    assert '  try     declare it: tree = Host.tree.adding("parent", Stage("mixup"))' in str(caught.value)
+    assert '  try     declare it: tree = Host.tree.with_stage("parent", Stage("mixup"))' in str(caught.value)
 
 
 def test_adding_declares_a_stage_of_a_subclass():
     class Grown(Host):
-        tree = Host.tree.adding("train_step", Stage("mixup", fixtures={"mix": ENTRY}))
+        tree = Host.tree.with_stage("train_step", Stage("mixup", fixtures={"mix": ENTRY}))
 
     sees = hook("pre_mixup", "batch, mix")
     host = Grown(sees)
@@ -404,23 +404,23 @@ def test_adding_declares_a_stage_of_a_subclass():
 
 
 def test_adding_leaves_the_old_tree_alone():
-    TREE.adding("train_step", Stage("mixup"))
+    TREE.with_stage("train_step", Stage("mixup"))
     assert "mixup" not in TREE.paths
 
 
 def test_adding_puts_the_stage_last():
-    grown = TREE.adding("train_step", Stage("mixup"))
+    grown = TREE.with_stage("train_step", Stage("mixup"))
     assert [stage.name for stage in grown.paths["train_step"][0][-1].stages] == ["forward", "compute_loss", "backward", "mixup"]
 
 
-def test_adding_keeps_the_landmarks():
-    assert StageTree(Stage("run"), ("epoch_num",)).adding("run", Stage("x")).landmarks == ("epoch_num",)
+def test_adding_keeps_the_progress_fixtures():
+    assert StageTree(Stage("run"), ("epoch_num",)).with_stage("run", Stage("x")).progress == ("epoch_num",)
 
 
-def test_adding_to_an_unknown_parent_is_refused():
+def test_adding_a_stage_to_an_unknown_parent_is_refused():
     with pytest.raises(UnknownStageError) as caught:
-        TREE.adding("train_stap", Stage("mixup"))
-    assert "no stage `train_stap` to put `mixup` into" in str(caught.value)
+        TREE.with_stage("train_stap", Stage("mixup"))
+    assert "cannot add stage `mixup` to `train_stap`: there is no stage `train_stap`" in str(caught.value)
     assert "did you mean `train_step`?" in str(caught.value)
 
 
@@ -434,7 +434,7 @@ class Unmatched:
     def post_zebra(self): ...
 
 
-def test_an_undeclared_host_warns_of_hooks_that_never_matched():
+def test_a_host_without_a_tree_warns_about_hooks_that_never_matched():
     host = Extensible()
     host.add_extension("unmatched", Unmatched())
     with pytest.warns(UserWarning, match="was never called") as caught, host.staged("run"), host.staged("inner"):
@@ -442,9 +442,9 @@ def test_an_undeclared_host_warns_of_hooks_that_never_matched():
     texts = sorted(str(each.message) for each in caught)
     assert len(texts) == 2
     assert texts[0].startswith("`Unmatched.post_zebra` (")
-    assert texts[0].endswith("was never called: no stage `zebra` was opened; stages: inner, run")
+    assert texts[0].endswith("was never called, because no stage `zebra` was opened; opened stages: inner, run")
     assert texts[1].startswith("`Unmatched.pre_runn` (")
-    assert texts[1].endswith("was never called: no stage `runn` was opened; did you mean `run`?")
+    assert texts[1].endswith("was never called, because no stage `runn` was opened; did you mean `run`?")
 
 
 def test_an_undeclared_host_warns_once():

@@ -21,7 +21,7 @@ class Host(Extensible):
 
 
 class Teller:
-    """Says when its hooks of stage `s` run."""
+    """Logs when its hooks of stage `s` run."""
 
     def __init__(self, name, log):
         self.label, self.log = name, log
@@ -120,7 +120,7 @@ def test_an_extension_is_found_by_its_name():
 
 
 def test_an_extension_need_not_inherit():
-    """E3. The base class is empty of hooks, and an object without it works alike."""
+    """E3: the base class has no hooks, and any object works as an extension."""
 
     class Inherits(Extension):
         def pre_s(self):
@@ -581,7 +581,7 @@ def test_a_stage_can_be_opened_again_after_a_collision():
 
 
 def test_a_collision_of_a_declared_fixture_keeps_that_of_the_outer_stage():
-    """E12, with a tree: both stages own an `x`; the one that could not open does not take the other's with it."""
+    """E12, with a tree: both stages own an `x`; a stage that could not open does not remove the other's."""
 
     class Declared(Extensible):
         tree = StageTree(Stage("outer", fixtures={"x": ENTRY}, stages=(Stage("inner", fixtures={"x": BODY}),)))
@@ -607,7 +607,7 @@ def test_star_parameters_are_refused_on_attaching(stars):
 
     with pytest.raises(HookSignatureError) as caught:
         Host(Stars())
-    assert f"`Stars.pre_s` takes `{stars}`, but parameters are filled by name from the fixtures" in str(caught.value)
+    assert f"`Stars.pre_s` takes `{stars}`, but the parameters of a hook must be names of fixtures" in str(caught.value)
 
 
 def test_a_misspelt_hook_is_refused_where_the_tree_is_declared():
@@ -781,7 +781,7 @@ def test_fixtures_are_removed_after_an_error_too():
 
 def test_a_fixture_cannot_be_created_outside_any_stage():
     """E18."""
-    with pytest.raises(FixtureScopeError, match="`x` cannot be created: no stage is open to own it"):
+    with pytest.raises(FixtureScopeError, match="cannot create fixture `x`: no stage is open"):
         Host().fixtures["x"] = 1
 
 
@@ -856,12 +856,12 @@ def test_an_override_that_the_function_does_not_take_is_refused():
 
 
 class Lasting(Extensible):
-    """As the train manager does it: a root stage that is opened once and never closed."""
+    """A permanent root stage, as in `TrainManager`."""
 
-    tree = StageTree(Stage("life", fixtures={"fixtures": ENTRY, "writer": ENTRY}, stages=(Stage("run"),), is_lasting=True))
+    tree = StageTree(Stage("life", fixtures={"fixtures": ENTRY, "writer": ENTRY}, stages=(Stage("run"),), is_permanent=True))
 
     def __init__(self):
-        self.staged("life", {"fixtures": self.fixtures, "writer": "a writer"}).open_for_good()
+        self.staged("life", {"fixtures": self.fixtures, "writer": "a writer"}).open_permanently()
 
 
 def test_fixtures_of_the_lasting_stage_exist_outside_every_routine():

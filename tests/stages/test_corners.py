@@ -1,4 +1,4 @@
-"""Corners of the engine that were wrong once."""
+"""Regression tests for corner cases of the engine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_setting_no_extensions_detaches_all() -> None:
     assert counter.num_calls == 1
 
 
-def test_a_stage_that_was_never_left_ends_with_the_one_around_it() -> None:
+def test_a_stage_that_was_never_exited_closes_with_its_outer_stage() -> None:
     """E18."""
     host = Host()
     with host.staged("a"):
@@ -43,7 +43,7 @@ def test_a_stage_that_was_never_left_ends_with_the_one_around_it() -> None:
         assert host.fixtures["x"] == 2
 
 
-def test_the_warning_of_unmatched_hooks_does_not_hide_an_error() -> None:
+def test_the_warning_about_unmatched_hooks_does_not_hide_an_error() -> None:
     with pytest.raises(ValueError, match="real"), Host(Counter()).staged("t"):
         raise ValueError("real")
 
@@ -66,10 +66,10 @@ def test_an_inner_stage_does_not_remove_a_fixture_of_the_same_name_of_an_outer_o
 
 
 @pytest.mark.parametrize("how", ["fixtures", "defaults"])
-def test_the_names_of_the_error_in_flight_are_kept_for_post_hooks(how: str) -> None:
+def test_the_names_of_the_error_fixtures_are_reserved_for_post_hooks(how: str) -> None:
     """E6."""
     host = Host()
-    with pytest.raises(FixtureExistsError, match="`exc_value` is kept for post hooks"), host.staged("s", **{how: {"exc_value": 5}}):
+    with pytest.raises(FixtureExistsError, match="`exc_value` is reserved for post hooks"), host.staged("s", **{how: {"exc_value": 5}}):
         pass
     with host.staged("s"):
         pass
@@ -112,7 +112,7 @@ def test_the_first_error_is_noted_once_though_another_follows() -> None:
     assert [note.split("`")[0] for note in caught.value.__notes__] == ["in stage o > i", "then "]
 
 
-def test_raising_the_error_in_flight_again_is_no_second_error() -> None:
+def test_raising_the_current_error_again_is_not_a_second_error() -> None:
     class Again:
         @always
         def post_s(self, exc_value: BaseException) -> None:
@@ -179,7 +179,7 @@ def test_an_override_may_have_any_name() -> None:
 def test_a_routine_called_from_within_a_stage_can_have_fixtures_of_the_same_names() -> None:
     host = Host()
     with host.staged("run", {"kept": 1}), host.staged("batch", {"x": 1}), host.staged("batch", {"y": 2}):
-        with host._scope.aside("run"), host.staged("batch", {"x": 3}):
+        with host._scope.set_aside("run"), host.staged("batch", {"x": 3}):
             assert dict(host.fixtures) == {"kept": 1, "x": 3}
         assert dict(host.fixtures) == {"kept": 1, "x": 1, "y": 2}
     with pytest.raises(FixtureNotFoundError):
@@ -187,5 +187,5 @@ def test_a_routine_called_from_within_a_stage_can_have_fixtures_of_the_same_name
 
 
 def test_a_tree_whose_fixture_is_created_nowhere_is_refused() -> None:
-    with pytest.raises(UnknownStageError, match=r"`bread` of stage `day` is to be created in `bkae`(.|\n)*did you mean `bake`"):
+    with pytest.raises(UnknownStageError, match=r"`bread` of stage `day` is declared as created in `bkae`(.|\n)*did you mean `bake`"):
         StageTree(Stage("day", fixtures={"bread": "bkae"}, stages=(Stage("bake"),)))

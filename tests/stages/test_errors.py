@@ -1,5 +1,6 @@
-"""What a user is told: the fact, where, what is open or known or why, and what to try."""
+"""Error messages of the engine: the fact, where, the options, and what to try."""
 
+import os
 import pickle
 import re
 
@@ -38,16 +39,16 @@ HERE = r"\S*test_errors\.py:\d+"
 # fixtures
 
 
-def test_a_redefinition_says_who_owns_the_fixture_and_names_modify():
+def test_a_redefinition_names_the_owner_of_the_fixture_and_modify():
     host = Host()
     with host.staged("outer", {"x": 1}), host.staged("inner"):
         with pytest.raises(FixtureExistsError) as caught:
             host.fixtures["x"] = 2
     assert rows(caught.value) == {
-        "fact": "fixture `x` exists already",
+        "fact": "fixture `x` already exists",
         "where": "stage outer > inner",
         "why": "`x` belongs to `outer`",
-        "try": 'fixtures.modify("x", value) changes it; another name creates a new one',
+        "try": 'change it with fixtures.modify("x", value), or use another name',
     }
 
 
@@ -57,7 +58,7 @@ def test_a_stage_that_redefines_several_fixtures_names_them_all():
         with pytest.raises(FixtureExistsError) as caught, host.staged("inner", {"x": 2, "z": 2, "y": 2}):
             pass
     told = rows(caught.value)
-    assert told["fact"] == "fixture `x` and `y` exists already"
+    assert told["fact"] == "fixture `x` and `y` already exists"
     assert told["where"] == "stage outer > inner"
     assert told["why"] == "`x` belongs to `outer`; `y` belongs to `outer`"
 
@@ -67,10 +68,10 @@ def test_the_names_of_the_error_fixtures_cannot_be_taken(name):
     host = Host()
     with host.staged("s"), pytest.raises(FixtureExistsError) as caught:
         host.fixtures[name] = 1
-    assert rows(caught.value)["why"] == f"`{name}` is kept for post hooks"
+    assert rows(caught.value)["why"] == f"`{name}` is reserved for post hooks"
 
 
-def test_modify_of_nothing_says_what_is_open_and_offers_the_nearest_name():
+def test_modifying_a_missing_fixture_lists_open_fixtures_and_suggests_a_name():
     host = Host()
     with host.staged("s", {"epoch_num": 1, "other": 2}), pytest.raises(FixtureNotFoundError) as caught:
         host.fixtures.modify("epoch_nun", 2)
@@ -82,7 +83,7 @@ def test_modify_of_nothing_says_what_is_open_and_offers_the_nearest_name():
     }
 
 
-def test_modify_of_nothing_near_says_how_to_create_it():
+def test_modifying_an_unknown_fixture_explains_how_to_create_it():
     with pytest.raises(FixtureNotFoundError) as caught:
         Host().fixtures.modify("x", 2)
     assert rows(caught.value) == {
@@ -94,17 +95,17 @@ def test_modify_of_nothing_near_says_how_to_create_it():
 
 
 @pytest.mark.parametrize("create", [lambda fixtures: fixtures.update(x=1), lambda fixtures: fixtures.__setitem__("x", 1)])
-def test_a_fixture_outside_any_stage_is_told_to_open_one(create):
+def test_creating_a_fixture_outside_any_stage_explains_how_to_open_one(create):
     with pytest.raises(FixtureScopeError) as caught:
         create(Host().fixtures)
     assert rows(caught.value) == {
-        "fact": "`x` cannot be created: no stage is open to own it",
-        "why": "a fixture lives as long as the stage it was created in",
+        "fact": "cannot create fixture `x`: no stage is open",
+        "why": "a fixture lives as long as the stage that owns it",
         "try": 'open a stage first: with self.staged("...", {"x": ...}):',
     }
 
 
-def test_a_missing_fixture_says_what_is_open_and_offers_the_nearest_name():
+def test_a_missing_fixture_lists_open_fixtures_and_suggests_a_name():
     host = Host()
     with host.staged("s", {"epoch_num": 1}), pytest.raises(FixtureNotFoundError) as caught:
         host.fixtures["epoch_nun"]
@@ -129,14 +130,14 @@ def test_a_hook_that_asks_for_a_missing_fixture_is_shown_with_its_file():
     assert told["try"].startswith("did you mean `val_loss`?")
 
 
-def test_a_missing_fixture_that_is_declared_elsewhere_says_where():
+def test_a_missing_fixture_that_another_stage_owns_names_that_stage():
     class Declared(Host):
         tree = StageTree(Stage("run", fixtures={"x": "inner"}, stages=(Stage("inner"),)))
 
     host = Declared()
     with host.staged("run"), pytest.raises(FixtureNotFoundError) as caught:
         host.fixtures["x"]
-    assert rows(caught.value)["try"].startswith("`x` belongs to `run`, at a later point or elsewhere")
+    assert rows(caught.value)["try"].startswith("`x` belongs to `run` and exists only there, from its creation on")
 
 
 # extensions
@@ -150,9 +151,9 @@ def test_one_name_twice_is_refused():
     with pytest.raises(DuplicateExtensionError) as caught:
         Extensible().extensions = [One(), ("one", Host())]
     assert rows(caught.value) == {
-        "fact": "two extensions are called `one`",
+        "fact": "two extensions are named `one`",
         "where": "One and Host",
-        "try": 'give names: {"one": ..., "one_2": ...}, or set the `name` of one',
+        "try": 'pass them with names: {"one": ..., "one_2": ...}, or set the `name` of one',
     }
 
 
@@ -164,7 +165,7 @@ def test_one_object_under_two_names_is_refused():
     assert rows(caught.value) == {
         "fact": "extension `again` is the same object as `ext0`",
         "why": "each of its hooks would run twice",
-        "try": "attach another object, or only one name",
+        "try": "attach the object once, or create a second one",
     }
     assert list(host.extensions) == ["ext0"]
 
@@ -172,21 +173,21 @@ def test_one_object_under_two_names_is_refused():
 def test_a_class_instead_of_an_object_is_refused():
     with pytest.raises(ExtensionError) as caught:
         Extensible().extensions = [One]
-    assert rows(caught.value) == {"fact": "extension `one` is the class One, not an object of it", "try": "create one: One(...)"}
+    assert rows(caught.value) == {"fact": "extension `one` is the class One, not an instance of it", "try": "create one: One(...)"}
 
 
 @pytest.mark.parametrize("name", ["", 3, None])
-def test_a_name_that_is_no_string_is_refused(name):
+def test_a_name_that_is_not_a_string_is_refused(name):
     with pytest.raises(ExtensionError) as caught:
         Extensible().add_extension(name, One())
-    assert str(caught.value).startswith(f"an extension's name is a non-empty string, not {name!r}")
+    assert str(caught.value).startswith(f"an extension's name must be a non-empty string, not {name!r}")
 
 
 @pytest.mark.parametrize(("given", "kind"), [("progress", "str"), (3, "int")])
-def test_extensions_that_are_no_list_are_refused(given, kind):
+def test_extensions_that_are_not_a_list_are_refused(given, kind):
     with pytest.raises(ExtensionError) as caught:
         Extensible().extensions = given
-    assert str(caught.value).startswith(f"extensions are given as a list or a mapping, not as {kind}")
+    assert str(caught.value).startswith(f"extensions must be a list or a mapping, not {kind}")
 
 
 def test_an_unknown_extension_comes_with_the_nearest_name():
@@ -197,7 +198,7 @@ def test_an_unknown_extension_comes_with_the_nearest_name():
     assert rows(caught.value) == {"fact": "there is no extension `progres`", "known": "progress", "try": "did you mean `progress`?"}
 
 
-def test_an_unknown_extension_of_none_says_that_none_is_attached():
+def test_an_unknown_extension_without_any_attached_says_so():
     with pytest.raises(UnknownExtensionError) as caught:
         del Extensible().extensions["progress"]
     assert rows(caught.value)["known"] == "none is attached"
@@ -214,9 +215,9 @@ def test_an_async_hook_is_refused():
     with pytest.raises(HookSignatureError) as caught:
         Host(Async())
     told = rows(caught.value)
-    assert told["fact"] == "`Async.pre_s` is a coroutine: calling it would run none of its code"
+    assert told["fact"] == "`Async.pre_s` is a coroutine function: calling it would not run its code"
     assert re.fullmatch(HERE, told["where"])
-    assert told["try"] == "write `around_s` for a hook that yields, a plain function otherwise"
+    assert told["try"] == "use a plain function, or name the hook `around_s` if it has to yield"
 
 
 @pytest.mark.parametrize("phase", ["pre", "post"])
@@ -226,7 +227,7 @@ def test_a_generator_as_pre_or_post_hook_is_refused(phase):
 
     with pytest.raises(HookSignatureError) as caught:
         Host(type("Yields", (), {f"{phase}_s": generator})())
-    assert rows(caught.value)["fact"] == f"`Yields.{phase}_s` is a generator: calling it would run none of its code"
+    assert rows(caught.value)["fact"] == f"`Yields.{phase}_s` is a generator function: calling it would not run its code"
 
 
 def test_a_positional_only_default_is_refused():
@@ -245,10 +246,10 @@ def test_a_hook_without_a_readable_signature_is_refused():
     with pytest.raises(HookSignatureError) as caught:
         Host(Builtin())
     assert rows(caught.value)["fact"] == "`Builtin.pre_s` has no readable signature"
-    assert rows(caught.value)["try"] == "wrap it in a function that names its fixtures"
+    assert rows(caught.value)["try"] == "wrap it in a function whose parameters name its fixtures"
 
 
-def test_a_star_parameter_says_what_to_write_instead():
+def test_the_error_for_a_star_parameter_suggests_an_alternative():
     class Stars:
         def pre_s(self, *names): ...
 
@@ -256,7 +257,7 @@ def test_a_star_parameter_says_what_to_write_instead():
         Host(Stars())
     told = rows(caught.value)
     assert re.fullmatch(HERE, told["where"])
-    assert told["try"] == "name each fixture, or take `fixtures` and read what you need"
+    assert told["try"] == "name each fixture, or take `fixtures` and read from it"
 
 
 # errors that pass through
@@ -368,9 +369,9 @@ def test_a_stop_iteration_from_a_hook_is_turned_into_an_error(name):
         for _ in map(step, range(3)):  # a StopIteration would end this loop without a word
             pass
     assert rows(caught.value) == {
-        "fact": f"StopIteration came out of `Exhausted.{name}`",
+        "fact": f"`Exhausted.{name}` raised StopIteration",
         "where": "stage s",
-        "try": "catch it there: next(iterator, default), or a for loop",
+        "try": "catch it there, or use next(iterator, default) or a for loop",
     }
     assert isinstance(caught.value.__cause__, StopIteration)
 
@@ -383,7 +384,7 @@ def test_a_stop_iteration_from_a_body_is_turned_into_an_error():
     with pytest.raises(EscapedStopIterationError) as caught:
         for _ in map(step, range(3)):
             pass
-    assert rows(caught.value)["fact"] == "StopIteration came out of the body of stage `s`"
+    assert rows(caught.value)["fact"] == "the body of stage `s` raised StopIteration"
     assert isinstance(caught.value.__cause__, StopIteration)
 
 
@@ -409,7 +410,7 @@ def test_a_stop_iteration_from_an_always_hook_in_flight_of_another_error_is_atta
 
     with pytest.raises(ValueError) as caught, Host(Stops()).staged("s"):
         raise ValueError
-    assert any("EscapedStopIterationError: StopIteration came out of `Stops.post_s`" in note for note in caught.value.__notes__)
+    assert any("EscapedStopIterationError: `Stops.post_s` raised StopIteration" in note for note in caught.value.__notes__)
 
 
 def test_a_stop_iteration_from_a_lazy_fixture_is_turned_into_an_error():
@@ -448,11 +449,11 @@ def test_the_note_of_an_error_of_a_body_names_the_innermost_stage_path_once():
     assert caught.value.__notes__ == ["in stage outer > s"]
 
 
-def test_the_note_of_an_error_tells_the_landmarks_that_exist():
+def test_the_note_of_an_error_shows_the_progress_fixtures_that_exist():
     class Declared(Host):
         tree = StageTree(
             Stage("run", fixtures={"epoch": ENTRY}, stages=(Stage("batch", fixtures={"batch_num": ENTRY, "late": "body"}),)),
-            landmarks=("epoch", "batch_num", "late"),
+            progress=("epoch", "batch_num", "late"),
         )
 
     host = Declared()
@@ -461,7 +462,7 @@ def test_the_note_of_an_error_tells_the_landmarks_that_exist():
     assert caught.value.__notes__ == ["in stage run > batch, epoch 3, batch_num 7"]
 
 
-def test_an_error_of_a_hook_that_lacks_nothing_is_kept_as_it_is():
+def test_a_missing_fixture_error_raised_by_a_hook_itself_is_unchanged():
     """A FixtureNotFoundError from within a hook is about what the hook's code did, not about its parameters."""
     host = Host()
 
@@ -511,3 +512,64 @@ def test_the_errors_a_stage_raises_survive_pickling():
 
 def test_an_around_hook_that_fails_is_a_runtime_error():
     assert issubclass(AroundHookError, RuntimeError)
+
+
+# forks (L15)
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (RuntimeError("of the child"), 1, "RuntimeError: of the child"),
+        (SystemExit(3), 3, ""),
+        (SystemExit(None), 0, ""),
+        (SystemExit("no more"), 1, "no more"),
+    ],
+    ids=str,
+)
+def test_an_error_in_a_process_that_a_hook_forked_ends_it_without_hooks(error, code, said, capfd):
+    seen = []
+    cleaned = []
+
+    class Forking:
+        def pre_step(self):
+            child = os.fork()
+            if child == 0:
+                raise error
+            seen.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+        @always
+        def post_step(self):
+            os.write(2, b"cleaned up\n")
+            cleaned.append(os.getpid())
+
+    parent = os.getpid()
+    try:
+        with Host(Forking()).staged("step"):
+            pass
+    finally:
+        if os.getpid() != parent:  # two processes must not go on with the tests
+            os._exit(99)
+    assert (seen, cleaned) == ([code], [os.getpid()])
+    err = capfd.readouterr().err
+    assert err.count("cleaned up") == 1
+    assert said in err
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_routine_that_starts_in_a_forked_process_is_its_own():
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            with Host().staged("step"):
+                raise RuntimeError("of the routine")
+        except RuntimeError as error:
+            os.write(write, str(error).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 100) == b"of the routine"
+    for fd in (read, write):
+        os.close(fd)

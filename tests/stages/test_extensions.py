@@ -1,4 +1,4 @@
-"""Extensions of an object: how they are given, edited, named and shown; stages within themselves."""
+"""Extensions of an object: how they are passed, edited, named and shown; stages that open within themselves."""
 
 import copy
 import pickle
@@ -6,9 +6,9 @@ from contextlib import nullcontext
 
 import pytest
 
-from trainmaster.errors import DuplicateExtensionError
+from trainmaster.errors import DuplicateExtensionError, StageError
 from trainmaster.stages import BODY, ENTRY, Extensible, Extension, Observer, Stage, StageTree, always, fixture
-from trainmaster.stages.extensions import ObservedList
+from trainmaster.stages.extension_map import ObservedList
 
 
 class Teller:
@@ -139,7 +139,7 @@ def test_the_extensions_show_their_names_and_classes():
 # editing
 
 
-def test_setting_a_name_keeps_its_place():
+def test_setting_a_name_keeps_its_position():
     host = attached({"a": LossPlot(), "b": LossPlot()})
     new = Named()
     host.extensions["a"] = new
@@ -272,7 +272,7 @@ MUTATIONS = {
 
 
 @pytest.mark.parametrize(("mutate", "after"), MUTATIONS.values(), ids=MUTATIONS)
-def test_a_mutation_of_an_observed_list_happens_and_is_told_once(mutate, after):
+def test_a_mutation_of_an_observed_list_notifies_its_owner_once(mutate, after):
     observed = Observed(3, 1, 2)
     mutate(observed.items)
     assert list(observed.items) == after
@@ -431,7 +431,7 @@ def test_a_stage_opened_within_itself_keeps_the_fixtures_of_each_opening():
     assert dict(host.fixtures) == {}
 
 
-def test_a_stage_opened_three_times_within_itself_comes_back_to_each_opening():
+def test_a_stage_opened_three_times_within_itself_returns_to_each_opening():
     host = Extensible()
     with host.staged("s", {"x": 1}):
         with host.staged("s", {"y": 2}):
@@ -614,9 +614,32 @@ class Counts:
     def pre_outer(self): ...
 
 
-def test_a_stage_that_nobody_hooked_calls_an_extension_that_comes_later_every_time():
+def test_a_stage_without_hooks_calls_an_extension_that_is_added_later_every_time():
     host, counts = Twice(), Counts()
     host.run(lambda number: host.add_extension("counts", counts) if number == 2 else None)
     assert counts.count == 2
     host.run(lambda number: None)
     assert counts.count == 6
+
+
+def test_entering_the_same_stage_object_twice_is_an_error():
+    host = Extensible()
+    stage = host.staged("s", {"x": 1})
+    with stage, pytest.raises(StageError, match="stage `s` is already open"), stage:
+        pass
+    assert "x" not in host.fixtures
+
+
+def test_an_extension_added_in_a_stage_without_hooks_runs_at_the_end_of_inner_openings_only():
+    calls = []
+
+    class Late:
+        def post_s(self):
+            calls.append("post")
+
+    host = Extensible()
+    with host.staged("outer"), host.staged("s"):
+        host.extensions["late"] = Late()
+        with host.staged("s"):
+            pass
+    assert calls == ["post"]

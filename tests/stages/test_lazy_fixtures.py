@@ -1,4 +1,4 @@
-"""Lazy fixtures: computed when somebody asks, once, and never when nobody does."""
+"""Lazy fixtures: computed once, when a hook first asks for them."""
 
 import pytest
 
@@ -56,7 +56,7 @@ def test_a_lazy_fixture_is_computed_once_however_many_ask():
     assert doubles.count == 1
 
 
-def test_a_lazy_fixture_is_never_computed_when_nobody_asks():
+def test_a_lazy_fixture_that_no_hook_asks_for_is_never_computed():
     doubles = Doubles()
     Declared(doubles).run()
     assert doubles.count == 0
@@ -134,7 +134,7 @@ def test_a_lazy_fixture_outside_its_stage_is_not_among_the_fixtures():
             assert "late" in host.fixtures
 
 
-def test_a_lazy_fixture_that_nobody_asked_for_is_not_listed():
+def test_a_lazy_fixture_without_a_value_is_not_listed():
     host = Declared(Doubles())
     with host.staged("batch", {"x": 3}):
         assert list(host.fixtures) == ["x"]
@@ -275,7 +275,7 @@ def test_a_cycle_is_refused_at_the_start_of_the_routine():
         log.append("body")
     assert log == []
     text = str(caught.value)
-    assert text.startswith("lazy fixtures ask for each other: egg -> hen -> egg")
+    assert text.startswith("lazy fixtures depend on each other: egg -> hen -> egg")
     assert "Cyclic.egg (" in text
     assert "Cyclic.hen (" in text
     assert "  try     compute one of them without the other" in text
@@ -304,7 +304,7 @@ def test_a_cycle_between_defaults_is_found_when_it_is_asked_for():
     with host.staged("batch", {"x": 1}):
         with pytest.raises(FixtureCycleError) as caught:
             host.fixtures["hen"]
-    assert "lazy fixtures ask for each other: hen -> egg -> hen" in str(caught.value)
+    assert "lazy fixtures depend on each other: hen -> egg -> hen" in str(caught.value)
     assert "  where   stage batch" in str(caught.value)
 
 
@@ -345,7 +345,7 @@ def test_a_lazy_fixture_that_fails_is_computed_again_when_asked_again():
     assert fails.count == 2
 
 
-def test_an_error_of_a_lazy_fixture_says_what_was_computed():
+def test_an_error_in_a_lazy_fixture_names_the_fixture():
     class Fails:
         @fixture("batch")
         def broken(self):
@@ -364,7 +364,7 @@ def test_two_lazy_fixtures_of_one_name_and_stage_are_refused():
 
     with pytest.raises(FixtureExistsError) as caught:
         Declared(Doubles(), Doubles2()).run()
-    assert "two lazy fixtures are called `double` in stage `batch`" in str(caught.value)
+    assert "two lazy fixtures in stage `batch` are named `double`" in str(caught.value)
     assert "Doubles.double and Doubles2.double (" in str(caught.value)
 
 
@@ -373,7 +373,7 @@ def test_a_lazy_fixture_with_the_name_of_a_declared_one_is_refused():
         @fixture("forward")
         def loss(self): ...
 
-    with pytest.raises(FixtureExistsError, match=r"lazy fixture `Hides\.loss` has the name of a fixture that is open in `forward`"):
+    with pytest.raises(FixtureExistsError, match=r"lazy fixture `Hides\.loss` has the name of a fixture that already exists in `forward`"):
         Declared(Hides()).run()
 
 
@@ -384,7 +384,7 @@ def test_a_lazy_fixture_of_an_unknown_stage_is_refused_on_attaching():
 
     with pytest.raises(UnknownStageError) as caught:
         Declared(Misspelt())
-    assert "lazy fixture `Misspelt.y` belongs to `bach`, which is no stage" in str(caught.value)
+    assert "lazy fixture `Misspelt.y` belongs to `bach`, which is not a stage" in str(caught.value)
     assert "did you mean `batch`?" in str(caught.value)
 
 
@@ -395,13 +395,15 @@ def test_a_lazy_fixture_after_an_unknown_stage_is_refused_on_attaching():
 
     with pytest.raises(UnknownStageError) as caught:
         Declared(Misspelt())
-    assert "lazy fixture `Misspelt.y` is valid after `bakward`, which is no stage inside its own" in str(caught.value)
+    assert "lazy fixture `Misspelt.y` is declared as valid after `bakward`, which is not an inner stage of its own stage" in str(
+        caught.value
+    )
     assert "  known   backward, forward, step" in str(caught.value)
     assert "did you mean `backward`?" in str(caught.value)
 
 
 def test_a_lazy_fixture_without_a_stage_is_refused_when_it_is_written():
-    with pytest.raises(TypeError, match="@fixture needs the stage that owns the fixture"):
+    with pytest.raises(TypeError, match="@fixture needs the name of the stage that owns the fixture"):
 
         @fixture
         def y(self): ...

@@ -1,4 +1,4 @@
-"""Lazy fixtures whose names only an object knows, and lazy fixtures that wait for the body of their own stage."""
+"""Lazy fixtures whose names depend on the object, and lazy fixtures that are valid after the body of their own stage."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Shop(Extensible):
 
 
 class Sums(Extension):
-    """A fixture under each of its names: the takings, times a factor."""
+    """Creates a fixture under each of its names: the takings, times a factor."""
 
     def __init__(self, **factors: int) -> None:
         self.factors = factors
@@ -68,18 +68,20 @@ def test_they_are_computed_once_in_any_order_and_anew_each_time(is_producer_firs
 
 
 def test_a_name_of_the_tree_is_refused() -> None:
-    with pytest.raises(FixtureExistsError, match=r"lazy fixture `Sums.weekday` has the name of a fixture that is open in `day`"):
+    with pytest.raises(FixtureExistsError, match=r"lazy fixture `Sums.weekday` has the name of a fixture that already exists in `day`"):
         Shop(Sums(weekday=1)).open(1)
 
 
 def test_two_objects_cannot_have_the_same_name() -> None:
-    with pytest.raises(FixtureExistsError, match="two lazy fixtures are called `once` in stage `day`"):
+    with pytest.raises(FixtureExistsError, match="two lazy fixtures in stage `day` are named `once`"):
         Shop(Sums(once=1), Sums(once=2)).open(1)
 
 
 @pytest.mark.parametrize("name", ["not a name", "2nd", "class", ""])
 def test_a_name_that_no_parameter_can_have_is_refused_when_attached(name: str) -> None:
-    with pytest.raises(HookSignatureError, match=rf"`Sums.named_fixtures` names a fixture '{name}', which no parameter can be called"):
+    with pytest.raises(
+        HookSignatureError, match=rf"`Sums.named_fixtures` names a fixture '{name}', which cannot be the name of a parameter"
+    ):
         Shop(Sums(**{name: 1}))
 
 
@@ -88,12 +90,12 @@ def test_a_function_without_a_mark_is_refused_when_attached() -> None:
         def named_fixtures(self) -> Mapping[str, Callable[..., Any]]:
             return {"once": lambda takings: sum(takings)}
 
-    with pytest.raises(HookSignatureError, match=r"`Unmarked.named_fixtures` gives `once` a function that is not marked"):
+    with pytest.raises(HookSignatureError, match=r"`Unmarked.named_fixtures` returns a function for `once` that is not marked"):
         Shop(Unmarked())
 
 
 @pytest.mark.parametrize("returned", [None, ["once"], "once"])
-def test_what_is_no_mapping_is_refused_when_attached(returned: Any) -> None:
+def test_named_fixtures_that_are_not_a_mapping_are_refused_when_attached(returned: Any) -> None:
     class Wrong(Extension):
         def named_fixtures(self) -> Mapping[str, Callable[..., Any]]:
             return returned  # type: ignore[no-any-return]
@@ -106,11 +108,11 @@ def test_they_are_on_the_stage_map() -> None:
     assert "lazy      once   ext0, after body" in Shop(Sums(once=1)).describe()
 
 
-# when the body is through
+# after its body
 
 
 @pytest.mark.parametrize("hook", ["pre_day", "around_day", "pre_sale", "post_sale"])
-def test_before_the_body_is_through_asking_is_refused_at_the_start(hook: str) -> None:
+def test_asking_before_the_body_has_run_is_refused_at_the_start(hook: str) -> None:
     def ask(self: object, once: int) -> Any:
         yield
 
@@ -120,7 +122,7 @@ def test_before_the_body_is_through_asking_is_refused_at_the_start(hook: str) ->
     with pytest.raises(FixtureScopeError) as caught:
         Shop(Sums(once=1), asks).open(1)
     assert str(caught.value).startswith(f"`Early.{hook}` asks for `once`, which does not exist at that point")
-    assert "  why     `once` is valid in `day` when its body is through" in str(caught.value)
+    assert "  why     `once` is valid in `day` after its body" in str(caught.value)
 
 
 def test_before_the_body_is_through_reading_is_refused_where_it_is_read() -> None:
@@ -156,7 +158,7 @@ def test_that_the_body_is_through_is_forgotten_with_the_stage() -> None:
         assert "once" not in shop.fixtures
 
 
-def test_in_a_stage_that_opens_within_its_own_post_hook_the_body_is_not_through() -> None:
+def test_a_stage_opened_in_its_own_post_hook_has_not_run_its_body() -> None:
     class Reopens:
         def __init__(self) -> None:
             self.seen: list[bool] = []

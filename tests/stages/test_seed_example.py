@@ -1,4 +1,4 @@
-"""The example of seed 001 as a program, and stages that are opened without saying whose they are."""
+"""The example of seed 001 as a program, and the bare function `staged`."""
 
 import subprocess
 import sys
@@ -115,14 +115,14 @@ def test_a_bare_stage_belongs_to_the_outer_routine_again_when_the_inner_one_ende
     assert outer["teller"].log == ["plain"]
 
 
-def test_a_bare_stage_where_nothing_runs_is_refused_with_its_place():
+def test_a_bare_stage_outside_any_routine_is_refused_with_its_location():
     with pytest.raises(NoRunningStageError) as caught:
         open_inner()
     text = str(caught.value)
-    assert text.splitlines()[0] == "staged('inner') belongs to nobody: no extensible method is running"
+    assert text.splitlines()[0] == "staged('inner') was called while no extensible method is running"
     assert f"  where   {__file__}:" in text
     assert text.splitlines()[1].endswith("in open_inner")
-    assert "  try     call it from a routine of an Extensible, or write `obj.staged(...)`" in text
+    assert "  try     call it from a method of an Extensible, or write `obj.staged(...)`" in text
 
 
 def test_nothing_runs_any_more_after_a_routine_failed():

@@ -31,12 +31,12 @@ class Node:
     inner: tuple["Node", ...] = ()
     is_raising: bool = False
     is_caught: bool = False
-    """The body around it goes on after its error."""
+    """The outer body continues after its error."""
 
 
 @dataclass(frozen=True)
 class Hooks:
-    """One extension's hooks for one stage; None where it has none. A post hook is (act, is_always)."""
+    """One extension's hooks for one stage, or None. A post hook is (act, is_always)."""
 
     pre: str | None
     around: str | None
@@ -86,7 +86,7 @@ def later(error):
 
 
 class Undeclared(Extensible):
-    """Runs a program and keeps a log of what happened, and of what was seen."""
+    """Runs a program and logs what happened and which fixtures were visible."""
 
     def __init__(self, specs):
         self.log = []
@@ -191,7 +191,7 @@ class ModelError(Exception):
 
 @dataclass
 class Model:
-    """What the contracts say, without thought of speed."""
+    """The contracts, implemented without regard to speed."""
 
     specs: list
     levels: list = field(default_factory=list)
@@ -308,7 +308,7 @@ def test_the_engine_does_what_the_model_says(kind, specs, node):
 @pytest.mark.parametrize("kind", [Undeclared, Declared])
 @settings(max_examples=100, deadline=None)
 @given(specs=extensions, more=extensions, node=nodes)
-def test_the_engine_does_what_the_model_says_after_the_extensions_were_changed(kind, specs, more, node):
+def test_the_engine_matches_the_model_after_the_extensions_were_changed(kind, specs, more, node):
     model, host = Model(more), kind(specs)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -15,9 +15,10 @@ import warm
 from trainmaster.errors import RunBusyError
 from trainmaster.store import Attempt, Store
 from trainmaster.store.attempt import claim
+from trainmaster.store.attempt_records import ATTEMPT
+from trainmaster.store.checksummed_json import record_bytes
 from trainmaster.store.files import Files
-from trainmaster.store.record import record_bytes
-from trainmaster.store.run import ATTEMPT, Run
+from trainmaster.store.run import Run
 
 _HOLD = """
 import sys

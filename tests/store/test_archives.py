@@ -30,7 +30,7 @@ def test_a_run_that_never_started_is_in_no_archive(archive: Any, key: str) -> No
     assert archive.get(key, 3) == 3
     assert len(archive) == 0
     assert [*archive.items()] == []
-    with pytest.raises(UnknownRunError, match=f"run {key} has none yet"):
+    with pytest.raises(UnknownRunError, match=f"run {key} has no .* yet"):
         archive[key]
 
 
@@ -43,12 +43,21 @@ def test_a_run_that_was_saved_is_in_each_archive(store: Store, archive: Any, key
     assert len(archive) == 1
 
 
+def test_a_run_whose_checkpoint_is_damaged_can_be_reset(store: Store, key: str) -> None:
+    store.ckpts[key] = {"w": 1}
+    folder = f"ckpts/{key[:2]}/{key}/attempt-0001/step-000000"
+    store.files.replace(f"{folder}/tree.json", b"{}")
+    assert store.ckpts.pop(key) is None
+    assert key not in store.stats
+    assert store.configs[key] == {"lr": 0.1}
+
+
 def test_an_archive_without_runs_is_true(archive: Any) -> None:
     assert archive
 
 
 @pytest.mark.parametrize("wrong", [3, None, "x", "AB12CD34"])
-def test_what_is_no_key_is_in_no_archive(archive: Any, wrong: Any) -> None:
+def test_an_invalid_key_is_in_no_archive(archive: Any, wrong: Any) -> None:
     assert wrong not in archive
 
 
@@ -65,6 +74,64 @@ def test_iterating_asks_for_nothing_before_it_is_needed(store: Store, archive: A
     for found in (archive.keys(), archive.values(), archive.items()):
         assert isinstance(found, Iterator)
         next(found)
+
+
+# ---- like dicts (J6)
+
+
+@pytest.fixture(params=["configs", "stats", "ckpts", "previews"])
+def any_archive(request: pytest.FixtureRequest, store: Store) -> Any:
+    return getattr(store, request.param)
+
+
+def test_get_with_an_invalid_key_returns_the_default(any_archive: Any) -> None:
+    assert any_archive.get("nope", 5) == 5
+    assert any_archive.get("nope") is None
+
+
+def test_an_invalid_key_raises_a_key_error(any_archive: Any) -> None:
+    for get in (any_archive.__getitem__, any_archive.pop):
+        with pytest.raises(KeyError, match="'nope' is not a key"):
+            get("nope")
+
+
+def test_pop_of_a_run_that_is_not_there_returns_the_default_or_raises(store: Store, any_archive: Any) -> None:
+    assert any_archive.pop("0" * 8, 5) == 5
+    with pytest.raises(KeyError):
+        any_archive.pop("0" * 8)
+    assert store.run("0" * 8).attempts() == []
+
+
+@pytest.mark.parametrize("name", ["stats", "ckpts"])
+def test_pop_returns_a_record_and_resets_the_run(store: Store, key: str, name: str) -> None:
+    store.ckpts[key] = {"w": 1}
+    before = getattr(store, name)[key]
+    assert getattr(store, name).pop(key) == before
+    assert [key in each for each in (store.configs, store.stats, store.ckpts, store.previews)] == [True, False, False, False]
+    store.ckpts[key] = {"w": 2}
+    assert store.ckpts[key] == {"w": 2}
+    assert store.verify() == []
+
+
+def test_pop_of_a_preview_leaves_an_empty_one_and_the_checkpoint(store: Store, key: str) -> None:
+    store.ckpts[key] = {"w": 1}
+    store.previews[key] = {"loss": 0.5}
+    assert store.previews.pop(key) == {"loss": 0.5}
+    assert (store.previews[key], store.ckpts[key]) == ({}, {"w": 1})
+
+
+def test_pop_of_a_config_removes_its_run(store: Store, key: str) -> None:
+    store.ckpts[key] = {"w": 1}
+    assert store.configs.pop(key) == {"lr": 0.1}
+    assert [key in each for each in (store.configs, store.stats, store.ckpts, store.previews)] == [False] * 4
+
+
+def test_pop_is_refused_while_a_process_trains_the_run(store: Store, key: str, any_archive: Any, take: Take, save: Save) -> None:
+    store.ckpts[key] = {"w": 1}
+    take(store.files, key)
+    with pytest.raises(RunBusyError):
+        any_archive.pop(key)
+    assert store.ckpts[key] == {"w": 1}
 
 
 # ---- checkpoints
@@ -119,7 +186,7 @@ def test_a_claim_before_any_checkpoint_has_epoch_minus_one(store: Store, key: st
 
 
 def test_stats_cannot_be_set(store: Store, key: str) -> None:
-    with pytest.raises(StoreError, match=f"the stats of run {key} follow from its checkpoints, and cannot be set"):
+    with pytest.raises(StoreError, match=f"the stats of run {key} cannot be set: they follow from its checkpoints"):
         store.stats[key] = {"epoch": 100}
     assert key not in store.stats
 
@@ -203,3 +270,21 @@ def test_a_run_without_a_config_cannot_be_set(store: Store) -> None:
     with pytest.raises(UnknownRunError):
         store.ckpts["00000000"] = 1
     assert "00000000" not in store.ckpts
+
+
+def test_archives_runs_and_attempts_have_a_useful_repr(disk: Store) -> None:
+    key = disk.configs.add({"lr": 0.1})
+    root = repr(disk.root)
+    assert repr(disk.configs) == f"ConfigArchive({root})"
+    assert [repr(each) for each in (disk.stats, disk.ckpts, disk.previews)] == [
+        f"StatsArchive({root})",
+        f"CheckpointArchive({root})",
+        f"PreviewArchive({root})",
+    ]
+    assert repr(disk.run(key)) == f"Run('{key}' in {root})"
+    with disk.attempt(key, "process") as attempt:
+        assert repr(attempt) == f"Attempt(1 of Run('{key}' in {root}))"
+        attempt.release("stopped")
+    assert repr(Store(None).stats) == "StatsArchive(None)"
+    for kind in (type(disk.stats), type(disk.configs), type(disk.run(key)), Attempt):
+        assert repr(object.__new__(kind)).startswith(kind.__name__)

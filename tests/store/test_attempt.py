@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,9 +19,10 @@ import warm
 from trainmaster.errors import CodecError, LeaseLostError, RunBusyError, StoreAccessError, StoreDamagedError, StoreError
 from trainmaster.store import Attempt, Store
 from trainmaster.store.attempt import claim, claim_or_watch
+from trainmaster.store.attempt_records import OUTCOME, RESUME
 from trainmaster.store.checkpoint import MANIFEST, TENSORS, TREE, CheckpointName
 from trainmaster.store.lease import LEASE_TIME, Hold, holder_of
-from trainmaster.store.run import OUTCOME, RESUME, Run
+from trainmaster.store.run import Run
 
 Take = Callable[..., Attempt]
 Save = Callable[..., None]
@@ -121,13 +123,13 @@ def test_of_eight_processes_that_claim_a_run_one_gets_it(disk: Store) -> None:
             process.communicate("end\n")
 
 
-def test_a_busy_run_is_told_with_its_owner_and_what_to_do(store: Store, key: str, take: Take) -> None:
+def test_the_error_for_a_busy_run_names_its_owner_and_what_to_do(store: Store, key: str, take: Take) -> None:
     take(store.files, key)
     with pytest.raises(RunBusyError) as caught:
         claim(store.run(key), "test", 60)
     assert caught.value.fact.startswith(f"run {key} is held by process {os.getpid()} on ")
     assert caught.value.rows["where"] == store.run(key).path(1, "attempt.json")
-    assert "batch" in caught.value.rows["hint"]
+    assert caught.value.rows["hint"] == f"wait until it ends, or stop it after its next checkpoint: `trainmaster stop {key}`"
 
 
 def test_a_held_run_is_not_waited_for(store: Store, key: str, take: Take) -> None:
@@ -187,7 +189,7 @@ def test_of_sixteen_that_take_over_from_a_dead_process_one_gets_the_run(disk: St
     assert [attempt.number for attempt in got] == [2]
 
 
-def test_a_claim_that_finds_damage_leaves_nobody_who_holds_the_run(store: Store, key: str, take: Take, save: Save) -> None:
+def test_a_claim_that_finds_damage_leaves_the_run_free(store: Store, key: str, take: Take, save: Save) -> None:
     attempt = take(store.files, key)
     save(attempt, 1)
     attempt.release("saved")
@@ -197,7 +199,7 @@ def test_a_claim_that_finds_damage_leaves_nobody_who_holds_the_run(store: Store,
     assert holder_of(store.run(key)).hold is Hold.FREE
 
 
-def test_a_damaged_run_can_be_started_anew(store: Store, key: str, take: Take, save: Save) -> None:
+def test_a_damaged_run_can_be_started_from_scratch(store: Store, key: str, take: Take, save: Save) -> None:
     attempt = take(store.files, key)
     save(attempt, 1)
     attempt.release("saved")
@@ -208,7 +210,7 @@ def test_a_damaged_run_can_be_started_anew(store: Store, key: str, take: Take, s
     assert value_of(store.run(key)) == {"step": 7}
 
 
-def test_an_attempt_from_nothing_leaves_the_checkpoints_of_the_old_one(store: Store, key: str, take: Take, save: Save) -> None:
+def test_an_attempt_from_scratch_leaves_the_checkpoints_of_the_old_one(store: Store, key: str, take: Take, save: Save) -> None:
     attempt = take(store.files, key)
     save(attempt, 1)
     attempt.release("saved")
@@ -253,11 +255,48 @@ def test_the_last_ones_are_kept_also_those_of_earlier_attempts(store: Store, key
     assert saved_steps(store.run(key)) == [8, 7, 6]
 
 
-def test_what_is_dropped_is_gone_from_the_disk(store: Store, key: str, take: Take, save: Save) -> None:
+def test_a_deleted_checkpoint_is_gone_from_the_disk(store: Store, key: str, take: Take, save: Save) -> None:
     attempt = take(store.files, key)
     for step in (1, 2, 3):
         save(attempt, step, keep=1)
     assert store.files.names(f"ckpts/{key[:2]}/{key}/attempt-0001") == ["step-000003"]
+
+
+@pytest.mark.parametrize(("method", "ending"), [("delete", f"step-000001/{MANIFEST}"), ("delete_folder", "step-000001")])
+def test_an_old_checkpoint_that_cannot_be_deleted_is_reported_and_deleted_by_the_next_save(
+    store: Store, key: str, take: Take, save: Save, before: Callable[..., Any], method: str, ending: str
+) -> None:
+    attempt = take(store.files, key)
+    save(attempt, 1, keep=1)
+
+    def fail() -> None:
+        raise StoreAccessError("`tree.json` cannot be deleted: Input/output error")
+
+    attempt._files = before(store.files, method, ending, fail)
+    with pytest.warns(UserWarning, match="an old checkpoint of run .* could not be deleted; the next save tries again: step-000001: `tree"):
+        save(attempt, 2, keep=1)
+    assert value_of(store.run(key)) == {"step": 2}
+    assert len(store.files.names(f"ckpts/{key[:2]}/{key}/attempt-0001")) == 2
+    save(attempt, 3, keep=1)
+    assert store.files.names(f"ckpts/{key[:2]}/{key}/attempt-0001") == ["step-000003"]
+
+
+def test_an_incomplete_checkpoint_that_cannot_be_deleted_is_reported_and_deleted_by_the_next_save(
+    store: Store, key: str, take: Take, save: Save, before: Callable[..., Any]
+) -> None:
+    save(take(store.files, key), 1)
+    half = CheckpointName(1, 2, 1).folder(key)
+    store.files.write(f"{half}/{TREE}", [b"half"])
+
+    def fail() -> None:
+        raise StoreAccessError("`step-000002` cannot be deleted: Input/output error")
+
+    attempt = take(store.files, key)
+    attempt.run = Run(before(store.files, "delete_folder", half, fail), key)
+    with pytest.warns(UserWarning, match="`step-000002` cannot be deleted"):
+        save(attempt, 2)
+    save(attempt, 3)
+    assert store.files.names(f"ckpts/{key[:2]}/{key}/attempt-0001") == ["step-000001"]
 
 
 def test_one_checkpoint_can_be_loaded_at_every_moment_of_a_save(
@@ -302,7 +341,7 @@ def test_a_save_that_fails_leaves_the_last_checkpoint_and_a_later_one_works(
     assert store.run(key).events() == [{"epoch": 2}]
 
 
-def test_a_value_that_cannot_be_stored_leaves_all_as_it_was(store: Store, key: str, take: Take, save: Save) -> None:
+def test_a_value_that_cannot_be_stored_changes_nothing(store: Store, key: str, take: Take, save: Save) -> None:
     attempt = take(store.files, key)
     save(attempt, 1)
     for fail in (
@@ -316,28 +355,30 @@ def test_a_value_that_cannot_be_stored_leaves_all_as_it_was(store: Store, key: s
     assert store.files.names(f"ckpts/{key[:2]}/{key}/attempt-0001") == ["step-000001"]
 
 
-def test_what_a_kill_left_of_a_save_is_replaced(store: Store, key: str, take: Take, save: Save) -> None:  # C14
+def test_an_incomplete_checkpoint_of_a_killed_process_is_replaced(store: Store, key: str, take: Take, save: Save) -> None:  # C14
     attempt = take(store.files, key)
     store.files.write(f"{CheckpointName(1, 1, 1).folder(key)}/{TREE}", [b"half"])
     save(attempt, 1)
     assert value_of(store.run(key)) == {"step": 1}
 
 
-def test_what_a_kill_left_of_a_save_is_removed_by_the_next_attempt(store: Store, key: str, take: Take, save: Save) -> None:
+def test_an_incomplete_checkpoint_of_a_killed_process_is_removed_by_the_next_attempt(
+    store: Store, key: str, take: Take, save: Save
+) -> None:
     save(take(store.files, key), 1)
     store.files.write(f"{CheckpointName(1, 2, 1).folder(key)}/{TREE}", [b"half"])
     save(take(store.files, key), 2)
     assert store.files.names(f"ckpts/{key[:2]}/{key}/attempt-0001") == ["step-000001"]
 
 
-@pytest.mark.parametrize("step", [-1, 1.5, "1", None, 10**18, True])
-def test_a_step_that_is_no_number_of_steps_is_refused(store: Store, key: str, take: Take, step: Any) -> None:
+@pytest.mark.parametrize("step", [-1, 1.5, "1", None, True])
+def test_a_step_that_is_not_a_whole_number_is_refused(store: Store, key: str, take: Take, step: Any) -> None:
     attempt = take(store.files, key)
     with pytest.raises((StoreError, ValueError, TypeError)):
         attempt.save(step, 0, {"epoch": 1}, {})
 
 
-def test_to_keep_none_is_refused(store: Store, key: str, take: Take, save: Save) -> None:
+def test_keeping_no_checkpoint_is_refused(store: Store, key: str, take: Take, save: Save) -> None:
     attempt = take(store.files, key)
     with pytest.raises((StoreError, ValueError)):
         save(attempt, 1, keep=0)
@@ -384,7 +425,7 @@ def test_the_outcome_is_recorded_with_its_reason(store: Store, key: str, take: T
     assert (outcome["outcome"], outcome["error"]) == ("failed", "ValueError: no")
 
 
-def test_to_release_again_changes_nothing(store: Store, key: str, take: Take) -> None:
+def test_releasing_again_changes_nothing(store: Store, key: str, take: Take) -> None:
     attempt = take(store.files, key)
     attempt.release("finished")
     attempt.release("failed")
@@ -491,3 +532,30 @@ def test_a_child_does_not_write_to_the_log_of_its_parent(disk: Store, take: Take
     attempt.log.append({"epoch": 2})
     save(attempt, 2)
     assert disk.run(key).events() == [{"epoch": 1}, {"epoch": 2}]
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_child_gets_an_error_that_names_its_parent(disk: Store, take: Take, save: Save) -> None:
+    key = disk.configs.add({"lr": 0.1})
+    attempt = take(disk.files, key)
+    save(attempt, 1)
+    files = sorted(path for path in Path(str(disk.root)).rglob("*") if path.name != "lease")
+
+    def try_all() -> None:
+        acts: list[Callable[[], Any]] = [
+            attempt.check,
+            attempt.open_log,
+            lambda: save(attempt, 2),
+            lambda: attempt.publish_preview({"loss": 0.0}),
+            lambda: attempt.write_plot("curves.png", b""),
+            attempt.remove,
+        ]
+        for act in acts:
+            with pytest.raises(LeaseLostError, match="was forked from the holder of run"):
+                act()
+        attempt.release("failed")
+
+    assert in_a_fork(try_all) == 0
+    assert sorted(path for path in Path(str(disk.root)).rglob("*") if path.name != "lease") == files
+    assert disk.previews[key] == {"loss": 0.5}
+    attempt.check()

@@ -75,7 +75,7 @@ def bytes_of(tensor: torch.Tensor) -> bytes:
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 
-TEXTS = st.text(st.characters(exclude_categories=()), max_size=6)  # halves of surrogate pairs too
+TEXTS = st.text(st.characters(exclude_categories=()), max_size=6)  # unpaired surrogates too
 DTYPES = st.sampled_from(
     ["?", "i1", "<i4", ">i8", "u2", "u8", "f2", ">f4", "f8", "g", "c8", ">c16", "U0", "U3", ">U2", "S0", "S4", "M8[ns]", ">m8[25s]"]
 )
@@ -180,7 +180,7 @@ def test_plain_values_come_back_with_their_types(value: Any) -> None:
     assert exactly(decode(json.loads(json.dumps(encode_plain(value), allow_nan=False))), value)
 
 
-def test_what_json_has_is_written_as_it_is() -> None:
+def test_json_values_are_written_unchanged() -> None:
     value = {"epoch": 3, "loss": [0.5, None, True], "name": "résumé"}
     assert encode(value).tree == value
 
@@ -201,7 +201,7 @@ def test_a_set_is_written_in_one_order_in_every_process() -> None:
     assert len(texts) == 1
 
 
-def test_integers_come_back_where_python_reads_few_digits() -> None:
+def test_large_integers_come_back_even_if_python_limits_digits() -> None:
     before = sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(640)
     try:
@@ -566,7 +566,7 @@ NAMED.name = "x"  # type: ignore[attr-defined]
     ],
     ids=lambda each: each if isinstance(each, str) else type(each).__name__,
 )
-def test_what_cannot_come_back_is_refused_with_advice(value: Any, said: str) -> None:
+def test_a_value_that_cannot_be_stored_is_refused_with_advice(value: Any, said: str) -> None:
     with pytest.raises(CodecError) as caught:
         encode({"here": [value]})
     assert said in str(caught.value)
@@ -614,7 +614,7 @@ def test_a_wrong_value_is_a_type_error() -> None:
 
 @pytest.mark.parametrize("value", [np.ones(2), torch.ones(2), nn.Parameter(torch.ones(2))], ids=["array", "tensor", "parameter"])
 def test_plain_values_are_no_arrays(value: Any) -> None:
-    with pytest.raises(CodecError, match=r"^a value is no plain value\n  wrong   loss: an? \w+: write `.tolist\(\)`"):
+    with pytest.raises(CodecError, match=r"^a value is not a plain value\n  wrong   loss: an? \w+: write `.tolist\(\)`"):
         encode_plain({"loss": value})
     with pytest.raises(CodecError, match=r"write `.item\(\)`"):
         encode_plain({"loss": value.sum() if isinstance(value, torch.Tensor) else np.array(1)})
@@ -640,7 +640,7 @@ def test_deep_values_are_no_recursion_error() -> None:
         deep = deep.pop()
 
 
-def test_little_stack_left_is_no_recursion_error() -> None:
+def test_a_small_remaining_stack_causes_no_recursion_error() -> None:
     value: Any = 1
     for _ in range(99):
         value = [value]
@@ -658,7 +658,7 @@ def test_little_stack_left_is_no_recursion_error() -> None:
         at(left, encode)
         at(left, decode)
     assert {type(error) for error in errors} == {CodecError, StoreDamagedError}
-    assert all("too deep for the stack" in str(error) for error in errors)
+    assert all("too deep for the remaining stack" in str(error) for error in errors)
 
 
 # What is damaged or hostile
@@ -781,7 +781,7 @@ STORED = {
     ids=lambda tree: ascii(tree)[:60],
 )
 def test_a_tree_that_is_not_ours_is_damaged(tree: Any) -> None:
-    with pytest.raises(StoreDamagedError, match="a tree is not what was written"):
+    with pytest.raises(StoreDamagedError, match="a stored tree is invalid"):
         decode({"at": [tree]}, STORED)
 
 
@@ -789,14 +789,14 @@ def test_damage_says_where_it_is() -> None:
     with pytest.raises(StoreDamagedError) as caught:
         decode({"model": [1, {".float": "1.5"}]})
     assert str(caught.value).splitlines() == [
-        "a tree is not what was written",
+        "a stored tree is invalid",
         "  where   model.1",
-        "  why     is none of nan, inf and -inf",
+        "  why     `.float` is invalid: expected nan, inf or -inf",
     ]
 
 
 def test_a_name_of_two_kinds_is_damaged() -> None:
-    with pytest.raises(StoreDamagedError, match="named as an array and as a tensor"):
+    with pytest.raises(StoreDamagedError, match="is both an array and a tensor"):
         kinds([{".array": "a"}, {".tensor": "a"}])
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import struct
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -16,16 +15,18 @@ import torch
 
 from trainmaster.errors import UnknownRunError
 from trainmaster.store import Run, Store
-from trainmaster.store.circumstances import num_threads_of, reasons
-from trainmaster.store.comparison import compare, compare_runs, recorded
-from trainmaster.store.differences import ROW, TENSOR, VALUE, Difference, differences
+from trainmaster.store.comparison import ROW, TENSOR, VALUE, Comparison, Difference, Recorded, compare, compare_runs, recorded
+from trainmaster.store.difference_causes import likely_causes, num_threads_of
 from trainmaster.store.keys import attempt_folder
 
-OTHER_NAN = struct.unpack("<d", struct.pack("<Q", 0x7FF8_0000_0000_0001))[0]
 MANY = tuple(range(20))
 
 
 # ---- values
+
+
+def compare_values(one: Any, other: Any) -> Comparison:
+    return compare(Recorded("ab12cd34", 1, 1, {}, one, None, []), Recorded("ab12cd34", 1, 1, {}, other, None, []))
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ MANY = tuple(range(20))
 )
 def test_a_value_is_the_same_as_itself_once_more(value: Any) -> None:
     again = value.clone() if isinstance(value, torch.Tensor) else value.copy() if hasattr(value, "copy") else value
-    assert differences({"x": value}, {"x": again}).found == ()
+    assert compare_values({"x": value}, {"x": again}).is_same
 
 
 @pytest.mark.parametrize(
@@ -74,24 +75,22 @@ def test_a_value_is_the_same_as_itself_once_more(value: Any) -> None:
         (0.0, -0.0, "x: 0.0 against -0.0"),
         (True, 1, "x: True (bool) against 1 (int)"),
         (1, 1.0, "x: 1 (int) against 1.0 (float)"),
-        (math.nan, OTHER_NAN, "x: nan against nan"),
         (0.1 + 0.2, 0.3, "x: 0.30000000000000004 against 0.3"),
         ((1, 2), [1, 2], "x: (1, 2) (tuple) against [1, 2] (list)"),
-        ([1, 2], [1, 2, 3], "x.2: missing against 3"),
-        ({"a": 1}, {}, "x.a: 1 against missing"),
-        ({1: 2}, {True: 2}, "x.1: 2 against missing"),
+        ([1, 2], [1, 2, 3], "x: [1, 2] against [1, 2, 3]"),
+        ({"a": 1}, {"b": 1}, "x.a: 1 against missing"),
         ({1: 2}, {"1": 2}, "x.1: 2 against missing"),
         ({}, OrderedDict(), "x: {} (dict) against OrderedDict() (OrderedDict)"),
-        ({1, 2}, {1}, "x: 2 against missing"),
-        ({0.0}, {-0.0}, "x: 0.0 against missing"),
-        (b"ab", b"ac", "x: 1 of 2 parts differ"),
+        ({1, 2}, {1}, "x: {1, 2} against {1}"),
+        ({0.0}, {-0.0}, "x: {0.0} against {-0.0}"),
+        (b"ab", b"ac", "x: b'ab' against b'ac'"),
         (b"ab", b"abc", "x: b'ab' against b'abc'"),
         (b"ab", bytearray(b"ab"), "x: b'ab' (bytes) against bytearray(b'ab') (bytearray)"),
         (None, 0, "x: None (NoneType) against 0 (int)"),
         ("a", "b", "x: 'a' against 'b'"),
-        (MANY, (*MANY[:-2], -1, -2), "x: 2 of 20 parts differ"),
-        (np.float32(0.5), np.float64(0.5), "x: 0.5 (float32) against 0.5 (float64)"),
-        (np.float32(0.5), np.float32(0.25), "x: 0.5 against 0.25"),
+        (MANY, (*MANY[:-2], -1, -2), "x: tuple of 20 against tuple of 20"),
+        (np.float32(0.5), np.float64(0.5), "x: np.float32(0.5) (float32) against np.float64(0.5) (float64)"),
+        (np.float32(0.5), np.float32(0.25), "x: np.float32(0.5) against np.float32(0.25)"),
         (torch.zeros(2), torch.tensor([0.0, -0.0]), "x: 1 of 2 elements differ, by up to 0"),
         (torch.zeros(2, 2), torch.tensor([[0.0, 3e-7], [0.0, 1e-7]]), "x: 2 of 4 elements differ, by up to 3e-07"),
         (torch.zeros(2), torch.zeros(2).double(), "x: float32 [2] against float64 [2]"),
@@ -101,28 +100,29 @@ def test_a_value_is_the_same_as_itself_once_more(value: Any) -> None:
         (torch.tensor([1 + 1j]), torch.tensor([1 - 2j]), "x: 1 of 1 elements differ, by up to 3"),
         (torch.zeros(2).bfloat16(), torch.ones(2).bfloat16(), "x: 2 of 2 elements differ, by up to 1"),
         (torch.zeros(2), np.zeros(2, np.float32), "x: float32 [2] (Tensor) against float32 [2] (ndarray)"),
-        (torch.zeros(1), 0.0, "x: float32 [1] against 0.0"),
+        (torch.zeros(1), 0.0, "x: float32 [1] (Tensor) against 0.0 (float)"),
         (np.zeros(3), np.array([0.0, 0.0, 2.0]), "x: 1 of 3 elements differ, by up to 2"),
         (np.array(["a"]), np.array(["b"]), "x: 1 of 1 elements differ"),
     ],
     ids=str,
 )
-def test_values_that_differ_in_a_single_bit_or_in_their_type_are_told(one: Any, other: Any, told: str) -> None:
-    found = differences({"x": one, "y": 1}, {"y": 1, "x": other}).found
+def test_values_that_differ_in_a_single_bit_or_in_their_type_are_reported(one: Any, other: Any, told: str) -> None:
+    found = compare_values({"x": one, "y": 1}, {"y": 1, "x": other}).differences
     assert str(found[0]) == told
     is_tensor = isinstance(one, torch.Tensor | np.ndarray) and isinstance(other, torch.Tensor | np.ndarray)
     assert {each.kind for each in found} == {TENSOR if is_tensor else VALUE}
 
 
-def test_what_was_compared_is_counted() -> None:
+def test_compared_tensors_and_values_are_counted() -> None:
     value = {"w": torch.zeros(3), "a": np.zeros(2), "sizes": (1, 2.0, True), "words": MANY, "name": "x", "none": None}
-    assert differences(value, value) == ((), 2, 23)
+    found = compare_values(value, value)
+    assert (found.is_same, found.num_tensors, found.num_values) == (True, 2, 5)  # the last is the context
 
 
 def test_a_tensor_that_lies_otherwise_in_memory_is_the_same() -> None:
     one = torch.rand(3, 2)
-    assert differences(one, one.t().contiguous().t()).found == ()
-    assert differences(np.arange(6).reshape(2, 3), np.asfortranarray(np.arange(6).reshape(2, 3))).found == ()
+    assert compare_values(one, one.t().contiguous().t()).is_same
+    assert compare_values(np.arange(6).reshape(2, 3), np.asfortranarray(np.arange(6).reshape(2, 3))).is_same
 
 
 # ---- runs
@@ -150,17 +150,17 @@ def of_a_loop(weight: float = 1.0, **changes: Any) -> dict[str, Any]:
         "observers": ("stopwatch",),
         "rng": {"torch": torch.zeros(4, dtype=torch.uint8)},
     }
-    best = ("losses/valid/loss", 0.5, 2, (1, 4, 1))
+    best = ("valid/loss", 0.5, 2, (1, 4, 1))
     return {"state": {**state, **changes}, "fixtures": {"epoch_num": 2}, "attribs": None, "best": best}
 
 
 def test_times_names_of_checkpoints_and_observers_are_not_compared() -> None:
     one = of_a_loop()
-    other = {**of_a_loop(), "best": ("losses/valid/loss", 0.5, 2, (3, 4, 2))}
-    rows = [{"tag": "losses/train/loss", "value": 0.5, "step": 1}]
+    other = {**of_a_loop(), "best": ("valid/loss", 0.5, 2, (3, 4, 2))}
+    rows = [{"tag": "train/loss", "value": 0.5, "step": 1}]
     found = compare_runs(saved(one, rows)[1], saved(other, rows)[1])
     assert (found.is_same, found.differences) == (True, ())
-    assert (found.num_tensors, found.num_numbers, found.num_rows) == (2, 6, 1)
+    assert (found.num_tensors, found.num_values, found.num_rows) == (2, 6, 1)
     assert (found.epoch, found.step) == (2, 4)
 
 
@@ -169,7 +169,7 @@ def test_an_observer_more_or_less_makes_no_difference() -> None:
     assert compare_runs(saved(of_a_loop())[1], saved(bare)[1]).is_same
 
 
-def test_weights_and_extensions_that_act_are_told_by_their_names() -> None:
+def test_weights_and_extensions_that_act_are_reported_by_their_names() -> None:
     found = compare_runs(saved(of_a_loop())[1], saved(of_a_loop(1.5, extensions={"ema": {"decay": 0.8}}))[1])
     assert [str(each) for each in found.differences] == [
         "model.w: 1 of 1 elements differ, by up to 0.5",
@@ -178,17 +178,17 @@ def test_weights_and_extensions_that_act_are_told_by_their_names() -> None:
     assert [found.of(kind)[0].name for kind in (TENSOR, VALUE)] == ["model.w", "extensions.ema.decay"]
 
 
-def test_an_object_that_only_one_of_them_has_is_told() -> None:
+def test_an_object_that_only_one_of_them_has_is_reported() -> None:
     objects = {"model": {"w": torch.tensor([1.0])}}
     found = compare_runs(saved(of_a_loop())[1], saved(of_a_loop(objects=objects))[1])
-    assert [str(each) for each in found.differences] == ["optimizer: {'state': {0: {'step': 4}}} against missing"]
+    assert [str(each) for each in found.differences] == ["optimizer.state.0.step: 4 against missing"]
 
 
 def test_a_managers_own_checkpoint_is_compared_with_its_random_numbers() -> None:
     one, other = ({"x": torch.ones(2), "eval_records": {0: {"loss": 0.5}}} for _ in range(2))
     assert compare_runs(saved(one, context={"rng": {"torch": b"ab"}})[1], saved(other, context={"rng": {"torch": b"ab"}})[1]).is_same
     found = compare_runs(saved(one, context={"rng": {"torch": b"ab"}})[1], saved(other, context={"rng": {"torch": b"xb"}})[1])
-    assert [str(each) for each in found.differences] == ["context.rng.torch: 1 of 2 parts differ"]
+    assert [str(each) for each in found.differences] == ["context.rng.torch: b'ab' against b'xb'"]
 
 
 def test_the_first_row_that_differs_is_the_one_that_was_recorded_first() -> None:
@@ -207,7 +207,7 @@ def test_rows_of_one_tag_are_compared_in_order_and_tags_among_each_other_are_not
     assert not compare_runs(saved({}, [*a, *b])[1], saved({}, [a[1], a[0], a[2], *b])[1]).is_same
 
 
-def test_a_row_that_is_missing_or_was_recorded_elsewhere_is_told() -> None:
+def test_a_row_that_is_missing_or_was_recorded_elsewhere_is_reported() -> None:
     rows = [{"tag": "a", "value": 0.5, "step": 1}, {"tag": "a", "value": 0.25, "step": 2}]
     assert str(compare_runs(saved({}, rows)[1], saved({}, rows[:1])[1]).differences[0]) == "a at 2: 0.25 against missing"
     moved = [rows[0], {**rows[1], "step": 3}]
@@ -268,12 +268,12 @@ def test_an_epoch_whose_checkpoint_is_gone_is_compared_by_its_rows_as_far_as_the
     assert (gone.has_state, gone.epoch, len(gone.rows)) == (False, 1, 4)
     short = saved({"x": 5}, [{"epoch": 0, "eval": {"loss": 1.0}}, {"epoch": 1, "eval": {"loss": 0.5}}])[1]
     found = compare(gone, recorded(short))
-    assert (found.is_same, found.num_rows, found.num_numbers) == (True, 2, 0)
+    assert (found.is_same, found.num_rows, found.num_values) == (True, 2, 0)
     wrong = saved({"x": 5}, [{"epoch": 0, "eval": {"loss": 1.0}}, {"epoch": 1, "eval": {"loss": 0.25}}])[1]
     assert [str(each) for each in compare(gone, recorded(wrong)).differences] == ["loss at 1: 0.5 against 0.25"]
 
 
-# ---- circumstances
+# ---- likely causes
 
 
 def noted(run: Run, facts: Any, snapshot: str) -> Run:
@@ -283,31 +283,41 @@ def noted(run: Run, facts: Any, snapshot: str) -> Run:
     return run
 
 
-def test_reasons_are_facts_that_both_have_and_that_differ() -> None:
+def test_causes_are_facts_that_both_have_and_that_differ() -> None:
     facts = {"started": "then", "argv": ["a"], "torch": {"version": "2.1", "build": ["a"]}, "gpus": [{"name": "A"}], "cpu": "C", "only": 1}
     later = {"started": "now", "argv": ["b"], "torch": {"version": "2.2", "build": ["b"]}, "gpus": [{"name": "B"}], "cpu": "C"}
-    one = noted(saved({}, num_threads=1)[1], facts, "3f2a91c0d1e2-clean")
+    one = noted(saved({}, num_threads=1)[1], facts, "3f2a91c0d1e2-77aa02bb")
     other = noted(saved({}, num_threads=2)[1], later, "3f2a91c0d1e2-8d1e02aa")
-    assert reasons(one, other) == [
-        "it was trained with 1 thread, and this time with 2",
-        "its code was commit 3f2a91c0d1e2, and is commit 3f2a91c0d1e2 with changes (8d1e02aa)",
-        "torch.version was 2.1, and is 2.2",
-        "gpus was A, and is B",
+    assert likely_causes(one, other) == [
+        "it was trained with 1 thread, this time with 2",
+        "its code was commit 3f2a91c0d1e2 (tree 77aa02bb); now it is commit 3f2a91c0d1e2 (tree 8d1e02aa)",
+        "torch.version was 2.1, now it is 2.2",
+        "gpus was A, now it is B",
     ]
     assert num_threads_of(one) == 1
 
 
-def test_nothing_is_said_where_records_say_nothing() -> None:
-    assert reasons(saved({})[1], saved({}, num_threads=2)[1]) == []
+def test_commits_with_the_same_files_are_not_a_cause() -> None:
+    one, other = noted(saved({})[1], {}, "3f2a91c0d1e2-8d1e02aa"), noted(saved({})[1], {}, "77aa02bb91c0-8d1e02aa")
+    assert likely_causes(one, other) == []
+
+
+def test_the_note_that_there_is_no_snapshot_is_not_a_cause() -> None:
+    one, other = noted(saved({})[1], {}, "3f2a91c0d1e2-8d1e02aa"), saved({})[1]
+    other.files.replace(f"{attempt_folder('previews', other.key, 1)}/code/no-snapshot.txt", b"no git")
+    assert likely_causes(one, other) == []
+
+
+def test_records_without_facts_give_no_causes() -> None:
+    assert likely_causes(saved({})[1], saved({}, num_threads=2)[1]) == []
     assert num_threads_of(saved({})[1]) is None
 
 
-def test_parts_with_other_numbers_of_threads_or_epochs_are_told() -> None:
-    store, run = saved({}, num_threads=1, num_epochs=2)
-    with store.attempt(run.key, "process", facts={"num_threads": 4, "num_epochs": 3}) as attempt:
+def test_a_changed_number_of_threads_is_reported() -> None:
+    store, run = saved({}, num_threads=1)
+    with store.attempt(run.key, "process", facts={"num_threads": 4}) as attempt:
         attempt.start(run.latest())
         attempt.save(5, {}, {"epoch": 3}, {})
-    assert reasons(run, saved({}, num_threads=1)[1]) == [
+    assert likely_causes(run, saved({}, num_threads=1)[1]) == [
         "it was trained in parts with 1, then 4 threads; this time with 1",
-        "it was to be trained for 2, then 3 epochs: a schedule that depends on their number went another way",
     ]

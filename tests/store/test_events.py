@@ -122,7 +122,7 @@ def test_a_missing_log_with_saved_events_is_damage(store: Store) -> None:
 @pytest.mark.parametrize("name", ["n", "crc"])
 def test_the_logs_own_names_are_refused(name: str) -> None:
     log = EventLog(MemoryFiles(), PATH)
-    with pytest.raises(ValueError, match=f"`{name}` is the log's own: give the value another name"):
+    with pytest.raises(ValueError, match=f"an event cannot have a member `{name}`: the log uses that name itself"):
         log.append({name: 1})
     assert log.count == 0
 
@@ -147,7 +147,7 @@ def test_an_event_too_large_to_be_read_is_not_written(store: Store) -> None:
     assert read_events(store.files, PATH) == EVENTS[:2], "all that was written can be read"
 
 
-def test_after_a_full_disk_the_log_goes_on_where_it_was(disk: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_full_disk_the_log_continues(disk: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     log = EventLog(disk.files, PATH)
     log.append(EVENTS[0])
     write, calls = os.write, []

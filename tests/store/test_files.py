@@ -130,7 +130,7 @@ WRITERS: dict[str, Callable[[LocalFiles], Any]] = {
 
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS])
-def test_a_write_that_the_disk_refuses_is_told_and_leaves_all_as_it_was(
+def test_a_write_that_the_disk_refuses_is_reported_and_leaves_all_as_it_was(
     local: LocalFiles, monkeypatch: pytest.MonkeyPatch, writer: str, code: int
 ) -> None:
     local.create("a/old", b"old")
@@ -167,7 +167,7 @@ def test_an_interrupt_while_writing_leaves_nothing(local: LocalFiles, monkeypatc
     assert everything_in(local.root) == ["a", "a/old"]
 
 
-def test_short_writes_are_gone_on_with(local: LocalFiles, monkeypatch: pytest.MonkeyPatch) -> None:  # C08
+def test_short_writes_are_continued(local: LocalFiles, monkeypatch: pytest.MonkeyPatch) -> None:  # C08
     write = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: write(fd, memoryview(data)[:3]))
     data = os.urandom(100)
@@ -206,7 +206,7 @@ def test_a_beat_on_a_full_disk_changes_the_mark(local: LocalFiles, monkeypatch: 
     assert local.mark("a/lease") != mark
 
 
-def test_a_folder_that_was_removed_is_told_when_it_is_written_to(local: LocalFiles) -> None:
+def test_a_folder_that_was_removed_is_reported_when_it_is_written_to(local: LocalFiles) -> None:
     os.rmdir(local.root)
     with pytest.raises(StoreAccessError, match="was removed") as caught:
         local.create("a/b", b"text")
@@ -215,7 +215,7 @@ def test_a_folder_that_was_removed_is_told_when_it_is_written_to(local: LocalFil
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can leave rights behind and take them back")
-def test_a_folder_without_rights_is_told(local: LocalFiles) -> None:
+def test_a_folder_without_rights_is_reported(local: LocalFiles) -> None:
     local.create("a/b", b"text")
     os.chmod(Path(local.root, "a"), 0)
     code = (
@@ -229,7 +229,7 @@ def test_a_folder_without_rights_is_told(local: LocalFiles) -> None:
     assert found.stdout == line * 2, found.stderr
 
 
-def test_a_root_that_is_a_file_is_told(tmp_path: Path) -> None:
+def test_a_root_that_is_a_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     for root in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(StoreError) as caught:
@@ -255,7 +255,7 @@ TOUCHES: dict[str, Callable[[LocalFiles, str], Any]] = {
     "read": lambda files, path: files.read(path),
     "append": lambda files, path: files.append(path),
     "beat": lambda files, path: files.beat(path),
-    "cut": lambda files, path: files.cut(path, 1),
+    "truncate": lambda files, path: files.truncate(path, 1),
 }
 
 
@@ -280,7 +280,7 @@ def test_a_link_is_deleted_itself(local: LocalFiles, victim: Path) -> None:
     assert victim.read_bytes() == b"precious"
 
 
-def test_a_folder_is_deleted_without_what_links_in_it_lead_to(local: LocalFiles, victim: Path) -> None:
+def test_deleting_a_folder_does_not_follow_links(local: LocalFiles, victim: Path) -> None:
     local.create("a/b", b"")
     os.symlink(victim.parent, os.path.join(local.root, "a", "link"))
     local.delete_folder("a")
@@ -297,7 +297,7 @@ def test_nothing_is_created_through_a_link(local: LocalFiles, victim: Path) -> N
 
 def test_a_pipe_in_a_files_place_does_not_hold_us(local: LocalFiles) -> None:  # L08
     os.mkfifo(os.path.join(local.root, "pipe"))
-    with pytest.raises(StoreDamagedError, match="not a plain file"):
+    with pytest.raises(StoreDamagedError, match="not a regular file"):
         local.read("pipe")
 
 
@@ -359,7 +359,7 @@ def test_an_existing_file_that_is_too_large_for_a_record_is_not_read_into_memory
         local.read("large")
 
 
-def test_what_is_being_written_has_no_name_and_no_mark_yet(local: LocalFiles) -> None:
+def test_a_file_that_is_being_written_has_no_name_and_no_mark_yet(local: LocalFiles) -> None:
     local.write("a/whole", [b"1"])
     (Path(local.root) / "a" / ".0123.tmp").write_bytes(b"half")
     assert local.names("a") == ["whole"]

@@ -7,11 +7,18 @@ from typing import Any
 
 import pytest
 
+from trainmaster.config import ConfigBase, Stateless, configclass
 from trainmaster.errors import StoreAccessError
 from trainmaster.store import Store
 from trainmaster.store.configs import ConfigArchive
 from trainmaster.store.index import PATH, Index
 from trainmaster.store.keys import config_path
+
+
+@configclass
+class Noted(ConfigBase):
+    lr: float = 0.1
+    note: Stateless[str] = ""
 
 
 def filled(store: Store, size: int = 30) -> dict[str, Any]:
@@ -34,7 +41,7 @@ def test_the_index_of_an_empty_store_is_empty(store: Store) -> None:
 def test_the_second_look_reads_no_configs(store: Store, counted: Callable[..., Any]) -> None:
     found = filled(store)
     files = counted(store.files)
-    assert dict(Index(files, ConfigArchive(files))) == found
+    assert dict(Index(files, ConfigArchive(files, pytest.fail))) == found
     assert files.calls["read"] == 0
     assert files.calls["open"] == 1
     assert files.calls["replace"] == 0
@@ -60,7 +67,7 @@ def test_a_damaged_index_is_not_believed_and_made_again(store: Store, place: int
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"garbage\n" * 50, b"\0" * 500])
-def test_a_file_that_is_no_index_is_not_believed(store: Store, content: bytes) -> None:
+def test_an_invalid_index_file_is_ignored(store: Store, content: bytes) -> None:
     found = filled(store)
     store.files.replace(PATH, content)
     assert dict(store.index) == found
@@ -90,21 +97,21 @@ def test_popped_configs_are_gone_at_once(store: Store) -> None:
         assert dict(store.index) == found
 
 
-def test_a_config_whose_file_is_gone_is_not_told_though_the_index_has_it(store: Store) -> None:
+def test_a_config_whose_file_is_gone_is_not_listed_even_if_the_index_has_it(store: Store) -> None:
     key, *others = filled(store)
     store.files.delete(config_path(key))
     assert {found for found, _ in store.index} == {*others}
 
 
-def test_a_config_that_was_popped_and_added_with_other_epochs_is_the_new_one(store: Store) -> None:
-    key = store.configs.add({"lr": 0.1, "epochs": 5})
-    assert dict(store.index) == {key: {"lr": 0.1, "epochs": 5}}
+def test_a_config_that_was_popped_and_added_with_another_stateless_value_is_the_new_one(store: Store) -> None:
+    key = store.configs.add(Noted(note="first"))
+    assert dict(store.index) == {key: {"lr": 0.1, "note": "first"}}
     store.pop(key)
-    assert store.configs.add({"lr": 0.1, "epochs": 9}) == key
-    assert dict(store.index) == {key: {"lr": 0.1, "epochs": 9}}
+    assert store.configs.add(Noted(note="second")) == key
+    assert dict(store.index) == {key: {"lr": 0.1, "note": "second"}}
 
 
-def test_each_config_is_told_once(store: Store) -> None:
+def test_each_config_is_reported_once(store: Store) -> None:
     filled(store)
     for number in range(3):
         key = store.configs.add({"new": number})
@@ -129,7 +136,7 @@ def test_an_index_that_cannot_be_written_is_done_without(store: Store, before: C
 def test_a_damaged_config_is_left_out_with_a_warning(store: Store) -> None:
     keys = store.configs.add_many({"n": number} for number in range(3))
     store.files.replace(config_path(keys[1]), b"half")
-    with pytest.warns(UserWarning, match=f"run {keys[1]} is left out: `{config_path(keys[1])}` is damaged: it is cut off"):
+    with pytest.warns(UserWarning, match=f"run {keys[1]} is skipped: `{config_path(keys[1])}` is damaged: it is truncated"):
         found = dict(store.index)
     assert found.keys() == {keys[0], keys[2]}
 
@@ -137,14 +144,14 @@ def test_a_damaged_config_is_left_out_with_a_warning(store: Store) -> None:
 def test_a_config_that_is_popped_meanwhile_is_left_out(store: Store, before: Callable[..., Any]) -> None:
     keys = store.configs.add_many({"n": number} for number in range(3))
     files = before(store.files, "read", config_path(keys[1]), lambda: store.pop(keys[1]))
-    assert {key for key, _ in Index(files, ConfigArchive(files))} == {keys[0], keys[2]}
+    assert {key for key, _ in Index(files, ConfigArchive(files, pytest.fail))} == {keys[0], keys[2]}
 
 
 def test_one_new_config_among_many_does_not_write_the_index_again(store: Store, counted: Callable[..., Any]) -> None:
     filled(store, 300)
     store.configs.add({"new": 1})
     files = counted(store.files)
-    assert len([*Index(files, ConfigArchive(files))]) == 301
+    assert len([*Index(files, ConfigArchive(files, pytest.fail))]) == 301
     assert files.calls["replace"] == 0
     assert files.calls["read"] == 1
 

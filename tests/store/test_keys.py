@@ -25,13 +25,13 @@ def test_hex_digits_are_a_key(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", NO_KEYS, ids=ascii)
-def test_anything_else_is_no_key(key: Any) -> None:
+def test_any_other_text_is_refused(key: Any) -> None:
     assert not is_key(key)
-    with pytest.raises(KeyTextError, match="is no key"):
+    with pytest.raises(KeyTextError, match="is not a key"):
         check_key(key)
 
 
-def test_a_number_is_told_to_be_quoted() -> None:
+def test_a_number_is_reported_to_be_quoted() -> None:
     with pytest.raises(KeyTextError, match="a key is text: write it with quotes"):
         check_key(12345678)
 
@@ -43,7 +43,7 @@ def test_a_long_text_is_not_shown_whole() -> None:
 
 
 @pytest.mark.parametrize("key", NO_KEYS, ids=ascii)
-def test_every_entrance_of_a_store_refuses_what_is_no_key(key: Any) -> None:
+def test_every_method_of_a_store_refuses_an_invalid_key(key: Any) -> None:
     store = Store(None)
     entrances = [
         store.configs.__getitem__,

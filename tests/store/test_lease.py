@@ -12,17 +12,19 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from trainmaster.errors import LeaseLostError, RunBusyError, StoreAccessError
-from trainmaster.store import Attempt, Store, lease, owner
+from trainmaster.store import Attempt, Store, lease, process_identity
 from trainmaster.store.attempt import claim, claim_or_watch
+from trainmaster.store.attempt_records import ATTEMPT, LEASE, OUTCOME
 from trainmaster.store.checkpoint import MANIFEST, CheckpointName
+from trainmaster.store.files import Files
 from trainmaster.store.lease import Hold, Holder, Watch, holder_of
-from trainmaster.store.owner import Owner
-from trainmaster.store.run import ATTEMPT, LEASE, OUTCOME, Run
+from trainmaster.store.process_identity import Owner
+from trainmaster.store.run import Run
 
 Take = Callable[..., Attempt]
 Save = Callable[..., None]
@@ -61,7 +63,7 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def owner_of(pid: int) -> Owner:
-    return replace(Owner.this(), pid=pid, start=owner._process(pid)[1])
+    return replace(Owner.this(), pid=pid, start=process_identity._process(pid)[1])
 
 
 # ---- what the kernel says of an owner
@@ -82,11 +84,11 @@ def test_a_process_is_alive_until_it_is_killed(child: subprocess.Popen[bytes]) -
 
 
 @linux
-def test_a_process_that_nobody_has_waited_for_is_dead(child: subprocess.Popen[bytes]) -> None:
+def test_a_zombie_process_is_dead(child: subprocess.Popen[bytes]) -> None:
     found = owner_of(child.pid)
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert owner._process(child.pid)[0] == "Z"
+    assert process_identity._process(child.pid)[0] == "Z"
     assert found.is_alive() is False
 
 
@@ -104,19 +106,19 @@ def test_a_stopped_process_is_alive(child: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.mark.parametrize("change", [{"boot": "another"}, {"boot": ""}, {"start": ""}])
-def test_of_another_boot_or_container_nothing_is_known(change: dict[str, str]) -> None:
+def test_nothing_is_known_about_a_process_of_another_boot_or_container(change: dict[str, str]) -> None:
     assert replace(Owner.this(), **change).is_alive() is None
 
 
 @linux
-def test_the_name_of_a_host_tells_nothing() -> None:
+def test_the_name_of_a_host_proves_nothing() -> None:
     assert replace(Owner.this(), host="elsewhere").is_alive() is True
 
 
 @linux
-def test_of_a_process_that_is_hidden_from_this_user_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_known_about_a_process_that_is_hidden_from_this_user(monkeypatch: pytest.MonkeyPatch) -> None:
     this = Owner.this()
-    monkeypatch.setattr(owner, "_process", lambda pid: ("", ""))
+    monkeypatch.setattr(process_identity, "_process", lambda pid: ("", ""))
     assert this.is_alive() is None
 
 
@@ -128,13 +130,13 @@ def test_a_process_may_have_any_name(tmp_path: Path) -> None:
     process = subprocess.Popen([link, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
-    state, start = owner._process(process.pid)
+    state, start = process_identity._process(process.pid)
     assert (len(state), start.isdigit()) == (1, True)
     process.communicate()
 
 
 @pytest.mark.parametrize("change", [{"pid": 0}, {"pid": -1}, {"pid": True}, {"pid": "1"}, {"host": None}, {"boot": 3}, {"start": None}])
-def test_a_record_that_names_no_possible_owner_names_none(change: dict[str, Any]) -> None:
+def test_a_record_with_an_impossible_owner_has_none(change: dict[str, Any]) -> None:
     assert Owner.of({**Owner.this().to_dict(), **change}) is None
 
 
@@ -159,9 +161,7 @@ def test_a_run_of_this_process_is_held(store: Store, key: str, take: Take) -> No
     assert holder_of(store.run(key)) == Holder(Hold.HELD, 1, Owner.this(), 10.0)
 
 
-def test_an_attempt_of_this_process_that_was_given_up_without_a_word_is_free(
-    store: Store, key: str, take: Take, crash: Callable[..., None]
-) -> None:
+def test_an_attempt_of_this_process_that_was_abandoned_is_free(store: Store, key: str, take: Take, crash: Callable[..., None]) -> None:
     crash(take(store.files, key))
     assert holder_of(store.run(key)).hold is Hold.FREE
 
@@ -188,7 +188,7 @@ def test_a_claim_that_cannot_be_read_must_be_watched(store: Store, key: str, cla
 
 
 @pytest.mark.parametrize("plant", ["link", "pipe", "folder"])
-def test_something_else_in_the_place_of_a_claim_must_be_watched(disk: Store, tmp_path: Path, plant: str) -> None:  # L08
+def test_something_else_in_place_of_a_claim_must_be_watched(disk: Store, tmp_path: Path, plant: str) -> None:  # L08
     key = disk.configs.add({"lr": 0.1})
     path = Path(str(disk.root), disk.run(key).path(1, ATTEMPT))
     path.parent.mkdir(parents=True)
@@ -219,7 +219,7 @@ def looks(store: Store, key: str, watch: Watch) -> Hold:
     return watch.look(run, holder_of(run))
 
 
-def test_a_lease_expires_once_it_was_seen_to_stand_still_for_its_time(
+def test_a_lease_expires_after_it_was_observed_unchanged_for_its_time(
     store: Store, key: str, clock: Clock, claimed_by: Callable[..., str]
 ) -> None:
     claimed_by(store, key)
@@ -232,9 +232,7 @@ def test_a_lease_expires_once_it_was_seen_to_stand_still_for_its_time(
     assert looks(store, key, watch) is Hold.FREE
 
 
-def test_a_lease_that_changes_is_held_and_its_time_begins_anew(
-    store: Store, key: str, clock: Clock, claimed_by: Callable[..., str]
-) -> None:
+def test_a_lease_that_changes_is_held_and_its_time_restarts(store: Store, key: str, clock: Clock, claimed_by: Callable[..., str]) -> None:
     claimed_by(store, key)
     watch = store.watch()
     looks(store, key, watch)
@@ -261,7 +259,7 @@ def test_a_watcher_that_was_paused_does_not_count_its_pause(
     assert looks(store, key, watch) is Hold.HELD
 
 
-def test_a_slow_heart_is_given_three_beats(store: Store, key: str, clock: Clock, claimed_by: Callable[..., str]) -> None:
+def test_a_slow_heartbeat_is_allowed_three_intervals(store: Store, key: str, clock: Clock, claimed_by: Callable[..., str]) -> None:
     claimed_by(store, key, heartbeat=100.0)
     watch = store.watch()
     looks(store, key, watch)
@@ -296,7 +294,7 @@ def test_a_new_attempt_is_watched_from_its_beginning(store: Store, key: str, clo
     assert looks(store, key, watch) is Hold.UNKNOWN
 
 
-def test_what_one_watcher_saw_another_does_not_know(store: Store, key: str, clock: Clock, claimed_by: Callable[..., str]) -> None:
+def test_watchers_do_not_share_observations(store: Store, key: str, clock: Clock, claimed_by: Callable[..., str]) -> None:
     claimed_by(store, key)
     watch = store.watch()
     for _ in range(13):
@@ -349,7 +347,7 @@ def test_a_beat_with_the_time_of_the_last_one_is_seen(disk: Store, clock: Clock,
 
 
 @pytest.mark.parametrize("plant", ["link", "pipe", "folder"])
-def test_something_else_in_the_place_of_a_lease_expires(
+def test_something_else_in_place_of_a_lease_expires(
     disk: Store, clock: Clock, claimed_by: Callable[..., str], tmp_path: Path, plant: str
 ) -> None:  # L08
     key = disk.configs.add({"lr": 0.1})
@@ -369,7 +367,7 @@ def test_something_else_in_the_place_of_a_lease_expires(
     assert found is Hold.FREE
 
 
-def test_a_claim_with_a_watch_takes_over_what_has_expired_only(
+def test_a_claim_with_a_watch_takes_over_only_an_expired_lease(
     store: Store, key: str, clock: Clock, claimed_by: Callable[..., str]
 ) -> None:
     claimed_by(store, key)
@@ -383,7 +381,7 @@ def test_a_claim_with_a_watch_takes_over_what_has_expired_only(
     attempt.release("saved")
 
 
-def test_a_claim_without_a_watch_never_takes_over_what_is_unknown(store: Store, key: str, claimed_by: Callable[..., str]) -> None:
+def test_a_claim_without_a_watch_never_takes_over_an_unknown_lease(store: Store, key: str, claimed_by: Callable[..., str]) -> None:
     claimed_by(store, key)
     for _ in range(3):
         with pytest.raises(RunBusyError):
@@ -440,7 +438,7 @@ def test_a_released_lease_does_not_beat(store: Store, key: str) -> None:
     assert store.files.mark(store.run(key).path(1, LEASE)) == mark
 
 
-def test_the_heart_of_a_replaced_attempt_stops(store: Store, key: str, take: Take) -> None:
+def test_the_heartbeat_of_a_replaced_attempt_stops(store: Store, key: str, take: Take) -> None:
     first = Attempt(store.run(key), 1, "test", 0.005)
     take(store.files, key)
     end = time.monotonic() + 20
@@ -450,7 +448,59 @@ def test_the_heart_of_a_replaced_attempt_stops(store: Store, key: str, take: Tak
     first._heartbeat.stop()
 
 
-def test_a_heart_that_cannot_write_for_a_while_goes_on(store: Store, key: str, take: Take, before: Callable[..., Any]) -> None:
+def replaced(store: Store, key: str, attempt: Attempt, take: Take) -> str:
+    """The error of an attempt that was replaced by another one."""
+    take(store.files, key)
+    with pytest.raises(LeaseLostError) as caught:
+        attempt.check()
+    attempt._heartbeat.stop()
+    return f"{caught.value.rows['why']}; {caught.value.rows['hint']}"
+
+
+def test_the_error_of_a_lost_lease_says_for_how_long_it_was_not_renewed_and_why(
+    store: Store, key: str, take: Take, clock: Clock
+) -> None:  # L06
+    attempt = Attempt(store.run(key), 1, "test", 10.0)
+    clock.now += 70.4
+    told = replaced(store, key, attempt, take)
+    assert told.startswith("its lease of 60 s was not renewed for 70 s: a step held Python's GIL for that long, so no other thread")
+    assert told.endswith("give the manager a longer lease: lease_time=141")
+    clock.now += 1000  # it is told later on
+    with pytest.raises(LeaseLostError, match="not renewed for 70 s"):
+        attempt.check()
+
+
+def test_the_error_of_a_lost_lease_has_the_error_of_the_heartbeat(store: Store, key: str, take: Take, clock: Clock) -> None:
+    refused = threading.Event()
+
+    class Refused:
+        def __getattr__(self, name: str) -> Any:
+            if name == "beat":
+                refused.set()
+                raise StoreAccessError("`lease` cannot be written: Input/output error")
+            return getattr(store.files, name)
+
+    attempt = Attempt(Run(cast(Files, Refused()), key), 1, "test", 0.005)
+    refused.clear()  # of the first one, which the claim makes
+    for _ in range(2):  # the second follows when the first was noted
+        assert refused.wait(20)
+        refused.clear()
+    clock.now += 100.0
+    told = replaced(store, key, attempt, take)
+    assert "was not renewed for 100 s: `lease` cannot be written: Input/output error" in told
+    attempt._heartbeat.renew()  # once more, when it is lost
+    assert "`lease` cannot be written" in attempt._heartbeat.why_lost()[0]
+
+
+def test_a_holder_that_renewed_its_lease_in_time_does_not_blame_a_step(store: Store, key: str, take: Take, clock: Clock) -> None:
+    attempt = Attempt(store.run(key), 1, "test", 10.0)
+    clock.now += 5.0
+    told = replaced(store, key, attempt, take)
+    assert "its lease of 60 s was renewed 5 s ago" in told
+    assert "GIL" not in told
+
+
+def test_a_heartbeat_that_cannot_write_for_a_while_continues(store: Store, key: str, take: Take, before: Callable[..., Any]) -> None:
     def fail() -> None:
         raise StoreAccessError("the disk is full")
 
@@ -512,7 +562,7 @@ def test_a_replaced_attempt_does_not_release_its_successor(store: Store, key: st
     assert holder_of(store.run(key)) == Holder(Hold.HELD, 2, Owner.this(), 10.0)
 
 
-def test_a_replaced_attempt_is_told_why(store: Store, key: str, stale: Attempt, save: Save) -> None:
+def test_a_replaced_attempt_gets_an_error_with_the_reason(store: Store, key: str, stale: Attempt, save: Save) -> None:
     with pytest.raises(LeaseLostError, match=f"attempt 1 of run {key} was replaced") as caught:
         save(stale, 9)
     assert "nothing is lost" in caught.value.rows["hint"]
@@ -523,7 +573,7 @@ MOMENTS = [("write", "tree.json"), ("create", MANIFEST), ("replace", "preview.js
 
 @pytest.mark.parametrize(("method", "ending"), MOMENTS)
 @pytest.mark.parametrize("goes_on", [True, False])
-def test_a_take_over_at_any_moment_of_a_save_is_harmless(
+def test_a_takeover_at_any_moment_of_a_save_is_harmless(
     store: Store, key: str, take: Take, save: Save, before: Callable[..., Any], method: str, ending: str, goes_on: bool
 ) -> None:
     first = take(store.files, key)

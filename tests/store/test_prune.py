@@ -12,10 +12,11 @@ import pytest
 from trainmaster.errors import SettingError
 from trainmaster.store import Attempt, Store
 from trainmaster.store.attempt import claim
+from trainmaster.store.attempt_records import ATTEMPT, RESUME
 from trainmaster.store.checkpoint import TREE, CheckpointName
 from trainmaster.store.files import SAFE_AGE
 from trainmaster.store.prune import prune
-from trainmaster.store.run import ATTEMPT, RESUME, Run
+from trainmaster.store.run import Run
 
 Take = Callable[..., Attempt]
 Save = Callable[..., None]
@@ -43,8 +44,8 @@ def test_an_empty_store_has_nothing_to_prune(store: Store) -> None:
 
 
 @pytest.mark.parametrize("keep", [0, -1, True, 1.0, None, "3"])
-def test_to_keep_none_is_refused(store: Store, keep: Any) -> None:
-    with pytest.raises(SettingError, match="wanted a number of checkpoints, 1 at least"):
+def test_keeping_no_checkpoint_is_refused(store: Store, keep: Any) -> None:
+    with pytest.raises(SettingError, match="`keep` must be a whole number of at least 1"):
         store.prune(keep)
 
 
@@ -71,14 +72,14 @@ def test_stats_preview_and_events_stay(store: Store, key: str, take: Take, save:
     assert store.verify() == []
 
 
-def test_damaged_checkpoints_are_dropped_where_good_ones_remain(store: Store, key: str, take: Take, save: Save) -> None:  # J8
+def test_damaged_checkpoints_are_deleted_if_good_ones_remain(store: Store, key: str, take: Take, save: Save) -> None:  # J8
     saved(store, key, take, save, 1, 2, 3).release("saved")
     store.files.replace(f"{CheckpointName(1, 2, 1).folder(key)}/{TREE}", b"bad")
     assert store.prune(keep=2) == [CheckpointName(1, 2, 1).folder(key)]
     assert steps(store, key) == [3, 1]
 
 
-def test_where_all_are_damaged_none_is_dropped(store: Store, key: str, take: Take, save: Save) -> None:
+def test_if_all_checkpoints_are_damaged_none_is_deleted(store: Store, key: str, take: Take, save: Save) -> None:
     saved(store, key, take, save, 1, 2).release("saved")
     for step in (1, 2):
         store.files.replace(f"{CheckpointName(1, step, 1).folder(key)}/{TREE}", b"bad")
@@ -119,7 +120,7 @@ def test_a_run_that_was_pruned_can_be_trained(store: Store, key: str, take: Take
     assert store.verify() == []
 
 
-def test_what_a_kill_left_of_a_save_is_dropped(store: Store, key: str, take: Take, save: Save) -> None:
+def test_an_incomplete_checkpoint_is_deleted(store: Store, key: str, take: Take, save: Save) -> None:
     saved(store, key, take, save, 1).release("saved")
     half = CheckpointName(1, 2, 1).folder(key)
     store.files.write(f"{half}/{TREE}", [b"half"])
@@ -127,7 +128,7 @@ def test_what_a_kill_left_of_a_save_is_dropped(store: Store, key: str, take: Tak
     assert not store.files.has(f"{half}/{TREE}")
 
 
-def test_what_was_overtaken_is_dropped(store: Store, key: str, take: Take, save: Save) -> None:
+def test_checkpoints_outside_the_chain_are_deleted(store: Store, key: str, take: Take, save: Save) -> None:
     saved(store, key, take, save, 1).release("saved")
     fresh = claim(store.run(key), "test", 60)
     fresh.start(None)
@@ -165,7 +166,7 @@ def test_a_run_that_saves_for_the_first_time_meanwhile_loses_nothing(
 
 
 @pytest.mark.parametrize(("method", "ending"), [("open", TREE), ("delete", "manifest.json"), ("delete_folder", "step-000001")])
-def test_a_run_that_is_gone_on_with_meanwhile_loses_nothing(
+def test_a_run_that_is_resumed_meanwhile_loses_nothing(
     store: Store, key: str, take: Take, save: Save, before: Callable[..., Any], method: str, ending: str
 ) -> None:
     saved(store, key, take, save, 1, 2).release("saved")
@@ -175,7 +176,7 @@ def test_a_run_that_is_gone_on_with_meanwhile_loses_nothing(
     assert store.verify() == []
 
 
-def test_what_a_killed_removal_left_is_dropped(
+def test_leftovers_of_a_killed_removal_are_deleted(
     store: Store, key: str, take: Take, save: Save, crash: Callable[..., None], before: Callable[..., Any]
 ) -> None:
     saved(store, key, take, save, 1, 2).release("saved")

@@ -10,10 +10,11 @@ import pytest
 from trainmaster.errors import StoreAccessError, StoreDamagedError
 from trainmaster.store import Attempt, Store
 from trainmaster.store.attempt import claim
+from trainmaster.store.attempt_records import ATTEMPT, EVENTS, IMPORT, OUTCOME, PREVIEW, RESUME, STATUS
 from trainmaster.store.checkpoint import MANIFEST, TREE, CheckpointName, read_checkpoint
+from trainmaster.store.checksummed_json import record_bytes
 from trainmaster.store.configs import ConfigArchive
-from trainmaster.store.record import record_bytes
-from trainmaster.store.run import ATTEMPT, EVENTS, IMPORT, OUTCOME, PREVIEW, RESUME, STATUS, Link, Run
+from trainmaster.store.run import Link, Run
 
 Take = Callable[..., Attempt]
 Save = Callable[..., None]
@@ -76,7 +77,7 @@ def test_a_run_that_started_has_a_status_without_an_epoch(store: Store, key: str
 # ---- the chain
 
 
-def test_a_chain_goes_back_over_what_was_gone_on_from(store: Store, key: str, take: Take, save: Save) -> None:
+def test_a_chain_contains_the_attempts_that_were_resumed_from(store: Store, key: str, take: Take, save: Save) -> None:
     trained(take(store.files, key), save, 1, 2)
     trained(take(store.files, key), save, 3)
     take(store.files, key)
@@ -90,7 +91,7 @@ def test_events_of_all_attempts_are_one_history(store: Store, key: str, take: Ta
     assert rows(store.run(key)) == [(1, 1), (1, 2), (2, 3)]
 
 
-def test_events_after_the_checkpoint_that_was_gone_on_from_are_dropped(store: Store, key: str, take: Take, save: Save) -> None:  # C03
+def test_events_after_the_checkpoint_that_was_resumed_from_are_ignored(store: Store, key: str, take: Take, save: Save) -> None:  # C03
     first = trained(take(store.files, key), save, 1)
     first.log.append({"epoch": 2, "by": 1})
     assert rows(store.run(key)) == [(1, 1), (1, 2)]
@@ -98,7 +99,7 @@ def test_events_after_the_checkpoint_that_was_gone_on_from_are_dropped(store: St
     assert rows(store.run(key)) == [(1, 1), (2, 2)]
 
 
-def test_checkpoints_after_the_one_that_was_gone_on_from_do_not_count(store: Store, key: str, take: Take, save: Save) -> None:
+def test_checkpoints_after_the_one_that_was_resumed_from_are_ignored(store: Store, key: str, take: Take, save: Save) -> None:
     first = trained(take(store.files, key), save, 1, 2)
     older = CheckpointName(1, 1, 1)
     second = claim_over(store, key)
@@ -117,7 +118,7 @@ def claim_over(store: Store, key: str) -> Attempt:
     return Attempt(store.run(key), store.run(key).newest() + 1, "test", 10.0)
 
 
-def test_an_attempt_from_nothing_begins_a_new_chain_with_its_first_checkpoint(store: Store, key: str, take: Take, save: Save) -> None:
+def test_an_attempt_from_scratch_begins_a_new_chain_with_its_first_checkpoint(store: Store, key: str, take: Take, save: Save) -> None:
     trained(take(store.files, key), save, 1, 2)
     second = claim_over(store, key)
     second.start(None)
@@ -156,14 +157,14 @@ def test_numbers_above_9999_are_newer(store: Store, key: str, claimed_by: Callab
     assert store.run(key).attempts() == [10_000, 9_999, 2]
 
 
-def test_an_empty_folder_is_no_attempt(store: Store, key: str, take: Take) -> None:
+def test_an_empty_folder_is_not_an_attempt(store: Store, key: str, take: Take) -> None:
     take(store.files, key)
     store.files.replace(store.run(key).path(7, EVENTS), b"")
     store.files.delete(store.run(key).path(7, EVENTS))
     assert store.run(key).newest() == 1
 
 
-def test_attempts_are_read_anew_each_time(store: Store, key: str, take: Take, save: Save) -> None:
+def test_attempts_are_read_again_each_time(store: Store, key: str, take: Take, save: Save) -> None:
     run = store.run(key)
     attempt = take(store.files, key)
     for step in (1, 2, 3):
@@ -174,14 +175,14 @@ def test_attempts_are_read_anew_each_time(store: Store, key: str, take: Take, sa
         assert (status["epoch"], latest.value) == (step, {"step": step})
 
 
-def test_the_preview_of_the_last_save_is_gone_on_with(store: Store, key: str, take: Take, save: Save) -> None:
+def test_the_preview_of_the_last_save_is_kept_after_resuming(store: Store, key: str, take: Take, save: Save) -> None:
     first = trained(take(store.files, key), save, 1)
     first.publish_preview({"plot": "new"})
     take(store.files, key)
     assert store.run(key).preview() == {"plot": "new"}
 
 
-def test_after_a_kill_between_checkpoint_and_status_both_are_had_from_the_manifest(
+def test_after_a_kill_between_checkpoint_and_status_both_come_from_the_manifest(
     store: Store, key: str, take: Take, save: Save, before: Callable[..., Any]
 ) -> None:  # C03
     def kill() -> None:
@@ -223,7 +224,7 @@ def test_the_name_of_a_checkpoint_is_read_as_it_was_written(step: int, repeat: i
     assert CheckpointName.parse(3, name.text) == name
 
 
-def test_a_folder_without_a_manifest_is_no_checkpoint(store: Store, key: str, take: Take, save: Save) -> None:
+def test_a_folder_without_a_manifest_is_not_a_checkpoint(store: Store, key: str, take: Take, save: Save) -> None:
     attempt = trained(take(store.files, key), save, 1)
     store.files.write(f"{CheckpointName(attempt.number, 2, 1).folder(key)}/{TREE}", [b"{}"])
     assert steps(store.run(key)) == [(1, 1)]
@@ -232,27 +233,27 @@ def test_a_folder_without_a_manifest_is_no_checkpoint(store: Store, key: str, ta
 # ---- damage
 
 
-def test_a_damaged_checkpoint_is_passed_over_with_a_warning_that_names_the_file(store: Store, key: str, take: Take, save: Save) -> None:
+def test_a_damaged_checkpoint_is_skipped_with_a_warning_that_names_the_file(store: Store, key: str, take: Take, save: Save) -> None:
     trained(take(store.files, key), save, 1, 2)
     path = f"{CheckpointName(1, 2, 1).folder(key)}/{TREE}"
     damage(store, path)
-    with pytest.warns(UserWarning, match=f"run {key} goes on from step 1: `{path}` is damaged: its checksum does not fit"):
+    with pytest.warns(UserWarning, match=f"run {key} resumes from step 1: `{path}` is damaged: its checksum does not match"):
         latest = store.run(key).latest()
     assert latest is not None
     assert latest.value == {"step": 1}
 
 
 @pytest.mark.parametrize("file", [MANIFEST, TREE])
-def test_a_checkpoint_that_lost_a_file_is_passed_over(store: Store, key: str, take: Take, save: Save, file: str) -> None:
+def test_a_checkpoint_that_lost_a_file_is_skipped(store: Store, key: str, take: Take, save: Save, file: str) -> None:
     trained(take(store.files, key), save, 1, 2)
     store.files.delete(f"{CheckpointName(1, 2, 1).folder(key)}/{file}")
-    with pytest.warns(UserWarning, match="goes on from step 1"):
+    with pytest.warns(UserWarning, match="resumes from step 1"):
         latest = store.run(key).latest()
     assert latest is not None
     assert latest.value == {"step": 1}
 
 
-def test_where_all_checkpoints_are_damaged_that_is_an_error_with_all_reasons(store: Store, key: str, take: Take, save: Save) -> None:
+def test_a_run_with_only_damaged_checkpoints_raises_an_error_with_all_reasons(store: Store, key: str, take: Take, save: Save) -> None:
     trained(take(store.files, key), save, 1, 2)
     for step in (1, 2):
         damage(store, f"{CheckpointName(1, step, 1).folder(key)}/{MANIFEST}")
@@ -262,24 +263,26 @@ def test_where_all_checkpoints_are_damaged_that_is_an_error_with_all_reasons(sto
     assert "resume=False" in caught.value.rows["hint"]
 
 
-def test_where_all_checkpoints_are_gone_that_is_an_error_and_no_new_start(store: Store, key: str, take: Take, save: Save) -> None:
+def test_a_run_without_its_checkpoints_raises_an_error_instead_of_starting_again(store: Store, key: str, take: Take, save: Save) -> None:
     trained(take(store.files, key), save, 1)
     store.files.delete_folder("ckpts")
     with pytest.raises(StoreDamagedError, match="no good checkpoint left"):
         store.run(key).latest()
 
 
-def test_checkpoints_without_their_attempts_are_an_error_and_no_new_start(store: Store, key: str, take: Take, save: Save) -> None:
+def test_checkpoints_without_their_attempts_raise_an_error_instead_of_starting_again(
+    store: Store, key: str, take: Take, save: Save
+) -> None:
     trained(take(store.files, key), save, 1).release("saved")
     store.files.delete_folder("stats")
     with pytest.raises(StoreDamagedError, match="the records of its attempts are missing, though there are checkpoints"):
         store.run(key).latest()
 
 
-def test_a_checkpoint_whose_events_are_lost_is_passed_over(store: Store, key: str, take: Take, save: Save) -> None:
+def test_a_checkpoint_whose_events_are_lost_is_skipped(store: Store, key: str, take: Take, save: Save) -> None:
     trained(take(store.files, key), save, 1, 2)
-    store.files.cut(store.run(key).path(1, EVENTS), store.files.read(store.run(key).path(1, EVENTS)).index(b"\n") + 1)
-    with pytest.warns(UserWarning, match=r"goes on from step 1(.|\n)*2 events were saved in it, and 1 can be read"):
+    store.files.truncate(store.run(key).path(1, EVENTS), store.files.read(store.run(key).path(1, EVENTS)).index(b"\n") + 1)
+    with pytest.warns(UserWarning, match=r"resumes from step 1(.|\n)*2 events were saved in it, and 1 can be read"):
         latest = store.run(key).latest()
     assert latest is not None
     assert latest.value == {"step": 1}
@@ -303,13 +306,13 @@ def test_a_lost_parent_is_damage(store: Store, key: str, take: Take, save: Save)
 
 
 @pytest.mark.parametrize("parent", [0, 1, 2, -1])
-def test_a_parent_that_cannot_be_is_damage(store: Store, key: str, claimed_by: Callable[..., str], parent: int) -> None:
+def test_an_impossible_parent_is_damage(store: Store, key: str, claimed_by: Callable[..., str], parent: int) -> None:
     claimed_by(store, key)
     resume = {"key": key, "attempt": 1, "parent": parent, "checkpoint": "step-000001", "step": 1, "events": 0, "status": {}, "preview": {}}
     store.files.create(store.run(key).path(1, RESUME), record_bytes(resume))
     with pytest.raises(StoreDamagedError, match="is damaged") as caught:
         store.run(key).chain()
-    assert caught.value.rows["why"] == "it names a parent that cannot be"
+    assert caught.value.rows["why"] == "it names an impossible parent"
 
 
 def test_a_claim_of_another_run_is_damage(store: Store, key: str, take: Take) -> None:
@@ -325,7 +328,7 @@ def test_a_claim_of_another_run_is_damage(store: Store, key: str, take: Take) ->
 
 
 @pytest.mark.parametrize(("method", "file"), [("read", MANIFEST), ("open", TREE)])
-def test_a_checkpoint_that_is_dropped_while_it_is_read_gives_way_to_its_successor(
+def test_a_checkpoint_that_is_deleted_while_it_is_read_gives_way_to_its_successor(
     store: Store, key: str, take: Take, save: Save, before: Callable[..., Any], method: str, file: str
 ) -> None:
     attempt = trained(take(store.files, key), save, 1, keep=1)
@@ -347,7 +350,7 @@ def test_a_removed_run_has_nothing(store: Store, key: str, take: Take, save: Sav
     removal.release("removed")
 
 
-def test_a_removal_that_did_not_come_to_say_so_changes_nothing(
+def test_a_removal_that_died_before_its_record_changes_nothing(
     store: Store, key: str, take: Take, save: Save, crash: Callable[..., None]
 ) -> None:
     trained(take(store.files, key), save, 1).release("saved")
@@ -357,7 +360,7 @@ def test_a_removal_that_did_not_come_to_say_so_changes_nothing(
 
 
 @pytest.mark.parametrize("archive", ["ckpts", "previews", "stats"])
-def test_a_removal_that_was_killed_half_way_is_a_removal_and_ended_by_the_next_claim(
+def test_a_removal_that_was_killed_half_way_is_completed_by_the_next_claim(
     store: Store, key: str, take: Take, save: Save, before: Callable[..., Any], archive: str, crash: Callable[..., None]
 ) -> None:
     trained(take(store.files, key), save, 1).release("saved")
@@ -413,7 +416,7 @@ def test_an_import_that_failed_at_its_end_changes_nothing(
     trained(take(source.files, source_key), save, 5).release("saved")
     target = Store(None)
     target.files = failing
-    target.configs = ConfigArchive(failing)
+    target.configs = ConfigArchive(failing, pytest.fail)
     with pytest.raises(StoreAccessError):
         source.migrate(target)
     assert steps(store.run(key)) == [(1, 1)]

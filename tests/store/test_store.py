@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -46,14 +47,13 @@ def trained(store: Store, take: Take, save: Save, *steps: int) -> str:
 # ---- opening (J4)
 
 
-def test_a_store_is_made_where_there_is_none(tmp_path: Path) -> None:
+def test_a_store_is_created_if_there_is_none(tmp_path: Path) -> None:
     root = tmp_path / "deep" / "store"
     Store(root)
     assert json.loads((root / "store.json").read_text())["format"] == 1
 
 
-def test_each_archive_has_its_folder(disk: Store) -> None:
-    disk.ckpts[disk.configs.add({"lr": 0.1})] = 1
+def test_each_archive_has_its_folder_from_the_start(disk: Store) -> None:  # J4
     assert sorted(os.listdir(str(disk.root))) == ["ckpts", "configs", "previews", "stats", "store.json"]
 
 
@@ -94,7 +94,7 @@ def test_a_store_may_be_moved(disk: Store, take: Take, save: Save, tmp_path: Pat
     assert Store(tmp_path / "moved").ckpts[key] == {"step": 1}
 
 
-def test_a_relative_root_is_that_of_the_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_root_is_resolved_when_the_store_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     store = Store("store")
     monkeypatch.chdir("/")
@@ -105,43 +105,87 @@ def test_a_relative_root_is_that_of_the_moment(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(("number", "hint"), [(0, "the version of trainmaster that wrote it"), (2, "a newer version of trainmaster")])
 def test_a_store_of_another_format_is_refused(disk: Store, number: int, hint: str) -> None:  # I13
     Path(str(disk.root), "store.json").write_text(json.dumps({"format": number}))
-    with pytest.raises(StoreFormatError, match=f"the store has format {number}, and this version of trainmaster knows format 1") as caught:
+    with pytest.raises(StoreFormatError, match=f"the store has format {number}; this version of trainmaster supports format 1") as caught:
         Store(disk.root)
     assert hint in caught.value.rows["hint"]
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"format": "1"}', b'{"format": true}', b"\xff", b"[" * 100_000])
-def test_a_damaged_store_file_is_told(disk: Store, content: bytes) -> None:
+def test_a_damaged_store_file_is_reported(disk: Store, content: bytes) -> None:
     Path(str(disk.root), "store.json").write_bytes(content)
-    with pytest.raises(StoreDamagedError, match=r"`store\.json` is not that of a store"):
+    with pytest.raises(StoreDamagedError, match=r"`store\.json` does not describe a store"):
         Store(disk.root)
 
 
 @pytest.mark.parametrize("archive", ["configs", "stats", "ckpts", "previews"])
 def test_a_folder_with_archives_but_without_a_store_file_is_not_taken_over(tmp_path: Path, archive: str) -> None:
-    (tmp_path / archive).mkdir()
-    with pytest.raises(StoreFormatError, match=f"has a folder `{archive}`, but no `store.json`"):
+    (tmp_path / archive / "ab").mkdir(parents=True)
+    with pytest.raises(StoreFormatError, match=f"has files in `{archive}`, but no `store.json`"):
         Store(tmp_path)
     assert os.listdir(tmp_path) == [archive]
 
 
-def test_a_root_that_is_a_file_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("archives", [["configs"], ["configs", "stats", "ckpts", "previews"]])
+def test_archive_folders_that_were_created_empty_become_those_of_a_new_store(tmp_path: Path, archives: list[str]) -> None:  # J4
+    for archive in archives:
+        (tmp_path / archive).mkdir()
+    store = Store(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == ["ckpts", "configs", "previews", "stats", "store.json"]
+    assert len(store.configs) == 0
+
+
+def test_an_archive_folder_that_is_missing_is_made_when_the_store_is_opened(disk: Store) -> None:
+    Path(str(disk.root), "previews").rmdir()
+    Store(disk.root)
+    assert Path(str(disk.root), "previews").is_dir()
+
+
+@pytest.mark.parametrize("code", [errno.EROFS, errno.ENOSPC])
+def test_a_store_that_cannot_be_written_to_opens_without_its_missing_folders(
+    disk: Store, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = disk.configs.add({"lr": 0.1})
+    Path(str(disk.root), "previews").rmdir()
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "mkdir", refuse)
+    assert Store(disk.root).configs[key] == {"lr": 0.1}
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_a_new_store_whose_folders_cannot_be_made_is_an_error(tmp_path: Path, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    mkdir = os.mkdir
+
+    def refuse(name: Any, *args: Any, **kwargs: Any) -> None:
+        if name == "configs":
+            raise OSError(code, os.strerror(code))
+        mkdir(name, *args, **kwargs)
+
+    with monkeypatch.context() as patch, pytest.raises(StoreAccessError, match="`configs` cannot be written"):
+        patch.setattr(os, "mkdir", refuse)
+        Store(tmp_path / "store")
+    assert Store(tmp_path / "store").configs.add({"lr": 0.1})
+
+
+def test_a_root_that_is_a_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StoreError, match="file"):
         Store(tmp_path / "file")
 
 
 @pytest.mark.parametrize("lease_time", [0, -1, float("nan"), float("inf"), True, "60", None])
-def test_a_lease_needs_a_time(lease_time: Any) -> None:
-    with pytest.raises(SettingError, match="wanted a number of seconds"):
+def test_a_lease_time_must_be_a_positive_number(lease_time: Any) -> None:
+    with pytest.raises(SettingError, match="`lease_time` must be a number above 0"):
         Store(None, lease_time=lease_time)
 
 
-def test_a_store_tells_where_it_is(disk: Store) -> None:
+def test_the_repr_of_a_store_has_its_path(disk: Store) -> None:
     assert repr(disk) == f"Store({disk.root!r})"
 
 
-def test_a_store_that_was_removed_is_told(disk: Store) -> None:
+def test_a_store_that_was_removed_is_reported(disk: Store) -> None:
     shutil.rmtree(str(disk.root))
     with pytest.raises(StoreAccessError, match="was removed"):
         disk.configs.add({"lr": 0.1})
@@ -196,7 +240,7 @@ def test_a_run_that_never_started_can_be_popped(store: Store) -> None:
     assert key not in store.configs
 
 
-def test_a_run_that_nobody_has_cannot_be_popped(store: Store) -> None:
+def test_an_unknown_run_cannot_be_popped(store: Store) -> None:
     with pytest.raises(UnknownRunError, match="no config has the key 00000000"):
         store.pop("00000000")
     with pytest.raises(KeyTextError):
@@ -231,7 +275,7 @@ def test_a_run_that_another_process_holds_cannot_be_popped(disk: Store, held_els
     assert disk.pop(key).ckpt == 1
 
 
-def test_a_popped_run_begins_anew(store: Store, take: Take, save: Save) -> None:
+def test_a_popped_run_starts_from_scratch(store: Store, take: Take, save: Save) -> None:
     key = trained(store, take, save, 1, 2)
     store.pop(key)
     assert store.configs.add({"lr": 0.1}) == key

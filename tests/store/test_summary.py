@@ -56,7 +56,7 @@ def test_a_finished_run_stays_finished_when_later_attempts_did_nothing(store: St
 
 
 @pytest.mark.parametrize(("outcome", "epochs"), [("failed", 0), ("failed", 1), ("interrupted", 1)])
-def test_a_finished_run_that_was_gone_on_with_is_as_that_ended(store: Store, outcome: str, epochs: int) -> None:
+def test_the_state_of_a_finished_run_that_was_resumed_comes_from_the_last_attempt(store: Store, outcome: str, epochs: int) -> None:
     key = store.configs.add({"lr": 1})
     work(store, key, "finished")
     work(store, key, outcome, epochs)
@@ -101,7 +101,7 @@ def test_a_killed_run_says_so(disk: Store, held_elsewhere: Callable[[Store, str]
 
 
 def test_an_owner_on_another_machine_may_hold_it(disk: Store) -> None:
-    from trainmaster.store.record import parse_record, record_bytes
+    from trainmaster.store.checksummed_json import parse_record, record_bytes
 
     key = disk.configs.add({"lr": 1})
     with disk.attempt(key, "process") as attempt:
@@ -139,10 +139,10 @@ def test_a_run_that_was_brought_says_so(disk: Store, tmp_path: Path) -> None:
     work(disk, key, "finished")
     disk.migrate(tmp_path / "other")
     found = summarize(Store(tmp_path / "other"), key)
-    assert (found.state, found.reason) == ("stopped", "brought from another store")
+    assert (found.state, found.reason) == ("stopped", "imported from another store")
 
 
-def test_what_a_loop_records_is_told(store: Store) -> None:
+def test_the_metrics_of_a_loop_are_in_the_summary(store: Store) -> None:
     key = store.configs.add({"lr": 1})
     best = {"metric": "loss", "value": 0.5, "step": 7, "checkpoint": "step-000007"}
     with store.attempt(key, "process") as attempt:
@@ -160,7 +160,7 @@ def test_a_summary_cannot_be_changed_and_has_a_known_state() -> None:
     assert found.state in STATES
 
 
-def test_attempts_are_told_from_the_oldest_on(store: Store) -> None:
+def test_attempts_are_reported_from_the_oldest_on(store: Store) -> None:
     key = store.configs.add({"lr": 1})
     work(store, key, "interrupted", epochs=2)
     work(store, key, "failed", epochs=0, error="boom")
@@ -191,3 +191,48 @@ def test_the_numbers_of_a_preview_are_plain_ones() -> None:
     found = numbers_of(preview)
     assert found.pop("g") != 0
     assert found == {"a": 1, "b": 2.5, "c": 0.5, "3": 4}
+
+
+# ---- how long it took
+
+
+def aged(store: Store, key: str, number: int, seconds: float) -> None:
+    """Let an attempt look as if it was claimed earlier."""
+    from trainmaster.store.checksummed_json import parse_record, record_bytes
+
+    path = Path(str(store.root), store.run(key).path(number, "attempt.json"))
+    path.write_bytes(record_bytes({**parse_record(path.read_bytes(), str(path)), "toc": time.time() - seconds}))
+
+
+def test_the_duration_is_that_of_an_attempt_and_of_those_it_went_on_from(disk: Store) -> None:
+    key = disk.configs.add({"lr": 1})
+    assert summarize(disk, key).duration is None
+    for number in (1, 2):
+        work(disk, key, "interrupted")
+        aged(disk, key, number, 1000)
+    assert summarize(disk, key).duration == pytest.approx(2000, abs=60)
+    with disk.attempt(key, "process") as attempt:
+        attempt.start(None)
+        aged(disk, key, 3, 500)
+        assert summarize(disk, key).duration == pytest.approx(500, abs=60)  # it starts again, and is at work until now
+        attempt.release("stopped")
+
+
+def test_a_killed_attempt_took_until_it_last_wrote(disk: Store, held_elsewhere: Callable[[Store, str], subprocess.Popen[str]]) -> None:
+    key = disk.configs.add({"lr": 1})
+    work(disk, key, "finished")
+    os.unlink(f"{disk.root}/{disk.run(key).path(1, 'outcome.json')}")
+    aged(disk, key, 1, 1000)
+    path = f"{disk.root}/{disk.run(key).path(1, 'status.json')}"
+    os.utime(path, (time.time() - 400, time.time() - 400))
+    found = summarize(disk, key)
+    assert (found.state, found.duration) == ("killed", pytest.approx(600, abs=60))
+
+
+def test_the_duration_of_an_imported_run_is_unknown(disk: Store, tmp_path: Path) -> None:
+    key = disk.configs.add({"lr": 1})
+    work(disk, key, "finished")
+    disk.export_tar(tmp_path / "all.tar")
+    other = Store(tmp_path / "other")
+    other.load_tar(tmp_path / "all.tar")
+    assert summarize(other, key).duration is None

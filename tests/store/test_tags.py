@@ -38,11 +38,11 @@ def test_a_removed_run_leaves_no_labels(store: Store) -> None:
 
 
 @pytest.mark.parametrize("label", ["", ".", "..", "a/b", "a b", ".x", "-x", "x.tmp", "é", "a\n", "x" * 65, "\x1b"])
-def test_what_cannot_be_a_label_is_refused_before_anything_is_written(store: Store, label: str) -> None:
+def test_an_invalid_label_is_refused_before_anything_is_written(store: Store, label: str) -> None:
     key = store.configs.add({"lr": 1})
-    with pytest.raises(StoreError, match="is no label"):
+    with pytest.raises(StoreError, match="is not a label"):
         store.tags.add(key, ["good", label])
-    with pytest.raises(StoreError, match="is no label"):
+    with pytest.raises(StoreError, match="is not a label"):
         store.tags.remove(key, [label])
     assert store.tags[key] == ()
 

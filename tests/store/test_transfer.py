@@ -15,15 +15,22 @@ from typing import Any
 import pytest
 import torch
 
+from trainmaster.config import ConfigBase, Stateless, configclass
 from trainmaster.errors import ArchiveError, RunBusyError, StoreAccessError, StoreDamagedError, UnknownRunError
 from trainmaster.store import Attempt, Store
+from trainmaster.store.attempt_records import RESUME
 from trainmaster.store.checkpoint import TREE, CheckpointName
-from trainmaster.store.run import RESUME
 from trainmaster.store.transfer import adopt, pack
 
 Take = Callable[..., Attempt]
 Save = Callable[..., None]
 Send = Callable[..., list[str]]
+
+
+@configclass
+class Noted(ConfigBase):
+    lr: float = 0.1
+    note: Stateless[str] = ""
 
 
 @pytest.fixture
@@ -47,7 +54,7 @@ def send(request: pytest.FixtureRequest, tmp_path: Path) -> Send:
 @pytest.fixture
 def key(source: Store, take: Take, save: Save) -> str:
     """A run over three attempts, each of which lost something of the one before."""
-    key = source.configs.add({"lr": 0.1, "epochs": 9})
+    key = source.configs.add({"lr": 0.1})
     for steps in ((1, 2), (3,), (4,)):
         attempt = take(source.files, key)
         for step in steps:
@@ -91,12 +98,10 @@ def test_events_of_several_attempts_are_made_straight(source: Store, store: Stor
     assert store.run(key).attempts() == [1]
 
 
-def test_an_arrived_run_can_be_gone_on_with_from_any_of_its_checkpoints(
-    source: Store, store: Store, key: str, send: Send, take: Take
-) -> None:
+def test_an_imported_run_can_be_resumed_from_any_of_its_checkpoints(source: Store, store: Store, key: str, send: Send, take: Take) -> None:
     send(source, store)
     store.files.delete_folder(CheckpointName(1, 4, 1).folder(key))
-    with pytest.warns(UserWarning, match="goes on from step 3"):
+    with pytest.warns(UserWarning, match="resumes from step 3"):
         take(store.files, key)
     assert [event["epoch"] for event in store.run(key).events()] == [1, 2, 3]
     assert store.ckpts[key]["step"] == 3
@@ -162,20 +167,18 @@ def test_a_run_that_is_there_and_less_far_is_replaced(source: Store, store: Stor
     assert told(store, key) == told(source, key)
 
 
-def test_a_run_that_is_there_and_further_is_replaced_where_that_is_asked_for(
-    source: Store, store: Store, send: Send, take: Take, save: Save
-) -> None:
+def test_a_run_that_was_trained_further_is_replaced_on_request(source: Store, store: Store, send: Send, take: Take, save: Save) -> None:
     key = trained(source, take, save, 3)
     trained(store, take, save, 5)
     assert send(source, store, newer_only=False) == [key]
     assert told(store, key) == told(source, key)
 
 
-def test_a_config_that_is_there_keeps_how_long_it_is_to_be_trained(source: Store, store: Store, send: Send, take: Take, save: Save) -> None:
-    key = trained(source, take, save, 3, {"lr": 0.1, "epochs": 3})
-    store.configs.add({"lr": 0.1, "epochs": 9})
+def test_a_config_that_is_there_keeps_its_stateless_values(source: Store, store: Store, send: Send, take: Take, save: Save) -> None:
+    key = trained(source, take, save, 3, Noted(note="sent"))
+    store.configs.add(Noted(note="there"))
     send(source, store)
-    assert store.configs[key].epochs == 9
+    assert store.configs[key].note == "there"
 
 
 def test_a_run_whose_key_is_taken_by_another_config_gets_a_longer_one(
@@ -191,9 +194,7 @@ def test_a_run_whose_key_is_taken_by_another_config_gets_a_longer_one(
     assert store.verify() == []
 
 
-def test_a_run_with_a_long_key_gets_the_short_one_where_that_is_free(
-    source: Store, store: Store, send: Send, take: Take, save: Save
-) -> None:
+def test_a_run_with_a_long_key_gets_the_short_one_if_it_is_free(source: Store, store: Store, send: Send, take: Take, save: Save) -> None:
     source.configs.add({"n": 7335})
     long = trained(source, take, save, 3, {"n": 13654})
     assert send(source, store, keys=[long]) == [long[:8]]
@@ -241,7 +242,7 @@ def test_runs_are_chosen_by_epoch_and_condition(source: Store, store: Store, sen
     assert sorted(send(source, store, min_epoch=1, cond={"n": (None, 2)})) == sorted(keys[1:3])
 
 
-def test_a_key_that_nobody_has_is_told(source: Store, store: Store, send: Send) -> None:
+def test_an_unknown_key_is_reported(source: Store, store: Store, send: Send) -> None:
     with pytest.raises(UnknownRunError, match="no config has the key 00000000"):
         send(source, store, keys=["00000000"])
 
@@ -316,7 +317,7 @@ def test_a_file_that_is_damaged_on_the_way_is_refused_and_changes_nothing(
     parcel = replace(parcel, files={**parcel.files, name: lambda: io.BytesIO(changed)})
     with pytest.raises(StoreDamagedError, match="is damaged") as caught:
         adopt(store.files, store.configs, parcel, 60, newer_only=True)
-    assert caught.value.rows["why"] == "it is not what its manifest says"
+    assert caught.value.rows["why"] == "it does not match its manifest"
     assert told(store, key) == before
     assert store.files.names(f"ckpts/{key[:2]}/{key}/attempt-0002") == []
     assert store.verify() == []
@@ -332,7 +333,7 @@ def test_a_cut_archive_is_refused(source: Store, store: Store, key: str, tmp_pat
     assert [*store.stats] == []
 
 
-def test_a_missing_archive_is_told(store: Store, tmp_path: Path) -> None:
+def test_a_missing_archive_is_reported(store: Store, tmp_path: Path) -> None:
     with pytest.raises((ArchiveError, StoreAccessError), match="No such file"):
         store.load_tar(tmp_path / "missing.tar")
 
@@ -341,7 +342,7 @@ def test_an_archive_of_something_else_is_refused(store: Store, tmp_path: Path) -
     (tmp_path / "file").write_bytes(b"text")
     with tarfile.open(tmp_path / "other.tar", "w") as archive:
         archive.add(tmp_path / "file", "../../outside")
-    with pytest.raises(ArchiveError, match="is not imported"):
+    with pytest.raises(ArchiveError, match="was not imported"):
         store.load_tar(tmp_path / "other.tar")
     assert [*store.configs] == []
 
@@ -349,7 +350,7 @@ def test_an_archive_of_something_else_is_refused(store: Store, tmp_path: Path) -
 def test_an_export_goes_without_a_damaged_checkpoint_and_one_that_fails_leaves_no_file(source: Store, key: str, tmp_path: Path) -> None:
     path = f"{CheckpointName(3, 4, 1).folder(key)}/manifest.json"
     source.files.replace(path, b"bad")
-    with pytest.warns(UserWarning, match="is sent without step 4"):
+    with pytest.warns(UserWarning, match="is copied without step 4"):
         assert source.export_tar(tmp_path / "runs.tar") == 1
     source.files.replace(source.run(key).path(2, RESUME), b"bad")
     with pytest.raises(StoreDamagedError):
@@ -357,7 +358,7 @@ def test_an_export_goes_without_a_damaged_checkpoint_and_one_that_fails_leaves_n
     assert os.listdir(tmp_path) == ["runs.tar"]
 
 
-def test_an_export_to_a_place_that_is_not_there_is_told(source: Store, key: str, tmp_path: Path) -> None:
+def test_an_export_to_a_place_that_is_not_there_is_reported(source: Store, key: str, tmp_path: Path) -> None:
     with pytest.raises(StoreAccessError, match="cannot be written: No such file or directory"):
         source.export_tar(tmp_path / "missing" / "runs.tar")
 

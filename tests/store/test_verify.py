@@ -11,9 +11,9 @@ import pytest
 from trainmaster.store import Attempt, Damage, Store
 from trainmaster.store import attempt as attempt_module
 from trainmaster.store.attempt import claim
+from trainmaster.store.attempt_records import ATTEMPT, EVENTS, OUTCOME, PREVIEW, RESUME, STATUS
 from trainmaster.store.checkpoint import CheckpointName
 from trainmaster.store.keys import config_path
-from trainmaster.store.run import ATTEMPT, EVENTS, OUTCOME, PREVIEW, RESUME, STATUS
 
 Take = Callable[..., Attempt]
 Save = Callable[..., None]
@@ -103,7 +103,7 @@ def test_a_lost_file_is_found(store: Store, key: str, path: str) -> None:
     assert store.verify()
 
 
-def test_a_lost_config_is_told_by_its_path(store: Store, key: str) -> None:
+def test_a_lost_config_is_reported_by_its_path(store: Store, key: str) -> None:
     store.files.delete(config_path(key))
     assert store.verify() == [Damage(config_path(key), "it is missing, though the run has records")]
 
@@ -126,15 +126,15 @@ def test_lost_events_are_found(store: Store, key: str) -> None:
 
 
 @pytest.mark.parametrize("file", [ATTEMPT, OUTCOME, STATUS, PREVIEW])
-def test_damage_that_stops_no_run_is_told_as_such(store: Store, key: str, file: str) -> None:
+def test_damage_that_stops_no_run_is_reported_as_such(store: Store, key: str, file: str) -> None:
     path = store.run(key).path(1, file)
     store.files.replace(path, b"half")
     found = store.verify()
     assert [(each.path, each.is_fatal) for each in found] == [(path, False)]
-    assert str(found[0]) == f"{path}: it is cut off, or was not written by trainmaster"
+    assert str(found[0]) == f"{path}: it is truncated, or was not written by trainmaster"
 
 
-def test_damage_that_stops_a_run_is_told_as_such(store: Store, key: str) -> None:
+def test_damage_that_stops_a_run_is_reported_as_such(store: Store, key: str) -> None:
     path = store.run(key).path(2, RESUME)
     store.files.replace(path, b"half")
     assert [(each.path, each.is_fatal) for each in store.verify()] == [(path, True)]
@@ -151,14 +151,14 @@ def test_damage_of_one_run_hides_no_damage_of_another(store: Store, key: str) ->
 @pytest.mark.parametrize(
     "path", ["configs/notes.txt", "configs/ab/notes.txt", "configs/ab/cd123456.json", "stats/ab/readme", "ckpts/xyz/a", "previews/AB/a"]
 )
-def test_what_does_not_belong_into_a_store_is_told(store: Store, path: str) -> None:
+def test_unknown_files_in_a_store_are_reported(store: Store, path: str) -> None:
     store.files.create(path, b"")
     (found,) = store.verify()
     assert path.startswith(found.path)
-    assert found.why.startswith("this is no f")
+    assert found.why.startswith("this is not a f")
 
 
-def test_what_a_network_file_system_makes_of_open_deleted_files_is_no_damage(store: Store) -> None:
+def test_deleted_files_that_nfs_keeps_open_are_not_damage(store: Store) -> None:
     store.files.create("configs/ab/.nfs000000000abc", b"")
     assert store.verify() == []
 
@@ -166,7 +166,7 @@ def test_what_a_network_file_system_makes_of_open_deleted_files_is_no_damage(sto
 @pytest.mark.parametrize("plant", ["link", "pipe", "file"])
 @pytest.mark.parametrize("archive", ["configs", "stats", "ckpts", "previews"])
 @pytest.mark.parametrize("depth", [0, 1, 2, 3])
-def test_something_else_in_the_place_of_a_folder_is_told_and_not_raised(
+def test_something_else_in_place_of_a_folder_is_reported_and_not_raised(
     tmp_path: Path, take: Take, save: Save, plant: str, archive: str, depth: int
 ) -> None:
     disk = Store(tmp_path / "store")
@@ -186,7 +186,7 @@ def test_something_else_in_the_place_of_a_folder_is_told_and_not_raised(
     assert disk.verify() != []
 
 
-def test_what_a_removal_left_that_was_killed_at_any_moment_is_well(store: Store, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removal_that_was_killed_at_any_moment_is_not_damage(store: Store, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A removal that was killed right after it said so, and after each file that it deletes, in any order."""
     crashed = claim(store.run(key), "pop", 60)
     monkeypatch.setattr(attempt_module, "remove_records", lambda run, before: None)

@@ -1,4 +1,4 @@
-"""The contract suite fails for extensions that break the contract."""
+"""The contract tests fail for extensions that break the contract."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainmaster.testing import ExtensionContract
 
 
 class Meddler(Observer):
-    """Says that it only looks, and changes the weights."""
+    """Claims to be an observer but changes the weights."""
 
     def post_train_step_batch(self, model: torch.nn.Module) -> None:
         with torch.no_grad():
@@ -18,7 +18,7 @@ class Meddler(Observer):
 
 
 class Forgetful(Extension):
-    """Acts by a counter that it does not keep."""
+    """Depends on a counter that it does not save."""
 
     def __init__(self) -> None:
         self.num_batches = 0
@@ -36,13 +36,13 @@ def test_an_observer_that_changes_weights_is_caught() -> None:
             return Meddler()
 
     with pytest.raises(AssertionError):
-        Contract().test_an_observer_does_not_change_the_weights_nor_the_random_numbers()
+        Contract().test_an_observer_changes_neither_weights_nor_random_numbers()
 
 
-def test_an_extension_that_forgets_its_state_is_caught() -> None:
+def test_an_extension_that_does_not_save_its_state_is_caught() -> None:
     class Contract(ExtensionContract):
         def make(self) -> object:
             return Forgetful()
 
     with pytest.raises(AssertionError):
-        Contract().test_a_training_with_it_is_resumed_bit_by_bit()
+        Contract().test_training_with_it_resumes_bit_for_bit()

@@ -1,4 +1,4 @@
-"""The command line: one file a command, each of which parses, calls the library, and prints."""
+"""The command line: one file per command. Each command parses its options, calls the library and prints."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run a command; the code to exit with. `args` None takes those of this process."""
+    """Run a command and return the exit code. `args` defaults to the arguments of this process."""
     from trainmaster.cli.app import run
 
     return run(args)

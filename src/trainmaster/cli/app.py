@@ -1,9 +1,9 @@
-"""The program `trainmaster`: which commands there are, and how it ends.
+"""The program `trainmaster`: its commands and its exit codes.
 
-A command is a file of this room with a function `command`, whose parameters typer reads, and a line in `COMMANDS`. It is imported when
-it is asked for, and imports what it needs inside of its function: so help and completion stay fast.
+Each command is a file of this room with a function `command`, whose parameters typer reads, and a line in `COMMANDS`. A command's file
+is imported only when the command is used, and imports other rooms inside its function. This keeps help and completion fast.
 
-Exit codes: 0 all is well, 1 something is wrong that was asked about (or cannot be written), 2 wrong input, 130 Ctrl-C, 141 closed pipe.
+Exit codes: 0 success, 1 something failed or is damaged, 2 wrong input, 130 Ctrl-C, 141 closed pipe.
 """
 
 from __future__ import annotations
@@ -21,52 +21,58 @@ import typer.main
 from typer.core import TyperGroup
 from typer.exceptions import Exit, TyperException
 
-from trainmaster.errors import TrainmasterError, did_you_mean
+from trainmaster.errors import LeaseLostError, RunFailedError, StoreAccessError, StoreDamagedError, TrainmasterError, did_you_mean
+from trainmaster.text import printable_lines
 
 COMMANDS = {
-    "run": ("run", "Train one config."),
-    "resume": ("resume", "Go on with a run."),
-    "rerun": ("rerun", "Train a run once more, and compare it bit by bit."),
-    "sweep": ("sweep", "Train every combination of choices."),
-    "stop": ("stop", "Ask a run to save and end."),
-    "replay": ("replay", "Raise the error of a failed training again."),
-    "code": ("code", "Show the code of a run, and restore it."),
-    "check": ("check", "Try a training out, and say what is wrong with it."),
-    "stages": ("stages", "Print the stages of a manager, and the hooks that will run."),
-    "ls": ("ls", "List the runs of a store."),
-    "show": ("show", "Show all about one run."),
-    "diff": ("diff", "Show what differs between two runs."),
-    "logs": ("logs", "Print what a run has printed."),
-    "tag": ("tag", "Give labels to a run, or take them away."),
-    "rm": ("rm", "Remove runs with all their records."),
-    "prune": ("prune", "Remove what counts for nothing any more."),
-    "verify": ("verify", "Read every file of a store, and list all that is damaged."),
-    "export": ("export", "Write runs to one tar file."),
-    "import": ("import_", "Adopt the runs of a tar file."),
-    "doctor": ("doctor", "Tell what this machine has, and whether a store can be written."),
+    "run": "Train one config.",
+    "resume": "Resume a run from its last checkpoint.",
+    "rerun": "Train a run again and compare the results bit by bit.",
+    "sweep": "Train every combination of config values.",
+    "search": "Search for the config values that give the best metric.",
+    "stop": "Ask a running run to save a checkpoint and stop.",
+    "replay": "Replay the batch that a training failed on.",
+    "code": "Show or restore the code that a run was trained with.",
+    "check": "Check a training for common mistakes before you start it.",
+    "stages": "Print the stages of a training and the hooks that will run.",
+    "ls": "List the runs of a store.",
+    "show": "Show everything about one run.",
+    "diff": "Compare the configs and metrics of two runs.",
+    "logs": "Print the output of a run.",
+    "tag": "Add labels to a run, or remove them.",
+    "rm": "Delete runs with all their files.",
+    "prune": "Delete old checkpoints and leftovers.",
+    "verify": "Read every file of a store and list the damaged ones.",
+    "export": "Write runs to a tar file.",
+    "import": "Add the runs of a tar file to a store.",
+    "doctor": "Check the installation and whether the store is writable.",
 }
-"""Each command by its name: the file with its function `command`, and the first line of its help."""
+"""Each command with the first line of its help."""
 
 CLOSED_PIPE = 141
 INTERRUPTED = 130
 WRONG_INPUT = 2
+FAILED = 1
+_FAILURES = (StoreAccessError, StoreDamagedError, LeaseLostError, RunFailedError)
+"""Errors that other input would not have prevented: the file system or another process caused them."""
+_HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
-HELP = """Train PyTorch models, and look at what came of it.
+HELP = """Train PyTorch models, and inspect and manage the results.
 
 \b
 The store is --store PATH, else $TRAINMASTER_STORE, else ./runs.
-A run is named by its key, or by the first digits of it.
+To name a run, give its key or the first digits of it.
 
 \b
 Examples:
+  trainmaster run train.py lr=0.01
   trainmaster ls --where 'lr<0.01 and arch=ResNet18' --sort valid/loss
   trainmaster show 3fa9
-  trainmaster COMMAND --help
 """
 
 
 class Commands(TyperGroup):
-    """The commands by name; the file of one is imported when it is asked for."""
+    """Imports the file of a command when the command is used."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [*COMMANDS]
@@ -75,15 +81,15 @@ class Commands(TyperGroup):
         if cmd_name not in COMMANDS:
             return None
         if cmd_name not in self.commands:
-            module = importlib.import_module(f"trainmaster.cli.{COMMANDS[cmd_name][0]}")
-            alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-            alone.command(cmd_name, **getattr(module, "SETTINGS", {}))(module.command)
-            self.commands[cmd_name] = typer.main.get_command(alone)
+            module = importlib.import_module(f"trainmaster.cli.{'import_' if cmd_name == 'import' else cmd_name}")
+            app = typer.Typer(add_completion=False, rich_markup_mode=None)
+            app.command(cmd_name, context_settings=_HELP_OPTIONS)(module.command)
+            self.commands[cmd_name] = typer.main.get_command(app)
         return self.commands[cmd_name]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+            formatter.write_dl([*COMMANDS.items()])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if not args[0].startswith("-") and args[0] not in COMMANDS and not ctx.resilient_parsing:
@@ -92,79 +98,87 @@ class Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-def _show_version(is_asked: bool) -> None:
-    if is_asked:
-        import trainmaster
+def run(args: Sequence[str] | None) -> int:
+    """Run a command and return the exit code. Errors are printed without a traceback, unless `--debug` is given."""
+    words = [*(sys.argv[1:] if args is None else args)]
+    num_words = words.index("--") if "--" in words else len(words)
+    is_debug = "--debug" in words[:num_words]
+    words = [*(word for word in words[:num_words] if word != "--debug"), *words[num_words:]]
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError, OSError):  # a stream that a caller has replaced
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    try:
+        with _warnings_as_lines():
+            code = _run_command(words)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        _discard_stdout()
+        return CLOSED_PIPE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except TyperException as error:
+        return _print_error(_describe_usage_error(error), WRONG_INPUT)
+    except Exception as error:
+        if is_debug:
+            raise
+        return _report(error)
 
-        print(trainmaster.__version__)
-        raise Exit(0)
+
+def _report(error: Exception) -> int:
+    """Print an error and return the exit code."""
+    if isinstance(error, TrainmasterError):
+        # Notes name the position in the training and the command that replays a failure.
+        text = "\n".join([str(error), *getattr(error, "__notes__", [])])
+        return _print_error(text, FAILED if isinstance(error, _FAILURES) else WRONG_INPUT)
+    if isinstance(error, OSError):
+        _print_error(f"cannot continue: {error.strerror or error}" + (f": {error.filename}" if error.filename else ""), FAILED)
+        _discard_stdout()
+        return FAILED
+    from trainmaster.cli.formatting import format_user_error
+
+    return _print_error(f"{format_user_error(error)}\n  try     `--debug` shows the full traceback", FAILED)
 
 
-def _program() -> Any:
-    app = typer.Typer(cls=Commands, rich_markup_mode=None, help=HELP, no_args_is_help=True)
+def _run_command(words: list[str]) -> int:
+    if os.environ.get("_TRAINMASTER_COMPLETE") == "complete_bash":
+        from trainmaster.cli.completion import split_bash_word
+
+        split_bash_word()
+    try:
+        code = _make_app().main(words, prog_name="trainmaster", standalone_mode=False)
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # typer and rich turn a closed pipe into an exit
+            raise BrokenPipeError from None
+        if not end.code and (notes := getattr(end, "__notes__", ())):  # a hook called `sys.exit()` in the middle of a run
+            return _print_error(f"`sys.exit()` ended the program during the run\n  where   {notes[0].removeprefix('in ')}", FAILED)
+        return end.code if isinstance(end.code, int) else _print_error(str(end.code), FAILED) if end.code else 0
+    return code if isinstance(code, int) else 0
+
+
+def _make_app() -> Any:
+    app = typer.Typer(cls=Commands, rich_markup_mode=None, help=HELP, no_args_is_help=True, context_settings=_HELP_OPTIONS)
 
     @app.callback()
     def options(
-        is_debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error. May stand anywhere.")] = False,
+        is_debug: Annotated[bool, typer.Option("--debug", help="Show the full traceback of an error; works after a command too.")] = False,
         is_version: Annotated[
-            bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+            bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
         ] = False,
     ) -> None: ...
 
     return typer.main.get_command(app)
 
 
-def run(args: Sequence[str] | None) -> int:
-    """Run a command; the code to exit with. Nothing but what `--debug` asks for ends with a traceback."""
-    given = [*(sys.argv[1:] if args is None else args)]
-    words = given[: given.index("--")] if "--" in given else given
-    is_debug = "--debug" in words
-    rest = [each for number, each in enumerate(given) if each != "--debug" or number >= len(words)]
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, ValueError, OSError):  # somebody else's stream
-            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    try:
-        with _warnings_as_lines():
-            code = _ended(rest)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        code = _silenced(CLOSED_PIPE)
-    except KeyboardInterrupt:
-        code = INTERRUPTED
-    except TrainmasterError as error:
-        if is_debug:
-            raise
-        # Notes tell the place in a training, and how a failure is replayed.
-        code = _told("\n".join([str(error), *getattr(error, "__notes__", [])]), WRONG_INPUT)
-    except TyperException as error:
-        code = _told(_usage(error), WRONG_INPUT)
-    except OSError as error:
-        if is_debug:
-            raise
-        code = _silenced(_told(f"cannot go on: {error.strerror or error}" + (f": {error.filename}" if error.filename else ""), 1))
-    except Exception as error:  # of the user's own code
-        if is_debug:
-            raise
-        from trainmaster.cli.failure import failure
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
+        import trainmaster
 
-        code = _told(failure(error), 1)
-    return code
+        print(trainmaster.__version__)
+        raise Exit(0)
 
 
-def _ended(args: list[str]) -> int:
-    try:
-        code = _program().main(args, prog_name="trainmaster", standalone_mode=False)
-    except SystemExit as end:
-        if isinstance(end.__context__, BrokenPipeError):  # which typer takes for a failure
-            raise BrokenPipeError from None
-        if not end.code and (notes := getattr(end, "__notes__", ())):  # a hook has called `sys.exit()` in the middle of a run
-            return _told(f"`sys.exit()` ended the program before its work was done\n  where   {notes[0].removeprefix('in ')}", 1)
-        return end.code if isinstance(end.code, int) else _told(str(end.code), 1) if end.code else 0
-    return code if isinstance(code, int) else 0
-
-
-def _usage(error: TyperException) -> str:
-    """A mistake in the words of a command, with what to write instead."""
+def _describe_usage_error(error: TyperException) -> str:
     kind = type(error).__name__
     ctx = getattr(error, "ctx", None)
     if kind == "NoArgsIsHelpError":
@@ -179,33 +193,29 @@ def _usage(error: TyperException) -> str:
     return str(TrainmasterError(fact, hint=hint))
 
 
-def _told(text: str, code: int) -> int:
-    from trainmaster.store.printable import printable_lines
-
-    with contextlib.suppress(OSError, ValueError):  # nobody listens any more
+def _print_error(text: str, code: int) -> int:
+    with contextlib.suppress(OSError, ValueError):  # stderr is closed
         print(printable_lines(text), file=sys.stderr)
     return code
 
 
-def _silenced(code: int) -> int:
-    """Let the interpreter end without trying once more to write what nobody takes."""
+def _discard_stdout() -> None:
+    """Keep the interpreter from flushing buffered output to a closed pipe or a full disk when it exits."""
     with contextlib.suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())
         os.close(null)
-    return code
 
 
 @contextlib.contextmanager
 def _warnings_as_lines() -> Iterator[None]:
-    """Warnings of the library as plain lines on stderr, each once."""
+    """Print each warning once, as a plain line on stderr."""
     seen: set[str] = set()
 
     def show(message: Any, *_: Any) -> None:
-        text = str(message)
-        if text not in seen:
-            seen.add(text)
-            _told(f"warning: {text}", 0)
+        if str(message) not in seen:
+            seen.add(str(message))
+            _print_error(f"warning: {message}", 0)
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)

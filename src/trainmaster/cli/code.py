@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from trainmaster.cli.options import Json, Key, StoreOption
+from trainmaster.cli.console import print_line, print_pairs
+from trainmaster.cli.json_output import print_json
+from trainmaster.cli.open_store import open_run
+from trainmaster.cli.options import Json, Key, StoreOption, check_new_folder
+from trainmaster.text import counted, printable_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainmaster.extensions.code.snapshot import Snapshot
-    from trainmaster.store import Store
+    from trainmaster.store import Run, Store
 
 _MAX_SHOWN = 10
 
 
-class Kept(NamedTuple):
+class SavedCode(NamedTuple):
     """A snapshot of a run, and the attempts that have it."""
 
     name: str
@@ -30,22 +36,19 @@ def command(
     key: Key,
     is_diff: Annotated[bool, typer.Option("--diff", help="Print the uncommitted changes as a patch.")] = False,
     to: Annotated[
-        str | None, typer.Option("--checkout", metavar="DIR", help="Restore the exact tree into a new or empty folder.", show_default=False)
-    ] = None,
-    repo: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="A repository that has the commit; by default the one of the training.", show_default=False),
+        typer.Option("--checkout", metavar="DIR", help="Restore the exact files into a new or empty folder.", show_default=False),
     ] = None,
     at: Annotated[
         str | None,
-        typer.Option(metavar="SNAPSHOT", help="Which snapshot, by the start of its name; by default the newest.", show_default=False),
+        typer.Option(metavar="SNAPSHOT", help="The start of a snapshot's name (default: the newest).", show_default=False),
     ] = None,
     store: StoreOption = None,
     is_json: Json = False,
 ) -> None:
-    """Show the code that a run was trained with, and restore it.
+    """Show or restore the code that a run was trained with.
 
-    Runs with the extension CodeTracker have it: the commit, the uncommitted changes, new source files.
+    Runs with the extension CodeTracker have a snapshot: the commit, the uncommitted changes and the new files.
 
     \b
     Examples:
@@ -53,112 +56,99 @@ def command(
       trainmaster code 3fa9 --diff
       trainmaster code 3fa9 --checkout /tmp/then
     """
-    from trainmaster.cli.keys import resolve_key
-    from trainmaster.cli.new_folder import new_folder
-    from trainmaster.cli.opening import needed_store
-    from trainmaster.cli.strict_json import print_json
     from trainmaster.errors import SettingError
 
     if sum((is_diff, to is not None, is_json)) > 1:
-        raise SettingError("`--diff`, `--checkout` and `--json` are three different things", hint="give one of them")
-    if repo is not None and to is None:
-        raise SettingError("`--repo` is where `--checkout DIR` takes the commit from", hint="give `--checkout DIR` too")
-    found = needed_store(store)
-    full = resolve_key(found, key)
-    kept = _kept(found, full)
+        raise SettingError("`--diff`, `--checkout` and `--json` cannot be combined", hint="use only one of them")
+    found, run = open_run(store, key)
+    saved = _read_snapshots(found, run)
     if is_json:
-        print_json([_plain(each) for each in ([_chosen(kept, at, full)] if at is not None else kept)])
+        print_json([_to_dict(each) for each in ([_choose(saved, at, run.key)] if at is not None else saved)])
     elif is_diff:
-        _print_patch(_chosen(kept, at, full))
+        _print_patch(_choose(saved, at, run.key))
     elif to is not None:
-        _check_out(_chosen(kept, at, full), new_folder("--checkout", to, found), repo)
+        _check_out(_choose(saved, at, run.key), check_new_folder("--checkout", to, found))
     else:
-        _print(kept if at is None else [_chosen(kept, at, full)])
+        for each in saved if at is None else [_choose(saved, at, run.key)]:
+            _print_snapshot(each)
 
 
-def _kept(store: Store, key: str) -> list[Kept]:
+def _read_snapshots(store: Store, run: Run) -> list[SavedCode]:
     """The snapshots of a run, oldest first."""
-    import os
-
     from trainmaster.errors import StoreFormatError
-    from trainmaster.extensions.code.snapshot import FOLDER, read, snapshots_in
+    from trainmaster.extensions.code.snapshot import FOLDER, read_snapshot, snapshots_in
     from trainmaster.store.keys import attempt_folder
 
-    found: dict[str, Kept] = {}
-    for number in sorted(store.run(key).attempts()):
-        for folder in snapshots_in(os.path.join(store.root or "", attempt_folder("previews", key, number), FOLDER)):
+    found: dict[str, SavedCode] = {}
+    for number in sorted(run.attempts()):
+        for folder in snapshots_in(os.path.join(store.root or "", attempt_folder("previews", run.key, number), FOLDER)):
             name = os.path.basename(folder)
             if name not in found:
-                found[name] = Kept(name, folder, read(folder), [])
+                found[name] = SavedCode(name, folder, read_snapshot(folder), [])
             found[name].attempts.append(number)
     if not found:
-        raise StoreFormatError(
-            f"run {key} has no snapshot of its code",
-            hint="train with the extension CodeTracker: `extensions = [CodeTracker()]` in the manager's class",
-        )
+        why = _read_failure(store, run)
+        repository = "put the program into a git repository: `git init`, then `git add` and `git commit`"
+        extension = "train in a git repository with the extension CodeTracker: `extensions=[CodeTracker()]` of the loop"
+        raise StoreFormatError(f"run {run.key} has no snapshot of its code", why=why, hint=repository if why else extension)
     return sorted(found.values(), key=lambda each: (each.attempts[-1], each.snapshot.taken))
 
 
-def _chosen(kept: list[Kept], at: str | None, key: str) -> Kept:
+def _read_failure(store: Store, run: Run) -> str | None:
+    """Why CodeTracker saved nothing, according to the newest attempt that recorded it."""
+    from trainmaster.extensions.code.snapshot import FAILURE, FOLDER
+    from trainmaster.store.keys import attempt_folder
+
+    for number in sorted(run.attempts(), reverse=True):
+        path = os.path.join(store.root or "", attempt_folder("previews", run.key, number), FOLDER, FAILURE)
+        if os.path.isfile(path):
+            with open(path, encoding="utf-8", errors="backslashreplace") as file:
+                return file.read(2000).strip()
+    return None
+
+
+def _choose(saved: list[SavedCode], at: str | None, key: str) -> SavedCode:
     from trainmaster.errors import SettingError
 
     if at is None:
-        return kept[-1]
-    fitting = [each for each in kept if at and each.name.startswith(at)]
-    if len(fitting) != 1:
-        count = f"{len(fitting)} snapshots" if fitting else "no snapshot"
-        raise SettingError(f"run {key} has {count} whose name starts with {at!r:.60}", known="\n".join(each.name for each in kept))
-    return fitting[0]
+        return saved[-1]
+    matching = [each for each in saved if at and each.name.startswith(at)]
+    if len(matching) != 1:
+        count = f"{len(matching)} snapshots" if matching else "no snapshot"
+        raise SettingError(f"run {key} has {count} whose name starts with {at!r:.60}", known="\n".join(each.name for each in saved))
+    return matching[0]
 
 
-def _print(kept: list[Kept]) -> None:
-    from trainmaster.cli.table import pairs
-    from trainmaster.cli.terminal import the_terminal
-    from trainmaster.cli.words import counted
-    from trainmaster.extensions.code.snapshot import CHANGED, IGNORED, OTHER, UNTRACKED
-    from trainmaster.store.printable import printable
-
-    terminal = the_terminal()
-    for each in kept:
-        code = each.snapshot
-        print(terminal.paint(printable(f"snapshot {each.name}"), "bold"))
-        attempts = ", ".join(map(str, each.attempts))
-        rows: list[tuple[str, object]] = [
-            ("commit", f"{code.commit}  {code.subject}".rstrip() if code.commit else "none: the repository had no commit yet"),
-            ("branch", code.branch if code.branch is not None else "none: the head was detached"),
-            ("state", "dirty" if code.is_dirty else "clean"),
-            ("changed", f"{code.count(CHANGED)} changed, {len(code.deleted)} deleted, {code.count(UNTRACKED)} new"),
-        ]
-        others = sum(left.kind in (OTHER, IGNORED) for left in code.left_out) + code.num_unnamed
-        lost = _first([f"{left.path} ({left.reason})" for left in code.lost()])
-        lost += [f"{counted(others, 'file')} that git ignores or that {'is' if others == 1 else 'are'} no source"] if others else []
-        rows += [("" if number else "left out", line) for number, line in enumerate(lost)]
-        for one in code.submodules:
-            said = "not there" if one.commit is None else f"{one.commit[:12]}{', with changes that are not kept' if one.is_dirty else ''}"
-            rows.append(("submodule", f"{one.path}  {said}"))
-        if code.remote:
-            rows.append(("remote", code.remote))
-        rows += [("folder", code.root), ("taken", code.taken), ("attempts", attempts), ("files", each.folder)]
-        for line in pairs(rows, terminal):
-            print(line)
+def _print_snapshot(saved: SavedCode) -> None:
+    code = saved.snapshot
+    print_line(f"snapshot {saved.name}", "bold")
+    rows: list[tuple[str, object]] = [
+        ("commit", f"{code.commit}  {code.subject}".rstrip() if code.commit else "none: the repository had no commit yet"),
+        ("branch", code.branch if code.branch is not None else "none: HEAD was detached"),
+        ("state", "dirty" if code.is_dirty else "clean"),
+        ("changed", f"{len(code.changed)} changed, {len(code.deleted)} deleted, {code.num_new} new"),
+    ]
+    left_out = _limit([str(one) for one in code.left_out], code.num_left_out)
+    rows += [("" if number else "left out", line) for number, line in enumerate(left_out)]
+    rows += [("submodule", f"{path}  {commit[:12] if commit else 'not checked out'}") for path, commit in code.submodules.items()]
+    if code.remote:
+        rows.append(("remote", code.remote))
+    rows += [("folder", code.root), ("taken", code.taken), ("attempts", ", ".join(map(str, saved.attempts))), ("files", saved.folder)]
+    print_pairs(rows)
 
 
-def _plain(kept: Kept) -> dict[str, Any]:
+def _to_dict(saved: SavedCode) -> dict[str, Any]:
     from dataclasses import asdict
 
-    lists = {name: [one._asdict() for one in getattr(kept.snapshot, name)] for name in ("submodules", "files", "left_out")}
-    return {"name": kept.name, "path": kept.folder, "attempts": kept.attempts, **asdict(kept.snapshot), **lists}
+    code = saved.snapshot
+    return {"name": saved.name, "path": saved.folder, "attempts": saved.attempts, "is_dirty": code.is_dirty, **asdict(code)}
 
 
-def _print_patch(kept: Kept) -> None:
-    """As it is into a pipe, so that git can apply it; for a person without what would move the cursor."""
-    import os
-    import sys
+def _print_patch(saved: SavedCode) -> None:
+    """Print the patch: the exact bytes into a pipe, so that git can apply them; escaped text on a terminal."""
+    from trainmaster.extensions.code.snapshot import PATCH, damaged
 
-    from trainmaster.extensions.code.snapshot import PATCH, UNTRACKED, damaged
-    from trainmaster.store.printable import printable_lines
-
-    path = os.path.join(kept.folder, PATCH)
+    path = os.path.join(saved.folder, PATCH)
     try:
         with open(path, "rb") as file:
             patch = file.read()
@@ -170,25 +160,21 @@ def _print_patch(kept: Kept) -> None:
         sys.stdout.flush()
         sys.stdout.buffer.write(patch)
         sys.stdout.buffer.flush()
-    num_new = kept.snapshot.count(UNTRACKED)
-    if num_new:
-        from trainmaster.cli.words import counted
-
-        print(f"{counted(num_new, 'new file')} not in the patch; --checkout DIR restores all", file=sys.stderr)
+    if saved.snapshot.num_new:
+        print(f"{counted(saved.snapshot.num_new, 'new file')} not in the patch; --checkout DIR restores all files", file=sys.stderr)
 
 
-def _check_out(kept: Kept, to: str, repo: str | None) -> None:
+def _check_out(saved: SavedCode, to: str) -> None:
     from trainmaster.extensions.code.checkout import checkout_code
-    from trainmaster.store.printable import printable
 
-    restored = checkout_code(kept.folder, to, repo)
-    print(printable(f"restored {kept.name} into {restored.folder}{': the tree is exact' if restored.is_exact else ', but for'}"))
-    for line in _first(restored.missing):
-        print(printable(f"  {line}"))
+    restored = checkout_code(saved.folder, to)
+    print_line(f"restored {saved.name} into {restored.folder}{': the files are exact' if restored.is_exact else ', except for'}")
+    for line in _limit(restored.missing, len(restored.missing)):
+        print_line(f"  {line}")
     if not restored.is_exact:
         raise typer.Exit(1)
 
 
-def _first(lines: Sequence[str]) -> list[str]:
-    """The first of many lines, and how many more there are."""
-    return [*lines[:_MAX_SHOWN], *([f"... and {len(lines) - _MAX_SHOWN:,} more"] if len(lines) > _MAX_SHOWN else [])]
+def _limit(lines: Sequence[str], count: int) -> list[str]:
+    """The first lines, and how many more there are."""
+    return [*lines[:_MAX_SHOWN], *([f"... and {count - _MAX_SHOWN:,} more"] if count > _MAX_SHOWN else [])]

@@ -2,48 +2,48 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from trainmaster.cli.console import Cell, Column, print_line, print_table
+from trainmaster.cli.formatting import format_exact, format_short
+from trainmaster.cli.json_output import print_json
+from trainmaster.cli.keys import resolve_key
+from trainmaster.cli.open_store import open_store
 from trainmaster.cli.options import Json, Key, StoreOption
 
 
 def command(one: Key, other: Key, store: StoreOption = None, is_json: Json = False) -> None:
-    """Show what differs between two runs.
+    """Compare the configs and metrics of two runs.
 
-    First the values of their configs, then their metrics.
+    Prints only what differs.
 
     \b
     Example:
       trainmaster diff 3fa9 81c0
     """
-    from trainmaster.cli.keys import resolve_key
-    from trainmaster.cli.opening import needed_store
-    from trainmaster.cli.strict_json import print_json
-    from trainmaster.cli.table import Cell, Column, table
-    from trainmaster.cli.terminal import the_terminal
-    from trainmaster.cli.words import exact, short
     from trainmaster.config.difference import Missing, diff
     from trainmaster.store.summary import flat, summarize
 
-    found = needed_store(store)
-    runs = [summarize(found, resolve_key(found, each)) for each in (one, other)]
-    configs = diff(*(dict(flat(run.config)) for run in runs))
-    metrics = diff(*(run.metrics for run in runs))
+    found = open_store(store)
+    first, second = (summarize(found, resolve_key(found, key)) for key in (one, other))
+    config = diff(dict(flat(first.config)), dict(flat(second.config)))
+    metrics = diff(first.metrics, second.metrics)
     if is_json:
-        sides = ("one", "other")
-        parts = {
-            part: {
-                name: {side: value for side, (kind, value) in zip(sides, values, strict=True) if kind is not Missing}
-                for name, *values in differences
-            }
-            for part, differences in (("config", configs), ("metrics", metrics))
-        }
-        print_json({"one": runs[0].key, "other": runs[1].key, **parts})
+        print_json({"one": first.key, "other": second.key, "config": _to_dict(config, Missing), "metrics": _to_dict(metrics, Missing)})
         return
-    terminal = the_terminal()
-    for title, differences, written in (("CONFIG", configs, exact), ("METRIC", metrics, short)):
+    for title, differences, format_value in (("CONFIG", config, format_exact), ("METRIC", metrics, format_short)):
         if differences:
-            cells = [[Cell("-", "dim") if side[0] is Missing else Cell(written(side[1])) for side in sides] for _, *sides in differences]
-            columns = [Column(run.key, [each[number] for each in cells]) for number, run in enumerate(runs)]
-            for line in table([Column(title, [Cell(name) for name, *_ in differences]), *columns], terminal, num_fixed=3)[0]:
-                print(line)
-    if not configs and not metrics:
-        print("the runs do not differ" if runs[0].key != runs[1].key else "this is one and the same run")
+            rows = [
+                [Cell("-", "dim") if kind is Missing else Cell(format_value(value)) for kind, value in sides] for _, *sides in differences
+            ]
+            columns = [Column(title, [Cell(name) for name, *_ in differences])]
+            print_table(columns + [Column(run.key, [row[at] for row in rows]) for at, run in enumerate((first, second))])
+    if not config and not metrics:
+        print_line("the runs do not differ" if first.key != second.key else "both keys name the same run")
+
+
+def _to_dict(differences: list[Any], missing: Any) -> dict[str, dict[str, Any]]:
+    return {
+        name: {side: value for side, (kind, value) in zip(("one", "other"), sides, strict=True) if kind is not missing}
+        for name, *sides in differences
+    }

@@ -5,81 +5,84 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
+import typer
+
+from trainmaster.cli.console import make_console
+from trainmaster.cli.json_output import print_json
+from trainmaster.cli.open_store import find_store, get_store_path
 from trainmaster.cli.options import Json, StoreOption
+from trainmaster.errors import TrainmasterError
+from trainmaster.text import counted, printable
 
 PACKAGES = ("numpy", "pydantic", "PyYAML", "typer", "rich", "safetensors", "matplotlib")
-LEAST_TORCH = (2, 10)
-LEAST_FREE = 2**30
-_TORCH_TIME = 120
-_PROBE = """
+MIN_TORCH = (2, 10)
+MIN_FREE_SPACE = 2**30
+SLOW_WRITE = 2.0
+_TORCH_TIMEOUT = 120
+_TORCH_FACTS = """
 import json, torch
 facts = {"version": torch.__version__, "threads": torch.get_num_threads(), "cuda": torch.version.cuda or "",
          "devices": [torch.cuda.get_device_name(each) for each in range(torch.cuda.device_count())] if torch.cuda.is_available() else []}
 print(json.dumps(facts))
 """
+_STYLES = {"ok": "green", "warning": "yellow", "wrong": "red"}
 
 
 class Finding(NamedTuple):
     name: str
     value: str
     verdict: str = "ok"
-    """`ok`, `warning`, or `wrong`: without it nothing works."""
+    """`ok`, `warning`, or `wrong` if trainmaster cannot work with it."""
     hint: str = ""
 
 
 def command(store: StoreOption = None, is_json: Json = False) -> None:
-    """Tell what this machine has, and whether a store can be written.
+    """Check the installation and whether the store is writable.
 
-    The exit code is 1 if something is wrong that trainmaster needs. The write test makes a folder of its own, and removes it again.
+    The exit code is 1 if something that trainmaster needs is wrong. The write test uses a temporary folder, which it removes.
 
     \b
     Examples:
       trainmaster doctor
       trainmaster doctor --store /shared/runs --json
     """
-    from typer.exceptions import Exit
-
-    from trainmaster.cli.opening import store_path
-    from trainmaster.cli.strict_json import print_json
-    from trainmaster.cli.terminal import the_terminal
-    from trainmaster.store.printable import printable, width
-
-    terminal = the_terminal()
-    found: list[Finding] = []
-    for finding in _findings(store_path(store)):
-        found.append(finding)
+    findings = []
+    for finding in _examine(get_store_path(store)):
+        findings.append(finding)
         if not is_json:
-            style = {"ok": "good", "warning": "warn", "wrong": "bad"}[finding.verdict]
-            name = printable(finding.name)
-            hint = f"  ({printable(finding.hint)})" if finding.hint else ""
-            print(f"{terminal.paint(f'{finding.verdict:<7}', style)}  {name}{' ' * (14 - width(name))}  {printable(finding.value)}{hint}")
+            _print_finding(finding)
     if is_json:
-        print_json([finding._asdict() for finding in found])
-    if any(finding.verdict == "wrong" for finding in found):
-        raise Exit(1)
+        print_json([finding._asdict() for finding in findings])
+    if any(finding.verdict == "wrong" for finding in findings):
+        raise typer.Exit(1)
 
 
-def _findings(path: str) -> Iterator[Finding]:
-    yield from _versions()
-    yield from _torch()
-    yield from _machine()
-    yield from _store(path)
+def _print_finding(finding: Finding) -> None:
+    from rich.text import Text
+
+    hint = f"  ({finding.hint})" if finding.hint else ""
+    line = f"  {finding.name:<14}  {printable(finding.value + hint)}"
+    make_console().print(Text.assemble((f"{finding.verdict:<7}", _STYLES[finding.verdict]), line), soft_wrap=True)
 
 
-def _versions() -> Iterator[Finding]:
+def _examine(store_path: str) -> Iterator[Finding]:
+    yield from _examine_packages()
+    yield from _examine_torch()
+    yield _examine_git()
+    yield from _examine_store(store_path)
+
+
+def _examine_packages() -> Iterator[Finding]:
     import platform
     from importlib.metadata import PackageNotFoundError, version
 
     import trainmaster
 
     yield Finding("trainmaster", trainmaster.__version__)
-    is_old = sys.version_info < (3, 11)
-    yield Finding(
-        "python", f"{platform.python_version()} ({sys.executable})", "wrong" if is_old else "ok", "3.11 or newer" if is_old else ""
-    )
+    yield Finding("python", f"{platform.python_version()} ({sys.executable})")
     for name in PACKAGES:
         try:
             yield Finding(name, version(name))
@@ -87,104 +90,93 @@ def _versions() -> Iterator[Finding]:
             yield Finding(name, "not installed", "wrong", f"pip install {name}")
 
 
-def _torch() -> Iterator[Finding]:
-    """What torch says of itself, in a process of its own: one that cannot be loaded is told, and not fallen over."""
+def _examine_torch() -> Iterator[Finding]:
+    """Import torch in a subprocess, which may crash if torch is broken."""
     import json
     import subprocess
 
+    facts: Any = None
     try:
-        answer = subprocess.run(
-            [sys.executable, "-c", _PROBE], capture_output=True, text=True, timeout=_TORCH_TIME, errors="backslashreplace", check=False
+        done = subprocess.run(
+            [sys.executable, "-c", _TORCH_FACTS],
+            capture_output=True,
+            text=True,
+            timeout=_TORCH_TIMEOUT,
+            errors="backslashreplace",
+            check=False,
         )
-        facts = json.loads(answer.stdout) if answer.returncode == 0 else None
-        why = (answer.stderr.strip().splitlines() or [f"exit code {answer.returncode}"])[-1]
+        reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        facts = json.loads(done.stdout) if done.returncode == 0 else None
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        facts, why = None, str(error)
+        reason = str(error)
     if not isinstance(facts, dict):
-        yield Finding("torch", f"cannot be imported: {why[:300]}", "wrong", "pip install 'torch>=2.10'")
+        yield Finding("torch", f"cannot be imported: {reason[:300]}", "wrong", "pip install 'torch>=2.10'")
         return
     parts = tuple(int(each) for each in facts["version"].split("+")[0].split(".")[:2] if each.isdigit())
-    is_old = parts < LEAST_TORCH
-    yield Finding("torch", facts["version"], "warning" if is_old else "ok", "2.10 or newer is tried" if is_old else "")
-    yield Finding("cpu threads", f"{facts['threads']} of torch, {os.cpu_count()} cores")
-    devices = ", ".join(facts["devices"])
-    yield Finding("cuda", devices or (f"built for {facts['cuda']}, and no device" if facts["cuda"] else "none: this torch is for the CPU"))
+    is_old = parts < MIN_TORCH
+    yield Finding("torch", facts["version"], "warning" if is_old else "ok", "trainmaster is tested with 2.10 and newer" if is_old else "")
+    yield Finding("cpu threads", f"torch uses {facts['threads']}, the machine has {os.cpu_count()} cores")
+    no_device = f"built for CUDA {facts['cuda']}, but there is no device" if facts["cuda"] else "none: this torch is built for the CPU"
+    yield Finding("cuda", ", ".join(facts["devices"]) or no_device)
 
 
-def _machine() -> Iterator[Finding]:
-    import shutil
+def _examine_git() -> Finding:
     import subprocess
 
-    for name, need in (("git", "the commit of a run is not recorded"), ("chromium", "needed by tests of the dashboard only")):
-        path = shutil.which(name)
-        text = ""
-        if path is not None:
-            with contextlib.suppress(OSError, subprocess.SubprocessError):
-                answer = subprocess.run(
-                    [path, "--version"], capture_output=True, text=True, timeout=20, errors="backslashreplace", check=False
-                )
-                text = (answer.stdout.strip().splitlines() or [""])[0]
-        yield Finding(name, text or path or "not found", "ok" if path else "warning", "" if path else need)
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(["git", "--version"], capture_output=True, text=True, timeout=20, errors="backslashreplace", check=True)
+        return Finding("git", done.stdout.strip())
+    return Finding("git", "not found", "warning", "CodeTracker cannot record the code of a run")
 
 
-def _store(path: str) -> Iterator[Finding]:
-    """Whether the store's folder, or where it would be made, can be written as the store does that."""
+def _examine_store(path: str) -> Iterator[Finding]:
+    """Whether the store's folder, or the folder where it would be created, can be written."""
     import shutil
-    import tempfile
-    import time
 
-    from trainmaster.cli.opening import found_store
-    from trainmaster.cli.words import counted, duration, size
-    from trainmaster.errors import TrainmasterError
+    from rich.filesize import decimal
 
-    shown = os.path.abspath(path)
+    folder = os.path.abspath(path)
     try:
-        store = found_store(path)
-        yield Finding("store", f"{shown}: " + (counted(len(store.configs), "run") if store is not None else "not made yet"))
+        store = find_store(path)
+        yield Finding("store", f"{folder}: " + (counted(len(store.configs), "run") if store is not None else "not created yet"))
     except (TrainmasterError, OSError) as error:
-        yield Finding("store", f"{shown}: {error.fact if isinstance(error, TrainmasterError) else error}", "wrong", "choose another folder")
+        fact = error.fact if isinstance(error, TrainmasterError) else error
+        yield Finding("store", f"{folder}: {fact}", "wrong", "choose another folder")
         return
-    folder = shown
     while not os.path.isdir(folder):
         folder = os.path.dirname(folder)
     free = shutil.disk_usage(folder).free
-    yield Finding("free space", size(free), "warning" if free < LEAST_FREE else "ok", "less than 1 GB" if free < LEAST_FREE else "")
-    started = time.monotonic()
-    try:
-        with tempfile.TemporaryDirectory(prefix=".doctor-", suffix=".tmp", dir=folder, ignore_cleanup_errors=True) as aside:
-            for name, act in _WRITES.items():
-                try:
-                    act(aside)
-                except OSError as error:
-                    yield Finding(
-                        "write test", f"cannot {name} in {folder}: {error.strerror}", "wrong", "choose another folder or file system"
-                    )
-                    return
-    except OSError as error:
-        yield Finding("write test", f"cannot write in {folder}: {error.strerror}", "wrong", "check its owner and mode")
-        return
-    took = time.monotonic() - started
-    is_slow = took > 2
-    told = f"create, link, fsync and rename in {took * 1000:.0f} ms" if not is_slow else f"works, and took {duration(took)}"
-    yield Finding("write test", told, "warning" if is_slow else "ok", "every save will be slow" if is_slow else "")
+    is_full = free < MIN_FREE_SPACE
+    yield Finding("free space", decimal(free), "warning" if is_full else "ok", "less than 1 GB" if is_full else "")
+    yield _test_writing(folder)
 
 
-def _create(folder: str) -> None:
-    with open(os.path.join(folder, "one"), "xb") as file:
-        file.write(b"x" * 4096)
-        file.flush()
-        os.fsync(file.fileno())
+def _test_writing(folder: str) -> Finding:
+    """Create, link, rename and sync files as the store does."""
+    import tempfile
+    import time
 
-
-def _sync(folder: str) -> None:
     from trainmaster.store.files import sync_folder
 
-    sync_folder(folder)
-
-
-_WRITES: dict[str, Callable[[str], None]] = {
-    "create and sync a file": _create,
-    "link a file": lambda folder: os.link(os.path.join(folder, "one"), os.path.join(folder, "two")),
-    "rename a file": lambda folder: os.rename(os.path.join(folder, "two"), os.path.join(folder, "three")),
-    "sync a folder": _sync,
-}
+    started = time.monotonic()
+    step = "create a folder"
+    try:
+        with tempfile.TemporaryDirectory(prefix=".doctor-", suffix=".tmp", dir=folder, ignore_cleanup_errors=True) as temporary:
+            one, two, three = (os.path.join(temporary, name) for name in ("one", "two", "three"))
+            step = "create and sync a file"
+            with open(one, "xb") as file:
+                file.write(b"x" * 4096)
+                file.flush()
+                os.fsync(file.fileno())
+            step = "link a file"
+            os.link(one, two)
+            step = "rename a file"
+            os.rename(two, three)
+            step = "sync a folder"
+            sync_folder(temporary)
+    except OSError as error:
+        return Finding("write test", f"cannot {step} in {folder}: {error.strerror}", "wrong", "choose another folder or file system")
+    took = time.monotonic() - started
+    if took > SLOW_WRITE:
+        return Finding("write test", f"works, but took {took:.0f} s", "warning", "saving checkpoints will be slow")
+    return Finding("write test", f"create, link, fsync and rename in {took * 1000:.0f} ms")

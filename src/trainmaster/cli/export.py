@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import os
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainmaster.cli.keys import complete_key
+from trainmaster.cli.completion import complete_key
+from trainmaster.cli.console import print_line
+from trainmaster.cli.keys import resolve_key
+from trainmaster.cli.open_store import open_store
 from trainmaster.cli.options import DryRun, StoreOption, WhereOption
+from trainmaster.cli.slow_progress import report_progress
+from trainmaster.errors import SettingError
+from trainmaster.text import counted
+
+if TYPE_CHECKING:
+    from trainmaster.store import Store
 
 
 def command(
@@ -16,53 +26,48 @@ def command(
         list[str] | None,
         typer.Argument(
             metavar="KEY",
-            help="Runs, by their keys or the first digits; by default all.",
+            help="Keys of runs, or their first digits (default: all runs).",
             show_default=False,
             autocompletion=complete_key,
         ),
     ] = None,
     store: StoreOption = None,
     where: WhereOption = None,
-    is_forced: Annotated[bool, typer.Option("--force", help="Replace FILE if it is there.")] = False,
+    is_forced: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
     is_dry: DryRun = False,
 ) -> None:
-    """Write runs to one tar file.
+    """Write runs to a tar file.
 
-    Each is taken as it stands, also while it is trained. Runs that have saved nothing are left out.
+    A run that is being trained is exported in its current state. Runs without a checkpoint are left out.
 
     \b
     Examples:
       trainmaster export best.tar.gz 3fa9 81c0
       trainmaster export small.tar.gz --where 'width<=64' --dry-run
     """
-    import os
-
-    from trainmaster.cli.keys import resolve_key
-    from trainmaster.cli.opening import needed_store
-    from trainmaster.cli.patience import told
-    from trainmaster.cli.words import counted
-    from trainmaster.errors import SettingError
-    from trainmaster.store.printable import printable
-    from trainmaster.store.selection import select
-    from trainmaster.store.where import parse_where
-
-    condition = parse_where(where) if where is not None else None
-    found = needed_store(store)
-    chosen = [resolve_key(found, key) for key in keys or []]
-    if condition is not None:
-        met = select(found, condition, told)
-        chosen = [key for key in chosen if key in {*met}] if keys else sorted(met)
-    elif not keys:
-        chosen = sorted(found.configs)
+    found = open_store(store)
+    selected = _select_keys(found, keys, where)
     if os.path.lexists(file) and not is_forced:
-        raise SettingError(f"`{file}` is there already", hint="`--force` replaces it")
-    saved = [key for key in dict.fromkeys(chosen) if found.run(key).checkpoints()]
+        raise SettingError(f"`{file}` already exists", hint="`--force` replaces it")
+    saved = [key for key in dict.fromkeys(selected) if found.run(key).checkpoints()]
     if is_dry:
         for key in saved:
-            print(key)
-        print(f"would write {counted(len(saved), 'run')} to {printable(file)}")
+            print_line(key)
+        print_line(f"would write {counted(len(saved), 'run')} to {file}")
         return
     if not saved:
-        raise SettingError("none of these runs has saved anything: there is nothing to write", hint="`trainmaster ls` lists the runs")
+        raise SettingError("there is nothing to export: none of these runs has a checkpoint", hint="`trainmaster ls` lists the runs")
     count = found.export_tar(file, compresslevel=0 if file.endswith(".tar") else 1, keys=saved)
-    print(f"wrote {counted(count, 'run')} to {printable(file)}")
+    print_line(f"wrote {counted(count, 'run')} to {file}")
+
+
+def _select_keys(store: Store, keys: list[str] | None, where: str | None) -> list[str]:
+    from trainmaster.store.query import parse_where
+    from trainmaster.store.run_query import select
+
+    query = parse_where(where) if where is not None else None
+    chosen = [resolve_key(store, key) for key in keys] if keys else sorted(store.configs)
+    if query is None:
+        return chosen
+    matching = {*select(store, query, report_progress)}
+    return [key for key in chosen if key in matching]

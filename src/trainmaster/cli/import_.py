@@ -2,57 +2,52 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trainmaster.cli.console import print_line
+from trainmaster.cli.open_store import find_store, open_or_create_store
 from trainmaster.cli.options import DryRun, StoreOption
+from trainmaster.text import counted
 
 if TYPE_CHECKING:
-    from trainmaster.store.transfer import Parcel
+    from trainmaster.store.transfer import PackedRun
 
 
 def command(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A tar file that `trainmaster export` has written.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A tar file written by `trainmaster export`.")],
     store: StoreOption = None,
     is_dry: DryRun = False,
 ) -> None:
-    """Adopt the runs of a tar file.
+    """Add the runs of a tar file to a store.
 
-    Runs that are here already, and trained as far, stay as they are. Whatever is not as it should be refuses the whole file.
+    Runs that the store already has, trained at least as far, stay unchanged. If anything in the file is invalid, nothing is imported.
 
     \b
     Example:
       trainmaster import best.tar.gz --store runs
     """
-    from trainmaster.cli.opening import found_store, store_path
-    from trainmaster.cli.words import counted
-    from trainmaster.store import Store
-
     if not is_dry:
-        found_store(store)  # a folder that is no store is refused; one that is missing is made
-        keys = Store(store_path(store)).load_tar(file)
+        keys = open_or_create_store(store).load_tar(file)
         for key in keys:
-            print(key)
-        print(f"adopted {counted(len(keys), 'run')}")
+            print_line(key)
+        print_line(f"imported {counted(len(keys), 'run')}")
         return
-    here = found_store(store)
-    count = 0
-    for parcel in _parcels(file):
-        status = here.run(parcel.key).status() if here is not None and parcel.key in here.configs else None
-        is_new = status is None or status["epoch"] < parcel.epoch
-        count += is_new
-        print(
-            f"{parcel.key}  epoch {parcel.epoch}" + ("" if is_new else f", stays as it is here: epoch {status['epoch'] if status else 0}")
-        )
-    print(f"would adopt {counted(count, 'run')}; their values are checked when they are")
+    found = find_store(store)
+    num_new = 0
+    for packed in _read_runs(file):
+        status = found.run(packed.key).status() if found is not None and packed.key in found.configs else None
+        is_new = status is None or status["epoch"] < packed.epoch
+        num_new += is_new
+        print_line(f"{packed.key}  epoch {packed.epoch}" + ("" if is_new else ", already in the store"))
+    print_line(f"would import {counted(num_new, 'run')}; their content is checked during the import")
 
 
-def _parcels(file: str) -> Iterator[Parcel]:
-    """The runs of a tar file, without what they have saved."""
-    import sys
-
+def _read_runs(file: str) -> Iterator[PackedRun]:
+    """The runs of a tar file, without their checkpoints."""
     from trainmaster.errors import StoreError
     from trainmaster.store.tar import read_tar, refused
 
@@ -60,5 +55,5 @@ def _parcels(file: str) -> Iterator[Parcel]:
         yield from read_tar(file, sys.maxsize, None)
     except StoreError:
         raise
-    except Exception as error:  # whatever a made-up archive makes of tarfile and zlib
+    except Exception as error:  # a forged archive can raise any error inside tarfile and zlib
         raise refused(file, f"it cannot be read: {error}"[:500]) from error

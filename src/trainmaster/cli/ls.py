@@ -3,34 +3,43 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trainmaster.cli.completion import complete_sort, complete_state
+from trainmaster.cli.console import Cell, Column, is_terminal, print_line, print_table
+from trainmaster.cli.formatting import format_age, format_duration, format_short
+from trainmaster.cli.json_output import print_json, run_to_json
+from trainmaster.cli.open_store import find_store, print_no_runs
 from trainmaster.cli.options import Json, StoreArgument, StoreOption, WhereOption
+from trainmaster.cli.replicates import group_replicates
+from trainmaster.cli.slow_progress import report_progress
+from trainmaster.text import counted
 
 if TYPE_CHECKING:
-    from trainmaster.cli.table import Column
-    from trainmaster.cli.terminal import Terminal
+    from trainmaster.cli.replicates import Group
     from trainmaster.store import Store
     from trainmaster.store.summary import Summary
 
 STALLED = 300.0
-"""After how many seconds without progress a run that is held is said to make none."""
+"""After how many seconds without progress a running run is reported to make none."""
 _STYLES = {
-    "running": "live",
-    "held?": "live",
-    "finished": "good",
-    "failed": "bad",
-    "damaged": "bad",
-    "killed": "warn",
-    "interrupted": "warn",
-    "stopped": "warn",
+    "running": "cyan",
+    "held?": "cyan",
+    "finished": "green",
+    "failed": "red",
+    "damaged": "red",
+    "killed": "yellow",
+    "interrupted": "yellow",
+    "stopped": "yellow",
     "new": "dim",
 }
 _MAX_METRICS = 3
-_MAX_KEYS = 8
+_MAX_CONFIG_KEYS = 8
+_FIRST_METRIC, _CONFIG, _EPOCH, _TIME, _TAGS, _AGE, _METRICS = 1, 2, 20, 30, 31, 32, 40
+"""Ranks of columns: a narrow terminal keeps the first metric and the varying config values longest."""
 
 
 def command(
@@ -40,173 +49,230 @@ def command(
     sort: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="By a metric, a key of the config, `epoch`, `time` or `key`; `-NAME` is descending.", show_default=False
+            metavar="NAME",
+            help="Sort by a metric, a config key, `epoch`, `time` or `key`; -NAME sorts in descending order.",
+            show_default=False,
+            autocompletion=complete_sort,
         ),
     ] = None,
-    is_reversed: Annotated[bool, typer.Option("--reverse", help="In the opposite order.")] = False,
-    limit: Annotated[int, typer.Option(min=0, metavar="N", help="Show so many at most; 0 shows all.")] = 20,
+    is_reversed: Annotated[bool, typer.Option("--reverse", help="Reverse the order.")] = False,
+    limit: Annotated[int, typer.Option(min=0, metavar="N", help="Show at most N rows; 0 shows all.")] = 20,
     tag: Annotated[str | None, typer.Option(metavar="LABEL", help="Only runs with this label.", show_default=False)] = None,
+    search: Annotated[str | None, typer.Option(metavar="NAME", help="Only runs of this search.", show_default=False)] = None,
     state: Annotated[
-        str | None, typer.Option(metavar="STATE", help="Only runs in this state: finished, failed, running, ...", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="STATE",
+            help="Only runs in this state: finished, failed, running, ...",
+            show_default=False,
+            autocompletion=complete_state,
+        ),
     ] = None,
+    is_grouped: Annotated[
+        bool, typer.Option("--group", help="One row for all runs that differ only in their seed: mean ± std of the finished ones.")
+    ] = False,
     is_json: Json = False,
 ) -> None:
     """List the runs of a store.
 
-    The one that was started last comes first. Conditions know the keys of configs, metrics, `state`, `epoch`, `tag` and `key`; the last
-    part of a metric's name is enough. They have =, !=, <, <=, >, >=, ~ (contains), in (a, b), and, or, not and parentheses.
+    The most recently started run comes first. Filters compare config keys, metrics, `state`, `epoch`, `tag` and `key` with =, !=, <, <=,
+    >, >=, ~ (contains) and in (a, b), combined with and, or, not and parentheses. You can shorten the name of a metric to an unambiguous
+    ending: `loss` for `valid/loss`.
 
     \b
     Examples:
       trainmaster ls
       trainmaster ls --where 'lr<0.01 and arch=ResNet18' --sort -accuracy
       trainmaster ls --state failed --limit 0 --json
+      trainmaster ls --group --sort valid/loss
     """
-    from trainmaster.cli.opening import found_store, say_empty
-    from trainmaster.cli.strict_json import print_json, run_as_json
-    from trainmaster.cli.terminal import the_terminal
-    from trainmaster.store.summary import STATES
+    from trainmaster.store.query import parse_where
     from trainmaster.store.tags import check_label
-    from trainmaster.store.where import parse_where
 
-    if state is not None and state not in STATES:
-        raise _wrong_state(state)
-    condition = parse_where(where) if where is not None else None
+    _check_state(state)
+    query = parse_where(where) if where is not None else None
     label = check_label(tag) if tag is not None else None
-    found = found_store(store, store_dir)
+    found = find_store(store, store_dir)
     if found is None or next(iter(found.configs), None) is None:
-        say_empty(store, store_dir)
+        print_no_runs(store, store_dir)
         if is_json:
             print_json([])
         return
-    from trainmaster.cli.patience import told
-    from trainmaster.store.selection import select
-    from trainmaster.store.selection import sort as sort_keys
+    keys = _select_keys(found, query, label, search, sort, is_reversed)
+    runs, rest = _read_runs(found, keys, 0 if is_grouped else limit, state)
+    if is_grouped:
+        groups = group_replicates(found, runs)
+        metric = _find_metric(groups, sort)
+        groups = _sort_groups(groups, metric, is_descending=(sort or "").startswith("-") != is_reversed)
+        shown = groups[:limit] if limit else groups
+        if is_json:
+            print_json([group.to_json() for group in shown])
+        else:
+            _print_groups(shown, len(groups) - len(shown), metric)
+    elif is_json:
+        print_json([run_to_json(run) for run in runs])
+    else:
+        _print_runs(runs, rest)
+
+
+def _check_state(state: str | None) -> None:
+    from trainmaster.errors import SettingError, did_you_mean
+    from trainmaster.store.summary import STATES
+
+    if state is not None and state not in STATES:
+        raise SettingError(f"`{state}` is not a state of a run", known=", ".join(STATES), hint=did_you_mean(state, STATES) or None)
+
+
+def _select_keys(store: Store, query: Any, label: str | None, search: str | None, sort: str | None, is_reversed: bool) -> list[str]:
+    from trainmaster.store import run_query
     from trainmaster.store.summary import newest_first
 
-    keys = newest_first(found)
-    if condition is not None:
-        chosen = {*select(found, condition, told)}
-        keys = [key for key in keys if key in chosen]
+    keys = newest_first(store)
+    if query is not None:
+        selected = {*run_query.select(store, query, report_progress)}
+        keys = [key for key in keys if key in selected]
     if label is not None:
-        labelled = {key for key, labels in found.tags.all().items() if label in labels}
-        keys = [key for key in keys if key in labelled]
+        labels = store.tags.all()
+        keys = [key for key in keys if label in labels.get(key, ())]
+    if search is not None:
+        from trainmaster.sweep.search_records import find_search
+
+        searched = {key for proposal in find_search(store, search).proposals() for key in proposal.keys}
+        keys = [key for key in keys if key in searched]
     if sort is not None:
-        keys = sort_keys(found, keys, sort.removeprefix("-"), sort.startswith("-") != is_reversed, told)
-    elif is_reversed:
-        keys.reverse()
-    runs, more = _page(found, keys, limit, state)
-    if is_json:
-        print_json([run_as_json(run) for run in runs])
-        return
-    terminal = the_terminal()
-    for line in _lines(runs, terminal):
-        print(line)
-    if not runs:
-        print("no run is like that")
-    elif more:
-        print(terminal.paint(f"{more}: --limit 0 shows all", "dim"))
+        return run_query.sort(store, keys, sort.removeprefix("-"), sort.startswith("-") != is_reversed, report_progress)
+    return keys[::-1] if is_reversed else keys
 
 
-def _page(store: Store, keys: list[str], limit: int, state: str | None) -> tuple[list[Summary], str]:
-    """The summaries of the first runs, and what is said of the others; no more are read than it takes."""
-    from trainmaster.cli.patience import told
+def _read_runs(store: Store, keys: list[str], limit: int, state: str | None) -> tuple[list[Summary], str]:
+    """Summarize the first `limit` runs in a state, and describe the rest. Reads no more runs than needed."""
     from trainmaster.errors import UnknownRunError
     from trainmaster.store.summary import summarize
 
     runs: list[Summary] = []
-    for number, key in enumerate(told(keys)):
+    for number, key in enumerate(report_progress(keys)):
         if limit and len(runs) == limit:
             return runs, f"... and {len(keys) - number:,} more" if state is None else "... there may be more"
         try:
             run = summarize(store, key)
-        except UnknownRunError:  # removed meanwhile
+        except UnknownRunError:  # it was removed meanwhile
             continue
         if state is None or run.state == state:
             runs.append(run)
     return runs, ""
 
 
-def _lines(runs: list[Summary], terminal: Terminal) -> list[str]:
-    from trainmaster.cli.table import Cell, Column, table
-    from trainmaster.cli.words import age
-    from trainmaster.store.printable import printable
-
+def _print_runs(runs: list[Summary], rest: str) -> None:
     if not runs:
-        return []
+        print_line("no run matches")
+        return
+    metrics = _choose_metrics(runs)
     columns = [
         Column("KEY", [Cell(run.key, "bold") for run in runs]),
-        Column("STATE", [Cell(_state(run), _STYLES[run.state]) for run in runs]),
-        Column("EPOCH", [Cell(_epoch(run)) for run in runs], is_number=True),
-        Column("AGE", [Cell(age(run.progressed or run.changed), "dim") for run in runs], is_number=True),
+        Column("STATE", [Cell(_describe_state(run), _STYLES[run.state]) for run in runs]),
+        Column("EPOCH", [Cell(_describe_epoch(run)) for run in runs], is_number=True, rank=_EPOCH),
+        Column("TIME", [Cell(format_duration(run.duration)) for run in runs], is_number=True, rank=_TIME),
+        Column("AGE", [Cell(format_age(run.progressed or run.changed), "dim") for run in runs], is_number=True, rank=_AGE),
     ]
     if any(run.tags for run in runs):
-        columns.append(Column("TAGS", [Cell(",".join(run.tags)) for run in runs]))
-    metrics, config = _metric_columns(runs, terminal), _config_columns(runs)
-    columns += [*metrics[:2], *config[:3], *metrics[2:], *config[3:]]  # what comes late is left out on a narrow terminal
-    lines, left_out = table(columns, terminal, num_fixed=2)
-    if left_out:
-        lines.append(terminal.paint(printable(f"too narrow for: {', '.join(left_out)}"), "dim"))
-    return lines
+        columns.append(Column("TAGS", [Cell(",".join(run.tags)) for run in runs], rank=_TAGS))
+    columns += _make_config_columns([run.config for run in runs])
+    values = [{name: format_short(run.metrics[name]) for name in metrics if name in run.metrics} for run in runs]
+    columns += _make_metric_columns(metrics, values, runs)
+    print_table(columns)
+    if rest:
+        print_line(f"{rest}: --limit 0 shows all", "dim")
 
 
-def _state(run: Summary) -> str:
-    """The state, and that a run stands still, if it does (L07)."""
-    from trainmaster.cli.words import duration
-
-    still = time.time() - run.progressed if run.progressed is not None else 0.0
-    return f"{run.state}, no progress {duration(still)}" if still >= STALLED else run.state
+def _describe_state(run: Summary) -> str:
+    idle = time.time() - run.progressed if run.progressed is not None else 0.0
+    return f"{run.state}, no progress {format_duration(idle, num_units=1)}" if idle >= STALLED else run.state
 
 
-def _epoch(run: Summary) -> str:
+def _describe_epoch(run: Summary) -> str:
     if run.epoch is None:
         return "-"
     return f"{run.epoch}/{run.num_epochs}" if run.num_epochs else str(run.epoch)
 
 
-def _metric_columns(runs: list[Summary], terminal: Terminal) -> list[Column]:
-    """The metrics that most runs have; the one that decides which is best comes first."""
-    from trainmaster.cli.table import Cell, Column
-    from trainmaster.cli.words import short
+def _sort_groups(groups: list[Group], metric: str | None, is_descending: bool) -> list[Group]:
+    """Sort groups by the mean of a metric. Without one, they are already in the order of their first runs."""
+    if metric is None:
+        return groups
+    sign = -1 if is_descending else 1
+    means = [group.mean(metric) for group in groups]
+    order = sorted(range(len(groups)), key=lambda at: ((mean := means[at]) is None or mean != mean, sign * (mean or 0.0)))
+    return [groups[at] for at in order]
 
+
+def _find_metric(groups: list[Group], sort: str | None) -> str | None:
+    """The metric that `--sort` names, if it names one."""
+    from trainmaster.store.metric_names import matching_metrics
+
+    names = {name for group in groups for run in group.runs for name in run.metrics}
+    matching = matching_metrics(sort.removeprefix("-"), names) if sort else []
+    return matching[0] if len(matching) == 1 else None
+
+
+def _print_groups(groups: list[Group], num_hidden: int, metric: str | None) -> None:
+    if not groups:
+        print_line("no run matches")
+        return
+    chosen = _choose_metrics([run for group in groups for run in group.finished])
+    metrics = [*dict.fromkeys([*([metric] if metric else []), *chosen])][:_MAX_METRICS]
+    columns = [
+        Column("RUNS", [Cell(group.describe_count()) for group in groups], is_number=True),
+        Column("EPOCH", [Cell(group.describe_epochs()) for group in groups], is_number=True, rank=_EPOCH),
+        *_make_config_columns([group.config for group in groups]),
+    ]
+    values = [{name: group.describe_metric(name) for name in metrics} for group in groups]
+    columns += _make_metric_columns(metrics, values, [run for group in groups for run in group.runs])
+    print_table(columns)
+    if num_hidden:
+        print_line(f"... and {counted(num_hidden, 'more group')}: --limit 0 shows all", "dim")
+
+
+def _choose_metrics(runs: Sequence[Summary]) -> list[str]:
+    """The metrics that most runs have. The monitored metric comes first, then losses."""
     counts: dict[str, int] = {}
     for run in runs:
         for name, value in run.metrics.items():
             counts[name] = counts.get(name, 0) + (value == value)
-        decisive = str((run.best or {}).get("metric"))
-        if decisive in run.metrics:
-            counts[decisive] += len(runs)
-    names = sorted(counts, key=lambda name: -counts[name])[:_MAX_METRICS]
-    titles = {name: _title(name, counts) if terminal.is_one else name for name in names}
+        monitored = str((run.best or {}).get("metric"))
+        if monitored in run.metrics:
+            counts[monitored] += len(runs)
+    return sorted(counts, key=lambda name: (-counts[name], not name.endswith("/loss")))[:_MAX_METRICS]
+
+
+def _make_metric_columns(names: Sequence[str], rows: Sequence[Mapping[str, str]], runs: Sequence[Summary]) -> list[Column]:
+    titles = _make_titles(names, "/", {name for run in runs for name in run.metrics})
     return [
-        Column(titles[name], [Cell(short(run.metrics[name]) if name in run.metrics else "") for run in runs], is_number=True)
-        for name in names
+        Column(titles[name], [Cell(row.get(name, "")) for row in rows], is_number=True, rank=_METRICS + number if number else _FIRST_METRIC)
+        for number, name in enumerate(names)
     ]
 
 
-def _title(name: str, known: Mapping[str, Any]) -> str:
-    """The last part of a metric's name, where that is enough."""
-    last = name.rpartition("/")[2]
-    return last if last and sum(each.rpartition("/")[2] == last for each in known) == 1 else name
-
-
-def _config_columns(runs: list[Summary]) -> list[Column]:
-    """The keys of the config whose values differ between the runs."""
-    from trainmaster.cli.table import Cell, Column
-    from trainmaster.cli.words import short
-    from trainmaster.config.plain import same
+def _make_config_columns(configs: Sequence[Mapping[str, Any]]) -> list[Column]:
+    """A column for each config key whose values differ. Keys that most configs have come first."""
+    from trainmaster.config.varying import VaryingKeys, short_values
     from trainmaster.store.summary import flat
 
-    configs = [dict(flat(run.config)) for run in runs]
-    known = [config for config in configs if config]
-    names = {name: sum(name in each for each in known) for config in known for name in config}
-    varying = [name for name in names if not all(name in config and same(config[name], known[0].get(name)) for config in known)]
-    common = sorted(varying, key=lambda name: -names[name])[:_MAX_KEYS]
-    return [Column(name, [Cell(short(config[name]) if name in config else "") for config in configs]) for name in common]
+    flats = [dict(flat(config)) for config in configs]
+    names = VaryingKeys(each for each in flats if each).names
+    names = sorted(names, key=lambda name: -sum(name in each for each in flats))[:_MAX_CONFIG_KEYS]
+    titles = _make_titles(names, ".", {name for each in flats for name in each})
+    columns = []
+    for number, name in enumerate(names):
+        values = [each[name] for each in flats if name in each]
+        texts = iter(short_values(values))
+        cells = [Cell(next(texts) if name in each else "") for each in flats]
+        is_number = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+        columns.append(Column(titles[name], cells, is_number, rank=_CONFIG + number))
+    return columns
 
 
-def _wrong_state(state: str) -> Exception:
-    from trainmaster.errors import SettingError, did_you_mean
-    from trainmaster.store.summary import STATES
+def _make_titles(names: Sequence[str], separator: str, known: set[str]) -> Mapping[str, str]:
+    """On a terminal, names are shortened to an ending that no other known name has."""
+    from trainmaster.config.varying import short_names
 
-    return SettingError(f"`{state}` is no state of a run", hint=did_you_mean(state, STATES) or None, known=", ".join(STATES))
+    return short_names(names, separator, known) if is_terminal() else dict(zip(names, names, strict=True))

@@ -1,31 +1,80 @@
-"""What many commands take: a store, keys, `--json`."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import os
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainmaster.cli.keys import complete_key
+from trainmaster.cli.completion import complete_key, complete_override, complete_target
+from trainmaster.errors import SettingError
 
-_WHERE = "Only runs that meet a condition, such as 'lr<0.01 and arch=ResNet18'."
+if TYPE_CHECKING:
+    from trainmaster.store import Store
 
 StoreOption = Annotated[
     str | None,
-    typer.Option(
-        "--store", metavar="PATH", help="The folder of the store; by default $TRAINMASTER_STORE, else ./runs.", show_default=False
-    ),
+    typer.Option("--store", metavar="PATH", help="Folder of the store (default: $TRAINMASTER_STORE, else ./runs).", show_default=False),
 ]
-StoreArgument = Annotated[str | None, typer.Argument(metavar="STORE", help="The folder of the store, as with --store.", show_default=False)]
+StoreArgument = Annotated[str | None, typer.Argument(metavar="STORE", help="Same as --store.", show_default=False)]
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The key of a run, or its first digits.", autocompletion=complete_key)]
 Keys = Annotated[list[str], typer.Argument(metavar="KEY", help="Keys of runs, or their first digits.", autocompletion=complete_key)]
-Json = Annotated[bool, typer.Option("--json", help='Print JSON and nothing else; NaN and infinities as "nan", "inf" and "-inf".')]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen, and touch nothing.")]
-WhereOption = Annotated[str | None, typer.Option("--where", metavar="EXPR", help=_WHERE, show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help='Print only JSON; NaN and infinities become "nan", "inf" and "-inf".')]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would happen, and change nothing.")]
+WhereOption = Annotated[
+    str | None,
+    typer.Option("--where", metavar="FILTER", help="Only runs that match, e.g. 'lr<0.01 and arch=ResNet18'.", show_default=False),
+]
 TargetArgument = Annotated[
-    str, typer.Argument(metavar="TARGET", help="The manager: file.py:Name or package.module:Name; a class, an object or a function.")
+    str,
+    typer.Argument(
+        metavar="TARGET", help="What to train: train.py, train.py:make_loop or package.module:MyManager.", autocompletion=complete_target
+    ),
+]
+TargetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="TARGET",
+        help="Use this TARGET, e.g. train.py:make_loop, instead of the recorded one.",
+        show_default=False,
+        autocompletion=complete_target,
+    ),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="KEY=VALUE", help="Changes to the config: lr=0.01, +new=1.", show_default=False, autocompletion=complete_override
+    ),
+]
+ConfigFile = Annotated[
+    str | None,
+    typer.Option(
+        "--config", metavar="FILE", help="Read config values from a YAML or JSON file; KEY=VALUE overrides them.", show_default=False
+    ),
 ]
 Epochs = Annotated[
-    int | None, typer.Option(min=0, metavar="N", help="Train up to N epochs in all; by default as the config or the loop says.")
+    int | None, typer.Option(min=0, metavar="N", help="Train up to N epochs in total (default: what the config or the loop specifies).")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Start over in a new attempt; earlier attempts are kept.")]
+StrictCode = Annotated[bool, typer.Option("--strict-code", help="Refuse runs whose code has changed since they were trained.")]
+SameProgram = Annotated[bool, typer.Option("--same-program", help="Accept runs that another program trained; this is recorded.")]
+Trust = Annotated[bool, typer.Option("--trust", help="Import the recorded TARGET even if its file has changed or is inside the store.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")]
+
+
+def check_new_folder(option: str, text: str, store: Store) -> str:
+    """The absolute path of a folder that an option names; it must be new or empty, and outside of the store."""
+    from trainmaster.store.files import is_temporary
+
+    if not text or "\0" in text:
+        raise SettingError(f"{option} {text!r:.80} cannot be the path of a folder", hint=f"`{option} again` is the folder `again`")
+    path, root = os.path.realpath(text), os.path.realpath(str(store.root))
+    if os.path.commonpath([path, root]) == root:
+        raise SettingError(f"{option} {text}: this folder is inside the store", hint="choose a folder elsewhere")
+    if os.path.lexists(path) and not os.path.isdir(path):
+        raise SettingError(f"{option} {text}: this is a file", hint="choose a new folder")
+    if os.path.isdir(path) and not all(map(is_temporary, os.listdir(path))):
+        raise SettingError(f"{option} {text}: this folder is not empty", hint="choose a new or empty folder: nothing is overwritten")
+    return path

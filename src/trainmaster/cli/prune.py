@@ -6,35 +6,35 @@ from typing import Annotated
 
 import typer
 
+from trainmaster.cli.console import print_line
+from trainmaster.cli.open_store import find_store, print_no_runs
 from trainmaster.cli.options import DryRun, StoreArgument, StoreOption
+from trainmaster.text import counted
 
 
 def command(
     store_dir: StoreArgument = None,
     store: StoreOption = None,
-    keep: Annotated[int, typer.Option(min=1, metavar="N", help="How many good checkpoints of each run are kept.")] = 3,
+    keep: Annotated[int, typer.Option(min=1, metavar="N", help="How many valid checkpoints of each run to keep.")] = 3,
     is_dry: DryRun = False,
 ) -> None:
-    """Remove what counts for nothing any more.
+    """Delete old checkpoints and leftovers.
 
-    That is: all but the last N good checkpoints of each run and its best one, what kills have left, and the records of runs that never
-    saved anything. Runs that somebody works on are left alone.
+    Each run keeps its last N valid checkpoints and its best one. Files that killed processes left behind, and the records of attempts
+    that never saved a checkpoint, are deleted. Runs that are being trained are skipped.
 
     \b
     Examples:
       trainmaster prune --keep 1 --dry-run
       trainmaster prune runs
     """
-    from trainmaster.cli.opening import found_store, say_empty
-    from trainmaster.cli.words import counted
-    from trainmaster.store.printable import printable
     from trainmaster.store.prune import prunable
 
-    found = found_store(store, store_dir)
+    found = find_store(store, store_dir)
     if found is None:
-        say_empty(store, store_dir)
+        print_no_runs(store, store_dir)
         return
     paths = list(prunable(found.files, keep)) if is_dry else found.prune(keep)
     for path in paths:
-        print(printable(path))
-    print(f"{'would remove' if is_dry else 'removed'} {counted(len(paths), 'path')}")
+        print_line(path)
+    print_line(f"{'would delete' if is_dry else 'deleted'} {counted(len(paths), 'path')}")

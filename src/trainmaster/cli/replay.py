@@ -2,64 +2,80 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import os
+import shlex
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trainmaster.cli.console import print_line
+from trainmaster.cli.find_manager import check_recorded_target
+from trainmaster.cli.formatting import format_user_error
+from trainmaster.cli.options import TargetOption, Trust
+from trainmaster.cli.target import Target
+from trainmaster.errors import SettingError
+from trainmaster.text import printable_lines
+
+if TYPE_CHECKING:
+    from trainmaster.extensions.capsule import Capsule
+
 
 def command(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The capsule that FailureCapsule kept: train_dir/capsules/1.capsule.")],
-    target: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TARGET", help="What builds the loop, if it is not where it was: a manager, or a function.", show_default=False
-        ),
-    ] = None,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The file that FailureCapsule saved: train_dir/capsules/1.capsule.")],
+    target: TargetOption = None,
+    is_trusted: Trust = False,
 ) -> None:
-    """Do the batch that a training failed on again, and say whether it raises the same error.
+    """Replay the batch that a training failed on.
 
-    TARGET is the manager, or a function without parameters that returns a TrainManager. Nothing is saved. Exit code 0: the same error.
+    Reports whether the same error is raised. The exit code is 0 if it is. TARGET is a `make_loop` function, a manager,
+    or a function without parameters that returns a TrainManager. Nothing is saved.
 
     \b
     Examples:
       trainmaster replay runs/previews/3f/3fa9c1d2/attempt-0001/capsules/1.capsule
       trainmaster replay out/capsules/1.capsule --target train.py:make_loop
     """
-    import os
-    import sys
-
-    from trainmaster.cli.failure import failure
-    from trainmaster.cli.target import Target
-    from trainmaster.errors import SettingError
-    from trainmaster.extensions.capsule import Capsule, text_of, type_of
+    from trainmaster.extensions.capsule import Capsule, error_message, error_type
     from trainmaster.extensions.replay import replay
-    from trainmaster.store.printable import printable, printable_lines
 
     capsule = Capsule.load(file)
-    known = capsule.work.get("target")
-    if target is None and not isinstance(known, str):
-        raise SettingError(
-            "the capsule does not say what builds the loop", hint=f"name it: `trainmaster replay {file} --target train.py:make_loop`"
-        )
-    folder = capsule.work.get("folder")
-    if target is None and isinstance(folder, str) and os.path.isdir(folder):
-        sys.path[:0] = [folder, os.getcwd()]  # in this order: a module here may have the same name
-        if isinstance(known, str) and known.partition(":")[0].endswith(".py"):
-            known = os.path.join(folder, known)
-    found = Target.parse(target if target is not None else str(known))
-    print(f"target {printable(found.text)}", flush=True)
-    replayed = replay(capsule, found.loop(lambda manager: capsule.work.get("config")))
+    found = Target.parse(target) if target is not None else _get_recorded_target(capsule, file, is_trusted)
+    print_line(f"target {found.text}")
+    replayed = replay(capsule, found.load_loop(lambda manager: capsule.origin.get("config")))
     if replayed.error is not None:
-        print(printable_lines(failure(replayed.error).rpartition("\n")[0]))  # all but the advice, which is for other commands
-    place = ", ".join(
-        [f"stage {capsule.place['stage']}"]
-        + [f"{name} {capsule.place[name]}" for name in ("epoch_num", "batch_num", "step_num") if capsule.place.get(name) is not None]
-    )
+        print(printable_lines(format_user_error(replayed.error)))
+    position = [f"stage {capsule.location['stage']}"]
+    position += [
+        f"{name} {capsule.location[name]}" for name in ("epoch_num", "batch_num", "step_num") if capsule.location.get(name) is not None
+    ]
     if replayed.is_same:
-        print(printable(f"replayed: the same error ({place})"))
+        print_line(f"replayed: the same error ({', '.join(position)})")
         return
-    got = "no error" if replayed.error is None else f"{type_of(replayed.error)}: {text_of(replayed.error)}"
-    lines = [f"not replayed: {got}", f"  wanted  {capsule.error['type']}: {capsule.error['message']}", f"  where   {place}"]
+    result = "no error" if replayed.error is None else f"{error_type(replayed.error)}: {error_message(replayed.error)}"
+    lines = [
+        f"not replayed: {result}",
+        f"  wanted  {capsule.error['type']}: {capsule.error['message']}",
+        f"  where   {', '.join(position)}",
+    ]
     lines += [f"  why     {reason}" for reason in replayed.reasons()]
     print(printable_lines("\n".join(lines)))
     raise typer.Exit(1)
+
+
+def _get_recorded_target(capsule: Capsule, file: str, is_trusted: bool) -> Target:
+    text, digest = capsule.origin.get("target"), capsule.origin.get("digest")
+    if not isinstance(text, str):
+        raise SettingError("the capsule does not record a TARGET", hint=f"name it: `trainmaster replay {file} --target train.py:make_loop`")
+    command = shlex.join(["trainmaster", "replay", file])
+    recorded = digest if isinstance(digest, str) else None
+    return check_recorded_target(text, capsule.origin.get("folder"), recorded, _find_store_root(file), is_trusted, command)
+
+
+def _find_store_root(capsule: str) -> str:
+    """The folder of the store that contains a capsule; the path of the capsule if no store contains it."""
+    folder = path = os.path.realpath(capsule)
+    while folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+        if os.path.exists(os.path.join(folder, "store.json")):
+            return folder
+    return path

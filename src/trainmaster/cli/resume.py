@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from trainmaster.cli.options import Epochs, Key, Quiet, StoreOption
+from trainmaster.cli.find_manager import find_manager
+from trainmaster.cli.load_manager import print_next_steps
+from trainmaster.cli.open_store import open_run
+from trainmaster.cli.options import Epochs, Key, Quiet, StoreOption, StrictCode, TargetOption, Trust
 
 
 def command(
     key: Key,
     store: StoreOption = None,
     epochs: Epochs = None,
-    target: Annotated[
-        str | None, typer.Option(metavar="TARGET", help="The manager, if it is not where it was.", show_default=False)
-    ] = None,
+    target: TargetOption = None,
+    is_trusted: Trust = False,
+    is_strict_code: StrictCode = False,
     is_quiet: Quiet = False,
 ) -> None:
-    """Go on with a run from its last checkpoint, as far as it was to be trained, or up to N epochs.
+    """Resume a run from its last checkpoint.
+
+    Trains up to the number of epochs that the run was started with, or up to --epochs.
 
     \b
     Examples:
       trainmaster resume 3fa9
       trainmaster resume 3fa9 --epochs 40
     """
-    from trainmaster.cli.keys import resolve_key
-    from trainmaster.cli.launching import next_steps
-    from trainmaster.cli.opening import needed_store
-    from trainmaster.cli.taking_up import take_up
-
-    found = needed_store(store)
-    manager, config, num_epochs = take_up(found, resolve_key(found, key), target, is_quiet, "resume")
+    found, run = open_run(store, key)
+    manager, config, num_epochs = find_manager(found, run, target, "resume", is_quiet, is_trusted, is_strict_code)
     manager.process(config, num_epochs if epochs is None else epochs)
     if not is_quiet:
-        print("\n".join(next_steps(manager)))
+        print_next_steps(manager)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trainmaster.cli.console import print_line
+from trainmaster.cli.formatting import format_short
+from trainmaster.cli.keys import resolve_key
+from trainmaster.cli.open_store import open_store
 from trainmaster.cli.options import DryRun, Keys, StoreOption
+from trainmaster.errors import SettingError
+from trainmaster.text import counted
 
 if TYPE_CHECKING:
     from trainmaster.store import Store
@@ -15,58 +22,55 @@ if TYPE_CHECKING:
 def command(
     keys: Keys,
     store: StoreOption = None,
-    is_sure: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    is_confirmed: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     is_dry: DryRun = False,
 ) -> None:
-    """Remove runs with all their records.
+    """Delete runs with all their files.
 
-    Asks first, unless --yes is given; where nobody can answer, --yes is needed. If one of the runs is held, none is removed.
+    Asks for confirmation unless you pass --yes; without a terminal, --yes is required. If one of the runs is being trained, none is
+    deleted.
 
     \b
     Example:
       trainmaster rm 3fa9 81c0
     """
-    import sys
-
-    from trainmaster.cli.keys import resolve_key
-    from trainmaster.cli.opening import needed_store
-    from trainmaster.cli.words import counted
-    from trainmaster.errors import SettingError
     from trainmaster.store.attempt import busy
     from trainmaster.store.lease import Hold, holder_of
 
-    found = needed_store(store)
+    found = open_store(store)
     chosen = [*dict.fromkeys(resolve_key(found, key) for key in keys)]
     holders = {key: holder_of(found.run(key)) for key in chosen}
     for key, holder in holders.items():
         if holder.hold is Hold.HELD:
             raise busy(found.run(key), holder)
     for key in chosen:
-        print(_told(found, key))
+        print_line(_describe_run(found, key))
+    count = counted(len(chosen), "run")
     if is_dry:
-        print(f"would remove {counted(len(chosen), 'run')}")
+        print_line(f"would delete {count}")
         return
-    if not is_sure:
-        if not sys.stdin.isatty():
-            raise SettingError(f"to remove {counted(len(chosen), 'run')} needs a yes, and nobody can be asked", hint="add `--yes`")
-        print(f"remove {counted(len(chosen), 'run')} for ever? [y/N] ", end="", flush=True)
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            print("nothing was removed")
-            return
+    if not is_confirmed and not _confirm(count):
+        print_line("nothing was deleted")
+        return
     for key in chosen:
         if holders[key].hold is Hold.UNKNOWN:
-            print(f"run {key} may be held by {holders[key].owner}; watching its lease for up to {found.lease_time:g} s", file=sys.stderr)
+            message = f"run {key} may be held by {holders[key].owner}; watching its lease for up to {found.lease_time:g} s"
+            print(message, file=sys.stderr)
         found.remove(key)
-    print(f"removed {counted(len(chosen), 'run')}")
+    print_line(f"deleted {count}")
 
 
-def _told(store: Store, key: str) -> str:
-    """A run in one line, for somebody who is to say yes."""
-    from trainmaster.cli.words import short
-    from trainmaster.store.printable import printable
+def _confirm(count: str) -> bool:
+    if not sys.stdin.isatty():
+        raise SettingError(f"deleting {count} needs a confirmation, and stdin is not a terminal", hint="add `--yes`")
+    print(f"permanently delete {count}? [y/N] ", end="", flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _describe_run(store: Store, key: str) -> str:
     from trainmaster.store.summary import summarize
 
     run = summarize(store, key)
-    metrics = [f"{name} {short(value)}" for name, value in [*run.metrics.items()][:3]]
+    metrics = [f"{name} {format_short(value)}" for name, value in [*run.metrics.items()][:3]]
     parts = [run.state, f"epoch {run.epoch}" if run.epoch is not None else "", *metrics, *(f"[{label}]" for label in run.tags)]
-    return printable("  ".join([key, *filter(None, parts)]))
+    return "  ".join([key, *filter(None, parts)])

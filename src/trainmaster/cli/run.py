@@ -6,50 +6,67 @@ from typing import Annotated
 
 import typer
 
-from trainmaster.cli.options import DryRun, Epochs, Quiet, StoreOption, TargetArgument
+from trainmaster.cli.build_config import build_config, warn_about_any_key
+from trainmaster.cli.keys import resolve_key
+from trainmaster.cli.load_manager import load_manager, print_next_steps
+from trainmaster.cli.open_store import get_store_path, open_store
+from trainmaster.cli.options import (
+    ConfigFile,
+    DryRun,
+    Epochs,
+    Fresh,
+    Overrides,
+    Quiet,
+    SameProgram,
+    StoreOption,
+    StrictCode,
+    TargetArgument,
+)
+from trainmaster.cli.print_plan import print_run_plan
+from trainmaster.cli.target import Target
 
 
 def command(
     target: TargetArgument,
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes to the config: lr=0.01, +new=1.", show_default=False)
-    ] = None,
+    overrides: Overrides = None,
     store: StoreOption = None,
-    config: Annotated[str | None, typer.Option(metavar="FILE", help="A YAML or JSON file with the config.", show_default=False)] = None,
+    config: ConfigFile = None,
     epochs: Epochs = None,
     start_from: Annotated[
-        str | None, typer.Option("--from", metavar="KEY[@best]", help="Begin with the weights of another run.", show_default=False)
+        str | None, typer.Option("--from", metavar="KEY[@best]", help="Start with the weights of another run.", show_default=False)
     ] = None,
-    is_fresh: Annotated[bool, typer.Option("--fresh", help="Start again, in a new attempt; what was trained stays.")] = False,
+    is_fresh: Fresh = False,
+    is_strict_code: StrictCode = False,
+    is_same_program: SameProgram = False,
     is_quiet: Quiet = False,
     is_dry: DryRun = False,
 ) -> None:
-    """Train one config; what was begun is taken up where it was saved.
+    """Train one config.
 
-    TARGET is the manager: a class, an object, or a function that returns one. Ctrl-C finishes the step, saves, and prints the command
-    that resumes.
+    If the config was trained before, its run resumes from the last checkpoint. TARGET is a function `make_loop(config)` that returns a
+    TrainManager, a Manager class, a manager, or a function that returns a manager. Ctrl-C finishes the current step, saves a checkpoint
+    and prints the command that resumes the run.
 
     \b
     Examples:
-      trainmaster run train.py:MyManager lr=0.01 --epochs 20
+      trainmaster run train.py lr=0.01 --epochs 20
       trainmaster run lab.train:MyManager --config base.yaml --dry-run
       trainmaster run train.py:MyManager lr=0.001 --from 3fa9@best
     """
-    from trainmaster.cli.keys import resolve_key
-    from trainmaster.cli.launching import config_from, launched, next_steps, plan_of
-    from trainmaster.cli.opening import needed_store, store_path
-    from trainmaster.cli.target import Target
+    from trainmaster.manager.start_from import config_starting_from
 
-    path = store_path(store)
-    manager = launched(Target.parse(target), None if is_dry else path, is_quiet)
-    found = config_from(manager, config, overrides or [])
-    if start_from is not None:
-        source = needed_store(store) if manager.store.root is None else manager.store
-        key, at, which = start_from.partition("@")
-        found = manager.starting_from(found, resolve_key(source, key) + at + which, source)
-    if is_dry:
-        print("\n".join(plan_of(manager, found, epochs, path)))
-        return
-    manager.process(found, epochs, resume=not is_fresh)
+    path = get_store_path(store)
+    manager = load_manager(Target.parse(target), None if is_dry else path, is_quiet, is_strict_code, is_same_program)
+    built = build_config(manager, config, overrides or [])
     if not is_quiet:
-        print("\n".join(next_steps(manager)))
+        warn_about_any_key(manager, overrides or [])
+    if start_from is not None:
+        source = open_store(store) if manager.store.root is None else manager.store
+        key, at, which = start_from.partition("@")
+        built = config_starting_from(manager, built, resolve_key(source, key) + at + which, source)
+    if is_dry:
+        print_run_plan(manager, built, epochs, path)
+        return
+    manager.process(built, epochs, resume=not is_fresh)
+    if not is_quiet:
+        print_next_steps(manager)

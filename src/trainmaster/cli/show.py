@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+import shlex
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trainmaster.cli.console import Cell, Column, can_draw_blocks, print_line, print_pairs, print_table
+from trainmaster.cli.formatting import format_age, format_duration, format_exact, format_short
+from trainmaster.cli.json_output import print_json, run_to_json
+from trainmaster.cli.open_store import open_run
 from trainmaster.cli.options import Json, Key, StoreOption
+from trainmaster.text import counted
 
 if TYPE_CHECKING:
-    from trainmaster.cli.terminal import Terminal
-    from trainmaster.store import Store
+    from trainmaster.store import Run, Store
     from trainmaster.store.history import History
     from trainmaster.store.summary import PastAttempt, Summary
 
@@ -17,178 +21,178 @@ _MAX_METRICS = 20
 _MAX_ATTEMPTS = 10
 
 
-def command(key: Key, store: StoreOption = None, is_json: Json = False) -> None:
-    """Show all about one run.
+class Details(NamedTuple):
+    """What `show` prints about a run beyond its summary."""
 
-    Its state and why, its config, the course of its metrics, attempts, checkpoints and folders.
+    attempts: list[PastAttempt]
+    history: History
+    checkpoints: list[tuple[int, str, int | None]]
+    """Attempt, name and size of each valid checkpoint, newest first; a damaged one has no size."""
+
+
+def command(key: Key, store: StoreOption = None, is_json: Json = False) -> None:
+    """Show everything about one run.
+
+    Its state, config, metrics, attempts, checkpoints and files.
 
     \b
     Examples:
       trainmaster show 3fa9
       trainmaster show 3fa9 --json
     """
-    import shlex
+    from trainmaster.store.summary import summarize
 
-    from trainmaster.cli.keys import resolve_key
-    from trainmaster.cli.opening import needed_store
-    from trainmaster.cli.strict_json import print_json
-    from trainmaster.cli.terminal import the_terminal
-    from trainmaster.errors import StoreDamagedError
-    from trainmaster.store.history import History, history
-    from trainmaster.store.printable import printable
-    from trainmaster.store.summary import attempts_of, summarize
-
-    found = needed_store(store)
-    full = resolve_key(found, key)
-    summary = summarize(found, full)
-    run = found.run(full)
-    try:
-        past = attempts_of(run)
-        course = history(run, [*summary.metrics][:_MAX_METRICS])
-        checkpoints = _checkpoints(found, full)
-    except (StoreDamagedError, FileNotFoundError):  # its state says so
-        past, course, checkpoints = [], History({}, False), []
+    found, run = open_run(store, key)
+    summary = summarize(found, run.key)
+    details = _read_details(run, summary)
     if is_json:
-        print_json(_plain(found, summary, past, course, checkpoints))
+        print_json(_to_dict(found, summary, details))
         return
-    terminal = the_terminal()
-    for line in _lines(found, summary, past, course, checkpoints, terminal):
-        print(line)
-    print(terminal.paint("next", "bold"))
-    for line in _next(summary):
-        print(f"  {line}" + (f" --store {printable(shlex.quote(store))}" if store is not None else ""))
+    _print_facts(run, summary)
+    _print_metrics(summary, details.history)
+    _print_attempts(summary, details)
+    _print_files(found, summary, details)
+    _print_next_steps(summary, store)
 
 
-def _checkpoints(store: Store, key: str) -> list[tuple[int, str, int]]:
-    """Attempt, name and size of each checkpoint that counts, newest first."""
+def _read_details(run: Run, summary: Summary) -> Details:
     from trainmaster.errors import StoreDamagedError
     from trainmaster.store.checkpoint import read_manifest
+    from trainmaster.store.history import History, history
+    from trainmaster.store.summary import attempts_of
 
-    found = []
-    for name in store.run(key).checkpoints():
-        try:
-            manifest = read_manifest(store.files, key, name)
-            found.append((name.attempt, name.text, sum(each["size"] for each in manifest["files"].values())))
-        except (StoreDamagedError, FileNotFoundError):
-            found.append((name.attempt, name.text, -1))
-    return found
+    try:
+        attempts = attempts_of(run)
+        metrics = history(run)
+        checkpoints: list[tuple[int, str, int | None]] = []
+        for name in run.checkpoints():
+            try:
+                size = sum(each["size"] for each in read_manifest(run.files, run.key, name)["files"].values())
+            except (StoreDamagedError, FileNotFoundError):
+                size = None
+            checkpoints.append((name.attempt, name.text, size))
+        return Details(attempts, metrics, checkpoints)
+    except (StoreDamagedError, FileNotFoundError):  # the run's state shows this
+        return Details([], History({}, False), [])
 
 
-def _lines(
-    store: Store, run: Summary, past: list[PastAttempt], course: History, checkpoints: list[tuple[int, str, int]], terminal: Terminal
-) -> Iterator[str]:
-    from trainmaster.cli.table import pairs
-    from trainmaster.cli.words import age, counted, exact, size
-    from trainmaster.store.keys import config_path, run_folder
-    from trainmaster.store.printable import printable
+def _print_facts(run: Run, summary: Summary) -> None:
+    from trainmaster.store.difference_causes import targets_of
     from trainmaster.store.summary import STATES, flat
 
-    head = f"run {run.key}  {run.state}" + (f"  [{', '.join(run.tags)}]" if run.tags else "")
-    yield terminal.paint(printable(head), "bold")
-    facts: list[tuple[str, object]] = [("state", f"{run.state}: {run.reason or STATES[run.state]}")]
-    if run.owner:
-        facts.append(("held by", run.owner))
-    if run.progressed is not None:
-        facts.append(("progress", f"{age(run.progressed)} ago"))
-    if run.epoch is not None:
-        facts.append(("epoch", f"{run.epoch} of {run.num_epochs}" if run.num_epochs else run.epoch))
-    if run.step is not None:
-        facts.append(("step", run.step))
-    if run.changed is not None:
-        facts.append(("changed", f"{age(run.changed)} ago"))
-    if run.target:
-        facts.append(("target", run.target))
-    if run.config.get("start_from"):
-        facts.append(("from", run.config["start_from"]))
-    yield from pairs(facts, terminal)
-    if run.config:
-        yield terminal.paint("config", "bold")
-        yield from pairs([(name, exact(value)) for name, value in flat(run.config)], terminal)
-    if run.metrics or course.points:
-        yield terminal.paint("metrics", "bold")
-        yield from _metrics(run, course, terminal)
-    if past:
-        yield terminal.paint("attempts", "bold")
-        if len(past) > _MAX_ATTEMPTS:
-            yield f"  ... {len(past) - _MAX_ATTEMPTS:,} earlier ones"
-        yield from pairs([(str(each.number), _attempt(each, run, past[-1].number)) for each in past[-_MAX_ATTEMPTS:]], terminal)
-    if checkpoints:
-        yield terminal.paint("checkpoints", "bold")
-        rows = [(f"attempt {number}, {name}", size(amount) if amount >= 0 else "damaged") for number, name, amount in checkpoints]
-        yield from pairs(rows, terminal)
-    yield terminal.paint("files", "bold")
-    folders = [config_path(run.key), *(run_folder(archive, run.key) for archive in ("stats", "ckpts", "previews"))]
-    yield from (f"  {printable(store.root)}/{folder}" for folder in folders[: 4 if past else 1])
-    if run.num_attempts > len(past) + 1:
-        yield f"  {counted(run.num_attempts - len(past), 'attempt')} cannot be read"
+    print_line(f"run {run.key}  {summary.state}" + (f"  [{', '.join(summary.tags)}]" if summary.tags else ""), "bold")
+    state, *more = f"{summary.state}: {summary.reason or STATES[summary.state]}".splitlines()
+    planned = summary.planned
+    if planned is None and summary.epoch is not None:
+        planned = next(iter(targets_of(run)), None)
+    beyond = "; after that, its learning-rate schedule continued as it was built" if summary.is_beyond_plan else ""
+    facts: dict[str, object] = {
+        "held by": summary.owner,
+        "progress": summary.progressed and f"{format_age(summary.progressed)} ago",
+        "epoch": f"{summary.epoch} of {summary.num_epochs}" if summary.epoch is not None and summary.num_epochs else summary.epoch,
+        "planned": counted(planned, "epoch") + beyond if planned is not None and (planned != summary.num_epochs or beyond) else None,
+        "step": summary.step,
+        "time": format_duration(summary.duration),
+        "changed": summary.changed and f"{format_age(summary.changed)} ago",
+        "target": summary.target,
+        "from": summary.config.get("start_from"),
+    }
+    rows = [("state", state), *(("", line) for line in more)]
+    print_pairs([*rows, *((name, value) for name, value in facts.items() if value not in (None, ""))])
+    if summary.config:
+        print_line("config", "bold")
+        print_pairs([(name, format_exact(value)) for name, value in flat(summary.config)])
 
 
-def _metrics(run: Summary, course: History, terminal: Terminal) -> Iterator[str]:
-    from trainmaster.cli.table import Cell, Column, table
-    from trainmaster.cli.words import short
+def _print_metrics(summary: Summary, history: History) -> None:
     from trainmaster.figures.spark import spark
+    from trainmaster.store.metric_names import short_name
 
-    names = [*{**run.metrics, **course.points}][:_MAX_METRICS]
-    values = {name: [value for _, value in course.points.get(name, [])] for name in names}
-    last = {name: run.metrics[name] if name in run.metrics else values[name][-1] for name in names}
-    finite = {name: [each for each in values[name] if each == each] for name in names}
-    lines, _ = table(
-        [
-            Column("  METRIC", [Cell(f"  {name}") for name in names]),
-            Column("LAST", [Cell(short(last[name])) for name in names], is_number=True),
-            Column("LEAST", [Cell(short(min(finite[name])) if finite[name] else "") for name in names], is_number=True),
-            Column("MOST", [Cell(short(max(finite[name])) if finite[name] else "") for name in names], is_number=True),
-            Column("COURSE", [Cell(spark(values[name], can_draw=terminal.can_draw), "live") for name in names]),
-        ],
-        terminal,
-        num_fixed=2,
-    )
-    yield from lines
-    if course.is_sampled:
-        yield "  the log is long, and was read in parts: LEAST and MOST are of those"
-    if run.best:
-        from trainmaster.store.printable import printable
-
-        metric, value, step, name = (run.best.get(each) for each in ("metric", "value", "step", "checkpoint"))
-        yield f"  best: {printable(metric)} {printable(short(value))} at step {printable(step)}, {printable(name)}"
-    left = len({**run.metrics, **course.points}) - len(names)
-    if left > 0:
-        yield f"  ... and {left:,} more: --json has all"
+    names = [*{**summary.metrics, **history.points}]
+    if not names:
+        return
+    shown = names[:_MAX_METRICS]
+    values = [[value for _, value in history.points.get(name, [])] for name in shown]
+    numbers = [[value for value in each if value == value] for each in values]
+    last = [summary.metrics[name] if name in summary.metrics else each[-1] for name, each in zip(shown, values, strict=True)]
+    print_line("metrics", "bold")
+    columns = [
+        Column("METRIC", [Cell(name) for name in shown]),
+        Column("LAST", [Cell(format_short(value)) for value in last], is_number=True),
+        Column("MIN", [Cell(format_short(min(each)) if each else "") for each in numbers], is_number=True, rank=2),
+        Column("MAX", [Cell(format_short(max(each)) if each else "") for each in numbers], is_number=True, rank=3),
+        Column("TREND", [Cell(spark(each, can_draw=can_draw_blocks()), "cyan") for each in values], rank=1),
+    ]
+    print_table(columns, indent="  ")
+    if history.is_sampled:
+        print_line("  the log is long: MIN, MAX and TREND are from a sample of its rows")
+    if summary.best:
+        metric, value, step, name = (summary.best.get(each) for each in ("metric", "value", "step", "checkpoint"))
+        print_line(f"  best: {short_name(str(metric))} {format_short(value)} at step {step}, {name}")
+    if len(names) > len(shown):
+        print_line(f"  ... and {len(names) - len(shown):,} more: --json has all")
 
 
-def _attempt(attempt: PastAttempt, run: Summary, newest: int) -> str:
-    begun = "started anew" if attempt.step is None else f"from step {attempt.step} of attempt {attempt.parent}"
+def _print_attempts(summary: Summary, details: Details) -> None:
+    from rich.filesize import decimal
+
+    attempts = details.attempts
+    if attempts:
+        print_line("attempts", "bold")
+        if len(attempts) > _MAX_ATTEMPTS:
+            print_line(f"  ... {len(attempts) - _MAX_ATTEMPTS:,} earlier ones")
+        shown = attempts[-_MAX_ATTEMPTS:]
+        print_pairs([(str(each.number), _describe_attempt(each, summary, attempts[-1].number)) for each in shown])
+    if details.checkpoints:
+        print_line("checkpoints", "bold")
+        sizes = [(f"attempt {number}, {name}", "damaged" if size is None else decimal(size)) for number, name, size in details.checkpoints]
+        print_pairs(sizes)
+
+
+def _describe_attempt(attempt: PastAttempt, run: Summary, newest: int) -> str:
+    start = "from scratch" if attempt.step is None else f"from step {attempt.step} of attempt {attempt.parent}"
     ending = attempt.outcome or (run.state if attempt.number == newest and run.owner else "killed")
-    parts = [attempt.claimed[:19].replace("T", " "), attempt.by, attempt.owner, begun if attempt.has_started else "never started", ending]
-    return ", ".join(filter(None, parts)) + (f": {attempt.reason}" if attempt.reason else "")
+    parts = [attempt.claimed[:19].replace("T", " "), attempt.owner, start if attempt.has_started else "never started", ending]
+    return ", ".join(filter(None, parts)) + (f": {attempt.reason.splitlines()[0]}" if attempt.reason else "")
 
 
-def _next(run: Summary) -> list[str]:
-    """The commands that are useful now."""
-    logs = f"trainmaster logs {run.key}"
+def _print_files(store: Store, run: Summary, details: Details) -> None:
+    from trainmaster.store.keys import config_path, run_folder
+
+    print_line("files", "bold")
+    folders = [run_folder(archive, run.key) for archive in ("stats", "ckpts", "previews")] if details.attempts else []
+    for path in [config_path(run.key), *folders]:
+        print_line(f"  {store.root}/{path}")
+    if run.num_attempts > len(details.attempts) + 1:
+        print_line(f"  {counted(run.num_attempts - len(details.attempts), 'attempt')} cannot be read")
+
+
+def _print_next_steps(run: Summary, store: str | None) -> None:
+    """Print the commands that are useful for a run in this state."""
     match run.state:
         case "running" | "held?":
-            return [f"{logs} -f", f"trainmaster stop {run.key}"]
+            commands = [f"logs {run.key} -f", f"stop {run.key}"]
         case "finished":
-            return [f"{logs}", f"trainmaster tag {run.key} LABEL"]
+            commands = [f"logs {run.key}", f"tag {run.key} LABEL"]
         case "damaged":
-            return ["trainmaster verify", f"trainmaster rm {run.key}"]
+            commands = ["verify", f"rm {run.key}"]
         case "new":
-            return [f"trainmaster resume {run.key}", f"trainmaster rm {run.key}"]
+            commands = [f"resume {run.key}", f"rm {run.key}"]
         case _:
-            return [f"trainmaster resume {run.key}", logs]
+            commands = [f"resume {run.key}", f"logs {run.key}"]
+    print_line("next", "bold")
+    for each in commands:
+        print_line(f"  trainmaster {each}" + (f" --store {shlex.quote(store)}" if store is not None else ""))
 
 
-def _plain(store: Store, run: Summary, past: list[PastAttempt], course: History, checkpoints: list[tuple[int, str, int]]) -> dict[str, Any]:
+def _to_dict(store: Store, run: Summary, details: Details) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from trainmaster.cli.strict_json import run_as_json
-
     return {
-        **run_as_json(run),
-        "attempts": [asdict(each) for each in past],
-        "checkpoints": [{"attempt": number, "name": name, "size": amount if amount >= 0 else None} for number, name, amount in checkpoints],
-        "history": course.points,
-        "is_sampled": course.is_sampled,
+        **run_to_json(run),
+        "attempts": [asdict(each) for each in details.attempts],
+        "checkpoints": [{"attempt": number, "name": name, "size": size} for number, name, size in details.checkpoints],
+        "history": details.history.points,
+        "is_sampled": details.history.is_sampled,
         "store": store.root,
     }

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from trainmaster.cli.build_config import build_config
+from trainmaster.cli.load_manager import load_manager
+from trainmaster.cli.options import Overrides, TargetArgument
+from trainmaster.cli.target import Target
+from trainmaster.text import printable_lines
 
-import typer
 
-from trainmaster.cli.options import TargetArgument
+def command(target: TargetArgument, overrides: Overrides = None) -> None:
+    """Print the stages of a training and the hooks that will run.
 
-
-def command(
-    target: TargetArgument,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Changes to the config that the loop is made from.", show_default=False),
-    ] = None,
-) -> None:
-    """Print the stages of a manager and of its loop, with their fixtures and, in order, the hooks that will run.
+    Shows the stages of the manager and of its loop with their fixtures, and the hooks in the order in which they run.
 
     \b
     Example:
-      trainmaster stages train.py:MyManager
+      trainmaster stages train.py
     """
-    from trainmaster.cli.launching import config_from, launched
-    from trainmaster.cli.target import Target
-    from trainmaster.store.printable import printable_lines
-
-    manager = launched(Target.parse(target), None)
+    manager = load_manager(Target.parse(target), None)
     print(printable_lines(manager.describe()))
-    if manager.makes_loops:
-        manager.setup(config_from(manager, None, overrides or []))
+    if manager.has_make_loop:
+        manager.setup(build_config(manager, None, overrides or []))
         assert manager.loop is not None
-        print()
-        print(printable_lines(manager.loop.describe()))
+        print(f"\n{printable_lines(manager.loop.describe())}")

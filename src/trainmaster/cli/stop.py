@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from trainmaster.cli.console import print_line
+from trainmaster.cli.open_store import open_run
 from trainmaster.cli.options import Key, StoreOption
 
 
 def command(key: Key, store: StoreOption = None) -> None:
-    """Ask whoever trains a run to finish the step, save and end; from anywhere that sees the store.
+    """Ask a running run to save a checkpoint and stop.
+
+    Its process finishes the current step first. You can stop a run from any machine that sees the store.
 
     \b
     Example:
       trainmaster stop 3fa9
     """
-    from trainmaster.cli.keys import resolve_key
-    from trainmaster.cli.opening import needed_store
-    from trainmaster.store.attempt import ask_to_stop
-    from trainmaster.store.printable import printable
+    from trainmaster.store.attempt import request_stop
 
-    found = needed_store(store)
-    whole = resolve_key(found, key)
-    owner = ask_to_stop(found.run(whole))
-    print(printable(f"asked {owner or 'an unknown process'} to save and end run {whole}; `trainmaster show {whole}` tells how far it is"))
+    _, run = open_run(store, key)
+    owner = request_stop(run)
+    print_line(f"asked {owner or 'an unknown process'} to stop run {run.key}; `trainmaster show {run.key}` shows its state")

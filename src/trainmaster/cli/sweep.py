@@ -2,46 +2,62 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 
-from trainmaster.cli.options import DryRun, Epochs, Quiet, StoreOption, TargetArgument
+from trainmaster.cli.build_config import build_choices, warn_about_any_key
+from trainmaster.cli.completion import complete_override
+from trainmaster.cli.load_manager import load_manager
+from trainmaster.cli.open_store import get_store_path
+from trainmaster.cli.options import ConfigFile, DryRun, Epochs, Fresh, Quiet, SameProgram, StoreOption, StrictCode, TargetArgument
+from trainmaster.cli.print_plan import print_sweep_plan
+from trainmaster.cli.target import Target
 
 
 def command(
     target: TargetArgument,
     choices: Annotated[
-        list[str], typer.Argument(metavar="CHOICES", help="A YAML or JSON file whose lists are choices, or key=a,b,c words.")
+        list[str],
+        typer.Argument(
+            metavar="CHOICES", help="key=a,b,c arguments, or a YAML or JSON file whose lists are choices.", autocompletion=complete_override
+        ),
     ],
     store: StoreOption = None,
-    workers: Annotated[int, typer.Option(min=0, metavar="N", help="Processes to train in; 0 trains here, one after the other.")] = 0,
+    config: ConfigFile = None,
+    workers: Annotated[int, typer.Option(min=0, metavar="N", help="Number of worker processes; 0 trains in this process.")] = 0,
     epochs: Epochs = None,
-    max_errors: Annotated[int | None, typer.Option(min=0, metavar="N", help="Stop at so many failed runs; by default never.")] = None,
+    max_errors: Annotated[int | None, typer.Option(min=0, metavar="N", help="Stop after N failed runs (default: never).")] = None,
+    is_fresh: Fresh = False,
+    is_strict_code: StrictCode = False,
+    is_same_program: SameProgram = False,
     is_quiet: Quiet = False,
     is_dry: DryRun = False,
 ) -> int:
-    """Train every combination of choices, each once; the same command on another machine that sees the store joins in.
+    """Train every combination of config values.
 
-    Exit code 1 if a run failed. Failed runs do not stop the others.
+    Each combination is trained once. To share the work, start the same command on another machine that sees the store. Failed runs do
+    not stop the others; the exit code is 1 if a run failed.
 
     \b
     Examples:
-      trainmaster sweep train.py:MyManager lr=0.1,0.01,0.001 depth=2,4 --workers 2
+      trainmaster sweep train.py lr=0.1,0.01,0.001 depth=2,4 --workers 2
+      trainmaster sweep train.py lr=0.1,0.01 --config base.yaml
       trainmaster sweep train.py:MyManager choices.yaml --dry-run
     """
-    import sys
+    from trainmaster.manager.sweep_choices import refuse_idle_choices
 
-    from trainmaster.cli.launching import choices_from, launched, sweep_plan
-    from trainmaster.cli.opening import store_path
-    from trainmaster.cli.target import Target
-
-    path = store_path(store)
-    manager = launched(Target.parse(target), None if is_dry else path, is_quiet)
-    found = choices_from(manager, choices)
+    path = get_store_path(store)
+    manager = load_manager(Target.parse(target), None if is_dry else path, is_quiet, is_strict_code, is_same_program)
+    built = build_choices(manager, choices, config)
+    if not is_quiet:
+        warn_about_any_key(manager, choices)
+    refuse_idle_choices(manager, built)
     if is_dry or not is_quiet:
-        print("\n".join(sweep_plan(found, epochs, workers, path, shows_keys=is_dry, manager=manager)))
+        print_sweep_plan(manager, built, epochs, workers, path, has_keys=is_dry)
     if is_dry:
         return 0
-    result = manager.sweep(found, epochs, workers=workers, max_errors=sys.maxsize if max_errors is None else max_errors)
+    limit = sys.maxsize if max_errors is None else max_errors
+    result = manager.sweep(built, epochs, workers=workers, max_errors=limit, resume=not is_fresh)
     return 1 if result.failed or result.given_up else 0

@@ -6,18 +6,23 @@ from typing import Annotated
 
 import typer
 
+from trainmaster.cli.console import print_line
+from trainmaster.cli.open_store import open_run
 from trainmaster.cli.options import Key, StoreOption
+from trainmaster.errors import SettingError, did_you_mean
 
 
 def command(
     key: Key,
-    labels: Annotated[list[str] | None, typer.Argument(metavar="LABEL", help="Labels; without any, those it has are shown.")] = None,
+    labels: Annotated[
+        list[str] | None, typer.Argument(metavar="LABEL", help="Labels; without any, the run's labels are printed.", show_default=False)
+    ] = None,
     store: StoreOption = None,
-    is_removal: Annotated[bool, typer.Option("--remove", help="Take the labels away.")] = False,
+    is_removal: Annotated[bool, typer.Option("--remove", help="Remove the labels.")] = False,
 ) -> None:
-    """Give labels to a run, or take them away.
+    """Add labels to a run, or remove them.
 
-    A label is 1 to 64 letters, digits, `.`, `_` and `-`.
+    A label has 1 to 64 letters, digits, `.`, `_` and `-`.
 
     \b
     Examples:
@@ -25,20 +30,15 @@ def command(
       trainmaster tag 3fa9 paper --remove
       trainmaster ls --tag best
     """
-    from trainmaster.cli.keys import resolve_key
-    from trainmaster.cli.opening import needed_store
-    from trainmaster.errors import SettingError, did_you_mean
-
-    found = needed_store(store)
-    full = resolve_key(found, key)
+    found, run = open_run(store, key)
     if is_removal:
-        has = found.tags[full]
-        missing = [label for label in labels or [] if label not in has]
+        current = found.tags[run.key]
+        missing = [label for label in labels or [] if label not in current]
         if missing or not labels:
-            hint = did_you_mean(missing[0], has) if missing else ""
-            fact = f"run {full} has no label `{missing[0][:80]}`" if missing else "which labels are to be taken away?"
-            raise SettingError(fact, hint=hint or f"it has {', '.join(has) or 'none'}")
-        found.tags.remove(full, labels)
+            hint = did_you_mean(missing[0], current) if missing else ""
+            fact = f"run {run.key} has no label `{missing[0][:80]}`" if missing else "`--remove` needs at least one label"
+            raise SettingError(fact, hint=hint or f"it has {', '.join(current) or 'none'}")
+        found.tags.remove(run.key, labels)
     else:
-        found.tags.add(full, labels or [])
-    print(f"{full}  {' '.join(found.tags[full]) or 'has no labels'}")
+        found.tags.add(run.key, labels or [])
+    print_line(f"{run.key}  {' '.join(found.tags[run.key]) or 'has no labels'}")

@@ -1,4 +1,4 @@
-"""TARGET: the user's manager, as `package.module:name` or `file.py:name`. To find it, its code is imported."""
+"""TARGET: the user's `make_loop` function or manager, written as `package.module:name` or `file.py:name`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmaster.errors import SettingError, did_you_mean, nearest
@@ -16,94 +16,152 @@ from trainmaster.errors import SettingError, did_you_mean, nearest
 if TYPE_CHECKING:
     from trainmaster.manager import Manager
 
-EXAMPLE = "`train.py:MyManager` or `package.module:MyManager`"
+EXAMPLE = "`train.py:make_loop` or `package.module:MyManager`"
+_MAKE_LOOP = "make_loop"
 
 
 class Target(NamedTuple):
-    """Where a manager is found; a file by its whole path, so that it is found again from any folder."""
+    """The name of a `make_loop` function or a manager. The path of a file is absolute, so it works from any folder."""
 
     module: str
     name: str | None
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        module, colon, name = text.rpartition(":")
-        if not colon:
-            module, name = text, ""
+        module, colon, name = text.rpartition(":") if ":" in text else (text, "", "")
         if not module or "\0" in text or (colon and not name.isidentifier()):
-            raise SettingError(f"{text!r:.120} names no manager", hint=f"write {EXAMPLE}")
+            raise SettingError(f"{text!r:.120} is not a TARGET", hint=f"write {EXAMPLE}")
         if module.endswith(".py") or os.sep in module:
             if not os.path.isfile(module):
-                folder = os.path.dirname(module) or "."
-                files = [os.path.join(os.path.dirname(module), each) for each in _python_files(folder)]
-                near = did_you_mean(module, files) or (f"there are {', '.join(files[:5])}" if files else f"write {EXAMPLE}")
-                raise SettingError(f"there is no file `{module}`", hint=near)
+                folder = os.path.dirname(module)
+                files = [os.path.join(folder, each) for each in _list_python_files(folder or ".")]
+                hint = did_you_mean(module, files) or (f"there are {', '.join(files[:5])}" if files else f"write {EXAMPLE}")
+                raise SettingError(f"there is no file `{module}`", hint=hint)
             module = os.path.abspath(module)
         elif not all(part.isidentifier() for part in module.split(".")):
-            raise SettingError(f"`{module}` is no module", hint=f"write {EXAMPLE}")
+            raise SettingError(f"`{module}` is not the name of a module", hint=f"write {EXAMPLE}")
         return cls(module, name or None)
 
     @property
     def text(self) -> str:
         return f"{self.module}:{self.name}" if self.name else self.module
 
-    def imported(self) -> Any:
-        """What the target names: a manager, a class of managers, or a function that returns one."""
-        if os.getcwd() not in sys.path:
-            sys.path.insert(0, os.getcwd())
-        module = _import_file(self.module) if self.module.endswith(".py") or os.sep in self.module else _import_module(self.module)
+    @property
+    def is_file(self) -> bool:
+        return self.module.endswith(".py") or os.sep in self.module
+
+    @property
+    def file(self) -> str | None:
+        """The source file. For a module, it is None until the module is imported."""
+        return self.module if self.is_file else getattr(sys.modules.get(self.module), "__file__", None)
+
+    def load(self) -> Any:
+        """Import what the target names: `make_loop(config)`, a manager class, a manager, or a function that returns one."""
+        module = self._import()
         if self.name is None:
-            return _only_manager(module, self.module)
+            return _find_only_target(module, self.module)
         if not hasattr(module, self.name):
-            near = did_you_mean(self.name, vars(module)) or f"it has {', '.join(_managers(module)) or 'no manager'}"
-            raise SettingError(f"`{self.module}` has no `{self.name}`", hint=near)
+            names = ", ".join(_find_targets(module)) or f"no manager and no {_MAKE_LOOP}"
+            raise SettingError(f"`{self.module}` has no `{self.name}`", hint=did_you_mean(self.name, vars(module)) or f"it has {names}")
         return getattr(module, self.name)
 
-    def loop(self, config_of: Callable[[Manager], Any]) -> Any:
-        """A loop to be looked at: the one that a function returns, or the one that a manager makes of a config; nothing is stored."""
+    def load_manager(self, store_dir: str | None, is_quiet: bool = False) -> Manager:
+        """Create the manager with its store at `store_dir`; a manager object keeps its own store."""
+        from trainmaster.manager import Manager
+
+        loaded = self.load()
+        if isinstance(loaded, type) and issubclass(loaded, Manager):
+            manager: Any = loaded(store_dir)
+        elif takes_config(loaded):
+            manager = Manager(store_dir, self._find_defaults(loaded), make_loop=loaded)
+        elif callable(loaded) and not isinstance(loaded, type | Manager):
+            arguments = {"store_dir": store_dir} if _takes_store_dir(loaded) else {}
+            try:
+                inspect.signature(loaded).bind(**arguments)
+            except TypeError as error:
+                hint = "its parameter must be `config` or `store_dir`, or it must have none"
+                raise SettingError(f"`{self.text}` cannot be called: {error}", hint=hint) from None
+            manager = loaded(**arguments)
+        else:
+            manager = loaded
+        if not isinstance(manager, Manager):
+            raise self._not_a_manager(loaded, manager)
+        if is_quiet:
+            manager.job_runner.console.mute()
+        return manager
+
+    def load_loop(self, config_of: Callable[[Manager], Any]) -> Any:
+        """Create a loop without a store: the one that a function returns, or the one that a manager makes from a config."""
         from trainmaster.loop import TrainManager, TrainTestLoop
         from trainmaster.manager import Manager
 
-        named = self.imported()
-        is_function = callable(named) and not isinstance(named, type | Manager | TrainManager | TrainTestLoop)
-        made = named() if is_function and _can_be_called(named) else named
-        if isinstance(made, TrainManager | TrainTestLoop):
-            return made
-        manager = made if isinstance(made, Manager) else self.manager(None)
-        manager.hush()
-        if not manager.makes_loops:
+        loaded = self.load()
+        if callable(loaded) and not isinstance(loaded, type | Manager | TrainManager | TrainTestLoop) and _takes_nothing(loaded):
+            loaded = loaded()
+        if isinstance(loaded, TrainManager | TrainTestLoop):
+            return loaded
+        manager = loaded if isinstance(loaded, Manager) else self.load_manager(None)
+        manager.job_runner.console.mute()
+        if not manager.has_make_loop:
             raise SettingError(f"`{self.text}` has no `make_loop`", hint="write make_loop, or name a function that returns a TrainManager")
-        return manager.loop_of(config_of(manager))
+        return manager.job_runner.build_loop(config_of(manager))
 
-    def manager(self, store_dir: str | None, is_quiet: bool = False) -> Manager:
-        """The manager, with its store at `store_dir`; one that was made already has its own."""
-        from trainmaster.manager import Manager
+    def _import(self) -> ModuleType:
+        if os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())
+        return _import_file(self.module) if self.is_file else _import_module(self.module)
 
-        found = self.imported()
-        if isinstance(found, type) and issubclass(found, Manager):
-            manager: Any = found(store_dir)
-        elif callable(found) and not isinstance(found, type | Manager):
-            given = {"store_dir": store_dir} if _takes(found, "store_dir") else {}
-            try:
-                inspect.signature(found).bind(**given)
-            except TypeError as error:
-                raise SettingError(
-                    f"`{self.text}` cannot be called: {error}", hint="wanted a function of `store_dir`, or of nothing"
-                ) from None
-            manager = found(**given)
-        else:
-            manager = found
-        if not isinstance(manager, Manager):
-            what = "a class" if isinstance(found, type) else f"{type(manager).__name__}"
-            raise SettingError(
-                f"`{self.text}` is {what}, and no manager", hint="wanted a Manager, a class of them, or a function that returns one"
-            )
-        if is_quiet:
-            manager.hush()
-        return manager
+    def _find_defaults(self, make_loop: Any) -> Any:
+        """The `defaults` in the module that the target names, else in the module that defines the function."""
+        defaults = vars(self._import()).get("defaults")
+        return inspect.unwrap(make_loop).__globals__.get("defaults") if defaults is None else defaults
+
+    def _not_a_manager(self, loaded: Any, result: Any) -> SettingError:
+        from trainmaster.loop import TrainManager, TrainTestLoop
+
+        kind = result if isinstance(result, type) else type(result)
+        if not issubclass(kind, TrainManager | TrainTestLoop):
+            what = "a class" if isinstance(result, type) else kind.__name__
+            hint = f"name a function `{_MAKE_LOOP}(config)` that returns a TrainManager, a Manager class, or a manager"
+            return SettingError(f"`{self.text}` is {what}, not a manager", hint=hint)
+        if result is not loaded:
+            hint = f"give it a parameter: `def {self.name or _MAKE_LOOP}(config)`"
+            return SettingError(f"`{self.text}` returns a loop, but does not take a config", hint=hint)
+        return SettingError(
+            f"`{self.text}` is a loop{' class' if isinstance(result, type) else ''}, but each config needs its own loop",
+            hint=f"write a function `def {_MAKE_LOOP}(config)` that returns one, and name it: `{self.module}:{_MAKE_LOOP}`",
+        )
 
 
-def _python_files(folder: str) -> list[str]:
+def takes_config(function: Any) -> bool:
+    """Whether this is a function like `make_loop(config)`: its only required parameter, or an optional first one, is the config."""
+    if not isinstance(function, FunctionType):
+        return False
+    parameters = [*inspect.signature(function).parameters.values()]
+    first = next((each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)), None)
+    if first is None or "store_dir" in [each.name for each in parameters]:
+        return False
+    required = [each for each in parameters if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    return required == [first] or (not required and first.name == "config")
+
+
+def _takes_nothing(function: Any) -> bool:
+    try:
+        inspect.signature(function).bind()
+    except (TypeError, ValueError):
+        return False
+    return not takes_config(function) and not _takes_store_dir(function)
+
+
+def _takes_store_dir(function: Any) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return any(each.name == "store_dir" or each.kind is each.VAR_KEYWORD for each in parameters)
+
+
+def _list_python_files(folder: str) -> list[str]:
     try:
         return sorted(each for each in os.listdir(folder) if each.endswith(".py"))
     except OSError:
@@ -111,7 +169,7 @@ def _python_files(folder: str) -> list[str]:
 
 
 def _import_file(path: str) -> ModuleType:
-    """A file as the module of its name, which workers can import, too; its folder comes first in the path, as for `python file.py`."""
+    """Import a file under its own name, so that workers can import it too. Its folder comes first in the path, as with `python file.py`."""
     name = os.path.splitext(os.path.basename(path))[0]
     folder = os.path.dirname(path)
     if folder not in sys.path[:1]:
@@ -120,9 +178,9 @@ def _import_file(path: str) -> ModuleType:
     if known is not None:
         if os.path.abspath(getattr(known, "__file__", None) or "") == path:
             return known
-        raise SettingError(f"`{path}` has the name of the module `{name}`, which is imported already", hint="give the file another name")
+        raise SettingError(f"`{path}` has the name of the module `{name}`, which is already imported", hint="rename the file")
     if not name.isidentifier():
-        raise SettingError(f"`{path}` cannot be imported: `{name}` is no name of a module", hint="give the file another name")
+        raise SettingError(f"`{path}` cannot be imported: `{name}` is not a valid module name", hint="rename the file")
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -142,38 +200,26 @@ def _import_module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
             raise
-        files = [each.removesuffix(".py") for each in _python_files(".")]
-        near = nearest(name, files)
+        near = nearest(name, [each.removesuffix(".py") for each in _list_python_files(".")])
         raise SettingError(f"there is no module `{name}`", hint=f"did you mean `{near[0]}.py`?" if near else f"write {EXAMPLE}") from None
 
 
-def _managers(module: ModuleType) -> list[str]:
+def _find_targets(module: ModuleType) -> list[str]:
+    """The names that a target may leave out: the module's own manager classes and `make_loop(config)`."""
     from trainmaster.manager import Manager
 
-    found = (name for name, each in vars(module).items() if isinstance(each, type) and issubclass(each, Manager))
-    return [name for name in found if getattr(module, name).__module__ == module.__name__]
+    own = {name: each for name, each in vars(module).items() if getattr(each, "__module__", None) == module.__name__}
+    managers = [name for name, each in own.items() if isinstance(each, type) and issubclass(each, Manager)]
+    return [*managers, *([_MAKE_LOOP] if takes_config(own.get(_MAKE_LOOP)) else [])]
 
 
-def _only_manager(module: ModuleType, text: str) -> Any:
-    names = _managers(module)
+def _find_only_target(module: ModuleType, text: str) -> Any:
+    names = _find_targets(module)
     if len(names) == 1:
         return getattr(module, names[0])
-    hint = f"write `{text}:{names[0]}`" if names else "write a subclass of trainmaster.Manager into it"
-    raise SettingError(f"`{text}` has {len(names) or 'no'} managers{': ' + ', '.join(names) if names else ''}", hint=hint)
-
-
-def _can_be_called(function: Any) -> bool:
-    """Whether it can be called with nothing; one that takes a `store_dir` makes a manager."""
-    try:
-        inspect.signature(function).bind()
-    except (TypeError, ValueError):
-        return False
-    return not _takes(function, "store_dir")
-
-
-def _takes(function: Any, name: str) -> bool:
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return False
-    return any(each.name == name or each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
+    if names:
+        raise SettingError(f"`{text}` has {len(names)} targets: {', '.join(names)}", hint=f"choose one: `{text}:{names[0]}`")
+    raise SettingError(
+        f"`{text}` has neither a function `{_MAKE_LOOP}(config)` nor a manager class",
+        hint=f"write `def {_MAKE_LOOP}(config)`, which returns a TrainManager, or a subclass of trainmaster.Manager",
+    )

@@ -1,36 +1,44 @@
-"""What all files of this room may know of a typed config."""
+"""`AnyConfig`: the base class that identifies typed configs, for the modules below `config_base.py`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from trainmaster.config.schema import Schema
 
-
 CLASS = "class"
-"""The key under which a group names its class, where nothing else tells it. No field can have this name."""
+"""The key under which a group names its class if the annotation does not decide it. A field cannot have this name."""
 
 
 class AnyConfig:
-    """The class that tells a typed config from other values; `ConfigBase` is its one subclass."""
-
     __slots__ = ()
 
-    def _meaning(self) -> dict[str, Any]:
-        """The values that the identity is made of."""
+    @classmethod
+    def _accepts(cls, kind: type[AnyConfig]) -> bool:
+        """Whether a field of this class accepts a config of class `kind`."""
+        return issubclass(kind, cls)
+
+    def _identity_values(self) -> dict[str, Any]:
+        """The values that the key is computed from."""
         return vars(self)
 
-    if TYPE_CHECKING:  # what `ConfigBase` defines
+    if TYPE_CHECKING:  # defined by `TypedFields` and `ConfigBase`
+        _frozen: bool
+        _origins: dict[str, str]
 
         @classmethod
         def _schema(cls) -> Schema: ...
-        @classmethod
-        def _kind_named(cls, name: Any) -> Any: ...
-        @classmethod
-        def _receive(cls, value: Any) -> Any: ...
-        def identity(self) -> dict[str, Any]: ...
-        def without_replicates(self) -> dict[str, Any]: ...
+        def _fill(self, values: Any) -> None: ...
+        def _set_all(self, values: dict[str, Any], origins: dict[str, str]) -> None: ...
+        def _values(self) -> dict[str, Any]: ...
+        def _nested(self) -> Iterator[tuple[str, Any]]: ...
+        def _owner(self, key: str) -> tuple[Any, str, tuple[str, ...]]: ...
+        def problems(self) -> Iterator[tuple[str, str]]: ...
+        def to_dict(self) -> dict[str, Any]: ...
+        def identity(self, replicates: bool = True) -> dict[str, Any]: ...
         def clone(self) -> Self: ...
         def freeze(self) -> Self: ...
         def __getitem__(self, key: str) -> Any: ...
+        def __contains__(self, key: object) -> bool: ...

@@ -1,13 +1,13 @@
-"""`@configclass`: makes a class of annotated attributes a typed config."""
+"""The decorator `@configclass`."""
 
 from __future__ import annotations
 
 import sys
 from typing import TypeVar, dataclass_transform
 
+from trainmaster.config.config_base import ConfigBase
 from trainmaster.config.fields import field
 from trainmaster.config.schema import Schema
-from trainmaster.config.typed import ConfigBase
 from trainmaster.errors import ConfigClassError
 
 C = TypeVar("C", bound=ConfigBase)
@@ -27,6 +27,6 @@ def configclass(cls: type[C]) -> type[C]:
     3
     """
     if not (isinstance(cls, type) and issubclass(cls, ConfigBase)):
-        raise ConfigClassError(f"@configclass on {cls!r:.80}: a config class is a subclass of ConfigBase")
+        raise ConfigClassError(f"@configclass on {cls!r:.80}: a config class must be a subclass of ConfigBase")
     cls.__config_schema__ = Schema(cls, _RESERVED, sys._getframe(1))  # type: ignore[attr-defined]
     return cls

@@ -1,29 +1,29 @@
-"""What differs between two configs, value by value."""
+"""The differences between two configs, value by value."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from trainmaster.config.plain import same
+from trainmaster.config.to_plain import is_same
 
 Side = tuple[type, Any]
 Difference = tuple[str, Side, Side]
 
 
 class Missing:
-    """The type of a value that one of the two does not have."""
+    """The type of a value that is missing in one of the two configs."""
 
 
 def diff(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[Difference]:
-    """The differences between two flattened configs; a change of type alone is one.
+    """The differences between two flattened configs. A change of type alone is a difference.
 
     >>> diff({"lr": 1}, {"lr": 1.0})
     [('lr', (<class 'int'>, 1), (<class 'float'>, 1.0))]
     """
     keys = [*one, *(key for key in other if key not in one)]
     return [
-        (key, _side(one, key), _side(other, key)) for key in keys if key not in one or key not in other or not same(one[key], other[key])
+        (key, _side(one, key), _side(other, key)) for key in keys if key not in one or key not in other or not is_same(one[key], other[key])
     ]
 
 

@@ -1,22 +1,25 @@
-"""Draws: configs whose values are drawn at random, from lists, distributions or functions."""
+"""Random configs: values drawn from lists, distributions or functions."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from random import Random
 from typing import Any, Protocol, runtime_checkable
 
-from trainmaster.config.free import Config
+from trainmaster.config.config import Config
+from trainmaster.config.grid import Grid
 from trainmaster.config.paths import leaves
-from trainmaster.config.plain import identity_of, plain_value
+from trainmaster.config.to_plain import value_to_plain
+from trainmaster.config.value_table import short_repr
 from trainmaster.errors import ConfigError, Problem
 
 
 @runtime_checkable
 class Distribution(Protocol):
-    """Anything that a value can be drawn from."""
+    """Anything with a method `draw`."""
 
     def draw(self, rng: Random) -> Any: ...
 
@@ -37,7 +40,7 @@ class Gaussian:
 
 @dataclass(frozen=True)
 class Gamma:
-    """A gamma distribution that starts at `low` and goes up, or at `high` and goes down."""
+    """A gamma distribution that extends upwards from `low`, or downwards from `high`."""
 
     shape: float
     scale: float
@@ -69,31 +72,69 @@ class Beta:
 
 
 def draw_configs(choices: Mapping[str, Any] | str | os.PathLike[str], num_configs: int, seed: int = 0) -> Iterator[Config]:
-    """`num_configs` configs, the same ones for the same `seed`, for `Manager.batch`.
+    """`num_configs` random configs for `Manager.batch`. The same `seed` gives the same configs.
 
-    A list gives alternatives, a distribution or a function of a `random.Random` draws a value; any other value is fixed.
+    A list holds alternatives, a distribution or a function of a `random.Random` draws a value, and any other value is fixed.
 
     >>> [config.arch for config in draw_configs({"lr": Beta(1, 1, 0.01, 0.1), "arch": ["ResNet18", "ResNet50"]}, 4)]
     ['ResNet50', 'ResNet18', 'ResNet18', 'ResNet50']
     """
-    config = Config(choices) if isinstance(choices, Mapping) else Config.load(choices)
-    sources = dict(leaves(config, into_lists=False))
-    problems = [Problem(key, "has no values to choose from", "[]") for key, source in sources.items() if source in ([], ())]
+    sources = _sources(choices)
+    problems = [Problem(key, "has no values to choose from", "[]") for key, source in sources.items() if _is_list(source) and not source]
     if problems:
         raise ConfigError.of("the choices", problems)
     return (Config({key: _drawn(key, source, number, seed) for key, source in sources.items()}) for number in range(num_configs))
 
 
+def choices2configs(
+    choices: Mapping[str, Any] | str | os.PathLike[str],
+    num_configs: int | None = None,
+    default: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    seed: int = 0,
+) -> Iterator[Config]:
+    """Configs for `Manager.batch` from `choices`, with missing keys from `default`.
+
+    If the leaves are lists or fixed values, the configs are the combinations of a `Grid`, or the first `num_configs` of them. If a leaf
+    is a distribution or a function, `draw_configs` draws `num_configs` configs.
+
+    >>> [config.asdict() for config in choices2configs({"lr": [0.1, 0.01]}, default={"width": 8})]
+    [{'lr': 0.01, 'width': 8}, {'lr': 0.1, 'width': 8}]
+    """
+    is_drawn = any(isinstance(source, Distribution) or callable(source) for source in _sources(choices).values())
+    if num_configs is None and is_drawn:
+        raise ConfigError.of("the arguments", [Problem("num_configs", "wanted a number: random values can be drawn without end")])
+    if num_configs is not None and (isinstance(num_configs, bool) or not isinstance(num_configs, int) or num_configs < 0):
+        raise ConfigError.of("the arguments", [Problem("num_configs", "wanted a whole number, 0 or more", short_repr(num_configs))])
+    found = draw_configs(choices, num_configs or 0, seed) if is_drawn else islice(Grid(choices, seed), num_configs)
+    filling = Config(default or {}) if default is None or isinstance(default, Mapping) else Config.load(default)
+    return (_filled(config, filling) for config in found)
+
+
+def _filled(config: Config, default: Config) -> Config:
+    config.fill(default)
+    return config
+
+
+def _sources(choices: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str, Any]:
+    """The source of each value by dotted key. An array is a list of its values."""
+    config = Config(choices) if isinstance(choices, Mapping) else Config.load(choices)
+    return {key: leaf.tolist() if hasattr(leaf, "tolist") else leaf for key, leaf in leaves(config, into_lists=False)}
+
+
+def _is_list(source: Any) -> bool:
+    return isinstance(source, Sequence) and not isinstance(source, str | bytes)
+
+
 def _drawn(key: str, source: Any, number: int, seed: int) -> Any:
-    rng = Random(f"{seed}/{number}/{key}")  # each value by itself: another key more changes none of the others
+    rng = Random(f"{seed}/{number}/{key}")  # one generator per value, so that adding a key does not change the other values
     if isinstance(source, Distribution):
         value = source.draw(rng)
-    elif isinstance(source, list | tuple):
+    elif _is_list(source):
         value = rng.choice(source)
     else:
         value = source(rng) if callable(source) else source
     problems: list[Problem] = []
-    plain_value(value, (*key.split("."),), problems, identity_of)
+    value_to_plain(value, (*key.split("."),), problems, allows_typed=True)
     if problems:
         raise ConfigError.of("a drawn config", problems)
     return value
@@ -102,4 +143,4 @@ def _drawn(key: str, source: Any, number: int, seed: int) -> Any:
 def _check(distribution: Any, **is_right: bool) -> None:
     wrong = [name for name, right in is_right.items() if not right]
     if wrong:
-        raise ConfigError.of("a distribution", [Problem(wrong[0], "does not make one", repr(distribution))])
+        raise ConfigError.of("a distribution", [Problem(wrong[0], "is not valid for this distribution", repr(distribution))])

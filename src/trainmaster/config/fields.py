@@ -1,4 +1,4 @@
-"""What a config class says of its attributes: their state, their default, and their history."""
+"""Fields of config classes: their state (`Stateless`, `Derived`, ...), their default and their history."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class State(NamedTuple):
-    """A mark on an annotation."""
+    """A marker in an annotation."""
 
     name: str
 
@@ -17,15 +17,19 @@ class State(NamedTuple):
 STATELESS = State("Stateless")
 DERIVED = State("Derived")
 REPLICATE = State("Replicate")
+SECRET = State("Secret")
 
 Stateless = Annotated[T, STATELESS]
-"""An attribute that is no part of the config's identity: where results go, how often to log."""
+"""A field that is not part of the config's identity, such as an output folder or a logging interval."""
 
 Derived = Annotated[T, DERIVED]
-"""An attribute that is filled in later, from the data for example; no part of the identity. Until then it is None."""
+"""A field that is set later, for example from the data. It is None until then, and not part of the identity."""
 
 Replicate = Annotated[T, REPLICATE]
-"""An attribute that is part of the identity and only tells replicates apart, as a random seed does."""
+"""A field, such as a random seed, that is part of the identity and in which the replicates of a config differ."""
+
+Secret = Annotated[T, SECRET]
+"""Text that is never stored, such as a password. Stores keep `***` instead, and it is not part of the identity."""
 
 
 class _Absent:
@@ -34,11 +38,11 @@ class _Absent:
 
 
 ABSENT: Any = _Absent()
-"""The default of an attribute that has none."""
+"""The default of a field that has no default."""
 
 
 class Declared(NamedTuple):
-    """What `field(...)` says."""
+    """The arguments of `field(...)`."""
 
     default: Any
     was: tuple[str, ...]
@@ -46,34 +50,38 @@ class Declared(NamedTuple):
 
 
 def field(*, default: Any = ABSENT, was: str | tuple[str, ...] = (), added: bool = False) -> Any:
-    """Say more of an attribute than its type and default.
+    """Declare the default and the history of a field.
 
-    - `was`: its former name, or names, newest first. Files that use one still load, and the key of a config is as it was.
-    - `added`: True for an attribute that came when there were configs already. While it has its default, the key is as it was.
+    - `was`: its former name, or names, newest first. Files with a former name still load, and keys do not change.
+    - `added`: True for a field that you add to a class that is already in use. Keys do not change while it has its default.
 
-    A subclass that states the attribute again keeps both.
+    A subclass that declares the field again inherits both.
     """
     return Declared(default, (was,) if isinstance(was, str) else tuple(was), added)
 
 
 class Field(NamedTuple):
-    """One attribute of a config class."""
+    """One field of a config class."""
 
     name: str
     written: Any
-    """The annotation without its state."""
-    read_as: Any
-    """The annotation that pydantic validates by."""
+    """The annotation without `Stateless[...]` and the like."""
+    validated_as: Any
+    """The annotation for pydantic, with our own validators."""
     state: State | None
     is_optional: bool
     configs: tuple[type, ...]
-    """The config classes that its annotation names."""
+    """The config classes in its annotation."""
     group: Any
-    """The config class, if the annotation is one, or one or None."""
+    """The config class, if the annotation is a config class or an optional one."""
     default: Any = ABSENT
     was: tuple[str, ...] = ()
     added_default: Any = ABSENT
-    """The default that a field had when it was added; ABSENT for one that was there from the start."""
+    """The default that the field had when it was added later; ABSENT for a field that was there from the start."""
+
+    @property
+    def has_default(self) -> bool:
+        return self.default is not ABSENT
 
     @property
     def is_added(self) -> bool:
@@ -81,9 +89,9 @@ class Field(NamedTuple):
 
     @property
     def first_name(self) -> str:
-        """The name that the identity uses: the oldest."""
+        """The oldest name, which the identity uses."""
         return self.was[-1] if self.was else self.name
 
     def name_in(self, keys: Container[str], at: str) -> str:
-        """The name, today's or a former one, by which `keys` have this field; today's if they have none."""
+        """The current or former name under which `keys` contain this field; the current name if they do not."""
         return next((each for each in (self.name, *self.was) if at + each in keys), self.name)

@@ -1,4 +1,4 @@
-"""Lists and dicts that refuse to be changed, and are lists and dicts in all else."""
+"""Lists and dicts that cannot be changed."""
 
 from __future__ import annotations
 

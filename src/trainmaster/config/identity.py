@@ -1,14 +1,14 @@
 """The identity of a config: its canonical form, and the key that is a hash of it.
 
-Two configs with the same meaning have the same key, in any process and on any machine:
+Two configs with the same meaning have the same key, in every process and on every machine:
 
 - The order of keys does not matter, the order of lists does; `{"a.b": 1}` is `{"a": {"b": 1}}`.
-- Tuples and lists are alike. NumPy's scalars, enums and paths are the plain values they stand for.
-- `1`, `1.0`, `True` and `"1"` differ; so do a missing key, a key that is None and an empty group.
-- Every NaN is the same NaN; the infinities are themselves; -0.0 is 0.0, as it is equal to it; integers are exact.
-- Text is compared by its code points: nothing is normalised, so two spellings of an accented letter differ.
-- How long to train is no part of it: `epochs` and `num_epochs` at the top are left out.
-- The value of a secret is no part of it: `***` stands in its place, so a new password makes no new run (`secret_fields.py`).
+- Tuples and lists are the same. NumPy scalars, enum members and paths are the same as their plain values.
+- `1`, `1.0`, `True` and `"1"` differ. So do a missing key, a key with the value None, and an empty group.
+- All NaNs are the same, -0.0 is the same as 0.0, and integers are exact.
+- Text is compared by code points without normalization, so two encodings of an accented letter differ.
+- Every stateful field counts, including `epochs`, because a schedule may depend on it. To train longer, pass a target instead.
+- Declared secrets do not count, so a new password does not make a new run. trainmaster never guesses this from the name of a key.
 """
 
 from __future__ import annotations
@@ -18,30 +18,25 @@ import json
 import math
 from typing import Any
 
-from trainmaster.config.plain import plain
-from trainmaster.config.secret_fields import masked_config, may_hide_secrets
+from trainmaster.config.paths import get_child, map_leaves
+from trainmaster.config.secret_patterns import secret_keys
+from trainmaster.config.to_plain import to_plain
 from trainmaster.errors import ConfigError, Problem
 
-HOW_LONG = ("epochs", "num_epochs")
+EPOCH_KEYS = ("epochs", "num_epochs")
+"""Top-level keys for the number of epochs, which a run uses if nobody passes `num_epochs`."""
 REPLICATE_ENDING = "seed"
 
 
 def canonical(config: Any) -> str:
-    """The canonical form: strict JSON, keys sorted, no spaces.
+    """The canonical form: strict JSON with sorted keys and without spaces.
 
-    A float that JSON does not have is written as `{".float":"nan"}`, which no config can contain: its key has an empty part.
+    NaN and the infinities are written as `{".float":"nan"}`. No config can contain that key, because it has an empty part.
 
     >>> canonical({"b": (1, 2.0), "a": float("nan")})
     '{"a":{".float":"nan"},"b":[1,2.0]}'
     """
-    tree = plain(config)
-    for name in HOW_LONG:
-        tree.pop(name, None)
-    text = _text(tree)
-    if may_hide_secrets(text):
-        shown = masked_config(tree)
-        return text if shown is tree else _text(shown)
-    return text
+    return _text(identity_tree(config))
 
 
 def key_of(config: Any, length: int = 8) -> str:
@@ -54,14 +49,14 @@ def key_of(config: Any, length: int = 8) -> str:
 
 
 def group_of(config: Any, length: int = 8) -> str:
-    """The key that all replicates of a config share: like `key_of`, without the replicate fields.
+    """The key that all replicates of a config share: like `key_of`, but without the replicate fields.
 
-    These are what a typed config marks `Replicate[...]`, and every key that ends in `seed`.
+    These are the fields marked `Replicate[...]` and every key that ends in `seed`.
 
     >>> group_of({"lr": 0.1, "seed": 1}) == group_of({"lr": 0.1, "seed": 2})
     True
     """
-    tree = _without_seeds(plain(config, replicates=False))
+    tree = without_seeds(identity_tree(config, replicates=False))
     return _digits(canonical(tree), length)
 
 
@@ -71,37 +66,42 @@ def _digits(text: str, length: int) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
-def _without_seeds(tree: Any) -> Any:
+def identity_tree(config: Any, replicates: bool = True) -> dict[str, Any]:
+    """The stateful values of a config as a plain tree, without its secrets and without groups that held only secrets."""
+    tree = to_plain(config, replicates)
+    for key in secret_keys(config):
+        owners = [tree]
+        *groups, last = key.split(".")
+        for part in groups:
+            owners.append(get_child(owners[-1], part))
+        for owner, name in zip(reversed(owners), reversed([*groups, last]), strict=True):
+            if not isinstance(owner, dict) or name not in owner:
+                break
+            del owner[name]
+            if owner:
+                break
+    return tree
+
+
+def without_seeds(tree: Any) -> Any:
+    """A plain tree without the keys that end in `seed`."""
     if isinstance(tree, dict):
-        return {key: _without_seeds(value) for key, value in tree.items() if not key.endswith(REPLICATE_ENDING)}
-    return [_without_seeds(each) for each in tree] if isinstance(tree, list) else tree
+        return {key: without_seeds(value) for key, value in tree.items() if not key.endswith(REPLICATE_ENDING)}
+    return [without_seeds(each) for each in tree] if isinstance(tree, list) else tree
 
 
 def _text(tree: Any) -> str:
     try:
         text = _encoder.encode(tree)
-    except ValueError:  # a float that JSON does not have
-        tree = strict(tree)
+    except ValueError:  # NaN or an infinity
+        tree = to_strict_json(tree)
         text = _encoder.encode(tree)
-    return _encoder.encode(_positive_zeros(tree)) if "-0.0" in text else text
+    return _encoder.encode(map_leaves(tree, lambda leaf: leaf + 0.0 if type(leaf) is float else leaf)) if "-0.0" in text else text
 
 
 _encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-def _positive_zeros(tree: Any) -> Any:
-    kind = type(tree)
-    if kind is float:
-        return tree + 0.0
-    if kind is dict:
-        return {key: _positive_zeros(value) for key, value in tree.items()}
-    return [_positive_zeros(each) for each in tree] if kind is list else tree
-
-
-def strict(tree: Any) -> Any:
-    """A plain tree as strict JSON has it: NaN and the infinities as `{".float": "nan"}`."""
-    if isinstance(tree, dict):
-        return {key: strict(value) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return [strict(each) for each in tree]
-    return {".float": repr(tree)} if isinstance(tree, float) and not math.isfinite(tree) else tree
+def to_strict_json(tree: Any) -> Any:
+    """A plain tree with NaN and the infinities, which JSON lacks, as `{".float": "nan"}`."""
+    return map_leaves(tree, lambda leaf: {".float": repr(leaf)} if isinstance(leaf, float) and not math.isfinite(leaf) else leaf)

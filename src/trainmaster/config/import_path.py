@@ -8,16 +8,16 @@ import os
 import sys
 from typing import Any
 
-from trainmaster.config.describe import shorten
+from trainmaster.config.value_table import short_repr
 from trainmaster.errors import ConfigError, Problem, did_you_mean
 
-_OF_PYTHON = frozenset(sys.stdlib_module_names) - {"__main__"}
+_STDLIB = frozenset(sys.stdlib_module_names) - {"__main__"}
 
 
-def imported(path: Any) -> Any:
-    """What an import path such as `torch.optim.SGD` or `lab.nets:Net` names; only explicit calls ask for it."""
+def import_object(path: Any) -> Any:
+    """Import the object at a path such as `torch.optim.SGD` or `lab.nets:Net`."""
     if not isinstance(path, str) or not all(part.isidentifier() for part in path.replace(":", ".").split(".")):
-        raise ConfigError.of("an import path", [Problem("", "wanted a path such as `package.module.name`", shorten(path))])
+        raise ConfigError.of("an import path", [Problem("", "wanted a path such as `package.module.name`", short_repr(path))])
     parts = path.replace(":", ".").split(".")
     for count in range(len(parts), 0, -1):
         name = ".".join(parts[:count])
@@ -25,7 +25,7 @@ def imported(path: Any) -> Any:
             value: Any = importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
-                continue  # this part of the path is no module; the rest may be attributes of a shorter one
+                continue  # not a module: the rest of the path may be attributes of a shorter one
             raise
         for number, part in enumerate(parts[count:], start=count):
             if not hasattr(value, part):
@@ -37,7 +37,10 @@ def imported(path: Any) -> Any:
 
 
 def module_name(name: str) -> str:
-    """The name by which a module can be imported elsewhere: a program's own is that of its file, or of its module under `python -m`."""
+    """The name under which another process can import a module.
+
+    For `__main__`, this is the name of its file, or of its module under `python -m`.
+    """
     if name != "__main__":
         return name
     main = sys.modules["__main__"]
@@ -47,48 +50,48 @@ def module_name(name: str) -> str:
     return os.path.splitext(os.path.basename(getattr(main, "__file__", None) or "__main__"))[0]
 
 
-def path_of(thing: Any) -> str:
-    """The import path of a class or a function, `lab.nets:Net`; `ValueError` with the reason where another process cannot import it."""
+def import_path_of(thing: Any) -> str:
+    """The import path of a class or function, such as `lab.nets:Net`. Raises `ValueError` if another process cannot import it."""
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
     if inspect.ismethod(thing):
         if not isinstance(thing.__self__, type):
             raise ValueError("it is a method of an object: give the loop a function, or override its method")
-        return f"{path_of(thing.__self__)}.{thing.__name__}"
+        return f"{import_path_of(thing.__self__)}.{thing.__name__}"
     if not isinstance(module, str) or not isinstance(name, str):
         raise ValueError("it has no name to import it by")
     if "<lambda>" in name:
         raise ValueError("it is a lambda, which has no name to import it by")
     if "<locals>" in name:
-        raise ValueError(f"`{name.rpartition('.')[2]}` is defined inside of a function")
+        raise ValueError(f"`{name.rpartition('.')[2]}` is defined inside a function")
     if module == "__main__" and not hasattr(sys.modules["__main__"], "__file__"):
-        raise ValueError(f"`{name}` was made in a notebook or at a prompt")
+        raise ValueError(f"`{name}` is defined in a notebook or at a prompt")
     found: Any = sys.modules.get(module)
     if inspect.isbuiltin(thing) and getattr(found, name.rpartition(".")[2], None) is thing:
-        name = name.rpartition(".")[2]  # `torch.tanh`, whose qualified name has a class in it that nobody sees
+        name = name.rpartition(".")[2]  # such as `torch.tanh`, whose qualified name has an internal class in it
     else:
         for part in name.split("."):
             found = getattr(found, part, None)
         if found is not thing:
-            raise ValueError(f"`{module}:{name}` is something else")
+            raise ValueError(f"`{module}:{name}` is a different object")
     importable = module_name(module)
     if not all(part.isidentifier() for part in importable.split(".")):
         raise ValueError(f"`{name}` is in the file {importable}.py, whose name cannot be imported")
     return f"{importable}:{name}"
 
 
-def is_of_python(path: str) -> bool:
-    """Whether an import path leads into Python's own library."""
-    return path.partition(":")[0].partition(".")[0] in _OF_PYTHON
+def is_in_stdlib(path: str) -> bool:
+    """Whether an import path leads into Python's standard library."""
+    return path.partition(":")[0].partition(".")[0] in _STDLIB
 
 
-def found_at(path: str) -> Any:
-    """What `path_of` named, also where that is the program that runs."""
+def resolve_import_path(path: str) -> Any:
+    """Import the object at a path from `import_path_of`, which may be in the running program itself."""
     module, _, name = path.partition(":")
     if module != module_name("__main__"):
-        return imported(path)
+        return import_object(path)
     found: Any = sys.modules["__main__"]
     for part in name.split("."):
         if not hasattr(found, part):
-            return imported(path)  # a program of the same name
+            return import_object(path)  # another program of the same name
         found = getattr(found, part)
     return found

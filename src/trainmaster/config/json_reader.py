@@ -1,4 +1,4 @@
-"""JSON as a plain tree: strict, without duplicate keys, within the limits."""
+"""Strict JSON as a plain tree: no duplicate keys, no NaN literals, and nothing too large or too deep."""
 
 from __future__ import annotations
 
@@ -6,65 +6,66 @@ import json
 from collections import Counter
 from typing import Any, NoReturn
 
-from trainmaster.config.document import Document, floating, refuse, whole
-from trainmaster.config.numerals import written
-from trainmaster.config.paths import MAX_DEPTH, MAX_VALUES, wrong_key
-from trainmaster.config.plain import wrong_scalar
+from trainmaster.config.numerals import parse_float, parse_int, with_numeral
+from trainmaster.config.parsed_file import ParsedFile, fail
+from trainmaster.config.paths import MAX_DEPTH, MAX_VALUES, key_problem
+from trainmaster.config.to_plain import scalar_problem
+
+_TOO_DEEP = f"is nested more than {MAX_DEPTH} deep"
 
 
-def read_json(text: str, name: str, keep_numerals: bool = False) -> Document:
-    """A JSON text; it has no marks, because the standard library's reader keeps none."""
-
-    def unique(pairs: list[tuple[str, Any]]) -> Any:
-        tree = dict(pairs)
-        if len(tree) < len(pairs):
-            twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-            refuse(name, f"has the key {twice!r:.80} twice")
-        if tree.keys() == {".float"} and tree[".float"] in ("nan", "inf", "-inf"):
-            return float(tree[".float"])
-        for key in tree:
-            why = wrong_key(key)
-            if why:
-                refuse(name, f"has the key {key!r:.80}: {why}")
-        return tree
+def read_json(text: str, name: str, keep_numerals: bool = False) -> ParsedFile:
+    """Parse a JSON text. `name` is the file name for error messages; `keep_numerals` keeps the original text of numbers."""
 
     def number(digits: str) -> float:
-        value = floating(digits, lambda why: refuse(name, why))
-        return written(value, digits) if keep_numerals else value
-
-    def integer(digits: str) -> int:
-        return whole(digits, lambda why: refuse(name, why))
-
-    def no_constant(text: str) -> NoReturn:
-        refuse(name, f"has {text}, which JSON does not have")
+        return with_numeral(parse_float(digits), digits) if keep_numerals else parse_float(digits)
 
     try:
-        tree = json.loads(text, object_pairs_hook=unique, parse_float=number, parse_int=integer, parse_constant=no_constant)
+        tree = json.loads(text, object_pairs_hook=_mapping, parse_float=number, parse_int=parse_int, parse_constant=_refuse_constant)
+        _check_size(tree)
     except json.JSONDecodeError as error:
-        refuse(name, error.msg, (error.lineno, error.colno))
+        fail(name, error.msg, (error.lineno, error.colno))
     except RecursionError:
-        refuse(name, f"is nested more than {MAX_DEPTH} deep")
-    _check_size(tree, name)
-    return Document(tree, name, {})
+        fail(name, _TOO_DEEP)
+    except ValueError as error:
+        fail(name, str(error))
+    return ParsedFile(tree, name, {})
 
 
-def _check_size(tree: Any, name: str) -> None:
-    """Refuse too many values and too much nesting, dots counted; without recursion."""
+def _mapping(pairs: list[tuple[str, Any]]) -> Any:
+    tree = dict(pairs)
+    if len(tree) < len(pairs):
+        duplicate = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"has the key {duplicate!r:.80} twice")
+    if tree.keys() == {".float"} and tree[".float"] in ("nan", "inf", "-inf"):
+        return float(tree[".float"])
+    for key in tree:
+        why = key_problem(key)
+        if why:
+            raise ValueError(f"has the key {key!r:.80}: {why}")
+    return tree
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"has {text}, which is not valid JSON")
+
+
+def _check_size(tree: Any) -> None:
     rest, count = [(tree, 1)], 0
     while rest:
         node, depth = rest.pop()
-        if isinstance(node, str) and wrong_scalar(node):
-            refuse(name, wrong_scalar(node))
+        if isinstance(node, str) and scalar_problem(node):
+            raise ValueError(scalar_problem(node))
         if not isinstance(node, dict | list):
             continue
-        if depth > MAX_DEPTH:
-            refuse(name, f"is nested more than {MAX_DEPTH} deep")
         count += len(node)
         if count > MAX_VALUES:
-            refuse(name, f"has more than {MAX_VALUES:,} values")
+            raise ValueError(f"has more than {MAX_VALUES:,} values")
+        # A dotted key counts as one level for each of its parts.
+        deepest = depth + max((key.count(".") for key in node), default=0) if isinstance(node, dict) else depth
+        if deepest > MAX_DEPTH:
+            raise ValueError(_TOO_DEEP)
         if isinstance(node, dict):
-            if any(depth + key.count(".") > MAX_DEPTH for key in node):
-                refuse(name, f"is nested more than {MAX_DEPTH} deep")
             rest += [(each, depth + 1 + key.count(".")) for key, each in node.items()]
         else:
             rest += [(each, depth + 1) for each in node]

@@ -1,24 +1,50 @@
-"""Numbers that remember how they were written, for fields of text: `version: 1.10` is not `1.1`."""
+"""Numbers in config files: parsed without loss, and with their original text for fields that hold text."""
 
 from __future__ import annotations
 
+import math
+import re
 
-class WrittenInt(int):
-    """An integer whose text Python would write otherwise."""
+from trainmaster.config.to_plain import MAX_DIGITS, scalar_problem
+
+
+class NumeralInt(int):
+    """An integer that was not written as Python writes it, such as `0x1F`."""
 
     text: str
 
 
-class WrittenFloat(float):
-    """A float whose text Python would write otherwise."""
+class NumeralFloat(float):
+    """A float that was not written as Python writes it, such as `1.10`."""
 
     text: str
 
 
-def written(value: int | float, text: str) -> int | float:
-    """`value`, remembering its text if that says more."""
+def with_numeral(value: int | float, text: str) -> int | float:
+    """`value` with the text that it was parsed from, so that `version: 1.10` does not become `"1.1"` in a field of type `str`."""
     if str(value) == text:
         return value
-    kept: WrittenInt | WrittenFloat = WrittenInt(value) if isinstance(value, int) else WrittenFloat(value)
-    kept.text = text
-    return kept
+    number: NumeralInt | NumeralFloat = NumeralInt(value) if isinstance(value, int) else NumeralFloat(value)
+    number.text = text
+    return number
+
+
+def parse_int(text: str) -> int:
+    """The integer in `text`. Raises `ValueError` if Python could not print it again."""
+    num_digits = len(text.lstrip("+-"))
+    if num_digits > MAX_DIGITS:
+        raise ValueError(f"an integer of {num_digits:,} digits; at most {MAX_DIGITS:,}")
+    value = int(text, 0) if text.startswith(("0o", "0x")) else int(text)
+    if scalar_problem(value):  # 4,300 hexadecimal digits are more than 4,300 decimal digits
+        raise ValueError(scalar_problem(value))
+    return value
+
+
+def parse_float(text: str) -> float:
+    """The float in `text`. Raises `ValueError` if it would overflow to infinity or underflow to zero."""
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text[:40]} is beyond the range of a float")
+    if value == 0.0 and re.search("[1-9]", re.split("[eE]", text)[0]):
+        raise ValueError(f"{text[:40]} is too small for a float")
+    return value

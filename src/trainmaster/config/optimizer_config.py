@@ -1,4 +1,4 @@
-"""`OptimizerConfig`: an optimizer by its name."""
+"""`OptimizerConfig`: an optimizer by name."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator
 
+from trainmaster.config.any_config import AnyConfig
+from trainmaster.config.config_base import ConfigBase
 from trainmaster.config.configclass import configclass
-from trainmaster.config.torch_call import first_parameter, kinds_in, refused, wrong_arguments
-from trainmaster.config.typed import ConfigBase
+from trainmaster.config.torch_call import argument_problems, arguments_error, build, classes_in, first_parameter
 from trainmaster.config.values import cloned
-from trainmaster.errors import ConfigError, Problem, did_you_mean
+from trainmaster.errors import Problem, SettingError, did_you_mean, shown
 
 if TYPE_CHECKING:
     from torch import nn
@@ -21,15 +22,15 @@ _registered: dict[str, Callable[..., Any]] = {}
 
 
 def register_optimizer(name: str, make: Callable[..., Any]) -> None:
-    """Let configs name an optimizer of your own: `make(params, **arguments)`."""
+    """Register your own optimizer for use in configs. It is created by `make(params, **arguments)`."""
     _registered[name.lower()] = make
 
 
 @configclass
 class OptimizerConfig(ConfigBase):
-    """An optimizer by name, in any case: all of `torch.optim`, and what was registered.
+    """An optimizer by its case-insensitive name: any class of `torch.optim`, or a registered one.
 
-    A config of another class that has `make_optimizer(model)` is taken in its place.
+    Fields of this type also accept a config of any other class that has `make_optimizer(model)`.
 
     >>> OptimizerConfig(name="SGD", arguments={"lr": 0.1})
     OptimizerConfig(name='sgd', arguments={'lr': 0.1})
@@ -39,32 +40,42 @@ class OptimizerConfig(ConfigBase):
     arguments: dict[str, Any] = {}
 
     @classmethod
-    def _accepts(cls, kind: type[ConfigBase]) -> bool:
+    def _accepts(cls, kind: type[AnyConfig]) -> bool:
         return issubclass(kind, cls) or hasattr(kind, "make_optimizer")
 
     def make_optimizer(self, model: nn.Module) -> Optimizer:
-        """The optimizer of the model's parameters, or of those that its `get_optim_param()` returns."""
-        choose = getattr(model, "get_optim_param", model.parameters)
-        return self._make()(choose(), **cloned(self.arguments))  # type: ignore[no-any-return]
+        """The optimizer for the model's parameters, or for those that its `get_optim_param()` returns."""
+        choose = getattr(model, "get_optim_param", None) or getattr(model, "parameters", None)
+        if not callable(choose):
+            raise SettingError(f"make_optimizer takes the model, not {shown(model)}", hint="config.make_optimizer(model)")
+        chosen = list(choose())
+        if not chosen:
+            raise SettingError(
+                f"the model {type(model).__name__} has no parameters for an optimizer", hint="assign its layers as attributes"
+            )
+        return self._build(chosen)  # type: ignore[no-any-return]
 
     def check(self) -> None:
-        """Check the name and the arguments by torch's own signatures, and build one on a parameter of four numbers."""
+        """Check the name and the arguments against torch's signatures, and build the optimizer for a tiny parameter."""
         super().check()
-        make = self._make()
-        found = list(wrong_arguments(make, self.arguments, given=(first_parameter(make, "params"),)))
-        if not found:
-            import torch
+        import torch
 
-            weights = torch.nn.Parameter(torch.zeros(2, 2))
-            found = refused(self.name, self.arguments, lambda: make([weights], **cloned(self.arguments)))
-        if found:
-            raise ConfigError.of(type(self).__name__, found)
+        self._build([torch.nn.Parameter(torch.zeros(2, 2))])
 
-    def _make(self) -> Callable[..., Any]:
+    def _build(self, params: list[Any]) -> Any:
+        make = self._factory()
+        problems = list(argument_problems(make, self.arguments, filled=(first_parameter(make, "params"),)))
+        if problems:
+            raise arguments_error(self, problems)
+        return build(self, lambda: make(params, **cloned(self.arguments)))
+
+    def _factory(self) -> Callable[..., Any]:
         from torch import optim
 
-        known: dict[str, Callable[..., Any]] = {name.lower(): kind for name, kind in kinds_in(optim, optim.Optimizer).items()} | _registered
+        known: dict[str, Callable[..., Any]] = {
+            name.lower(): kind for name, kind in classes_in(optim, optim.Optimizer).items()
+        } | _registered
         if self.name not in known:
             meant = did_you_mean(self.name, known) or f"known: {', '.join(sorted(known))}"
-            raise ConfigError.of(type(self).__name__, [Problem("name", f"no such optimizer; {meant}", repr(self.name))])
+            raise arguments_error(self, [Problem("name", f"no such optimizer; {meant}", repr(self.name))])
         return known[self.name]

@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from trainmaster.config.describe import shorten
-from trainmaster.config.paths import dotted, wrong_key
+from trainmaster.config.near_miss import suggestions, unknown_key_message
+from trainmaster.config.paths import dotted, key_problem, leaves
+from trainmaster.config.value_table import short_repr
 from trainmaster.config.yaml_reader import read_yaml
-from trainmaster.errors import ConfigError, ConfigFileError, Problem, nearest
+from trainmaster.errors import ConfigError, ConfigFileError, Problem
 
 
 class Override(NamedTuple):
@@ -24,7 +25,7 @@ class Override(NamedTuple):
 
 
 def parse(texts: Iterable[str]) -> tuple[list[Override], list[Problem]]:
-    """The overrides in `texts`, and a problem for every one that cannot be read.
+    """The overrides in `texts`, and a problem for each one that cannot be parsed.
 
     >>> parse(["train.lr=1e-3", "+tags=[a, b]"])[0][0][:3]
     (('train', 'lr'), 0.001, False)
@@ -32,10 +33,10 @@ def parse(texts: Iterable[str]) -> tuple[list[Override], list[Problem]]:
     found: list[Override] = []
     problems: list[Problem] = []
     taken: dict[tuple[str, ...], Override] = {}
-    groups: dict[tuple[str, ...], Override] = {}  # what lies around a path that is taken
+    groups: dict[tuple[str, ...], Override] = {}  # the groups that contain paths in `taken`
     for text in [texts] if isinstance(texts, str) else texts:
         if not isinstance(text, str):
-            problems.append(Problem("", "wanted text of the form key=value; write override(*texts)", shorten(text)))
+            problems.append(Problem("", "wanted text of the form key=value; write override(*texts)", short_repr(text)))
             continue
         try:
             override = _parse_one(text)
@@ -65,33 +66,57 @@ def _parse_one(text: str) -> Override:
     key = key.removeprefix("+").strip()
     if not equals:
         raise ValueError("wanted key=value")
-    why = wrong_key(key)
+    why = key_problem(key)
     if why:
         raise ValueError(f"{key!r}: {why}")
     if key.startswith("-"):
         raise ValueError(f"a key has no dashes in front; write {key.lstrip('-')}={value}")
     if re.match(r"\s*(---|\.\.\.)(\s|$)", value):
-        raise ValueError("a value, not a document; quote it if it is text")
+        raise ValueError("wanted a value, not a document; quote it if it is text")
     if not value.strip() or value.lstrip().startswith("#"):
-        raise ValueError(f"no value; write {key}=null for none, or {key}='' for empty text")
+        raise ValueError(f"has no value; write {key}=null for none, or {key}='' for empty text")
     return Override(tuple(key.split(".")), read_yaml(value, "value", keep_numerals=True).tree, is_new, text)
 
 
-def apply_all(tree: Mapping[str, Any], texts: Iterable[str], owner: str, is_new: bool = False) -> tuple[Any, list[Override]]:
-    """A nested dict with overrides applied, and these; `is_new` takes every key as if it had its plus. The given one stays as it is."""
+def apply_overrides(tree: Mapping[str, Any], texts: Iterable[str], owner: str, takes_any: bool = False) -> tuple[Any, list[Override]]:
+    """A copy of `tree` with overrides applied, and the parsed overrides. `takes_any` allows new keys without a `+`."""
     overrides, problems = parse(texts)
     for each in overrides:
         try:
-            tree = changed(tree, each._replace(is_new=is_new or each.is_new))
+            tree = set_in(tree, each) if takes_any else changed(tree, each)
         except Misfit as misfit:
             problems.append(misfit.problem)
     if problems:
-        raise ConfigError.of(owner, problems)
+        raise ConfigError.of(owner, suggest_full_keys(problems, tree))
     return tree, overrides
 
 
+def set_in(tree: Any, override: Override) -> Any:
+    """`tree` with a value set, also under a new key of a dict."""
+    try:
+        return changed(tree, override)
+    except Misfit as misfit:
+        if not misfit.problem.is_unknown:
+            raise
+        return changed(tree, override._replace(is_new=True))
+
+
+def suggest_full_keys(problems: Iterable[Problem], tree: Mapping[str, Any]) -> list[Problem]:
+    """The problems. An unknown key `lr` gets the suggestion `optim.lr` if the config has that key."""
+    by_name: dict[str, list[str]] = {}
+    for key, _ in leaves(tree, into_lists=False):
+        group, _, last = key.rpartition(".")
+        by_name.setdefault(last, []).extend([key] if group else [])
+    found = []
+    for each in problems:
+        meant = by_name.get(each.key.rpartition(".")[2], []) if each.is_unknown else []
+        names = " or ".join(f"`{key}`" for key in meant[:3])
+        found.append(each._replace(text=f"{each.text.partition(';')[0]}; did you mean {names}?") if meant else each)
+    return found
+
+
 class Misfit(Exception):
-    """An override that leads nowhere, with the problem that it is."""
+    """An override that does not fit the config, with its problem."""
 
     def __init__(self, override: Override, text: str, is_unknown: bool = False) -> None:
         super().__init__(text)
@@ -99,7 +124,7 @@ class Misfit(Exception):
 
 
 def changed(node: Any, override: Override, start: int = 0) -> Any:
-    """`node`, which stands at `override.path[:start]`, with the override applied: a copy as far as it changes."""
+    """A copy of `node`, which is at `override.path[:start]`, with the override applied."""
     rest = override.path[start:]
     if not rest:
         return override.value
@@ -111,14 +136,13 @@ def changed(node: Any, override: Override, start: int = 0) -> Any:
         items[int(rest[0])] = changed(items[int(rest[0])], override, start + 1)
         return tuple(items) if isinstance(node, tuple) else items
     if not isinstance(node, Mapping):
-        raise Misfit(override, f"`{at}` is {shorten(node)}, not a group")
-    keys = node.keys()  # a Config itself would answer for dotted keys too
-    length = next((each for each in range(len(rest), 0, -1) if dotted(rest[:each]) in keys), 0)  # a key may have dots
+        raise Misfit(override, f"`{at}` is {short_repr(node)}, not a group")
+    keys = node.keys()  # `in` on a Config would also find dotted keys
+    length = next((each for each in range(len(rest), 0, -1) if dotted(rest[:each]) in keys), 0)  # a key of a dict may have dots
     if length == len(rest) and override.is_new:
         raise Misfit(override, f"exists already; write {override.text.removeprefix('+')} to change it")
     if length == 0 and not override.is_new:
-        close = [f"`{at}.{name}`" if at else f"`{name}`" for name in nearest(rest[0], node)]
-        advice = f"did you mean {' or '.join(close)}?" if close else f"write +{override.text} to add it"
-        raise Misfit(override, f"no such key; {advice}", is_unknown=True)
+        close = [f"{at}.{name}" if at else name for name in suggestions(rest[0], node)]
+        raise Misfit(override, unknown_key_message(close, f"write +{override.text} to add it"), is_unknown=True)
     key = dotted(rest[: length or 1])
     return {**node, key: changed(node[key] if length else {}, override, start + (length or 1))}

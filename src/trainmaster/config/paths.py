@@ -1,4 +1,4 @@
-"""Dotted keys: `a.b` is `b` within `a`."""
+"""Dotted keys (`a.b` is `b` in the group `a`), limits, and walks over trees of plain values."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from trainmaster.errors import ConfigError, Problem
 Path = tuple[str | int, ...]
 
 MAX_DEPTH = 100
-"""Deeper nesting is no config; refusing it keeps every walk over one within Python's stack."""
+"""How deep a config may be nested. The limit keeps recursive functions within Python's stack."""
 
 
 MAX_VALUES = 50_000
 MAX_BYTES = 4 * 2**20
-"""What a config may have in values and in bytes: enough for any, and little enough to be refused at once."""
+"""How many values and bytes a config may have: enough for every real config, and few enough to refuse a larger file at once."""
 
 
 def dotted(path: Sequence[str | int]) -> str:
@@ -28,14 +28,23 @@ def split(key: Any) -> tuple[str, ...]:
     >>> split("train.lr")
     ('train', 'lr')
     """
-    why = wrong_key(key)
+    why = key_problem(key)
     if why:
         raise ConfigError.of("a key", [Problem(repr(key), why)])
     return tuple(key.split("."))
 
 
-def wrong_key(key: Any) -> str:
-    """Why `key` cannot be a key of a config; empty if it can."""
+def get_child(node: Any, part: str, default: Any = None) -> Any:
+    """The value at one part of a dotted key in a dict or list; `default` if there is no such value."""
+    if isinstance(node, dict):
+        return node.get(part, default)
+    if isinstance(node, list | tuple) and part.isdecimal() and len(part) < 10 and int(part) < len(node):
+        return node[int(part)]
+    return default
+
+
+def key_problem(key: Any) -> str:
+    """Why `key` cannot be a key of a config; empty if it is valid."""
     if not isinstance(key, str):
         return f"a key is text, this one is {type(key).__name__}"
     if not key:
@@ -51,14 +60,14 @@ def wrong_key(key: Any) -> str:
 
 
 def too_deep(path: Path) -> ConfigError:
-    """The error for what is nested too deep at `path`."""
+    """The error for a value at `path` that is nested too deep."""
     return ConfigError.of(
         "a config", [Problem(dotted(path[:8]) + "..." * bool(path), f"is nested more than {MAX_DEPTH} deep, or contains itself")]
     )
 
 
 def nest(mapping: Mapping[str, Any], clash: Callable[[Path], None], at: Path = ()) -> dict[str, Any]:
-    """`mapping` with its dotted keys turned into nested dicts; `clash` is told of each key given twice."""
+    """`mapping` with its dotted keys turned into nested dicts. Calls `clash` for each key that occurs twice."""
     if len(at) >= MAX_DEPTH:
         raise too_deep(at)
     result: dict[str, Any] = {}
@@ -88,8 +97,17 @@ def _merge(node: dict[str, Any], key: str, value: Any, clash: Callable[[Path], N
         clash(path)
 
 
+def map_leaves(tree: Any, function: Callable[[Any], Any]) -> Any:
+    """A copy of the dicts, lists and tuples of `tree`, with `function` applied to everything else."""
+    if isinstance(tree, dict):
+        return {key: map_leaves(value, function) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [map_leaves(value, function) for value in tree]
+    return tuple(map_leaves(value, function) for value in tree) if isinstance(tree, tuple) else function(tree)
+
+
 def leaves(tree: Any, into_lists: bool, at: str = "") -> Iterator[tuple[str, Any]]:
-    """Every leaf below `tree` with its dotted key; an empty dict or list is a leaf, an empty `tree` has none."""
+    """Every leaf of `tree` with its dotted key. An empty dict or list inside is a leaf; an empty `tree` has no leaves."""
     branches = (dict, list, tuple) if into_lists else (dict,)
     for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
         path = f"{at}.{key}" if at else str(key)

@@ -1,4 +1,4 @@
-"""The configs of a model, a training, a run, and of many runs in parallel."""
+"""Ready-made config classes for a model, its training, a run, and many runs in parallel."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le
 
+from trainmaster.config.config_base import ConfigBase
 from trainmaster.config.configclass import configclass
 from trainmaster.config.fields import Replicate, Stateless
 from trainmaster.config.optimizer_config import OptimizerConfig
 from trainmaster.config.scheduler_config import SchedulerConfig
 from trainmaster.config.search_space import SearchSpace
-from trainmaster.config.typed import ConfigBase
 from trainmaster.errors import ConfigError, did_you_mean
 
 Count = Annotated[int, Ge(0)]
@@ -24,45 +24,62 @@ Interval = Annotated[float, Ge(0)]
 
 @configclass
 class ModelConfig(ConfigBase):
-    """What a model is built from: subclass it with the fields your model needs."""
+    """The base class for model configs: subclass it with the fields that your model needs."""
 
 
 @configclass
 class TrainConfig(ConfigBase):
-    """How a model is trained. `epochs` is no part of the identity: a larger number continues the same training."""
+    """How a model is trained. To train longer than `epochs`, pass a target: `process(num_epochs=)` or `--epochs`.
+
+    `dataset` and `batch_size` are for your `make_dataloader_train`. A training loader with another `batch_size` is an error.
+    """
 
     dataset: str
     batch_size: Several
-    epochs: Stateless[Count]
+    epochs: Count
     optimizer_config: OptimizerConfig
     scheduler_config: SchedulerConfig | None = None
 
 
 @configclass
 class RunConfig(ConfigBase):
-    """One run: a model, a training, a seed; all else says how to go about it and is no part of the identity."""
+    """One run, as a `ProtoTrainer` trains it. What changes weights, metrics or the end of a training is part of the identity.
+
+    - `experiment_dir`, `experiment_id`: the store is the folder `experiment_id` in `experiment_dir`, or `experiment_dir` itself.
+    - `amp`: mixed precision, on CUDA only.
+    - `tensorboard`: also write TensorBoard event files.
+    - `verbose`: lines, lines and progress bars, or nothing.
+    - `keep_n_checkpoints`: how many recent checkpoints to keep in addition to the best one.
+    - `init_chkpt`: the folder of a checkpoint whose weights a new run begins with.
+    - `eval_epoch`: the number of epochs between two evaluations; 0.5 evaluates twice per epoch, 0 only at the end.
+    - `eval_subsample`: the share of the validation batches that an evaluation uses.
+    - `metrics_n_batches`: training metrics are computed over the last batches of an epoch, at most this many.
+    - `optim_metrics`: metrics and whether less or more is better; a search optimizes all of them.
+    - `optim_metric_name`: the one that decides which checkpoint is the best, when to stop early, and when a plateau schedule steps.
+    - `early_stopping_iter`: stop if the metric has not improved for more than this many batches.
+    - `divergence_factor`: raise an error if the validation loss grows by more than this factor; None only checks for NaN and inf.
+    - `warm_up_epochs`: the number of epochs after which the divergence is checked.
+    """
 
     model_config: ModelConfig
     train_config: TrainConfig
     random_seed: Replicate[int | None] = None
+    amp: bool = False
+    init_chkpt: str | None = None
+    eval_epoch: Interval = 1
+    eval_subsample: Annotated[float, Gt(0), Le(1)] = 1
+    metrics_n_batches: Several = 32
+    optim_metrics: dict[str, Literal["min", "max"]] | None = None
+    optim_metric_name: str | None = None
+    early_stopping_iter: Several | None = None
+    warm_up_epochs: Interval = 1
+    divergence_factor: Annotated[float, Gt(0)] | None = 10
     experiment_dir: Stateless[Path | None] = None
     experiment_id: Stateless[str | None] = None
     device: Stateless[str] = "auto"
-    amp: Stateless[bool] = True
-    tensorboard: Stateless[bool] = True
+    tensorboard: Stateless[bool] = False
     verbose: Stateless[Literal["console", "progress", "silent"]] = "console"
     keep_n_checkpoints: Stateless[Several] = 3
-    init_chkpt: Stateless[str | None] = None
-    eval_epoch: Stateless[Interval] = 1
-    log_epoch: Stateless[Interval] = 1
-    eval_subsample: Stateless[Annotated[float, Gt(0), Le(1)]] = 1
-    metrics_n_batches: Stateless[Several] = 32
-    metrics_mb_limit: Stateless[Several] = 10_000
-    optim_metrics: Stateless[dict[str, Literal["min", "max"]] | None] = None
-    optim_metric_name: Stateless[str | None] = None
-    early_stopping_iter: Stateless[Several | None] = None
-    warm_up_epochs: Stateless[Interval] = 1
-    divergence_factor: Stateless[Annotated[float, Gt(0)] | None] = 10
 
     def problems(self) -> Iterator[tuple[str, str]]:
         metrics, name = self.optim_metrics, self.optim_metric_name
@@ -86,41 +103,47 @@ class RunConfig(ConfigBase):
 
 def _warn_of_direction(mode: Any, direction: str, name: str) -> None:
     if mode != direction:
-        warnings.warn(f"the plateau schedule has mode {mode!r}, but {name!r} is to be {direction}imised", stacklevel=2)
+        warnings.warn(f"the plateau schedule has mode {mode!r}, but {name!r} is to be {direction}imized", stacklevel=2)
 
 
 @configclass
 class ParallelConfig(RunConfig):
-    """Many runs: a run, and the space that its values are searched in."""
+    """Many runs: a run config, and what a `ParallelTrainer` searches.
 
-    search_space: dict[str, SearchSpace]
-    search_algo: Literal["grid", "tpe", "random"] = "grid"
+    Each trial is the same run as that of a `RunConfig` with its values, so nothing here is part of the identity.
+
+    - `search_space`: the values to search, by dotted key.
+    - `search_algo`: how the search proposes values: one of Optuna's samplers.
+    - `total_trials`: how many trials to train in total. None has no limit: the search ends when it has trained all of the space.
+    - `concurrent_trials`: how many worker processes train at the same time. None trains in this process.
+    """
+
+    search_space: Stateless[dict[str, SearchSpace]]
+    search_algo: Stateless[Literal["grid", "tpe", "random", "qmc", "gp", "cmaes", "nsga2"]] = "grid"
     total_trials: Stateless[Several | None] = None
     concurrent_trials: Stateless[Several | None] = None
-    gpu_mb_per_experiment: Stateless[Several | None] = None
-    ignore_invalid_params: Stateless[bool] = False
 
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from super().problems()
         if self.verbose == "progress":
-            yield "verbose", "runs in parallel have no single progress bar; wanted 'console' or 'silent'"
+            yield "verbose", "parallel runs cannot share a progress bar; wanted 'console' or 'silent'"
         for key in self.search_space:
-            why = self._wrong_aim(key)
+            why = self._target_problem(key)
             if why:
                 yield f"search_space.{key}", why
 
-    def _wrong_aim(self, key: str) -> str:
-        """Why the search cannot set `key`; empty if it can."""
+    def _target_problem(self, key: str) -> str:
+        """Why the search cannot set `key`; empty if there is no problem."""
         if key.partition(".")[0] in ParallelConfig._schema().own:
-            return "is about the search, not about one run"
+            return "configures the search, not a run"
         group = key.rpartition(".")[0]
         if key not in self and not (group in self and isinstance(self[group], dict)):
             return f"the config has no such key; {did_you_mean(key, self._dotted_keys())}".rstrip("; ")
         config, name, rest = self._owner(key)
         field = config._schema().fields[name]
         if field not in config._schema().stateful:
-            return "is no part of the identity: all trials would be the same run"
-        return "" if rest else _wrong_values(config, name, self.search_space[key])
+            return "is not part of the identity, so all trials would be the same run"
+        return "" if rest else _values_problem(config, name, self.search_space[key])
 
     def _dotted_keys(self) -> Iterator[str]:
         for name in self.keys():
@@ -129,11 +152,11 @@ class ParallelConfig(RunConfig):
             yield name
 
 
-def _wrong_values(config: ConfigBase, name: str, space: SearchSpace) -> str:
-    """Why a field cannot take the values of a space; empty if it can."""
+def _values_problem(config: ConfigBase, name: str, space: SearchSpace) -> str:
+    """Why a field cannot take the values of a space; empty if there is no problem."""
     ends = list(space.value_range or ())
     if ends and space.value_type == "float" and _is_whole(config._schema().fields[name].written):
-        return "a field of whole numbers is searched with value_type: int"
+        return "a field of whole numbers needs `value_type: int`"
     try:
         for value in [*ends, *(space.categorical_values or ())]:
             config._schema().validate_one(name, value)

@@ -1,4 +1,4 @@
-"""Text, numbers and booleans as fields take them: what would lose something is refused."""
+"""Text, numbers and booleans as the values of fields. A cast that would lose information is an error."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any, NoReturn
 
 from pydantic_core import PydanticCustomError
 
-from trainmaster.config.document import floating
-from trainmaster.config.numerals import WrittenFloat, WrittenInt
-from trainmaster.config.plain import MAX_DIGITS, plain_scalar, wrong_scalar
+from trainmaster.config.numerals import NumeralFloat, NumeralInt, parse_float
+from trainmaster.config.to_plain import MAX_DIGITS, scalar_problem, scalar_to_plain
 
 _WHOLE = re.compile(rf"\s*[-+]?[0-9]{{1,{MAX_DIGITS}}}\s*")
 _NUMBER = re.compile(r"\s*[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\s*")
@@ -20,13 +19,14 @@ _TRUE = {"true", "t", "1", "yes", "y", "on"}
 _FALSE = {"false", "f", "0", "no", "n", "off"}
 
 
-def wanted(what: str) -> NoReturn:
-    raise PydanticCustomError("wanted", "{what}", {"what": what})
+def refuse(wanted: str) -> NoReturn:
+    """Raise the validation error for a value; `wanted` is what the field accepts."""
+    raise PydanticCustomError("wanted", "{wanted}", {"wanted": wanted})
 
 
-def whole(value: Any) -> int:
-    """An int: also from `3.0`, `"3"` and NumPy's; not from `1.999`, not from True."""
-    if isinstance(value, WrittenFloat) and math.isfinite(value):
+def to_int(value: Any) -> int:
+    """An int, also from `3.0`, `"3"` and NumPy scalars, but not from `1.999` or True."""
+    if isinstance(value, NumeralFloat) and math.isfinite(value):
         exact = Decimal(value.text)  # 1e23 is not the float that is nearest to it
         value = int(exact) if exact == exact.to_integral_value() else value
     if type(value) is not int:
@@ -34,18 +34,18 @@ def whole(value: Any) -> int:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         elif isinstance(value, float):
-            wanted("a whole number; this one would lose its fraction" if math.isfinite(value) else "a whole number")
+            refuse("a whole number; this one would lose its fraction" if math.isfinite(value) else "a whole number")
         elif isinstance(value, str) and _WHOLE.fullmatch(value):
             value = int(value)
     if type(value) is not int:
-        wanted("a whole number")
-    if wrong_scalar(value):
-        wanted(f"a whole number of at most {MAX_DIGITS:,} digits")
+        refuse("a whole number")
+    if scalar_problem(value):
+        refuse(f"a whole number of at most {MAX_DIGITS:,} digits")
     return value
 
 
-def number(value: Any) -> float:
-    """A float: also from `3`, `"1e-3"` and NumPy's; not from an int that a float cannot hold exactly, not from True."""
+def to_float(value: Any) -> float:
+    """A float, also from `3`, `"1e-3"` and NumPy scalars, but not from True or from an int that a float cannot hold exactly."""
     if type(value) is float:
         return value
     value = _scalar(value, "a number")
@@ -55,12 +55,12 @@ def number(value: Any) -> float:
         try:
             exact = float(value)
         except OverflowError:
-            wanted("a number within the range of a float")
+            refuse("a number within the range of a float")
         if exact != value:
-            wanted("a number that a float holds exactly")
+            refuse("a number that a float holds exactly")
         return exact
     if type(value) is not float:
-        wanted("a number")
+        refuse("a number")
     return value
 
 
@@ -68,40 +68,43 @@ def _number_in(text: str) -> float:
     if _SPECIAL.fullmatch(text.lower()):
         return float(text.lower().replace(".", ""))
     if not _NUMBER.fullmatch(text):
-        wanted("a number")
-    return floating(text, lambda _: wanted("a number within the range of a float"))
+        refuse("a number")
+    try:
+        return parse_float(text)
+    except ValueError:
+        refuse("a number within the range of a float")
 
 
-def boolean(value: Any) -> bool:
-    """A bool: also from 1, 0, and true/t/1/yes/y/on, false/f/0/no/n/off in any case."""
+def to_bool(value: Any) -> bool:
+    """A bool, also from 1, 0, and true/t/1/yes/y/on or false/f/0/no/n/off in any case."""
     if type(value) is bool:
         return value
     value = _scalar(value, "true or false")
-    if type(value) is bool:  # NumPy's
+    if type(value) is bool:  # it was a NumPy bool
         return value
     text = value.strip().lower() if isinstance(value, str) else str(value) if type(value) is int else ""
     if text in _TRUE:
         return True
     if text in _FALSE:
         return False
-    wanted("true or false")
+    refuse("true or false")
 
 
-def text(value: Any) -> str:
-    """A str: also from a number or a path; not from a boolean."""
-    if isinstance(value, WrittenInt | WrittenFloat):
+def to_text(value: Any) -> str:
+    """A str, also from a number or a path, but not from a boolean."""
+    if isinstance(value, NumeralInt | NumeralFloat):
         return value.text
     if type(value) is not str:
         value = _scalar(value, "text")
-        if isinstance(value, bool) or value is None or wrong_scalar(value):
-            wanted("text")
-    if isinstance(value, str) and wrong_scalar(value):
-        wanted("text of valid Unicode")
+        if isinstance(value, bool) or value is None or scalar_problem(value):
+            refuse("text")
+    if isinstance(value, str) and scalar_problem(value):
+        refuse("text of valid Unicode")
     return str(value)
 
 
-def _scalar(value: Any, what: str) -> Any:
+def _scalar(value: Any, wanted: str) -> Any:
     try:
-        return plain_scalar(value)
+        return scalar_to_plain(value)
     except TypeError:
-        wanted(what)
+        refuse(wanted)

@@ -1,18 +1,22 @@
-"""`SchedulerConfig`: a learning-rate schedule by its name."""
+"""`SchedulerConfig`: a learning-rate schedule by name."""
 
 from __future__ import annotations
 
+import contextlib
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator
 
+from trainmaster.config.any_config import AnyConfig
+from trainmaster.config.config_base import ConfigBase
+from trainmaster.config.config_classes import build_group
 from trainmaster.config.configclass import configclass
-from trainmaster.config.import_path import imported
-from trainmaster.config.torch_call import first_parameter, kinds_in, refused, wrong_arguments
-from trainmaster.config.typed import ConfigBase
+from trainmaster.config.import_path import import_object
+from trainmaster.config.torch_call import argument_problems, arguments_error, build, classes_in, first_parameter
 from trainmaster.config.values import cloned
-from trainmaster.errors import ConfigError, Problem, did_you_mean
+from trainmaster.errors import ConfigError, Problem, SettingError, did_you_mean, shown
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,12 +29,22 @@ _WHEN: dict[str, StepWhen] = {"step": "epoch", "cycle": "train", "plateau": "val
 _FUNCTIONS = ("lr_lambda", "scale_fn")
 _registered: dict[str, Callable[..., Any]] = {}
 _registered_when: dict[str, StepWhen] = {}
+_made_when: weakref.WeakKeyDictionary[Any, StepWhen] = weakref.WeakKeyDictionary()
+"""When each schedule that a config has built steps."""
 
 
 def register_scheduler(name: str, make: Callable[..., Any], step_when: StepWhen = "train") -> None:
-    """Let configs name a schedule of your own: `make(optimizer, **arguments)`, and when it steps."""
+    """Register your own schedule for use in configs. It is created by `make(optimizer, **arguments)` and steps at `step_when`."""
     _registered[_normal(name)] = make
     _registered_when[_normal(name)] = step_when
+
+
+def step_when_of(schedule: Any) -> StepWhen | None:
+    """When a schedule steps, if a `SchedulerConfig` has built it."""
+    try:
+        return _made_when.get(schedule)
+    except TypeError:  # it does not support weak references
+        return None
 
 
 def _normal(name: str) -> str:
@@ -39,12 +53,12 @@ def _normal(name: str) -> str:
 
 @configclass
 class SchedulerConfig(ConfigBase):
-    """A schedule by name, in any case: all of `torch.optim.lr_scheduler`, what was registered, or `none`.
+    """A schedule by its case-insensitive name: any class of `torch.optim.lr_scheduler`, a registered one, or `none`.
 
     `step`, `cycle` and `plateau` are short for StepLR, OneCycleLR and ReduceLROnPlateau. `step_when` is `train` (every step), `epoch` or
-    `val` (every evaluation, with the metric if the schedule takes one); None is as the schedule needs it, `train` where that is not known
-    (`moment` tells). Functions among the arguments are import paths (`"lab.schedules:warm_up"`), schedules are groups with a name and
-    arguments.
+    `val` (every evaluation, with the metric if the schedule takes one). If it is None, the schedule decides, or else `train`; `moment` is
+    the result. A `TrainManager` steps the schedule accordingly. Write functions among the arguments as import paths
+    (`"lab.schedules:warm_up"`), and nested schedules as groups with a name and arguments.
 
     >>> SchedulerConfig(name="StepLR", arguments={"step_size": 3})
     SchedulerConfig(name='step', arguments={'step_size': 3}, step_when=None)
@@ -56,69 +70,74 @@ class SchedulerConfig(ConfigBase):
 
     @property
     def moment(self) -> StepWhen:
-        """When it steps: `step_when`, or what this schedule needs."""
+        """When the schedule steps: `step_when`, or the default of this schedule."""
         return self.step_when or _registered_when.get(self.name) or _WHEN.get(self.name, "train")
 
-    def _meaning(self) -> dict[str, Any]:
-        # Said or left to the schedule, the meaning and so the key are the same; but what this process has registered is no part of it.
+    def _identity_values(self) -> dict[str, Any]:
+        # Writing out the default `step_when` does not change the key. Registered defaults differ between processes, so they do not count.
         return {**vars(self), "step_when": self.step_when or _WHEN.get(self.name)}
 
     @classmethod
-    def _accepts(cls, kind: type[ConfigBase]) -> bool:
+    def _accepts(cls, kind: type[AnyConfig]) -> bool:
         return issubclass(kind, cls) or hasattr(kind, "make_scheduler")
 
     def make_scheduler(self, model: nn.Module, optimizer: Optimizer) -> Any:
-        """The schedule of this optimizer; None if the name is `none`."""
+        """The schedule for this optimizer; None if the name is `none`."""
         if self.name == "none":
             return None
-        make, arguments = self._make(), self._built_arguments(model, optimizer)
-        return make(**{first_parameter(make, "optimizer"): optimizer}, **arguments)
+        if not hasattr(optimizer, "param_groups"):
+            raise SettingError(
+                f"make_scheduler takes the model, then an optimizer, not {shown(optimizer)}", hint="config.make_scheduler(model, optimizer)"
+            )
+        make = self._factory()
+        optimizer_name = first_parameter(make, "optimizer")
+        special = [name for name in (*_FUNCTIONS, "schedulers") if name in self.arguments]
+        plain = {name: value for name, value in self.arguments.items() if name not in special}
+        problems = list(argument_problems(make, plain, filled=(optimizer_name, *special)))
+        if problems:
+            raise arguments_error(self, problems)
+        schedule = build(self, lambda: make(**{optimizer_name: optimizer}, **self._build_arguments(model, optimizer)))
+        with contextlib.suppress(TypeError):  # it does not support weak references
+            _made_when[schedule] = self.moment
+        return schedule
 
     def check(self) -> None:
-        """Check the name and the arguments by torch's own signatures, and build one on an optimizer of four numbers."""
+        """Check the name and the arguments against torch's signatures, and build the schedule for a tiny optimizer."""
         super().check()
         if self.name == "none":
             return
-        make = self._make()
-        built = [name for name in (*_FUNCTIONS, "schedulers") if name in self.arguments]
-        plain = {name: value for name, value in self.arguments.items() if name not in built}
-        found = list(wrong_arguments(make, plain, given=(first_parameter(make, "optimizer"), *built)))
-        if not found:
-            import torch
+        import torch
 
-            weights = torch.nn.Parameter(torch.zeros(2, 2))  # zeros, because a check draws no random numbers
-            optimizer = torch.optim.SGD([weights], lr=0.1, momentum=0.9)
-            found = refused(self.name, self.arguments, lambda: self.make_scheduler(torch.nn.Module(), optimizer))
-        if found:
-            raise ConfigError.of(type(self).__name__, found)
+        weights = torch.nn.Parameter(torch.zeros(2, 2))  # zeros, because a check must not draw random numbers
+        self.make_scheduler(torch.nn.Module(), torch.optim.SGD([weights], lr=0.1, momentum=0.9))
 
-    def _built_arguments(self, model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-        built: dict[str, Any] = cloned(self.arguments)  # plain lists, also of a frozen config
+    def _build_arguments(self, model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+        values: dict[str, Any] = cloned(self.arguments)  # plain lists, even if the config is frozen
         for name in _FUNCTIONS:
-            if isinstance(built.get(name), list):
-                built[name] = [imported(each) for each in built[name]]
-            elif built.get(name) is not None:
-                built[name] = imported(built[name])
-        if "schedulers" in built:
-            built["schedulers"] = [_built(number, each, model, optimizer) for number, each in enumerate(built["schedulers"])]
-        return built
+            if isinstance(values.get(name), list):
+                values[name] = [import_object(each) for each in values[name]]
+            elif values.get(name) is not None:
+                values[name] = import_object(values[name])
+        if "schedulers" in values:
+            values["schedulers"] = [_build_nested(number, each, model, optimizer) for number, each in enumerate(values["schedulers"])]
+        return values
 
-    def _make(self) -> Callable[..., Any]:
+    def _factory(self) -> Callable[..., Any]:
         from torch.optim import lr_scheduler
 
-        kinds = kinds_in(lr_scheduler, lr_scheduler.LRScheduler)
+        kinds = classes_in(lr_scheduler, lr_scheduler.LRScheduler)
         known: dict[str, Callable[..., Any]] = {_normal(name): kind for name, kind in kinds.items()}
         known |= _registered
         if self.name not in known:
             meant = did_you_mean(self.name, [*known, *_SHORT]) or f"known: none, {', '.join(sorted(known))}"
-            raise ConfigError.of(type(self).__name__, [Problem("name", f"no such schedule; {meant}", repr(self.name))])
+            raise arguments_error(self, [Problem("name", f"no such schedule; {meant}", repr(self.name))])
         return known[self.name]
 
 
-def _built(number: int, config: Any, model: nn.Module, optimizer: Optimizer) -> Any:
-    """A schedule among the arguments of another."""
+def _build_nested(number: int, config: Any, model: nn.Module, optimizer: Optimizer) -> Any:
+    """A schedule among the arguments of another schedule."""
     try:
-        schedule: Any = SchedulerConfig._receive(config)
+        schedule: Any = build_group(SchedulerConfig, config)
         return schedule.make_scheduler(model, optimizer)
     except ConfigError as error:
         problems = [each._replace(key=f"schedulers.{number}.{each.key}") for each in error.problems]

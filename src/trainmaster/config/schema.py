@@ -1,4 +1,4 @@
-"""The fields of one config class, and the check of values against them."""
+"""The fields of a config class, and the validation of values against them."""
 
 from __future__ import annotations
 
@@ -15,38 +15,41 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from typing_extensions import TypedDict
 
+from trainmaster.config.annotations import AnnotationError, ParsedAnnotation, describe_annotation
 from trainmaster.config.any_config import CLASS, AnyConfig
-from trainmaster.config.describe import shorten
 from trainmaster.config.fields import ABSENT, DERIVED, REPLICATE, Declared, Field
-from trainmaster.config.grammar import GrammarError, Reading, show
-from trainmaster.config.identity import HOW_LONG
-from trainmaster.config.paths import dotted, wrong_key
+from trainmaster.config.paths import dotted, key_problem
+from trainmaster.config.value_table import short_repr
 from trainmaster.config.values import cloned
 from trainmaster.errors import ConfigClassError, ConfigError, Problem, did_you_mean
 
 NUM_DETAILED = 50
-"""So many problems are told in full; the others are counted."""
+"""How many problems are described in full. A wrong file may have 50,000 of them."""
 
 _INSTEAD = {
-    "__init__": "a config has no constructor of its own: groups in files do not call one; write `problems()` to check, methods to compute",
-    "__post_init__": "is not called; write `problems()` to check, methods to compute",
+    "__init__": "is never called for groups in files; write `problems()` to check values, methods to compute",
+    "__post_init__": "is never called; write `problems()` to check values, methods to compute",
 }
 
 _PYDANTIC = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
 
 class Schema:
-    """Made by `@configclass`; reads the annotations at once, or when first used if they name what is defined later."""
+    """The fields of one class. `@configclass` creates it.
+
+    Annotations are resolved at once, or on first use if they name a class that is defined later.
+    """
 
     def __init__(self, owner: type, reserved: frozenset[str], frame: FrameType) -> None:
         self.owner = owner
         self.reserved = reserved
-        self._frame: FrameType | None = frame  # where the class is defined: annotations may use names that are local there
+        self._frame: FrameType | None = frame  # where the class is defined: annotations may use local names
         self.own: list[str] = []
-        """The fields that this class itself says something of."""
+        """The fields that this class itself declares."""
         self._own_defaults = self._read_defaults()
-        with contextlib.suppress(NameError):  # an annotation may name a class that is still to come
-            self.fields  # noqa: B018 - read now, if it can be
+        self._adapters: dict[str, TypeAdapter[Any]] = {}
+        with contextlib.suppress(NameError):  # an annotation may name a class that is defined later
+            self.fields  # noqa: B018 - resolve it now if possible
 
     @cached_property
     def fields(self) -> dict[str, Field]:
@@ -56,16 +59,16 @@ class Schema:
         for base in reversed(self.owner.__mro__[1:]):
             schema = base.__dict__.get("__config_schema__")
             if schema is not None:
-                result |= {name: self._as_ours(field) for name, field in schema.fields.items() if name in schema.own}
+                result |= {name: self._inherited(field) for name, field in schema.fields.items() if name in schema.own}
             elif issubclass(base, AnyConfig) and any(not name.startswith("_") for name in inspect.get_annotations(base)):
-                problems.append(Problem("", f"its base `{base.__name__}` is not decorated with @configclass"))
+                problems.append(Problem("", f"its base class `{base.__name__}` is not decorated with @configclass"))
         for name, annotation in hints.items():
             if annotation is typing.ClassVar or typing.get_origin(annotation) is typing.ClassVar:
                 continue
             try:
                 result[name] = self._field(name, annotation, result.get(name))
                 self.own.append(name)
-            except GrammarError as error:
+            except AnnotationError as error:
                 problems.append(Problem(name, str(error)))
         hidden = [name for name in vars(self.owner) if name in result and name not in hints and name not in self._own_defaults]
         problems += [Problem(name, "hides a field of a base class") for name in hidden]
@@ -78,15 +81,15 @@ class Schema:
             raise ConfigClassError.of(f"the config class {self.owner.__name__}", problems)
         return result
 
-    def _as_ours(self, field: Field) -> Field:
-        """An inherited field; `Self` in it means this class."""
+    def _inherited(self, field: Field) -> Field:
+        """A field of a base class, in which `Self` now means this class."""
         if "Self" not in str(field.written) or field.state is DERIVED:
             return field
-        reading = Reading(field.written, self.owner)
-        return field._replace(read_as=reading.read_as, configs=tuple(dict.fromkeys(reading.configs)), group=reading.group)
+        parsed = ParsedAnnotation(field.written, self.owner)
+        return field._replace(validated_as=parsed.validated_as, configs=tuple(dict.fromkeys(parsed.configs)), group=parsed.group)
 
     def _hints(self) -> dict[str, Any]:
-        """The annotations of this class alone, names resolved where it is defined."""
+        """The annotations of this class alone, with names resolved where the class is defined."""
         frame = self._frame
         scope = ChainMap({self.owner.__name__: self.owner}, frame.f_locals, frame.f_globals) if frame else {}
         hints: dict[str, Any] = {}
@@ -96,38 +99,40 @@ class Schema:
             try:
                 hints |= typing.get_type_hints(alone, localns=scope, include_extras=True)
             except NameError:
-                raise  # a class that is still to come
+                raise  # a class that is defined later
             except (SyntaxError, AttributeError, TypeError) as error:
                 problems.append(Problem(name, f"its annotation cannot be read: {error}"))
         if problems:
             raise ConfigClassError.of(f"the config class {self.owner.__name__}", problems)
-        self._frame = None  # once the names are known, let go of it
+        self._frame = None  # no longer needed, and it keeps objects alive
         return hints
 
     def _field(self, name: str, annotation: Any, inherited: Field | None) -> Field:
         if name in self.reserved or name.startswith("_"):
-            raise GrammarError("begins with an underscore" if name.startswith("_") else "is a method of every config; choose another name")
+            raise AnnotationError(
+                "begins with an underscore" if name.startswith("_") else "is a method of every config; choose another name"
+            )
         declared = self._own_defaults.get(name, ABSENT)
         if isinstance(declared, FieldInfo):
-            raise GrammarError("put pydantic's Field into the annotation: `Annotated[float, Field(gt=0)] = 0.1`")
+            raise AnnotationError("put pydantic's Field into the annotation: `Annotated[float, Field(gt=0)] = 0.1`")
         if not isinstance(declared, Declared):
             declared = Declared(declared, (), False)
         if inherited is not None and not declared.was:
             declared = declared._replace(was=inherited.was)
         for former in declared.was:
-            if not former.isidentifier() or former in (CLASS, *HOW_LONG):
-                raise GrammarError(f"{former!r} cannot have been its name")
-        reading = Reading(annotation, self.owner)
-        default = None if reading.state is DERIVED and declared.default is ABSENT else declared.default
+            if not former.isidentifier() or former == CLASS:
+                raise AnnotationError(f"{former!r} is not a valid former name")
+        parsed = ParsedAnnotation(annotation, self.owner)
+        default = None if parsed.state is DERIVED and declared.default is ABSENT else declared.default
         if declared.is_added and default is ABSENT:
-            raise GrammarError("was added later, so it needs a default: the value that all older configs had")
+            raise AnnotationError("was added later, so it needs a default: the value that all older configs had")
         added = default if declared.is_added else inherited.added_default if inherited is not None else ABSENT
-        configs = tuple(dict.fromkeys(reading.configs))
-        optional, group = reading.is_optional, reading.group
-        return Field(name, reading.written, reading.read_as, reading.state, optional, configs, group, default, declared.was, added)
+        configs = tuple(dict.fromkeys(parsed.configs))
+        optional, group = parsed.is_optional, parsed.group
+        return Field(name, parsed.written, parsed.validated_as, parsed.state, optional, configs, group, default, declared.was, added)
 
     def _read_defaults(self) -> dict[str, Any]:
-        """The class attributes that are values, taken off the class where `field(...)` stands for them."""
+        """The class attributes that are values. A `field(...)` is replaced by its default."""
         values = {}
         annotated = inspect.get_annotations(self.owner)
         for name, value in list(self.owner.__dict__.items()):
@@ -154,21 +159,17 @@ class Schema:
 
     @cached_property
     def _adapter(self) -> TypeAdapter[Any]:
-        shape: Any = TypedDict(self.owner.__name__, {name: field.read_as for name, field in self.fields.items()})  # type: ignore[misc]
+        shape: Any = TypedDict(self.owner.__name__, {name: field.validated_as for name, field in self.fields.items()})  # type: ignore[misc]
         shape.__pydantic_config__ = _PYDANTIC  # type: ignore[attr-defined]
         return TypeAdapter(shape)
 
     @cached_property
-    def _adapters(self) -> dict[str, TypeAdapter[Any]]:
-        return {}
-
-    @cached_property
     def added_defaults(self) -> dict[str, Any]:
-        """The checked defaults of the fields that were added later."""
+        """The validated defaults of the fields that were added later."""
         return {field.name: self.validate_one(field.name, field.added_default) for field in self.fields.values() if field.is_added}
 
     def ready(self) -> Schema:
-        """This schema, its annotations read; names that are still unknown are an error now."""
+        """This schema with its annotations resolved. A name that is still undefined is an error now."""
         try:
             self.fields  # noqa: B018
         except NameError as error:
@@ -176,14 +177,14 @@ class Schema:
             raise ConfigClassError.of(f"the config class {self.owner.__name__}", [problem]) from None
         return self
 
-    def could_take(self, values: Mapping[str, Any]) -> bool:
-        """Whether the names in `values` are fields, and all that are needed; says nothing of their values."""
+    def has_fields_for(self, values: Mapping[str, Any]) -> bool:
+        """Whether all names in `values` are fields and no required field is missing. The values are not checked."""
         names = {self._renamed.get(first, first) for name in values for first in [str(name).partition(".")[0]]}
         return names <= self.fields.keys() and self.fields.keys() - self._defaults.keys() <= names
 
     def read(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What `values` give, by today's names, and all fields checked and complete; every problem at once."""
-        given, problems = self.named_now(values)
+        """The given values by their current names, and the validated values of all fields. All problems are raised at once."""
+        given, problems = self.rename_and_nest(values)
         try:
             checked = self.validate(given)
         except ConfigError as error:
@@ -192,36 +193,36 @@ class Schema:
             raise ConfigError.of(self.owner.__name__, problems)
         return given, checked
 
-    def named_now(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-        """`values` with a key such as `train.lr` put into the group `train`, and former names replaced by today's."""
+    def rename_and_nest(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+        """`values` with keys such as `train.lr` moved into the group `train`, and former names replaced by current ones."""
         if "." not in "".join(map(str, values)) and not (self._renamed and any(name in self._renamed for name in values)):
             return dict(values), []
         result: dict[str, Any] = {}
-        groups: dict[str, dict[str, Any]] = {}  # our own copies of the groups that dotted names add to
+        groups: dict[str, dict[str, Any]] = {}  # copies of the groups that dotted names add values to
         problems = []
-        for name, value in sorted(values.items(), key=lambda item: str(item[0]).count(".")):  # groups before what is added to them
-            first, dot, rest = name.partition(".") if isinstance(name, str) and not wrong_key(name) else (name, "", "")
-            today = self._renamed.get(first, first)
-            if dot and today not in groups and isinstance(result.get(today, {}), Mapping):
-                result[today] = groups[today] = dict(result.get(today, {}))
-            if dot and today in groups and rest not in groups[today]:
-                groups[today][rest] = value
-            elif not dot and today not in result:
-                result[today] = value
+        for name, value in sorted(values.items(), key=lambda item: str(item[0]).count(".")):  # groups before their dotted keys
+            first, dot, rest = name.partition(".") if isinstance(name, str) and not key_problem(name) else (name, "", "")
+            current = self._renamed.get(first, first)
+            if dot and current not in groups and isinstance(result.get(current, {}), Mapping):
+                result[current] = groups[current] = dict(result.get(current, {}))
+            if dot and current in groups and rest not in groups[current]:
+                groups[current][rest] = value
+            elif not dot and current not in result:
+                result[current] = value
             else:
-                former = f"; `{first}` is a former name of `{today}`" if today != first else ""
-                problems.append(Problem(str(name), f"is given twice{former}", shorten(value)))
+                former = f"; `{first}` is a former name of `{current}`" if current != first else ""
+                problems.append(Problem(str(name), f"is given twice{former}", short_repr(value)))
         return result, problems
 
     def validate(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """All fields, checked and complete, from `values` and the defaults; every problem at once."""
+        """The validated values of all fields, from `values` and the defaults. All problems are raised at once."""
         return self._checked(self._adapter, {**self._defaults, **values}, ())  # type: ignore[no-any-return]
 
     def validate_one(self, name: str, value: Any) -> Any:
-        """One field's value, checked."""
+        """The validated value of one field."""
         adapter = self._adapters.get(name)
         if adapter is None:
-            adapter = self._adapters[name] = TypeAdapter(self.fields[name].read_as, config=ConfigDict(arbitrary_types_allowed=True))
+            adapter = self._adapters[name] = TypeAdapter(self.fields[name].validated_as, config=ConfigDict(arbitrary_types_allowed=True))
         return self._checked(adapter, value, (name,))
 
     def _checked(self, adapter: TypeAdapter[Any], value: Any, at: tuple[str, ...]) -> Any:
@@ -233,12 +234,12 @@ class Schema:
             if not str(error).startswith("Unable to apply constraint"):
                 raise
             for name in self.fields if not at else ():
-                self.validate_one(name, value.get(name, ABSENT))  # to name the field
-            problem = Problem(dotted(at), f"a constraint does not go with the type: {error}")
+                self.validate_one(name, value.get(name, ABSENT))  # raises with the name of the field
+            problem = Problem(dotted(at), f"a constraint does not fit the type: {error}")
             raise ConfigClassError.of(f"the config class {self.owner.__name__}", [problem]) from None
 
     def unknown(self, name: Any) -> Problem:
-        """The problem of a field that this class does not have."""
+        """The problem for a name that is not a field of this class."""
         if name in self._renamed:
             meant = f"it is called `{self._renamed[name]}` now"
         else:
@@ -251,18 +252,18 @@ class Schema:
             path = (*at, *line["loc"])
             if number < NUM_DETAILED:
                 yield from self._problems_of(line, path)
-            else:  # a wrong file may have 50,000 of them; nobody reads so many
+            else:
                 yield Problem(dotted(path), "is wrong too", is_unknown=line["type"] == "extra_forbidden")
 
     def _problems_of(self, line: Any, path: tuple[str | int, ...]) -> Iterator[Problem]:
-        kind, value, key = line["type"], shorten(line["input"]), dotted(path)
+        kind, value, key = line["type"], short_repr(line["input"]), dotted(path)
         cause = line.get("ctx", {}).get("error")
         if isinstance(cause, ConfigError):
             yield from (each._replace(key=f"{key}.{each.key}" if each.key else key) for each in cause.problems)
         elif kind == "extra_forbidden":
             yield self.unknown(path[-1])._replace(key=key, value=value)
         elif kind == "missing" and len(path) == 1:
-            yield Problem(key, f"is missing; wanted {show(self.fields[str(path[0])].written)}")
+            yield Problem(key, f"is missing; wanted {describe_annotation(self.fields[str(path[0])].written)}")
         elif kind == "invalid_key":
             yield Problem(key, "a key is text", value)
         elif cause is not None:

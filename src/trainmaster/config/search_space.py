@@ -9,16 +9,16 @@ from annotated_types import Gt
 from pydantic import BeforeValidator
 
 from trainmaster.config.any_config import CLASS
+from trainmaster.config.config_base import ConfigBase
 from trainmaster.config.configclass import configclass
-from trainmaster.config.plain import plain_value, same
-from trainmaster.config.typed import ConfigBase
+from trainmaster.config.to_plain import is_same, value_to_plain
 from trainmaster.errors import ConfigError, Problem
 
 _KINDS = ("value_range", "categorical_values", "subspaces", "sub_configuration")
 
 
 def _as_plain(value: Any) -> Any:
-    """A group with its spaces as groups."""
+    """A group with the search spaces in it as plain groups."""
     if isinstance(value, SearchSpace):
         return value.to_dict()
     return {key: _as_plain(each) for key, each in value.items()} if isinstance(value, Mapping) else value
@@ -26,7 +26,7 @@ def _as_plain(value: Any) -> Any:
 
 @configclass
 class SearchSpace(ConfigBase):
-    """Exactly one of: a range of numbers, a list of values, a list of spaces to choose from, or a group whose values are fixed or spaces.
+    """One of: a range of numbers, a list of values, a list of alternative spaces, or a group of fixed values and spaces.
 
     >>> SearchSpace(value_range=(1e-4, 1e-1), log=True).contains(0.01)
     True
@@ -49,7 +49,7 @@ class SearchSpace(ConfigBase):
             if self[name] is not None and not self[name]:
                 yield name, "is empty"
         try:
-            list(_spaces_in(self.sub_configuration or {}))
+            list(spaces_in(self.sub_configuration or {}))
         except ConfigError as error:
             for each in error.problems:
                 yield "sub_configuration", str(each)
@@ -58,63 +58,61 @@ class SearchSpace(ConfigBase):
         if self.value_range is None:
             for name, default in (("n_bins", None), ("log", False), ("value_type", "float")):
                 if self[name] != default:
-                    yield name, "goes with a value_range only"
+                    yield name, "is only allowed with a value_range"
             return
         low, high = self.value_range
         if not float("-inf") < low < high < float("inf"):
             yield "value_range", "wanted two finite numbers, the smaller one first"
         elif self.log and low <= 0:
-            yield "value_range", "a logarithmic range starts above 0"
+            yield "value_range", "a logarithmic range must start above 0"
         elif self.value_type == "int" and not (low.is_integer() and high.is_integer()):
-            yield "value_range", "a range of whole numbers has whole ends"
+            yield "value_range", "a range of whole numbers must have whole numbers as its ends"
 
     def contains(self, value: Any) -> bool:
-        """Whether a search of this space could give `value`."""
+        """Whether a search of this space could propose `value`."""
         problems: list[Problem] = []
-        value = plain_value(value.to_dict() if isinstance(value, ConfigBase) else value, (), problems)
+        value = value_to_plain(value.to_dict() if isinstance(value, ConfigBase) else value, (), problems)
         if problems:
             return False
         if self.value_range is not None:
             is_kind = type(value) is int or (type(value) is float and (self.value_type == "float" or value.is_integer()))
             return is_kind and self.value_range[0] <= value <= self.value_range[1]
         if self.categorical_values is not None:
-            return any(same(value, each) for each in self.categorical_values)
+            return any(is_same(value, each) for each in self.categorical_values)
         if self.subspaces is not None:
             return any(space.contains(value) for space in self.subspaces)
         return _group_contains(self.sub_configuration or {}, value)
 
 
-def _is_space(value: Any) -> bool:
-    return (
-        isinstance(value, Mapping)
-        and bool(value)
-        and any(kind in value for kind in _KINDS)
-        and value.keys() <= {CLASS, *SearchSpace._schema().fields}
-    )
+def is_search_space(value: Any) -> bool:
+    """Return whether a plain value is written as a search space: a mapping with one of its kinds, and no other keys."""
+    return isinstance(value, Mapping) and any(kind in value for kind in _KINDS) and value.keys() <= {CLASS, *SearchSpace._schema().fields}
 
 
-def _space(value: Mapping[str, Any]) -> SearchSpace:
+def as_search_space(value: Mapping[str, Any]) -> SearchSpace:
+    """Return the `SearchSpace` of a plain mapping."""
     return SearchSpace(**{name: each for name, each in value.items() if name != CLASS})
 
 
-def _spaces_in(group: Mapping[str, Any]) -> Iterator[SearchSpace]:
-    for value in group.values():
-        if _is_space(value):
-            yield _space(value)
+def spaces_in(group: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, SearchSpace]]:
+    """Yield every search space below a mapping, with its dotted key."""
+    for key, value in group.items():
+        if is_search_space(value):
+            yield f"{prefix}{key}", as_search_space(value)
         elif isinstance(value, Mapping):
-            yield from _spaces_in(value)
+            yield from spaces_in(value, f"{prefix}{key}.")
 
 
 def _group_contains(group: Mapping[str, Any], value: Any) -> bool:
     if not isinstance(value, Mapping) or value.keys() != group.keys():
         return False
     for key, wanted in group.items():
-        if _is_space(wanted):
-            fits = _space(wanted).contains(value[key])
+        if is_search_space(wanted):
+            fits = as_search_space(wanted).contains(value[key])
         elif isinstance(wanted, Mapping):
             fits = _group_contains(wanted, value[key])
         else:
-            fits = same(wanted, value[key])
+            fits = is_same(wanted, value[key])
         if not fits:
             return False
     return True

@@ -1,4 +1,4 @@
-"""Arguments for a class of torch, checked against its real signature before anything is built."""
+"""Arguments of torch classes, checked against their signatures before anything is built."""
 
 from __future__ import annotations
 
@@ -7,39 +7,40 @@ import contextlib
 import inspect
 import json
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from trainmaster.config.describe import shorten
+from trainmaster.config.config_base import ConfigBase
+from trainmaster.config.value_table import IN_CODE, short_repr
 from trainmaster.errors import ConfigError, Problem, did_you_mean
 
 
-def wrong_arguments(target: Callable[..., Any], arguments: Mapping[str, Any], given: tuple[str, ...]) -> Iterator[Problem]:
-    """What is wrong with calling `target(**arguments)`, where `given` are the parameters that somebody else fills."""
+def argument_problems(target: Callable[..., Any], arguments: Mapping[str, Any], filled: tuple[str, ...]) -> Iterator[Problem]:
+    """The problems of a call `target(**arguments)`. The caller passes the parameters in `filled` separately."""
     parameters = inspect.signature(target).parameters
     called = getattr(target, "__name__", repr(target))
-    names = [name for name, each in parameters.items() if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL) and name not in given]
+    names = [name for name, each in parameters.items() if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL) and name not in filled]
     takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     hints = _hints(target)
     for name, value in arguments.items():
         if name not in names and not takes_any:
-            known = did_you_mean(name, names) or f"it takes {', '.join(names)}"
-            yield Problem(f"arguments.{name}", f"{called} has no such argument; {known}", shorten(value), is_unknown=True)
+            known = f"{did_you_mean(name, names)} it takes {', '.join(names)}".strip()
+            yield Problem(f"arguments.{name}", f"{called} has no such argument; {known}", short_repr(value), is_unknown=True)
         elif name in hints and not _fits(value, hints[name]):
-            yield Problem(f"arguments.{name}", f"{called} wants {_shown(hints[name])}", shorten(value))
+            yield Problem(f"arguments.{name}", f"{called} wants {_shown(hints[name])}", short_repr(value))
     for name in names:
         if parameters[name].default is inspect.Parameter.empty and name not in arguments:
             yield Problem(f"arguments.{name}", f"is missing; {called} needs it")
 
 
 def first_parameter(target: Callable[..., Any], usual: str) -> str:
-    """The parameter that takes what comes first: `usual` if there is one of that name, else the first."""
+    """The parameter for the optimizer or its parameters: `usual` if `target` has it, otherwise the first one."""
     parameters = inspect.signature(target).parameters
     return usual if usual in parameters else next(iter(parameters), usual)
 
 
 def _hints(target: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations that can be read; one that names what only a type checker imports may be left out."""
+    """The annotations that can be resolved. One that names an import for type checkers only is left out."""
     function: Any = target.__init__ if inspect.isclass(target) else target
     known = {**vars(typing), **vars(collections.abc), **getattr(function, "__globals__", {})}
     hints: dict[str, Any] = {}
@@ -50,16 +51,16 @@ def _hints(target: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a plain value is of the annotated type: as strict JSON, so that a list is a tuple and text is no number."""
+    """Whether a plain value has the annotated type. It is validated as strict JSON: a list is a tuple, but text is not a number."""
     from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
     except PydanticUserError:
-        return True  # an annotation that pydantic cannot read is no reason to refuse
+        return True  # pydantic cannot validate this annotation
     try:
         read = adapter.validate_json(json.dumps(value), strict=True)
-        if isinstance(read, Iterator):  # of an `Iterable[int]` only the elements tell
+        if isinstance(read, Iterator):  # pydantic validates the elements of an `Iterable[int]` lazily
             list(read)
     except ValidationError as error:
         return all(line["type"] in ("needs_python_object", "callable_type", "is_instance_of") for line in error.errors())
@@ -70,18 +71,28 @@ def _shown(hint: Any) -> str:
     return str(hint).replace("typing.", "").replace("<class '", "").replace("'>", "")
 
 
-def kinds_in(module: Any, base: type) -> dict[str, Any]:
-    """The public subclasses of `base` in a module of torch, by name."""
+def classes_in(module: Any, base: type) -> dict[str, Any]:
+    """The public subclasses of `base` in a torch module, by name."""
     kinds = [kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, base) and kind is not base]
     return {kind.__name__: kind for kind in kinds if not kind.__name__.startswith("_")}
 
 
-def refused(name: str, arguments: Mapping[str, Any], build: Callable[[], Any]) -> list[Problem]:
-    """What torch itself says against `arguments`, if `build()` uses them."""
+def build(config: ConfigBase, make: Callable[[], Any]) -> Any:
+    """The result of `make()`. If torch itself refuses the arguments of `config`, the error is a `ConfigError`."""
     try:
-        build()
+        return make()
     except ConfigError as error:
-        return [each._replace(key=f"arguments.{each.key}") for each in error.problems]
-    except Exception as error:  # whatever torch finds wrong with them
-        return [Problem("arguments", f"{name} refuses them: {error}", shorten(arguments))]
-    return []
+        raise arguments_error(config, [each._replace(key=f"arguments.{each.key}") for each in error.problems]) from None
+    except Exception as error:  # torch classes raise exceptions of any type
+        text = f"{config['name']} refuses them: {error}"
+        raise arguments_error(config, [Problem("arguments", text, short_repr(config["arguments"]))]) from error
+
+
+def arguments_error(config: ConfigBase, problems: Iterable[Problem]) -> ConfigError:
+    """The error for `problems`, each with the file position or override that its value came from."""
+    return ConfigError.of(type(config).__name__, [each._replace(where=each.where or _origin(config, each.key)) for each in problems])
+
+
+def _origin(config: ConfigBase, key: str) -> str:
+    origins = (config.origin(name) for name in (key.partition(".")[0], "name"))  # of `name`, if there are no arguments
+    return next((each for each in origins if each != IN_CODE and not each.startswith("default of ")), "")

@@ -1,4 +1,4 @@
-"""What the values of a typed config's fields can be turned into: plain values, a copy, a frozen form."""
+"""The values of a typed config in other forms: plain values, a copy, a frozen form."""
 
 from __future__ import annotations
 
@@ -6,24 +6,27 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from trainmaster.config.any_config import CLASS, AnyConfig
-from trainmaster.config.describe import shorten
-from trainmaster.config.fields import REPLICATE
+from trainmaster.config.fields import ABSENT, REPLICATE, SECRET
 from trainmaster.config.frozen import FrozenDict, FrozenList
 from trainmaster.config.identity import REPLICATE_ENDING
-from trainmaster.config.paths import dotted
-from trainmaster.config.plain import plain_scalar, plain_value, same
+from trainmaster.config.paths import dotted, get_child
+from trainmaster.config.secret_patterns import mask_texts
+from trainmaster.config.to_plain import is_same, scalar_to_plain, value_to_plain
+from trainmaster.config.value_table import short_repr
 from trainmaster.errors import ConfigError, Problem, did_you_mean
 
 
 class Form(NamedTuple):
-    """Which fields a tree has, and by which names."""
+    """Which fields a plain tree has, and under which names."""
 
     stateful_only: bool = False
     first_names: bool = False
     replicates: bool = True
+    secrets: bool = True
 
 
 WHOLE = Form()
+MASKED = Form(secrets=False)
 STATEFUL = Form(stateful_only=True)
 IDENTITY = Form(stateful_only=True, first_names=True)
 GROUP = Form(stateful_only=True, first_names=True, replicates=False)
@@ -31,15 +34,17 @@ GROUP = Form(stateful_only=True, first_names=True, replicates=False)
 
 def tree_of(config: AnyConfig, form: Form) -> dict[str, Any]:
     """A config as nested dicts of plain values."""
-    schema, values = config._schema(), config._meaning() if form.first_names else vars(config)
+    schema, values = config._schema(), config._identity_values() if form.first_names else vars(config)
     result: dict[str, Any] = {}
     for field in schema.stateful if form.stateful_only else schema.fields.values():
         if not form.replicates and (field.state is REPLICATE or field.name.endswith(REPLICATE_ENDING)):
             continue
         value = values[field.name]
         if form.first_names and type(value) in (list, dict, tuple):
-            value = schema.validate_one(field.name, value)  # it may have been changed in place, behind our back
+            value = schema.validate_one(field.name, value)  # it may have changed in place
         value = plain_form(value, field.configs, form)
+        if field.state is SECRET and not form.secrets:
+            value = mask_texts(value)
         if not form.first_names:
             result[field.name] = value
         elif not field.is_added or not _is_default(value, plain_form(schema.added_defaults[field.name], field.configs, form)):
@@ -48,11 +53,11 @@ def tree_of(config: AnyConfig, form: Form) -> dict[str, Any]:
 
 
 def _is_default(value: Any, default: Any) -> bool:
-    return same(plain_value(value, (), []), plain_value(default, (), []))  # with dotted keys nested
+    return is_same(value_to_plain(value, (), []), value_to_plain(default, (), []))  # with dotted keys nested
 
 
 def plain_form(value: Any, declared: tuple[type, ...], form: Form) -> Any:
-    """A field's value as plain values; a config of another class than the one declared says which."""
+    """The value of a field as plain values. A config that is not of the declared class names its class."""
     kind = type(value)
     if value is None or kind is str or kind is int or kind is float or kind is bool:
         return value
@@ -65,13 +70,13 @@ def plain_form(value: Any, declared: tuple[type, ...], form: Form) -> Any:
         elements = [plain_form(each, declared, form) for each in value]
         return tuple(elements) if isinstance(value, tuple) else elements
     try:
-        return plain_scalar(value)
-    except TypeError:  # put into a list or dict behind our back
-        raise ConfigError.of("the config", [Problem("", "cannot be stored in a config", shorten(value))]) from None
+        return scalar_to_plain(value)
+    except TypeError:  # user code changed a list or dict in place
+        raise ConfigError.of("the config", [Problem("", "cannot be stored in a config", short_repr(value))]) from None
 
 
 def cloned(value: Any) -> Any:
-    """A copy that shares nothing, and is not frozen."""
+    """A copy that shares nothing with `value` and is not frozen."""
     if isinstance(value, AnyConfig):
         return value.clone()
     if isinstance(value, list):
@@ -82,7 +87,7 @@ def cloned(value: Any) -> Any:
 
 
 def frozen(value: Any) -> Any:
-    """The same, with lists, dicts and configs that refuse to be changed."""
+    """A copy whose lists, dicts and configs cannot be changed."""
     if isinstance(value, AnyConfig):
         return value.freeze()
     if isinstance(value, list):
@@ -93,7 +98,7 @@ def frozen(value: Any) -> Any:
 
 
 def configs_in(value: Any, at: str) -> Iterator[tuple[str, Any]]:
-    """The configs that a field holds, with their dotted keys."""
+    """The configs in the value of a field, with their dotted keys."""
     if isinstance(value, AnyConfig):
         yield at, value
     elif isinstance(value, dict | list | tuple):
@@ -101,18 +106,16 @@ def configs_in(value: Any, at: str) -> Iterator[tuple[str, Any]]:
             yield from configs_in(each, f"{at}.{key}")
 
 
-def inside(value: Any, rest: tuple[str, ...], key: str) -> Any:
-    """What `rest` of a dotted key leads to, from the value of a field on."""
-    while rest:
-        whole, part = dotted(rest), rest[0]
-        if isinstance(value, AnyConfig) or (isinstance(value, dict) and whole in value):  # or a key with dots
-            return value[whole]
-        if isinstance(value, dict) and part in value:
-            value = value[part]
-        elif isinstance(value, list | tuple) and part.isdecimal() and len(part) < 10 and int(part) < len(value):
-            value = value[int(part)]
-        else:
-            meant = did_you_mean(part, value) if isinstance(value, dict) else ""
-            raise ConfigError.of("the config", [Problem(key, f"`{part}` is not there{'; ' + meant if meant else ''}", is_unknown=True)])
-        rest = rest[1:]
+def value_at(path: tuple[str, ...], value: Any, key: str) -> Any:
+    """The value at `path` inside the value of a field; `key` is the whole dotted key, for the error."""
+    while path:
+        if isinstance(value, AnyConfig) or (isinstance(value, dict) and dotted(path) in value):  # a key of a dict may have dots
+            return value[dotted(path)]
+        child = get_child(value, path[0], ABSENT)
+        if child is ABSENT:
+            meant = did_you_mean(path[0], value) if isinstance(value, dict) else ""
+            raise ConfigError.of(
+                "the config", [Problem(key, f"`{path[0]}` does not exist{'; ' + meant if meant else ''}", is_unknown=True)]
+            )
+        value, path = child, path[1:]
     return value

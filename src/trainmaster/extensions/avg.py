@@ -1,24 +1,27 @@
-"""Averages of anything over an evaluation set."""
+"""The mean of a fixture over an evaluation set."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from trainmaster.arguments import check_choice
 from trainmaster.errors import FixtureExistsError, SettingError
 from trainmaster.extensions.curves import Curves, scalar
-from trainmaster.extensions.drawing import Drawing
+from trainmaster.extensions.figure_writer import FigureObserver
 from trainmaster.figures.panels import Lines
 from trainmaster.loop.eval_state import as_sum
-from trainmaster.loop.writer import Writer
-from trainmaster.stages import Fixtures, Observer, always
+from trainmaster.loop.writer import Writer, record
+from trainmaster.stages import Fixtures
 
 
-class Avg(Observer):
-    """Averages a scalar fixture over each evaluation set and records it against `epoch_num` (E41).
+class Avg(FigureObserver):
+    """Averages a scalar fixture over each evaluation set and logs the mean against `epoch_num`.
 
-    `counter="num_batches"` weighs every batch alike, `"num_samples"` by its size. `fig` is the curve's name, and may use any fixture.
-    The running sum is the fixture `accum_<target>`, or `accum`. Where there is a `train_dir`, the curves of all sets are drawn as
-    `plots/avg_<target>`. A subclass may create the target first:
+    `counter="num_batches"` gives every batch the same weight, `"num_samples"` weights it by its size. The mean is
+    logged as `<set>/<target>`, or under the name `fig`, which may use `{target}`, `{accum}` (the accumulator's name)
+    and any fixture: `"{datasource_name}/{accum}"`. The running sum is the fixture `accum_<target>`, or `accum`. If the
+    loop has a `train_dir`, the curves of all sets are drawn as `plots/avg_<target>`. A subclass may create the target
+    first:
 
     ```python
     class Accuracy(Avg):
@@ -31,61 +34,57 @@ class Avg(Observer):
     ```
     """
 
+    is_guarded = True
+
     def __init__(
         self,
         target: str,
         accum: str | None = None,
         visualize: bool = True,
-        fig: str = "{target}/{datasource_name}/avg",
+        fig: str | None = None,
         counter: str = "num_batches",
     ) -> None:
         if not isinstance(target, str) or not target.isidentifier():
-            raise SettingError(f"Avg averages a fixture by its name, not {target!r}", hint='Avg("accuracy")')
-        if counter not in ("num_batches", "num_samples"):
-            raise SettingError(f"Avg counts `num_batches` or `num_samples`, not {counter!r}", hint='Avg("accuracy", counter="num_samples")')
+            raise SettingError(f"`target` must be the name of a fixture, not {target!r}", hint='Avg("accuracy")')
+        check_choice("counter", counter, ("num_batches", "num_samples"), hint='Avg("accuracy", counter="num_samples")')
         self.target = target
         self.accum = accum or f"accum_{target}"
         self.visualize = visualize
-        self.fig = fig
+        # The loop logs the mean over samples as `<set>/loss`, so the mean over batches needs another name.
+        suffix = "_per_batch" if target == "loss" and counter == "num_batches" else ""
+        self.fig = fig if fig is not None else f"{{datasource_name}}/{{target}}{suffix}"
         self.counter = counter
         self.name = f"avg_{target}"
+        self._set_of: dict[str, str] = {}
+        """The evaluation set of each logged name."""
         self._curves = Curves()
-        self._drawing = Drawing(self.name, None, self.panels)
-        makes_target = type(self).post_eval_step_batch is not Avg.post_eval_step_batch
-        self.creates = {self.accum: "eval_step_epoch", **({target: "eval_step_batch"} if makes_target else {})}
-
-    def pre_train(self, loop: Any) -> None:
-        self._drawing.begin(loop)
+        super().__init__(self.name, None)
+        creates_target = type(self).post_eval_step_batch is not Avg.post_eval_step_batch
+        self.creates = {self.accum: "eval_step_epoch", **({target: "eval_step_batch"} if creates_target else {})}
 
     def pre_eval_step_epoch(self, fixtures: Fixtures) -> None:
         if self.accum in fixtures:
             raise FixtureExistsError(
-                f"the accumulator `{self.accum}` of Avg({self.target!r}) exists already", hint=f'Avg("{self.target}", accum="another_name")'
+                f"the accumulator `{self.accum}` of Avg({self.target!r}) already exists", hint=f'Avg("{self.target}", accum="another_name")'
             )
         fixtures[self.accum] = 0.0
 
     def post_eval_step_batch(self, fixtures: Fixtures, true_batch_size: int) -> None:
         weight = true_batch_size if self.counter == "num_samples" else 1
-        fixtures.modify(self.accum, fixtures[self.accum] + as_sum(scalar(self.target, fixtures[self.target], "Avg averages")) * weight)
+        fixtures.modify(self.accum, fixtures[self.accum] + as_sum(scalar(self.target, fixtures[self.target], "Avg")) * weight)
 
     def post_eval_step_epoch(self, fixtures: Fixtures, writer: Writer, epoch_num: int, stopped: str | None) -> None:
         if self.visualize and stopped is None:
             mean = float(fixtures[self.accum]) / fixtures[self.counter]
-            writer.add_scalar(self._curve(fixtures), mean, epoch_num)
+            record(writer, self._metric_name(fixtures), mean, epoch_num, "epoch")
             if not fixtures["standalone_eval"]:
                 self._curves.add(fixtures["datasource_name"], epoch_num, mean)
 
     def post_eval(self) -> None:
-        self._drawing.refresh()
-
-    @always
-    def post_train(self) -> None:
-        self._drawing.draw()
+        self._figure_writer.draw_if_due()
 
     def panels(self) -> list[Lines]:
-        """The figure as data; nothing before the first mean."""
-        lines = self._curves.lines()
-        return [Lines(f"Mean of {self.target}", "epoch", self.target, lines)] if lines else []
+        return [Lines(f"Mean of {self.target}", "epoch", self.target, self._curves.lines())] if self._curves else []
 
     def state_dict(self) -> dict[str, Any]:
         return self._curves.state_dict()
@@ -93,12 +92,19 @@ class Avg(Observer):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._curves.load_state_dict(state)
 
-    def _curve(self, fixtures: Fixtures) -> str:
+    def _metric_name(self, fixtures: Fixtures) -> str:
         try:
-            return self.fig.format_map({**fixtures, "target": self.target})
+            name = self.fig.format_map({**fixtures, "target": self.target, "accum": self.accum})
         except (KeyError, IndexError, ValueError) as error:
             raise SettingError(
-                f"the curve's name {self.fig!r} of Avg({self.target!r}) asks for {error}, which no open stage provides",
-                open=", ".join(sorted(fixtures)),
-                hint='fig="{target}/{datasource_name}/avg"',
+                f"fig={self.fig!r} of Avg({self.target!r}) uses {error}, which no open stage provides",
+                open=", ".join(sorted({*fixtures, "target", "accum"})),
+                hint='fig="{datasource_name}/{target}"',
             ) from None
+        eval_set = fixtures["datasource_name"]
+        if self._set_of.setdefault(name, eval_set) != eval_set:
+            raise SettingError(
+                f"Avg({self.target!r}) logs the means of {self._set_of[name]!r} and {eval_set!r} under one name, {name!r}",
+                hint='fig="{datasource_name}/' + self.fig + '"',
+            )
+        return name

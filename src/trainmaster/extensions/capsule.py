@@ -1,9 +1,9 @@
-"""A capsule: all that is needed to raise an error of a training once more, in a folder of safe formats.
+"""A capsule: everything needed to reproduce an error of a training, in a folder of safe file formats.
 
 ```text
 1.capsule/
-  manifest.json          the error, its place and its versions, to be read by a person; sizes and checksums of the rest
-  tree.json              everything else that is no tensor, and how it all hangs together
+  manifest.json          the error, its location and the versions, readable; sizes and checksums of the other files
+  tree.json              all other values, and the structure of the tensors
   tensors.safetensors    weights, optimizer state, the batch
 ```
 """
@@ -20,10 +20,10 @@ from typing import Any, Final
 
 import trainmaster
 from trainmaster.config.import_path import module_name
-from trainmaster.config.secret_fields import masked_config
-from trainmaster.config.secrets import Mask
+from trainmaster.config.masking import Mask
+from trainmaster.config.secret_patterns import masked_by_name
 from trainmaster.errors import CodecError, StoreError, StoreFormatError
-from trainmaster.store.checkpoint import MANIFEST, manifest_in, read_values, write_checkpoint
+from trainmaster.store.checkpoint import MANIFEST, delete_checkpoint, manifest_in, read_values, write_checkpoint
 from trainmaster.store.codec import encode
 from trainmaster.store.files import LocalFiles
 
@@ -31,176 +31,170 @@ FORMAT: Final = 1
 SUFFIX: Final = ".capsule"
 _NAME = re.compile(r"([1-9]\d{0,8})\.capsule")
 _CLASS: Final = (".class",)
-"""The key that stands for the class of a packed value; no batch has it."""
+"""The key for the class of a packed value. No batch has it."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Capsule:
-    """An error, and the state of the training before the batch that it came from."""
+    """An error, and the state of the training before the batch that caused it."""
 
     error: dict[str, str]
     """`type`, `message` and `traceback`."""
-    place: dict[str, Any]
+    location: dict[str, Any]
     """`stage` (the path), `routine` ("train" or "eval"), and the numbers of epoch, batch and step."""
-    work: dict[str, Any]
-    """What the loop is built from: `target`, `folder`, `config` and `key`, each None where nobody knows it."""
+    origin: dict[str, Any]
+    """What builds the loop: `target`, `digest` of its file, `folder`, `config` and `key`, each None if unknown."""
     versions: dict[str, str]
     batch: Any
-    """The batch, packed; None where there is none."""
+    """The batch, packed; None if there was none."""
     fixtures: dict[str, Any]
-    """What was open at the failure and could be stored."""
-    before: dict[str, Any]
-    """The fixtures of plain values as they were before the batch."""
+    """The open fixtures at the failure that could be stored."""
+    fixtures_before: dict[str, Any]
+    """The fixtures with plain values before the batch."""
     rng: dict[str, Any]
-    """The random numbers from before the batch; those of the failure where these are not known."""
+    """The random state before the batch, or at the failure if that is unknown."""
     epoch_start: dict[str, Any] | None
-    """The random numbers and the state of the data at the start of the epoch, from which a batch can be read again."""
+    """The random state and the data state at the start of the epoch, from which a replay can read the batch again."""
     objects: dict[str, Any]
     kinds: dict[str, str]
     buffers: dict[str, Any]
     grads: dict[str, Any]
     extensions: dict[str, Any]
     are_grads_spent: bool
-    keeper: str
-    """The name of the extension that made it: a replay puts everything back at its place among the hooks."""
+    extension_name: str
+    """The name of the extension that saved the capsule. A replay restores the state at its position among the hooks."""
     missing: dict[str, str]
-    """What could not be stored, and why."""
+    """What could not be stored, with the reasons."""
 
     @property
     def has_batch(self) -> bool:
         return "batch" not in self.missing
 
     def without_secrets(self, mask: Mask) -> Capsule:
-        """The same with `***` for the secrets in its texts, and for what is named like one.
+        """The capsule with `***` for the secrets in its texts, and for values whose names look like secrets.
 
-        Of what a replay reads, only values are hidden that stand nowhere by accident.
+        In the parts that a replay reads, only values that cannot occur by chance are masked.
         """
-        strong = mask.of_strong()
+        strong = mask.only_strong()
         parts = {field.name: strong.tree(getattr(self, field.name)) for field in dataclasses.fields(self)}
-        parts |= {name: masked_config(parts[name]) for name in ("work", "fixtures", "before")}
+        parts |= {name: masked_by_name(parts[name]) for name in ("fixtures", "fixtures_before")}
         parts["error"] = {name: text if name == "type" else mask(text) for name, text in self.error.items()}
         parts["missing"] = mask.tree(self.missing, has_names=False)
         return Capsule(**parts)
 
     def save(self, root: str, max_capsules: int, mask: Mask | None = None) -> str:
-        """Write it as the newest capsule below `root`, and remove the oldest of more than `max_capsules`; its path."""
+        """Write the capsule below `root`, delete the oldest ones above `max_capsules`, and return its path."""
         files = LocalFiles(os.path.abspath(root))
         files.make_root()
-        taken = numbers_in(files)
-        number = taken[-1] + 1 if taken else 1
+        numbers = sorted(int(match[1]) for match in map(_NAME.fullmatch, files.names("")) if match)
+        number = numbers[-1] + 1 if numbers else 1
         name = f"{number}{SUFFIX}"
-        about = {"format": FORMAT, "error": self.error, "place": self.place, "versions": self.versions, "missing": self.missing}
-        record = {"key": self.work.get("key") or "", "attempt": 0, "token": "", "step": number, "events": 0, "preview": {}, "status": about}
+        about = {"format": FORMAT, "error": self.error, "location": self.location, "versions": self.versions, "missing": self.missing}
+        record = {
+            "key": self.origin.get("key") or "",
+            "attempt": 0,
+            "token": "",
+            "step": number,
+            "events": 0,
+            "preview": {},
+            "status": about,
+        }
         value = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        try:
-            write_checkpoint(files, name, value, None, record, lambda: None, mask)
-        except BaseException:
-            if not files.has(f"{name}/{MANIFEST}"):
-                files.delete_folder(name)
-            raise
-        for old in taken[: max(0, len(taken) + 1 - max_capsules)]:
-            files.delete(f"{old}{SUFFIX}/{MANIFEST}")  # first: half a capsule is none
-            files.delete_folder(f"{old}{SUFFIX}")
+        write_checkpoint(files, name, value, None, record, lambda: None, mask)
+        for old in numbers[: max(0, len(numbers) + 1 - max_capsules)]:
+            delete_checkpoint(files, f"{old}{SUFFIX}")
         return os.path.join(root, name)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Capsule:
-        """The capsule at `path`; whatever is wrong with it is told in one line."""
-        whole = os.path.abspath(os.fspath(path))
-        folder, name = os.path.split(whole)
-        if not os.path.isdir(whole):
-            raise StoreFormatError(f"`{path}` is no capsule: {'it is a file' if os.path.exists(whole) else 'there is no such folder'}")
+        """Read the capsule at `path`.
+
+        Raises a `StoreFormatError` with a one-line message if it is not a capsule or is damaged.
+        """
+        full_path = os.path.abspath(os.fspath(path))
+        folder, name = os.path.split(full_path)
+        if not os.path.isdir(full_path):
+            reason = "it is a file" if os.path.exists(full_path) else "there is no such folder"
+            raise StoreFormatError(f"`{path}` is not a capsule: {reason}")
         try:
             files = LocalFiles(folder)
             manifest = manifest_in(files, name)
             if manifest["status"].get("format") != FORMAT:
                 raise StoreFormatError(f"its format is {manifest['status'].get('format')!r:.20}, and this version reads {FORMAT}")
             value, _ = read_values(files, name, manifest)
+            _check_parts(value)
         except FileNotFoundError:
-            raise StoreFormatError(f"`{path}` is no capsule: it has no `{MANIFEST}`") from None
+            raise StoreFormatError(f"`{path}` is not a capsule: it has no `{MANIFEST}`") from None
         except StoreError as error:
-            raise StoreFormatError(f"`{path}` is no capsule: {' '.join(str(error).split())}") from None
-        wrong = _wrong_member(value)
-        if wrong:
-            raise StoreFormatError(f"`{path}` is no capsule: {wrong}")
+            raise StoreFormatError(f"`{path}` is not a capsule: {' '.join(str(error).split())}") from None
         return cls(**value)
 
 
-_TYPES: Final[dict[str, tuple[type, ...]]] = {
-    **dict.fromkeys(("error", "place", "work", "versions", "fixtures", "before", "objects", "kinds"), (dict,)),
-    **dict.fromkeys(("buffers", "grads", "extensions", "missing"), (dict,)),
-    "rng": (dict,),
-    "epoch_start": (dict, type(None)),
-    "are_grads_spent": (bool,),
-    "keeper": (str,),
-    "batch": (object,),
+_OTHER_TYPES: Final[dict[str, Any]] = {
+    "batch": object,
+    "epoch_start": dict | None,
+    "are_grads_spent": bool,
+    "extension_name": str,
 }
-_TEXTS: Final = {"error": ("type", "message", "traceback"), "place": ("stage", "routine")}
+"""The types of the parts that are not dicts."""
+_TEXTS: Final = (("error", "type"), ("error", "message"), ("error", "traceback"), ("location", "stage"), ("location", "routine"))
 
 
-def _wrong_member(value: Any) -> str:
-    """What is wrong with a value that was read; empty if nothing is."""
-    if not isinstance(value, dict) or value.keys() != _TYPES.keys():
-        return "it does not say what a capsule says"
-    for name, kinds in _TYPES.items():
-        if not isinstance(value[name], kinds):
-            return f"its `{name}` is a {type(value[name]).__name__}"
-    for name, keys in _TEXTS.items():
-        for key in keys:
-            if not isinstance(value[name].get(key), str):
-                return f"its `{name}` has no `{key}`"
-    return ""
-
-
-def numbers_in(files: LocalFiles) -> list[int]:
-    """The numbers of the capsules in a folder, whole or not."""
-    found = (_NAME.fullmatch(name) for name in files.names(""))
-    return sorted(int(match[1]) for match in found if match)
+def _check_parts(value: Any) -> None:
+    """Refuse values of the wrong types. A capsule may come from anywhere."""
+    names = {field.name for field in dataclasses.fields(Capsule)}
+    if not isinstance(value, dict) or value.keys() != names:
+        raise StoreFormatError("it does not have the parts of a capsule")
+    for name in names:
+        if not isinstance(value[name], _OTHER_TYPES.get(name, dict)):
+            raise StoreFormatError(f"its `{name}` is a {type(value[name]).__name__}")
+    for name, key in _TEXTS:
+        if not isinstance(value[name].get(key), str):
+            raise StoreFormatError(f"its `{name}` has no `{key}`")
 
 
 def storable(values: Mapping[str, Any], missing: dict[str, str], prefix: str = "") -> dict[str, Any]:
-    """Those of `values` that can be stored; the others are named in `missing`."""
-    kept = {}
+    """The values that can be stored. The names of the others are added to `missing`, with the reasons."""
+    stored = {}
     for name, value in values.items():
         try:
             encode(value)
         except CodecError as error:
             missing[f"{prefix}{name}"] = " ".join(error.rows.get("wrong", str(error)).split())[:300]
         else:
-            kept[name] = value
-    return kept
+            stored[name] = value
+    return stored
 
 
-def versions() -> dict[str, str]:
+def current_versions() -> dict[str, str]:
     import numpy
     import torch
 
-    found = {each.__name__: str(each.__version__) for each in (trainmaster, torch, numpy)}
-    return {"python": platform.python_version(), **found, "platform": platform.platform()}
+    libraries = {each.__name__: str(each.__version__) for each in (trainmaster, torch, numpy)}
+    return {"python": platform.python_version(), **libraries, "platform": platform.platform()}
 
 
-def text_of(error: BaseException) -> str:
-    """The message of an error, also of one that cannot say it."""
+def error_message(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as problem:  # in the `__str__` of somebody else's error
+    except Exception as problem:  # in the `__str__` of a user's error
         return f"<no message: {type(problem).__name__}>"
 
 
-def type_of(error: BaseException) -> str:
-    """The type of an error, alike in a program and where that is imported as a module: `train.BadSampleError`, `RuntimeError`."""
+def error_type(error: BaseException) -> str:
+    """The name of an error's type, such as `train.BadSampleError`. It is the same if `train.py` runs as a program."""
     kind = type(error)
     module = module_name(kind.__module__).rpartition(".")[2]
     return kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
 
 
 def pack(value: Any) -> Any:
-    """A batch with its dataclasses and named tuples as dicts, which can be stored."""
+    """A batch with dicts in place of its dataclasses and named tuples, so that it can be stored."""
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return {_CLASS: _name_of(type(value)), **{name: pack(getattr(value, name)) for name in value._fields}}
+        return {_CLASS: _class_name(type(value)), **{name: pack(getattr(value, name)) for name in value._fields}}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: pack(getattr(value, field.name)) for field in dataclasses.fields(value) if field.init}
-        return {_CLASS: _name_of(type(value)), **fields}
+        return {_CLASS: _class_name(type(value)), **fields}
     if type(value) is dict:
         return {key: pack(each) for key, each in value.items()}
     if type(value) in (list, tuple):
@@ -209,29 +203,27 @@ def pack(value: Any) -> Any:
 
 
 def unpack(value: Any) -> Any:
-    """The batch that was packed. Its classes are looked up among the modules that are loaded; nothing is imported for it."""
-    if type(value) is dict and _CLASS in value:
-        fields = {name: unpack(each) for name, each in value.items() if name != _CLASS}
-        return _class_of(value[_CLASS])(**fields)
+    """The batch that was packed. Its classes must be in modules that are already loaded: nothing is imported."""
     if type(value) is dict:
-        return {key: unpack(each) for key, each in value.items()}
+        fields = {key: unpack(each) for key, each in value.items() if key != _CLASS}
+        return _find_class(value[_CLASS])(**fields) if _CLASS in value else fields
     if type(value) in (list, tuple):
         return type(value)(unpack(each) for each in value)
     return value
 
 
-def _name_of(kind: type) -> str:
+def _class_name(kind: type) -> str:
     return f"{module_name(kind.__module__)}:{kind.__qualname__}"
 
 
-def _class_of(name: Any) -> Any:
+def _find_class(name: Any) -> Any:
     module, _, path = str(name).partition(":")
-    found: Any = sys.modules.get(module)
-    if found is None and module == module_name("__main__"):
-        found = sys.modules["__main__"]
+    value: Any = sys.modules.get(module)
+    if value is None and module == module_name("__main__"):
+        value = sys.modules["__main__"]
     for part in path.split("."):
-        found = getattr(found, part, None)
-    is_record = isinstance(found, type) and (dataclasses.is_dataclass(found) or (issubclass(found, tuple) and hasattr(found, "_fields")))
+        value = getattr(value, part, None)
+    is_record = isinstance(value, type) and (dataclasses.is_dataclass(value) or (issubclass(value, tuple) and hasattr(value, "_fields")))
     if not is_record:
         raise StoreFormatError(f"the batch is a {name!s:.120}, and no loaded module has such a dataclass or named tuple")
-    return found
+    return value

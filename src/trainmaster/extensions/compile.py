@@ -1,4 +1,4 @@
-"""torch.compile, as an extension."""
+"""`torch.compile` as an extension."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from trainmaster.stages import Extension
 
 
 class Compile(Extension):
-    """Compiles the model in place by `torch.compile`, once, before its first batch.
+    """Compiles the model in place with `torch.compile`, once, before its first batch.
 
-    In place: class, parameters and the names of the `state_dict` stay, so checkpoints are the same with it and without.
+    The model keeps its class, its parameters and the names in its `state_dict`, so checkpoints do not depend on this
+    extension.
 
     Args:
-        options: what `torch.compile` takes, but for the model: `backend`, `mode`, `fullgraph`, `dynamic`, `options`, ...
+        options: the arguments of `torch.compile` except the model: `backend`, `mode`, `fullgraph`, `dynamic`,
+            `options`, ...
     """
 
     def __init__(self, **options: Any) -> None:
         known = [name for name in inspect.signature(torch.compile).parameters if name != "model"]
         for name in options:
             if name not in known:
-                slip = did_you_mean(name, known)
-                raise SettingError(f"torch.compile has no option `{name}`", known=", ".join(known), hint=slip or 'Compile(mode="default")')
+                hint = did_you_mean(name, known) or 'Compile(mode="default")'
+                raise SettingError(f"torch.compile has no option `{name}`", known=", ".join(known), hint=hint)
         self.options = options
         self._model: nn.Module | None = None
 
@@ -40,36 +42,35 @@ class Compile(Extension):
         try:
             model.compile(**self.options)
         except (RuntimeError, TypeError, ValueError) as error:
-            given = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
-            why = str(error).split("\n")[0]
+            options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
             raise SettingError(
-                f"torch.compile refuses Compile({given})",
-                why=why if len(why) < 300 else why[:297] + "...",
+                f"torch.compile does not accept Compile({options})",
+                why=str(error).split("\n")[0][:300],
                 hint="help(torch.compile) explains its options",
             ) from None
         self._model = model
 
 
 def check_forward(model: nn.Module) -> None:
-    """Refuse a model without a forward of its own: PyTorch leaves its own functions out when it compiles a module in place."""
+    """Raise an error for a model whose `forward` is PyTorch's own, which PyTorch does not compile in place."""
     forward = type(model).forward
     if getattr(forward, "__module__", "").startswith("torch.nn.") and "forward" not in vars(model):
         raise SettingError(
-            f"nothing of this {type(model).__name__} would be compiled",
-            why="its `forward` is PyTorch's own, which torch.compile passes over when it compiles a module in place",
-            hint="make it a part of a class of your own, whose `forward` calls it",
+            f"torch.compile would compile nothing in this {type(model).__name__}",
+            why="its `forward` belongs to PyTorch, and torch.compile skips it when it compiles a module in place",
+            hint="wrap it in a class of your own whose `forward` calls it",
         )
 
 
 def check_compiler() -> None:
-    """Refuse a CPU without a C++ compiler, before the first batch; PyTorch finds out while it compiles."""
-    from torch._inductor import config  # here, because it takes a second
+    """Raise an error before the first batch if there is no C++ compiler; PyTorch notices only while it compiles."""
+    from torch._inductor import config  # imported here, because the import takes a second
 
-    wanted = getattr(config.cpp, "cxx", ())
-    names = [name for name in (wanted if isinstance(wanted, tuple | list) else [wanted]) if isinstance(name, str)]
+    compilers = getattr(config.cpp, "cxx", ())
+    names = [name for name in (compilers if isinstance(compilers, tuple | list) else [compilers]) if isinstance(name, str)]
     if names and not any(shutil.which(name) for name in names):
         raise SettingError(
-            f"torch.compile needs a C++ compiler to compile for the CPU, and finds none: no {' or '.join(names)} on the PATH",
-            hint="install one (apt install g++, or conda install gxx), name yours by the environment variable CXX,\n"
-            'or leave Compile out; Compile(backend="eager") needs none, and makes nothing faster',
+            f"torch.compile needs a C++ compiler for the CPU, and there is no {' or '.join(names)} on the PATH",
+            hint="install one (apt install g++, or conda install gxx), set the environment variable CXX,\n"
+            'or remove Compile; Compile(backend="eager") needs no compiler, but makes nothing faster',
         )

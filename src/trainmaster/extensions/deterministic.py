@@ -1,4 +1,4 @@
-"""Operations that give the same bits each time, or an error."""
+"""Deterministic operations."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from trainmaster.errors import SettingError
 from trainmaster.stages import Extension, always
 
 CUBLAS: Final = "CUBLAS_WORKSPACE_CONFIG"
 
 
 class Settings(NamedTuple):
-    """What decides whether torch's operations are deterministic, in this process."""
+    """The settings of this process that make torch's operations deterministic."""
 
     is_deterministic: bool
     is_warn_only: bool
@@ -25,39 +24,37 @@ class Settings(NamedTuple):
 
 
 class Deterministic(Extension):
-    """Has torch use deterministic algorithms while the loop runs; an operation that has none raises torch's error.
+    """Makes torch use deterministic algorithms while the loop runs; an operation without one raises torch's error.
 
-    The settings are those of the whole process. They are put back when the loop has ended, also by an error.
+    The settings apply to the whole process. They are restored when the loop ends, also after an error.
 
     Args:
-        warn_only: have torch warn of such an operation, and go on.
+        warn_only: warn about an operation without a deterministic algorithm, and continue.
     """
 
     def __init__(self, warn_only: bool = False) -> None:
-        if not isinstance(warn_only, bool):
-            raise SettingError(f"warn_only={warn_only!r}: wanted True or False", hint="Deterministic(warn_only=True)")
         self.warn_only = warn_only
-        self._found: list[Settings] = []
-        """One for each loop that runs with it: the inner of two puts back what the outer has set."""
+        self._before: list[Settings] = []
+        """One for each nested run of a loop: the inner one restores the settings of the outer one."""
 
     def pre_run(self) -> None:
-        found = current_settings()
-        self._found.append(found)
-        if found.cublas is None and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        before = current_settings()
+        self._before.append(before)
+        if before.cublas is None and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             warnings.warn(
-                f"CUDA is initialised already, without {CUBLAS}: its matrix products may differ from run to run; "
+                f"CUDA was initialized without {CUBLAS}: matrix products may differ from run to run; "
                 f"set {CUBLAS}=:4096:8 in the environment before the program starts",
                 stacklevel=2,
             )
-        put(Settings(True, self.warn_only, False, True, found.cublas or ":4096:8"))
+        apply(Settings(True, self.warn_only, False, True, before.cublas or ":4096:8"))
 
     @always
     def post_run(self) -> None:
-        if self._found:  # not if a hook before its own has failed
-            put(self._found.pop())
+        if self._before:  # empty if another extension failed in `pre_run` before this one
+            apply(self._before.pop())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_found": []}
+        return {**vars(self), "_before": []}
 
 
 def current_settings() -> Settings:
@@ -68,7 +65,7 @@ def current_settings() -> Settings:
     )
 
 
-def put(settings: Settings) -> None:
+def apply(settings: Settings) -> None:
     torch.use_deterministic_algorithms(settings.is_deterministic, warn_only=settings.is_warn_only)
     torch.backends.cudnn.benchmark = settings.is_cudnn_benchmark
     torch.backends.cudnn.deterministic = settings.is_cudnn_deterministic

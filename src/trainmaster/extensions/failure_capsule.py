@@ -1,4 +1,4 @@
-"""Keeps what a training failed on, so that the same error can be raised again elsewhere."""
+"""Saves the state of a training when it fails, so that the same error can be reproduced elsewhere."""
 
 from __future__ import annotations
 
@@ -10,132 +10,137 @@ import shlex
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, Final
 
 import torch
 
-from trainmaster.config import ConfigBase
-from trainmaster.config.plain import plain
-from trainmaster.config.secrets import Mask
+from trainmaster.config.declared_secrets import masked_config, secret_texts
+from trainmaster.config.masking import Mask
 from trainmaster.errors import FixtureError, SettingError, TrainmasterError
-from trainmaster.extensions.capsule import Capsule, pack, storable, text_of, type_of, versions
-from trainmaster.loop.position import data_state
+from trainmaster.extensions.capsule import Capsule, current_versions, error_message, error_type, pack, storable
+from trainmaster.extensions.manager_fixtures import manager_fixtures
+from trainmaster.loop.data_position import data_state
 from trainmaster.loop.rng import RngState, Saved, Watch, get_rng, state_of
 from trainmaster.loop.state import capture_objects, own_copy, stateful_extensions
 from trainmaster.stages import Fixtures, Observer, always
-from trainmaster.stages.open_stage import running
+from trainmaster.store.program import digest_of
 
 NOTE: Final = "FailureCapsule: "
-"""How each note of ours begins."""
+"""The start of every note that the extension adds to an error."""
 _PLAIN: Final = frozenset((int, float, bool, str, type(None)))
 _STAGE = re.compile(r"\bstage ((?:\w+ > )*\w+)")
-_OWN_WAY: Final = ("batch", "fixtures", "loop", "train_manager", "model", "optimizer", "lr_schedule", "writer", "components")
-"""Fixtures that are no values, or are kept otherwise."""
+_STORED_ELSEWHERE: Final = ("batch", "fixtures", "loop", "train_manager", "model", "optimizer", "lr_schedule", "writer", "components")
+"""Fixtures that are not values, or that a capsule stores in other parts."""
 
 
-class Before:
-    """What was there before a batch: all that a step can afford to keep."""
+@dataclass(slots=True)
+class _BatchStart:
+    """The state before a batch, as far as it is cheap enough to save in each step."""
 
-    __slots__ = ("attributes", "batch", "batch_num", "fixtures", "rng")
-
-    def __init__(self, batch: Any, batch_num: int, fixtures: dict[str, Any], attributes: dict[str, dict[str, Any]], rng: Saved) -> None:
-        self.batch, self.batch_num, self.fixtures, self.attributes, self.rng = batch, batch_num, fixtures, attributes, rng
+    batch: Any
+    batch_num: int
+    fixtures: dict[str, Any]
+    attributes: dict[str, dict[str, Any]]
+    """The plain attributes of the other extensions, such as counters, by the names of the extensions."""
+    rng: Saved
 
 
 class FailureCapsule(Observer):
-    """Keeps the batch, the random numbers and the whole training state of an error as a capsule: `trainmaster replay FILE` raises it again.
+    """Saves the batch, the random state and the training state of an error as a capsule: `trainmaster replay FILE` reproduces it.
 
-    Exceptions in training and evaluation are kept, and batches that `NonFinite` finds. The path is added to the error as a note.
-    Where a capsule cannot be written the error says so, and is raised as it would be.
+    It saves exceptions in training and evaluation, and batches that `NaNGuard` reports. The error gets a note with the path of the
+    capsule. If a capsule cannot be written, the note gives the reason, and the error is raised as usual.
 
     Args:
-        path: the folder for capsules; by default `capsules` in the loop's `train_dir`. Without either nothing is kept.
-        max_capsules: how many to keep there; the oldest go.
-        target: how the command line finds what builds the loop, `file.py:name`; by default the manager that the loop works for.
+        path: the folder for capsules; `capsules` in the loop's `train_dir` by default. Without either, nothing is saved.
+        max_capsules: how many to keep; the oldest are deleted.
+        target: what builds the loop, as `file.py:name` for the command line; the manager that runs the loop by default.
     """
 
-    is_guarded = False  # it draws no random numbers, and a guard would cost more than all the rest
+    is_guarded = False  # it draws no random numbers, and a guard would cost more than everything else
 
     def __init__(self, path: str | os.PathLike[str] | None = None, max_capsules: int = 3, target: str | None = None) -> None:
         if path is not None and (not isinstance(path, str | os.PathLike) or not os.fspath(path)):
-            raise SettingError(f"`path` is a folder, not {path!r}", hint='FailureCapsule("capsules")')
+            raise SettingError(f"`path` must be a folder, not {path!r}", hint='FailureCapsule("capsules")')
         if isinstance(max_capsules, bool) or not isinstance(max_capsules, int) or max_capsules < 1:
             raise SettingError(
-                f"`max_capsules` is a whole number of at least 1, not {max_capsules!r}", hint="FailureCapsule(max_capsules=3)"
+                f"`max_capsules` must be an integer of at least 1, not {max_capsules!r}", hint="FailureCapsule(max_capsules=3)"
             )
         if target is not None and (not isinstance(target, str) or ":" not in target):
-            raise SettingError(f"`target` is the place of a function or a manager, not {target!r}", hint='target="train.py:make_loop"')
+            raise SettingError(f"`target` must name a function or a manager, not {target!r}", hint='target="train.py:make_loop"')
         self.path = None if path is None else os.fspath(path)
         self.max_capsules = max_capsules
         self.target = target
         self._watch = Watch()
-        self._before: dict[str, Before | None] = {}
-        self._epoch_start: dict[str, dict[str, Any] | None] = {}
+        self._starts: dict[str, _BatchStart | None] = {}
+        """By routine: the start of the current batch."""
+        self._epoch_starts: dict[str, dict[str, Any] | None] = {}
         self._stateful: dict[str, dict[str, Any]] = {}
         self._names: tuple[str, ...] = ()
-        self._is_told = False
-        """Some extension tells of batches that are not finite."""
+        self._has_nan_reports = False
+        """Whether some extension reports batches that are not finite."""
         self._is_accumulating = False
-        self._num_quiet = 0
+        self._num_reported = 0
 
-    # Before: as little as possible.
+    # Before a batch: as little as possible.
 
     def pre_train(self) -> None:
-        self._num_quiet = 0
+        self._num_reported = 0
 
     def pre_train_step_epoch(self, loop: Any) -> None:
         moment = getattr(loop, "moment", None)
         is_start = moment is not None and moment.batch == 0
-        self._begin("train", loop, {"rng": get_rng(), "data": data_state(loop.train_data)} if is_start else None)
+        self._start_epoch("train", loop, {"rng": get_rng(), "data": data_state(loop.train_data)} if is_start else None)
 
     def pre_eval_step_epoch(self, loop: Any) -> None:
-        self._begin("eval", loop, {"rng": get_rng()})
+        self._start_epoch("eval", loop, {"rng": get_rng()})
 
-    def _begin(self, routine: str, loop: Any, epoch_start: dict[str, Any] | None) -> None:
-        self._epoch_start[routine], self._before[routine] = epoch_start, None
+    def _start_epoch(self, routine: str, loop: Any, epoch_start: dict[str, Any] | None) -> None:
+        self._epoch_starts[routine], self._starts[routine] = epoch_start, None
         self._stateful = {name: vars(each) for name, each in stateful_extensions(loop.extensions).items() if hasattr(each, "__dict__")}
         self._names = ()
-        self._is_told = any("non_finite" in (getattr(each, "creates", None) or ()) for each in loop.extensions.values())
+        self._has_nan_reports = any("non_finite" in (getattr(each, "creates", None) or ()) for each in loop.extensions.values())
 
     def pre_train_step_batch(self, fixtures: Fixtures, batch: Any, batch_num: int) -> None:
         try:
             values = {name: fixtures[name] for name in self._names}
         except FixtureError:
             values = {}
-        if not values:  # in the first batch of an epoch, or after another evaluation: which ones there are is found out once
+        if not values:  # in the first batch of an epoch, or after an evaluation: find the names once
             values = _plain_values(fixtures)
             self._names = tuple(values)
-        self._before["train"] = self._seen(batch, batch_num, values)
+        self._start_batch("train", batch, batch_num, values)
 
     def pre_eval_step_batch(self, fixtures: Fixtures, batch: Any, batch_num: int) -> None:
-        # An evaluation adds up on the device: sums of the batches before.
+        # An evaluation keeps the sums over the batches on the device.
         sums = {name: value for name in fixtures if isinstance(value := fixtures[name], torch.Tensor) and value.ndim == 0}
-        self._before["eval"] = self._seen(batch, batch_num, {**_plain_values(fixtures), **sums})
+        self._start_batch("eval", batch, batch_num, {**_plain_values(fixtures), **sums})
 
-    def _seen(self, batch: Any, batch_num: int, values: dict[str, Any]) -> Before:
-        # Numbers and texts cost next to nothing, and counters are what the behaviour of extensions depends on.
-        attributes = {name: {key: value for key, value in kept.items() if type(value) in _PLAIN} for name, kept in self._stateful.items()}
-        return Before(batch, batch_num, values, attributes, self._watch.save())
+    def _start_batch(self, routine: str, batch: Any, batch_num: int, values: dict[str, Any]) -> None:
+        # Numbers and strings are cheap to copy, and counters determine what other extensions do.
+        plain = {name: {key: value for key, value in each.items() if type(value) in _PLAIN} for name, each in self._stateful.items()}
+        self._starts[routine] = _BatchStart(batch, batch_num, values, plain, self._watch.save())
 
-    # After: nothing, unless something failed.
+    # After a batch: nothing, unless something failed.
 
     def pre_optimizer_step(self, fixtures: Fixtures, loop: Any) -> None:
-        if self._is_told and "non_finite" in fixtures:
-            self._keep_quietly(fixtures, loop)  # before the update makes it too late
+        if self._has_nan_reports and "non_finite" in fixtures:
+            self._save_reported(fixtures, loop)  # before the update changes the weights
 
     @always
     def post_train_step_batch(self, fixtures: Fixtures, loop: Any, exc_value: BaseException | None) -> None:
         if exc_value is not None:
-            self._keep(exc_value, fixtures, loop, "train", has_batch=True)
-        elif self._is_told and "non_finite" in fixtures:
-            self._keep_quietly(fixtures, loop)
+            self._save(exc_value, fixtures, loop, "train", has_batch=True)
+        elif self._has_nan_reports and "non_finite" in fixtures:
+            self._save_reported(fixtures, loop)
         self._is_accumulating = exc_value is None and not fixtures.get("is_update", True)
 
     @always
     def post_eval_step_batch(self, fixtures: Fixtures, loop: Any, exc_value: BaseException | None) -> None:
         if exc_value is not None:
-            self._keep(exc_value, fixtures, loop, "eval", has_batch=True)
+            self._save(exc_value, fixtures, loop, "eval", has_batch=True)
 
     @always
     def post_train_step_epoch(self, fixtures: Fixtures, loop: Any, exc_value: BaseException | None) -> None:
@@ -147,105 +152,120 @@ class FailureCapsule(Observer):
 
     @always
     def post_train(self, fixtures: Fixtures, loop: Any, exc_value: BaseException | None) -> None:
-        self._end(fixtures, loop, exc_value, "train")  # of hooks between the batches
+        self._end(fixtures, loop, exc_value, "train")  # for hooks between batches
 
     def _end(self, fixtures: Fixtures, loop: Any, error: BaseException | None, routine: str) -> None:
         if error is not None:
-            # A hook after ours may have failed when the batch was over for us.
-            has_batch = _stage_of(error).endswith(f"{routine}_step_batch") and self._before.get(routine) is not None
-            self._keep(error, fixtures, loop, routine, has_batch=has_batch)
-        self._before[routine] = None
+            # The error may come from a hook of the same batch that runs after ours.
+            has_batch = _stage_of(error).endswith(f"{routine}_step_batch") and self._starts.get(routine) is not None
+            self._save(error, fixtures, loop, routine, has_batch=has_batch)
+        self._starts[routine] = None
 
-    # Keeping.
+    # Saving.
 
-    def _keep_quietly(self, fixtures: Fixtures, loop: Any) -> None:
-        """Keep a batch that is not finite, though nobody raised its error."""
+    def _save_reported(self, fixtures: Fixtures, loop: Any) -> None:
+        """Save a non-finite batch that `NaNGuard` reports without raising an error."""
         error = fixtures["non_finite"]
-        if isinstance(error, Exception) and self._num_quiet < self.max_capsules and not _is_kept(error):
-            self._num_quiet += 1
-            self._keep(error, fixtures, loop, "train", has_batch=True)
-            warnings.warn(f"{error.fact if isinstance(error, TrainmasterError) else text_of(error)}; {error.__notes__[-1]}", stacklevel=2)
+        if isinstance(error, Exception) and self._num_reported < self.max_capsules and not _is_saved(error):
+            self._num_reported += 1
+            self._save(error, fixtures, loop, "train", has_batch=True)
+            message = error.fact if isinstance(error, TrainmasterError) else error_message(error)
+            warnings.warn(f"{message}; {error.__notes__[-1]}", stacklevel=2)
 
-    def _keep(self, error: BaseException, fixtures: Fixtures, loop: Any, routine: str, *, has_batch: bool) -> None:
-        if not isinstance(error, Exception) or _is_kept(error):  # Ctrl-C, an exit and a stop are no failures
+    def _save(self, error: BaseException, fixtures: Fixtures, loop: Any, routine: str, *, has_batch: bool) -> None:
+        if not isinstance(error, Exception) or _is_saved(error):  # Ctrl-C, an exit and a stop are not failures
             return
         train_dir = getattr(loop, "train_dir", None)
         root = self.path if self.path is not None else None if train_dir is None else os.path.join(train_dir, "capsules")
         if root is None:
-            error.add_note(f"{NOTE}nothing was kept, for lack of a folder; give it a `path`, or the loop a `train_dir`")
+            error.add_note(f"{NOTE}saved nothing, because there is no folder; set its `path`, or the `train_dir` of the loop")
             return
         try:
-            capsule, mask = self._capsule(error, fixtures, loop, routine, has_batch)
-            path = _short(capsule.save(root, self.max_capsules, mask))
-        except Exception as problem:  # whatever it is, the error that is on its way is the one to see
-            error.add_note(f"{NOTE}nothing was kept: {type(problem).__name__}: {problem}")
+            capsule, mask = self._make_capsule(error, fixtures, loop, routine, has_batch)
+            path = capsule.save(root, self.max_capsules, mask)
+        except Exception as problem:  # the user must see the original error in any case
+            error.add_note(f"{NOTE}saved nothing: {type(problem).__name__}: {problem}")
             return
-        words = [*_program_at_hand(), "replay", path, *([] if capsule.work["target"] else ["--target", "FILE.py:NAME"])]
-        error.add_note(f"{NOTE}raise it again with `{shlex.join(words)}`")
+        relative = os.path.relpath(path)
+        invocation = _find_invocation(manager_fixtures().get("manager"))
+        words = [
+            *getattr(invocation, "program", ("trainmaster",)),
+            "replay",
+            os.path.abspath(path) if relative.startswith("..") else relative,
+        ]
+        words += [] if capsule.origin["target"] else ["--target", "FILE.py:NAME"]
+        error.add_note(f"{NOTE}reproduce it with `{shlex.join(words)}`")
 
-    def _capsule(self, error: Exception, fixtures: Fixtures, loop: Any, routine: str, has_batch: bool) -> tuple[Capsule, Mask]:
+    def _make_capsule(self, error: Exception, fixtures: Fixtures, loop: Any, routine: str, has_batch: bool) -> tuple[Capsule, Mask]:
         missing: dict[str, str] = {}
-        before = self._before.get(routine) if has_batch else None
-        is_begun = before is not None and fixtures.get("batch_num", before.batch_num) == before.batch_num
-        if has_batch and not is_begun:
-            before = None
-            missing["rng"] = "another extension failed first, so these are the random numbers of the failure; put FailureCapsule first"
-        rng: RngState = get_rng() if before is None else state_of(before.rng)
+        start = self._starts.get(routine) if has_batch else None
+        if start is not None and fixtures.get("batch_num", start.batch_num) != start.batch_num:
+            start = None
         batch: Any = None
-        if has_batch:
-            given = before.batch if before is not None else fixtures.get("batch")
-            batch = storable({"batch": pack(given)}, missing).get("batch")
-        else:
+        if not has_batch:
             missing["batch"] = "there was none"
-        values = before.fixtures if before is not None else _plain_values(fixtures)
+        else:
+            batch = storable({"batch": pack(start.batch if start is not None else fixtures.get("batch"))}, missing).get("batch")
+            if start is None:
+                missing["rng"] = "another extension failed first, so this is the random state of the failure; put FailureCapsule first"
+        rng: RngState = get_rng() if start is None else state_of(start.rng)
+        values = start.fixtures if start is not None else _plain_values(fixtures)
         parts = capture_objects(loop, lambda value: value)
         parts["objects"].pop("writer", None)
-        work = {"target": self.target, "folder": os.getcwd(), "config": None, "key": None, **_work_at_hand(self.target)}
-        mask = Mask.of(work["config"])
-        place = {
-            "stage": _stage_of(error),
-            "routine": routine,
-            "datasource_name": fixtures.get("datasource_name"),
-            "is_standalone": bool(fixtures.get("standalone_eval", False)),
-            "is_raised": error is not fixtures.get("non_finite"),
-            "is_read": any(note.startswith("while reading batch") for note in getattr(error, "__notes__", ())),
-            "is_updated": values.get("step_num") != fixtures.get("step_num", values.get("step_num")),
-            "batch_num": values.get("batch_num", _batch_num(loop, routine)),
-            **{name: values.get(name, fixtures.get(name)) for name in ("epoch_num", "step_num", "optim_step_num", "epoch_desc")},
-        }
+        origin, secrets = _find_origin(self.target)
+        mask = Mask.of(secrets)
         trace = mask("".join(traceback.format_exception(error)))[-20000:]
         capsule = Capsule(
-            error={"type": type_of(error), "message": text_of(error), "traceback": trace},
-            place=place,
-            work=storable(work, missing, "work."),
-            versions=versions(),
+            error={"type": error_type(error), "message": error_message(error), "traceback": trace},
+            location=_locate(error, fixtures, loop, routine, values),
+            origin=storable(origin, missing, "origin."),
+            versions=current_versions(),
             batch=batch,
-            fixtures=storable({name: fixtures[name] for name in fixtures if name not in _OWN_WAY}, missing, "fixtures."),
-            before=storable(values, missing, "before."),
+            fixtures=storable({name: fixtures[name] for name in fixtures if name not in _STORED_ELSEWHERE}, missing, "fixtures."),
+            fixtures_before=storable(values, missing, "fixtures_before."),
             rng=rng,
-            epoch_start=storable({"epoch_start": self._epoch_start.get(routine)}, missing).get("epoch_start"),
+            epoch_start=storable({"epoch_start": self._epoch_starts.get(routine)}, missing).get("epoch_start"),
             objects=storable(parts["objects"], missing, "objects."),
             kinds=parts["kinds"],
             buffers=storable(parts["buffers"], missing, "buffers."),
             grads=storable(parts["grads"], missing, "grads."),
-            extensions=storable(self._states(loop, before), missing, "extensions."),
+            extensions=storable(_extension_states(loop, start), missing, "extensions."),
             are_grads_spent=not self._is_accumulating,
-            keeper=next((name for name, each in loop.extensions.items() if each is self), ""),
+            extension_name=next((name for name, each in loop.extensions.items() if each is self), ""),
             missing=missing,
         )
         return capsule.without_secrets(mask), mask
 
-    def _states(self, loop: Any, before: Before | None) -> dict[str, Any]:
-        """The states of the other extensions, with their counters as they were before the batch."""
-        states = {}
-        for name, extension in stateful_extensions(loop.extensions).items():
-            states[name] = own_copy(extension.state_dict())
-            kept = before.attributes.get(name, {}) if before is not None else {}
-            if any(vars(extension).get(key, value) != value for key, value in kept.items()):
-                double = copy.copy(extension)  # the same in all but its counters
-                vars(double).update(kept)
-                states[name] = own_copy(double.state_dict())
-        return states
+
+def _extension_states(loop: Any, start: _BatchStart | None) -> dict[str, Any]:
+    """The states of the other extensions, with their counters from before the batch."""
+    states = {}
+    for name, extension in stateful_extensions(loop.extensions).items():
+        before = start.attributes.get(name, {}) if start is not None else {}
+        if any(vars(extension).get(key, value) != value for key, value in before.items()):
+            extension = copy.copy(extension)
+            vars(extension).update(before)
+        states[name] = own_copy(extension.state_dict())
+    return states
+
+
+def _locate(error: Exception, fixtures: Fixtures, loop: Any, routine: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Where the error occurred. `values` are the fixtures before the batch."""
+    batch_num = None  # if reading a batch failed, no fixture has its number
+    if not hasattr(loop, "moment"):
+        batch_num = int(loop.batch_num)
+    elif routine == "train":
+        batch_num = int(loop.moment.batch)
+    return {
+        "stage": _stage_of(error),
+        "routine": routine,
+        "datasource_name": fixtures.get("datasource_name"),
+        "is_standalone": bool(fixtures.get("standalone_eval", False)),
+        "is_reading": any(note.startswith("while reading batch") for note in getattr(error, "__notes__", ())),
+        "is_updated": values.get("step_num") != fixtures.get("step_num", values.get("step_num")),
+        "batch_num": values.get("batch_num", batch_num),
+        **{name: values.get(name, fixtures.get(name)) for name in ("epoch_num", "step_num", "optim_step_num", "epoch_desc")},
+    }
 
 
 def _plain_values(fixtures: Fixtures) -> dict[str, Any]:
@@ -253,57 +273,49 @@ def _plain_values(fixtures: Fixtures) -> dict[str, Any]:
 
 
 def _stage_of(error: BaseException) -> str:
-    """The path of the innermost stage that an error came from, as the engine noted it."""
-    notes = (_STAGE.search(note) for note in getattr(error, "__notes__", ()) if note.startswith("in "))
-    return next((found[1] for found in notes if found), "")
+    """The path of the innermost stage in which an error occurred, read from the engine's note."""
+    matches = (_STAGE.search(note) for note in getattr(error, "__notes__", ()) if note.startswith("in "))
+    return next((match[1] for match in matches if match), "")
 
 
-def _is_kept(error: BaseException) -> bool:
+def _is_saved(error: BaseException) -> bool:
     return any(note.startswith(NOTE) for note in getattr(error, "__notes__", ()))
 
 
-def _batch_num(loop: Any, routine: str) -> int | None:
-    """The batch at hand where no fixture says it: the next one to be read, in training; a TrainTestLoop has it as an attribute."""
-    if not hasattr(loop, "moment"):
-        return int(loop.batch_num)
-    return int(loop.moment.batch) if routine == "train" else None
+def _find_origin(target: str | None) -> tuple[dict[str, Any], list[str]]:
+    """How to build the loop, with the config and the key of its manager, and the secrets of the config."""
+    fixtures = manager_fixtures()
+    origin: dict[str, Any] = {"target": target, "folder": os.getcwd(), "config": None, "key": None}
+    secrets: list[str] = []
+    if "key" in fixtures:
+        config, manager = fixtures["config"], fixtures["manager"]
+        invocation_target = getattr(_find_invocation(manager), "target", None)
+        origin["target"] = target or invocation_target or _import_path(getattr(manager, "definition", type(manager)))
+        origin |= {"config": masked_config(config), "key": fixtures["key"]}
+        secrets = list(secret_texts(config))
+    origin["digest"] = _target_digest(origin["target"] or "")
+    return origin, secrets
 
 
-def _short(path: str) -> str:
-    inside = os.path.relpath(path)
-    return os.path.abspath(path) if inside.startswith("..") else inside
+def _find_invocation(manager: Any) -> Any:
+    """How the command line started a manager; None for anything else that provides the fixture `manager`."""
+    return getattr(getattr(manager, "job_runner", None), "invocation", None)
 
 
-def _work_at_hand(target: str | None) -> dict[str, Any]:
-    """The config and the key of the work that a loop is part of, and where its manager is found, if it works for one."""
-    fixtures = _work_fixtures()
-    if fixtures is None:
-        return {}
-    config, manager = fixtures["config"], fixtures["manager"]
-    found = target or getattr(getattr(manager, "launch", None), "target", None) or _target_of(type(manager))
-    values = config.to_dict() if isinstance(config, ConfigBase) else plain(config)
-    return {"target": found, "config": values, "key": fixtures["key"]}
+def _target_digest(target: str) -> str | None:
+    """The digest of the file of a target, so that `replay` can tell whether it has changed."""
+    before, _, name = target.rpartition(":")
+    module = before if before and name.isidentifier() else target  # a file with only one manager needs no name
+    path = module if module.endswith(".py") else getattr(sys.modules.get(module), "__file__", None)
+    return digest_of(os.path.abspath(path)) if isinstance(path, str) else None
 
 
-def _program_at_hand() -> tuple[str, ...]:
-    """How the command line was called, so that a command can be pasted."""
-    fixtures = _work_fixtures()
-    launch = None if fixtures is None else getattr(fixtures["manager"], "launch", None)
-    return getattr(launch, "program", ("trainmaster",))
-
-
-def _work_fixtures() -> Mapping[str, Any] | None:
-    """The fixtures of the work that a loop is part of, if it works for a manager."""
-    found: Iterator[Mapping[str, Any]] = (host.fixtures for host in reversed(running.hosts))
-    return next((each for each in found if "manager" in each and "config" in each and "key" in each), None)
-
-
-def _target_of(kind: type) -> str | None:
-    """Where a class can be imported from; None where that is not known, or would run a program once more."""
-    if "." in kind.__qualname__:
+def _import_path(definition: type | FunctionType) -> str | None:
+    """The import path of a class or function. None if it is unknown, or if importing it would run the program again."""
+    if not definition.__qualname__.isidentifier():
         return None
-    if kind.__module__ != "__main__":
-        return f"{kind.__module__}:{kind.__qualname__}"
+    if definition.__module__ != "__main__":
+        return f"{definition.__module__}:{definition.__qualname__}"
     file = getattr(sys.modules["__main__"], "__file__", None)
     if file is None or not os.path.isfile(file) or not os.path.splitext(os.path.basename(file))[0].isidentifier():
         return None
@@ -311,4 +323,4 @@ def _target_of(kind: type) -> str | None:
         is_guarded = '__name__ == "__main__"' in inspect.getsource(sys.modules["__main__"]).replace("'", '"')
     except (OSError, TypeError):
         return None
-    return f"{os.path.abspath(file)}:{kind.__qualname__}" if is_guarded else None
+    return f"{os.path.abspath(file)}:{definition.__qualname__}" if is_guarded else None

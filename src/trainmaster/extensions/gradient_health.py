@@ -1,4 +1,4 @@
-"""Which layers get next to no gradient, and which far too much."""
+"""Which layers have vanishing or exploding gradients."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import math
 import statistics
 from collections.abc import Mapping
 
-_OF_MEDIAN = 1e-4
-_OF_STRONGEST = 1e-6
-_TOO_MUCH = 100.0
-_TIMES = 1e3
-_SOME = 1.0
-"""Below it nothing explodes, whatever others are: in a deep net that vanishes, the last layers are a million times the first."""
+_VANISHING_OF_MEDIAN = 1e-4
+_VANISHING_OF_MAX = 1e-6
+_EXPLODING = 100.0
+_EXPLODING_FACTOR = 1e3
+_MIN_EXPLODING = 1.0
+"""Smaller gradients never explode: if gradients vanish, the last layers may have a million times the first."""
 
 
 def layer_of(parameter: str) -> str:
-    """The module that owns a parameter; a parameter of the model itself stands for itself.
+    """The module that owns a parameter, or the parameter itself if it belongs to the model.
 
     >>> layer_of("blocks.0.linear.weight"), layer_of("scale")
     ('blocks.0.linear', 'scale')
@@ -23,47 +23,47 @@ def layer_of(parameter: str) -> str:
     return parameter.rpartition(".")[0] or parameter
 
 
-def by_layer(sizes: Mapping[str, float]) -> dict[str, float]:
-    """The greatest of each layer's parameters; those that are NaN have no gradient.
+def by_layer(rms: Mapping[str, float]) -> dict[str, float]:
+    """The maximum over the parameters of each layer. NaN means that a parameter has no gradient.
 
-    So a single parameter cannot make a layer vanish: the gradient of a bias before a batch norm is 0 by its nature.
+    The maximum, because a single parameter must not make a layer vanish: the gradient of a bias before a batch norm is
+    always 0.
     """
-    found: dict[str, float] = {}
-    for name, size in sizes.items():
-        if size == size:
+    layers: dict[str, float] = {}
+    for name, value in rms.items():
+        if not math.isnan(value):
             layer = layer_of(name)
-            found[layer] = max(found.get(layer, size), size)
-    return found
+            layers[layer] = max(layers.get(layer, value), value)
+    return layers
 
 
 def exploding_layers(rms: Mapping[str, float], before: Mapping[str, float]) -> list[str]:
-    """Layers whose coefficients of the gradient are not finite, above 100, or above 1 and 1e3 times the median layer or their own past.
+    """Layers whose gradient RMS is not finite, above 100, or above 1 and 1000 times the median layer or their own past.
 
-    `rms` and `before` are by parameter: the mean RMS in the last epoch, and what it was in most of those before, where that is known.
+    `rms` is the mean of the last epoch by parameter, `before` the median of earlier epochs where it is available.
 
     >>> exploding_layers({"a.w": 0.1, "b.w": 0.2, "c.w": 500.0}, {})
     ['c']
     """
     layers, past = by_layer(rms), by_layer(before)
-    finite = [size for size in layers.values() if math.isfinite(size)]
+    finite = [value for value in layers.values() if math.isfinite(value)]
     median = statistics.median(finite) if finite else math.inf
-    found = []
-    for layer, size in layers.items():
-        has_grown = size > _SOME and size > _TIMES * min(median, past.get(layer, median))
-        if size > _TOO_MUCH or has_grown:
-            found.append(layer)
-    return found
+    return [
+        layer
+        for layer, value in layers.items()
+        if value > _EXPLODING or (value > _MIN_EXPLODING and value > _EXPLODING_FACTOR * min(median, past.get(layer, median)))
+    ]
 
 
 def vanishing_layers(rms: Mapping[str, float], exploding: list[str]) -> list[str]:
-    """Layers whose gradient is 0, below 1e-4 of the median layer, or below 1e-6 of the strongest that does not explode.
+    """Layers whose gradient RMS is 0, below 1e-4 of the median, or below 1e-6 of the largest that does not explode.
 
-    It is no matter of absolute size: late in a training that goes well all gradients are small.
+    The absolute size does not matter: late in a healthy training, all gradients are small.
 
     >>> vanishing_layers({"a.w": 1e-9, "b.w": 0.1, "c.w": 0.2}, [])
     ['a']
     """
     layers = by_layer(rms)
-    sound = [size for layer, size in layers.items() if layer not in exploding]
-    least = max(_OF_MEDIAN * statistics.median(sound), _OF_STRONGEST * max(sound)) if sound else 0.0
-    return [layer for layer, size in layers.items() if size == 0 or size < least]
+    others = [value for layer, value in layers.items() if layer not in exploding]
+    threshold = max(_VANISHING_OF_MEDIAN * statistics.median(others), _VANISHING_OF_MAX * max(others)) if others else 0.0
+    return [layer for layer, value in layers.items() if value == 0 or value < threshold]

@@ -1,4 +1,4 @@
-"""The gradients of every parameter over a training: their norms, or the size of their coefficients."""
+"""The gradients of every parameter over a training: their norms, or the RMS of their elements."""
 
 from __future__ import annotations
 
@@ -6,72 +6,63 @@ import math
 import warnings
 from collections.abc import Mapping
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
-from trainmaster.errors import SettingError
-from trainmaster.extensions.course import Course, heat_map, lines, shown_names
-from trainmaster.extensions.curves import epochs_done, is_epoch_complete
-from trainmaster.extensions.drawing import Drawing
+from trainmaster.arguments import check_int
+from trainmaster.extensions.epochs import epochs_done, is_epoch_complete, updates_done
+from trainmaster.extensions.figure_writer import FigureObserver
 from trainmaster.extensions.gradient_health import exploding_layers, layer_of, vanishing_layers
+from trainmaster.extensions.metric_history import MetricHistory, heat_map, lines, shown_names
 from trainmaster.extensions.norm_sums import NormSums
 from trainmaster.figures.panels import Bars, Panel
-from trainmaster.figures.png import draw
-from trainmaster.loop.writer import Writer
-from trainmaster.stages import Fixtures, Observer, always
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from trainmaster.loop.writer import Writer, record
+from trainmaster.stages import Fixtures
 
 _ADVICE = {
-    "vanishing": "try ReLU or GELU in place of sigmoid or tanh, a normalisation, residual connections, or larger initial weights",
-    "exploding": "try gradient clipping, a lower learning rate, a normalisation, or smaller initial weights",
+    "vanishing": "try ReLU or GELU instead of sigmoid or tanh, normalization, residual connections, or larger initial weights",
+    "exploding": "try gradient clipping, a lower learning rate, normalization, or smaller initial weights",
 }
-_MIN_UNITS = 3
-"""How many units a layer's past has, before it is compared with it."""
+_MIN_COLUMNS = 3
+"""The minimum number of earlier epochs that a layer is compared with."""
+_MAX_WARNED = 8
 
 
-class GradientView(Observer):
-    """What `GradNormVis` and `GradCoeffRMSVis` share: sums, units of time, records and figures.
+class GradientObserver(FigureObserver):
+    """The shared part of `GradNormVis` and `GradCoeffRMSVis`.
 
-    Gradients are taken as `backward` leaves them: with accumulation, those accumulated so far; before any clipping; loss scaling included.
-    Norms are added up on their device, and fetched once a unit.
+    Gradients are measured after `backward`: accumulated so far, before clipping, with loss scaling. Norms are added up
+    on their device and fetched once per epoch, or once per `every` updates.
     """
 
-    is_guarded = False  # nothing is drawn or switched here, and a guard would cost more than the norms
     tag = ""
-    word = ""
-    _what = ""
+    label = ""
 
     def __init__(self, every: int | None = None, path: str | PathLike[str] | None = None) -> None:
-        """`every` is the number of updates that make a column of the figure and a row of the log; None for an epoch."""
-        if every is not None and (not isinstance(every, int) or isinstance(every, bool) or every < 1):
-            raise SettingError(f"every={every!r}: wanted a number of updates, or None for epochs", hint=f"{type(self).__name__}(every=500)")
-        self.every = every
+        """`every` is the number of updates per logged value and column of the figure; None for one per epoch."""
         if every is not None:
-            self.post_optimizer_step = self._count_update  # a hook only where it is needed: a stage that nobody hooks is nearly free
-        self._drawing = Drawing(self.tag, path, self.panels)
+            check_int("every", every, min=1, hint=f"{type(self).__name__}(every=500), or every=None for one value per epoch")
+            self.post_optimizer_step = self._count_update  # a hook only if it is needed: a stage without hooks is nearly free
+        super().__init__(self.tag, path)
+        self.every = every
         self._sums = NormSums()
-        self._course = Course()
+        self._history = MetricHistory()
         self._last: dict[str, float] = {}
-        self._found: dict[str, list[str]] = {"vanishing": [], "exploding": []}
+        self._unhealthy: dict[str, list[str]] = {"vanishing": [], "exploding": []}
         self._num_updates = 0
         self._has_warned = False
 
     def scale(self, size: int) -> float:
-        """What the norm of a gradient of so many coefficients is multiplied by."""
+        """The factor from the norm of a gradient with `size` elements to the logged value."""
         raise NotImplementedError
 
     # Hooks.
 
-    def pre_train(self, loop: Any) -> None:
-        self._drawing.begin(loop)
-
     def pre_train_step_epoch(self, model: nn.Module) -> None:
         self._sums.watch(model)
         if self.every is None:
-            self._sums.clear()  # what an epoch left that broke off
+            self._sums.clear()  # an epoch that ended early may have left sums
 
     def post_backward(self) -> None:
         self._sums.add()
@@ -79,93 +70,84 @@ class GradientView(Observer):
     def _count_update(self, fixtures: Fixtures) -> None:
         self._num_updates += 1
         if self.every is not None and self._num_updates % self.every == 0:
-            self._end_unit(updates_done(fixtures), fixtures.get("writer"))
+            self._log(updates_done(fixtures), fixtures.get("writer"))
 
     def post_train_step_epoch(self, loop: Any, writer: Writer | None = None) -> None:
         if self.every is None and is_epoch_complete(loop):
-            self._end_unit(epochs_done(loop), writer)
+            self._log(epochs_done(loop), writer)
 
-    @always
-    def post_train(self) -> None:
-        self._drawing.draw()
+    # Logging.
 
-    # The end of a unit.
-
-    def _end_unit(self, at: int, writer: Writer | None) -> None:
+    def _log(self, x: int, writer: Writer | None) -> None:
         means = self._sums.take()
         self._last = {name: mean.norm * self.scale(self._sums.sizes[name]) for name, mean in means.items()}
-        self._judge([name for name, mean in means.items() if mean.num_odd])
-        self._course.add(at, self._last)
+        self._find_unhealthy([name for name, mean in means.items() if mean.num_nonfinite])
+        self._history.add(x, self._last)
         if writer is not None:
             for name, value in self._last.items():
                 if not math.isnan(value):
-                    writer.add_scalar(f"{self.tag}/{name}/{self.word}", value, at)
-        self._warn(at)
-        self._drawing.refresh()
+                    record(writer, f"{self.tag}/{name}", value, x, self._unit)
+        self._warn(x)
+        self._figure_writer.draw_if_due()
 
-    def _judge(self, odd: list[str]) -> None:
-        """Find the layers that vanish or explode in the last unit; the gradients of `odd` were not finite in some batch."""
-        rms = {name: value * self._to_rms(name) for name, value in self._last.items()} | dict.fromkeys(odd, math.inf)
-        exploding = exploding_layers(rms, {name: value * self._to_rms(name) for name, value in self._course.medians(_MIN_UNITS).items()})
-        self._found = {"vanishing": vanishing_layers(rms, exploding), "exploding": exploding}
+    def _find_unhealthy(self, nonfinite: list[str]) -> None:
+        """Update the vanishing and exploding layers; the gradients of `nonfinite` were not finite in some batch."""
+        rms = self._rms(self._last) | dict.fromkeys(nonfinite, math.inf)
+        exploding = exploding_layers(rms, self._rms(self._history.medians(_MIN_COLUMNS)))
+        self._unhealthy = {"vanishing": vanishing_layers(rms, exploding), "exploding": exploding}
 
-    def _warn(self, at: int) -> None:
-        """Once a training: there is no need to say it every epoch."""
-        if not self._has_warned and any(self._found.values()):
+    def _rms(self, values: Mapping[str, float]) -> dict[str, float]:
+        sizes = {name: max(1, self._sums.sizes.get(name, 1)) for name in values}
+        return {name: value / (self.scale(sizes[name]) * math.sqrt(sizes[name])) for name, value in values.items()}
+
+    def _warn(self, x: int) -> None:
+        """Once per training, not in every epoch."""
+        if not self._has_warned and any(self._unhealthy.values()):
             self._has_warned = True
-            for word, layers in self._found.items():
+            for problem, layers in self._unhealthy.items():
                 if layers:
-                    named = ", ".join(f"`{layer}`" for layer in layers[:8]) + (f" and {len(layers) - 8} more" if len(layers) > 8 else "")
-                    warnings.warn(f"{word} gradients in {self._unit} {at}: {named}; {_ADVICE[word]}", stacklevel=2)
+                    more = f" and {len(layers) - _MAX_WARNED} more" if len(layers) > _MAX_WARNED else ""
+                    names = ", ".join(f"`{layer}`" for layer in layers[:_MAX_WARNED]) + more
+                    warnings.warn(f"{problem} gradients in {self._unit} {x}: {names}; {_ADVICE[problem]}", stacklevel=2)
 
     @property
     def _unit(self) -> str:
         return "epoch" if self.every is None else "update"
 
-    # What was found.
+    # Results.
 
     def vanishing(self) -> list[str]:
-        """The layers that got next to no gradient in the last epoch, or the last `every` updates; `gradient_health.py` has the rules."""
-        return list(self._found["vanishing"])
+        """The layers with vanishing gradients in the last epoch, or the last `every` updates."""
+        return list(self._unhealthy["vanishing"])
 
     def exploding(self) -> list[str]:
-        """The layers that got far too much."""
-        return list(self._found["exploding"])
-
-    def _to_rms(self, name: str) -> float:
-        size = max(1, self._sums.sizes.get(name, 1))
-        return 1 / (self.scale(size) * math.sqrt(size))
+        """The layers with exploding gradients in the last epoch, or the last `every` updates."""
+        return list(self._unhealthy["exploding"])
 
     def panels(self) -> list[Panel]:
-        """The last unit's profile over the parameters, and how it came to be; nothing before the end of the first."""
-        if not self._course.xs:
+        """The last values of all parameters, and their history."""
+        if not self._history.xs:
             return []
-        marks = {name: word for word, layers in self._found.items() for name in self._last if layer_of(name) in layers}
-        names = shown_names(self._course, marks)
-        told = "; ".join(
-            f"{len(layers)} of {len(set(map(layer_of, self._last)))} layers {word}" for word, layers in self._found.items() if layers
-        )
-        title = f"{self._what} in {self._unit} {self._course.xs[-1]:g}" + (f": {told}" if told else "")
+        marks = {name: problem for problem, layers in self._unhealthy.items() for name in self._last if layer_of(name) in layers}
+        names = shown_names(self._history, marks)
+        num_layers = len(set(map(layer_of, self._last)))
+        problems = [f"{len(layers)} of {num_layers} layers {problem}" for problem, layers in self._unhealthy.items() if layers]
+        title = f"{self.label} in {self._unit} {self._history.xs[-1]:g}" + (f": {'; '.join(problems)}" if problems else "")
         values = [self._last.get(name, math.nan) for name in names]
-        profile = Bars(title, self._what, names, [value if 0 < value < math.inf else math.nan for value in values], True, marks)
         return [
-            profile,
-            heat_map(self._course, "parameters by time", self._unit, self._what, is_log=True, marks=marks),
-            lines(self._course, "course", self._unit, self._what, is_log=True),
+            Bars(title, self.label, names, [value if 0 < value < math.inf else math.nan for value in values], True, marks),
+            heat_map(self._history, "parameters over time", self._unit, self.label, is_log=True, marks=marks),
+            lines(self._history, "trend", self._unit, self.label, is_log=True),
         ]
-
-    def figure(self) -> Figure:
-        """The figure as it is now, for a notebook."""
-        return draw(self.panels())
 
     # State.
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "sums": self._sums.state_dict(),
-            "course": self._course.state_dict(),
+            "history": self._history.state_dict(),
             "last": dict(self._last),
-            "found": {word: list(layers) for word, layers in self._found.items()},
+            "unhealthy": {problem: list(layers) for problem, layers in self._unhealthy.items()},
             "every": self.every,
             "num_updates": self._num_updates,
             "has_warned": self._has_warned,
@@ -174,41 +156,37 @@ class GradientView(Observer):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._sums.load_state_dict(state["sums"])
         self._num_updates, self._has_warned = state["num_updates"], state["has_warned"]
-        if state["every"] != self.every:  # epochs and updates have no place on one axis
-            self._course, self._last, self._found = Course(), {}, {"vanishing": [], "exploding": []}
-            return
-        self._course.load_state_dict(state["course"])
-        self._last, self._found = dict(state["last"]), {word: list(layers) for word, layers in state["found"].items()}
+        self._history, self._last, self._unhealthy = MetricHistory(), {}, {"vanishing": [], "exploding": []}
+        if state["every"] == self.every:  # else it is a history over epochs, and this one is over updates, or the reverse
+            self._history.load_state_dict(state["history"])
+            self._last = dict(state["last"])
+            self._unhealthy = {problem: list(layers) for problem, layers in state["unhealthy"].items()}
 
 
-class GradNormVis(GradientView):
-    """The norm of each parameter's gradient: its mean over the batches of every epoch (E42).
+class GradNormVis(GradientObserver):
+    """Logs the norm of each parameter's gradient, averaged over the batches of every epoch.
 
-    Recorded as `grad_norm/<parameter>/norm`, drawn as `plots/grad_norm.png` and `.html`. Parameters without a gradient are left out.
-    `vanishing()` and `exploding()` name layers; the first time there are some, a warning does.
+    The values are logged as `grad_norm/<parameter>` and drawn as `plots/grad_norm.png` and `.html`. Parameters without
+    a gradient are left out. `vanishing()` and `exploding()` name layers; the first time there are any, a warning names
+    them.
     """
 
-    tag, word = "grad_norm", "norm"
-    _what = "norm of the gradient"
+    tag = "grad_norm"
+    label = "gradient norm"
 
     def scale(self, size: int) -> float:
         return 1.0
 
 
-class GradCoeffRMSVis(GradientView):
-    """The root mean square over the coefficients of each parameter's gradient: its mean over the batches of every epoch (E42).
+class GradCoeffRMSVis(GradientObserver):
+    """Logs the root mean square of the elements of each parameter's gradient, averaged over every epoch.
 
-    Beside `GradNormVis` it does not grow with the number of coefficients, so that large and small layers compare. Recorded as
-    `grad_rms/<parameter>/rms`, drawn as `plots/grad_rms.png` and `.html`.
+    Unlike the norm, it does not grow with the number of elements, so you can compare large and small layers. The values
+    are logged as `grad_rms/<parameter>` and drawn as `plots/grad_rms.png` and `.html`.
     """
 
-    tag, word = "grad_rms", "rms"
-    _what = "RMS of the gradient"
+    tag = "grad_rms"
+    label = "gradient RMS"
 
     def scale(self, size: int) -> float:
         return 1 / math.sqrt(max(1, size))
-
-
-def updates_done(fixtures: Fixtures) -> int:
-    """The updates of a training, seen from a hook after the optimizer's step: one of the loops has not counted it by then."""
-    return int(fixtures["step_num"]) if "step_num" in fixtures else int(fixtures["optim_step_num"]) + 1

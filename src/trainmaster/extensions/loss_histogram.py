@@ -1,4 +1,4 @@
-"""The losses of many samples in bounded memory: how they are distributed, and the hardest."""
+"""The distribution of many losses, and the highest of them, in bounded memory."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 _PER_DECADE = 32
 _LOW, _HIGH = -6, 12
-"""Losses are told apart from 10 ** -6 to 10 ** 12, on either side of 0."""
+"""Absolute values from 10 ** -6 to 10 ** 12 are told apart."""
 ALMOST_ZERO = 10.0**_LOW
 _POSITIVE = np.logspace(_LOW, _HIGH, (_HIGH - _LOW) * _PER_DECADE + 1)
 EDGES: NDArray[np.float64] = np.concatenate([-_POSITIVE[::-1], _POSITIVE])
-"""Of the intervals; the one in the middle is for all that is almost 0. Each is 7 % wider than the next one towards 0."""
+"""The edges of the bins. Each is 7% wider than its neighbor towards 0; the middle one holds what is almost 0."""
 
 
 @dataclass(frozen=True)
@@ -23,80 +23,79 @@ class HardSample:
     """A sample with a high loss."""
 
     index: int
-    """Its place in the data, from 0 on, or what `index` gave for it."""
+    """Its index in the data, or what `index` returned for it."""
     loss: float
 
 
 class LossHistogram:
-    """Counts losses on their device, so that no step waits, and keeps the highest with their indices."""
+    """Counts losses on their device, without waiting for it, and keeps the highest with their sample indices."""
 
     def __init__(self, num_hardest: int) -> None:
         self._num_hardest = num_hardest
-        self._counts: torch.Tensor | None = None
+        self.num_samples = 0
+        self._counts = torch.zeros(len(EDGES) - 1, dtype=torch.int64)
         self._losses = torch.empty(0, dtype=torch.float64)
         self._indices = torch.empty(0, dtype=torch.int64)
-        self._inner: torch.Tensor | None = None
+        self._inner_edges: torch.Tensor | None = None
 
     def add(self, losses: torch.Tensor, indices: torch.Tensor) -> None:
-        """Take the losses of some samples, one each."""
+        """Add one loss for each sample of a batch."""
         device = losses.device
+        self.num_samples += len(losses)
         losses = losses.detach().to(torch.float32 if device.type == "mps" else torch.float64)
-        if self._counts is None or self._inner is None or self._inner.device != device:
-            self._counts = (
-                torch.zeros(len(EDGES) - 1, dtype=torch.int64, device=device) if self._counts is None else self._counts.to(device)
-            )
-            self._inner = torch.from_numpy(EDGES[1:-1]).to(device, losses.dtype)  # what is beyond the outer ones counts as within
-        self._counts.index_add_(0, torch.bucketize(losses, self._inner), torch.ones_like(losses, dtype=torch.int64))
+        if self._inner_edges is None or self._inner_edges.device != device:
+            # Without the outer edges, so values beyond them count in the first and the last bin.
+            self._inner_edges = torch.from_numpy(EDGES[1:-1]).to(device, losses.dtype)
+        self._counts = self._counts.to(device)
+        self._counts.index_add_(0, torch.bucketize(losses, self._inner_edges), torch.ones_like(losses, dtype=torch.int64))
         losses = torch.cat([self._losses.to(device, losses.dtype), losses])
         indices = torch.cat([self._indices.to(device), indices.to(device, torch.int64)])
-        # A loss that is no number is the hardest of all. Of equal ones the first come first, on every device.
+        # NaN counts as the highest loss. The sort is stable: equal losses keep their order on every device.
         order = torch.argsort(losses, descending=True, stable=True)[: self._num_hardest]
         self._losses, self._indices = losses[order], indices[order]
 
-    def __len__(self) -> int:
-        """How many losses there were."""
-        return 0 if self._counts is None else int(self._counts.sum())
-
     @property
     def counts(self) -> NDArray[np.int64]:
-        return np.zeros(len(EDGES) - 1, np.int64) if self._counts is None else self._counts.cpu().numpy()
+        return self._counts.cpu().numpy()
 
     @property
     def hardest(self) -> list[HardSample]:
-        """The highest losses, the highest first."""
+        """The samples with the highest losses, the highest first."""
         return [HardSample(int(index), float(loss)) for index, loss in zip(self._indices.tolist(), self._losses.tolist(), strict=True)]
 
     def quantile(self, share: float) -> float:
-        """The loss that this share of the samples is not above, to within 7 %; beyond the last interval, the highest there is."""
-        below = self._below()
-        if share * len(self) > below[-2]:  # NaN is there, too
+        """The quantile to within 7%; in the last bin, the maximum."""
+        below = self._num_below()
+        if share * self.num_samples > below[-2]:  # this bin also holds NaN
             return self.hardest[0].loss
-        found = float(np.interp(share * len(self), below, EDGES))
-        return found if abs(found) > ALMOST_ZERO else 0.0
+        value = float(np.interp(share * self.num_samples, below, EDGES))
+        return value if abs(value) > ALMOST_ZERO else 0.0
 
     @property
     def low(self) -> float:
-        """Below the least loss, by 7 % at most; 0 for one that is almost 0."""
+        """A bound below all losses, at most 7% below the minimum; 0 if the minimum is almost 0."""
         edge = EDGES[np.flatnonzero(self.counts)[0]]
         return 0.0 if abs(edge) <= 1.01 * ALMOST_ZERO else float(edge)
 
     @property
     def high(self) -> float:
-        """Above the greatest loss, by 7 % at most."""
+        """A bound above all losses, at most 7% above the maximum."""
         return float(EDGES[np.flatnonzero(self.counts)[-1] + 1])
 
-    def between(self, edges: NDArray[np.float64]) -> list[int]:
-        """How many losses lie in each of other intervals, about; what lies outside is in the outer ones."""
-        below = np.interp(edges, EDGES, self._below())
-        below[0], below[-1] = 0, len(self)
+    def rebinned(self, edges: NDArray[np.float64]) -> list[int]:
+        """The approximate counts in other bins; losses outside of them count in the first and the last bin."""
+        below = np.interp(edges, EDGES, self._num_below())
+        below[0], below[-1] = 0, self.num_samples
         return [int(count) for count in np.diff(np.round(below))]
 
-    def _below(self) -> NDArray[np.float64]:
-        """How many losses lie below each edge."""
+    def _num_below(self) -> NDArray[np.float64]:
+        """The number of losses below each edge."""
         return np.concatenate([[0.0], np.cumsum(self.counts, dtype=np.float64)])
 
     def state_dict(self) -> dict[str, Any]:
-        return {"counts": self._counts, "losses": self._losses, "indices": self._indices}  # copied by who asks
+        counts = {"num_samples": self.num_samples, "counts": self._counts}
+        return {**counts, "losses": self._losses, "indices": self._indices}  # the caller copies the tensors
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.num_samples = state["num_samples"]
         self._counts, self._losses, self._indices = state["counts"], state["losses"], state["indices"]

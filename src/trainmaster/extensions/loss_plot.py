@@ -1,93 +1,88 @@
-"""The loss as a curve: of training and of every evaluation set."""
+"""The training loss and the losses of the evaluation sets as curves."""
 
 from __future__ import annotations
 
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from trainmaster.extensions.curves import SUFFIX, X_LABEL, Curves, checked_over, checked_smoothing, epochs_done, is_epoch_complete
-from trainmaster.extensions.drawing import Drawing
+from trainmaster.extensions.curves import SUFFIX, X_LABEL, Curves, check_curve_arguments
+from trainmaster.extensions.epochs import epochs_done, is_epoch_complete
+from trainmaster.extensions.figure_writer import FigureObserver
 from trainmaster.figures.panels import Lines
-from trainmaster.figures.png import draw
 from trainmaster.loop.batches import true_batch_size
-from trainmaster.loop.pending import Pending
+from trainmaster.loop.deferred_scalars import Pending
 from trainmaster.loop.train_loss import TRAIN_LOSS, LossMean, record_train_loss
 from trainmaster.loop.train_test_loop import TrainTestLoop
-from trainmaster.loop.writer import Writer
-from trainmaster.stages import Fixtures, Observer, always
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from trainmaster.loop.writer import Writer, record
+from trainmaster.stages import Fixtures, always
 
 
-class LossPlot(Observer):
-    """Records the training loss and draws it, with those of the evaluation sets, over epochs, batches or samples (E43).
+class LossPlot(FigureObserver):
+    """Logs the training loss and draws it with the evaluation losses, over epochs, batches or samples.
 
-    Over epochs a point is the mean of an epoch; over batches or samples it is the loss of one batch, against how many batches were done or
-    samples seen in all. Evaluation sets are drawn at the same place. Several may be attached, one for each axis.
+    Over epochs, a point is the mean of an epoch. Over batches or samples, it is the loss of one batch, against the
+    number of batches or samples so far. You can attach several `LossPlot`s, one for each axis.
 
-    Numbers go to the writer: `losses/train/loss` for each epoch, and `losses_by_batch/<set>/loss` or `losses_by_sample/<set>/loss`. No
-    step waits for them: they are taken from their device some hundred at a time. The figure is `loss`, `loss_by_batch` or
-    `loss_by_sample`, in `path` or in `plots` below the loop's `train_dir`, as PNG and as HTML.
+    The metrics are `train/loss` for each epoch, and `<set>/loss_by_batch` or `<set>/loss_by_sample`. No step waits for
+    the device: losses are fetched a few hundred at a time. The figure is `loss`, `loss_by_batch` or `loss_by_sample`,
+    in `path` or in `plots` in the loop's `train_dir`, as PNG and HTML.
 
     Args:
-        smoothing: the weight of what was before in a moving mean, which is drawn over the values themselves; 0 for none. Over batches and
-            samples it is for the training loss only.
+        smoothing: the weight of the past in an exponential moving average, which is drawn over the raw values; 0 for
+            none. Over batches and samples, only the training loss is smoothed.
     """
 
-    is_guarded = False
     creates = {TRAIN_LOSS: "train_step_epoch"}
 
     def __init__(self, over: str = "epochs", smoothing: float = 0.0, path: str | PathLike[str] | None = None) -> None:
-        self.over = checked_over(over, ("epochs", "batches", "samples"), "LossPlot")
-        self.smoothing = checked_smoothing(smoothing, "LossPlot")
+        check_curve_arguments(over, ("epochs", "batches", "samples"), smoothing, "LossPlot")
+        super().__init__(f"loss{SUFFIX[over]}", path)
+        self.over, self.smoothing = over, smoothing
         self.name = f"loss_plot{SUFFIX[over]}"
-        self._drawing = Drawing(f"loss{SUFFIX[over]}", path, self.panels)
         self._curves = Curves("train")
         self._pending = Pending()
         self._num_batches = self._num_samples = 0
-        self._sum, self._num = 0.0, 0
-        """Over the samples of the epoch: their losses, and how many they are."""
+        self._epoch_sum, self._epoch_samples = 0.0, 0
         self._eval_mean = LossMean()
-        self._size_of = true_batch_size
+        self._batch_size = true_batch_size
         self._writer: Writer | None = None
         self._is_component = False
-        """It stands in a `TrainTestLoop`, which calls `on_batch_end`."""
+        """Whether it is part of a `TrainTestLoop`, which calls `on_batch_end`."""
 
-    # ---- hooks
+    # Hooks.
 
     def pre_train(self, loop: Any, writer: Writer | None = None) -> None:
         self._writer = writer
         self._is_component = isinstance(loop, TrainTestLoop)
-        has_own_size = not self._is_component and loop.is_overridden("get_true_batch_size")
-        self._size_of = loop.get_true_batch_size if has_own_size else true_batch_size  # one call less per batch
-        self._drawing.begin(loop)
+        is_overridden = not self._is_component and loop.is_overridden("get_true_batch_size")
+        self._batch_size = loop.get_true_batch_size if is_overridden else true_batch_size  # saves a call per batch
+        super().pre_train(loop)
 
     def pre_train_step_epoch(self) -> None:
-        self._sum, self._num = 0.0, 0
+        self._epoch_sum, self._epoch_samples = 0.0, 0
 
     def post_train_step_batch(self, loss: Any, batch: Any) -> None:
-        if not self._is_component and self._pending.add(self._size_of(batch), loss):
-            self._record()
-            self._drawing.refresh()
+        if not self._is_component and loss is not None and self._pending.add(self._batch_size(batch), loss):
+            self._log()
+            self._figure_writer.draw_if_due()
 
     def on_batch_end(self, loop: TrainTestLoop) -> None:
-        """In a `TrainTestLoop` states are captured here, before the hooks of the batch, and have to have its loss."""
-        loss, size = loop.fixtures["loss"], self._size_of(loop.batch)
+        """A `TrainTestLoop` captures its state here, before the hooks of the batch; it must include the loss."""
+        loss, size = loop.fixtures["loss"], self._batch_size(loop.batch)
         if not loop.is_training:
             self._eval_mean.add(loss, size)
         elif self._pending.add(size, loss):
-            self._record()
-            self._drawing.refresh()
+            self._log()
+            self._figure_writer.draw_if_due()
 
     def post_train_step_epoch(self, loop: Any, fixtures: Fixtures) -> None:
-        self._record()
-        if is_epoch_complete(loop):
-            mean, epoch_num = self._sum / max(1, self._num), epochs_done(loop)
+        self._log()
+        if is_epoch_complete(loop) and self._epoch_samples:  # else no batch had a loss
+            mean, epoch_num = self._epoch_sum / max(1, self._epoch_samples), epochs_done(loop)
             record_train_loss(fixtures, self._writer, mean, epoch_num)
             if self.over == "epochs":
                 self._curves.add("train", epoch_num, mean)
-        self._drawing.refresh()
+        self._figure_writer.draw_if_due()
 
     def pre_eval_step_epoch(self) -> None:
         self._eval_mean.reset()
@@ -100,63 +95,62 @@ class LossPlot(Observer):
         stopped: str | None = None,
         standalone_eval: bool = False,
     ) -> None:
-        is_part = not (standalone_eval or getattr(loop, "is_testing", False))  # of the training
-        if not is_part or stopped is not None or (eval_losses is not None and datasource_name not in eval_losses):
+        is_in_training = not (standalone_eval or getattr(loop, "is_testing", False))
+        if not is_in_training or stopped is not None or (eval_losses is not None and datasource_name not in eval_losses):
             return
-        self._record()
+        self._log()
         loss = self._eval_mean.mean if eval_losses is None else eval_losses[datasource_name]
-        name = datasource_name if datasource_name != "train" else "train_evaluated"  # not the curve of the training itself
         x = {"epochs": epochs_done(loop), "batches": self._num_batches, "samples": self._num_samples}[self.over]
-        self._curves.add(name, x, loss)
-        if self.over != "epochs" and self._writer is not None:  # over epochs they are recorded by EvalState
-            self._writer.add_scalar(f"losses{SUFFIX[self.over]}/{name}/loss", loss, x)
-        self._drawing.refresh()
+        self._curves.add(datasource_name, x, loss)
+        if self.over != "epochs" and self._writer is not None:  # EvalState logs the losses over epochs
+            record(self._writer, f"{datasource_name}/loss{SUFFIX[self.over]}", loss, x, X_LABEL[self.over])
+        self._figure_writer.draw_if_due()
 
     @always
     def post_train(self) -> None:
-        self._record()
-        self._drawing.draw()
+        self._log()
+        super().post_train()
 
-    # ---- numbers
+    # Values.
 
-    def _record(self) -> None:
-        """Take in what waits: for the mean of the epoch, the log, and the curve."""
+    def _log(self) -> None:
+        """Fetch the waiting losses, for the mean of the epoch, the log, and the curve."""
         rows: list[tuple[int, float]] = []
         for size, loss in self._pending.drain():
             self._num_batches += 1
             self._num_samples += size
-            self._sum += loss * size
-            self._num += size
+            self._epoch_sum += loss * size
+            self._epoch_samples += size
             rows.append((self._num_samples if self.over == "samples" else self._num_batches, loss))
         if self.over != "epochs":
             self._curves.extend("train", rows)
             if self._writer is not None:
                 for x, loss in rows:
-                    self._writer.add_scalar(f"losses{SUFFIX[self.over]}/train/loss", loss, x)
+                    record(self._writer, f"train/loss{SUFFIX[self.over]}", loss, x, X_LABEL[self.over])
+
+    def panels(self) -> list[Lines]:
+        self._log()
+        if not self._curves:
+            return []
+        title = "Loss" if not self.smoothing else f"Loss (smoothing {self.smoothing:g})"
+        # An evaluation is smooth compared with single batches, and its average would lag by several epochs.
+        lines = self._curves.lines(self.smoothing, lambda label: self.over == "epochs" or label == "train")
+        return [Lines(title, X_LABEL[self.over], "loss", lines)]
+
+    # State.
 
     def state_dict(self) -> dict[str, Any]:
-        self._record()  # what is in a checkpoint is in the log
-        numbers = {"num_batches": self._num_batches, "num_samples": self._num_samples, "sum": self._sum, "num": self._num}
-        return {**numbers, "curves": self._curves.state_dict()}
+        self._log()  # a checkpoint must not contain values that the log does not
+        return {
+            "num_batches": self._num_batches,
+            "num_samples": self._num_samples,
+            "epoch_sum": self._epoch_sum,
+            "epoch_samples": self._epoch_samples,
+            "curves": self._curves.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._pending.clear()
         self._num_batches, self._num_samples = state["num_batches"], state["num_samples"]
-        self._sum, self._num = state["sum"], state["num"]
+        self._epoch_sum, self._epoch_samples = state["epoch_sum"], state["epoch_samples"]
         self._curves.load_state_dict(state["curves"])
-
-    # ---- the figure
-
-    def panels(self) -> list[Lines]:
-        """The figure as data; nothing before the first number."""
-        self._record()
-        if not len(self._curves):
-            return []
-        title = "Loss" if not self.smoothing else f"Loss (smoothing {self.smoothing:g})"
-        # Beside single batches an evaluation is smooth already, and a mean over the last ten would be ten epochs late.
-        lines = self._curves.lines(self.smoothing, lambda label: self.over == "epochs" or label == "train")
-        return [Lines(title, X_LABEL[self.over], "loss", lines)]
-
-    def figure(self) -> Figure:
-        """The figure as one of matplotlib, for a notebook."""
-        return draw(self.panels())

@@ -1,4 +1,4 @@
-"""The layers of a model: what they put out, and how many parameters they have."""
+"""A table of the layers of a model, with output shapes and numbers of parameters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from trainmaster.errors import SettingError
+from trainmaster.arguments import check_int
+from trainmaster.extensions.text_table import text_table
 from trainmaster.loop.batches import first_tensor
 from trainmaster.stages import Observer, always
 
@@ -19,28 +20,25 @@ class Layer(NamedTuple):
     name: str
     kind: str
     output: str
-    """The shape of what it puts out; empty where it was not seen."""
+    """The shape of its output; empty if it was not called."""
     num_parameters: int
     num_trainable: int
     depth: int
 
 
 class ModelSummary(Observer):
-    """Prints a table of the model's layers at the first batch of a training: output shapes, parameters, which of them are trained.
+    """Prints the layers of the model at the first batch: output shapes, parameters, trainable parameters.
 
     Args:
-        depth: how many levels of nested modules to show.
-        say: prints the table; None keeps it for `table()`.
+        depth: the number of levels of nested modules to show.
+        output: called with the table; None prints nothing, and `table()` returns it.
     """
 
     is_guarded = False
 
-    def __init__(self, depth: int = 2, say: Callable[[str], Any] | None = print) -> None:
-        if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
-            raise SettingError(f"depth={depth!r}: wanted a whole number of levels, 1 or more")
-        if say is not None and not callable(say):
-            raise SettingError(f"say={say!r}: wanted a function that prints a text", hint="ModelSummary(say=print)")
-        self.depth, self._say = depth, say
+    def __init__(self, depth: int = 2, output: Callable[[str], object] | None = print) -> None:
+        check_int("depth", depth, min=1, hint="ModelSummary(depth=2)")
+        self.depth, self._output = depth, output
         self._model: nn.Module | None = None
         self._shapes: dict[str, str] = {}
         self._handles: list[Any] = []
@@ -53,70 +51,47 @@ class ModelSummary(Observer):
         if self._is_done or mode_name == "predict":
             return
         self._model = model
-        for name, module in model.named_modules():
-            self._handles.append(module.register_forward_hook(self._watch(name)))
+        self._handles = [module.register_forward_hook(self._hook(name)) for name, module in model.named_modules()]
 
     @always
     def post_forward(self, exc_type: type[BaseException] | None = None) -> None:
         if not self._handles:
             return
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        while self._handles:
+            self._handles.pop().remove()
         if exc_type is None:
             self._is_done = True
-            if self._say is not None:
-                self._say(self.table())
+            if self._output is not None:
+                self._output(self.table())
 
-    def _watch(self, name: str) -> Callable[..., None]:
-        def look(module: nn.Module, inputs: Any, output: Any) -> None:
+    def _hook(self, name: str) -> Callable[..., None]:
+        def store_shape(module: nn.Module, inputs: Any, output: Any) -> None:
             self._shapes[name] = shape_of(output)
 
-        return look
+        return store_shape
 
     def layers(self) -> list[Layer]:
-        """The layers as data, once a batch was seen."""
+        """The layers as data; empty before the first batch."""
         return [] if self._model is None else list(layers_of(self._model, self.depth, self._shapes))
 
     def table(self) -> str:
-        """The layers as a text."""
-        if self._model is None:
-            return "no batch was seen yet"
-        return "\n".join(table_of(self._model, self.layers()))
+        return "there was no batch yet" if self._model is None else "\n".join(table_of(self._model, self.layers()))
 
 
 def layers_of(model: nn.Module, depth: int, shapes: Mapping[str, str] | None = None) -> Iterator[Layer]:
-    """The modules of a model down to a depth; a parameter that several share counts for the first."""
-    seen: set[int] = set()
-    shapes = shapes or {}
-
-    def own(module: nn.Module) -> tuple[int, int]:
-        counts = [0, 0]
-        for each in module.parameters():
-            if id(each) not in seen:
-                seen.add(id(each))
-                number = number_of(each)
-                counts[0] += number
-                counts[1] += number if each.requires_grad else 0
-        return counts[0], counts[1]
-
-    def walk(module: nn.Module, prefix: str, level: int) -> Iterator[Layer]:
-        for name, child in module.named_children():
-            path = f"{prefix}{name}"
-            children = list(walk(child, f"{path}.", level + 1)) if level < depth else []
-            rest, trained = own(child)
-            below = [each for each in children if each.depth == level + 1]
-            rest += sum(each.num_parameters for each in below)
-            trained += sum(each.num_trainable for each in below)
-            yield Layer(path, type(child).__name__, shapes.get(path, ""), rest, trained, level)
-            yield from children
-
-    yield from walk(model, "", 1)
+    """The modules of a model down to a depth. A parameter that several modules share counts for the first."""
+    parameters = dict(model.named_parameters())
+    for path, module in model.named_modules(remove_duplicate=False):
+        level = path.count(".") + 1
+        if path and level <= depth:
+            own = [each for name, each in parameters.items() if name.startswith(f"{path}.")]
+            trainable = [each for each in own if each.requires_grad]
+            yield Layer(path, type(module).__name__, (shapes or {}).get(path, ""), num_elements(own), num_elements(trainable), level)
 
 
-def number_of(parameter: torch.Tensor) -> int:
-    """How many coefficients it has; 0 where a lazy module does not know yet."""
-    return 0 if isinstance(parameter, nn.parameter.UninitializedParameter) else parameter.numel()
+def num_elements(parameters: Sequence[torch.Tensor]) -> int:
+    """The number of elements; a lazy parameter without a shape has none."""
+    return sum(each.numel() for each in parameters if not isinstance(each, nn.parameter.UninitializedParameter))
 
 
 def shape_of(value: Any) -> str:
@@ -135,22 +110,22 @@ def headline(model: nn.Module) -> str:
     'Linear, 9 parameters'
     """
     parameters = list(model.parameters())
-    whole = sum(map(number_of, parameters))
-    trained = sum(number_of(each) for each in parameters if each.requires_grad)
-    frozen = "" if trained == whole else f", {trained:,} of them trained"
-    return f"{type(model).__name__}, {whole:,} parameters{frozen}"
+    total, num_trainable = num_elements(parameters), num_elements([each for each in parameters if each.requires_grad])
+    note = "" if num_trainable == total else f", {num_trainable:,} trainable"
+    return f"{type(model).__name__}, {total:,} parameters{note}"
 
 
 def table_of(model: nn.Module, layers: Sequence[Layer]) -> list[str]:
-    """A line for each layer, and one for the model."""
+    """The lines of the table: one for the model, then one for each layer."""
     has_frozen = any(each.num_trainable != each.num_parameters for each in layers)
-    rows = [["layer", "kind", "output", "parameters", *(["trained"] if has_frozen else [])]]
-    for each in layers:
-        numbers = [f"{each.num_parameters:,}", *([f"{each.num_trainable:,}"] if has_frozen else [])]
-        rows.append([f"{'  ' * (each.depth - 1)}{each.name.rpartition('.')[2]}", each.kind, each.output, *numbers])
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    lines = [
-        "  ".join(text.ljust(width) if at < 3 else text.rjust(width) for at, (text, width) in enumerate(zip(row, widths, strict=True)))
-        for row in rows
+    rows = [
+        (
+            "  " * (each.depth - 1) + each.name.rpartition(".")[2],
+            each.kind,
+            each.output,
+            *(f"{number:,}" for number in (each.num_parameters, each.num_trainable)[: 1 + has_frozen]),
+        )
+        for each in layers
     ]
-    return [headline(model), *(line.rstrip() for line in lines)]
+    header = ("layer", "kind", "output", "parameters", "trainable")[: 4 + has_frozen]
+    return [headline(model), *text_table(header, rows, num_left=3)]

@@ -6,53 +6,40 @@ import inspect
 import keyword
 from collections.abc import Callable
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trainmaster.arguments import check_choice, check_int
 from trainmaster.errors import SettingError
-from trainmaster.extensions.curves import (
-    SUFFIX,
-    X_LABEL,
-    Curves,
-    checked_over,
-    checked_smoothing,
-    epochs_done,
-    file_name,
-    is_epoch_complete,
-    scalar,
-)
-from trainmaster.extensions.drawing import Drawing
+from trainmaster.extensions.curves import SUFFIX, X_LABEL, Curves, check_curve_arguments, file_name, scalar
+from trainmaster.extensions.epochs import epochs_done, is_epoch_complete
+from trainmaster.extensions.figure_writer import FigureObserver
+from trainmaster.extensions.per_evaluation import PerEvaluation
 from trainmaster.figures.panels import Lines
-from trainmaster.figures.png import draw
-from trainmaster.loop.pending import Pending
-from trainmaster.loop.writer import Writer
-from trainmaster.stages import Extensible, Fixtures, Observer, always
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-STAGES = ("train_step_batch", "eval_step_batch")
+from trainmaster.loop.deferred_scalars import Pending
+from trainmaster.loop.writer import Writer, record
+from trainmaster.stages import Extensible, Fixtures, always
 
 
-class Plot(Observer):
-    """Records fixtures by their names and draws them in one figure (E44): `Plot("grad_norm")`, `Plot("loss", "grad_norm")`.
+class Plot(FigureObserver):
+    """Logs fixtures and draws them in one figure: `Plot("grad_norm")`, `Plot("loss", "grad_norm")`.
 
-    A fixture is a number, or a tensor with one element. Lazy ones are computed for it, and a name that is misspelt is refused before the
-    first batch. Over epochs a point is the mean of an epoch's batches; over batches it is the value of one, against how many were done in
-    all. With `stage="eval_step_batch"` it is the mean of each evaluation set.
+    A fixture must be a number or a tensor with one element. Lazy fixtures are computed for it, and a misspelled name is
+    an error before the first batch. Over epochs, a point is the mean over the batches of an epoch; over batches, it is
+    the value of one batch, against the number of batches so far. With `stage="eval_step_batch"` it is the mean over
+    each evaluation set.
 
-    Numbers go to the writer as `plots/<name>` or `plots_by_batch/<name>`, those of evaluations as `plots/<set>/<name>`. The figure is
-    `plot_<names>`.
+    The metrics are `train/<name>` or `train/<name>_by_batch`, and `<set>/<name>` for evaluations. The mean of `loss`
+    over batches is called `loss_per_batch`, because `loss` is the mean over samples. The figure is `plot_<names>`.
 
     Args:
         over: "epochs" or "batches".
-        every: look at one batch in so many; a lazy fixture is not computed in the others.
-        smoothing: the weight of what was before in a moving mean, which is drawn over the values themselves; 0 for none.
-        log: whether the axis of the values is logarithmic; None for where they span much.
+        every: use one batch out of this many; a lazy fixture is not computed in the others.
+        smoothing: the weight of the past in an exponential moving average, which is drawn over the raw values; 0 for
+            none.
+        log: whether the y axis is logarithmic; None decides by the range of the values.
         fig: another name for the figure and its file.
-        stage: at the end of which stage the values are taken: "train_step_batch" or "eval_step_batch".
+        stage: "train_step_batch" or "eval_step_batch": the values are read at the end of this stage.
     """
-
-    is_guarded = False
 
     def __init__(
         self,
@@ -65,149 +52,162 @@ class Plot(Observer):
         path: str | PathLike[str] | None = None,
         stage: str = "train_step_batch",
     ) -> None:
-        self.names = _checked_names(names)
-        self.over = checked_over(over, ("epochs", "batches"), "Plot")
-        self.smoothing = checked_smoothing(smoothing, "Plot")
-        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-            raise SettingError(f"Plot(every={every!r}): wanted a whole number, 1 or more", hint="every=10 looks at one batch in ten")
-        if log is not None and not isinstance(log, bool):
-            raise SettingError(f"Plot(log={log!r}): wanted True, False or None", hint="None decides by the values")
-        if fig is not None and (not isinstance(fig, str) or not fig):
-            raise SettingError(f"Plot(fig={fig!r}): wanted a name for the figure", hint='fig="norms"')
-        if stage not in STAGES:
-            raise SettingError(f"Plot(stage={stage!r}): wanted {' or '.join(map(repr, STAGES))}")
+        _check_names(names)
+        check_curve_arguments(over, ("epochs", "batches"), smoothing, "Plot")
+        check_int("every", every, min=1, hint="Plot(..., every=10) uses one batch in ten")
+        check_choice("stage", stage, ("train_step_batch", "eval_step_batch"), hint='Plot(..., stage="eval_step_batch")')
         self.is_eval = stage == "eval_step_batch"
         if self.is_eval and over == "batches":
-            raise SettingError("Plot draws evaluations over epochs, not over batches", hint='leave out over="batches"')
+            raise SettingError("Plot draws evaluations over epochs, not over batches", hint='remove over="batches"')
+        self.names, self.over, self.smoothing = names, over, smoothing
         self.every, self.log, self.fig = every, log, fig or ", ".join(names)
         self.name = f"plot_{file_name(fig or '_'.join(names))}{SUFFIX[over]}{'_eval' if self.is_eval else ''}"
-        self._drawing = Drawing(self.name, path, self.panels)
-        self._curves, self._pending = Curves(), Pending()
-        self._sums: dict[str, tuple[float, int]] = {}
-        """Of an epoch or an evaluation: the sum of the values and how many they are, by name."""
-        self._num_batches = 0
-        """Training batches in all, or batches of this evaluation."""
-        self._is_full = False
+        super().__init__(self.name, path)
+        self._curves, self._evaluations = Curves(), PerEvaluation(_Sums)
         self._writer: Writer | None = None
         self._hook = f"post_{stage}"
-        # A hook is made for the object, with the fixtures as its parameters: so they are checked, and computed, as those of any other.
-        setattr(self, self._hook, NamedHook(self.names, self._look) if every == 1 else NamedHook(("loop", *names), self._look_first))
+        # The fixtures are the parameters of the hook, so the engine checks and computes them as for any other hook.
+        setattr(self, self._hook, NamedHook(names, self._add) if every == 1 else NamedHook(("loop", *names), self._check_names_once))
 
-    # ---- hooks
+    # Hooks.
 
     def pre_train(self, loop: Any, writer: Writer | None = None) -> None:
         self._writer = writer
-        self._drawing.begin(loop)
+        super().pre_train(loop)
 
     def pre_train_step_epoch(self) -> None:
         if not self.is_eval:
-            self._reset()
+            self._sums.reset()
 
-    def pre_eval_step_epoch(self) -> None:
+    def pre_eval_step_epoch(self, eval_losses: dict[str, float] | None = None) -> None:
         if self.is_eval:
-            self._reset()
-            self._num_batches = 0
+            self._evaluations.start(eval_losses)
 
-    def _look(self, *values: Any) -> None:
-        self._num_batches += 1
+    def _add(self, *values: Any) -> None:
+        sums, is_full = self._sums, False
+        sums.num_batches += 1
         for name, value in zip(self.names, values, strict=True):
-            self._is_full |= self._pending.add((name, self._num_batches), scalar(name, value, "Plot draws"))
-        if self._is_full:
-            self._record()
-            self._drawing.refresh()
+            is_full |= sums.pending.add((name, sums.num_batches), scalar(name, value, "Plot"))
+        if is_full:
+            self._log()
+            self._figure_writer.draw_if_due()
 
-    def _look_first(self, loop: Extensible, *values: Any) -> None:
-        """The engine has checked the names: from now on they are asked for only when it is their turn."""
-        if self._is_turn():
-            self._look(*values)
-        else:
-            self._num_batches += 1
-        setattr(self, self._hook, self._look_by_turns)
+    def _check_names_once(self, loop: Extensible, *values: Any) -> None:
+        """The engine has checked the names. From now on, ask for the fixtures only in every `every`-th batch."""
+        setattr(self, self._hook, self._add_if_due)
         loop.refresh()
+        self._add_if_due(loop.fixtures)
 
-    def _look_by_turns(self, fixtures: Fixtures) -> None:
-        if self._is_turn():
-            self._look(*(fixtures[name] for name in self.names))
+    def _add_if_due(self, fixtures: Fixtures) -> None:
+        if self._sums.num_batches % self.every == 0:
+            self._add(*(fixtures[name] for name in self.names))
         else:
-            self._num_batches += 1
+            self._sums.num_batches += 1
 
     def post_train_step_epoch(self, loop: Any) -> None:
-        self._record()
+        self._log()
         if not self.is_eval and self.over == "epochs" and is_epoch_complete(loop):
-            for name, mean in self._means():
-                self._write(f"plots/{name}", name, epochs_done(loop), mean)
-        self._drawing.refresh()
+            for name, mean in self._sums.means():
+                self._log_point(f"train/{_metric_name(name)}", name, epochs_done(loop), mean)
+        self._figure_writer.draw_if_due()
 
-    def post_eval_step_epoch(self, loop: Any, datasource_name: str, stopped: str | None = None, standalone_eval: bool = False) -> None:
-        is_part = not (standalone_eval or getattr(loop, "is_testing", False))  # of the training
-        if self.is_eval:
-            self._record()
-            for name, mean in self._means() if is_part and stopped is None else ():
-                label = datasource_name if len(self.names) == 1 else f"{name}, {datasource_name}"
-                self._write(f"plots/{datasource_name}/{name}", label, epochs_done(loop), mean)
-            self._reset()
-            self._drawing.refresh()
+    @always
+    def post_eval_step_epoch(
+        self,
+        loop: Any,
+        datasource_name: str,
+        stopped: str | None = None,
+        standalone_eval: bool = False,
+        eval_losses: dict[str, float] | None = None,
+        exc_type: type[BaseException] | None = None,
+    ) -> None:
+        if not self.is_eval:
+            return
+        if exc_type is None:
+            self._log()
+        sums = self._evaluations.end(eval_losses)
+        is_in_training = not (standalone_eval or getattr(loop, "is_testing", False))
+        if sums is None or exc_type is not None:
+            return
+        for name, mean in sums.means() if is_in_training and stopped is None else ():
+            label = datasource_name if len(self.names) == 1 else f"{name}, {datasource_name}"
+            self._log_point(f"{datasource_name}/{_metric_name(name)}", label, epochs_done(loop), mean)
+        self._figure_writer.draw_if_due()
 
     @always
     def post_train(self) -> None:
-        self._record()
-        self._drawing.draw()
+        self._log()
+        super().post_train()
 
-    # ---- numbers
+    # Values.
 
-    def _is_turn(self) -> bool:
-        return self._num_batches % self.every == 0
+    @property
+    def _sums(self) -> _Sums:
+        """The sums of the training epoch, or of the running evaluation."""
+        return self._evaluations.current
 
-    def _reset(self) -> None:
-        self._pending.clear()
-        self._sums = {}
-
-    def _means(self) -> list[tuple[str, float]]:
-        return [(name, total / count) for name, (total, count) in self._sums.items()]
-
-    def _record(self) -> None:
-        """Take in what waits: for the mean, or for the log and the curve."""
-        self._is_full = False
-        for (name, number), value in self._pending.drain():
+    def _log(self) -> None:
+        """Fetch the waiting values, for the mean, or for the log and the curve."""
+        for (name, number), value in self._sums.pending.drain():
             if self.over == "batches":
-                self._write(f"plots_by_batch/{name}", name, number, value)
+                self._log_point(f"train/{name}{SUFFIX[self.over]}", name, number, value)
             else:
-                total, count = self._sums.get(name, (0.0, 0))
-                self._sums[name] = (total + value, count + 1)
+                self._sums.add(name, value)
 
-    def _write(self, tag: str, label: str, x: int, value: float) -> None:
+    def _log_point(self, tag: str, label: str, x: int, value: float) -> None:
         self._curves.add(label, x, value)
         if self._writer is not None:
-            self._writer.add_scalar(tag, value, x)
-
-    def state_dict(self) -> dict[str, Any]:
-        self._record()  # what is in a checkpoint is in the log
-        sums = {name: list(each) for name, each in self._sums.items()}
-        return {"num_batches": self._num_batches, "sums": sums, "curves": self._curves.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._pending.clear()
-        self._num_batches = state["num_batches"]
-        self._sums = {name: (total, count) for name, (total, count) in state["sums"].items()}
-        self._curves.load_state_dict(state["curves"])
-
-    # ---- the figure
+            record(self._writer, tag, value, x, X_LABEL[self.over])
 
     def panels(self) -> list[Lines]:
-        """The figure as data; nothing before the first number."""
-        self._record()
-        if not len(self._curves):
+        self._log()
+        if not self._curves:
             return []
         y_label = self.names[0] if len(self.names) == 1 else "value"
         return [Lines(self.fig, X_LABEL[self.over], y_label, self._curves.lines(self.smoothing), self.log)]
 
-    def figure(self) -> Figure:
-        """The figure as one of matplotlib, for a notebook."""
-        return draw(self.panels())
+    # State.
+
+    def state_dict(self) -> dict[str, Any]:
+        self._log()  # a checkpoint must not contain values that the log does not
+        return {**self._sums.state_dict(), "curves": self._curves.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._sums.load_state_dict(state)
+        self._curves.load_state_dict(state["curves"])
+
+
+class _Sums:
+    """The sum and the number of values by name, and the values that wait to be added."""
+
+    def __init__(self) -> None:
+        self.pending = Pending()
+        self._sums: dict[str, tuple[float, int]] = {}
+        self.num_batches = 0
+        """All training batches so far, or those of this evaluation."""
+
+    def add(self, name: str, value: float) -> None:
+        total, count = self._sums.get(name, (0.0, 0))
+        self._sums[name] = (total + value, count + 1)
+
+    def means(self) -> list[tuple[str, float]]:
+        return [(name, total / count) for name, (total, count) in self._sums.items()]
+
+    def reset(self) -> None:
+        self.pending.clear()
+        self._sums = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"num_batches": self.num_batches, "sums": {name: list(each) for name, each in self._sums.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.pending.clear()
+        self.num_batches = state["num_batches"]
+        self._sums = {name: (total, count) for name, (total, count) in state["sums"].items()}
 
 
 class NamedHook:
-    """A function whose parameters have the given names, whatever it is written with."""
+    """A function with parameters of the given names."""
 
     def __init__(self, names: tuple[str, ...], function: Callable[..., None]) -> None:
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -221,12 +221,17 @@ class NamedHook:
         return f"Plot({', '.join(map(repr, self._names))})"
 
 
-def _checked_names(names: tuple[str, ...]) -> tuple[str, ...]:
+def _metric_name(name: str) -> str:
+    """The metric name for the mean of a fixture over batches."""
+    return "loss_per_batch" if name == "loss" else name
+
+
+def _check_names(names: tuple[str, ...]) -> None:
     if not names:
-        raise SettingError("Plot draws fixtures by their names, and none is given", hint='Plot("grad_norm")')
+        raise SettingError("Plot needs the name of at least one fixture", hint='Plot("grad_norm")')
     for name in names:
-        if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
-            raise SettingError(f"Plot draws fixtures by their names, not {name!r}", hint='Plot("grad_norm")')
-        if names.count(name) > 1 or name in ("loop", "fixtures"):
-            raise SettingError(f"Plot is given `{name}` twice" if names.count(name) > 1 else f"Plot cannot draw `{name}`: it is no number")
-    return names
+        is_name = isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name)
+        if not is_name or name in ("loop", "fixtures"):
+            raise SettingError(f"Plot needs names of numeric fixtures, not {name!r}", hint='Plot("grad_norm")')
+        if names.count(name) > 1:
+            raise SettingError(f"Plot got `{name}` twice", hint=f'Plot("{name}")')

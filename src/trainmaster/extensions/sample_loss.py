@@ -1,4 +1,4 @@
-"""The loss of each sample: how losses are distributed, and which samples are the hardest."""
+"""The loss of each sample: the distribution of losses, and the samples with the highest ones."""
 
 from __future__ import annotations
 
@@ -6,194 +6,177 @@ import inspect
 from collections.abc import Callable
 from functools import partial
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
+from trainmaster.arguments import check_choice, check_int
 from trainmaster.errors import SettingError
-from trainmaster.extensions.curves import checked_over, epochs_done, file_name, is_epoch_complete
-from trainmaster.extensions.drawing import Drawing
+from trainmaster.extensions.curves import file_name
+from trainmaster.extensions.epochs import epochs_done, is_epoch_complete
+from trainmaster.extensions.figure_writer import FigureWriter
 from trainmaster.extensions.loss_histogram import ALMOST_ZERO, HardSample, LossHistogram
+from trainmaster.extensions.per_evaluation import PerEvaluation
 from trainmaster.figures.panels import Bars, Histogram, Panel
 from trainmaster.figures.png import draw
 from trainmaster.loop.batches import true_batch_size
+from trainmaster.loop.supervised import Supervised
 from trainmaster.loop.train_manager import TrainManager
-from trainmaster.loop.writer import Writer
+from trainmaster.loop.writer import Writer, record
 from trainmaster.stages import Observer, always
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Losses = Callable[[Any, Any], torch.Tensor]
-"""Called with a batch and its prediction; one loss for each sample."""
-_NUM_INTERVALS = 40
+LossPerSample = Callable[[Any, Any], torch.Tensor]
+"""Called with a batch and its prediction; returns one loss for each sample."""
+_MAX_BINS = 40
 _MAX_BARS = 16
-_LOG_FROM = 30.0
-"""How many times the least loss the greatest is where the axis becomes logarithmic."""
-_WAYS = (
+_LOG_RATIO = 30.0
+"""The axis becomes logarithmic if the highest loss is this many times the lowest."""
+_HINT = (
     "give SampleLoss a function of (batch, prediction) that returns one loss per sample,\n"
     'for example lambda batch, prediction: cross_entropy(prediction, batch[1], reduction="none")'
 )
 
 
 class SampleLoss(Observer):
-    """Shows how the losses of single samples are distributed, in the first and the last epoch, and which samples are the hardest.
+    """Shows the distribution of the losses of single samples, in the first and the last epoch, and the hardest samples.
 
-    Losses per sample come from `loss(batch, prediction)`; what it returns for a sample is averaged where it is more than one number. By
-    default it is the loop's own loss, if that has a `reduction` that can be turned off: a parameter of that name, or the attribute that
-    torch's loss modules have.
+    `loss(batch, prediction)` returns the loss of each sample; if it returns several numbers for a sample, their mean is
+    used. The default is the loop's own loss if it has a `reduction`: a parameter of that name, or the attribute of
+    torch's loss modules.
 
-    For each set the writer gets `sample_loss/<set>/median`, `p90` (90 % of the losses are below), `max` and `hardest` (the index of that
-    sample); `hardest()` gives the table. The figure of a set is `sample_loss_<set>`. Memory does not grow with the data: losses are
-    counted by intervals, which tell them apart to within 7 %.
+    For each set, the metrics are `<set>/sample_loss/median`, `p90` (the 90th percentile), `max` and `hardest` (the
+    index of the sample with the highest loss); `hardest()` returns the table. The figure of a set is
+    `sample_loss_<set>`. Memory does not grow with the data: losses are counted in bins, so the quantiles are accurate
+    to within 7%.
 
     Args:
         num_hardest: how many of the hardest samples to keep.
-        over: "eval" for the evaluation sets, or "train" for the training data, with the losses as they were when each batch was trained on.
-        index: gives the indices of a batch's samples from the batch; by default they are counted as they come, so that a sample keeps its
-            index only where the data is not shuffled.
+        over: "eval" for the evaluation sets, or "train" for the training data, with the loss of each batch at the time
+            of its update.
+        index: a function that returns the indices of a batch's samples. By default samples are counted in the order of
+            the batches, so a sample keeps its index only if the data is not shuffled.
     """
 
     def __init__(
         self,
-        loss: Losses | None = None,
+        loss: LossPerSample | None = None,
         num_hardest: int = 16,
         path: str | PathLike[str] | None = None,
         *,
         over: str = "eval",
         index: Callable[[Any], Any] | None = None,
     ) -> None:
-        for name, function in (("loss", loss), ("index", index)):
-            if function is not None and not callable(function):
-                raise SettingError(f"SampleLoss({name}={function!r}): wanted a function, or None")
-        if isinstance(num_hardest, bool) or not isinstance(num_hardest, int) or num_hardest < 1:
-            raise SettingError(f"SampleLoss(num_hardest={num_hardest!r}): wanted a whole number, 1 or more")
-        self.over = checked_over(over, ("eval", "train"), "SampleLoss")
-        self.loss, self.num_hardest, self.index = loss, num_hardest, index
-        Drawing("sample_loss", path, list)  # refuses a path that is none
-        self._path = path
-        self._drawings: dict[str, Drawing] = {}
-        self._losses_of: Losses | None = loss
-        self._running = LossHistogram(num_hardest)
-        """Of the epoch or evaluation so far."""
-        self._num_samples = 0
-        self._first: dict[str, _Looked] = {}
-        self._last: dict[str, _Looked] = {}
-        setattr(self, f"post_{over}_step_batch", self._look)  # of the other stage there is no hook, which would cost
+        check_int("num_hardest", num_hardest, min=1, hint="SampleLoss(num_hardest=16)")
+        check_choice("over", over, ("eval", "train"), hint='SampleLoss(over="train")')
+        self.over, self.loss, self.num_hardest, self.index = over, loss, num_hardest, index
+        self._path = None if path is None else Path(path)
+        self._figure_writers: dict[str, FigureWriter] = {}
+        self._loss_per_sample: LossPerSample | None = loss
+        self._evaluations = PerEvaluation(partial(LossHistogram, num_hardest))
+        self._first: dict[str, _Snapshot] = {}
+        self._last: dict[str, _Snapshot] = {}
+        setattr(self, f"post_{over}_step_batch", self._add)  # the other stage has no hook, which would have overhead
 
     def hardest(self) -> dict[str, list[HardSample]]:
-        """The hardest samples of each set when it was last looked at, the hardest first."""
-        return {name: looked.losses.hardest for name, looked in self._last.items()}
+        """The hardest samples of each set in its last epoch or evaluation, the hardest first."""
+        return {name: snapshot.losses.hardest for name, snapshot in self._last.items()}
 
-    # ---- hooks
+    # Hooks.
 
     def pre_train(self, loop: Any) -> None:
-        self._losses_of = self.loss or losses_per_sample(loop)
-        for drawing in self._drawings.values():
-            drawing.begin(loop)
+        self._loss_per_sample = self.loss or loss_per_sample(loop)
+        for writer in self._figure_writers.values():
+            writer.start(loop)
 
     def pre_train_step_epoch(self, loop: Any) -> None:
         if self.over == "train":
-            self._losses_of = self._losses_of or losses_per_sample(loop)  # it may have come while training runs
-            self._start()
+            self._loss_per_sample = self._loss_per_sample or loss_per_sample(loop)  # it may be attached during training
+            self._evaluations.current = LossHistogram(self.num_hardest)
 
-    def pre_eval_step_epoch(self, loop: Any) -> None:
+    def pre_eval_step_epoch(self, loop: Any, eval_losses: dict[str, float] | None = None) -> None:
         if self.over == "eval":
-            self._losses_of = self._losses_of or losses_per_sample(loop)  # an evaluation on its own
-            self._start()
+            self._loss_per_sample = self._loss_per_sample or loss_per_sample(loop)  # an evaluation without a training
+            self._evaluations.start(eval_losses)
 
-    def _look(self, batch: Any, prediction: Any) -> None:
-        if self._losses_of is None:  # in the middle of an epoch, whose losses are not all known
+    def _add(self, batch: Any, prediction: Any) -> None:
+        if self._loss_per_sample is None:  # attached in the middle of an epoch
             return
         with torch.no_grad():
-            losses = _one_each(self._losses_of(batch, prediction), true_batch_size(batch))
-        number = self._num_samples
-        self._num_samples += len(losses)
+            losses = _one_per_sample(self._loss_per_sample(batch, prediction), true_batch_size(batch))
+        histogram = self._evaluations.current
         if self.index is None:
-            indices = torch.arange(number, self._num_samples, device=losses.device)
+            indices = torch.arange(histogram.num_samples, histogram.num_samples + len(losses), device=losses.device)
         else:
             indices = torch.as_tensor(self.index(batch)).reshape(-1)
             if len(indices) != len(losses):
-                raise SettingError(f"SampleLoss: `index` gave {len(indices)} indices for a batch of {len(losses)} samples")
-        self._running.add(losses, indices)
+                raise SettingError(
+                    f"`index` of SampleLoss returned {len(indices)} indices for a batch of {len(losses)} samples",
+                    hint="return one index for each sample",
+                )
+        histogram.add(losses, indices)
 
     def post_train_step_epoch(self, loop: Any, writer: Writer | None = None) -> None:
         if self.over == "train" and is_epoch_complete(loop):
-            self._end("train", loop, writer)
+            losses, self._evaluations.current = self._evaluations.current, LossHistogram(self.num_hardest)
+            self._end("train", losses, loop, writer)
 
+    @always
     def post_eval_step_epoch(
-        self, loop: Any, datasource_name: str, writer: Writer | None = None, stopped: str | None = None, standalone_eval: bool = False
+        self,
+        loop: Any,
+        datasource_name: str,
+        writer: Writer | None = None,
+        stopped: str | None = None,
+        standalone_eval: bool = False,
+        eval_losses: dict[str, float] | None = None,
+        exc_type: type[BaseException] | None = None,
     ) -> None:
-        if self.over == "eval" and stopped is None:
-            self._end(datasource_name, loop, writer)
+        losses = self._evaluations.end(eval_losses) if self.over == "eval" else None
+        if losses is not None and stopped is None and exc_type is None:
+            self._end(datasource_name, losses, loop, writer)
             if standalone_eval:
-                self._drawings[datasource_name].draw()
+                self._figure_writers[datasource_name].draw()
 
     @always
     def post_train(self) -> None:
-        for drawing in self._drawings.values():
-            drawing.draw()
+        for writer in self._figure_writers.values():
+            writer.draw()
 
-    # ---- numbers
+    # Values.
 
-    def _start(self) -> None:
-        self._running, self._num_samples = LossHistogram(self.num_hardest), 0
-
-    def _end(self, name: str, loop: Any, writer: Writer | None) -> None:
-        """An epoch or evaluation is over: keep what was counted, record it, and draw it if it is time."""
-        epoch_num, losses = epochs_done(loop), self._running
-        self._start()
-        if not len(losses):
+    def _end(self, name: str, losses: LossHistogram, loop: Any, writer: Writer | None) -> None:
+        """Keep and log the losses of a finished epoch or evaluation."""
+        epoch_num = epochs_done(loop)
+        if not losses.num_samples:
             return
-        looked = self._last[name] = _Looked(epoch_num, losses)
-        self._first.setdefault(name, looked)
+        self._last[name] = _Snapshot(epoch_num, losses)
+        self._first.setdefault(name, self._last[name])
         if writer is not None:
             hardest = losses.hardest[0]
-            numbers = {"median": losses.quantile(0.5), "p90": losses.quantile(0.9), "max": hardest.loss, "hardest": hardest.index}
-            for kind, number in numbers.items():
-                writer.add_scalar(f"sample_loss/{name}/{kind}", number, epoch_num)
-        if name not in self._drawings:
-            taken = [file_name(other) for other in self._last if other != name].count(file_name(name))
-            file = f"sample_loss_{file_name(name)}" + (f"_{taken + 1}" if taken else "")
-            self._drawings[name] = Drawing(file, self._path, partial(self.panels, name))
-            self._drawings[name].begin(loop)
-        self._drawings[name].refresh()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "running": self._running.state_dict(),
-            "num_samples": self._num_samples,
-            **{
-                kind: {name: {"epoch_num": each.epoch_num, **each.losses.state_dict()} for name, each in looked.items()}
-                for kind, looked in (("first", self._first), ("last", self._last))
-            },
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._start()
-        self._running.load_state_dict(state["running"])
-        self._num_samples = state["num_samples"]
-        self._first, self._last = ({name: self._looked(each) for name, each in state[kind].items()} for kind in ("first", "last"))
-        self._drawings = {name: each for name, each in self._drawings.items() if name in self._last}
-
-    def _looked(self, state: dict[str, Any]) -> _Looked:
-        losses = LossHistogram(self.num_hardest)
-        losses.load_state_dict(state)
-        return _Looked(state["epoch_num"], losses)
-
-    # ---- the figure
+            values = {"median": losses.quantile(0.5), "p90": losses.quantile(0.9), "max": hardest.loss, "hardest": hardest.index}
+            for statistic, value in values.items():
+                record(writer, f"{name}/sample_loss/{statistic}", value, epoch_num, "epoch")
+        if name not in self._figure_writers:
+            num_same = [file_name(other) for other in self._last if other != name].count(file_name(name))
+            file = f"sample_loss_{file_name(name)}" + (f"_{num_same + 1}" if num_same else "")
+            self._figure_writers[name] = FigureWriter(file, self._path, partial(self.panels, name))
+            self._figure_writers[name].start(loop)
+        self._figure_writers[name].draw_if_due()
 
     def panels(self, name: str | None = None) -> list[Panel]:
-        """The figure of a set as data, or that of all."""
+        """The figure of one set, or of all sets, as data."""
         if name is None:
             return [panel for each in self._last for panel in self.panels(each)]
         first, last = self._first[name], self._last[name]
-        shown = {f"epoch {each.epoch_num}": each.losses for each in (first, last)}
         hardest = last.losses.hardest[:_MAX_BARS]
         return [
-            _histogram(f"Loss of each sample of {name}", shown),
+            _histogram(f"Loss of each sample of {name}", {f"epoch {each.epoch_num}": each.losses for each in (first, last)}),
             Bars(
                 f"The hardest samples of {name}, epoch {last.epoch_num}",
                 "loss",
@@ -203,39 +186,70 @@ class SampleLoss(Observer):
         ]
 
     def figure(self, name: str | None = None) -> Figure:
-        """The figure as one of matplotlib, for a notebook."""
+        """The figure of one set, or of all sets, as a matplotlib figure, for a notebook."""
         return draw(self.panels(name))
 
+    # State.
 
-class _Looked(NamedTuple):
-    """What was found in a set after so many epochs."""
+    def state_dict(self) -> dict[str, Any]:
+        def saved(snapshots: dict[str, _Snapshot]) -> dict[str, Any]:
+            return {name: {"epoch_num": each.epoch_num, "losses": each.losses.state_dict()} for name, each in snapshots.items()}
+
+        return {"current": self._evaluations.current.state_dict(), "first": saved(self._first), "last": saved(self._last)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._evaluations.current = self._restored(state["current"])
+        self._first, self._last = (
+            {name: _Snapshot(each["epoch_num"], self._restored(each["losses"])) for name, each in state[kind].items()}
+            for kind in ("first", "last")
+        )
+        self._figure_writers = {name: each for name, each in self._figure_writers.items() if name in self._last}
+
+    def _restored(self, state: dict[str, Any]) -> LossHistogram:
+        losses = LossHistogram(self.num_hardest)
+        losses.load_state_dict(state)
+        return losses
+
+
+class _Snapshot(NamedTuple):
+    """The losses of a set after an epoch."""
 
     epoch_num: int
     losses: LossHistogram
 
 
 def _histogram(title: str, shown: dict[str, LossHistogram]) -> Histogram:
-    """Intervals that fit all that is shown: of powers of ten where losses span much, as they do in the end."""
+    """Bins that fit all losses, on a logarithmic axis if they span a wide range, as they do late in a training."""
     low = min(each.low for each in shown.values())
     high = max(each.high for each in shown.values())
-    num_intervals = min(_NUM_INTERVALS, max(8, int(2 * max(map(len, shown.values())) ** 0.5)))
-    least = max(ALMOST_ZERO, min(each.quantile(0.02) for each in shown.values()))  # a few that are less are in the first interval
-    if low >= 0 and high > _LOG_FROM * least:
-        powers = np.linspace(np.log10(least), np.log10(high), num_intervals + 1)
+    num_bins = min(_MAX_BINS, max(8, int(2 * max(each.num_samples for each in shown.values()) ** 0.5)))
+    least = max(ALMOST_ZERO, min(each.quantile(0.02) for each in shown.values()))  # the few lower losses go into the first bin
+    if low >= 0 and high > _LOG_RATIO * least:
+        powers = np.linspace(np.log10(least), np.log10(high), num_bins + 1)
         edges, axis, x_label = 10**powers, powers, "loss, as a power of 10"
     else:
-        edges = axis = np.linspace(low, high, num_intervals + 1)
+        edges = axis = np.linspace(low, high, num_bins + 1)
         x_label = "loss"
-    return Histogram(title, x_label, "samples", {label: each.between(edges) for label, each in shown.items()}, axis.tolist())
+    return Histogram(title, x_label, "samples", {label: each.rebinned(edges) for label, each in shown.items()}, axis.tolist())
 
 
-def losses_per_sample(loop: Any) -> Losses:
-    """The loss of a loop without its reduction, where that can be turned off."""
-    loss = getattr(loop, "loss", None) if isinstance(loop, TrainManager) else None
+def loss_per_sample(loop: Any) -> LossPerSample:
+    """The loss function of a loop without its reduction."""
+    unreduced = _without_reduction(loop)
+    return partial(_supervised_loss, unreduced) if isinstance(loop, Supervised) else unreduced
+
+
+def _supervised_loss(loss: LossPerSample, batch: Any, prediction: Any) -> Any:
+    """Call the loss as a `Supervised` loop does."""
+    return loss(prediction, batch[1])
+
+
+def _without_reduction(loop: Any) -> LossPerSample:
+    loss: Any = loop.loss if isinstance(loop, TrainManager) else None
     if isinstance(loop, TrainManager):
-        own = [name for name in ("loss_forward", "train_loss_forward", "eval_loss_forward") if loop.is_overridden(name)]
-        if own:
-            raise SettingError(f"SampleLoss cannot get losses per sample from {type(loop).__name__}.{own[0]}", hint=_WAYS)
+        overridden = [name for name in ("loss_forward", "train_loss_forward", "eval_loss_forward") if loop.is_overridden(name)]
+        if overridden:
+            raise SettingError(f"SampleLoss cannot get losses per sample from {type(loop).__name__}.{overridden[0]}", hint=_HINT)
     if isinstance(loss, nn.Module):
         reducing = [module for module in loss.modules() if getattr(module, "reduction", None) in ("mean", "sum")]
         if reducing:
@@ -243,16 +257,16 @@ def losses_per_sample(loop: Any) -> Losses:
     elif callable(loss) and _takes_reduction(loss):
         return partial(loss, reduction="none")
     raise SettingError(
-        "SampleLoss cannot get losses per sample: the loop has no loss function that it could ask"
+        "SampleLoss cannot get losses per sample: the loop has no loss function"
         if loss is None
         else f"SampleLoss cannot get losses per sample from the loss {getattr(loss, '__qualname__', type(loss).__name__)}",
         why=None if loss is None else "it has no `reduction` that could be turned off",
-        hint=_WAYS,
+        hint=_HINT,
     )
 
 
 class Unreduced:
-    """A loss module that is called as if its `reduction` were "none"; as soon as it is through it is what it was."""
+    """Calls a loss module with `reduction="none"`, and sets the reduction back afterwards."""
 
     def __init__(self, loss: nn.Module, reducing: list[Any]) -> None:
         self._loss, self._reducing = loss, reducing
@@ -272,16 +286,16 @@ class Unreduced:
 def _takes_reduction(loss: Callable[..., Any]) -> bool:
     try:
         return "reduction" in inspect.signature(loss).parameters
-    except (TypeError, ValueError):  # a function without a signature that could be read
+    except (TypeError, ValueError):  # some built-in functions have no signature
         return False
 
 
-def _one_each(losses: Any, num_samples: int) -> torch.Tensor:
-    """One loss for each sample of a batch; what is more for a sample is averaged."""
+def _one_per_sample(losses: Any, num_samples: int) -> torch.Tensor:
+    """One loss for each sample of a batch: the mean over all other dimensions."""
     if not isinstance(losses, torch.Tensor) or losses.ndim == 0 or len(losses) != num_samples:
-        found = f"a tensor of shape {tuple(losses.shape)}" if isinstance(losses, torch.Tensor) else f"a {type(losses).__name__}"
+        kind = f"a tensor of shape {tuple(losses.shape)}" if isinstance(losses, torch.Tensor) else f"a {type(losses).__name__}"
         raise SettingError(
-            f"SampleLoss wants one loss for each sample, and its loss gave {found} for a batch of {num_samples}",
-            hint="it may average over all dimensions but the first, and not over that",
+            f"SampleLoss needs one loss for each sample, and its loss returned {kind} for a batch of {num_samples} samples",
+            hint="the loss may average over all dimensions except the first",
         )
     return losses.flatten(1).mean(1) if losses.ndim > 1 else losses

@@ -1,92 +1,75 @@
-"""Everything that is recorded, as TensorBoard's event files."""
+"""All metrics and texts as TensorBoard event files."""
 
 from __future__ import annotations
 
-import os
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from trainmaster.errors import MissingExtraError, SettingError
-from trainmaster.loop.writer import Mirrored, Writer
+from trainmaster.errors import MissingExtraError
+from trainmaster.extensions.train_dir import mirrored_writer, required_path
+from trainmaster.loop.writer import Writer
 from trainmaster.stages import Observer, always
 
 FOLDER = "tensorboard"
 _SUFFIX = ".trainmaster"
-"""How the names of our files end: others in the folder are left alone."""
+"""The suffix of our files: others in the folder are left alone."""
 
 
 class TensorBoard(Observer):
-    """Mirrors all numbers and texts that are recorded to event files, in `tensorboard` below the loop's `train_dir`, or in `path`.
+    """Copies all logged metrics and texts to event files, in `path` or in `tensorboard` in the loop's `train_dir`.
 
-    The files are a copy and never the truth: when a training is taken up they are written anew, from what it has recorded so far. So
-    nothing is in them twice, however often it was killed.
+    When a run resumes, the files are rewritten from the log, so they contain nothing twice, no matter how often the run
+    was killed.
     """
 
     def __init__(self, path: str | PathLike[str] | None = None) -> None:
-        if path is not None and (not isinstance(path, str | PathLike) or not os.fspath(path)):
-            raise SettingError(f"path={path!r}: wanted a folder", hint=f"leave it out: it is `{FOLDER}` below train_dir")
-        self.path = None if path is None else Path(os.fspath(path))
+        self.path = None if path is None else Path(path)
         self._writer: Any = None
         self._folder: Path | None = None
-        self._stop: Callable[[], None] | None = None
+        self._detach: Callable[[], None] | None = None
 
     def pre_train(self, loop: Any, writer: Writer | None = None) -> None:
-        train_dir = getattr(loop, "train_dir", None)
-        folder = self.path if self.path is not None else None if train_dir is None else Path(train_dir) / FOLDER
-        if folder is None:
-            raise SettingError("TensorBoard has no folder to write to", hint="give the loop a train_dir, or TensorBoard a path")
-        if not isinstance(writer, Mirrored):
-            raise SettingError(
-                "TensorBoard mirrors what the loop's writer records, and "
-                + ("this loop has none" if writer is None else f"cannot listen to {type(writer).__name__}"),
-                hint="use it with a TrainManager" if writer is None else "leave `writer` out",
-            )
+        self._folder = required_path(self.path, loop, FOLDER, "TensorBoard")
+        mirrored = mirrored_writer(writer, "TensorBoard")
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise MissingExtraError("TensorBoard needs: pip install 'trainmaster[tensorboard]'") from None
-        with self._giving_up(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            for file in folder.glob(f"events.out.tfevents.*{_SUFFIX}"):
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            for file in self._folder.glob(f"events.out.tfevents.*{_SUFFIX}"):
                 file.unlink()
-            self._writer = SummaryWriter(str(folder), filename_suffix=_SUFFIX)
-        if self._writer is not None:
-            self._folder = folder
-            self._stop = writer.mirror(self._take)
+            self._writer = SummaryWriter(str(self._folder), filename_suffix=_SUFFIX)
+        except OSError as error:
+            self._give_up(error)
+        else:
+            self._detach = mirrored.mirror(self._add)
 
-    def _take(self, tag: str, value: float | str, step: int | None) -> None:
-        with self._giving_up(self._folder):
-            if self._writer is None:
-                return
-            if isinstance(value, str):
-                self._writer.add_text(tag, value, step)
-            else:
-                self._writer.add_scalar(tag, value, step)
+    def _add(self, tag: str, value: float | str, step: int | None) -> None:
+        self._call("add_text" if isinstance(value, str) else "add_scalar", tag, value, step)
 
     def post_train_step_epoch(self) -> None:
-        with self._giving_up(self._folder):
-            if self._writer is not None:
-                self._writer.flush()
+        self._call("flush")
 
     @always
     def post_train(self) -> None:
-        stop, self._stop = self._stop, None
-        if stop is not None:
-            stop()
-        with self._giving_up(self._folder):
-            if self._writer is not None:
-                self._writer.close()
+        if self._detach is not None:
+            self._detach()
+            self._detach = None
+        self._call("close")
         self._writer = None
 
-    @contextmanager
-    def _giving_up(self, folder: Path | None) -> Iterator[None]:
-        """A copy that cannot be written, on a full disk for example, is no reason to stop training."""
+    def _call(self, method: str, *values: Any) -> None:
+        """Call a method of the writer. If it fails, for example on a full disk, training continues without it."""
         try:
-            yield
+            if self._writer is not None:
+                getattr(self._writer, method)(*values)
         except OSError as error:
-            self._writer = None
-            warnings.warn(f"no more event files are written to {folder}: {error.strerror or error}", stacklevel=3)
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        self._writer = None
+        warnings.warn(f"no more event files are written to {self._folder}: {error.strerror or error}", stacklevel=4)

@@ -1,1 +1,4 @@
-"""Drawing. A file of this room is imported by its name, so that a sparkline needs no numpy; matplotlib and plotly are where they draw."""
+"""Figures as PNG and as interactive HTML.
+
+Import the modules of this package by name: `spark` works without numpy, and matplotlib is imported when something is drawn.
+"""

@@ -1,4 +1,4 @@
-"""Curves: how numbers went over a training."""
+"""The metrics of a run as curves."""
 
 from __future__ import annotations
 
@@ -12,36 +12,51 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Points = Sequence[tuple[float, float]]
-"""Step or epoch, and the value there."""
+"""Pairs of a step or epoch and the value there."""
 
-_MAX_AXES = 8
+_MAX_PANELS = 8
 _MAX_LINES = 10
-_X_LABELS = {"losses": "epoch", "losses_by_batch": "batch", "losses_by_sample": "sample"}
-"""What losses are drawn over, by the first part of their names; all else is drawn over steps."""
+_SETS = ("train", "valid", "test")
 
 
-def curves(series: Mapping[str, Points], title: str = "") -> Figure:
-    """A figure of all series: those whose names differ only in the middle, as `losses/train/loss` and `losses/valid/loss`, together."""
-    return draw([_panel(name, members) for name, members in list(grouped(series).items())[:_MAX_AXES]], title)
+def curves(series: Mapping[str, Points], over: Mapping[str, str] | None = None, sets: Sequence[str] = _SETS, title: str = "") -> Figure:
+    """Draw all series. Those of one metric, such as `train/loss` and `valid/loss`, share a panel if they have the same x axis.
 
-
-def grouped(series: Mapping[str, Points]) -> dict[str, dict[str, Points]]:
-    """Series by what they have in common, and by what they have not.
-
-    >>> grouped({"losses/train/loss": [(1, 2.0)], "losses/valid/loss": [(1, 3.0)], "lr": []})
-    {'losses/.../loss': {'train': [(1, 2.0)], 'valid': [(1, 3.0)]}, 'lr': {'lr': []}}
+    `over` gives the x axis of each series, for example "epoch". `sets` are the names of the data sets.
     """
-    found: dict[str, dict[str, Points]] = {}
+    found = grouped(series, over or {}, sets)
+    return draw([_panel(name, axis, members) for (name, axis), members in list(found.items())[:_MAX_PANELS]], title)
+
+
+def grouped(series: Mapping[str, Points], over: Mapping[str, str], sets: Sequence[str] = _SETS) -> dict[tuple[str, str], dict[str, Points]]:
+    """Group series by metric and x axis. Within a group, a series is named after the rest of its name.
+
+    >>> grouped({"train/loss": [(1, 2.0)], "valid/loss": [(1, 3.0)], "lr": []}, {"train/loss": "epoch", "valid/loss": "epoch"})
+    {('loss', 'epoch'): {'train': [(1, 2.0)], 'valid': [(1, 3.0)]}, ('lr', 'step'): {'lr': []}}
+    """
+    found: dict[tuple[str, str], dict[str, Points]] = {}
     for name, points in series.items():
-        parts = name.split("/")
-        if len(parts) >= 3:
-            found.setdefault(f"{parts[0]}/.../{parts[-1]}", {})["/".join(parts[1:-1])] = points
-        else:
-            found.setdefault(name, {})[name] = points
+        metric, label = _parts(name, sets)
+        found.setdefault((metric, over.get(name, "step")), {})[label] = points
     return found
 
 
-def _panel(name: str, members: Mapping[str, Points]) -> Lines:
+def _parts(name: str, sets: Sequence[str]) -> tuple[str, str]:
+    """Split the name of a series into the title of its panel and its label there.
+
+    >>> _parts("valid/sample_loss/max", _SETS), _parts("grad_norm/0.weight", _SETS), _parts("activations/0/std", _SETS)
+    (('sample_loss/max', 'valid'), ('grad_norm', '0.weight'), ('activations/.../std', '0'))
+    """
+    own = [each for each in sets if name.startswith(f"{each}/")]
+    if own:
+        label = max(own, key=len)
+        return name.removeprefix(f"{label}/"), label
+    first, *rest = name.split("/")
+    if len(rest) > 1:
+        return f"{first}/.../{rest[-1]}", "/".join(rest[:-1])
+    return first, rest[0] if rest else name
+
+
+def _panel(name: str, axis: str, members: Mapping[str, Points]) -> Lines:
     lines = [Line(label, [x for x, _ in points], [y for _, y in points]) for label, points in list(members.items())[:_MAX_LINES]]
-    first, slash, _ = name.partition("/")
-    return Lines(name, _X_LABELS.get(first, "step") if slash else "step", "", lines)
+    return Lines(name, axis, "", lines)

@@ -1,22 +1,27 @@
-"""Figures as pages to zoom and hover in, by plotly."""
+"""Figures as interactive HTML pages, drawn in the browser by plotly.js."""
 
 from __future__ import annotations
 
+import base64
 import html
-import importlib
-from collections.abc import Sequence
-from pathlib import Path
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainmaster.errors import MissingExtraError
-from trainmaster.figures.lettering import printable
-from trainmaster.figures.panels import Panel
-from trainmaster.figures.traces import Place, drawn, height_of, shown
+import numpy as np
+
+from trainmaster.figures.colors import COLORS, MARK_COLOR, line_styles
+from trainmaster.figures.labels import shorten
+from trainmaster.figures.panels import Array, Bars, HeatMap, Histogram, Lines, Panel, finite, isolated
+from trainmaster.text import printable
 
 SCRIPT = "plotly.min.js"
-"""What a page needs beside it."""
-_TOP, _BETWEEN, _BOTTOM = 90, 110, 70
-"""Around panels, in pixels: for the numbers and the name of the axis above, and the title of what is below."""
+"""The file that a page loads from its own folder."""
+_HEIGHT, _ROW_HEIGHT, _MAX_ROWS_HEIGHT, _MARGINS = 400, 18, 1000, 120
+"""In pixels."""
+_MAX_NAME, _MAX_TITLE = 60, 120
+"""In characters."""
+_MAX_POINTS_WITH_MARKERS = 30
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -25,12 +30,14 @@ _PAGE = """<!DOCTYPE html>
 <script src="{script}"></script>
 </head>
 <body style="margin: 0; font-family: sans-serif">
-<div id="figure"></div>
+<h3 style="margin: 1em; text-align: center; font-weight: normal">{heading}</h3>
 <script>
-if (window.Plotly) {{
-  Plotly.newPlot("figure", Object.assign({figure}, {{config: {{responsive: true, displaylogo: false}}}}));
-}} else {{
-  document.getElementById("figure").textContent = "This page needs the file {script} beside it.";
+const panels = {panels};
+if (!window.Plotly) {{
+  document.body.textContent = "This page needs the file {script} in the same folder.";
+}} else for (const panel of panels) {{
+  const plot = document.body.appendChild(document.createElement("div"));
+  Plotly.newPlot(plot, panel.data, panel.layout, {{responsive: true, displaylogo: false}});
 }}
 </script>
 </body>
@@ -38,53 +45,158 @@ if (window.Plotly) {{
 """
 
 
-def interactive(panels: Sequence[Panel], title: str = "") -> Any:
-    """A plotly figure of panels, one below the other: a page can be scrolled, and there is more room to zoom."""
-    graphs = _plotly("plotly.graph_objects")
-    heights = [height_of(panel) for panel in panels]
-    whole = max(1, sum(heights) + _BETWEEN * (len(panels) - 1))
-    traces: list[dict[str, Any]] = []
-    notes: list[dict[str, Any]] = []
+def page(panels: Sequence[Panel], title: str = "", name: str = "") -> str:
+    """An HTML page with one plot below the other. It needs `plotly.min.js` in the same folder and loads nothing else.
+
+    `name` is the title of the browser tab if the figure has no title.
+    """
+    data = json.dumps([plot(panel) for panel in panels])
+    for char in "<>&\u2028\u2029":  # a name must not be able to end the script
+        data = data.replace(char, f"\\u{ord(char):04x}")
+    heading = html.escape(printable(title))
+    return _PAGE.format(title=heading or html.escape(printable(name)), heading=heading, script=SCRIPT, panels=data)
+
+
+def plot(panel: Panel) -> dict[str, Any]:
+    """A panel as `data` and `layout` for plotly."""
     layout: dict[str, Any] = {
-        "template": "none",
-        "height": whole + _TOP + _BOTTOM,
-        "margin": {"t": _TOP, "b": _BOTTOM, "l": 70, "r": 30},
-        "title": {"text": shown(title, 200)},
+        "title": {"text": _text(panel.title, _MAX_TITLE), "font": {"size": 16}},
+        "height": _HEIGHT,
+        "margin": {"t": 60, "b": 60},
         "hovermode": "closest",
+        "xaxis": _axis(panel.x_label),
     }
-    top = whole
-    for number, (panel, height) in enumerate(zip(panels, heights, strict=True), start=1):
-        place = Place(number, max(0.0, (top - height) / whole), top / whole, height)
-        part = drawn(panel, place)
-        traces += part.traces
-        layout |= part.layout
-        notes.append(_note(shown(panel.title, 120), place.high, "bottom", 16))
-        if part.is_empty:
-            notes.append(_note("no values", (place.low + place.high) / 2, "middle", 12))
-        top -= height + _BETWEEN
-    return graphs.Figure(data=traces, layout={**layout, "annotations": notes})
+    if panel.is_empty:
+        layout |= {"xaxis": {"visible": False}, "yaxis": {"visible": False}}
+        layout["annotations"] = [{"text": "no values", "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5, "showarrow": False}]
+        return {"data": [], "layout": layout}
+    if isinstance(panel, Lines):
+        layout |= {"yaxis": _axis(panel.y_label, panel.has_log_scale)}
+        return {"data": _lines(panel), "layout": layout}
+    if isinstance(panel, Histogram):
+        layout |= {"yaxis": _axis(panel.y_label), "barmode": "overlay"}
+        return {"data": _histogram(panel), "layout": layout}
+    rows = _rows(panel.rows if isinstance(panel, HeatMap) else panel.names, panel.marks)
+    layout["height"] = _MARGINS + min(_ROW_HEIGHT * max(8, len(rows)), _MAX_ROWS_HEIGHT)
+    layout["yaxis"] = {"type": "category", "autorange": "reversed", "automargin": True, "tickfont": {"size": 10}}
+    if isinstance(panel, HeatMap):
+        return {"data": [_heat_map(panel, rows)], "layout": layout}
+    layout["xaxis"] = _axis(panel.x_label, panel.is_log)
+    return {"data": [_bars(panel, rows)], "layout": layout}
 
 
-def page(figure: Any, title: str) -> str:
-    """A plotly figure as a page, which needs `plotly.min.js` beside it and fetches nothing from elsewhere."""
-    data: str = figure.to_json(engine="json")
-    for sign in "<>&\u2028\u2029":  # so no name ends the script that it is in, whatever the library does about it
-        data = data.replace(sign, f"\\u{ord(sign):04x}")
-    return _PAGE.format(title=html.escape(printable(title)), script=SCRIPT, figure=data)
+def _lines(panel: Lines) -> list[dict[str, Any]]:
+    traces: list[dict[str, Any]] = []
+    for line, style in zip(panel.lines, line_styles(panel.lines), strict=True):
+        xs, ys = finite(line.xs), finite(line.ys, panel.has_log_scale)
+        common = {"type": "scatter", "name": _text(line.label), "legendgroup": printable(line.label)}
+        if line.low is not None and line.high is not None:
+            low, high = finite(line.low, panel.has_log_scale), finite(line.high, panel.has_log_scale)
+            outline = {"fill": "toself", "fillcolor": style.color, "line": {"width": 0, "color": style.color}, "opacity": 0.25}
+            traces.append({**common, **outline, **_band(xs, low, high), "mode": "lines", "hoverinfo": "skip", "showlegend": False})
+        marked = isolated(ys) if len(ys) > _MAX_POINTS_WITH_MARKERS else list(range(len(ys)))
+        sizes = np.zeros(len(ys))
+        sizes[marked] = 6.0
+        traces.append(
+            {
+                **common,
+                "x": _array(xs),
+                "y": _array(ys),
+                "mode": "lines+markers" if marked else "lines",
+                "marker": {"size": _array(sizes), "color": style.color, "opacity": 1, "line": {"width": 0}},
+                "line": {"color": style.color, "dash": style.dash, "width": 1 if line.is_faint else 2},
+                "opacity": 0.35 if line.is_faint else 1.0,
+                "showlegend": panel.has_legend and not line.is_faint,
+                "hovertemplate": "%{x}<br>%{y:.6~g}<extra>%{fullData.name}</extra>",
+            }
+        )
+    return traces
 
 
-def script() -> Path:
-    """The script that the plotly package brings."""
-    return Path(_plotly("plotly").__file__).parent / "package_data" / SCRIPT
+def _band(xs: Array, low: Array, high: Array) -> dict[str, Any]:
+    """The outline of a band, along `low` and back along `high`, for each part between two gaps."""
+    parts = np.ma.clump_unmasked(np.ma.masked_invalid(xs + low + high))  # type: ignore[no-untyped-call]
+    x = [np.concatenate([xs[part], xs[part][::-1], [np.nan]]) for part in parts]
+    y = [np.concatenate([low[part], high[part][::-1], [np.nan]]) for part in parts]
+    return {"x": _array(np.concatenate([np.zeros(0), *x])), "y": _array(np.concatenate([np.zeros(0), *y]))}
 
 
-def _note(text: str, y: float, anchor: str, size: int) -> dict[str, Any]:
-    place = {"xref": "paper", "yref": "paper", "x": 0.5, "y": y, "xanchor": "center", "yanchor": anchor}
-    return {**place, "text": text, "showarrow": False, "font": {"size": size}}
+def _histogram(panel: Histogram) -> list[dict[str, Any]]:
+    edges = finite(panel.edges)
+    return [
+        {
+            "type": "bar",
+            "name": _text(label),
+            "x": _array(edges[:-1]),
+            "y": _array(finite(counts)),
+            "width": _array(np.diff(edges)),
+            "offset": 0,
+            "customdata": _array(edges[1:]),
+            "marker": {"color": COLORS[number % len(COLORS)], "line": {"width": 0}},
+            "opacity": 0.85 if len(panel.counts) == 1 else 0.5,
+            "showlegend": panel.has_legend,
+            "hovertemplate": "%{x:.4~g} to %{customdata:.4~g}<br>%{y}<extra>%{fullData.name}</extra>",
+        }
+        for number, (label, counts) in enumerate(panel.counts.items())
+    ]
 
 
-def _plotly(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise MissingExtraError("interactive figures need: pip install 'trainmaster[analysis]'") from error
+def _heat_map(panel: HeatMap, rows: list[str]) -> dict[str, Any]:
+    xs, values = panel.columns()
+    bar: dict[str, Any] = {"title": {"text": _text(panel.value_label), "side": "right"}, "thickness": 16}
+    colors = values
+    if panel.is_log:  # plotly has no log scale for colors
+        colors = np.log10(values)
+        ticks = np.linspace(np.nanmin(colors), np.nanmax(colors), 5)
+        bar |= {"tickvals": ticks.tolist(), "ticktext": [f"{10**tick:.3g}" for tick in ticks]}
+    return {
+        "type": "heatmap",
+        "x": _array(xs),
+        "y": rows,
+        "z": _array(colors),
+        "customdata": _array(values),
+        "colorscale": "Viridis",
+        "colorbar": bar,
+        "hoverongaps": False,
+        "hovertemplate": "%{y}<br>%{x}: %{customdata:.4~g}<extra></extra>",
+    }
+
+
+def _bars(panel: Bars, rows: list[str]) -> dict[str, Any]:
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "x": _array(finite(panel.values, panel.is_log)),
+        "y": rows,
+        "marker": {"color": [MARK_COLOR if name in panel.marks else COLORS[0] for name in panel.names]},
+        "hovertemplate": "%{y}<br>%{x:.6~g}<extra></extra>",
+    }
+
+
+def _rows(names: Sequence[str], marks: Mapping[str, str]) -> list[str]:
+    """Row names with their marks. Repeated names get a number, because plotly would draw them into one row."""
+    found: dict[str, None] = {}
+    for name in names:
+        mark = f"<span style='color: {MARK_COLOR}'>{_text(marks[name])}</span> " if name in marks else ""
+        text, number = mark + _text(name), 1
+        while text in found:
+            number += 1
+            text = f"{mark}{_text(name)} ({number})"
+        found[text] = None
+    return list(found)
+
+
+def _axis(label: str, is_log: bool = False) -> dict[str, Any]:
+    numbers = {"type": "log", "exponentformat": "e"} if is_log else {"tickformat": ".10~g"}  # 0.0001 and not 100μ
+    return {**numbers, "title": {"text": _text(label)}, "automargin": True, "zeroline": False}
+
+
+def _text(name: str, max_chars: int = _MAX_NAME) -> str:
+    """A short name for plotly, which reads tags in names as formatting."""
+    return html.escape(shorten(name, max_chars), quote=False)
+
+
+def _array(values: Array) -> dict[str, str]:
+    """Numbers in plotly's binary format, which keeps NaN and is smaller than text."""
+    data = base64.b64encode(values.astype("<f8").tobytes()).decode()
+    return {"dtype": "f8", "bdata": data, "shape": ", ".join(map(str, values.shape))}

@@ -1,19 +1,26 @@
-"""What a figure shows, as plain data: drawn as PNG by `png.py`, as a page to zoom and hover in by `html.py`."""
+"""The content of figures as plain data. `png.py` draws it with matplotlib, `html.py` with plotly."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from trainmaster.errors import SettingError
+
+Array = NDArray[np.float64]
+
+_HUGE, _TINY = 1e100, 1e-100
+"""Values beyond these count as infinite or as zero, because libraries compute margins, powers and differences with them."""
+_LOG_RATIO = 30.0
+"""A `Lines` panel gets a log scale if its largest value is at least this many times its smallest one."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A curve; with `low` and `high`, a band around it. What is not finite is a gap."""
+    """A curve, with a band around it if it has `low` and `high`. Values that are not finite leave a gap."""
 
     label: str
     xs: Sequence[float]
@@ -21,56 +28,83 @@ class Line:
     low: Sequence[float] | None = None
     high: Sequence[float] | None = None
     is_faint: bool = False
-    """Behind the others, and not in the legend: what a smoothed curve was made of."""
+    """Draw it pale, behind the other lines, and without a legend entry, as for the raw values of a smoothed curve."""
 
     def __post_init__(self) -> None:
         if (self.low is None) != (self.high is None):
-            raise SettingError(f"the band of line {self.label!r} has one side only", hint="give `low` and `high`, or neither")
+            raise SettingError(f"line {self.label!r} has only one side of a band", hint="pass both `low` and `high`, or neither")
         for name, values in {"ys": self.ys, "low": self.low, "high": self.high}.items():
             if values is not None and len(values) != len(self.xs):
-                raise SettingError(f"line {self.label!r} has {len(self.xs)} xs and {len(values)} {name}", hint="one for each x")
+                raise SettingError(f"line {self.label!r} has {len(self.xs)} xs and {len(values)} {name}", hint="pass one value for each x")
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Curves over one axis."""
+    """Curves that share their axes."""
 
     title: str
     x_label: str
     y_label: str
     lines: Sequence[Line]
     is_log: bool | None = None
-    """Whether values are on a logarithmic axis; None for where they span much, and all are above 0."""
+    """Whether the y axis is logarithmic. None decides by the values: it is if they are all positive and span a wide range."""
+
+    @property
+    def has_log_scale(self) -> bool:
+        if self.is_log is not None:
+            return self.is_log
+        ys = np.concatenate([np.zeros(0), *(finite(line.ys) for line in self.lines)])
+        ys = ys[np.isfinite(ys)]
+        return ys.size > 0 and bool(0 < _LOG_RATIO * ys.min() <= ys.max())
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(np.isfinite(finite(line.ys, self.has_log_scale)).any() for line in self.lines)
+
+    @property
+    def has_legend(self) -> bool:
+        return _needs_legend([line.label for line in self.lines if not line.is_faint], self.title, self.y_label)
 
 
 @dataclass(frozen=True)
 class HeatMap:
-    """One row for each name, one column for each moment, a colour for each value."""
+    """One row for each name and one column for each x, with a color for each value."""
 
     title: str
     x_label: str
     value_label: str
     xs: Sequence[float]
     rows: Sequence[str]
-    """The first is on top."""
-    values: NDArray[np.float64]
-    """Of shape (rows, xs). NaN is left blank."""
+    """From top to bottom."""
+    values: Array
+    """Of shape (rows, xs). NaN stays blank."""
     is_log: bool = False
     marks: Mapping[str, str] = field(default_factory=dict)
-    """A word beside the names of some rows."""
+    """By row name: a word that is shown next to it."""
 
     def __post_init__(self) -> None:
         wanted = (len(self.rows), len(self.xs))
         found = np.shape(self.values)
         if found != wanted and (0 not in wanted or np.size(self.values)):
             raise SettingError(
-                f"heat map {self.title!r} has values of shape {found}", hint=f"one row each name, one column each x: {wanted}"
+                f"heat map {self.title!r} has values of shape {found}",
+                hint=f"pass one row for each name and one column for each x: {wanted}",
             )
+
+    @property
+    def is_empty(self) -> bool:
+        return not np.isfinite(self.columns()[1]).any()
+
+    def columns(self) -> tuple[Array, Array]:
+        """The xs in order and their values, without columns whose x is not finite."""
+        xs = finite(self.xs)
+        order = np.argsort(xs, kind="stable")[: np.count_nonzero(np.isfinite(xs))]
+        return xs[order], finite(self.values, self.is_log).reshape(len(self.rows), len(xs))[:, order]
 
 
 @dataclass(frozen=True)
 class Bars:
-    """One bar for each name, the first on top."""
+    """One horizontal bar for each name, from top to bottom."""
 
     title: str
     x_label: str
@@ -78,22 +112,28 @@ class Bars:
     values: Sequence[float]
     is_log: bool = False
     marks: Mapping[str, str] = field(default_factory=dict)
-    """As of a heat map."""
+    """By name: a word that is shown next to it."""
 
     def __post_init__(self) -> None:
         if len(self.names) != len(self.values):
-            raise SettingError(f"bars {self.title!r} have {len(self.names)} names and {len(self.values)} values", hint="one for each name")
+            raise SettingError(
+                f"bars {self.title!r} have {len(self.names)} names and {len(self.values)} values", hint="pass one value for each name"
+            )
+
+    @property
+    def is_empty(self) -> bool:
+        return not np.isfinite(finite(self.values, self.is_log)).any()
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many values there are in each interval."""
+    """The number of values in each interval."""
 
     title: str
     x_label: str
     y_label: str
     counts: Mapping[str, Sequence[int]]
-    """By label: one count for each interval; several labels are drawn over each other."""
+    """By label: one count for each interval. Several labels are drawn over each other."""
     edges: Sequence[float]
     """One more than there are intervals."""
 
@@ -102,8 +142,41 @@ class Histogram:
             if len(counts) != max(0, len(self.edges) - 1):
                 raise SettingError(
                     f"histogram {self.title!r} has {len(self.edges)} edges and {len(counts)} counts for {label!r}",
-                    hint="one edge more than there are counts",
+                    hint="pass one edge more than there are counts",
                 )
+
+    @property
+    def is_empty(self) -> bool:
+        has_counts = any(np.isfinite(finite(counts)).any() for counts in self.counts.values())
+        return not has_counts or bool(np.isnan(finite(self.edges)).any())
+
+    @property
+    def has_legend(self) -> bool:
+        return _needs_legend(list(self.counts), self.title, self.x_label)
 
 
 Panel = Lines | HeatMap | Bars | Histogram
+
+
+def finite(values: ArrayLike, is_log: bool = False) -> Array:
+    """A copy with NaN for all values that cannot be drawn: those that are not finite and, on a log scale, those that are not positive."""
+    found = np.array(values, dtype=np.float64)
+    with np.errstate(invalid="ignore"):
+        found[np.abs(found) < _TINY] = 0.0
+        found[~(np.abs(found) <= _HUGE) | (is_log & (found <= 0))] = np.nan
+    return found
+
+
+def isolated(ys: Array) -> list[int]:
+    """Indices of points with a gap on either side, which need a marker to be visible."""
+    is_finite = np.pad(np.isfinite(ys), 1)
+    return np.flatnonzero(is_finite[1:-1] & ~is_finite[:-2] & ~is_finite[2:]).tolist()
+
+
+def are_integers(values: Iterable[Array]) -> bool:
+    return all(bool(np.all(np.isnan(each) | (each == np.round(each)))) for each in values)
+
+
+def _needs_legend(labels: Sequence[str], *shown: str) -> bool:
+    """Whether the labels add information to the title and the axes."""
+    return len(labels) > 1 or any(label not in ("", *shown) for label in labels)

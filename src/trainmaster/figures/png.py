@@ -1,71 +1,210 @@
-"""Figures as PNG, by matplotlib."""
+"""Figures as PNG, drawn with matplotlib."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from trainmaster.figures.draw_lines import HistogramArtist, LinesArtist
-from trainmaster.figures.draw_rows import BarsArtist, HeatMapArtist
-from trainmaster.figures.frame import Artist, Box
-from trainmaster.figures.lettering import DPI, fitted, literal
-from trainmaster.figures.panels import Bars, HeatMap, Histogram, Panel
+import numpy as np
+
+from trainmaster.figures.colors import COLORS, MARK_COLOR, line_styles
+from trainmaster.figures.labels import shorten
+from trainmaster.figures.panels import Array, Bars, HeatMap, Histogram, Lines, Panel, are_integers, finite, isolated
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_TITLE = 12.0
-_TITLE_HEIGHT = 0.24
-_EDGE = 0.08
-_MOST_STRETCH = 1.5
-"""How much higher than it asks a panel becomes to be as high as its neighbour."""
+_WIDTH, _HEIGHT, _ROW_HEIGHT = 6.0, 3.4, 0.19
+"""Of a panel and of a row in it, in inches."""
+_MAX_ROWS_HEIGHT = 8.0
+_MAX_NAMED_ROWS = 48
+_MAX_TITLE, _MAX_LABEL, _MAX_ROW_NAME, _MAX_MARK, _MAX_LEGEND_LABEL = 60, 40, 48, 16, 24
+"""In characters."""
+_MAX_LEGEND_ENTRIES = 24
+_MAX_POINTS_WITH_MARKERS = 30
+_LINE_STYLES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 
 
 def draw(panels: Sequence[Panel], title: str = "") -> Figure:
-    """A figure of panels, in two columns where there are several.
-
-    Every place is computed here: to let matplotlib find the margins costs more than all the drawing.
-    """
+    """Draw panels into one figure, in two columns if there are several."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    artists = [_artist(panel) for panel in panels]
-    columns = [artists] if len(artists) < 2 else [artists[::2], artists[1::2]]
-    rows = list(zip(*columns, strict=False)) + ([(columns[0][-1],)] if len(columns[0]) > len(columns[-1]) else [])
-    widths = [max((each.space.whole_width for each in column), default=5.0) for column in columns]
-    heights = [max(each.space.height for each in row) for row in rows]
-    tops = [max(each.space.top for each in row) for row in rows]
-    bottoms = [max(each.space.bottom for each in row) for row in rows]
-    width = sum(widths) + 2 * _EDGE
-    height = sum(heights) + sum(tops) + sum(bottoms) + 2 * _EDGE + (_TITLE_HEIGHT if title else 0.0) + (0.0 if rows else 1.0)
-    figure = Figure(figsize=(width, height), dpi=DPI)
+    num_columns = min(len(panels), 2)
+    heights = [max(map(_height, panels[start : start + 2])) for start in range(0, len(panels), 2)]
+    figure = Figure(figsize=(_WIDTH * max(num_columns, 1), max(sum(heights), 0.5) + (0.3 if title else 0.0)), layout="constrained")
+    FigureCanvasAgg(figure)
     if title:
-        figure.suptitle(literal(fitted(title, _TITLE, width - 0.4)), fontsize=_TITLE, y=1 - 0.06 / height, va="top")
-    y = height - _EDGE - (_TITLE_HEIGHT if title else 0.0)
-    for row, top, high, bottom in zip(rows, tops, heights, bottoms, strict=True):
-        x = _EDGE
-        for artist, wide in zip(row, widths, strict=False):
-            space = artist.space
-            own = min(high, _MOST_STRETCH * space.height)
-            artist.paint(figure, Box(x + space.left, y - top - own, wide - space.left - space.right, own))
-            x += wide
-        y -= top + high + bottom
+        figure.suptitle(_text(title, 60 * max(num_columns, 1)), fontsize=12)
+    if panels:
+        grid = figure.add_gridspec(len(heights), num_columns, height_ratios=heights)
+        for number, panel in enumerate(panels):
+            _draw_panel(figure.add_subplot(grid[number // 2, number % 2]), panel)
     return figure
 
 
 def png(figure: Figure) -> bytes:
-    """A figure as a PNG file."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    FigureCanvasAgg(figure)
+    """Render a figure as a PNG file."""
     data = io.BytesIO()
-    figure.savefig(data, format="png", pil_kwargs={"compress_level": 3})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # the font draws a box instead
+        figure.savefig(data, format="png", dpi=100, pil_kwargs={"compress_level": 3})
     return data.getvalue()
 
 
-def _artist(panel: Panel) -> Artist:
-    if isinstance(panel, HeatMap):
-        return HeatMapArtist(panel)
-    if isinstance(panel, Bars):
-        return BarsArtist(panel)
-    return HistogramArtist(panel) if isinstance(panel, Histogram) else LinesArtist(panel)
+def _height(panel: Panel) -> float:
+    if isinstance(panel, Lines | Histogram):
+        return _HEIGHT
+    num_rows = len(panel.rows if isinstance(panel, HeatMap) else panel.names)
+    return 1.0 + min(max(1.0, _ROW_HEIGHT * num_rows), _MAX_ROWS_HEIGHT)
+
+
+def _draw_panel(axes: Axes, panel: Panel) -> None:
+    axes.set_title(_text(panel.title, _MAX_TITLE), fontsize=10)
+    axes.set_xlabel(_text(panel.x_label, _MAX_LABEL), fontsize=9)
+    axes.tick_params(labelsize=8)
+    axes.margins(0.03, 0.05)
+    if panel.is_empty:
+        axes.set(xticks=[], yticks=[])
+        axes.text(0.5, 0.5, "no values", transform=axes.transAxes, ha="center", va="center", fontsize=9, color="grey")
+    elif isinstance(panel, HeatMap):
+        _draw_heat_map(axes, panel)
+    elif isinstance(panel, Bars):
+        _draw_bars(axes, panel)
+    else:
+        axes.grid(alpha=0.3)
+        handles = _draw_lines(axes, panel) if isinstance(panel, Lines) else _draw_histogram(axes, panel)
+        if panel.has_legend:
+            _add_legend(axes, handles)
+    for axis in (axes.xaxis, axes.yaxis):
+        low, high = axis.get_view_interval()
+        if axis.get_scale() == "log" and high >= 100 * low:
+            axis.minorticks_off()  # the major ticks are enough, and the layout measures each tick
+    if isinstance(panel, Lines | Histogram):
+        axes.set_ylabel(_text(panel.y_label, _MAX_LABEL), fontsize=9)
+
+
+def _draw_lines(axes: Axes, panel: Lines) -> dict[str, Any]:
+    is_log = panel.has_log_scale
+    if is_log:
+        axes.set_yscale("log")
+    handles = {}
+    for line, style in zip(panel.lines, line_styles(panel.lines), strict=True):
+        xs, ys = finite(line.xs), finite(line.ys, is_log)
+        opacity = 0.3 if line.is_faint else 1.0
+        if line.low is not None and line.high is not None:
+            # Where `low` is not positive, a log scale draws the band down to the end of the axis.
+            low, high = finite(line.low), finite(line.high, is_log)
+            axes.fill_between(xs, low, high, color=style.color, alpha=0.2 * opacity, linewidth=0, zorder=1)
+        marked = None if len(ys) <= _MAX_POINTS_WITH_MARKERS else isolated(ys)  # None means all points
+        (handle,) = axes.plot(
+            xs,
+            ys,
+            _LINE_STYLES[style.dash],
+            color=style.color,
+            alpha=opacity,
+            linewidth=1.0 if line.is_faint else 1.4,
+            marker=None if marked == [] else "o",
+            markersize=3,
+            markevery=marked,
+            zorder=1.5 if line.is_faint else 2.0,
+        )
+        if not line.is_faint:
+            handles[line.label] = handle
+    _use_integer_ticks(axes, [line.xs for line in panel.lines])
+    return handles
+
+
+def _draw_histogram(axes: Axes, panel: Histogram) -> dict[str, Any]:
+    handles = {}
+    opacity = 0.85 if len(panel.counts) == 1 else 0.45
+    for number, (label, counts) in enumerate(panel.counts.items()):
+        color = COLORS[number % len(COLORS)]
+        handles[label] = axes.stairs(
+            finite(counts), finite(panel.edges), fill=True, facecolor=(color, opacity), edgecolor=color, linewidth=1.2
+        )
+    return handles
+
+
+def _draw_heat_map(axes: Axes, panel: HeatMap) -> None:
+    from matplotlib.colors import LogNorm, Normalize
+
+    xs, values = panel.columns()
+    edges = np.arange(len(panel.rows) + 1) - 0.5
+    norm = LogNorm() if panel.is_log else Normalize()
+    image = axes.pcolorfast(_column_edges(xs), edges, values, cmap="viridis", norm=norm, interpolation_stage="rgba")
+    _use_integer_ticks(axes, [xs])
+    _name_rows(axes, panel.rows, panel.marks)
+    bar = axes.figure.colorbar(image, ax=axes, aspect=30)
+    bar.ax.tick_params(labelsize=8)
+    bar.set_label(_text(panel.value_label, _MAX_LABEL), fontsize=9)
+
+
+def _draw_bars(axes: Axes, panel: Bars) -> None:
+    values = finite(panel.values, panel.is_log)
+    colors = [MARK_COLOR if name in panel.marks else COLORS[0] for name in panel.names]
+    axes.barh(range(len(values)), values, height=0.72, color=colors, log=panel.is_log)
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_axisbelow(True)
+    _name_rows(axes, panel.names, panel.marks)
+
+
+def _column_edges(xs: Array) -> Array:
+    """The borders of columns, halfway between neighbors."""
+    if np.ptp(xs) <= 1e-6 * abs(xs[0]):  # one column, or several at one x
+        half = max(0.5, 1e-5 * abs(xs[0]))
+        return np.linspace(xs[0] - half, xs[0] + half, len(xs) + 1)
+    between = (xs[:-1] + xs[1:]) / 2
+    return np.concatenate([[2 * xs[0] - between[0]], between, [2 * xs[-1] - between[-1]]])
+
+
+def _use_integer_ticks(axes: Axes, xs: Sequence[Any]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    if are_integers(finite(each) for each in xs):
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+
+
+def _name_rows(axes: Axes, names: Sequence[str], marks: Mapping[str, str]) -> None:
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    marked = [row for row, name in enumerate(names) if name in marks]
+    rows = rows_to_name(len(names), marked, math.ceil(len(names) / _MAX_NAMED_ROWS))
+    texts = [f"{_text(marks.get(names[row], ''), _MAX_MARK)}  {_text(names[row], _MAX_ROW_NAME)}".strip() for row in rows]
+    axes.set_yticks(rows, texts, fontsize=7)
+    axes.tick_params(axis="y", length=0)
+    for row, label in zip(rows, axes.get_yticklabels(), strict=True):
+        label.set_color(MARK_COLOR if names[row] in marks else "black")
+
+
+def rows_to_name(num_rows: int, marked: Sequence[int], stride: int) -> list[int]:
+    """Rows to name if they have to be at least `stride` apart: first as many marked rows as possible, then others.
+
+    >>> rows_to_name(10, [4], 3)
+    [0, 4, 7]
+    """
+    named: list[int] = []
+    for number in [*marked, *range(num_rows)]:
+        if all(abs(number - other) >= stride for other in named):
+            named.append(number)
+    return sorted(named)
+
+
+def _add_legend(axes: Axes, handles: Mapping[str, Any]) -> None:
+    """Put a legend to the right of the axes, where it covers nothing."""
+    from matplotlib.lines import Line2D
+
+    shown = dict(list(handles.items())[:_MAX_LEGEND_ENTRIES])
+    labels = [_text(label, _MAX_LEGEND_LABEL) for label in shown]
+    if len(handles) > len(shown):
+        labels.append(f"... and {len(handles) - len(shown)} more")
+    entries = [*shown.values(), Line2D([], [], linestyle="none")][: len(labels)]
+    axes.legend(entries, labels, loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=7, frameon=False, labelspacing=0.3)
+
+
+def _text(name: str, max_chars: int) -> str:
+    """A short name for matplotlib, which reads text between dollar signs as a formula."""
+    return shorten(name, max_chars).replace("$", r"\$")

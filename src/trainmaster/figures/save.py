@@ -3,55 +3,52 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
-from trainmaster.errors import MissingExtraError, SettingError
-from trainmaster.figures.html import SCRIPT, interactive, page, script
+from trainmaster.errors import SettingError
+from trainmaster.figures.html import SCRIPT, page
 from trainmaster.figures.panels import Panel
 from trainmaster.figures.png import draw, png
 
 
 def save(folder: str | PathLike[str], name: str, panels: Sequence[Panel], title: str = "") -> None:
-    """Write `<name>.png` and `<name>.html` into a folder, which is made if it is not there.
+    """Write `<name>.png` and `<name>.html` into a folder, which is created if necessary.
 
-    A file appears whole or not at all. Without plotly there is no page. The script that pages need lies beside them, once for all.
+    Each file is replaced atomically. All pages in a folder share one copy of plotly's script. Without plotly there is no page.
     """
     if name in ("", ".", "..") or {*name} & {"/", "\\", "\0"}:
-        raise SettingError(f"name={name!r}: wanted the name of a figure, which files are named after", hint="without slashes")
-    picture = png(draw(panels, title))
+        raise SettingError(
+            f"{name!r} cannot be the name of a figure, because its files are named after it", hint="use a name without slashes"
+        )
+    image = png(draw(panels, title))
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    write(folder, {f"{name}.png": picture})  # first: it is small, and may be all that a full disk has room for
-    try:
-        text = page(interactive(panels, title), title or name)
-    except MissingExtraError:  # said where somebody asks for a page; a training has its PNG
+    _write(folder / f"{name}.png", image)  # first, because it is small and may be the only file that fits on the disk
+    script = _plotly_script()
+    if script is None:
         return
-    if not _has(folder / SCRIPT, script().stat().st_size):
-        write(folder, {SCRIPT: script().read_bytes()})
-    write(folder, {f"{name}.html": text.encode()})
+    if not (folder / SCRIPT).is_file() or (folder / SCRIPT).stat().st_size != script.stat().st_size:
+        _write(folder / SCRIPT, script.read_bytes())
+    _write(folder / f"{name}.html", page(panels, title, name).encode())
 
 
-def write(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write files under other names first; so nobody ever reads half a file, and a full disk leaves the old ones as they were."""
-    aside = {name: folder / f".{secrets.token_hex(8)}.tmp" for name in files}
+def _plotly_script() -> Path | None:
+    found = importlib.util.find_spec("plotly")  # does not import plotly, which would take longer than drawing a figure
+    return None if found is None or found.origin is None else Path(found.origin).parent / "package_data" / SCRIPT
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write to a temporary file first, so that readers never see half a file and a full disk leaves the old one intact."""
+    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
-        for name, data in files.items():
-            with open(aside[name], "xb") as file:
-                file.write(data)
-        for name in files:
-            os.replace(aside[name], folder / name)
+        with open(temporary, "xb") as file:
+            file.write(data)
+        os.replace(temporary, path)
     finally:
-        for path in aside.values():
-            with contextlib.suppress(OSError):  # nothing is left of it where all went well
-                path.unlink()
-
-
-def _has(path: Path, size: int) -> bool:
-    try:
-        return path.stat().st_size == size
-    except FileNotFoundError:
-        return False
+        with contextlib.suppress(OSError):  # it is gone after a successful replace
+            temporary.unlink()

@@ -1,4 +1,4 @@
-"""A curve of any length in bounded memory."""
+"""The history of a metric, in bounded memory."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainmaster.errors import SettingError
+from trainmaster.arguments import check_int
 
 _MAX_POINTS = 1000
 
 
 class Point(NamedTuple):
-    """One or several neighbouring values, as one."""
+    """One value, or several neighboring values merged."""
 
     x: float
-    """Where the last of them is."""
+    """The x of the last value."""
     mean: float
     low: float
     high: float
-    count: int  # type: ignore[assignment]  # not the method of tuples, which nobody needs here
+    count: int  # type: ignore[assignment]  # shadows tuple.count
 
 
 class Series:
-    """The course of a number: every value while there are few, and means of neighbours, with the least and the greatest, of many.
+    """A metric over time. It keeps every value of a short history, and the mean, minimum and maximum of neighbors of a long one.
 
-    When there are too many points, each two become one. So what is kept depends on the values alone, and not on when it was looked at
-    or saved.
+    When there are more than `max_points` points, each pair of neighbors is merged. The result depends only on the values, not on when
+    it was read or saved.
 
     >>> series = Series(max_points=4)
     >>> series.extend((x, float(x)) for x in range(6))
@@ -38,8 +38,7 @@ class Series:
     """
 
     def __init__(self, max_points: int = _MAX_POINTS) -> None:
-        if max_points < 2:
-            raise SettingError(f"max_points={max_points}: wanted at least 2", hint="two points become one where there is no room")
+        check_int("max_points", max_points, min=2, hint="a full series merges pairs of points")
         self._max_points = max_points
         self._width = 1
         self._done: list[Point] = []
@@ -81,9 +80,9 @@ class Series:
 
 
 def smoothed(values: Iterable[float], weight: float) -> list[float]:
-    """An exponential moving mean that starts unbiased; `weight` is that of what was before, 0 for none.
+    """The exponential moving average, with bias correction. `weight` is the weight of the past; 0 does not smooth at all.
 
-    What is not finite is left out of it.
+    Values that are not finite are returned unchanged and do not influence the average.
 
     >>> smoothed([1.0, 1.0, 4.0], 0.5)[:2]
     [1.0, 1.0]

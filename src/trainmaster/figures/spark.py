@@ -1,4 +1,4 @@
-"""Sparklines: the course of a number in a few characters."""
+"""Sparklines: the history of a metric in a few characters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ PLAIN = "_.-=+*#@"
 
 
 def spark(values: Sequence[float], length: int = 24, can_draw: bool = True) -> str:
-    """The course of `values`, as means over `length` parts; `!` stands where there is nothing finite.
+    """Draw values as a row of blocks, or of ASCII characters if `can_draw` is False.
+
+    More values than `length` are averaged in groups. `!` marks a group without a finite value.
 
     >>> spark([1, 2, 3, 4], can_draw=False)
     '_-*@'

@@ -1,21 +1,41 @@
-"""Both faces of the loop, exact training state, and the default extensions."""
+"""`TrainManager`, `TrainTestLoop`, exact training state, and the default extensions.
 
-from trainmaster.loop.eval_state import EvalState
-from trainmaster.loop.initialization import xavier_uniform
-from trainmaster.loop.setup import Setup
-from trainmaster.loop.state import TrainingState
-from trainmaster.loop.train_manager import TrainManager
-from trainmaster.loop.train_test_loop import LoopComponent, TrainTestLoop
-from trainmaster.loop.writer import MemoryWriter, Writer
+Names are imported on first use, so a `TrainTestLoop` imports only torch and the engine.
+"""
 
-__all__ = [
-    "EvalState",
-    "LoopComponent",
-    "MemoryWriter",
-    "Setup",
-    "TrainManager",
-    "TrainTestLoop",
-    "TrainingState",
-    "Writer",
-    "xavier_uniform",
-]
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainmaster.loop.components import LoopComponent as LoopComponent
+    from trainmaster.loop.eval_state import EvalState as EvalState
+    from trainmaster.loop.initialization import xavier_uniform as xavier_uniform
+    from trainmaster.loop.loop_setup import Setup as Setup
+    from trainmaster.loop.state import TrainingState as TrainingState
+    from trainmaster.loop.supervised import Supervised as Supervised
+    from trainmaster.loop.train_manager import TrainManager as TrainManager
+    from trainmaster.loop.train_test_loop import TrainTestLoop as TrainTestLoop
+    from trainmaster.loop.writer import MemoryWriter as MemoryWriter
+    from trainmaster.loop.writer import Writer as Writer
+
+_FILE_OF = {
+    "EvalState": "eval_state",
+    "LoopComponent": "components",
+    "MemoryWriter": "writer",
+    "Setup": "loop_setup",
+    "Supervised": "supervised",
+    "TrainManager": "train_manager",
+    "TrainTestLoop": "train_test_loop",
+    "TrainingState": "state",
+    "Writer": "writer",
+    "xavier_uniform": "initialization",
+}
+__all__ = [*_FILE_OF]  # noqa: PLE0604 - strings all
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FILE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_FILE_OF[name]}"), name)

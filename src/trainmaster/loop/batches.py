@@ -1,4 +1,4 @@
-"""Nested batches: moving them to a device, and counting the samples in them."""
+"""Nested batches: move them to a device, count their samples, summarize their types and shapes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 def to_device(batch: Any, device: torch.device) -> Any:
     """The batch with every tensor in it on `device`: through tuples, named tuples, lists, mappings and dataclasses.
 
-    What is on the device already is returned as it is, containers included. Objects with a `to` of their own are asked to move
-    themselves; anything else is left alone.
+    Tensors that are already on the device, and containers of only such tensors, are returned unchanged. Other objects
+    are moved with their `to` method if they have one.
     """
     if isinstance(batch, torch.Tensor):
         return batch if batch.device == device else batch.to(device, non_blocking=True)
@@ -37,7 +37,7 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 
 def first_tensor(batch: Any) -> torch.Tensor | None:
-    """The first tensor found in the nesting."""
+    """The first tensor in a nested batch."""
     if isinstance(batch, torch.Tensor):
         return batch
     items: Any = ()
@@ -48,9 +48,9 @@ def first_tensor(batch: Any) -> torch.Tensor | None:
     elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         items = (getattr(batch, field.name) for field in dataclasses.fields(batch))
     for item in items:
-        found = first_tensor(item)
-        if found is not None:
-            return found
+        tensor = first_tensor(item)
+        if tensor is not None:
+            return tensor
     return None
 
 
@@ -77,7 +77,7 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 def true_batch_size(batch: Any) -> int:
     """The first dimension of the first tensor in the nesting; else the batch's length; else 1."""
     first = batch[0] if type(batch) in (list, tuple) and batch else batch
-    if type(first) is torch.Tensor and (shape := first.shape):  # what most batches are, without a search in every step
+    if type(first) is torch.Tensor and (shape := first.shape):  # the common case, without a search in every step
         return shape[0]
     tensor = first_tensor(batch)
     if tensor is not None:
@@ -86,3 +86,30 @@ def true_batch_size(batch: Any) -> int:
         return len(batch)
     except TypeError:
         return 1
+
+
+_MAX_SHOWN = 4
+_MAX_DEPTH = 3
+
+
+def outline(value: Any, depth: int = 0) -> str:
+    """A short summary of a nested value: its types, and the shapes of its tensors.
+
+    >>> outline([torch.zeros(8, 3), {"label": torch.zeros(8), "name": "a"}])
+    "list(Tensor[8, 3], dict('label': Tensor[8], 'name': str))"
+    """
+    kind = type(value).__name__
+    if isinstance(value, torch.Tensor):
+        return f"{kind}{list(value.shape)}"
+    if isinstance(value, Mapping):
+        parts = [(f"{key!r}: ", each) for key, each in value.items()]
+    elif isinstance(value, (tuple, list)):
+        parts = [("", each) for each in value]
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = [(f"{field.name}=", getattr(value, field.name, None)) for field in dataclasses.fields(value)]
+    else:
+        return kind
+    if depth == _MAX_DEPTH:
+        return f"{kind} of {len(parts)}"
+    shown = [f"{label}{outline(each, depth + 1)}" for label, each in parts[:_MAX_SHOWN]]
+    return f"{kind}({', '.join([*shown, *([f'... {len(parts)} in all'] if len(parts) > _MAX_SHOWN else [])])})"

@@ -1,4 +1,4 @@
-"""Memory for copies of a training's state that are made again and again."""
+"""Reusable memory for copies of a training state."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ _Layout = tuple[torch.dtype, torch.Size]
 
 
 class Buffers:
-    """Copies values into the memory of the copy before, where the shapes are the same: fresh memory costs more than the copying.
+    """Copies values into the memory of the previous copy, if the shapes are equal: allocating costs more than copying.
 
-    A copy lives until the next one is begun. Tensors that are one and the same are copied once, and are one again.
+    A copy is valid until the next one begins. Tensors that share memory are copied once, and their copies share memory,
+    too.
     """
 
     def __init__(self) -> None:
@@ -23,12 +24,12 @@ class Buffers:
         self._copied: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def begin(self) -> None:
-        """All memory may be written to again."""
+        """Start a new copy, which overwrites the previous one."""
         self._free = {layout: list(each) for layout, each in self._all.items()}
         self._copied = {}
 
     def end(self) -> None:
-        """The copy is complete: nothing that was copied is needed any more."""
+        """Release the references to the originals."""
         self._copied = {}
 
     def copied(self, value: Any) -> Any:
@@ -44,10 +45,10 @@ class Buffers:
         layout = (tensor.dtype, tensor.shape)
         free = self._free.setdefault(layout, [])
         if free:
-            made = free.pop()
+            buffer = free.pop()
         else:
-            made = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
-            self._all.setdefault(layout, []).append(made)
-        made.copy_(tensor.detach())
-        self._copied[same] = (tensor, made)  # held: memory that is freed would be somebody else's soon
-        return made
+            buffer = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+            self._all.setdefault(layout, []).append(buffer)
+        buffer.copy_(tensor.detach())
+        self._copied[same] = (tensor, buffer)  # a reference, because freed memory may be reused by another tensor
+        return buffer

@@ -1,4 +1,4 @@
-"""The default extension that takes a training up again where it was saved."""
+"""The default extension that resumes a training from a checkpoint."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from trainmaster.errors import SettingError, StateError, StoreDamagedError
 from trainmaster.loop.checkpoint_saver import FOLDER, CheckpointSaver
-from trainmaster.loop.checkpoints import Best
-from trainmaster.loop.state import TrainingState
+from trainmaster.loop.state import TrainingState, not_copied
 from trainmaster.stages import Extension
-from trainmaster.store.checkpoint import MANIFEST, manifest_in, read_values
-from trainmaster.store.checkpoint_folder import CheckpointFolder, SavedAt
+from trainmaster.store.checkpoint import MANIFEST, manifest_in, read_newest, read_values
+from trainmaster.store.checkpoint_folder import Best, CheckpointFolder, SavedAt
 from trainmaster.store.files import LocalFiles
 
 if TYPE_CHECKING:
@@ -24,13 +23,14 @@ LATEST = -1
 
 
 class CheckpointLoader(Extension):
-    """Restores a training that has not begun from a checkpoint: the latest, that of an epoch, or a file (E37).
+    """Restores a training before it begins, from the latest checkpoint, the checkpoint of an epoch, or a file.
 
-    A latest that is missing is fine if `permissive`; a damaged one is passed over for the next older good one, with a warning. For an
-    evaluation on its own only the weights are loaded.
+    If `permissive`, a training without checkpoints starts from scratch. If the latest checkpoint is damaged, the next
+    older good one is used, with a warning. An evaluation outside of training loads only the weights.
 
     Args:
-        path: the folder of checkpoints; by default that of the `CheckpointSaver`, or `checkpoints` below `train_dir`.
+        path: the folder of checkpoints; by default the folder of the `CheckpointSaver`, or `checkpoints` in
+            `train_dir`.
         ckpt_spec: -1 for the latest, the number of an epoch, or the path of a checkpoint.
     """
 
@@ -47,62 +47,62 @@ class CheckpointLoader(Extension):
         self.ckpt_spec, self.permissive = ckpt_spec, permissive
         self._is_done = False
 
-    def pre_run(self, train_manager: TrainManager, standalone_eval: bool) -> None:
-        if self._is_done or train_manager.has_begun:
+    def pre_run(self, loop: TrainManager, standalone_eval: bool) -> None:
+        if self._is_done or loop.has_begun:
             return
-        found = self._read(train_manager)
+        found = self._read(loop)
         if found is None:
             return
         name, value = found
         if standalone_eval:
-            train_manager.restore_modules(TrainingState.from_dict(value["state"]))
+            loop.restore_for_evaluation(TrainingState.from_dict(value["state"]))
         else:
-            take_up(train_manager, value, name)
+            is_of_saver = self.path is None and isinstance(self.ckpt_spec, int)
+            restore_from(loop, value, name, self._saver(loop) if is_of_saver else None)
             self._is_done = True
 
-    def _read(self, train_manager: TrainManager) -> tuple[SavedAt | None, dict[str, Any]] | None:
+    def _read(self, loop: TrainManager) -> tuple[SavedAt | None, dict[str, Any]] | None:
         if not isinstance(self.ckpt_spec, int):
             path = os.fspath(self.ckpt_spec)
             return SavedAt.parse(os.path.basename(os.path.normpath(path))), read_checkpoint(path)
-        folder = self._folder(train_manager)
+        folder = self._folder(loop)
         names = folder.names()
         if self.ckpt_spec != LATEST:
             name = next((name for name in names if name[:2] == (self.ckpt_spec, 0)), SavedAt(self.ckpt_spec))
             return name, checked(folder.load(name))
-        problems: list[StoreDamagedError] = []
-        for name in names:
-            try:
-                value = checked(folder.load(name))
-            except StoreDamagedError as error:
-                problems.append(error)
-                continue
+        newest, problems = read_newest(names, lambda name: (name, checked(folder.load(name))))
+        if newest is not None:
             for problem in problems:
-                warnings.warn(f"{folder.root}: training goes on from {name.text}: {problem.fact}: {problem.rows.get('why')}", stacklevel=2)
-            return name, value
+                warnings.warn(f"{folder.root}: training resumes from {newest[0].text}: {problem}", stacklevel=2)
+            return newest
         if problems:
             raise StoreDamagedError(
                 "no checkpoint is good",
                 where=folder.root,
-                why="\n".join(f"{problem.fact}: {problem.rows.get('why')}" for problem in problems),
-                hint="put the files back from a copy, or give another train_dir to start again",
+                why="\n".join(problems),
+                hint="restore the files from a backup, or use another train_dir to start from scratch",
             )
         if not self.permissive:
             raise FileNotFoundError(f"there is no checkpoint in {folder.root}")
         return None
 
-    def _folder(self, train_manager: TrainManager) -> CheckpointFolder:
+    def _folder(self, loop: TrainManager) -> CheckpointFolder:
         if self.path is not None:
             return CheckpointFolder(self.path)
-        for each in train_manager.extensions.values():
-            if isinstance(each, CheckpointSaver):
-                return each.folder_of(train_manager)
-        if train_manager.train_dir is None:
+        saver = self._saver(loop)
+        if saver is not None:
+            return saver.folder_of(loop)
+        if loop.train_dir is None:
             raise SettingError("there is no folder to load checkpoints from", hint="give the loop a train_dir, or CheckpointLoader a path")
-        return CheckpointFolder(train_manager.train_dir / FOLDER)
+        return CheckpointFolder(loop.train_dir / FOLDER)
+
+    def _saver(self, loop: TrainManager) -> CheckpointSaver | None:
+        """The saver whose checkpoints are loaded by default."""
+        return next((each for each in loop.extensions.values() if isinstance(each, CheckpointSaver)), None)
 
 
 def read_checkpoint(path: str) -> dict[str, Any]:
-    """The checkpoint at a path, of a training of its own or of a run in a store."""
+    """The value of the checkpoint at a path, in a `train_dir` or in a store."""
     folder, name = os.path.split(os.path.abspath(path))
     files = LocalFiles(folder)
     if not files.has(f"{name}/{MANIFEST}"):
@@ -111,24 +111,28 @@ def read_checkpoint(path: str) -> dict[str, Any]:
 
 
 def checked(value: Any) -> dict[str, Any]:
-    """What a `CheckpointSaver` saved; `StateError` if it is something else."""
+    """Return `value` if a `CheckpointSaver` saved it. Raises `StateError` for anything else."""
     if not isinstance(value, dict) or not value.keys() >= {"state", "fixtures", "attribs", "best"}:
-        raise StateError("this checkpoint is not that of a training", hint="give one that a CheckpointSaver wrote")
+        raise StateError("this checkpoint does not contain a training", hint="use one that a CheckpointSaver wrote")
     return value
 
 
-def take_up(train_manager: TrainManager, value: dict[str, Any], name: Any) -> None:
-    """Become the training that was saved, as the checkpoint `name`."""
+def restore_from(loop: TrainManager, value: dict[str, Any], name: Any = None, saver: CheckpointSaver | None = None) -> None:
+    """Restore a loop from the value of a checkpoint. If the checkpoint comes from the destination of `saver`, `name` is
+    its name in that destination.
+
+    The loop uses the tensors of `value`, so do not use `value` for anything else.
+    """
     values = dict(value["state"])
-    if value["attribs"] is not None:  # what was not kept stays as it is
-        here = train_manager.capture().to_dict()
+    if value["attribs"] is not None:  # attributes that were not saved stay unchanged
+        here = loop.capture(not_copied).to_dict()
         for part in ("kinds", "objects", "buffers", "grads"):
             values[part] = {**{name: each for name, each in here[part].items() if name not in value["attribs"]}, **values[part]}
-    train_manager.restore(TrainingState.from_dict(values))
+    loop.restore(TrainingState.from_dict(values), not_copied)
     for fixture, each in value["fixtures"].items():
-        if fixture in train_manager.fixtures:
-            train_manager.fixtures.modify(fixture, each)
+        if fixture in loop.fixtures:
+            loop.fixtures.modify(fixture, each)
     best = None if value["best"] is None else Best(*value["best"])
-    for extension in train_manager.extensions.values():
+    for extension in loop.extensions.values():
         if isinstance(extension, CheckpointSaver):
-            extension.resume(train_manager.moment, name, best)
+            extension.resume(loop.moment, name if extension is saver else None, best)

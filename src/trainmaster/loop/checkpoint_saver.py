@@ -1,8 +1,9 @@
-"""The default extension that saves a training: its exact state, in the background, while training goes on."""
+"""The default extension that saves checkpoints: the exact state, written in the background while training continues."""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from os import PathLike
@@ -11,36 +12,44 @@ from typing import TYPE_CHECKING, Any
 
 from torch.nn.parameter import is_lazy
 
-from trainmaster.errors import CodecError, SettingError
+from trainmaster.errors import CodecError, LeaseLostError, SettingError
 from trainmaster.loop.buffers import Buffers
-from trainmaster.loop.checkpoints import Best, Checkpoints, FolderCheckpoints, Moment
-from trainmaster.loop.metric import find_metric
+from trainmaster.loop.metric import Metric, check_monitor, monitored
+from trainmaster.loop.state import stateful_attributes
+from trainmaster.loop.writer import flush_of
 from trainmaster.stages import Extension, Fixtures, always
-from trainmaster.store.checkpoint_folder import CheckpointFolder
+from trainmaster.store.checkpoint_folder import Best, CheckpointDestination, CheckpointFolder, Moment
 from trainmaster.store.codec import encode
 
 if TYPE_CHECKING:
     from trainmaster.loop.train_manager import TrainManager
 
 FOLDER = "checkpoints"
-"""Where they lie below `train_dir`."""
+"""The folder of the checkpoints in `train_dir`."""
 
 
 class CheckpointSaver(Extension):
-    """Saves after every `every_epochs` epochs, after every `every_steps` updates if asked, when training is stopped, and at its end (E36).
+    """Saves a checkpoint every `every_epochs` epochs, every `every_steps` updates, when training is stopped, and at its end.
 
-    What is saved is all that decides how the training goes on: the state of every attribute of the loop that has one, of the extensions,
-    the random numbers, the place in the data. It is copied at once and written while training goes on; the next save waits for the one
-    before.
+    An epoch is saved once, after its evaluation. If nothing was trained since the last checkpoint, a new one replaces
+    it. The saver runs after all other extensions, wherever it is in their list, so that the checkpoint includes what
+    they did.
+
+    A checkpoint contains everything that decides how the training continues: the states of the loop's attributes and of
+    the extensions, the random state, and the position in the data. The saver copies it at once, and writes it while
+    training continues. The next save waits until the previous one is written.
 
     Args:
-        path: the folder; by default `checkpoints` below the loop's `train_dir`. Under a manager they go to the store.
-        saved_fixtures: fixtures to keep, too, by name.
-        saved_attribs: the loop's attributes to keep the state of; None for all that have one.
-        keep: how many to keep, beyond the best; None for all.
-        best_by: the evaluation set whose loss tells the best, or the name of a recorded number; by default the first set. The greatest is
-            best of accuracies, returns and other well-known scores, by their names.
-        in_background: False has training wait until a checkpoint is on the disk.
+        path: the folder; by default `checkpoints` in the loop's `train_dir`. Under a manager, checkpoints go to the
+            store. Once training has started, the attribute `path` is the folder in use.
+        saved_fixtures: the names of fixtures to save, too.
+        saved_attribs: the loop's attributes whose states are saved; None for all that have a state.
+        keep: how many checkpoints to keep in addition to the best; None for all.
+        monitor: the metric that decides which checkpoint is the best, by its name or an ending of it; by default the
+            loss of the first evaluation set. For accuracies, returns and other well-known scores, the maximum is the
+            best.
+        mode: "min" or "max", for a metric whose name does not tell which is the best.
+        in_background: with False, training waits until a checkpoint is on the disk.
     """
 
     def __init__(
@@ -52,147 +61,188 @@ class CheckpointSaver(Extension):
         every_epochs: int | None = 1,
         every_steps: int | None = None,
         keep: int | None = None,
-        best_by: str | None = None,
+        monitor: str | None = None,
+        mode: str | None = None,
         in_background: bool = True,
     ) -> None:
         for name, value in (("every_epochs", every_epochs), ("every_steps", every_steps), ("keep", keep)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise SettingError(f"{name}={value!r}: wanted a whole number, 1 or more, or None")
+        check_monitor(monitor, 'CheckpointSaver(monitor="valid/loss")')
         for name, names in (("saved_fixtures", saved_fixtures), ("saved_attribs", saved_attribs)):
             if isinstance(names, str):
                 raise SettingError(f"{name}={names!r}: wanted a list of names", hint=f"{name}=[{names!r}]")
-        self.path = None if path is None else Path(path)
+        self.path = self._given_path = None if path is None else Path(path)
         self.saved_fixtures = tuple(saved_fixtures)
         self.saved_attribs = None if saved_attribs is None else tuple(saved_attribs)
         self.every_epochs, self.every_steps, self.keep = every_epochs, every_steps, keep
-        self.best_by, self.in_background = best_by, in_background
+        if mode not in (None, "min", "max"):
+            raise SettingError(f"mode={mode!r}: wanted 'min', 'max' or None")
+        self.monitor, self.mode, self.in_background = monitor, mode, in_background
         self.best: Best | None = None
-        self._hosted: Checkpoints | None = None
-        self._place: Checkpoints | None = None
+        self._host_destination: CheckpointDestination | None = None
+        self._destination: CheckpointDestination | None = None
         self._buffers = Buffers()
         self._pool: ThreadPoolExecutor | None = None
         self._pending: Future[Any] | None = None
+        self._pid = os.getpid()
         self._last: Moment | None = None
         self._last_name: Any = None
+        self._is_stop_saved = False
+        """Whether the last checkpoint includes the stop that was requested."""
+        self._has_trained = False
+        """Whether a batch was trained since the last checkpoint."""
 
     @property
-    def is_plain(self) -> bool:
-        """Whether nobody has asked for anything in particular."""
+    def has_default_settings(self) -> bool:
+        """Whether all its settings are the defaults."""
         return self._settings() == CheckpointSaver()._settings()
+
+    @property
+    def has_own_path(self) -> bool:
+        """Whether it was created with a path."""
+        return self._given_path is not None
 
     def _settings(self) -> tuple[object, ...]:
         saved = self.saved_fixtures, self.saved_attribs
-        return self.path, saved, self.every_epochs, self.every_steps, self.keep, self.best_by, self.in_background
+        return self._given_path, saved, self.every_epochs, self.every_steps, self.keep, self.monitor, self.mode, self.in_background
 
-    def save_to(self, place: Checkpoints) -> None:
-        """Have a host say where checkpoints go."""
-        self._hosted = place
+    def save_to(self, destination: CheckpointDestination) -> None:
+        """Save to `destination` from now on. A manager calls this."""
+        self._host_destination = destination
 
     def resume(self, moment: Moment, name: Any, best: Best | None) -> None:
-        """Go on from a checkpoint, with the best one up to it."""
+        """Continue from a restored checkpoint, with the best checkpoint up to it."""
         self._last, self._last_name, self.best = moment, name, best
+        self._is_stop_saved, self._has_trained = True, False  # the same stop may be requested again
 
-    def folder_of(self, train_manager: TrainManager) -> CheckpointFolder:
-        """The folder for checkpoints, where no host has another place."""
-        if self.path is None and train_manager.train_dir is None:
+    def folder_of(self, loop: TrainManager) -> CheckpointFolder:
+        """The folder for checkpoints, unless a manager has set another destination."""
+        if self._given_path is None and loop.train_dir is None:
             raise SettingError("there is no folder for checkpoints", hint="give the loop a train_dir, or CheckpointSaver a path")
-        return CheckpointFolder(self.path if self.path is not None else Path(str(train_manager.train_dir)) / FOLDER)
+        return CheckpointFolder(self._given_path if self._given_path is not None else Path(str(loop.train_dir)) / FOLDER, self.keep)
 
     # ---- hooks
 
-    def pre_train(self, train_manager: TrainManager, fixtures: Fixtures) -> None:
-        self._check_names(train_manager)
-        place = self._hosted if self._hosted is not None else FolderCheckpoints(self.folder_of(train_manager), self.keep)
-        place.open()
-        self._place = place
+    def pre_train(self, loop: TrainManager, fixtures: Fixtures) -> None:
+        self._check_names(loop)
+        if loop.epoch_num == loop.step_num == 0:  # a new training: earlier checkpoints belong to another one
+            self._last = self._last_name = self.best = None
+        destination = self._host_destination or self.folder_of(loop)
+        destination.open()
+        self._destination, self._pid, self.path = destination, os.getpid(), destination.path
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="trainmaster-save") if self.in_background else None
-        if not any(map(is_lazy, train_manager.model.parameters())):  # lazy ones have no value before the first batch
-            self._check_storable(self._value(train_manager, fixtures))
+        if not any(map(is_lazy, loop.model.parameters())):  # lazy parameters have no value before the first batch
+            self._check_storable(self._value(loop, fixtures))
 
-    def post_train_step_batch(self, train_manager: TrainManager, fixtures: Fixtures, step_num: int, is_update: bool) -> None:
-        if self._pending is not None and self._pending.done():
-            self._wait()  # an error is to be seen now, not an epoch later
+    def post_train_step_batch(self, loop: TrainManager, fixtures: Fixtures, step_num: int, is_update: bool) -> None:
+        self._has_trained = True
+        if self._pending is not None and self._is_saved(self._pending):
+            self._wait()  # to report an error now, not an epoch later
         if self.every_steps is not None and is_update and step_num % self.every_steps == 0:
-            self._save(train_manager, fixtures)
+            self._save(loop, fixtures)
 
-    def post_train_step_epoch(self, train_manager: TrainManager, fixtures: Fixtures, epoch_num: int, stopped: str | None) -> None:
-        if stopped is not None or (self.every_epochs is not None and epoch_num % self.every_epochs == 0):
-            self._save(train_manager, fixtures)
+    def post_train_step_epoch(self, loop: TrainManager, fixtures: Fixtures, stopped: str | None) -> None:
+        if stopped is not None:  # this epoch is not evaluated
+            self._save(loop, fixtures)
 
-    def post_eval(self, train_manager: TrainManager, eval_losses: dict[str, float], epoch_num: int) -> None:
-        """See whether the checkpoint of this epoch is the best."""
-        is_saved = self._last is not None and self._last[:2] == (epoch_num, 0)
-        if self._place is None or not is_saved or not train_manager.moment.is_evaluated:
+    def post_eval(self, loop: TrainManager, fixtures: Fixtures, eval_losses: dict[str, float], epoch_num: int, stopped: str | None) -> None:
+        """Save the evaluated epoch, which may be the best."""
+        if self._destination is None or not loop.is_own_evaluation or not loop.moment.is_evaluated:
             return
-        found = find_metric(self.best_by, eval_losses, train_manager.writer)
-        if found is None or not math.isfinite(found.value):
-            return
-        metric, value = found
-        sign = -1 if found.is_greater_better else 1
-        if self.best is None or self.best.metric != metric or sign * value < sign * self.best.value:
-            self._wait()  # for its name
-            self.best = Best(metric, value, epoch_num, self._last_name)
+        metric = monitored(self.monitor, loop, eval_losses, "CheckpointSaver")  # reports an unknown name at the first evaluation
+        is_turn = self.every_epochs is not None and loop.epochs_done > 0 and epoch_num % self.every_epochs == 0
+        if is_turn or stopped is not None or loop.is_over():
+            self._save(loop, fixtures, metric)
 
     @always
-    def post_train(self, train_manager: TrainManager, fixtures: Fixtures, exc_type: type[BaseException] | None = None) -> None:
-        if self._place is None:
+    def post_train(self, loop: TrainManager, fixtures: Fixtures, exc_type: type[BaseException] | None = None) -> None:
+        if self._destination is None:
             return
         try:
             if exc_type is None:
-                self._save(train_manager, fixtures)
+                self._save(loop, fixtures)
             self._wait()
         finally:
-            place, self._place = self._place, None
+            destination, self._destination = self._destination, None
             pool, self._pool = self._pool, None
             if pool is not None:
                 pool.shutdown()
             self._pending = None
-            place.close()
+            destination.close()
 
     # ---- saving
 
-    def _save(self, train_manager: TrainManager, fixtures: Fixtures) -> None:
-        assert self._place is not None
-        moment = train_manager.moment
-        compared = slice(None) if self._place.keeps_evaluations else slice(3)
-        if self._last is not None and self._last[compared] == moment[compared]:
+    def _save(self, loop: TrainManager, fixtures: Fixtures, metric: Metric | None = None) -> None:
+        """Save the current state, unless it is saved already. `metric` decides whether it is the best."""
+        assert self._destination is not None
+        moment, is_stopped = loop.moment, fixtures["stopped"] is not None
+        if moment == self._last and (self._is_stop_saved or not is_stopped):
             return
         self._wait()
-        value = self._value(train_manager, fixtures)
-        noted = self._place.note()
-        self._last = moment
+        name = self._destination.next_name(moment)
+        replaced = None if self._has_trained else self._last_name
+        if metric is not None and self._is_better(metric):
+            self.best = Best(metric.name, metric.value, moment.epoch, name, self._mode_of(metric))
+        elif self.best is not None and self.best.name == replaced:
+            self.best = self.best._replace(name=name)
+        value = self._value(loop, fixtures)  # extensions now write the metrics that they hold back
+        flush_of(loop.writer)()
+        facts = self._destination.facts()
+        self._last, self._last_name, self._is_stop_saved, self._has_trained = moment, name, is_stopped, False
         if self._pool is None:
-            self._last_name = self._place.save(moment, value, noted, self.best)
+            self._destination.save(moment, value, facts, self.best, replaced)
         else:
-            self._pending = self._pool.submit(self._place.save, moment, value, noted, self.best)
+            self._pending = self._pool.submit(self._destination.save, moment, value, facts, self.best, replaced)
+
+    def _is_better(self, metric: Metric) -> bool:
+        if self.best is None or self.best.metric != metric.name or not math.isfinite(metric.value):
+            return math.isfinite(metric.value)
+        return metric.value > self.best.value if self._mode_of(metric) == "max" else metric.value < self.best.value
+
+    def _mode_of(self, metric: Metric) -> str:
+        return self.mode or ("max" if metric.is_greater_better else "min")
+
+    def _check_process(self) -> None:
+        """Raise an error in a process that was forked from the training: the saving thread exists only in the parent."""
+        if os.getpid() != self._pid:
+            raise LeaseLostError(
+                f"process {os.getpid()} was forked from a training, and cannot save it",
+                hint="end a process that you fork with `os._exit()`, or start one with `multiprocessing`",
+            )
+
+    def _is_saved(self, pending: Future[Any]) -> bool:
+        self._check_process()  # first, because a forked process could wait forever
+        return pending.done()
 
     def _wait(self) -> None:
-        """Wait for the save that is going on; its error, if it had one."""
+        """Wait for the current save, and raise its error if it failed."""
+        self._check_process()
         if self._pending is not None:
             pending, self._pending = self._pending, None
-            self._last_name = pending.result()
+            pending.result()
 
-    def _value(self, train_manager: TrainManager, fixtures: Fixtures) -> dict[str, Any]:
-        """All that is saved, copied into memory that the copy before used: nobody may need that any more."""
+    def _value(self, loop: TrainManager, fixtures: Fixtures) -> dict[str, Any]:
+        """Everything to save, copied into the memory of the previous copy, which has already been written."""
         self._buffers.begin()
         copied = self._buffers.copied
-        state = train_manager.capture(copied).to_dict()
+        state = loop.capture(copied).to_dict()
         if self.saved_attribs is not None:
             for part in ("kinds", "objects", "buffers", "grads"):
                 state[part] = {name: each for name, each in state[part].items() if name in self.saved_attribs}
-        kept = {name: copied(fixtures[name]) for name in self.saved_fixtures if name in fixtures}
+        values = {name: copied(fixtures[name]) for name in self.saved_fixtures if name in fixtures}
         self._buffers.end()
-        best = None if self.best is None else (self.best.metric, self.best.value, self.best.epoch, tuple(self.best.name))
-        return {"state": state, "fixtures": kept, "attribs": self.saved_attribs, "best": best}
+        best = None if self.best is None else tuple(self.best._replace(name=tuple(self.best.name)))
+        return {"state": state, "fixtures": values, "attribs": self.saved_attribs, "best": best}
 
-    def _check_names(self, train_manager: TrainManager) -> None:
-        known = train_manager.stateful_names()
+    def _check_names(self, loop: TrainManager) -> None:
+        known = list(stateful_attributes(loop))
         for name in self.saved_attribs or ():
             if name not in known:
                 raise SettingError(f"saved_attribs names `{name}`, which has no state", known=", ".join(known), hint="leave it out")
 
     def _check_storable(self, value: dict[str, Any]) -> None:
-        """Tell now what cannot be stored, and not after the first epoch."""
+        """Raise an error at the start of training, and not after the first epoch, if a value cannot be stored."""
         try:
             encode(value)
         except CodecError as error:

@@ -2,45 +2,63 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from trainmaster.loop.writer import Writer
+from trainmaster.errors import SettingError
+from trainmaster.loop.metric import loss_name
+from trainmaster.loop.writer import Writer, record
 from trainmaster.stages import Fixtures, Observer
+
+if TYPE_CHECKING:
+    from trainmaster.loop.train_manager import TrainManager
 
 
 def as_sum(value: Any) -> Any:
-    """A value to add up: on its device (no waiting for a GPU), in double precision where there is one."""
+    """A value to sum up.
+
+    It stays on its device, so that nothing waits for a GPU, in double precision if the device has it.
+    """
     if not isinstance(value, torch.Tensor):
         return float(value)
     return value.detach().to(torch.float32 if value.device.type == "mps" else torch.float64).reshape(())
 
 
 class EvalState(Observer):
-    """Counts batches and samples of an evaluation set and records its mean loss against `epoch_num` (E40).
+    """Counts batches and samples of an evaluation set and records its mean loss for each epoch.
 
-    `losses/<set>/loss` is the mean over samples, `losses/<set>/loss_per_batch` the mean over batches: they differ when the last batch is
-    smaller. An evaluation that was stopped half-way records nothing.
+    `<set>/loss` is the mean over samples. With `per_batch`, the mean over batches is also recorded, as
+    `<set>/loss_per_batch`; the two differ if the last batch is smaller. An evaluation that is stopped records nothing,
+    and a set in which a batch has no loss has none either.
     """
 
     creates = dict.fromkeys(("num_batches", "num_samples", "cum_loss", "cum_sample_loss"), "eval_step_epoch")
+
+    def __init__(self, per_batch: bool = False) -> None:
+        if not isinstance(per_batch, bool):
+            raise SettingError(f"per_batch={per_batch!r}: wanted True or False")
+        self.per_batch = per_batch
 
     def pre_eval_step_epoch(self, fixtures: Fixtures) -> None:
         fixtures.update(num_batches=0, num_samples=0, cum_loss=0.0, cum_sample_loss=0.0)
 
     def post_eval_step_batch(self, fixtures: Fixtures, loss: Any, true_batch_size: int) -> None:
-        loss = as_sum(loss)
         fixtures.modify("num_batches", fixtures["num_batches"] + 1)
         fixtures.modify("num_samples", fixtures["num_samples"] + true_batch_size)
+        if loss is None or fixtures["cum_loss"] is None:
+            fixtures.modify("cum_loss", None)
+            fixtures.modify("cum_sample_loss", None)
+            return
+        loss = as_sum(loss)
         fixtures.modify("cum_loss", fixtures["cum_loss"] + loss)
         fixtures.modify("cum_sample_loss", fixtures["cum_sample_loss"] + loss * true_batch_size)
 
     def post_eval_step_epoch(
         self,
+        train_manager: TrainManager,
         writer: Writer,
         datasource_name: str,
-        epoch_num: int,
         stopped: str | None,
         eval_losses: dict[str, float],
         num_batches: int,
@@ -48,7 +66,9 @@ class EvalState(Observer):
         cum_loss: Any,
         cum_sample_loss: Any,
     ) -> None:
-        if stopped is None:
+        if stopped is None and cum_loss is not None:
             eval_losses[datasource_name] = float(cum_sample_loss) / num_samples
-            writer.add_scalar(f"losses/{datasource_name}/loss", eval_losses[datasource_name], epoch_num)
-            writer.add_scalar(f"losses/{datasource_name}/loss_per_batch", float(cum_loss) / num_batches, epoch_num)
+            x = train_manager.eval_x
+            record(writer, loss_name(datasource_name), eval_losses[datasource_name], x, "epoch")
+            if self.per_batch:
+                record(writer, f"{datasource_name}/loss_per_batch", float(cum_loss) / num_batches, x, "epoch")

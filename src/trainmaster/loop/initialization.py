@@ -1,4 +1,4 @@
-"""First weights for those who do not want PyTorch's own."""
+"""An alternative to PyTorch's default initialization."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import nn
 
 
 def xavier_uniform(model: nn.Module) -> None:
-    """Xavier-uniform weights for every parameter with more than one dimension; to be given as `initialization`."""
+    """Xavier-uniform weights for every parameter with more than one dimension. Pass it as `initialization`."""
     for parameter in model.parameters():
         if parameter.ndim > 1:
             nn.init.xavier_uniform_(parameter)

@@ -1,25 +1,33 @@
-"""What a loss must be, and what to say when it is not."""
+"""Checks of loss values, with errors that explain what is wrong."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from torch.nn.modules.loss import _Loss
 
-from trainmaster.errors import LossError
-from trainmaster.loop.settings import shown
+from trainmaster.errors import LossError, shown
 
 
 def checked_loss(loss: Any) -> Any:
-    """The loss of an evaluation batch, refused where it is not a single number."""
+    """The loss of an evaluation batch. Raises an error unless it is a single number."""
     is_number = loss.numel() == 1 if isinstance(loss, torch.Tensor) else isinstance(loss, (int, float))
     if not is_number:
         raise _shape_error(loss)
     return loss
 
 
+def is_torch_loss(loss: Any) -> bool:
+    """Whether PyTorch defines this loss: `nn.BCELoss()`, `nn.functional.mse_loss`.
+
+    Such a loss takes (prediction, target).
+    """
+    return isinstance(loss, _Loss) or getattr(loss, "__module__", None) == "torch.nn.functional"
+
+
 def backward_error(loss: Any, error: Exception) -> LossError | None:
-    """Why `loss.backward()` failed, where the loss is to blame."""
+    """The reason why `loss.backward()` failed, if the loss is the cause."""
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         return _shape_error(loss)
     if not loss.requires_grad:

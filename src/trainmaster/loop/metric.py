@@ -1,14 +1,19 @@
-"""Numbers by which a training is judged: the loss of an evaluation set, or whatever else was recorded, by its name."""
+"""Metrics that decide something: the loss of an evaluation set, or another recorded metric, by name."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from trainmaster.errors import LoopError, SettingError
+from trainmaster.store.metric_names import listed, matching_metrics, resolve_metric, suggest
+
+if TYPE_CHECKING:
+    from trainmaster.loop.training import Training
 
 
 class Metric(NamedTuple):
-    """A number, under the name it is recorded by."""
+    """A recorded value with its name."""
 
     name: str
     value: float
@@ -24,9 +29,9 @@ _GREATER_WORDS: Final = {"map", "iou", "miou", "dice", "r2"}
 
 
 def better_of(name: str) -> str | None:
-    """What is better of the number of this name, "min" or "max"; None where the name does not tell.
+    """ "min" or "max", whichever is better for a metric, judged by its name; None if the name does not show it.
 
-    >>> [better_of(name) for name in ("losses/valid/loss", "metrics/valid/multiclass_accuracy", "accuracy/valid/avg", "metrics/valid/gap")]
+    >>> [better_of(name) for name in ("valid/loss", "valid/multiclass_accuracy", "valid/accuracy/avg", "valid/gap")]
     ['min', 'max', 'max', None]
     """
     words = name.lower().replace("/", "_").split("_")
@@ -36,32 +41,78 @@ def better_of(name: str) -> str | None:
 
 
 def is_greater_better(name: str) -> bool:
-    """Whether the greatest is the best; where the name does not tell, it is the least."""
+    """Whether the maximum of a metric is the best, judged by its name. The default is the minimum."""
     return better_of(name) == "max"
 
 
-def is_recorded_name(name: str) -> bool:
-    """Whether it names a recorded number, such as `metrics/valid/accuracy`, and not an evaluation set."""
-    return "/" in name
+def loss_name(datasource_name: str) -> str:
+    """The name of the loss of an evaluation set."""
+    return f"{datasource_name}/loss"
 
 
-def find_metric(name: str | None, eval_losses: Mapping[str, float], writer: Any) -> Metric | None:
-    """The number of this name at the end of an evaluation, None if nobody has recorded it.
+def own_first(name: str, known: Iterable[str], own_sets: Iterable[str]) -> list[str]:
+    """The names to search for `name`: those of the loop's own evaluation sets if one of them matches, otherwise all.
 
-    The name is that of an evaluation set, for its loss, or of a recorded number; without one it is the loss of the first set.
+    >>> own_first("loss", ["valid/loss", "test/loss", "train/loss"], ["valid"])
+    ['valid/loss']
     """
+    names, prefixes = list(known), tuple(f"{each}/" for each in own_sets)
+    own = [each for each in names if each.startswith(prefixes)]
+    return own if name not in names and matching_metrics(name, own) else names
+
+
+def find_metric(name: str | None, eval_losses: Mapping[str, float], writer: Any, own_sets: Iterable[str] = ()) -> Metric | None:
+    """The metric called `name` at the end of an evaluation, with its value; None if it was not recorded.
+
+    `name` is the name of a recorded metric, an ending of it, or the name of an evaluation set, which stands for its
+    loss. None is the loss of the first set. Metrics of `own_sets`, the evaluation sets of the loop, take precedence
+    over those of other sets. Raises `MetricNameError` if several metrics end with the name.
+    """
+    losses = {loss_name(each): value for each, value in eval_losses.items()}
     if name is None:
-        name = next(iter(eval_losses), None)
-    if name is None:
-        return None
-    if name in eval_losses:
-        return Metric(f"losses/{name}/loss", eval_losses[name])
+        return next((Metric(*each) for each in losses.items()), None)
+    wanted = loss_name(name) if name in eval_losses else name
     last = getattr(writer, "last", None)
-    value = last(name) if callable(last) else None
-    return Metric(name, float(value)) if isinstance(value, int | float) else None
+    known = {*losses, *recorded_names(writer)}
+    if callable(last) and last(wanted) is not None:
+        known.add(wanted)
+    if not matching_metrics(wanted, known):
+        return None
+    full = resolve_metric(wanted, own_first(wanted, known, own_sets))
+    value = losses[full] if full in losses else last(full) if callable(last) else None
+    return Metric(full, float(value)) if isinstance(value, int | float) else None
 
 
-def takes_metric(schedule: Any) -> bool:
-    """Whether a schedule's `step` wants a number, as that of ReduceLROnPlateau does; others would take it for the number of an epoch."""
-    parameters = inspect.signature(schedule.step).parameters.values()
-    return any(each.name == "metrics" or (each.default is each.empty and each.kind is not each.VAR_KEYWORD) for each in parameters)
+def recorded_names(writer: Any) -> list[str]:
+    """The names of the metrics that a writer has recorded, if it has a method `names`."""
+    names = getattr(writer, "names", None)
+    return list(names()) if callable(names) else []
+
+
+def check_monitor(monitor: Any, example: str) -> None:
+    """Raise an error if `monitor` cannot be the name of a metric."""
+    if monitor is not None and (not isinstance(monitor, str) or not monitor.strip()):
+        raise SettingError(f"`monitor` must be the name of a metric, not {monitor!r}", hint=example)
+
+
+def monitored(monitor: str | None, loop: Training, eval_losses: Mapping[str, float], who: str) -> Metric | None:
+    """The metric that decides, at the end of an evaluation. Raises an error if it was not recorded.
+
+    Returns None before the first epoch if it may be a metric that training will record.
+    """
+    found = find_metric(monitor, eval_losses, loop.writer, loop.eval_data)
+    if found is not None or monitor is None:
+        return found
+    known = {*map(loss_name, eval_losses), *recorded_names(loop.writer)}
+    sets = loop.eval_data
+    is_of_a_set = monitor in sets or any(monitor.startswith(f"{each}/") for each in sets)
+    if loop.epoch_num == 0 and not is_of_a_set and not suggest(monitor, known):
+        return None
+    writer = loop.writer
+    raise LoopError(
+        f"{who} monitors {monitor!r}, which was not recorded",
+        where=f"stage eval, after epoch {loop.epoch_num}",
+        why=None if hasattr(writer, "last") else f"the writer, a {type(writer).__name__}, cannot return it: it has no method `last(tag)`",
+        known=listed(known) or "none",
+        hint=suggest(monitor, known) or "record it in an extension with writer.add_scalar, no later than in post_eval_step_epoch",
+    )

@@ -1,4 +1,4 @@
-"""Recipes: calls that are kept beside what they make, so that it can be made once more, in another process and with other arguments."""
+"""Recipes and `@tracked`: record the arguments of a call, so that another process can repeat or change it."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from trainmaster.errors import SettingError
-from trainmaster.stages.made_with import REMEMBERS, remember, remember_arguments
+from trainmaster.stages.recorded_call import RECORDS_CALLS, record_call, record_calls_of
 
 T = TypeVar("T", bound=Callable[..., Any])
 
 
 def tracked(kind: T) -> T:
-    """Have the objects of a class, or what a function returns, keep the arguments they were made with: `Parameters` stores them.
+    """Record the arguments of a class's constructor, or of a function, with each object it makes. `ConstructorArgs` stores them.
 
-    >>> from trainmaster.stages.made_with import made_with
+    >>> from trainmaster.stages.recorded_call import recorded_call
     >>> @tracked
     ... class Threshold:
     ...     def __init__(self, at=0.5):
     ...         self.at = at
-    >>> made_with(Threshold(0.7)).args
+    >>> recorded_call(Threshold(0.7)).args
     (0.7,)
 
-    The subclasses of a class are tracked, too. Classes and functions of others are used through a `Recipe`.
+    Subclasses are tracked, too. For classes and functions of other libraries, use a `Recipe`.
     """
     if isinstance(kind, type):
         if not kind.__weakrefoffset__:
             raise SettingError(
-                f"`{kind.__name__}` cannot be tracked: no weak reference to its objects is possible", hint='add "__weakref__" to __slots__'
+                f"`{kind.__name__}` cannot be tracked: its objects do not support weak references", hint='add "__weakref__" to __slots__'
             )
-        remember_arguments(kind)
+        record_calls_of(kind)
         _track_subclasses(kind)
         return kind
     if not callable(kind):
@@ -41,15 +41,15 @@ def tracked(kind: T) -> T:
     def made(*args: Any, **kwargs: Any) -> Any:
         return _with_call(kind(*args, **kwargs), made, args, kwargs)
 
-    setattr(made, REMEMBERS, True)
+    setattr(made, RECORDS_CALLS, True)
     return made  # type: ignore[return-value]
 
 
 class Recipe:
-    """A class or a function with arguments, to be called later; what it makes keeps them.
+    """A class or a function with arguments, to be called later. The arguments are recorded with the object that it makes.
 
-    Called, it makes the object. What it is called with comes first, where `functools.partial` puts it last: `Recipe(StepLR, 5)` serves a
-    loop that gives it the optimizer. Recipes among its arguments are made first.
+    Arguments of the later call come first, so a loop can call `Recipe(StepLR, 5)` with its optimizer. (With
+    `functools.partial`, they come last.) Recipes among the arguments are called first.
 
     >>> from torch import nn
     >>> model = Recipe(nn.Sequential, Recipe(nn.Linear, 4, 8), Recipe(nn.ReLU))()
@@ -59,13 +59,15 @@ class Recipe:
 
     def __init__(self, kind: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
         if not callable(kind):
-            raise SettingError(f"a Recipe begins with a class or a function, not with {kind!r:.60}", hint="Recipe(torch.nn.Linear, 4, 2)")
+            raise SettingError(
+                f"the first argument of a Recipe must be a class or a function, not {kind!r:.60}", hint="Recipe(torch.nn.Linear, 4, 2)"
+            )
         self.kind, self.args, self.kwargs = kind, args, kwargs
 
     def __call__(self, *first: Any, **more: Any) -> Any:
         args, kwargs = (*first, *self.args), {**self.kwargs, **more}
         made = self.kind(*_made(args), **_made(kwargs))
-        return remembered(made, self.kind, args, kwargs, are_recipes_made=True)
+        return remembered(made, self.kind, args, kwargs, has_called_recipes=True)
 
     def __repr__(self) -> str:
         given = [*map(repr, self.args), *(f"{name}={value!r}" for name, value in self.kwargs.items())]
@@ -73,7 +75,7 @@ class Recipe:
 
 
 def _made(value: Any) -> Any:
-    """An argument with the recipes in it made."""
+    """An argument, with the recipes in it called."""
     if isinstance(value, Recipe):
         return value()
     if type(value) in (dict, OrderedDict):
@@ -84,16 +86,16 @@ def _made(value: Any) -> Any:
 
 
 def remembered(
-    made: Any, kind: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, are_recipes_made: bool = False
+    made: Any, kind: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, has_called_recipes: bool = False
 ) -> Any:
-    """What a call has made, with the call kept, where it can be; a function that is tracked has done so itself."""
-    is_done = not isinstance(kind, type) and getattr(kind, REMEMBERS, False)
-    return made if is_done else _with_call(made, kind, args, kwargs, are_recipes_made)
+    """The result of a call, with the call recorded if possible. A tracked function does that itself."""
+    is_done = not isinstance(kind, type) and getattr(kind, RECORDS_CALLS, False)
+    return made if is_done else _with_call(made, kind, args, kwargs, has_called_recipes)
 
 
-def _with_call(made: Any, kind: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], are_recipes_made: bool = False) -> Any:
+def _with_call(made: Any, kind: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], has_called_recipes: bool = False) -> Any:
     if type(made).__weakrefoffset__ and not isinstance(made, type):
-        remember(made, kind, args, kwargs, are_recipes_made=are_recipes_made)
+        record_call(made, kind, args, kwargs, has_called_recipes=has_called_recipes)
     return made
 
 
@@ -105,6 +107,6 @@ def _track_subclasses(kind: Any) -> None:
             own.__get__(None, cls)(**kwargs)
         else:
             super(kind, cls).__init_subclass__(**kwargs)
-        remember_arguments(cls)
+        record_calls_of(cls)
 
     kind.__init_subclass__ = classmethod(__init_subclass__)

@@ -1,7 +1,10 @@
-"""The random numbers of a training: Python's, NumPy's and torch's global generators, as one value.
+"""The random state of a training: Python's, NumPy's and torch's global generators, as one value.
 
-Reading NumPy's state costs 40 microseconds and Python's 8, too much around every hook of every batch. So `Watch` remembers the last
-state it read together with its raw bits, and reads again only when the bits have moved.
+All states are read and set with the public functions (`random.getstate`, `np.random.get_state`, `torch.get_rng_state`).
+One read of all three costs about 50 microseconds, 40 of them in NumPy. That is fine for a checkpoint, but too much
+around the hooks of observers in every batch. So `Watch` keeps the last state that it read together with a few bytes of
+the generators' memory, and reads the state again only if these bytes have changed. With the public functions alone, a
+guarded hook would take about 110 microseconds instead of 4.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import numpy as np
 import torch
 
 RngState = dict[str, Any]
-"""Plain values and tensors only, so that it can be stored."""
+"""Plain values and tensors only, so that a checkpoint can store it."""
 
 _HAS_CUDA = torch.version.cuda is not None or torch.version.hip is not None
 
@@ -33,7 +36,7 @@ def get_rng() -> RngState:
 
 
 def set_rng(state: RngState) -> None:
-    """Put all global generators back."""
+    """Set the state of all global generators."""
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words), gauss))
     np.random.set_state(_as_numpy(state["numpy"]))
@@ -44,7 +47,7 @@ def set_rng(state: RngState) -> None:
 
 @contextmanager
 def kept_rng() -> Iterator[None]:
-    """All global generators as they were, whatever happens within."""
+    """Restore all global generators afterwards."""
     before = get_rng()
     try:
         yield
@@ -53,12 +56,12 @@ def kept_rng() -> Iterator[None]:
 
 
 def plain_rng(state: RngState) -> dict[str, Any]:
-    """A state without tensors, for where only plain values are kept."""
+    """A state without tensors, for places that store only plain values."""
     return {**state, "torch": _as_bytes(state["torch"]), **({"cuda": list(map(_as_bytes, state["cuda"]))} if "cuda" in state else {})}
 
 
 def rng_of(plain: dict[str, Any]) -> RngState:
-    """The state that `plain_rng` made plain."""
+    """The inverse of `plain_rng`."""
     return {**plain, "torch": _of_bytes(plain["torch"]), **({"cuda": list(map(_of_bytes, plain["cuda"]))} if "cuda" in plain else {})}
 
 
@@ -71,14 +74,14 @@ def _of_bytes(data: bytes) -> torch.Tensor:
 
 
 def seed_rng(seed: int) -> None:
-    """Start all global generators anew."""
+    """Seed all global generators."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
 
 
 def _plain(state: Any) -> dict[str, Any]:
-    """NumPy's state with its words in a list."""
+    """NumPy's state with its array as a list."""
     inner = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in state["state"].items()}
     return {**state, "state": inner}
 
@@ -93,12 +96,14 @@ def _cuda_states() -> list[torch.Tensor] | None:
 
 
 _WINDOW = 64
-"""How many bytes of a Mersenne twister to look at: its position and 15 of its 624 words. A draw moves the position; drawing a
-multiple of 624 numbers, or seeding anew, moves all words."""
+"""The number of bytes of a Mersenne twister to compare: its position and 15 of its 624 words.
+
+A draw changes the position; drawing a multiple of 624 numbers, or seeding, changes all words.
+"""
 
 
 class _NoBits:
-    """Stands for a generator whose bits cannot be seen: never equal to what was read before."""
+    """Stands for a generator whose memory cannot be read: it never compares equal."""
 
     @property
     def raw(self) -> Any:
@@ -106,12 +111,12 @@ class _NoBits:
 
 
 def _bits_at(address: int, size: int) -> Any:
-    """Bits of memory; `.raw` reads them without a Python call."""
+    """A view of memory, which `.raw` reads without a Python call."""
     return (ctypes.c_char * size).from_address(address)
 
 
 def _python_bits(generator: random.Random) -> Any:
-    """The start of Python's twister, its position included, which follows the object's header; `_NoBits` where a look shows otherwise."""
+    """The start of Python's Mersenne Twister state, with its position; `_NoBits` if the memory has another layout."""
     header = object.__basicsize__
     size = random.Random.__basicsize__ - header
     *words, index = generator.getstate()[1]
@@ -122,7 +127,7 @@ def _python_bits(generator: random.Random) -> Any:
 
 
 def _numpy_bits(functions: np.random.RandomState, generator: Any) -> tuple[Any, Any]:
-    """The end of NumPy's twister, its position included, and the object behind its functions, which holds the second of two Gaussians."""
+    """The end of NumPy's Mersenne Twister state, and the `RandomState` object, which caches a Gaussian."""
     if type(generator) is not np.random.MT19937:
         return _NoBits(), _NoBits()
     header = object.__basicsize__
@@ -135,7 +140,7 @@ def _numpy_bits(functions: np.random.RandomState, generator: Any) -> tuple[Any, 
 
 
 class Watch:
-    """Saves the global generators cheaply, and puts them back where they moved. Equal bits mean an equal state."""
+    """Saves the state of the global generators cheaply, and restores it if it has changed."""
 
     def __init__(self) -> None:
         self._python: Any = random.random.__self__  # type: ignore[attr-defined]  # the object behind the module's functions
@@ -147,6 +152,9 @@ class Watch:
         self._numpy_own: Any = _NoBits()
         self._numpy_state: tuple[Any, Any, Any, Any] = (None, None, None, None)
         self._torch = torch.default_generator
+
+    def __reduce__(self) -> tuple[type[Watch], tuple[()]]:
+        return Watch, ()  # a copy in another process reads the generators there
 
     def save(self) -> Saved:
         bits, state = self._python_state
@@ -161,7 +169,7 @@ class Watch:
             self._numpy_state = (self._numpy_words.raw, self._numpy_own.raw, generator, np.random.get_state(legacy=False))
         return self._python_state, self._numpy_state, self._torch.get_state(), _cuda_states()
 
-    def put_back(self, saved: Saved) -> None:
+    def restore(self, saved: Saved) -> None:
         (bits, state), (words, own, generator, numpy_state), torch_state, cuda_states = saved
         if self._python_bits.raw != bits or self._python.gauss_next != state[2]:
             random.setstate(state)
@@ -176,7 +184,7 @@ class Watch:
 
 
 def state_of(saved: Saved) -> RngState:
-    """What a watch saved, as the value that `set_rng` takes."""
+    """Convert the result of `Watch.save` to the value that `set_rng` takes."""
     (_, python), (_, _, _, numpy), torch_state, cuda_states = saved
     state = {"python": python, "numpy": _plain(numpy), "torch": torch_state}
     return state if cuda_states is None else {**state, "cuda": cuda_states}

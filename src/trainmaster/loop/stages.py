@@ -1,4 +1,7 @@
-"""The stage trees of both faces of the loop, and of a manager's work. Every stage name and every fixture is written here, once."""
+"""The stage trees of `TrainManager`, `TrainTestLoop` and a manager's work.
+
+Every stage name and every fixture is declared here, once.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,20 @@ from typing import Final
 
 from trainmaster.stages import BODY, ENTRY, Stage, StageTree
 
-LANDMARKS: Final = ("epoch_index", "batch_num", "step_num", "datasource_name")
+PROGRESS: Final = ("epoch_index", "batch_num", "step_num", "datasource_name")
 
-_ACCUMULATED: Final = "gradients; zeroed first where an update came before"
+_ACCUMULATED: Final = "gradients; zeroed first if an update came before"
 
 FORWARD: Final = Stage("forward", "the model's prediction for the batch")
 LOSS: Final = Stage("loss", "the loss of that prediction")
-OPTIMIZER_STEP: Final = Stage("optimizer_step", "the update; only where `is_update`")
+OPTIMIZER_STEP: Final = Stage("optimizer_step", "the update; only if `is_update`")
 
 BATCH: Final = {"batch": ENTRY, "batch_num": ENTRY}
 
 EVAL: Final = Stage(
     "eval",
     "all evaluation sets",
-    {"eval_losses": ENTRY},
+    {"eval_losses": ENTRY, "eval_metrics": ENTRY},
     (
         Stage(
             "eval_step_epoch",
@@ -50,7 +53,7 @@ TRAIN_MANAGER: Final = StageTree(
                 "the outermost of train(), eval() and predict()",
                 {"standalone_eval": ENTRY, "stopped": ENTRY},
                 (
-                    Stage("load_checkpoint", "what was trained before", {"checkpoint_loaded": ENTRY}),
+                    Stage("load_checkpoint", "restore what was trained before", {"checkpoint_loaded": ENTRY}),
                     Stage(
                         "train",
                         "all epochs",
@@ -82,9 +85,9 @@ TRAIN_MANAGER: Final = StageTree(
                 ),
             ),
         ),
-        is_lasting=True,
+        is_permanent=True,
     ),
-    LANDMARKS,
+    PROGRESS,
 )
 
 WORK: Final = StageTree(
@@ -93,19 +96,22 @@ WORK: Final = StageTree(
         "one config, from set-up to the last save",
         dict.fromkeys(("manager", "fixtures", "config", "key", "num_epochs", "epoch", "ckpt", "preview"), ENTRY),
         (
-            Stage("work_setup", "`setup(config)`: make the model and all that is trained"),
-            Stage("work_load", "`load_ckpt()`: go on from the last checkpoint, where there is one"),
-            Stage("work_init", "`init_ckpt()`: start at epoch 0, where there is none"),
-            Stage("work_train", "`train()`: one epoch; with `make_loop`, all that the loop trains, evaluates and saves"),
+            Stage("work_setup", "`setup(config)`: make the model and everything that is trained"),
+            Stage("work_load", "`load_ckpt()`: resume from the last checkpoint, if there is one"),
+            Stage("work_init", "`init_ckpt()`: start at epoch 0, if there is none"),
+            Stage("work_train", "`train()`: one epoch; with `make_loop`, everything that the loop trains, evaluates and saves"),
             Stage("work_eval", "`eval()`: every `eval_interval` epochs, and at the end"),
             Stage("work_save", "`save_ckpt()`: every `save_interval` epochs, and at the end"),
         ),
     ),
-    landmarks=("key", "epoch"),
+    progress=("key", "epoch"),
 )
-"""One config under a manager. Its names do not collide with those of a loop, so an extension may have hooks for both."""
+"""One config under a manager.
 
-# What a TrainTestLoop calls its variables (L6) can be asked for as fixtures too, read from the loop when asked.
+Its names do not collide with those of a loop, so an extension may have hooks for both.
+"""
+
+# The attributes of a TrainTestLoop are also fixtures, read from the loop when a hook asks for one.
 _LOOP_VARIABLES: Final = (
     "loop", "fixtures", "model", "components", "train_data", "valid_data", "n_epochs", "n_batches", "n_optim_steps",
     "is_training", "is_validating", "is_testing", "epoch_desc", "epoch_num", "optim_step_num",
@@ -146,7 +152,7 @@ TRAIN_TEST_LOOP: Final = StageTree(
             ),
             _EVAL_EPOCH,
         ),
-        is_lasting=True,
+        is_permanent=True,
     ),
     ("epoch_desc", "epoch_num", "batch_num", "optim_step_num"),
 )
@@ -164,4 +170,4 @@ CALLBACKS: Final = (
     "on_epoch_end",
     "on_train_end",
 )
-"""What a `LoopComponent` may define (L2)."""
+"""The callbacks that a `LoopComponent` may define."""

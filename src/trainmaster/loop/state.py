@@ -1,13 +1,13 @@
-"""Exact training state: captured between two batches, restored in another process, continued with the same bits.
+"""Exact training state: captured between two batches, restored in another process, continued bit for bit.
 
-A state is one value of plain data and tensors. It shares no memory with the training it was taken from.
+A state is one value of plain data and tensors. It shares no memory with the training that it was captured from.
 """
 
 from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, runtime_checkable
 
@@ -30,32 +30,32 @@ class Stateful(Protocol):
 
 _DATA = ("train_data", "eval_data", "valid_data")
 _WRITER = "writer"
-"""What it has kept decides nothing: a training may go on with another writer."""
+"""Its state does not influence training, so a training may resume with another writer."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TrainingState:
-    """Everything that decides how a training goes on."""
+    """Everything that decides how a training continues."""
 
     progress: dict[str, Any]
     """The loop's own counters."""
     position: dict[str, Any]
-    """The place in the epoch's data, and the random numbers at the epoch's start."""
+    """The position in the epoch's data, and the random state at the start of the epoch."""
     kinds: dict[str, str]
-    """The class of each of the objects below, modules apart: an optimizer's state does not fit another kind of optimizer."""
+    """The class of each of the objects below, except modules: an optimizer's state does not fit another kind of optimizer."""
     objects: dict[str, Any]
     """The `state_dict` of each of the loop's attributes that has one: model, optimizer, schedule, scaler, writer, ..."""
     buffers: dict[str, dict[str, torch.Tensor]]
-    """Buffers that a module keeps out of its `state_dict`."""
+    """Non-persistent buffers, which are not in a module's `state_dict`."""
     grads: dict[str, dict[str, torch.Tensor]]
-    """Gradients, which accumulation carries from batch to batch."""
+    """Gradients that the next update will use: accumulation carries them from batch to batch."""
     extensions: dict[str, Any]
     """The `state_dict` of each extension that has one."""
     rng: RngState
     data: dict[str, Any]
-    """What the data sources carry from epoch to epoch."""
+    """The state that data sources carry from epoch to epoch."""
     observers: tuple[str, ...] = ()
-    """The names of the extensions, most of them observers, that training goes on without."""
+    """The names of the extensions, most of them observers, that training can resume without."""
 
     def __repr__(self) -> str:
         return f"<TrainingState {', '.join(f'{name} {value}' for name, value in self.progress.items())}>"
@@ -67,13 +67,10 @@ class TrainingState:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingState:
         names = {field.name for field in fields(cls)}
-        if isinstance(values, Mapping) and "observers" not in values:  # as saved by earlier versions
-            values = {**values, "observers": ()}
         if not isinstance(values, Mapping) or values.keys() != names:
-            odd = (
-                ", ".join(sorted(map(str, values.keys() ^ names))) + " missing or unknown" if isinstance(values, Mapping) else repr(values)
-            )
-            raise StateError(f"this is no training state: {odd[:200]}", hint="use `to_dict()` of a state")
+            is_mapping = isinstance(values, Mapping)
+            problem = f"{', '.join(sorted(map(str, values.keys() ^ names)))} missing or unknown" if is_mapping else repr(values)
+            raise StateError(f"this is not a training state: {problem[:200]}", hint="use `to_dict()` of a state")
         return cls(**values)
 
 
@@ -81,11 +78,11 @@ _UNCHANGING = (int, float, bool, str, bytes, type(None))
 
 
 def _cloned(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor if is_lazy(tensor) else tensor.detach().clone()  # a lazy one has no value yet
+    return tensor if is_lazy(tensor) else tensor.detach().clone()  # a lazy parameter has no value yet
 
 
 def own_copy(value: Any, copy_tensor: Callable[[torch.Tensor], torch.Tensor] = _cloned) -> Any:
-    """A copy that shares no memory: tensors detached and cloned, or copied as told, and containers rebuilt."""
+    """A copy that shares no memory: containers are rebuilt, and tensors copied with `copy_tensor`."""
     if type(value) in _UNCHANGING:
         return value
     if isinstance(value, torch.Tensor):
@@ -98,25 +95,31 @@ def own_copy(value: Any, copy_tensor: Callable[[torch.Tensor], torch.Tensor] = _
 
 
 Copy = Callable[[Any], Any]
-"""How values get into a state."""
+"""A function that copies values into a state, or out of it."""
+
+
+def not_copied(value: Any) -> Any:
+    """The same tensors in new containers, for a state that is used only once or immediately."""
+    return own_copy(value, lambda tensor: tensor if is_lazy(tensor) else tensor.detach())
 
 
 def stateful_attributes(owner: object) -> dict[str, Stateful]:
-    """The public attributes of a loop that have a state, each object once; the data is not among them."""
-    found: dict[int, tuple[str, Stateful]] = {}
+    """The public attributes of a loop that have a state, except the data; each object once."""
+    objects: dict[int, tuple[str, Stateful]] = {}
     for name, value in vars(owner).items():
         is_object = isinstance(value, Stateful) and not isinstance(value, type)
         if is_object and not name.startswith("_") and name not in _DATA:
-            found.setdefault(id(value), (name, value))
-    return dict(found.values())
+            objects.setdefault(id(value), (name, value))
+    return dict(objects.values())
 
 
 def stateful_extensions(extensions: Mapping[str, object]) -> dict[str, Stateful]:
     return {name: each for name, each in extensions.items() if isinstance(each, Stateful)}
 
 
-def capture_objects(owner: object, copied: Copy = own_copy) -> dict[str, Any]:
-    """The parts of a state that belong to a loop's attributes."""
+def capture_objects(owner: object, copied: Copy = own_copy, spent: Collection[nn.Parameter] = ()) -> dict[str, Any]:
+    """The parts of a state that belong to a loop's attributes, without the gradients of the parameters in `spent`."""
+    is_spent = set(map(id, spent))
     objects = stateful_attributes(owner)
     modules = {name: each for name, each in objects.items() if isinstance(each, nn.Module)}
     return {
@@ -124,7 +127,7 @@ def capture_objects(owner: object, copied: Copy = own_copy) -> dict[str, Any]:
         "objects": {name: copied(each.state_dict()) for name, each in objects.items()},
         "buffers": {name: {key: copied(buffer) for key, buffer in _hidden_buffers(module)} for name, module in modules.items()},
         "grads": {
-            name: {key: copied(each.grad) for key, each in module.named_parameters() if each.grad is not None}
+            name: {key: copied(each.grad) for key, each in module.named_parameters() if each.grad is not None and id(each) not in is_spent}
             for name, module in modules.items()
         },
     }
@@ -139,7 +142,7 @@ def _kinds(objects: Mapping[str, object]) -> dict[str, str]:
 
 
 def check_fits(state: TrainingState, owner: object, extensions: Mapping[str, object]) -> None:
-    """Refuse a state whose parts and this loop's do not match, naming all that differ."""
+    """Raise an error that names all parts of the state that do not match this loop."""
     problems = []
     optional = {*state.observers, *observers_among(extensions)}
     for kind, here, there in (
@@ -161,39 +164,56 @@ def check_fits(state: TrainingState, owner: object, extensions: Mapping[str, obj
         raise StateError(
             f"the state does not fit this {type(owner).__name__}",
             why="\n".join(problems),
-            hint="build it as the training that was captured: same optimizer, schedule and extensions, under the same names",
+            hint="build it like the captured training: same optimizer, schedule and extensions, under the same names",
         )
 
 
-def restore_objects(state: TrainingState, owner: object, extensions: Mapping[str, object]) -> None:
-    """Put a state's values into a loop's attributes and extensions: all of them, or none where one does not fit."""
+def restore_objects(state: TrainingState, owner: object, extensions: Mapping[str, object], copied: Copy = own_copy) -> None:
+    """Load a state into a loop's attributes and extensions: all of it, or nothing if a part does not fit.
+
+    Large modules are not copied in case something does not fit. Instead, the objects whose loading may fail load their
+    state first. Then all objects load it in order, because an object may read what was restored before it.
+    """
     objects = stateful_attributes(owner)
     if state.kinds.get(_WRITER) != _kinds(objects).get(_WRITER):
         objects.pop(_WRITER, None)
-    before = {name: own_copy(each.state_dict()) for name, each in objects.items()}
-    for number, (name, each) in enumerate(objects.items()):
+    before = {name: own_copy(each.state_dict()) for name, each in objects.items() if not _surely_fits(each, state.objects.get(name))}
+    for name in (*before, *objects):
         try:
-            each.load_state_dict(own_copy(state.objects[name]))
+            objects[name].load_state_dict(copied(state.objects[name]) if name in before else state.objects[name])
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
-            for other in list(objects)[: number + 1]:
-                objects[other].load_state_dict(before[other])
+            for other, values in before.items():
+                objects[other].load_state_dict(values)
+            kind = type(objects[name]).__name__
             raise StateError(
-                f"the captured `{name}` does not fit this {type(each).__name__}", why=str(error), hint="build it with the same arguments"
+                f"the captured `{name}` does not fit this {kind}", why=str(error), hint="build it with the same arguments"
             ) from error
     for name, each in objects.items():
         if isinstance(each, nn.Module):
             _restore_hidden(each, state.buffers[name], state.grads[name])
-    restore_extensions(state.extensions, extensions)
+    restore_extensions(state.extensions, extensions, copied)
+
+
+def _surely_fits(each: object, values: Any) -> bool:
+    """Whether it is a module that loads these values in place with torch's own method, so that loading cannot fail."""
+    if not isinstance(each, nn.Module) or type(each).load_state_dict is not nn.Module.load_state_dict or not isinstance(values, Mapping):
+        return False
+    here = each.state_dict()
+    return here.keys() == values.keys() and all(
+        isinstance(one, torch.Tensor) and not is_lazy(one) and isinstance(other, torch.Tensor) and one.shape == other.shape
+        for one, other in ((here[key], values[key]) for key in here)
+    )
 
 
 def restore_modules(state: TrainingState, owner: object) -> None:
-    """Put the weights and buffers of a state into the modules that a loop has; all of them must be in the state."""
+    """Load the weights and buffers of a state into the modules of a loop. All of these must be in the state."""
     modules = {name: each for name, each in stateful_attributes(owner).items() if isinstance(each, nn.Module)}
     for name, module in modules.items():
         if name not in state.objects:
             raise StateError(f"the state has no `{name}`; {did_you_mean(name, state.objects)}".rstrip("; "))
         try:
-            module.load_state_dict(own_copy(state.objects[name]))
+            values = state.objects[name]
+            module.load_state_dict(values if _surely_fits(module, values) else own_copy(values))
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             raise StateError(
                 f"the saved `{name}` does not fit this {type(module).__name__}", why=str(error), hint="build it with the same arguments"
@@ -206,7 +226,7 @@ def capture_extensions(extensions: Mapping[str, object], copied: Copy = own_copy
 
 
 def observers_among(extensions: Mapping[str, object]) -> tuple[str, ...]:
-    """The names of the extensions with a state that training can do without."""
+    """The names of the extensions with a state that training can resume without."""
     return tuple(
         name
         for name, each in stateful_extensions(extensions).items()
@@ -214,24 +234,25 @@ def observers_among(extensions: Mapping[str, object]) -> tuple[str, ...]:
     )
 
 
-def restore_extensions(states: Mapping[str, Any], extensions: Mapping[str, object]) -> None:
+def restore_extensions(states: Mapping[str, Any], extensions: Mapping[str, object], copied: Copy = own_copy) -> None:
+    observers = observers_among(extensions)
     for name, extension in stateful_extensions(extensions).items():
         if name not in states:
             continue
-        before = own_copy(extension.state_dict())
+        before = own_copy(extension.state_dict()) if name in observers else None
         try:
-            extension.load_state_dict(own_copy(states[name]))
+            extension.load_state_dict(copied(states[name]))
         except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
-            if name in observers_among({name: extension}):
+            if name in observers:
                 extension.load_state_dict(before)
                 warnings.warn(
-                    f"extension `{name}` starts anew: its saved state does not fit: {type(error).__name__}: {error}", stacklevel=2
+                    f"extension `{name}` starts from scratch: its saved state does not fit: {type(error).__name__}: {error}", stacklevel=2
                 )
                 continue
             raise StateError(
                 f"the captured state of extension `{name}` does not fit this {type(extension).__name__}",
                 why=f"{type(error).__name__}: {error}",
-                hint="give it the arguments it had, or another name",
+                hint="pass the original arguments, or use another name",
             ) from error
 
 

@@ -1,55 +1,138 @@
-"""The mean training loss of an epoch."""
+"""The mean training loss of an epoch, and the default extension that records it."""
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
-from trainmaster.loop.pending import Pending
-from trainmaster.loop.writer import Writer
-from trainmaster.stages import Fixtures
+import torch
+
+from trainmaster.loop.batches import true_batch_size
+from trainmaster.loop.deferred_scalars import Pending
+from trainmaster.loop.writer import Writer, record
+from trainmaster.stages import Fixtures, Observer
 
 TRAIN_LOSS = "train_loss"
-"""The fixture that whoever records it first creates, in `train_step_epoch`."""
+"""The fixture with the mean loss, in `train_step_epoch`. The extension that records the loss creates it."""
+NON_FINITE = "non_finite"
+"""The fixture of an extension that handles non-finite losses."""
 
 
 class LossMean:
-    """The mean loss over the samples of an epoch, added up in the order of the batches."""
+    """The mean loss over the samples of an epoch, summed in the order of the batches."""
 
     def __init__(self) -> None:
         self._pending = Pending()
-        self._sum, self._num = 0.0, 0
+        self.reset()
 
     def reset(self) -> None:
         self._pending.clear()
-        self._sum, self._num = 0.0, 0
+        self._sum, self._num, self._num_batches = 0.0, 0, 0
+        self.first_bad: tuple[int, float] | None = None
+        """The first batch whose loss is nan or inf, and that loss; set when the loss is added to the sum."""
 
-    def add(self, loss: Any, size: int) -> None:
+    def add(self, loss: Any, size: int) -> bool:
+        """Add the loss of a batch.
+
+        Returns True if the sum is up to date: losses on other devices are read later, together.
+        """
+        if not isinstance(loss, torch.Tensor) or loss.is_cpu:
+            self._add(loss if isinstance(loss, int | float) else loss.item(), size)
+            return True
         if self._pending.add(size, loss):
-            self._add_up()
+            self.add_up()
+            return True
+        return False
 
     @property
     def mean(self) -> float:
-        self._add_up()
+        self.add_up()
         return self._sum / max(1, self._num)
 
-    def _add_up(self) -> None:
-        """One after the other, so that it makes no difference how many waited."""
+    def add_up(self) -> None:
+        """Add the waiting losses one by one, so that the sum does not depend on how many are added at once."""
         for size, loss in self._pending.drain():
-            self._sum += loss * size
-            self._num += size
+            self._add(loss, size)
+
+    def _add(self, loss: float, size: int) -> None:
+        self._sum += loss * size
+        self._num += size
+        self._num_batches += 1
+        if loss - loss != 0 and self.first_bad is None:  # nan or inf
+            self.first_bad = (self._num_batches - 1, loss)
 
     def state_dict(self) -> dict[str, Any]:
-        self._add_up()
-        return {"sum": self._sum, "num": self._num}
+        self.add_up()
+        return {"sum": self._sum, "num": self._num, "num_batches": self._num_batches}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._pending.clear()
-        self._sum, self._num = state["sum"], state["num"]
+        self.reset()
+        self._sum, self._num, self._num_batches = state["sum"], state["num"], state.get("num_batches", 0)
+
+
+class TrainLoss(Observer):
+    """Records the mean training loss of each epoch as `train/loss`, and warns when a loss is nan or inf for the first time.
+
+    No step waits for its loss: losses on a GPU are read together, so the warning, which names the batch, may appear up
+    to 256 batches later. If a loss is not a single number (`backward` is overridden), nothing is recorded.
+    """
+
+    is_guarded = False
+    creates = {TRAIN_LOSS: "train_step_epoch"}
+
+    def __init__(self) -> None:
+        self._mean = LossMean()
+        self._size_of = true_batch_size
+        self._epoch_index = 0
+        self._is_number = True
+        self._has_warned = False
+
+    def pre_train(self, loop: Any) -> None:
+        has_own_size = loop.is_overridden("get_true_batch_size")
+        self._size_of = loop.get_true_batch_size if has_own_size else true_batch_size  # saves one call per batch
+        # Such an extension warns by itself.
+        self._has_warned = any(NON_FINITE in getattr(each, "creates", ()) for each in loop.extensions.values())
+
+    def pre_train_step_epoch(self, epoch_index: int) -> None:
+        self._mean.reset()
+        self._epoch_index, self._is_number = epoch_index, True
+
+    def post_train_step_batch(self, loss: Any, batch: Any) -> None:
+        if not (loss.numel() == 1 if isinstance(loss, torch.Tensor) else isinstance(loss, int | float)):
+            self._is_number = False
+        elif self._mean.add(loss, self._size_of(batch)) and self._mean.first_bad is not None:
+            self._warn()
+
+    def post_train_step_epoch(self, loop: Any, fixtures: Fixtures, writer: Writer, epoch_num: int) -> None:
+        mean = self._mean.mean
+        self._warn()
+        if self._is_number and not loop.moment.batch:  # the epoch is complete, even if a stop was requested since
+            record_train_loss(fixtures, writer, mean, epoch_num)
+
+    def _warn(self) -> None:
+        if self._mean.first_bad is not None and not self._has_warned:
+            self._has_warned = True
+            number, loss = self._mean.first_bad
+            warnings.warn(
+                f"the training loss is {loss} in epoch {self._epoch_index}, batch {number}; "
+                "the extension NaNGuard() stops there and finds where it comes from",
+                stacklevel=2,
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**self._mean.state_dict(), "is_number": self._is_number}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._mean.load_state_dict(state)
+        self._is_number = state["is_number"]
 
 
 def record_train_loss(fixtures: Fixtures, writer: Writer | None, mean: float, epoch_num: int) -> None:
-    """Record the mean training loss of an epoch as `losses/train/loss`, unless somebody else has: called in `post_train_step_epoch`."""
+    """Record the mean training loss of an epoch as `train/loss`, unless another extension has.
+
+    Call it in `post_train_step_epoch`.
+    """
     if TRAIN_LOSS not in fixtures:
         fixtures[TRAIN_LOSS] = mean
         if writer is not None:
-            writer.add_scalar("losses/train/loss", mean, epoch_num)
+            record(writer, "train/loss", mean, epoch_num, "epoch")

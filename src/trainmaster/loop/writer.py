@@ -1,16 +1,22 @@
-"""Where a training's numbers go: a small protocol with TensorBoard's method names, and the default that keeps them in memory."""
+"""The writer protocol for metrics, with TensorBoard's method names, and the default writer, which uses memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from trainmaster.config.secrets import Mask
+from trainmaster.config.masking import Mask
+from trainmaster.loop.loggers import Logger, Loggers
+from trainmaster.store.events import RowsByName
+from trainmaster.store.metric_names import checked_metric_name
 
 
 @runtime_checkable
 class Writer(Protocol):
-    """What a loop and its extensions call. TensorBoard's `SummaryWriter` fits as it is."""
+    """The methods that a loop and its extensions call. TensorBoard's `SummaryWriter` has them.
+
+    If a writer also has `flush()`, the loop calls it before each checkpoint and at the end of `train()`.
+    """
 
     def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> None: ...
 
@@ -19,24 +25,27 @@ class Writer(Protocol):
     def add_text(self, tag: str, text_string: str, global_step: int | None = None) -> None: ...
 
 
-Mirror = Callable[[str, float | str, int | None], None]
-"""Takes what is written: tag, value and step."""
+def record(writer: Writer, tag: str, value: Any, x: float | None, over: str) -> None:
+    """Write a number, together with the unit of `x` ("epoch", "update", "batch" or "sample") if the writer keeps that."""
+    add_number = getattr(writer, "add_number", None)
+    if add_number is not None:
+        add_number(tag, value, x, over)
+    else:
+        writer.add_scalar(tag, value, x)  # type: ignore[arg-type]  # a fraction of an epoch
 
 
-@runtime_checkable
-class Mirrored(Protocol):
-    """A writer that others can listen to."""
-
-    def mirror(self, to: Mirror) -> Callable[[], None]:
-        """Have `to` called with all that was written so far and with all that will be, until what is returned is called."""
+def flush_of(writer: Writer) -> Callable[[], object]:
+    """The `flush` method of a writer, or a function that does nothing."""
+    found = getattr(writer, "flush", None)
+    return found if callable(found) else lambda: None
 
 
 class MemoryWriter:
     """Keeps every value as `history[tag]`, a list of (step, value), in the order written."""
 
     def __init__(self) -> None:
-        self.history: dict[str, list[tuple[int | None, Any]]] = {}
-        self._mirrors: list[Mirror] = []
+        self.history: RowsByName = {}
+        self.loggers = Loggers()
 
     def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> None:
         value = scalar_value.detach() if hasattr(scalar_value, "detach") else scalar_value
@@ -50,16 +59,22 @@ class MemoryWriter:
         self._write(tag, Mask.of()(str(text_string)), global_step)
 
     def _write(self, tag: str, value: float | str, step: int | None) -> None:
-        self.history.setdefault(tag, []).append((step, value))
-        for to in self._mirrors:
-            to(tag, value, step)
+        self.history.setdefault(checked_metric_name(tag), []).append((step, value))
+        self.loggers.send(tag, value, step)
 
-    def mirror(self, to: Mirror) -> Callable[[], None]:
-        for tag, rows in list(self.history.items()):
-            for step, value in rows:
-                to(tag, value, step)
-        self._mirrors.append(to)
-        return lambda: self._mirrors.remove(to)
+    def flush(self) -> None:
+        """Does nothing: the rows are in memory, and checkpoints contain them."""
+
+    def names(self) -> list[str]:
+        """The names of all numbers that were written."""
+        return [tag for tag, rows in self.history.items() if isinstance(rows[-1][1], float)]
+
+    def mirror(self, to: Logger) -> Callable[[], None]:
+        """Call `to` with all rows recorded so far and then with each new one.
+
+        Returns a function that detaches it. See `Logger`.
+        """
+        return self.loggers.attach(to, [(tag, value, step) for tag, rows in self.history.items() for step, value in rows])
 
     def last(self, tag: str) -> float | None:
         """The last number that was written with a tag."""
@@ -70,4 +85,8 @@ class MemoryWriter:
         return {"history": {tag: list(rows) for tag, rows in self.history.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        before = self.history
         self.history = {tag: [(step, value) for step, value in rows] for tag, rows in state["history"].items()}
+        for tag, rows in self.history.items():  # send attached loggers the rows that they have not received
+            for step, value in rows[len(before.get(tag, ())) :]:
+                self.loggers.send(tag, value, step)

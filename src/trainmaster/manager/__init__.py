@@ -1,4 +1,4 @@
-"""The manager: train each config once, wherever it is asked for and however often."""
+"""The manager trains each config once, no matter how many processes request it."""
 
 from __future__ import annotations
 

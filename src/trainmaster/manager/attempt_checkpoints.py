@@ -1,29 +1,31 @@
-"""The checkpoints of a loop as those of a run in a store."""
+"""Under a manager, the checkpoints of a loop are saved to an attempt of a run in a store."""
 
 from __future__ import annotations
 
 import importlib
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainmaster.figures.curves import curves
 from trainmaster.figures.png import png
-from trainmaster.loop.checkpoints import Best, Moment
 from trainmaster.store import Attempt
 from trainmaster.store.checkpoint import CheckpointName
+from trainmaster.store.checkpoint_folder import Best, Moment, status_of
 from trainmaster.store.history import history
+from trainmaster.store.keys import attempt_folder
 
 DRAWN_EVERY = 60.0
-"""Seconds between two drawings of the curves while a run goes on."""
+"""Seconds between two drawings of the curves during a run."""
 Patient = Callable[[], AbstractContextManager[None]]
-"""What a save runs under, so that it is not given up half-way."""
+"""The context manager that a save runs in, so that an interrupt does not end it early."""
 
 
-class Noted(NamedTuple):
-    """What goes with a checkpoint, as it was when the checkpoint was taken."""
+class CheckpointFacts(NamedTuple):
+    """The facts that are saved with a checkpoint, read when its state is captured."""
 
     num_events: int
     status: dict[str, Any]
@@ -31,57 +33,61 @@ class Noted(NamedTuple):
 
 
 class AttemptCheckpoints:
-    """Saves with an attempt: the last `keep`, and the best."""
-
-    keeps_evaluations = True
+    """Saves the checkpoints of one attempt, and keeps the last `keep` and the best."""
 
     def __init__(
-        self, attempt: Attempt, keep: int, facts: Callable[[], tuple[dict[str, Any], dict[str, Any]]], patient: Patient, is_drawn: bool
+        self,
+        attempt: Attempt,
+        keep: int,
+        read_facts: Callable[[], tuple[dict[str, Any], dict[str, Any]]],
+        patient: Patient,
+        root: str | None,
+        sets: Sequence[str],
     ) -> None:
-        self._attempt, self._keep, self._facts, self._patient = attempt, keep, facts, patient
-        self._is_drawn = is_drawn
+        """`root` is the store's folder, None for a store in memory; `sets` are the names of the data sets in the curves."""
+        self._attempt, self._keep, self._read_facts, self._patient = attempt, keep, read_facts, patient
+        self.path = None if root is None else Path(root) / attempt_folder("ckpts", attempt.key, attempt.number)
+        self._sets = None if root is None else sets
+        """None for a store in memory, for which no curves are drawn."""
         self._next_drawing = time.monotonic() + DRAWN_EVERY
 
     def open(self) -> None:
-        if self._is_drawn:
-            # Here and not in the thread that saves: a loader's worker that is forked while a library is loaded there may wait for ever.
+        if self._sets is not None:
+            # Here and not in the saving thread: a loader worker that is forked during an import could deadlock.
             importlib.import_module("matplotlib.backends.backend_agg")
 
-    def note(self) -> Noted:
-        return Noted(self._attempt.log.count, *self._facts())
+    def facts(self) -> CheckpointFacts:
+        return CheckpointFacts(self._attempt.log.count, *self._read_facts())
 
-    def save(self, moment: Moment, value: dict[str, Any], noted: Noted, best: Best | None) -> CheckpointName:
+    def next_name(self, moment: Moment) -> CheckpointName:
+        return self._attempt.next_name(moment.step)
+
+    def save(
+        self, moment: Moment, value: dict[str, Any], facts: CheckpointFacts, best: Best | None, replaced: CheckpointName | None = None
+    ) -> None:
         name = None if best is None else CheckpointName(*best.name)
-        status = {**noted.status, "epoch": moment.epoch, "step": moment.step, "batch": moment.batch}
-        if best is not None and name is not None:
-            status["best"] = {
-                "metric": best.metric,
-                "value": best.value,
-                "epoch": best.epoch,
-                "step": name.step,
-                "attempt": name.attempt,
-                "checkpoint": name.text,
-            }
-        pinned = [name] if name is not None else []
+        status = {**facts.status, **status_of(moment, best, None if name is None else name.text)}
+        if name is not None:
+            status["best"] |= {"step": name.step, "attempt": name.attempt}
+        pinned = [] if name is None else [name]
         with self._patient():
-            saved = self._attempt.save(
-                moment.step, value, status, noted.preview, None, self._keep, pinned=pinned, num_events=noted.num_events
+            self._attempt.save(
+                moment.step, value, status, facts.preview, None, self._keep, pinned, num_events=facts.num_events, replaced=replaced
             )
         if time.monotonic() >= self._next_drawing:
             self.draw()
-        return saved
 
     def draw(self) -> None:
-        """Draw the curves of the run; what goes wrong with a picture is no reason to stop training."""
+        """Draw the curves of the run. An error is only a warning, because it must not end a training."""
         self._next_drawing = time.monotonic() + DRAWN_EVERY
-        if not self._is_drawn:
+        if self._sets is None:
             return
         try:
-            found = history(self._attempt.run).points
-            if found:
-                self._attempt.keep_plot("curves.png", png(curves(found, f"run {self._attempt.key}")))
-        except Exception as error:  # matplotlib's, or that of a full disk
-            warnings.warn(f"the curves of run {self._attempt.key} are not drawn: {error}", stacklevel=2)
+            found = history(self._attempt.run)
+            if found.points:
+                self._attempt.write_plot("curves.png", png(curves(found.points, found.over, self._sets, f"run {self._attempt.key}")))
+        except Exception as error:  # from matplotlib, or because the disk is full
+            warnings.warn(f"the curves of run {self._attempt.key} could not be drawn: {error}", stacklevel=2)
 
     def close(self) -> None:
         self.draw()

@@ -1,68 +1,65 @@
-"""Batches: many configs, each trained once, by any number of workers that see the same store."""
+"""`Batch`: trains many configs, each once, together with all other processes that see the same store."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Protocol
 
-from trainmaster.config.describe import shorten
+from trainmaster.config.value_table import short_repr
 from trainmaster.errors import RunFailedError, StoreDamagedError
-from trainmaster.manager.batch_view import BatchView
-from trainmaster.manager.display import counted
-from trainmaster.manager.executor import Executor, Report, Task
-from trainmaster.manager.interrupts import Interrupts
-from trainmaster.manager.work import Work, described, first_line
-from trainmaster.store import Run, Store
+from trainmaster.manager.error_text import error_text, first_line
+from trainmaster.manager.executor import BY_BATCH, Executor, Report, StopCheck, Task
+from trainmaster.manager.job import Job, make_job
+from trainmaster.manager.job_status import is_done, record_end
+from trainmaster.store import Run
 from trainmaster.store.lease import Hold, Watch, holder_of
+from trainmaster.text import counted
 
-BY_BATCH = "batch"
-"""What is recorded of attempts that a batch makes."""
+if TYPE_CHECKING:
+    from trainmaster.manager.batch_view import BatchView
+    from trainmaster.manager.interrupts import Interrupts
+    from trainmaster.manager.manager import Manager
+
+_MAX_EARLY_DEATHS = 3
+"""How many workers in a row may die before they claim a run; after that, the batch fails."""
 
 
 @dataclass
 class BatchResult:
-    """What became of the runs of a batch, by key."""
+    """The outcomes of the runs of a batch, by key."""
 
     done: list[str] = field(default_factory=list)
-    """Trained here."""
+    """Trained by this batch."""
     found: list[str] = field(default_factory=list)
-    """Done already, or by others meanwhile."""
+    """Done before, or meanwhile by other processes."""
     failed: dict[str, str] = field(default_factory=dict)
-    """Failed here, and why; a config that was refused has no key, and stands here itself."""
+    """Failed in this batch, with the error. A config that was refused has no key; it is listed itself."""
     given_up: dict[str, str] = field(default_factory=dict)
-    """Not tried any more: too many attempts in a row brought nothing. The last reason."""
+    """Not tried again after too many attempts without a new checkpoint, with the last error."""
     stopped: dict[str, str] = field(default_factory=dict)
-    """Saved before their end, because somebody asked for that."""
+    """Saved before their end, with the reason."""
     left: list[str] = field(default_factory=list)
-    """Held by others, or not begun, when the batch ended early."""
+    """Held by other processes, or not started, when the batch ended early."""
 
     def __str__(self) -> str:
-        parts = {
-            "done": self.done,
-            "found done": self.found,
-            "failed": self.failed,
-            "given up": self.given_up,
-            "stopped": self.stopped,
-            "left": self.left,
+        return ", ".join(f"{count} {name}" for name, count in self.counts().items() if count) or "nothing to do"
+
+    def counts(self) -> dict[str, int]:
+        return {
+            "done": len(self.done),
+            "already done": len(self.found),
+            "failed": len(self.failed),
+            "given up": len(self.given_up),
+            "stopped": len(self.stopped),
+            "left": len(self.left),
         }
-        return ", ".join(f"{len(keys)} {name}" for name, keys in parts.items() if keys) or "nothing to do"
 
     @property
     def num_ended(self) -> int:
-        return sum(map(len, (self.done, self.found, self.failed, self.given_up, self.stopped)))
-
-
-class Works(NamedTuple):
-    """What a batch asks of a manager."""
-
-    store: Store
-    admit: Callable[[Any, int | None], Work]
-    """The run of a config."""
-    is_done: Callable[[Work], bool]
-    say: Callable[[str], None]
+        return sum(self.counts().values()) - len(self.left)
 
 
 @dataclass(frozen=True)
@@ -74,174 +71,246 @@ class Policy:
     max_attempts: int
 
 
+class JobObserver(Protocol):
+    """Follows the jobs of a batch. A search is such an observer."""
+
+    def is_finished(self, job: Job) -> bool:
+        """Whether a job needs no training, regardless of the state of its run in the store."""
+
+    def stop_check(self, job: Job) -> StopCheck | None:
+        """The check that decides after each evaluation whether the run of a job stops."""
+
+    def job_ended(self, key: str, kind: str, text: str) -> None:
+        """Called with the outcome of a run: "done", "found" (it was done already), "stopped", "failed" or "given_up".
+
+        `text` is the reason.
+        """
+
+
 class Batch:
-    """The way through a set of configs: the free ones first, then those that others hold, as they are given up or done."""
+    """Trains the free runs of a batch first, and then those that other processes hold, as they become free."""
 
     def __init__(
-        self, works: Works, policy: Policy, watch: Watch, executor: Executor, interrupts: Interrupts, view: BatchView | None = None
+        self,
+        manager: Manager,
+        policy: Policy,
+        watch: Watch,
+        executor: Executor,
+        interrupts: Interrupts,
+        observer: JobObserver | None = None,
     ) -> None:
-        self._works, self._policy, self._watch, self._executor, self._interrupts = works, policy, watch, executor, interrupts
-        self._view = view
+        self._manager, self._policy, self._watch, self._executor, self._interrupts = manager, policy, watch, executor, interrupts
+        self._observer = observer
+        self._print = manager.job_runner.console.print
+        self._view: BatchView | None = None
         self.result = BatchResult()
-        self._held: dict[str, Work] = {}
-        self._again: deque[Work] = deque()
-        self._running: dict[str, Work] = {}
+        self.running: dict[str, Job] = {}
+        self._held: dict[str, Job] = {}
+        """Jobs that other processes hold."""
+        self._retry: deque[Job] = deque()
         self._is_over = False
         self._error: Exception | None = None
-        self._num_begun = 0
-        self._deaths: Counter[tuple[str, Any]] = Counter()
-        """How many workers died of a run, since its newest checkpoint."""
+        self._num_started = 0
+        self._dead_attempts: dict[str, int] = {}
+        """By key, the last attempt whose worker has died."""
+        self._num_deaths: Counter[tuple[str, Any]] = Counter()
+        """How many workers died while they trained a run, since its newest checkpoint."""
+        self._num_early_deaths = 0
 
-    def run(self, configs: Iterable[Any]) -> BatchResult:
-        todo = self._fresh(configs)
-        next_look, has_more, has_said = 0.0, True, False
+    def run(self, configs: Iterable[Any], view: BatchView | None = None) -> BatchResult:
+        """Train configs or jobs.
+
+        An item that is None means that the next one depends on results that are still missing.
+        """
+        self._view = view
+        jobs = self._make_jobs(configs)
+        next_look, has_more, is_waiting, has_printed = 0.0, True, False, False
         while True:
-            stopping = self._interrupts.reason
-            if stopping is not None and not self._is_over:
-                self._is_over = True
-                self._executor.stop(stopping)
-            while self._may_begin() and self._executor.has_room():
-                work = self._again.popleft() if self._again else next(todo, None) if has_more else None
-                if work is None:
+            reason = self._interrupts.reason
+            if reason is not None and not self._is_over:
+                self._end(reason)
+            is_waiting = False
+            while self._may_start() and self._executor.has_room() and not is_waiting and (self._retry or has_more):
+                try:
+                    job = self._retry.popleft() if self._retry else next(jobs)
+                except StopIteration:
                     has_more = False
                     break
-                self._begin(work)
-            if not self._may_begin() and not self._running:
+                if job is None:
+                    is_waiting = True
+                else:
+                    self._start(job)
+            if not self._may_start() and not self.running:
                 break
-            for report in self._executor.reports(0.2 if self._running else 0.0):
-                self._take(report)
-            if has_more or self._again or not self._may_begin():
+            for report in self._executor.reports(0.2 if self.running else 0.0):
+                self._handle(report)
+            if self._retry or not self._may_start() or (has_more and not is_waiting):
                 continue
-            if not self._held and not self._running:
-                break
-            if self._held and not self._running and not has_said:
-                has_said = True
-                self._works.say(f"{len(self._held)} of the runs are held by others; waiting for them")
+            if not self._held and not self.running:
+                if not has_more:
+                    break
+                continue  # the last reports may contain the missing results
+            if self._held and not self.running and not has_printed:
+                has_printed = True
+                self._print(f"other processes hold {len(self._held)} of the runs; waiting for them")
             if self._held and time.monotonic() >= next_look:
-                pause = min(1.0, self._works.store.lease_time / 20)
+                pause = min(1.0, self._manager.store.lease_time / 20)
                 next_look = time.monotonic() + pause
-                self._again.extend(self._held.values())
+                self._retry.extend(self._held.values())
                 self._held = {}
-                if not self._running:
+                if not self.running:
                     time.sleep(pause)
-        self.result.left += [*self._held, *(work.key for work in self._again)]
+        self.result.left += [*self._held, *(job.key for job in self._retry)]
         if self._error is not None:
             raise self._error
         return self.result
 
-    def _may_begin(self) -> bool:
-        return not self._is_over and not 0 < self._policy.count <= self._num_begun
+    def _may_start(self) -> bool:
+        return not self._is_over and not 0 < self._policy.count <= self._num_started
 
-    def _fresh(self, configs: Iterable[Any]) -> Iterator[Work]:
-        """The runs of the configs, each once; a config that is refused is an error like any other."""
+    def _make_jobs(self, configs: Iterable[Any]) -> Iterator[Job | None]:
+        """The jobs of the configs, without duplicates. An invalid config counts as a failure."""
         seen: set[str] = set()
         for config in configs:
+            if config is None:
+                yield None
+                continue
             try:
-                work = self._works.admit(config, self._policy.num_epochs)
+                job = config if isinstance(config, Job) else make_job(self._manager, config, self._policy.num_epochs)
             except Exception as error:
-                self._failed(shorten(config), described(error), error)
+                self._fail(short_repr(config), error_text(error), error)
                 if self._is_over:
                     return
                 continue
-            if work.key not in seen:
-                seen.add(work.key)
-                yield work
+            if job.key not in seen:
+                seen.add(job.key)
+                yield job
 
-    def _begin(self, work: Work) -> None:
-        """Have a run trained, unless it is done, held or given up."""
-        result, policy = self.result, self._policy
+    def _start(self, job: Job) -> None:
+        """Submit a job, unless it is done, held or given up."""
+        store, policy = self._manager.store, self._policy
+        run = store.run(job.key)
         try:
-            if policy.resume and self._works.is_done(work):
-                result.found.append(work.key)
-                self._show()
-                return
-            run = self._works.store.run(work.key)
+            if policy.resume:
+                self._manager.job_runner.code.check(run)
+                if (self._observer is not None and self._observer.is_finished(job)) or is_done(store, job):
+                    record_end(store, job)
+                    self.result.found.append(job.key)
+                    self._notify(job.key, "found")
+                    return
             holder = holder_of(run)
             expired = 0
-            if holder.hold is Hold.UNKNOWN and self._watch.look(run, holder) is Hold.FREE:
+            if holder.hold is Hold.UNKNOWN and (
+                holder.attempt == self._dead_attempts.get(job.key) or self._watch.look(run, holder) is Hold.FREE
+            ):
                 expired = holder.attempt
             elif holder.hold is not Hold.FREE:
-                self._held[work.key] = work
+                self._held[job.key] = job
                 return
-            reason = fruitless(run, policy.max_attempts)
+            reason = reason_to_give_up(run, policy.max_attempts)
         except Exception as error:
-            self._failed(work.key, described(error), error)
+            if self._observer is not None:  # a run that cannot start says nothing about its trial
+                raise
+            self._fail(job.key, error_text(error), error)
             return
         if reason is not None:
-            result.given_up[work.key] = reason
-            self._works.say(f"run {work.key} is given up: {first_line(reason)}; `process` tries it all the same")
-            self._show()
+            self._give_up(job.key, reason)
             return
-        self._running[work.key] = work
-        self._num_begun += 1
-        self._executor.submit(Task(work, policy.resume, expired))
+        self.running[job.key] = job
+        self._num_started += 1
         if self._view is not None:
-            self._view.begun(work.key)
+            self._view.started(job)
+        stop_check = None if self._observer is None else self._observer.stop_check(job)
+        self._executor.submit(Task(job, policy.resume, stop_check, expired))
 
-    def _take(self, report: Report) -> None:
-        if report.kind == "progress":
+    def _handle(self, report: Report) -> None:
+        if report.kind in ("claimed", "progress"):
             if self._view is not None:
                 self._view.progress(report)
             return
-        work = self._running.pop(report.key)
+        job = self.running.pop(report.key)
+        if report.kind != "died":
+            self._num_early_deaths = 0
         if report.kind == "done":
-            self.result.done.append(work.key)
+            self.result.done.append(job.key)
+            self._notify(job.key, "done")
         elif report.kind == "stopped":
-            self.result.stopped[work.key] = report.text
+            self.result.stopped[job.key] = report.text
+            self._notify(job.key, "stopped", report.text)
         elif report.kind == "failed":
-            self._failed(work.key, report.text, report.error)
-        else:  # held by somebody who was faster, or its worker died
-            self._num_begun -= 1
+            self._fail(job.key, report.text, report.error)
+        else:  # another process was faster, or the worker died
+            self._num_started -= 1
             if report.kind == "died":
-                self._died(work, report.text)
+                self._handle_death(job, report)
             else:
-                self._held[work.key] = work
+                self._held[job.key] = job
+                if report.text:
+                    self._print(f"run {job.key} is left to another process: {report.text}")
         if self._view is not None:
             self._view.ended(report)
-        self._show()
 
-    def _died(self, work: Work, text: str) -> None:
-        """Try again, unless too many workers in a row died of the run, also such as never came to claim it."""
-        run, limit = self._works.store.run(work.key), self._policy.max_attempts
-        newest = next(iter(run.checkpoints()), None)
-        self._deaths[work.key, newest] += 1
-        if self._deaths[work.key, newest] < limit:
-            self._works.say(f"run {work.key}: {text}; another one takes it up")
-            self._again.append(work)
+    def _handle_death(self, job: Job, report: Report) -> None:
+        """Try again, unless too many workers died while they trained this run, or before they claimed any."""
+        run, limit = self._manager.store.run(job.key), self._policy.max_attempts
+        if report.attempt:
+            self._num_early_deaths = 0
+            self._dead_attempts[job.key] = report.attempt
+            newest = next(iter(run.checkpoints()), None)
+            self._num_deaths[job.key, newest] += 1
+            if self._num_deaths[job.key, newest] >= limit:
+                self._give_up(job.key, reason_to_give_up(run, limit) or _no_progress(limit, report.text))
+                return
         else:
-            self.result.given_up[work.key] = fruitless(run, limit) or _given_up(limit, text)
+            self._num_early_deaths += 1
+        self._retry.append(job)
+        if self._num_early_deaths < _MAX_EARLY_DEATHS:
+            self._print(f"run {job.key}: {report.text}; another worker resumes it")
+        elif self._error is None:
+            self._error = RunFailedError(
+                "workers end before they start a run",
+                why=f"{counted(self._num_early_deaths, 'worker')} in a row did; for the last run, {report.text}; see its output above",
+                hint="try the batch without workers first",
+            )
+            self._end("workers end before they start a run")
 
-    def _show(self) -> None:
-        if self._view is not None:
-            self._view.show(self.result, list(self._running))
+    def _give_up(self, key: str, reason: str) -> None:
+        self.result.given_up[key] = reason
+        self._notify(key, "given_up", reason)
+        self._print(f"the batch gives up on run {key}: {first_line(reason)}; train it alone to try it again")
 
-    def _failed(self, key: str, text: str, error: Exception | None) -> None:
+    def _fail(self, key: str, text: str, error: Exception | None) -> None:
         self.result.failed[key] = text
+        self._notify(key, "failed", text)
         if self._policy.max_errors == 0 and self._error is None:
             self._error = error or RunFailedError(f"run {key} failed in a worker", why=text)
             self._end("a run failed")
             return
-        self._works.say(f"run {key} failed: {first_line(text)}")
+        self._print(f"run {key} failed: {first_line(text)}")
         if len(self.result.failed) >= self._policy.max_errors > 0:
             self._end("too many runs failed")
 
+    def _notify(self, key: str, kind: str, text: str = "") -> None:
+        if self._observer is not None:
+            self._observer.job_ended(key, kind, text)
+
     def _end(self, reason: str) -> None:
-        """Begin nothing any more."""
-        if not self._is_over or self._running:
+        """Start no more runs, and stop those that are running."""
+        if not self._is_over or self.running:
             self._executor.stop(reason)
         self._is_over = True
 
 
-def fruitless(run: Run, limit: int) -> str | None:
-    """Why a run is not tried again: the last `limit` attempts, all made by batches, brought no checkpoint. None if it is to be tried.
+def reason_to_give_up(run: Run, limit: int) -> str | None:
+    """Why a batch does not try a run again: its last `limit` attempts, all by batches, saved no new checkpoint.
 
-    Attempts that a user interrupted say nothing, either way.
+    Returns None if the batch should try it. Attempts that a user interrupted are ignored.
     """
     reasons: list[str] = []
     for number in run.attempts():
         try:
             outcome, by = run.outcome_of(number), run.claim_of(number)["by"]
-        except StoreDamagedError:  # it tells nothing any more
+        except StoreDamagedError:
             continue
         if outcome is not None and outcome["outcome"] == "interrupted":
             continue
@@ -249,9 +318,9 @@ def fruitless(run: Run, limit: int) -> str | None:
             return None
         reasons.append(str(outcome.get("error")) if outcome else "its process was killed")
         if len(reasons) >= limit:
-            return _given_up(limit, reasons[0])
+            return _no_progress(limit, reasons[0])
     return None
 
 
-def _given_up(limit: int, reason: str) -> str:
-    return f"{counted(limit, 'attempt')} in a row brought no new checkpoint; the last one: {reason}"
+def _no_progress(limit: int, reason: str) -> str:
+    return f"{counted(limit, 'attempt')} in a row saved no new checkpoint; the last one: {reason}"

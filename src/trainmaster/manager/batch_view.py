@@ -1,122 +1,271 @@
-"""What is shown of a batch while it runs, in one place for all workers: how many are done, running and failed, and the time left."""
+"""`BatchView` shows the progress of a batch; `best_lines` lists its best runs at the end."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trainmaster.arguments import is_number
+from trainmaster.config.declared_secrets import masked_config
+from trainmaster.config.varying import VaryingKeys, short_names, short_values
+from trainmaster.loop.progress import BAR_WIDTH, clock
+from trainmaster.manager.console import short_number
 from trainmaster.manager.executor import Report
-from trainmaster.store.printable import printable
+from trainmaster.manager.job import Job
+from trainmaster.manager.overview import Ranking
+from trainmaster.store.summary import flat
+from trainmaster.text import printable
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.live import Live
+    from rich.table import Table
 
     from trainmaster.manager.batch import BatchResult
 
 _MAX_RUNS = 12
-_EVERY = 30.0
-"""Seconds between two lines off a terminal, where no run ends."""
+_MAX_NAMES = 8
+_INTERVAL = 30.0
+"""Seconds between two lines when the output is not a terminal and no run ends."""
+NUM_BEST = 10
+"""How many runs are listed at the end."""
+_WIDTHS = ((BAR_WIDTH, 60), (BAR_WIDTH, 24), (BAR_WIDTH // 2, 24), (BAR_WIDTH // 2, 12), (0, 12))
+"""Widths of bars and values; the first pair that fits the terminal is used."""
+_UNLIMITED = 10_000
+
+
+@dataclass
+class _Row:
+    """A running run."""
+
+    config: Mapping[str, Any]
+    share: float = 0.0
+    first_share: float = 0.0
+    """The fraction that was done when the run started here."""
+    epoch: str = ""
+    metric: tuple[str, float] | None = None
 
 
 class BatchView:
-    """One line for the batch and one for each run at work, redrawn on a terminal; off a terminal a plain line now and then."""
+    """Shows a batch: on a terminal as a live table of its running runs, elsewhere as a line whenever a run ends."""
 
-    def __init__(self, total: int | None, say: Callable[[str], None], console: Console | None = None) -> None:
+    def __init__(
+        self,
+        total: int | None,
+        print_line: Callable[[str], None],
+        varying: VaryingKeys,
+        result: BatchResult,
+        running: Collection[str],
+        console: Console | None = None,
+        status: Callable[[], str] | None = None,
+    ) -> None:
         from rich.console import Console
 
-        self._total, self._say = total, say
+        self._total, self._print_line, self._varying, self._result, self._running = total, print_line, varying, result, running
+        self._status = status
         self._console = console or Console()
         self._live: Live | None = None
-        self._started = self._said = time.monotonic()
-        self._shares: dict[str, tuple[float, str]] = {}
-        """How much of each running run is done, and in words."""
-        self._num_ended = 0
-        self._counts = ""
+        self._started = self._printed = time.monotonic()
+        self._rows: dict[str, _Row] = {}
+        self._num_trained = 0.0
+        """How many runs were trained here, counting only the part of each that was."""
+
+    @property
+    def is_live(self) -> bool:
+        return self._console.is_terminal
 
     def __enter__(self) -> BatchView:
-        if self._console.is_terminal:
+        if self.is_live:
             from rich.live import Live
 
-            self._live = Live(get_renderable=self._table, console=self._console, refresh_per_second=4, transient=True)
+            self._live = Live(get_renderable=self.render, console=self._console, refresh_per_second=4, transient=True)
             self._live.start()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        live, self._live = self._live, None
+        if live is not None:
+            with contextlib.suppress(OSError, ValueError):  # a closed terminal must not lose a trained run
+                live.stop()
+
+    # ---- events
+
+    def started(self, job: Job) -> None:
+        config = values_of(job.config)
+        self._varying.add(config)
+        self._rows[job.key] = _Row(config)
 
     def progress(self, report: Report) -> None:
-        of = f" of {report.num_epochs}" if report.num_epochs else ""
-        self._shares[report.key] = (report.epoch / report.num_epochs if report.num_epochs else 0.0, f"epoch {report.epoch}{of}")
-        self._tell(is_due=False)
-
-    def begun(self, key: str) -> None:
-        self._shares.setdefault(key, (0.0, "starts"))
+        row = self._rows.get(report.key)
+        if row is None or report.kind != "progress":
+            return
+        if report.share is not None or report.num_epochs:
+            row.share = report.share if report.share is not None else report.epoch / (report.num_epochs or 1)
+            row.first_share = row.share if report.is_first else row.first_share
+        row.epoch = f"{report.epoch}/{report.num_epochs}" if report.num_epochs else str(report.epoch)
+        row.metric = report.metric or row.metric
+        if self._live is None and time.monotonic() - self._printed >= _INTERVAL:
+            self._print(f"[{self._position()}] {self._counts_and_eta()}")
 
     def ended(self, report: Report) -> None:
-        self._shares.pop(report.key, None)
-        self._num_ended += report.kind in ("done", "failed")
+        row = self._rows.pop(report.key, None)
+        if row is None:
+            return
+        self._num_trained += 1.0 - row.first_share if report.kind == "done" else 0.0
+        if self._live is None and report.kind in ("done", "failed", "stopped"):
+            names = self._names()
+            values = [f"{short}={short_values([row.config[name]])[0]}" for name, short in names.items() if name in row.config]
+            metric = [f"{row.metric[0]}={short_number(row.metric[1])}"] if row.metric is not None and report.kind != "failed" else []
+            self._print("  ".join([f"[{self._position()}] {report.kind} {report.key}", *values, *metric, f"({self._counts_and_eta()})"]))
 
-    def show(self, result: BatchResult, running: list[str]) -> None:
-        self._shares = {key: self._shares.get(key, (0.0, "starts")) for key in running}
-        parts = [f"{result.num_ended}{f' of {self._total}' if self._total is not None else ''} done", f"{len(running)} running"]
-        parts += [f"{len(result.failed) + len(result.given_up)} failed"] if result.failed or result.given_up else []
-        self._left = None if self._total is None else max(0, self._total - result.num_ended)
-        self._counts = ", ".join(parts)
-        self._tell(is_due=True)
+    # ---- text
 
     def eta(self) -> float | None:
-        """Seconds until all is done, if it goes on as it did; None as long as nobody knows."""
-        elapsed = time.monotonic() - self._started
-        running = sum(share for share, _ in self._shares.values())
-        finished = self._num_ended + running
-        if self._left is None or finished <= 0:
+        """Seconds until the batch is done at the current speed; None if it is unknown. Failed runs do not count."""
+        rows = [*self._rows.values()]
+        num_trained = self._num_trained + sum(row.share - row.first_share for row in rows)
+        if self._total is None or num_trained <= 0:
             return None
-        return elapsed / finished * max(0.0, self._left - running)
+        num_left = self._total - self._result.num_ended - sum(row.share for row in rows)
+        return (time.monotonic() - self._started) / num_trained * max(0.0, num_left)
 
-    _left: int | None = None
+    def _position(self) -> str:
+        return f"{self._result.num_ended:,}" if self._total is None else f"{self._result.num_ended:,}/{self._total:,}"
 
-    def _line(self) -> str:
+    def _time_left(self) -> str:
         eta = self.eta()
-        return f"{self._counts}{f', about {_duration(eta)} left' if eta is not None else ''}"
+        return "" if eta is None or self._result.num_ended == self._total else f"{clock(eta)} left"
 
-    def _tell(self, is_due: bool) -> None:
-        now = time.monotonic()
-        if self._live is None and (is_due or now - self._said >= _EVERY):
-            self._said = now
-            self._say(self._line())
+    def _counts(self) -> str:
+        counts = {**self._result.counts(), "left": 0, "running": len(self._running)}
+        return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count or name == "done")
 
-    def _table(self) -> Any:
+    def _counts_and_eta(self) -> str:
+        return ", ".join(filter(None, [self._counts(), self._time_left()]))
+
+    def _print(self, text: str) -> None:
+        self._printed = time.monotonic()
+        self._print_line(text)
+
+    def _names(self) -> dict[str, str]:
+        return short_names(self._varying.names[:_MAX_NAMES], ".")
+
+    # ---- the live view
+
+    def render(self) -> RenderableType:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
         from rich.text import Text
 
-        lines = [f"{_bar(self._share())} {self._line()}"]
-        lines += [f"  {key}  {_bar(share, 12)} {text}" for key, (share, text) in sorted(self._shares.items())[:_MAX_RUNS]]
-        return Text("\n".join(map(printable, lines)))
+        rows = dict([*self._rows.items()][: max(1, min(_MAX_RUNS, self._console.height - 5))])
+        num_more = len(self._rows) - len(rows)
+        share = None
+        if self._total:
+            share = (self._result.num_ended + sum(row.share for row in [*self._rows.values()])) / self._total
+        head = Table.grid(padding=(0, 2, 0, 0))
+        bar = ProgressBar(1.0 if share is not None else None, share or 0.0, BAR_WIDTH)
+        head.add_row("runs    ", bar, self._position(), self._time_left())
+        lines: list[RenderableType] = [head, Text(self._counts(), "dim")]
+        lines += [Text(printable(self._status()), "dim", overflow="ellipsis", no_wrap=True)] if self._status is not None else []
+        lines += [self._table(rows)] if rows else []
+        lines += [Text(f"... and {num_more:,} more", "dim")] if num_more > 0 else []
+        return Group(*lines)
 
-    def _share(self) -> float:
-        if not self._total or self._left is None:
-            return 0.0
-        return (self._total - self._left + sum(share for share, _ in self._shares.values())) / self._total
+    def _table(self, rows: Mapping[str, _Row]) -> Table:
+        metrics = {key: row.metric for key, row in rows.items() if row.metric is not None}
+        names = {name for name, _ in metrics.values()}
+        title = next(iter(names)) if len(names) == 1 else ""
+        numbers = {key: f"{'' if title else f'{name} '}{short_number(value)}" for key, (name, value) in metrics.items()}
+        columns = [
+            _Column("RUN", False, [*rows]),
+            _Column("EPOCH", True, [row.epoch or "-" for row in rows.values()]),
+            _Column(title, True, [numbers.get(key, "") for key in rows]),
+        ]
+        shares = [row.share for row in rows.values()]
+        return _run_table(columns, [row.config for row in rows.values()], self._names(), self._console.width, shares)
 
 
-def _bar(share: float, width: int = 24) -> str:
+def best_lines(ranking: Ranking, configs: Mapping[str, Mapping[str, Any]], varying: VaryingKeys, width: int | None) -> list[str]:
+    """A table of the best runs of a batch, best first, as lines of at most `width` columns."""
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=width or _UNLIMITED, color_system=None, force_terminal=False, force_jupyter=False)
+    rows = ranking.rows[:NUM_BEST]
+    columns = [
+        _Column("RUN", False, [key for _, key in rows]),
+        _Column(ranking.metric, True, [short_number(value) for value, _ in rows]),
+    ]
+    names = short_names(varying.names[:_MAX_NAMES], ".")
+    with console.capture() as captured:
+        console.print(_run_table(columns, [configs[key] for _, key in rows], names, console.width))
+    more = f"the {len(rows)} best of {len(ranking.rows):,}" if len(ranking.rows) > len(rows) else "best runs"
+    better = "higher" if ranking.is_greater_better else "lower"
+    return [f"{more} by their last {ranking.metric} ({better} is better)", *(line.rstrip() for line in captured.get().splitlines())]
+
+
+def values_of(config: Any) -> dict[str, Any]:
+    """The values of a config by dotted key, with `***` for its secrets."""
+    return dict(flat(masked_config(config)))
+
+
+class _Column(NamedTuple):
+    title: str
+    is_number: bool
+    texts: Sequence[str]
+
+    @property
+    def width(self) -> int:
+        from rich.cells import cell_len
+
+        return max(map(cell_len, map(printable, [self.title, *self.texts])))
+
+
+def _run_table(
+    columns: Sequence[_Column],
+    configs: Sequence[Mapping[str, Any]],
+    names: Mapping[str, str],
+    width: int,
+    shares: Sequence[float] | None = None,
+) -> Table:
+    """A table of runs. Its columns are the first one, progress bars, the middle ones, config values, and the last one.
+
+    If it is too wide, bars and values become shorter; if it is still too wide, the last values are left out.
     """
-    >>> _bar(0.5, 8)
-    '[####    ]'
-    """
-    full = round(max(0.0, min(1.0, share)) * width)
-    return f"[{'#' * full}{' ' * (width - full)}]"
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    gap = 2
+    for bar, limit in _WIDTHS:
+        values = _value_columns(configs, names, limit)
+        bar = bar if shares is not None else 0
+        needed = sum(column.width + gap for column in [*columns, *values]) - gap + (bar + gap if bar else 0)
+        if needed <= width:
+            break
+    while len(values) > 1 and needed > width:
+        needed -= values.pop().width + gap
+    table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim")
+    shown = [*columns[:-1], *values, columns[-1]]
+    for number, column in enumerate(shown):
+        table.add_column(Text(printable(column.title)), justify="right" if column.is_number else "left", no_wrap=True)
+        if number == 0 and bar:
+            table.add_column("", no_wrap=True)
+    for row, cells in enumerate(zip(*(column.texts for column in shown), strict=True)):
+        drawn: list[RenderableType] = [Text(printable(cell)) for cell in cells]
+        table.add_row(drawn[0], *([ProgressBar(1.0, (shares or ())[row], bar)] if bar else []), *drawn[1:])
+    return table
 
 
-def _duration(seconds: float) -> str:
-    """
-    >>> _duration(42.4), _duration(200), _duration(9000)
-    ('42 s', '3 min 20 s', '2 h 30 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+def _value_columns(configs: Sequence[Mapping[str, Any]], names: Mapping[str, str], limit: int) -> list[_Column]:
+    """A column for each key that varies, with its short name as the title."""
+    columns = []
+    for name, short in names.items():
+        values = [config[name] for config in configs if name in config]
+        texts = iter(short_values(values, limit))
+        columns.append(_Column(short, all(map(is_number, values)), [next(texts) if name in config else "" for config in configs]))
+    return columns

@@ -1,4 +1,4 @@
-"""Executors: who trains the runs of a batch. A small protocol, and the one that trains them here, one after the other."""
+"""The executor protocol: it runs the jobs of a batch. `InProcess` runs them one by one in this process."""
 
 from __future__ import annotations
 
@@ -6,84 +6,99 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
-from trainmaster.errors import LeaseLostError
-from trainmaster.manager.work import Work, described
+from trainmaster.manager.job import Job
+from trainmaster.store import Store
+from trainmaster.store.events import RowsByName
+
+BY_BATCH = "batch"
+"""What an attempt records as its origin if a batch made it."""
+
+
+StopCheck = Callable[[Store, RowsByName], str | None]
+"""Called after each evaluation with the run's recorded metrics: returns why the run should be saved and stopped, or None.
+
+It is sent to workers, so it has to be picklable.
+"""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A run to be trained now."""
+    """A job to run now."""
 
-    work: Work
+    job: Job
     resume: bool
+    stop_check: StopCheck | None = None
     expired: int = 0
-    """The attempt whose lease was seen to expire; 0 if none was."""
+    """The attempt to replace at once, because its lease has expired or its worker has died; 0 for none."""
 
 
 class Report(NamedTuple):
-    """What became of a task, or how far it is."""
+    """The result of a task, or its progress."""
 
     key: str
-    kind: Literal["done", "held", "stopped", "failed", "died", "progress"]
+    kind: Literal["claimed", "progress", "done", "held", "stopped", "failed", "died"]
+    """The first two come while the task runs; a worker sends "claimed" as soon as it holds the lease."""
     text: str = ""
-    """Why it failed, died or was stopped."""
+    """Why the task failed, died, stopped, or was left to another process."""
     error: Exception | None = None
-    """The error itself, where it happened in this process."""
+    """The error itself, if it happened in this process."""
+    attempt: int = 0
+    """The number of the attempt that the task claimed, if it is known."""
     epoch: int = 0
     num_epochs: int | None = None
+    share: float | None = None
+    """The fraction of the run that is done, if it is known more precisely than by epochs."""
+    metric: tuple[str, float] | None = None
+    """The monitored metric and its value after this epoch."""
+    is_first: bool = False
+    """Whether this is the progress that the run had when this task began."""
 
 
-Do = Callable[[Task], Report]
+RunTask = Callable[[Task], Report]
 
 
 class Executor(Protocol):
-    """Trains runs. It may be asked to do as many at once as it has room for; each comes back as one report that is no progress."""
+    """Runs tasks, as many in parallel as it can.
 
-    def open(self, manager: Any, do: Do) -> None:
-        """Get ready to train what `manager` trains; `do` trains one here."""
+    Each task ends with one report that is neither "claimed" nor "progress". A report of a worker that died names the
+    attempt that the worker had claimed, so that the batch can replace it without waiting for its lease to expire.
+    """
+
+    def open(self, manager: Any, run_task: RunTask) -> None:
+        """Get ready to train with `manager`; `run_task` runs a task in this process."""
 
     def has_room(self) -> bool: ...
 
     def submit(self, task: Task) -> None: ...
 
     def reports(self, timeout: float) -> list[Report]:
-        """What there is to report; waits up to `timeout` seconds for something."""
+        """The new reports; waits up to `timeout` seconds for the first one."""
 
     def stop(self, reason: str) -> None:
-        """Ask all that run to save and end; they still report."""
+        """Ask all running tasks to save and end; they still report."""
 
     def close(self) -> None: ...
 
 
-class Here:
-    """Trains in this very process: room for one."""
+class InProcess:
+    """Runs one task at a time in this process."""
 
     def __init__(self) -> None:
         self._reports: list[Report] = []
 
-    def open(self, manager: Any, do: Do) -> None:
-        self._do = do
+    def open(self, manager: Any, run_task: RunTask) -> None:
+        self._run_task = run_task
 
     def has_room(self) -> bool:
         return not self._reports
 
     def submit(self, task: Task) -> None:
-        self._reports.append(self._do(task))
+        self._reports.append(self._run_task(task))
 
     def reports(self, timeout: float) -> list[Report]:
-        found, self._reports = self._reports, []
-        return found
+        reports, self._reports = self._reports, []
+        return reports
 
     def stop(self, reason: str) -> None: ...
 
     def close(self) -> None: ...
-
-
-def reported(task: Task, do: Do) -> Report:
-    """What `do` reports; its errors are reports, too."""
-    try:
-        return do(task)
-    except LeaseLostError:  # whoever replaced this worker goes on with the run
-        return Report(task.work.key, "held")
-    except Exception as error:
-        return Report(task.work.key, "failed", described(error), error)

@@ -1,7 +1,8 @@
-"""Ctrl-C and SIGTERM: asked once, whoever works finishes the step, saves, and ends.
+"""Ctrl-C and SIGTERM as requests: the current step finishes, the run is saved, and the process ends.
 
-Nothing is done in a signal handler. The kernel's word goes through a pipe to a thread, which says so at once, also while the main thread is
-deep in somebody's hook; asks the work to stop until it does; and ends the process where it does not.
+Signal handlers do nothing. Python writes each signal into a pipe, and a thread reads it. The thread prints a message at
+once, even if the main thread is deep in a hook, repeats the request until the training stops, and ends the process if
+it does not stop in time.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 GRACE = 30.0
-"""Seconds that a hook, or whatever else runs, has to return."""
+"""Seconds that a hook, or whatever else is running, has to return."""
 _TICK = 0.25
 _POLL = 1.0
 _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
@@ -29,80 +30,88 @@ _forking = threading.local()
 
 
 class Interrupts:
-    """While the block runs, Ctrl-C and SIGTERM are requests. Handlers are set only in the main thread; `poll` is asked anywhere.
+    """While the block runs, Ctrl-C and SIGTERM are requests to stop.
 
-    `polled` says, about once a second, why the work should stop, if it should; `say` prints a line.
+    Outside the main thread, only `poll` can request a stop.
+
+    `poll` is called about once a second and returns why the training should stop, or None; `warn` prints a line.
     """
 
-    def __init__(self, say: Callable[[str], None], polled: Callable[[], str | None] = lambda: None) -> None:
-        self._say, self._polled = say, polled
+    def __init__(self, warn: Callable[[str], None], poll: Callable[[], str | None] = lambda: None) -> None:
+        self._warn, self._poll = warn, poll
         self.reason: str | None = None
-        """Why the work is to stop, once it is."""
+        """Why the training should stop, once it should."""
         self.signal: int | None = None
-        """The signal that said so, if one did."""
+        """The signal that requested the stop, if one did."""
         self._stop: Callable[[str], None] | None = None
-        self._give_up: Callable[[str], None] | None = None
+        self._abandon: Callable[[str], None] | None = None
         self._deadline = float("inf")
-        self._num_saving = 0
+        self._num_without_deadline = 0
         self._is_over = threading.Event()
-        self._before: dict[int, Any] = {}
-        self._pipe: tuple[int, int] | None = None
+        self._handlers: dict[int, Any] = {}
+        """The handlers before this block, to be restored after it."""
 
     def __enter__(self) -> Self:
         self._pipe, self._pid = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC), os.getpid()
         if threading.current_thread() is threading.main_thread():
-            found = {number: signal.getsignal(number) for number in _NAMES}
-            self._before = {number: handler for number, handler in found.items() if handler not in (signal.SIG_IGN, None)}
-        if self._before:
-            self._wakeup = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
-            for number in self._before:
-                signal.signal(number, _noted)
+            handlers = {number: signal.getsignal(number) for number in _NAMES}
+            self._handlers = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
+        if self._handlers:
+            self._wakeup_fd = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
+            for number in self._handlers:
+                signal.signal(number, _ignore)
         _active.append(self)
         self._thread = threading.Thread(target=self._watch, name="trainmaster-interrupts", daemon=True)
         self._thread.start()
         return self
 
     def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
-        if os.getpid() != self._pid:  # a child that a hook has forked: nothing of this is its own
+        if os.getpid() != self._pid:  # a child process that a hook has forked must not clean this up
             return
         self._is_over.set()
-        if self._before:
-            for number, handler in self._before.items():
+        if self._handlers:
+            for number, handler in self._handlers.items():
                 signal.signal(number, handler)
-            signal.set_wakeup_fd(self._wakeup)
-        assert self._pipe is not None
-        os.write(self._pipe[1], b"\0")  # wake it up
+            signal.set_wakeup_fd(self._wakeup_fd)
+        os.write(self._pipe[1], b"\0")  # wakes up the thread
         self._thread.join()
         _active.remove(self)
-        for fd in self._pipe or ():
+        for fd in self._pipe:
             os.close(fd)
 
     @contextlib.contextmanager
-    def stopping(self, stop: Callable[[str], None], give_up: Callable[[str], None]) -> Iterator[None]:
-        """While the block runs, `stop(reason)` is how to ask for its end; `give_up(reason)` is the last word where it does not come."""
-        self._stop, self._give_up = stop, give_up
+    def stopping(self, stop: Callable[[str], None], abandon: Callable[[str], None]) -> Iterator[None]:
+        """While the block runs, `stop(reason)` requests its end.
+
+        If it does not end in time, `abandon(reason)` runs before the exit.
+        """
+        self._stop, self._abandon = stop, abandon
         try:
             yield
         finally:
-            self._stop = self._give_up = None
+            self._stop = self._abandon = None
 
     @contextlib.contextmanager
-    def patient(self) -> Iterator[None]:
-        """While the block runs, it is not given up: a save takes as long as it takes."""
-        self._num_saving += 1
+    def no_deadline(self) -> Iterator[None]:
+        """While the block runs, the process is not ended: a save may take as long as it needs."""
+        self._num_without_deadline += 1
         try:
             yield
         finally:
-            self._num_saving -= 1
+            self._num_without_deadline -= 1
             self._deadline = max(self._deadline, time.monotonic() + GRACE)
 
-    def forget(self) -> None:
-        """A request that no signal made was met: the next piece of work may go on."""
+    def request_stop(self, reason: str) -> None:
+        """Stop the current run, from its own thread."""
+        self.reason = self.reason or reason
+
+    def clear_request(self) -> None:
+        """Drop a request that did not come from a signal. It was meant for one run only, so the next run may start."""
         if self.signal is None:
             self.reason, self._deadline = None, float("inf")
 
-    def leave(self) -> None:
-        """End as the signal would have it, if one came: `KeyboardInterrupt`, or exit code 143."""
+    def raise_signal(self) -> None:
+        """If a signal arrived, end as it requires: with `KeyboardInterrupt`, or with exit code 143."""
         if self.signal == signal.SIGINT:
             raise KeyboardInterrupt
         if self.signal is not None:
@@ -111,26 +120,25 @@ class Interrupts:
     # ---- the thread
 
     def _watch(self) -> None:
-        assert self._pipe is not None
-        asked_at = 0.0
+        polled_at = 0.0
         with selectors.DefaultSelector() as selector:
             selector.register(self._pipe[0], selectors.EVENT_READ)
             while not self._is_over.is_set():
                 if selector.select(_TICK):
                     for number in os.read(self._pipe[0], 100):
-                        self._signalled(number)
+                        self._receive(number)
                 now = time.monotonic()
-                if self.reason is None and now - asked_at >= _POLL:
-                    asked_at = now
-                    self._ask(self._polled())
+                if self.reason is None and now - polled_at >= _POLL:
+                    polled_at = now
+                    self._request(self._poll())
                 if self.reason is not None and not self._is_over.is_set():
                     if self._stop is not None:
-                        with contextlib.suppress(Exception):  # nothing runs yet, or any more, that could be stopped
+                        with contextlib.suppress(Exception):  # the loop may not have started, or may have ended
                             self._stop(self.reason)
-                    if now > self._deadline and not self._num_saving:
-                        self._end(f"{self.reason}; what ran did not return within {GRACE:g} s, and is given up")
+                    if now > self._deadline and not self._num_without_deadline:
+                        self._exit(f"{self.reason}; the current step did not return within {GRACE:g} s, so the process exits")
 
-    def _signalled(self, number: int) -> None:
+    def _receive(self, number: int) -> None:
         if number not in _NAMES:
             return
         if self.signal is not None:
@@ -139,55 +147,55 @@ class Interrupts:
                 os._exit(128 + number)
             return
         self.signal = number
-        self._ask(_NAMES[signal.Signals(number)])
+        self._request(_NAMES[signal.Signals(number)])
 
-    def _ask(self, reason: str | None) -> None:
+    def _request(self, reason: str | None) -> None:
         if reason is None:
             return
         self.reason = self.reason or reason
         self._deadline = time.monotonic() + GRACE
-        again = "; Ctrl-C once more stops at once" if self._before else ""
-        # In a thread of its own: whoever holds the terminal may not let go of it.
+        again = "; Ctrl-C again stops at once" if self._handlers else ""
+        # In its own thread, because writing to a terminal can block.
         text = f"{reason}: finishing the step and saving{again}"
-        threading.Thread(target=self._say, args=(text,), daemon=True).start()
+        threading.Thread(target=self._warn, args=(text,), daemon=True).start()
 
-    def _end(self, reason: str) -> None:
-        """Leave without the main thread, which does not come back."""
-        saying = threading.Thread(target=self._last_words, args=(reason,), daemon=True)
-        saying.start()
-        saying.join(5.0)
+    def _exit(self, reason: str) -> None:
+        """End the process while the main thread is still blocked."""
+        thread = threading.Thread(target=self._run_abandon, args=(reason,), daemon=True)
+        thread.start()
+        thread.join(5.0)
         for child in multiprocessing.active_children():
             child.kill()
         _show_cursor()
         os._exit(128 + self.signal if self.signal is not None else 1)
 
-    def _last_words(self, reason: str) -> None:
-        if self._give_up is not None:
-            self._give_up(reason)
+    def _run_abandon(self, reason: str) -> None:
+        if self._abandon is not None:
+            self._abandon(reason)
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()
             sys.stderr.flush()
 
 
 def _show_cursor() -> None:
-    """Bars hide it, and nobody else will show it again. In a thread: a terminal may be stopped."""
+    """Show the cursor that a progress bar has hidden. In a thread, because the terminal may be stopped."""
 
     def show() -> None:
         with contextlib.suppress(OSError, ValueError):
             if sys.__stdout__ is not None and sys.__stdout__.isatty():
                 os.write(sys.__stdout__.fileno(), b"\x1b[?25h")
 
-    showing = threading.Thread(target=show, daemon=True)
-    showing.start()
-    showing.join(0.2)
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
+    thread.join(0.2)
 
 
-def _noted(number: int, frame: object) -> None:
-    """The signal has gone through the pipe by now."""
+def _ignore(number: int, frame: object) -> None:
+    """Do nothing: Python has already written the signal to the pipe."""
 
 
 def _before_fork() -> None:
-    """Ctrl-C goes to the whole group: in a child that still has its parent's pipe it would be a second one."""
+    """Block Ctrl-C, which goes to the whole process group: a new child would write it into its parent's pipe again."""
     _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _NAMES)
 
 
@@ -196,8 +204,8 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
-    """A forked process, such as a loader's worker, leaves Ctrl-C to its parent, and ends on SIGTERM."""
-    if _active and _active[-1]._before:
+    """In a forked process, such as a loader's worker, ignore Ctrl-C, which the parent handles, and end on SIGTERM."""
+    if _active and _active[-1]._handlers:
         with contextlib.suppress(ValueError):  # not in the main thread
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,7 +1,7 @@
-"""Local workers: processes of this machine that train runs, and stay warm from one to the next.
+"""`LocalWorkers`: an executor with worker processes on this machine, which are reused from one run to the next.
 
-Whoever starts a batch is the driver: it hands out runs and shows how far they are. A worker that dies is replaced, and its run is handed
-out again; where the driver dies, each worker saves what it has and ends.
+The process that starts a batch is the driver: it assigns the runs and shows their progress. A worker that dies is
+replaced, and its run is assigned again. If the driver dies, each worker saves its run and ends.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import time
@@ -16,68 +17,95 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from trainmaster.errors import RunFailedError, SettingError
-from trainmaster.manager.executor import Do, Report, Task
-from trainmaster.manager.launch import Launch
-from trainmaster.manager.worker import READY, STOP, Setup, serve
+from trainmaster.arguments import check_int
+from trainmaster.errors import SettingError
+from trainmaster.manager.executor import Report, RunTask, Task
+from trainmaster.manager.invocation import Invocation
+from trainmaster.manager.manager_spec import ManagerSpec
+from trainmaster.manager.worker import READY, STOP, WorkerSetup, serve
 
-_ENDING = 60.0
-"""Seconds that workers have to save and end when they are asked to; then they are killed."""
-_MAX_STILLBORN = 3
+_TIME_TO_END = 60.0
+"""Seconds that workers have to save and end before they are killed."""
 UNGUARDED = 87
-"""The exit code of a worker that found itself in a program that starts a batch when it is imported."""
+"""The exit code of a worker whose program starts the batch when it is imported."""
 
 
 class _Worker:
     """One process, and the task it has."""
 
-    def __init__(self, context: Any, setup: Setup) -> None:
+    def __init__(self, context: Any, setup: WorkerSetup) -> None:
         ours, theirs = context.Pipe()
         self.connection: Connection = ours
         self.process = context.Process(target=serve, args=(theirs, setup), name="trainmaster-worker", daemon=False)
-        resource_tracker.ensure_running()  # first, because it unblocks what is blocked
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # as long as it starts: see `serve`
+        resource_tracker.ensure_running()  # first, because it unblocks signals
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until `serve` ignores it
         try:
             self.process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
         self.task: Task | None = None
+        self.attempt = 0
         self.is_ready = False
 
+    def assign(self, task: Task) -> None:
+        self.task, self.attempt = task, 0
+        self.send(task)
+
+    def receive(self) -> list[Report]:
+        """The reports that have arrived. If the pipe is closed, waits for the process to end."""
+        reports: list[Report] = []
+        try:
+            while self.connection.poll():
+                message = self.connection.recv()
+                if message == READY:
+                    self.is_ready = True
+                elif message.kind == "claimed":
+                    self.attempt = message.attempt
+                else:
+                    reports.append(message)
+                    self.task = self.task if message.kind == "progress" else None
+        except (EOFError, OSError):
+            self.process.join(5.0)
+        return reports
+
     def send(self, message: Any) -> None:
-        with contextlib.suppress(OSError):  # it is gone: its end is told as such
+        with contextlib.suppress(OSError):  # the process is gone, which `reports` notices
             self.connection.send(message)
 
 
 class LocalWorkers:
-    """`num` processes; `manager.batch(configs, workers=4)` makes them."""
+    """`num` worker processes; `manager.batch(configs, workers=4)` creates them."""
 
     def __init__(self, num: int) -> None:
-        if isinstance(num, bool) or not isinstance(num, int) or num < 1:
-            raise SettingError(f"workers={num!r}: wanted a number of processes, 1 or more")
+        check_int("workers", num, min=1)
         self._num = num
         self._workers: list[_Worker] = []
         self._waiting: list[Task] = []
         self._reports: list[Report] = []
         self._is_stopping = False
-        self._num_stillborn = 0
 
-    def open(self, manager: Any, do: Do) -> None:
+    def open(self, manager: Any, run_task: RunTask) -> None:
         if getattr(multiprocessing.current_process(), "_inheriting", False):
-            sys.exit(UNGUARDED)  # the driver tells; each worker would tell the same
+            sys.exit(UNGUARDED)  # the driver prints the error once; each worker would repeat it
         if multiprocessing.parent_process() is not None:
             raise SettingError(
                 "a worker was asked to start workers",
                 why="each worker imports the program that started it, and the program starts a batch when it is imported",
-                hint='put what the program does below `if __name__ == "__main__":`',
+                hint='put the code that starts the batch below `if __name__ == "__main__":`',
             )
         if manager.store.root is None:
             raise SettingError("workers need a store on a disk", hint="give the manager a store_dir")
         cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        launch = Launch(manager.launch.target, manager.launch.program)
-        self._setup = Setup(
-            manager.recipe().packed(), tuple(sys.path), max(1, cpus // self._num), multiprocessing.get_start_method(), launch
+        invocation = manager.job_runner.invocation
+        spec = ManagerSpec.of(manager)
+        _refuse_notebook(spec)
+        self._setup = WorkerSetup(
+            spec.dumps(pickle.dumps),
+            tuple(sys.path),
+            max(1, cpus // self._num),
+            multiprocessing.get_start_method(),
+            Invocation(invocation.target, invocation.program),
         )
         self._context = multiprocessing.get_context("spawn")
 
@@ -86,9 +114,9 @@ class LocalWorkers:
 
     def submit(self, task: Task) -> None:
         self._waiting.append(task)
-        self._hand_out()
+        self._assign()
 
-    def _hand_out(self) -> None:
+    def _assign(self) -> None:
         while self._waiting:
             free = next((worker for worker in self._workers if worker.task is None and worker.process.is_alive()), None)
             if free is None and len(self._workers) >= self._num:
@@ -96,8 +124,7 @@ class LocalWorkers:
             if free is None:
                 free = _Worker(self._context, self._setup)
                 self._workers.append(free)
-            free.task = self._waiting.pop(0)
-            free.send(free.task)
+            free.assign(self._waiting.pop(0))
 
     def reports(self, timeout: float) -> list[Report]:
         if not self._reports:
@@ -106,61 +133,38 @@ class LocalWorkers:
                 by_handle[worker.connection] = by_handle[worker.process.sentinel] = worker
             for handle in wait(list(by_handle), timeout) if by_handle else ():
                 if by_handle[handle] in self._workers:
-                    self._hear(by_handle[handle])
-            self._hand_out()
-        found, self._reports = self._reports, []
-        return found
+                    self._receive(by_handle[handle])
+            self._assign()
+        reports, self._reports = self._reports, []
+        return reports
 
-    def _hear(self, worker: _Worker) -> None:
-        """Take what a worker has said, and its end."""
-        try:
-            while worker.connection.poll():
-                message = worker.connection.recv()
-                if message == READY:
-                    worker.is_ready, self._num_stillborn = True, 0
-                elif message.kind == "progress":
-                    self._reports.append(message)
-                else:
-                    worker.task = None
-                    self._reports.append(message)
-        except (EOFError, OSError):
-            worker.process.join(5.0)
+    def _receive(self, worker: _Worker) -> None:
+        self._reports += worker.receive()
         if worker.process.is_alive():
             return
         self._workers.remove(worker)
         worker.connection.close()
         code = worker.process.exitcode
         if worker.task is not None:
-            if self._is_stopping:
-                self._reports.append(Report(worker.task.work.key, "stopped", "its worker ended"))
-            else:
-                self._reports.append(Report(worker.task.work.key, "died", f"its worker {_ended(code)}"))
+            kind, text = ("stopped", "its worker ended") if self._is_stopping else ("died", f"its worker {_describe_exit(code)}")
+            self._reports.append(Report(worker.task.job.key, kind, text, attempt=worker.attempt))  # type: ignore[arg-type]
         if not worker.is_ready and code == UNGUARDED:
             raise SettingError(
                 "the program starts this batch when it is imported",
                 why="each worker imports the program that started it",
-                hint='put what the program does below `if __name__ == "__main__":`',
+                hint='put the code that starts the batch below `if __name__ == "__main__":`',
             )
-        if not worker.is_ready and not self._is_stopping:
-            self._num_stillborn += 1
-            if self._num_stillborn >= _MAX_STILLBORN:
-                raise RunFailedError(
-                    "workers end before they are ready",
-                    why=f"the last one {_ended(code)}; what it printed stands above",
-                    hint="try the batch without workers first",
-                )
 
     def stop(self, reason: str) -> None:
         self._is_stopping = True
-        for task in self._waiting:
-            self._reports.append(Report(task.work.key, "stopped", reason))
+        self._reports += [Report(task.job.key, "stopped", reason) for task in self._waiting]
         self._waiting = []
         for worker in self._workers:
             worker.send(STOP)
 
     def close(self) -> None:
         self.stop("the batch is over")
-        deadline = time.monotonic() + _ENDING
+        deadline = time.monotonic() + _TIME_TO_END
         for worker in self._workers:
             worker.process.join(max(0.0, deadline - time.monotonic()))
             if worker.process.is_alive():
@@ -170,9 +174,19 @@ class LocalWorkers:
         self._workers = []
 
 
-def _ended(code: int | None) -> str:
+def _refuse_notebook(spec: ManagerSpec) -> None:
+    """Raise if a worker could not import the manager's class or `make_loop`."""
+    main = sys.modules["__main__"]
+    if spec.definition.__module__ == "__main__" and not os.path.isfile(getattr(main, "__file__", None) or ""):
+        raise SettingError(
+            f"workers cannot import {spec.definition.__name__}, which was defined in a notebook or at a prompt",
+            hint="define it in a file, and import it from there",
+        )
+
+
+def _describe_exit(code: int | None) -> str:
     """
-    >>> _ended(-9), _ended(1)
+    >>> _describe_exit(-9), _describe_exit(1)
     ('was killed by signal 9', 'ended with exit code 1')
     """
     return f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"

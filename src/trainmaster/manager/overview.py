@@ -1,11 +1,17 @@
-"""Overviews: many runs as arrays, to look at or to plot."""
+"""`Overview`: many runs as arrays, to print or plot; and the ranking of runs by a metric."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trainmaster.arguments import is_number
+from trainmaster.errors import MetricNameError
+from trainmaster.loop.metric import better_of, is_greater_better
+from trainmaster.store.metric_names import listed, resolve_metric
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,13 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Overview:
-    """What was found of runs, each as an array with one entry a run, NaN where there is none."""
+    """Values of many runs: arrays with one entry per run, NaN where a value is missing."""
 
     keys: list[str]
     epochs: Array
-    """-1 for what was never saved."""
+    """-1 for a run that was never saved."""
     t_train: Array
-    """Seconds for an epoch of training."""
+    """Seconds per epoch of training."""
     t_eval: Array
     previews: dict[str, Array]
 
@@ -29,7 +35,7 @@ class Overview:
         return len(self.keys)
 
     def __str__(self) -> str:
-        """How many there are, how far and how fast, and the spread of each preview."""
+        """The number of runs, and the minimum, median and maximum of each value."""
         lines = [f"{len(self)} runs, {int((self.epochs >= 0).sum())} of them saved"]
         named = {
             "epochs": self.epochs[self.epochs >= 0],
@@ -40,39 +46,96 @@ class Overview:
         for name, values in named.items():
             finite = sorted(float(value) for value in values if math.isfinite(value))
             if finite:
-                middle = finite[len(finite) // 2]
-                lines.append(f"  {name:<18} least {finite[0]:.4g}, middle {middle:.4g}, most {finite[-1]:.4g} ({len(finite)})")
+                median = finite[len(finite) // 2]
+                lines.append(f"  {name:<18} min {finite[0]:.4g}, median {median:.4g}, max {finite[-1]:.4g} ({len(finite)})")
         return "\n".join(lines)
 
 
-def overview_of(rows: Iterable[tuple[str, Mapping[str, Any], Mapping[str, Any]]], p_keys: str | Iterable[str] | None) -> Overview:
-    """The overview of runs, each with its key, stats and preview; `p_keys` None takes every number that a preview has."""
+Row = tuple[str, Mapping[str, Any], Mapping[str, Any]]
+"""The key, stats and preview of a run."""
+
+
+class Ranking(NamedTuple):
+    """Runs, ranked by a metric."""
+
+    metric: str
+    is_greater_better: bool
+    rows: list[tuple[float, str]]
+    """The value and the key of each run that has the metric, the best first."""
+
+
+def best_of(rows: Iterable[Row], p_key: str | None, reverse: bool | None) -> str | None:
+    """The key of the best run by a metric: `p_key`, else what the runs monitor, else `loss_test`."""
+    ranking = ranking_of(rows, p_key, reverse)
+    return ranking.rows[0][1] if ranking is not None and ranking.rows else None
+
+
+def ranking_of(rows: Iterable[Row], p_key: str | None = None, reverse: bool | None = None, is_lenient: bool = False) -> Ranking | None:
+    """Rank runs by a metric: `p_key`, else what the runs monitor, else `loss_test`. None if no run has a number.
+
+    If they monitor nothing, or different metrics, it raises an error. With `is_lenient` it takes the metric that most
+    of them have, preferring names with a known direction.
+    """
+    runs = list(rows)
+    numbers = {key: {name: number(value) for name, value in preview.items()} for key, _, preview in runs}
+    counts = Counter(name for each in numbers.values() for name, value in each.items() if value is not None)
+    if not counts:
+        return None
+    monitored = [best for _, stats, _ in runs if isinstance(best := stats.get("best"), Mapping)]
+    modes = {name: best.get("mode") for best in monitored if isinstance(name := best.get("metric"), str) and name in counts}
+    is_clear = p_key is not None or len(modes) == 1 or (not modes and "loss_test" in counts)
+    if not is_clear and is_lenient:
+        p_key = min(counts, key=lambda name: (name not in modes, -counts[name], better_of(name) is None, name))
+    elif not is_clear and modes:
+        raise MetricNameError(
+            "these runs monitor different metrics", known=listed(modes), hint=f"name one, p_key={min(modes)!r}, or choose runs by `cond`"
+        )
+    elif not is_clear:
+        raise MetricNameError("these runs monitor no metric", known=listed(counts), hint=f"name one: p_key={min(counts)!r}")
+    name = resolve_metric(p_key if p_key is not None else next(iter(modes), "loss_test"), counts)
+    if reverse is None:
+        mode = modes.get(name)
+        reverse = mode == "max" if mode in ("min", "max") else name.startswith(("acc", "return")) or is_greater_better(name)
+    values = [(value, key) for key, each in numbers.items() if (value := each.get(name)) is not None and value == value]
+    return Ranking(name, reverse, sorted(values, key=lambda each: (-each[0] if reverse else each[0], each[1])))
+
+
+def metric_of(preview: Mapping[str, Any]) -> tuple[str, float] | None:
+    """The metric by which a run with user-written epochs is ranked, with its value."""
+    ranking = ranking_of([("", {}, preview)], is_lenient=True)
+    return (ranking.metric, ranking.rows[0][0]) if ranking is not None and ranking.rows else None
+
+
+def overview_of(rows: Iterable[Row], p_keys: str | Iterable[str] | None) -> Overview:
+    """The overview of runs; `p_keys` None takes every number in the previews."""
     import numpy as np
 
-    found = list(rows)
+    runs = list(rows)
+    known = {name for _, _, preview in runs for name in preview if number(preview[name]) is not None}
     if p_keys is None:
-        names = sorted({name for _, _, preview in found for name in preview if number(preview[name]) is not None})
+        names = {name: name for name in sorted(known)}
     else:
-        names = [p_keys] if isinstance(p_keys, str) else list(p_keys)
+        wanted = [p_keys] if isinstance(p_keys, str) else list(p_keys)
+        names = {name: resolve_metric(name, known) if runs else name for name in wanted}
     return Overview(
-        [key for key, _, _ in found],
-        np.array([stats["epoch"] for _, stats, _ in found], dtype=int),
-        np.array([_float(stats.get("t_train")) for _, stats, _ in found], dtype=float),
-        np.array([_float(stats.get("t_eval")) for _, stats, _ in found], dtype=float),
-        {name: np.array([_float(preview.get(name)) for _, _, preview in found], dtype=float) for name in names},
+        [key for key, _, _ in runs],
+        np.array([stats["epoch"] for _, stats, _ in runs], dtype=int),
+        np.array([_float(stats.get("t_train")) for _, stats, _ in runs], dtype=float),
+        np.array([_float(stats.get("t_eval")) for _, stats, _ in runs], dtype=float),
+        {name: np.array([_float(preview.get(full)) for _, _, preview in runs], dtype=float) for name, full in names.items()},
     )
 
 
 def number(value: Any) -> int | float | None:
-    """`value` as a plain number, if it is one: Python's, or a scalar of NumPy or torch."""
+    """`value` as a plain number if it is a number or a scalar of NumPy or torch, else None."""
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
         value = value.item()
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return value if is_number(value) else None
 
 
 def _float(value: Any) -> float:
     found = number(value)
     try:
         return math.nan if found is None else float(found)
-    except OverflowError:  # an integer that no float can hold
+    except OverflowError:  # an integer too large for a float
         return math.inf if found is not None and found > 0 else -math.inf

@@ -1,16 +1,16 @@
-"""Rerun: a config is trained once more, from its start, into another store, as far as a run of it was trained."""
+"""Trains a config again from its start, into another store, up to the point where a stored run of it was saved."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.errors import UnknownRunError
-from trainmaster.loop.checkpoints import Moment
-from trainmaster.manager.lineage import START_FROM, Origin
+from trainmaster.manager.start_from import START_FROM, Origin
 from trainmaster.stages import Extension
 from trainmaster.store import Run, Store
+from trainmaster.store.checkpoint_folder import Moment
 
 if TYPE_CHECKING:
     from trainmaster.loop.train_manager import TrainManager
@@ -20,61 +20,70 @@ _NAME = "rerun_until"
 
 
 def moment_of(status: Mapping[str, Any], step: int) -> Moment:
-    """When a checkpoint was taken, as its status tells; one of a manager that writes its epochs itself is taken after an epoch."""
+    """The position of a checkpoint in its training, from its status.
+
+    Managers with user-written epochs save only after an epoch.
+    """
     return Moment(status["epoch"], status.get("batch") or 0, step, bool(status.get("is_evaluated", True)))
 
 
-def rerun(manager: Manager, config: Any, into: Store, until: Moment, num_epochs: int | None) -> Run:
-    """Train a config from its start into another store; the run there. Whatever the manager's own store has stays as it is.
+def rerun(manager: Manager, config: Any, into: Store, until: Moment, targets: Sequence[int | None]) -> Run:
+    """Train a config from its start into another store, and return the run there.
 
-    A loop is told the `num_epochs` that it was told then, because its schedule may depend on it, and is stopped at `until`, be that in the
-    middle of an epoch. A manager that writes its epochs itself trains as many as `until` says.
+    The manager's own store does not change.
+
+    A loop is trained to the targets of the original run, one after the other, because its schedule may have been built
+    for the first target. It stops at `until`, even in the middle of an epoch. A manager with user-written epochs trains
+    as many epochs as `until` has.
     """
-    own, manager.store = manager.store, into
-    try:
-        _bring_origin(manager, config, own, into)
-        if not manager.makes_loops:
+    _copy_origin(manager, config, into)
+    with manager.using_store(into):
+        if not manager.has_make_loop:
             manager.process(config, until.epoch)
             return into.run(manager.key)
         manager.extensions[_NAME] = _StopAt(until)
         try:
-            _train(manager, config, num_epochs, until)
+            for num_epochs in targets:
+                if _train(manager, config, num_epochs, until)[:2] >= until[:2]:
+                    break
         finally:
             del manager.extensions[_NAME]
         return into.run(manager.key)
-    finally:
-        manager.store = own
 
 
-def _train(manager: Manager, config: Any, num_epochs: int | None, until: Moment) -> None:
-    """Train a loop up to a moment; where a `max_time` ends it before that, go on, which makes no difference."""
+def _train(manager: Manager, config: Any, num_epochs: int | None, until: Moment) -> Moment:
+    """Train a loop up to a position, and return the position that it reached.
+
+    If `max_time` stops it earlier, training resumes, which does not change the result.
+    """
     before: Moment | None = None
     while True:
         manager.process(config, num_epochs)
         assert manager.loop is not None
         now = manager.loop.moment
         if manager.stopped is None or now[:2] >= until[:2] or now == before:
-            return
+            return now
         before = now
 
 
-def _bring_origin(manager: Manager, config: Any, own: Store, into: Store) -> None:
-    """Copy the run over that a config starts from."""
-    text = config[START_FROM] if manager.makes_loops and START_FROM in config else None
+def _copy_origin(manager: Manager, config: Any, into: Store) -> None:
+    """Copy the run that a config starts from."""
+    own = manager.store
+    text = config[START_FROM] if manager.has_make_loop and START_FROM in config else None
     if text is None:
         return
     origin = Origin.parse(text)
     if origin.key not in own.configs or all(name.step != origin.step for name in own.run(origin.key).checkpoints()):
         raise UnknownRunError(
-            f"the run starts from {origin.text}, and that checkpoint is gone",
-            why=f"run {origin.key} was removed, or trained on since",
-            hint="put it back from a copy: `trainmaster import`",
+            f"the run starts from {origin.text}, but that checkpoint no longer exists",
+            why=f"run {origin.key} was removed, or trained further since",
+            hint="restore it from an export: `trainmaster import`",
         )
     own.migrate(into, keys=[origin.key])
 
 
 class _StopAt(Extension):
-    """Stops a loop where another training of it was saved."""
+    """Stops a loop at the point where the original run was saved."""
 
     def __init__(self, until: Moment) -> None:
         self._until = until
@@ -97,12 +106,12 @@ class _StopAt(Extension):
             self._stop(train_manager)
 
     def _stop(self, train_manager: TrainManager) -> None:
-        train_manager.stop("the run that is trained again was saved here")
+        train_manager.stop("the original run was saved here")
 
 
 @contextlib.contextmanager
 def using_threads(num: int | None) -> Iterator[None]:
-    """While the block runs, torch has `num` threads, if that is known: with another number, large sums are added up in another order."""
+    """While the block runs, torch uses `num` threads if it is known. The order of large sums depends on it."""
     if num is None:
         yield
         return

@@ -1,13 +1,14 @@
-"""The log of a run: the text that was printed about it, or by it in a worker; bounded, and no reason to stop training."""
+"""`RunLog`: the log of an attempt, with the messages about the run and, in a worker, its output."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from types import TracebackType
 from typing import Self
 
-from trainmaster.config.secrets import MaskedStream
+from trainmaster.config.masking import MaskedStream
 from trainmaster.errors import StoreError
 from trainmaster.store import Attempt
 from trainmaster.store.files import Appender
@@ -16,7 +17,10 @@ MAX_SIZE = 16 * 2**20
 
 
 class RunLog:
-    """Appends text to the log of an attempt, without its secrets, up to `MAX_SIZE` bytes; made with the first text."""
+    """Appends text to the log of an attempt, without its secrets, up to `MAX_SIZE` bytes.
+
+    An error in it does not stop the training.
+    """
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
@@ -25,6 +29,7 @@ class RunLog:
         self._left = MAX_SIZE
         self._lock = threading.Lock()
         self._is_closed = False
+        self._pid = os.getpid()
 
     def __enter__(self) -> Self:
         return self
@@ -37,8 +42,9 @@ class RunLog:
                 self._appender.close()
 
     def write(self, text: str) -> None:
-        with self._lock:
-            self._append(self._stream.take(text))
+        if os.getpid() == self._pid:  # in a fork, the lock may be held by a thread that does not exist there
+            with self._lock:
+                self._append(self._stream.take(text))
 
     def _append(self, text: str) -> None:
         with contextlib.suppress(StoreError):
@@ -47,6 +53,6 @@ class RunLog:
             if self._appender is None:
                 self._appender = self._attempt.open_log()
             data = text.encode(errors="backslashreplace")
-            is_last = len(data) > self._left
-            self._appender.write(data[: self._left] + (b"\n... the log ends here: it is full\n" if is_last else b""))
+            is_full = len(data) > self._left
+            self._appender.write(data[: self._left] + (b"\n... the log is full and ends here\n" if is_full else b""))
             self._left -= len(data)

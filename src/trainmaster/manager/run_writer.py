@@ -1,45 +1,58 @@
-"""The writer of a loop under a manager: every number goes to the run's event log, and the last of each name to its preview."""
+"""`RunWriter`: the writer of a loop under a manager.
+
+Every metric goes to the run's event log, and its last value to the preview.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from trainmaster.config.secrets import Mask
-from trainmaster.loop.writer import Mirror
+from trainmaster.config.masking import Mask
+from trainmaster.loop.loggers import Logger, Loggers
+from trainmaster.loop.loggers import Row as Logged
+from trainmaster.loop.writer import Writer, flush_of
+from trainmaster.store.events import RowsByName, rows_by_name
+from trainmaster.store.metric_names import checked_metric_name
 
 Row = dict[str, Any]
 
 
-def _no_rows() -> Iterable[Row]:
-    return ()
-
-
 class RunWriter:
-    """Appends what a loop records to an event log: `{"tag", "value", "step", "time"}`, one row a number.
+    """Appends the values that a loop records to an event log: `{"tag", "value", "step", "time"}`, and maybe `"over"`.
 
-    The rows of an evaluation are held back until it is complete, so that one that was stopped half-way leaves none. Without a log nothing
-    is kept but the last value of each tag.
+    The rows of an evaluation are held back until it is complete, so an evaluation that was stopped leaves none. The
+    rows of an evaluation inside another one are added to the outer one. Before and after the attempt, rows stay in
+    memory: evaluating a finished run does not change its record.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, loggers: Loggers | None = None) -> None:
         self._append: Callable[[Row], None] | None = None
-        self._rows: Callable[[], Iterable[Row]] = _no_rows
-        self._mirrors: list[Mirror] = []
+        self._read: Callable[[], Iterable[Row]] = tuple
+        self._history: RowsByName | None = {}
+        """What `history` returns; None until it is needed and read from the log."""
+        self._loggers = Loggers() if loggers is None else loggers
         self.latest: dict[str, Any] = {}
         """The last value of each tag."""
-        self._held: list[Row] | None = None
+        self._held: list[list[Row]] = []
+        """The rows of each open evaluation, the innermost last."""
         self._is_muted = False
         self._mask = Mask()
 
     def hide(self, mask: Mask) -> None:
-        """Take these secrets out of texts. Numbers and their names are not looked at."""
+        """Mask these secrets in texts. Numbers and their names are not checked."""
         self._mask = mask
 
     def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> None:
         value = scalar_value.detach() if hasattr(scalar_value, "detach") else scalar_value
         self._write({"tag": str(tag), "value": float(value), "step": global_step, "time": time.time()})
+
+    def add_number(self, tag: str, value: Any, x: float | None, over: str) -> None:
+        """Write a number; `over` is what `x` counts: epochs, updates, batches or samples."""
+        number = float(value.detach() if hasattr(value, "detach") else value)
+        self._write({"tag": str(tag), "value": number, "step": x, "over": over, "time": time.time()})
 
     def add_scalars(self, main_tag: str, tag_scalar_dict: Mapping[str, Any], global_step: int | None = None) -> None:
         for tag, value in tag_scalar_dict.items():
@@ -49,50 +62,118 @@ class RunWriter:
         self._write({"tag": str(tag), "text": self._mask(str(text_string)), "step": global_step, "time": time.time()})
 
     def last(self, tag: str) -> float | None:
-        """The last number that was written with a tag, that of an evaluation at hand included."""
-        held = (row["value"] for row in reversed(self._held or []) if row["tag"] == tag and "value" in row)
-        return next(held, self.latest.get(tag))
+        """The last number written with a tag, including those of open evaluations."""
+        held = [row["value"] for row in self._held_rows() if row["tag"] == tag and "value" in row]
+        return held[-1] if held else self.latest.get(tag)
 
-    def append_to(self, append: Callable[[Row], None], rows: Callable[[], Iterable[Row]] = _no_rows) -> None:
-        """Have rows go to a log from now on; `rows` reads those that are in it."""
-        self._append, self._rows = append, rows
+    def names(self) -> list[str]:
+        """The names of all numbers written, including those of open evaluations."""
+        return [*{**self.latest, **{row["tag"]: None for row in self._held_rows() if "value" in row}}]
 
-    def mirror(self, to: Mirror) -> Callable[[], None]:
-        """Have `to` called with all rows of the log, and with each that comes, until what is returned is called."""
-        for row in self._rows():
-            _reflect(row, [to])
-        self._mirrors.append(to)
-        return lambda: self._mirrors.remove(to)
+    @property
+    def history(self) -> RowsByName:
+        """All rows of the run, including those of open evaluations. The log is read when this is first needed."""
+        if self._history is None:
+            self._history = rows_by_name([*self._read(), *self._held_rows()])
+        return self._history
+
+    def restore(self, rows: Callable[[], Iterable[Row]], latest: Mapping[str, Any]) -> None:
+        """Continue a run: `rows` reads its log, and `latest` has the last value of each tag."""
+        self._read, self._history, self.latest = rows, None, dict(latest)
+
+    def append_to(self, append: Callable[[Row], None], rows: Callable[[], Iterable[Row]]) -> None:
+        """Append rows to a log from now on; `rows` reads its current rows, which are sent to the attached loggers."""
+        self._append, self._read, self._history = append, rows, None
+        if self._loggers:
+            for row in self._recorded():
+                self._loggers.send(*row)
+
+    def copy_to(self, writer: Writer) -> None:
+        """Also write each new row to `writer`, which `make_loop` gave the loop."""
+
+        def copy(tag: str, value: float | str, step: int | None) -> None:
+            if isinstance(value, str):
+                writer.add_text(tag, value, step)
+            else:
+                writer.add_scalar(tag, value, step)
+
+        copy.__qualname__ = type(writer).__qualname__  # used in warnings
+        self._loggers.attach(copy, (), flush_of(writer))
+
+    def detach(self) -> None:
+        """Append nothing from now on: the attempt is over."""
+        self._append = None
+
+    def flush(self) -> None:
+        """Flush the writer that `make_loop` gave the loop.
+
+        The log needs no flush: each checkpoint makes its rows durable.
+        """
+        self._loggers.flush()
+
+    def mirror(self, to: Logger) -> Callable[[], None]:
+        """Call `to` with all rows so far and then with each new one.
+
+        Returns a function that detaches it. See `Logger`.
+        """
+        return self._loggers.attach(to, self._recorded())
 
     def mute(self, is_muted: bool) -> None:
-        """Write nothing: hooks say once more what they said before a training was taken up."""
+        """Write nothing inside the block, while hooks repeat what they recorded before the run was interrupted."""
         self._is_muted = is_muted
 
     def hold(self) -> None:
-        """Hold rows back from now on."""
-        self._held = []
+        """Hold rows back until the matching `let_go`."""
+        self._held.append([])
 
     def let_go(self, is_complete: bool) -> None:
-        """Write what was held back, or forget it."""
-        held, self._held = self._held, None
-        for row in held or [] if is_complete else []:
-            self._write(row)
+        """Write the rows since the matching `hold`, or drop them if the evaluation is not complete.
+
+        An outer `hold` receives them.
+        """
+        rows = self._held.pop()
+        if not is_complete:
+            self._forget(rows)
+        elif self._held:
+            self._held[-1] += rows
+        else:
+            if self._append is not None:
+                for row in rows:  # all rows first, because a logger may read the history
+                    self._append(row)
+            for row in rows:
+                self._send(row)
 
     def _write(self, row: Row) -> None:
+        checked_metric_name(row["tag"])
         if self._is_muted:
             return
-        if self._held is not None:
-            self._held.append(row)
-            return
-        if self._append is not None:
+        if self._append is None:
+            _ = self.history  # load the history, because it holds the only copy of this row
+        elif not self._held:
             self._append(row)
+        if self._history is not None:
+            self._history.setdefault(row["tag"], []).append((row["step"], row["value"] if "value" in row else row["text"]))
+        if self._held:
+            self._held[-1].append(row)
+        else:
+            self._send(row)
+
+    def _send(self, row: Row) -> None:
         if "value" in row:
             self.latest[row["tag"]] = row["value"]
-        _reflect(row, self._mirrors)
+        self._loggers.send(row["tag"], row["value"] if "value" in row else row["text"], row["step"])
 
+    def _forget(self, rows: list[Row]) -> None:
+        """Remove the last rows from the history."""
+        for row in rows if self._history is not None else ():
+            self.history[row["tag"]].pop()
+            if not self.history[row["tag"]]:
+                del self.history[row["tag"]]
 
-def _reflect(row: Row, mirrors: list[Mirror]) -> None:
-    value = row.get("value", row.get("text"))
-    if isinstance(row.get("tag"), str) and isinstance(value, int | float | str):
-        for to in mirrors:
-            to(row["tag"], value, row.get("step"))
+    def _held_rows(self) -> Iterator[Row]:
+        return (row for rows in self._held for row in rows)
+
+    def _recorded(self) -> list[Logged]:
+        """The rows for a logger, without those of open evaluations, which come when these are complete."""
+        held = Counter(row["tag"] for row in self._held_rows())
+        return [(tag, value, step) for tag, rows in self.history.items() for step, value in rows[: len(rows) - held[tag]]]

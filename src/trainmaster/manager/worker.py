@@ -1,4 +1,7 @@
-"""What runs in a worker's process: it makes the manager once, and trains one run after the other."""
+"""The code that runs in a worker process.
+
+An executor passes the messages; `WorkerSetup.manager` builds the manager that runs the tasks.
+"""
 
 from __future__ import annotations
 
@@ -10,53 +13,65 @@ import queue
 import signal
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from trainmaster.manager.executor import Report, Task
-from trainmaster.manager.launch import Launch
-from trainmaster.manager.printed import Printed
-from trainmaster.manager.recipe import ManagerRecipe
+from trainmaster.manager.invocation import Invocation
+from trainmaster.manager.manager_spec import ManagerSpec
+from trainmaster.manager.output_capture import OutputCapture
 
 READY, STOP = "ready", "stop"
 
 
-class Setup(NamedTuple):
-    """What a worker needs to begin."""
+class WorkerSetup(NamedTuple):
+    """Everything that a worker needs to build its manager."""
 
-    recipe: bytes
+    spec: bytes
+    """A pickled `ManagerSpec`."""
     path: tuple[str, ...]
-    """Where modules are found."""
+    """The driver's `sys.path`."""
     num_threads: int
     start_method: str | None
-    """How processes start others, where they say nothing: a loader its workers, say."""
-    launch: Launch
-    """How the driver was started; what it listens to is its own."""
+    """The driver's start method of `multiprocessing`, for the workers of data loaders, for example."""
+    invocation: Invocation
+    """How the driver was started, without its callbacks."""
+
+    @contextlib.contextmanager
+    def manager(self, report: Callable[[Report], None], stop_reason: Callable[[], str | None]) -> Iterator[Any]:
+        """Build the manager.
+
+        While the block runs, everything that this process prints goes to the log of the current run.
+        """
+        sys.path[:] = self.path
+        multiprocessing.set_start_method(self.start_method, force=True)  # the worker itself was started with "spawn"
+        manager = ManagerSpec(*pickle.loads(self.spec)).build()
+        _limit_threads(self.num_threads)
+        runner = manager.job_runner
+        runner.console.mute()
+        with OutputCapture(runner.console.log) as capture:
+            runner.configure(replace(self.invocation, report=report, stop_reason=stop_reason, flush=capture.flush))
+            yield manager
 
 
-def serve(connection: Connection, setup: Setup) -> None:
-    """Make the manager, say so, and do what comes, until the driver says that it is over, or is gone."""
+def serve(connection: Connection, setup: WorkerSetup) -> None:
+    """Run the tasks that come through a pipe, until the driver asks to stop or is gone."""
     with contextlib.suppress(OSError):
-        os.setpgid(0, 0)  # Ctrl-C goes to the driver, who tells the workers
+        os.setpgid(0, 0)  # Ctrl-C then only reaches the driver, which stops the workers
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    sys.path[:] = setup.path
-    multiprocessing.set_start_method(setup.start_method, force=True)  # "spawn" by now
     inbox = Inbox(connection)
-    manager = ManagerRecipe(*pickle.loads(setup.recipe)).make()
-    _use_threads(setup.num_threads)
-    manager.hush()
-    with Printed(manager.keep_text) as printed:
-        manager.launched(replace(setup.launch, tell=inbox.send, asked=inbox.asked, flush=printed.flush))
+    with setup.manager(inbox.send, inbox.stop_reason) as manager:
         inbox.send(READY)
-        while (task := inbox.next()) is not None and inbox.asked() is None:
-            report = manager.do(task)
-            inbox.send(report._replace(error=None))  # an error may not survive the way; its text does
+        while (task := inbox.next_task()) is not None and inbox.stop_reason() is None:
+            report = manager.job_runner.run_task(task)
+            inbox.send(report._replace(error=None))  # as text, because an error may not be picklable
 
 
 class Inbox:
-    """What the driver says, read in a thread: a request to stop must be heard while a run is trained."""
+    """Reads the driver's messages in a thread, so that a request to stop arrives while a run is training."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -69,25 +84,24 @@ class Inbox:
         try:
             while (message := self._connection.recv()) != STOP:
                 self._tasks.put(message)
-            self._reason = "the batch is to end"
+            self._reason = "the batch ends"
         except (EOFError, OSError):
             self._reason = "the process that started this worker is gone"
         self._tasks.put(None)
 
-    def next(self) -> Task | None:
-        """The next task; None when there will be none."""
+    def next_task(self) -> Task | None:
+        """The next task; None if there will be no more."""
         return self._tasks.get()
 
-    def asked(self) -> str | None:
-        """Why work should end, if it should."""
+    def stop_reason(self) -> str | None:
         return self._reason
 
     def send(self, message: Report | str) -> None:
-        with self._sending, contextlib.suppress(OSError):  # nobody listens any more: what was trained is saved all the same
+        with self._sending, contextlib.suppress(OSError):  # the driver is gone; the run is saved anyway
             self._connection.send(message)
 
 
-def _use_threads(num: int) -> None:
+def _limit_threads(num: int) -> None:
     torch: Any = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(num)

@@ -1,10 +1,10 @@
-"""The engine: routines cut into stages, hooks, and fixtures. Standard library only."""
+"""The engine: routines that consist of stages, with hooks and fixtures. It uses the standard library only."""
 
-from trainmaster.stages.describe import StageMap
 from trainmaster.stages.extensible import Extensible, staged
 from trainmaster.stages.extension import Extension, Observer, always, fixture, not_a_hook
-from trainmaster.stages.extensions import Extensions
+from trainmaster.stages.extension_map import Extensions
 from trainmaster.stages.fixtures import Fixtures
+from trainmaster.stages.stage_map import StageMap
 from trainmaster.stages.tree import BODY, ENTRY, Stage, StageTree
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""`Extensible`: an object whose routines are cut into stages that extensions hook into."""
+"""`Extensible`: an object whose routines consist of stages that extensions hook into."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from trainmaster.errors import NoRunningStageError, UnknownStageError, did_you_mean
-from trainmaster.stages.checker import Checker, check_cycles, check_names, is_of
-from trainmaster.stages.describe import StageMap, describe_hooks, describe_tree
-from trainmaster.stages.extensions import Extensions, ExtensionsLike
+from trainmaster.stages.checker import Checker, belongs_to, check_cycles, check_names
+from trainmaster.stages.extension_map import Extensions, ExtensionsLike
 from trainmaster.stages.fixtures import Fixtures
-from trainmaster.stages.hooks import PHASES, Guard, Hook, LazyFixture, ObserverGroup, find_hooks, find_lazy_fixtures
-from trainmaster.stages.made_with import Made, remember
-from trainmaster.stages.open_stage import OpenStage, Plan, running
+from trainmaster.stages.hook_timing import Timer, timed
+from trainmaster.stages.hooks import Guard, Hook, LazyFixture, find_hooks, find_lazy_fixtures
+from trainmaster.stages.open_stage import OpenStage, running
+from trainmaster.stages.plan import Plan, make_plan
+from trainmaster.stages.recorded_call import RecordedCall, record_call
 from trainmaster.stages.scope import Scope
-from trainmaster.stages.timing import Timer, timed
-from trainmaster.stages.tree import BODY, StageTree
+from trainmaster.stages.stage_map import StageMap, describe_hooks, describe_tree
+from trainmaster.stages.tree import StageTree
 
 
 class Extensible:
-    """An object with routines that others extend without touching their code.
+    """An object whose routines can be extended without changing their code.
 
-    A routine opens stages, `with self.staged("my_stage", {"var_a": 1}):`, and every extension's `pre_my_stage` and `post_my_stage`
-    run before and after the body, with fixtures for parameters.
+    A routine opens stages with `with self.staged("my_stage", {"var_a": 1}):`. Before and after the body, the engine calls `pre_my_stage`
+    and `post_my_stage` of every extension, with fixtures as arguments.
 
     >>> class Greeter:
     ...     def pre_greet(self, name):
@@ -39,51 +40,52 @@ class Extensible:
     about to greet Ada
     hello
 
-    A class that declares its `tree` has its hooks checked before they run; one without works too, and warns of hooks that
-    matched no stage.
+    If the class declares its `tree`, hooks are checked before they run. Otherwise, hooks that never matched a stage cause a warning.
     """
 
     tree: ClassVar[StageTree | None] = None
     creates: ClassVar[Mapping[str, str]] = {}
-    """Fixtures that a subclass's own code creates beyond the tree, and the stage that owns each."""
-    hands_on: ClassVar[bool] = False
-    """Whether it hands its extensions on to its partners, so that one may be for them alone."""
+    """Fixtures that a subclass creates in addition to those of the tree, and the stage that owns each."""
+    shares_extensions: ClassVar[bool] = False
+    """Whether the object also passes its extensions to its partners, so that an extension may have hooks for a partner only."""
     _class_extensions: ClassVar[ExtensionsLike] = ()
 
-    _made_with: Made | None = None
+    _recorded_call: RecordedCall | None = None
     _scope: Scope
     _fixtures: Fixtures
     _extensions: Extensions
     _stages: dict[str, OpenStage]
     _hooks: list[Hook] | None
-    _seen: dict[str, None]
-    """The stages that were opened, in that order."""
+    _plans: dict[str, Plan]
+    _opened: dict[str, None]
+    """The names of the stages that were opened, in order."""
     _is_checked: bool
     _timer: Timer | None
-    """Who is told how long hooks take."""
+    """Receives the time that each hook takes."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # `extensions = [...]` in a class body is the default of its objects; the attribute itself stays the property below.
-        given = cls.__dict__.get("extensions")
-        if given is not None and not isinstance(given, property):
-            cls._class_extensions = given
+        # `extensions = [...]` in a class body is a default for its objects; the attribute must remain the property below.
+        extensions = cls.__dict__.get("extensions")
+        if extensions is not None and not isinstance(extensions, property):
+            cls._class_extensions = extensions
             del cls.extensions
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        # Here and not in __init__, so that a subclass need not call super().__init__().
+        # Not in __init__, so that a subclass need not call super().__init__().
         self = super().__new__(cls)
-        remember(self, cls, args, kwargs)
-        self._scope = Scope(self._answer)
+        record_call(self, cls, args, kwargs)
+        self._scope = Scope(self._read_fixture)
         self._fixtures = Fixtures(self._scope)
         self._stages = {}
         self._hooks = None
-        self._seen = {}
+        self._plans = {}
+        self._opened = {}
         self._is_checked = False
         self._timer = None
         self._scope.is_watched = self.tree is None
-        self._extensions = Extensions(self._attach, self.refresh)
-        self._extensions.fill(cls._class_extensions)
+        self._extensions = Extensions(self._check_extension, self.refresh)
+        self._extensions.add_all(cls._class_extensions)
         return self
 
     # stages
@@ -91,10 +93,10 @@ class Extensible:
     def staged(self, name: str, fixtures: Mapping[str, Any] | None = None, defaults: Mapping[str, Any] | None = None) -> OpenStage:
         """Open a stage: `with self.staged("forward"): ...`.
 
-        `fixtures` are created in it, and must be new; of `defaults` only those that do not exist yet. Both end with the stage.
+        The stage creates `fixtures`, which must be new, and those of `defaults` that do not exist yet. It removes them when it closes.
         """
         stage = self._stages.get(name)
-        if stage is None or stage.initial is not None:
+        if stage is None or stage.initial is not None or stage.is_open:
             stage = self._new_stage(name)
         if fixtures is not None:
             stage.initial = fixtures
@@ -105,14 +107,14 @@ class Extensible:
 
     @property
     def fixtures(self) -> Fixtures:
-        """The scoped variables of the stages that are open."""
+        """The scoped variables of the open stages."""
         return self._fixtures
 
     def describe(self) -> StageMap:
         """The stages with their fixtures and, in order, the hooks that will run."""
         hooks = self._resolved()
         if self.tree is None:
-            return describe_hooks(hooks, self._seen)
+            return describe_hooks(hooks, self._opened)
         return describe_tree(self.tree, hooks, self._scope.lazy, self._created())
 
     # extensions
@@ -123,92 +125,93 @@ class Extensible:
         return self._extensions
 
     @extensions.setter
-    def extensions(self, given: ExtensionsLike) -> None:
-        fresh = Extensions(self._attach, self.refresh)
-        fresh.fill(given)
-        self.complete(fresh)
-        self._extensions = fresh
+    def extensions(self, extensions: ExtensionsLike) -> None:
+        new = Extensions(self._check_extension, self.refresh)
+        new.add_all(extensions)
+        self.add_default_extensions(new)
+        self._extensions = new
         self.refresh()
 
     def __getitem__(self, name: str) -> Any:
         return self._extensions[name]
 
     def add_extension(self, name: str, extension: object, at_start: bool = False, as_default: bool = False) -> None:
-        """Attach an extension at the end (or the start), in place of its namesake; `as_default` leaves a namesake alone."""
+        """Attach an extension at the end or the start. It replaces one of the same name, unless `as_default` is True."""
         if not (as_default and name in self._extensions):
             self._extensions.add(name, extension, at_start=at_start)
 
     def get_extension_methods(self, prefix: str, stage_name: str) -> list[Callable[..., Any]]:
-        """The bound hooks of exactly this stage, in order; `prefix` is "pre", "around" or "post"."""
+        """The bound hooks of this stage, in order; `prefix` is "pre", "around" or "post"."""
         phase = prefix.removesuffix("_")
         return [hook.method for hook in self._resolved() if hook.phase == phase and hook.stage == stage_name]
 
     def refresh(self) -> None:
-        """Read all hooks again. Only needed after a method of an attached object was replaced."""
+        """Look up all hooks again. You only need this after replacing a method of an attached object."""
         for stage in self._stages.values():
-            stage.grow_stale()
+            stage.mark_stale()
+        self._plans = {}
         self._hooks = None
         self._is_checked = False
         self._scope.is_watched = self.tree is None
 
     def time_hooks(self, timer: Timer | None) -> None:
-        """Have `timer` told how long each call of a hook takes; None ends that."""
+        """Report the time of each hook call to `timer`; None turns timing off."""
         self._timer = timer
         self.refresh()
 
-    def forget(self) -> None:
-        """End all that is open, without hooks: for a routine that was interrupted in the middle of the engine itself."""
+    def reset_stages(self) -> None:
+        """Close all open stages without calling hooks, after an interrupt that hit the engine itself."""
         for stage in self._stages.values():
-            if stage is not self._scope.lasting:
-                stage.reset()
-        self._scope.forget()
+            if stage is not self._scope.permanent:
+                stage.leave()
+        self._scope.reset()
         running.hosts[:] = [host for host in running.hosts if host is not self]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError(f"a {type(self).__name__} cannot be copied or pickled: it holds live hooks; build another one")
+        raise TypeError(f"a {type(self).__name__} cannot be copied or pickled because it holds live hooks; create a new one instead")
 
-    # for faces of the engine to override
+    # for subclasses to override
 
     def partner_trees(self) -> tuple[StageTree, ...]:
-        """The trees of routines that share extensions with this one: hooks named after their stages are theirs to call."""
+        """The trees of other routines that share extensions with this one. Each calls the hooks for its own stages."""
         return ()
 
-    def complete(self, extensions: Extensions) -> None:
-        """Add what is always attached to extensions that a user gave."""
+    def add_default_extensions(self, extensions: Extensions) -> None:
+        """Add the default extensions to those of the user."""
 
     def observer_guard(self) -> Guard | None:
-        """What observers' hooks run under; None where there is nothing to guard."""
+        """A context manager factory that undoes what the hooks of observers change; None if there is nothing to undo."""
         return None
 
     def read_fixture(self, name: str) -> Any:
-        """Answer for a fixture that has no value, from the object itself; AttributeError where it cannot."""
+        """The value of a fixture that no stage provides, or AttributeError."""
         raise AttributeError(name)
 
-    def answers_undeclared(self) -> bool:
-        """Whether `read_fixture` knows names beyond those that the tree declares."""
+    def has_undeclared_fixtures(self) -> bool:
+        """Whether `read_fixture` accepts names that the tree does not declare."""
         return type(self).read_fixture is not Extensible.read_fixture
 
-    def _answer(self, name: str) -> Any:
+    def _read_fixture(self, name: str) -> Any:
         return self._fixtures if name == "fixtures" else self.read_fixture(name)
 
-    def routine_ended(self) -> None:
-        """The outermost stage of an undeclared routine was closed, for the first time since the extensions changed."""
+    def on_routine_end(self) -> None:
+        """Warn about hooks that never ran, when the outermost stage of an undeclared routine closes for the first time."""
         self._scope.is_watched = False
         for hook in self._resolved():
-            if hook.stage not in self._seen:
+            if hook.stage not in self._opened:
                 warnings.warn(
-                    f"`{hook.title}` ({hook.where}) was never called: no stage `{hook.stage}` was opened; "
-                    f"{did_you_mean(hook.stage, self._seen) or 'stages: ' + ', '.join(sorted(self._seen))}",
+                    f"`{hook.title}` ({hook.where}) was never called, because no stage `{hook.stage}` was opened; "
+                    f"{did_you_mean(hook.stage, self._opened) or 'opened stages: ' + ', '.join(sorted(self._opened))}",
                     stacklevel=5,
                 )
 
-    # making ready
+    # hooks and plans
 
-    def _attach(self, name: str, extension: object) -> None:
-        check_names(name, extension, self.tree, self.partner_trees(), self.hands_on)
+    def _check_extension(self, name: str, extension: object) -> None:
+        check_names(name, extension, self.tree, self.partner_trees(), self.shares_extensions)
 
     def _resolved(self) -> list[Hook]:
-        """All hooks, in the order of the extensions; found once per change."""
+        """All hooks, in the order of the extensions; looked up once per change."""
         if self._hooks is None:
             guard = self.observer_guard()
             lazies: dict[str, list[LazyFixture]] = {}
@@ -227,8 +230,8 @@ class Extensible:
         return self._hooks
 
     def _is_own(self, part: Hook | LazyFixture) -> bool:
-        """Whether a hook or lazy fixture belongs to this routine, and not to a partner."""
-        return is_of(part, self.tree) or not any(is_of(part, tree) for tree in self.partner_trees())
+        """Whether a hook or lazy fixture belongs to this routine and not to a partner."""
+        return belongs_to(part, self.tree) or not any(belongs_to(part, tree) for tree in self.partner_trees())
 
     def _created(self) -> dict[str, frozenset[str]]:
         owners: dict[str, frozenset[str]] = {}
@@ -239,9 +242,9 @@ class Extensible:
                     if any(stage in tree.paths for tree in partners):
                         continue
                     raise UnknownStageError(
-                        f"`{type(source).__name__}.creates` gives `{name}` to `{stage}`, which is no stage",
+                        f"`{type(source).__name__}.creates` assigns `{name}` to `{stage}`, which is not a stage",
                         known=", ".join(self.tree.paths),
-                        hint=did_you_mean(stage, self.tree.paths) or "name one of the known stages as the owner",
+                        hint=did_you_mean(stage, self.tree.paths) or "use one of the known stages as the owner",
                     )
                 owners[name] = owners.get(name, frozenset()) | {stage}
         return owners
@@ -252,49 +255,24 @@ class Extensible:
                 f"`{type(self).__name__}` opens stage `{name}`, which its tree does not declare",
                 known=", ".join(self.tree.paths),
                 hint=did_you_mean(name, self.tree.paths)
-                or f'declare it: tree = {type(self).__name__}.tree.adding("parent", Stage("{name}"))',
+                or f'declare it: tree = {type(self).__name__}.tree.with_stage("parent", Stage("{name}"))',
             )
         stage = OpenStage(self, self._scope, name)
         self._stages.setdefault(name, stage)
         return stage
 
-    def plan_of(self, name: str) -> Plan:
-        """What happens at a stage. The first time after a change, the parameters of all hooks are checked."""
+    def plan_of(self, stage: str) -> Plan:
+        """The call plan of a stage. The first time after a change, this checks the parameters of all hooks."""
         hooks = self._resolved()
-        lazies = self._scope.lazy
-        if self.tree is not None and not self._is_checked and not self.tree.paths[name][0][-1].is_lasting:
-            Checker(self.tree, lazies, self._created(), self._may_grow(hooks)).check(hooks)
+        tree, lazies = self.tree, self._scope.lazy
+        if tree is not None and not self._is_checked and not tree.paths[stage][0][-1].is_permanent:
+            may_create = self.has_undeclared_fixtures() or any("fixtures" in (*hook.needs, *hook.takes) for hook in hooks)
+            Checker(tree, lazies, self._created(), may_create).check(hooks)
             self._is_checked = True
-        self._seen[name] = None
-        here = {phase: tuple(hook for hook in hooks if hook.stage == name and hook.phase == phase) for phase in PHASES}
-        return Plan(
-            pre=_grouped(here["pre"]),
-            around=here["around"],
-            post=_grouped(here["post"]),
-            post_hooks=here["post"],
-            has_followers=any(lazy.spec.after == name for each in lazies.values() for lazy in each),
-            is_awaited=any(lazy.spec.after == BODY and name in lazy.spec.stages for each in lazies.values() for lazy in each),
-            landmarks=self.tree.landmarks if self.tree is not None else (),
-            declared=self.tree.own_fixtures(name) if self.tree is not None else (),
-        )
-
-    def _may_grow(self, hooks: list[Hook]) -> bool:
-        """May fixtures appear that are declared nowhere?"""
-        return self.answers_undeclared() or any("fixtures" in (*hook.needs, *hook.takes) for hook in hooks)
-
-
-def _grouped(hooks: tuple[Hook, ...]) -> tuple[Hook | ObserverGroup, ...]:
-    """Neighbouring observers under one guard."""
-    steps: list[Hook | ObserverGroup] = []
-    for hook in hooks:
-        last = steps[-1] if steps else None
-        if hook.guard is None:
-            steps.append(hook)
-        elif isinstance(last, ObserverGroup):
-            steps[-1] = ObserverGroup((*last.hooks, hook), last.guard)
-        else:
-            steps.append(ObserverGroup((hook,), hook.guard))
-    return tuple(steps)
+        self._opened[stage] = None
+        if stage not in self._plans:
+            self._plans[stage] = make_plan(stage, hooks, lazies, tree)
+        return self._plans[stage]
 
 
 def _guarded_lazy(lazy: LazyFixture, guard: Guard) -> LazyFixture:
@@ -306,10 +284,10 @@ def _guarded_lazy(lazy: LazyFixture, guard: Guard) -> LazyFixture:
 
 
 def staged(name: str, fixtures: Mapping[str, Any] | None = None, defaults: Mapping[str, Any] | None = None) -> OpenStage:
-    """Open a stage without saying whose: of the method's own object, or of the routine that runs.
+    """Open a stage of the caller's own object, or of the routine that is running.
 
-    The caller's first argument, if it is an `Extensible`, owns the stage (so a bare `staged` in a method means `self.staged`); in
-    any other function it is the innermost running routine of this thread.
+    If the caller's first argument is an `Extensible`, the stage belongs to it, so a bare `staged` in a method means `self.staged`. In any
+    other function, the stage belongs to the innermost running routine of this thread.
     """
     caller = sys._getframe(1)
     code = caller.f_code
@@ -320,7 +298,7 @@ def staged(name: str, fixtures: Mapping[str, Any] | None = None, defaults: Mappi
     if running.hosts:
         return running.hosts[-1].staged(name, fixtures, defaults)
     raise NoRunningStageError(
-        f"staged({name!r}) belongs to nobody: no extensible method is running",
+        f"staged({name!r}) was called while no extensible method is running",
         where=f"{code.co_filename}:{caller.f_lineno}, in {code.co_qualname}",
-        hint="call it from a routine of an Extensible, or write `obj.staged(...)`",
+        hint="call it from a method of an Extensible, or write `obj.staged(...)`",
     )

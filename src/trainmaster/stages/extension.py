@@ -1,4 +1,4 @@
-"""What an author of an extension writes: the class, and the marks on its methods."""
+"""What the author of an extension uses: the base classes, and decorators for methods."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from trainmaster.stages.made_with import remember_arguments
+from trainmaster.stages.recorded_call import record_calls_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -16,45 +16,45 @@ _LAZY = "__trainmaster_lazy__"
 
 
 class Extension:
-    """Extends a routine by methods named after its stages.
+    """Extends a routine with methods named after its stages (hooks, also known as callbacks).
 
-    `pre_<stage>` runs before the stage's body, `post_<stage>` after it, `around_<stage>` (a generator that yields once) around
-    it. Their parameters are fixtures, by name; one with a default takes it where the fixture is missing. Inheriting is not
-    required: any object with such methods is an extension.
+    `pre_<stage>` runs before the stage's body, `post_<stage>` after it, and `around_<stage>` (a generator that yields once)
+    around it. The parameters of a hook are fixtures, matched by name; a parameter with a default keeps it if the fixture does
+    not exist. Inheriting from this class is optional: any object with such methods is an extension.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "_made_with")  # the last is no part of `vars`, which many take for the state
+    __slots__ = ("__dict__", "__weakref__", "_recorded_call")  # a slot, because many programs treat `vars(extension)` as its state
 
     name: str | None = None
-    """What the extension is called when it is given in a list; the class name in snake case otherwise."""
+    """The extension's name if it is passed in a list; by default the class name in snake case."""
 
     creates: Mapping[str, str] = {}
     """The fixtures that this extension's hooks create, and the stage that owns each."""
 
     is_observer: ClassVar[bool] = False
-    """An observer only looks: whatever it does to random numbers or modes is undone after it."""
+    """An observer only reads: trainmaster undoes any change its hooks make to random number generators and modes."""
     is_optional: ClassVar[bool] = False
-    """A training may be taken up with or without it, though it has a state; every observer is so."""
+    """Training can resume with or without this extension, even though it has state. This holds for every observer."""
     has_weights: ClassVar[bool] = False
-    """Its state holds weights that evaluations use: it is restored for an evaluation on its own, too."""
+    """The state contains weights that evaluations use, so it is restored for a standalone evaluation, too."""
     is_guarded: ClassVar[bool] = True
-    """Whether what an observer's hooks do is undone after them; False saves that time where they draw and switch nothing."""
+    """Whether changes made by an observer's hooks are undone. Set it to False to save time if the hooks never change RNGs or modes."""
 
     def named_fixtures(self) -> Mapping[str, Callable[..., Any]]:
-        """Lazy fixtures whose names only the object knows: each name with a function that is marked `@fixture(stage)`."""
+        """Lazy fixtures whose names depend on the object: a mapping of names to functions marked with `@fixture(stage)`."""
         return {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        remember_arguments(cls)
+        record_calls_of(cls)
 
 
 class Observer(Extension):
-    """An extension that looks and never touches.
+    """An extension that reads the training and never changes it.
 
-    Its hooks may draw random numbers, switch the model to eval mode or turn gradients off: the training they watch goes on with the
-    same bits. (What it does to weights, gradients or the optimizer is not undone: an extension that acts is an `Extension`.) A training
-    may be taken up with an observer more or less than it was saved with.
+    Its hooks may draw random numbers, switch the model to eval mode or turn gradients off: training continues as if they had
+    not, bit for bit. Changes to weights, gradients or the optimizer are not undone; an extension that makes them must be an
+    `Extension`. You can add or remove observers between saving and resuming.
     """
 
     is_observer = True
@@ -62,33 +62,33 @@ class Observer(Extension):
 
 @dataclass(frozen=True, slots=True)
 class LazySpec:
-    """Where a lazy fixture is valid: within these stages, once the stage `after`, or the body of its own, has been through."""
+    """Where a lazy fixture is valid: in `stages`, from the end of the inner stage `after` on."""
 
     stages: tuple[str, ...]
     after: str | None
 
 
 def always(hook: F) -> F:
-    """Run this post hook also when the stage failed; it then sees `exc_type`, `exc_value` and `traceback`.
+    """Run this post hook even if the stage failed; it then sees `exc_type`, `exc_value` and `traceback`.
 
-    Fixtures that the failed body did not get to create are missing there: give their parameters defaults. A true return value
-    swallows the error, as in `__exit__`.
+    Fixtures that the failed body did not create are missing, so give their parameters defaults. If the hook returns a true
+    value, it swallows the error, like `__exit__`.
     """
     setattr(hook, _ALWAYS, True)
     return hook
 
 
 def not_a_hook(method: F) -> F:
-    """Mark a helper whose name only looks like a hook's (`pre_process`)."""
+    """Mark a method that is not a hook although its name looks like one (`pre_process`)."""
     setattr(method, _NOT_A_HOOK, True)
     return method
 
 
 def fixture(*stages: str, after: str | None = None) -> Callable[[F], F]:
-    """Declare a lazy fixture: computed when some hook first asks for it, once per stage, and never when nobody asks.
+    """Declare a lazy fixture: the engine calls the method when a hook first asks for the fixture, at most once per stage.
 
-    It is called like the method, belongs to each of `stages`, and is valid there once the inner stage `after` is through; with
-    `after=BODY`, in their post hooks.
+    The fixture is named after the method and belongs to each of `stages`. If `after` is the name of an inner stage, the fixture
+    is valid once that stage has closed; with `after=BODY`, it is valid in post hooks of its own stage.
 
     >>> class GradNorm(Extension):
     ...     @fixture("train_step_batch", after="backward")
@@ -96,7 +96,7 @@ def fixture(*stages: str, after: str | None = None) -> Callable[[F], F]:
     ...         return sum(p.grad.norm() ** 2 for p in model.parameters()) ** 0.5
     """
     if not stages or not all(isinstance(stage, str) for stage in stages):
-        raise TypeError('@fixture needs the stage that owns the fixture: @fixture("train_step_batch")')
+        raise TypeError('@fixture needs the name of the stage that owns the fixture: @fixture("train_step_batch")')
 
     def mark(method: F) -> F:
         setattr(method, _LAZY, LazySpec(stages, after))

@@ -13,9 +13,9 @@ from trainmaster.stages.scope import Scope
 class Fixtures(Mapping[str, Any]):
     """The fixtures of an extensible object, as its routines and hooks see them.
 
-    `fixtures["x"] = v` creates `x` in the innermost open stage, or in the stage that the declared tree names as its owner; it is
-    removed with that stage. Creating a name that exists is an error; `modify` changes one in place. `fixtures(f, **overrides)`
-    calls any callable with the fixtures its parameters name.
+    `fixtures["x"] = v` creates `x` in the innermost open stage, or in the stage that the declared tree names as its owner. `x`
+    goes away when that stage closes. Creating a name that exists is an error; `modify` changes a fixture in place.
+    `fixtures(f, **overrides)` calls any callable with the fixtures that its parameters name.
     """
 
     __slots__ = ("_scope", "_values")
@@ -31,11 +31,11 @@ class Fixtures(Mapping[str, Any]):
         return isinstance(name, str) and (name in self._values or self._scope.provides(name))
 
     def __iter__(self) -> Iterator[str]:
-        """The names that have a value now; lazy ones nobody asked for are not among them."""
+        """The names that have a value now, which excludes lazy fixtures that no hook has asked for."""
         return iter(tuple(self._values))
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The fixture, or `default` where nobody provides it; an error in computing a lazy one is not hidden."""
+        """The fixture, or `default` if it does not exist. Errors raised while computing a lazy fixture are not hidden."""
         return self[name] if name in self else default  # noqa: SIM401 - this is `get`
 
     def __len__(self) -> int:
@@ -49,26 +49,26 @@ class Fixtures(Mapping[str, Any]):
         self._values[name] = value
 
     def update(self, new: Mapping[str, Any] | None = None, /, **more: Any) -> None:
-        """Create several fixtures, or none of them where one exists."""
-        fresh = {**(new or {}), **more}
-        for name in fresh:
+        """Create several fixtures; if one of them exists already, create none."""
+        created = {**(new or {}), **more}
+        for name in created:
             self._scope.owner_of_new(name)
-        for name, value in fresh.items():
+        for name, value in created.items():
             self[name] = value
 
     def modify(self, name: str, value: Any) -> None:
-        """Change a fixture in place; its owner stays."""
+        """Change the value of a fixture; the stage that owns it stays the same."""
         if name not in self._values:
             raise FixtureNotFoundError(
                 f"there is no fixture `{name}` to modify",
-                where=self._scope.place,
+                where=self._scope.location,
                 open=self._scope.open_names,
                 hint=did_you_mean(name, self._values) or f'create it: fixtures["{name}"] = ...',
             )
         self._values[name] = value
 
     def __call__(self, function: Callable[..., Any], /, **overrides: Any) -> Any:
-        """Call `function` with fixtures by name; `overrides` win and need not be fixtures."""
+        """Call `function` with fixtures by name. `overrides` take precedence and need not be fixtures."""
         title = getattr(function, "__qualname__", repr(function))
         needs, takes, _ = parameters_of(function, title)
         surplus = overrides.keys() - {*needs, *takes}

@@ -1,4 +1,4 @@
-"""Hooks and lazy fixtures as found on an extension: signatures read once, calls bound once."""
+"""The hooks and lazy fixtures of an extension, with their signatures read once."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import keyword
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from operator import itemgetter
+from dataclasses import dataclass
 from typing import Any
 
 from trainmaster.errors import HookSignatureError
@@ -23,83 +22,61 @@ Guard = Callable[[], AbstractContextManager[Any]]
 
 
 @dataclass(slots=True, eq=False)
-class Hook:
-    """One method of one extension, ready to be called with the open fixtures."""
+class BoundMethod:
+    """One method of one extension, ready to be called with the fixtures."""
 
     extension_name: str
     title: str
     method: Callable[..., Any]
-    phase: Phase
-    stage: str
     needs: tuple[str, ...]
     takes: tuple[str, ...]
-    """Parameters with a default: filled where the fixture exists."""
+    """Parameters with a default, which is used if the fixture does not exist."""
     has_keywords: bool
-    is_always: bool
     is_observer: bool
     call: Call
+
+    @property
+    def where(self) -> str:
+        return source_of(self.method)
+
+
+@dataclass(slots=True, eq=False)
+class Hook(BoundMethod):
+    """A method that the engine calls before, around or after a stage."""
+
+    phase: Phase
+    stage: str
+    is_always: bool
     guard: Guard | None = None
-    """What an observer runs under."""
+    """A context that undoes changes to random number generators and modes; only for observers."""
 
     def guarded(self) -> AbstractContextManager[Any]:
         return self.guard() if self.guard is not None else nullcontext()
 
-    @property
-    def where(self) -> str:
-        return source_of(self.method)
-
 
 @dataclass(slots=True, eq=False)
-class LazyFixture:
-    """A fixture that an extension computes when somebody asks."""
+class LazyFixture(BoundMethod):
+    """A fixture that an extension computes when a hook first asks for it."""
 
-    extension_name: str
-    title: str
-    method: Callable[..., Any]
     name: str
     spec: LazySpec
-    needs: tuple[str, ...]
-    takes: tuple[str, ...]
-    is_observer: bool
-    call: Call
-
-    @property
-    def where(self) -> str:
-        return source_of(self.method)
-
-
-@dataclass(slots=True, eq=False)
-class ObserverGroup:
-    """Neighbouring observers of one stage and phase: they share one guard, because the guard is what costs."""
-
-    hooks: tuple[Hook, ...]
-    guard: Guard
-    current: Hook = field(init=False)
-    """The hook that runs now; the one to blame when the group raises."""
-
-    def call(self, values: Values) -> None:
-        self.current = self.hooks[0]
-        with self.guard():
-            for hook in self.hooks:
-                self.current = hook
-                hook.call(values)
 
 
 def source_of(method: Callable[..., Any]) -> str:
-    """`lab/plateau.py:41`, as short as the working directory allows."""
+    """The file and line of a method, relative to the working directory if it is inside: `lab/plateau.py:41`."""
     function = inspect.unwrap(getattr(method, "__func__", method))
     code = getattr(function, "__code__", None)
     if code is None:
         return f"{getattr(method, '__module__', '?')}.{getattr(method, '__qualname__', repr(method))}"
     try:
-        inside = os.path.relpath(code.co_filename) if os.path.isabs(code.co_filename) else code.co_filename
-    except OSError:  # the folder we are in was removed
-        inside = ".."
-    return f"{code.co_filename if inside.startswith('..') else inside}:{code.co_firstlineno}"
+        path = os.path.relpath(code.co_filename) if os.path.isabs(code.co_filename) else code.co_filename
+    except OSError:  # the working directory was deleted
+        path = ".."
+    return f"{code.co_filename if path.startswith('..') else path}:{code.co_firstlineno}"
 
 
 def hook_names(extension: object) -> Iterator[tuple[str, Phase, str]]:
-    """Every attribute that is named like a hook: its name, the phase and the stage. None and plain values are no hooks."""
+    """Every method that is named like a hook: its name, the phase and the stage."""
     for name in dir(extension):
         phase, _, stage = name.partition("_")
         if phase in PHASES and stage:
@@ -112,104 +89,98 @@ def hook_names(extension: object) -> Iterator[tuple[str, Phase, str]]:
 
 
 def find_hooks(extension_name: str, extension: object) -> list[Hook]:
-    """The hooks of an extension, with their parameters read and refused where they cannot be fixtures."""
-    found = []
+    """The hooks of an extension. A signature that fixtures cannot fill is an error."""
+    hooks = []
     for name, phase, stage in hook_names(extension):
         method = getattr(extension, name)
-        title = f"{type(extension).__name__}.{name}"
-        needs, takes, keywords = parameters_of(method, title)
-        _check_runs(
-            method, title, may_yield=phase == "around", hint=f"write `around_{stage}` for a hook that yields, a plain function otherwise"
-        )
-        found.append(
-            Hook(
-                extension_name=extension_name,
-                title=title,
-                method=method,
-                phase=phase,
-                stage=stage,
-                needs=needs,
-                takes=takes,
-                has_keywords=keywords,
-                is_always=is_always(method),
-                is_observer=_needs_guard(extension),
-                call=bind(method, needs, takes, keywords),
-            )
-        )
-    return found
+        bound = _bound_fields(extension_name, extension, name, method)
+        hint = f"use a plain function, or name the hook `around_{stage}` if it has to yield"
+        _check_runs(method, bound["title"], may_yield=phase == "around", hint=hint)
+        hooks.append(Hook(**bound, phase=phase, stage=stage, is_always=is_always(method)))
+    return hooks
 
 
 def find_lazy_fixtures(extension_name: str, extension: object) -> list[LazyFixture]:
-    """The methods marked `@fixture(stage)`, and what the object itself names so."""
+    """The methods marked `@fixture(stage)`, and the result of `named_fixtures()`."""
     marked = [(name, getattr(extension, name)) for name in dir(type(extension)) if lazy_spec(inspect.getattr_static(extension, name))]
-    found = []
+    lazies = []
     for name, method in (*marked, *_named_fixtures(extension)):
         spec = lazy_spec(method)
         assert spec is not None
-        title = f"{type(extension).__name__}.{name}"
-        needs, takes, keywords = parameters_of(method, title)
-        _check_runs(method, title, may_yield=False, hint="return the value of the fixture")
-        call = bind(method, needs, takes, keywords)
-        found.append(LazyFixture(extension_name, title, method, name, spec, needs, takes, _needs_guard(extension), call))
-    return found
+        bound = _bound_fields(extension_name, extension, name, method)
+        _check_runs(method, bound["title"], may_yield=False, hint="return the value of the fixture")
+        lazies.append(LazyFixture(**bound, name=name, spec=spec))
+    return lazies
+
+
+def _bound_fields(extension_name: str, extension: object, name: str, method: Callable[..., Any]) -> dict[str, Any]:
+    title = f"{type(extension).__name__}.{name}"
+    needs, takes, has_keywords = parameters_of(method, title)
+    # The extension can be any object, so it may lack these attributes.
+    is_observer = getattr(extension, "is_observer", False) is True and getattr(extension, "is_guarded", True) is True
+    return {
+        "extension_name": extension_name,
+        "title": title,
+        "method": method,
+        "needs": needs,
+        "takes": takes,
+        "has_keywords": has_keywords,
+        "is_observer": is_observer,
+        "call": bind(method, needs, takes, has_keywords),
+    }
 
 
 def _named_fixtures(extension: object) -> list[tuple[str, Callable[..., Any]]]:
-    """The lazy fixtures whose names only the object knows; refused where they cannot be fixtures."""
-    if not callable(getattr(type(extension), "named_fixtures", None)):
+    method = getattr(type(extension), "named_fixtures", None)
+    if not callable(method):
         return []
-    named: Mapping[str, Callable[..., Any]] = extension.named_fixtures()  # type: ignore[attr-defined]  # as just seen
-    title, where = f"`{type(extension).__name__}.named_fixtures`", source_of(type(extension).named_fixtures)  # type: ignore[attr-defined]
+    named: Mapping[str, Callable[..., Any]] = method(extension)
+    title, where = f"`{type(extension).__name__}.named_fixtures`", source_of(method)
     if not isinstance(named, Mapping):
-        raise HookSignatureError(f"{title} returns {named!r:.60}", where=where, hint="return the functions by name, as a dict")
+        raise HookSignatureError(f"{title} returns {named!r:.60}", where=where, hint="return a dict of functions by name")
     for name, function in named.items():
         if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
             raise HookSignatureError(
-                f"{title} names a fixture {name!r}, which no parameter can be called",
+                f"{title} names a fixture {name!r}, which cannot be the name of a parameter",
                 where=where,
-                hint="a name of letters, digits and underscores",
+                hint="use letters, digits and underscores",
             )
         if lazy_spec(function) is None:
             raise HookSignatureError(
-                f"{title} gives `{name}` a function that is not marked",
+                f"{title} returns a function for `{name}` that is not marked with @fixture",
                 where=where,
-                hint="mark it with @fixture(stage), which says where the fixture is valid",
+                hint="mark it with @fixture(stage), which declares where the fixture is valid",
             )
     return list(named.items())
 
 
-def _needs_guard(extension: object) -> bool:
-    """Whether what the hooks do is undone after them. Any object may be an extension, so nothing of it is taken for granted."""
-    return getattr(extension, "is_observer", False) is True and getattr(extension, "is_guarded", True) is True
-
-
 def _check_runs(method: Callable[..., Any], title: str, *, may_yield: bool, hint: str) -> None:
-    """Refuse functions whose code does not run when they are called."""
+    """Raise an error for a function whose code does not run when it is called."""
     is_async = inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
     if is_async or (inspect.isgeneratorfunction(method) and not may_yield):
         raise HookSignatureError(
-            f"`{title}` is a {'coroutine' if is_async else 'generator'}: calling it would run none of its code",
+            f"`{title}` is a {'coroutine' if is_async else 'generator'} function: calling it would not run its code",
             where=source_of(method),
             hint=hint,
         )
 
 
 def parameters_of(method: Callable[..., Any], title: str) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
-    """The names a method needs, the names it takes where they exist, and whether some must be passed by keyword."""
+    """The required parameters of a method, those with a default, and whether some must be passed by keyword."""
     try:
         signature = inspect.signature(method)
     except (TypeError, ValueError) as error:
         raise HookSignatureError(
-            f"`{title}` has no readable signature", why=str(error), hint="wrap it in a function that names its fixtures"
+            f"`{title}` has no readable signature", why=str(error), hint="wrap it in a function whose parameters name its fixtures"
         ) from error
     needs, takes, keywords = [], [], False
     for name, parameter in signature.parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
             raise HookSignatureError(
-                f"`{title}` takes `{stars}{name}`, but parameters are filled by name from the fixtures",
+                f"`{title}` takes `{stars}{name}`, but the parameters of a hook must be names of fixtures",
                 where=source_of(method),
-                hint="name each fixture, or take `fixtures` and read what you need",
+                hint="name each fixture, or take `fixtures` and read from it",
             )
         if parameter.default is parameter.empty:
             needs.append(name)
@@ -226,7 +197,7 @@ def parameters_of(method: Callable[..., Any], title: str) -> tuple[tuple[str, ..
 
 
 def bind(method: Callable[..., Any], needs: tuple[str, ...], takes: tuple[str, ...] = (), keywords: bool = False) -> Call:
-    """A function of the open fixtures that calls `method` with those it names."""
+    """A function that calls `method` with the fixtures it names."""
     if not takes and not keywords:
         return lambda values: method(*[values[name] for name in needs])
 
@@ -236,19 +207,3 @@ def bind(method: Callable[..., Any], needs: tuple[str, ...], takes: tuple[str, .
         return method(**filled)
 
     return call
-
-
-Step = tuple[Hook | ObserverGroup, Callable[..., Any], str | None, Callable[[Values], tuple[Any, ...]] | None]
-"""A hook made ready for the hot path: call the function with nothing, with the one fixture named, or with what the last item picks."""
-
-
-def step_of(hook: Hook | ObserverGroup) -> Step:
-    """One Python call per hook is all that is left: between the calls of torch the caches are cold, and every call counts."""
-    if isinstance(hook, ObserverGroup) or hook.takes or hook.has_keywords:
-        return hook, hook.call, None, lambda values: (values,)
-    match hook.needs:
-        case ():
-            return hook, hook.method, None, None
-        case (name,):
-            return hook, hook.method, name, None
-    return hook, hook.method, None, itemgetter(*hook.needs)

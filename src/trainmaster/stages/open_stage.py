@@ -1,98 +1,77 @@
-"""A stage while it is open: runs the hooks, owns its fixtures, and never loses the first error.
+"""A stage while it is open: it runs the hooks, owns its fixtures, and preserves the first error.
 
-The order, for extensions a and b (E2): a.pre, b.pre, a.around opens, b.around opens, the body,
-b.around closes, a.around closes, a.post, b.post.
+The order for extensions a and b is: a.pre, b.pre, a.around opens, b.around opens, the body, b.around closes, a.around closes,
+a.post, b.post.
 """
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.errors import AroundHookError, EscapedStopIterationError, FixtureNotFoundError
-from trainmaster.stages.hooks import Hook, ObserverGroup, Step, step_of
+from trainmaster.errors import AroundHookError, EscapedStopIterationError, FixtureNotFoundError, StageError
+from trainmaster.stages.fork_exit import exit_forked_process
+from trainmaster.stages.hooks import Hook
+from trainmaster.stages.plan import ObserverGroup, Plan, Step
 from trainmaster.stages.tree import BODY, ERROR_FIXTURES
 
 if TYPE_CHECKING:
     from trainmaster.stages.extensible import Extensible
     from trainmaster.stages.scope import Scope
 
-NO_ERROR: tuple[BaseException | None] = (None,)
-NOTHING: frozenset[str] = frozenset()
+_NO_ERROR: tuple[BaseException | None] = (None,)
+_NO_STAGES: frozenset[str] = frozenset()
+_ENDED = object()
+_YIELD_HINT = "yield exactly once, at the point where the stage's body should run"
 
 
 class Running(threading.local):
-    """The extensible objects whose routines run in this thread, outermost first."""
+    """The extensible objects whose routines are running in this thread, outermost first."""
 
     def __init__(self) -> None:
         self.hosts: list[Extensible] = []
+        self.inherited: list[Extensible] = []
+        """Those that were running when this process was forked: their routines belong to the parent process."""
 
 
 running = Running()
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What happens at one stage, resolved once per change of the extensions."""
+def _after_fork() -> None:
+    running.inherited = [*running.hosts]
 
-    pre: tuple[Hook | ObserverGroup, ...]
-    around: tuple[Hook, ...]
-    post: tuple[Hook | ObserverGroup, ...]
-    post_hooks: tuple[Hook, ...]
-    """The post hooks one by one: after an error each is judged by itself."""
-    has_followers: bool
-    """Some lazy fixture of an outer stage is valid only after this one."""
-    is_awaited: bool
-    """Some lazy fixture of this stage is valid only when its body is through."""
-    landmarks: tuple[str, ...]
-    declared: tuple[str, ...]
-    """The fixtures that the tree gives to this stage alone: they end with it, whoever set them."""
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class OpenStage:
-    """The context manager that `staged(...)` returns: one object per stage name, opened again and again.
+    """The context manager that `staged(...)` returns.
 
-    It takes a new plan when the extensions have changed (`is_stale`). A stage that opens within itself puts the outer opening aside.
+    An extensible object keeps one for each stage name and opens it again and again. While that one is open, a stage of the same name
+    inside it gets another object.
     """
 
     __slots__ = (
-        "_declared",
-        "_generators",
-        "_has_around",
-        "_host",
-        "_is_followed",
-        "_is_open",
-        "_is_quiet",
-        "_is_special",
-        "_outer",
-        "_plan",
-        "_post",
-        "_pre",
-        "_scope",
-        "_stack",
-        "_values",
-        "created",
-        "defaults",
-        "initial",
-        "is_stale",
-        "name",
-        "passed",
-    )
+        "_declared", "_generators", "_has_around", "_host", "_is_free", "_plan", "_post", "_pre", "_scope", "_stack", "_unlocks", "_values",
+        "closed_stages", "created", "defaults", "initial", "is_open", "is_stale", "name",
+    )  # fmt: skip
 
     def __init__(self, host: Extensible, scope: Scope, name: str) -> None:
         self.name = name
         self.is_stale = True
         """The extensions have changed since the plan was made."""
+        self.is_open = False
+        """The stage is open and has hooks or fixtures. It stays False for a stage without any, whose opening costs next to nothing."""
         self.initial: Mapping[str, Any] | None = None
-        """What was given to `staged` and is not published yet: then this object is taken."""
+        """The fixtures passed to `staged`, until the stage opens."""
         self.defaults: Mapping[str, Any] | None = None
         self.created: list[str] = []
-        """The names of the fixtures that are removed with this stage."""
-        self.passed: frozenset[str] = NOTHING
-        """The inner stages that are through, as far as lazy fixtures wait for them."""
+        """The names of the fixtures that are removed when this stage closes."""
+        self.closed_stages: frozenset[str] = _NO_STAGES
+        """The inner stages that have closed, as far as lazy fixtures depend on them."""
         self._host = host
         self._scope = scope
         self._stack = scope.stack
@@ -101,59 +80,51 @@ class OpenStage:
         self._pre: tuple[Step, ...] = ()
         self._post: tuple[Step, ...] = ()
         self._declared: tuple[str, ...] = ()
-        self._has_around = self._is_followed = self._is_open = False
-        self._is_quiet = False
-        """Nobody hooks it, and it ends without a trace."""
-        self._is_special = False
-        """It has passed stages to forget, or an outer opening to come back to."""
-        self._generators: list[tuple[Hook, Iterator[Any]]] = []
-        self._outer: list[tuple[Any, ...]] = []
+        self._has_around = self._unlocks = False
+        self._is_free = False
+        """There is nothing to do when the stage opens and closes."""
+        self._generators: list[tuple[Hook, Generator[Any, Any, Any]]] = []
 
-    def grow_stale(self) -> None:
-        """The extensions have changed: take a new plan when next opened."""
+    def mark_stale(self) -> None:
+        """Take a new plan the next time the stage opens; an opening that is in progress keeps its plan."""
         self.is_stale = True
-        self._is_quiet = False
-
-    def reset(self) -> None:
-        """Closed, whatever was going on."""
-        self._outer.clear()
-        self._generators.clear()
-        self.leave()
+        self._is_free = False
+        self.is_open = self.is_open or self in self._stack
 
     def adopt(self, name: str) -> None:
         """Become the owner of the fixture `name`."""
         self.created.append(name)
+        self.is_open = True
 
     def owned(self) -> tuple[str, ...]:
-        """The names that end with this stage, those of an outer opening of it included."""
-        outer = (name for opening in self._outer for kept in _NAMES for name in opening[self._AN_OPENING.index(kept)])
-        return (*self._declared, *self.created, *outer)
+        """The names of the fixtures that are removed when this stage closes."""
+        return (*self._declared, *self.created)
 
-    def pass_by(self, inner: str) -> None:
-        """Note that an inner stage is through."""
-        self.passed |= {inner}
-        self._is_special = True
+    def note_closed(self, inner: str) -> None:
+        """Note that an inner stage, or the body, has ended."""
+        self.closed_stages |= {inner}
+        self.is_open = True
 
-    def open_for_good(self) -> None:
-        """Open a stage that is never closed, below all others."""
-        self._make_ready()
-        self._scope.lasting = self
+    def open_permanently(self) -> None:
+        """Open a stage that never closes, below all others."""
+        self._prepare()
+        self._scope.permanent = self
         self._publish_defaults(self.initial or {})
         self.initial = None
-        for hook in self._plan.pre:
+        for hook, *_ in self._plan.pre:
             hook.call(self._values)
 
     def __enter__(self) -> OpenStage:
         stack = self._stack
-        if self._is_quiet and stack and self.initial is None and not self.created and not self._is_special:
-            stack.append(self)  # nobody hooks it: this, and a look at the way out, is all
+        if self._is_free and stack and self.initial is None and not self.is_open:
+            stack.append(self)
             return self
-        if self.is_stale or self._is_open or self.created or self._is_special:
-            self._make_ready()
+        if self.is_stale or self.is_open:
+            self._prepare()
         if not stack:
             running.hosts.append(self._host)
         stack.append(self)
-        self._is_open = not self._is_quiet  # a quiet stage leaves by the short way, which would not take this back
+        self.is_open = not self._is_free
         hook: Hook | ObserverGroup | None = None
         try:
             values = self._values
@@ -161,16 +132,17 @@ class OpenStage:
             if initial is not None:
                 self.initial = None
                 if not values.keys().isdisjoint(initial):
-                    self._declared = ()  # what is there belongs to another stage
-                    self.grow_stale()
+                    self._declared = ()  # these fixtures belong to another stage, so closing this one must not remove them
+                    self.mark_stale()
                     raise self._scope.exists_error([name for name in initial if name in values])
                 values.update(initial)
                 self.created.extend(initial)
+                self.is_open = True
                 if self.defaults is not None:
                     self._publish_defaults(self.defaults)
-            for hook, method, name, pick in self._pre:  # noqa: B007 - `hook` is who to blame
-                if pick is not None:
-                    method(*pick(values))
+            for hook, method, name, select in self._pre:  # noqa: B007 - an error names `hook`
+                if select is not None:
+                    method(*select(values))
                 elif name is not None:
                     method(values[name])
                 else:
@@ -178,15 +150,15 @@ class OpenStage:
             if self._has_around:
                 hook = None
                 self._open_around()
-        except BaseException as error:  # whatever it is, the stage is closed, then it goes on
-            # A `with` cannot skip its body, so an error of a pre hook cannot be swallowed.
+        except BaseException as error:  # close the stage, then raise the error again
+            # A `with` statement cannot skip its body, so no hook can swallow an error of a pre hook.
             explained = self._explain(error, hook)
-            raise self._fail(explained, self._plan.post_hooks, can_swallow=False) or explained  # noqa: B904 - as said in _explain
+            raise self._fail(explained, self._plan.post_hooks, can_swallow=False) or explained  # noqa: B904 - see _explain
         return self
 
     def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> bool:
         stack = self._stack
-        if exc is None and self._is_quiet and not self.created and not self._is_special and stack[-1] is self and len(stack) > 1:
+        if exc is None and self._is_free and not self.is_open and stack[-1] is self and len(stack) > 1:
             del stack[-1]
             return False
         if exc is not None:
@@ -199,31 +171,31 @@ class OpenStage:
         try:
             if self._has_around:
                 self._close_around()
-            if self._is_followed:
-                self._mark_passed()
+            if self._unlocks:
+                self._unlock_lazy_fixtures()
             if self._post:
                 scope = self._scope
-                outer = scope.error_in_flight
-                scope.error_in_flight = NO_ERROR
-                for hook, method, name, pick in self._post:  # noqa: B007 - as above
-                    if pick is not None:
-                        method(*pick(values))
+                outer = scope.current_error
+                scope.current_error = _NO_ERROR
+                for hook, method, name, select in self._post:  # noqa: B007 - as above
+                    if select is not None:
+                        method(*select(values))
                     elif name is not None:
                         method(values[name])
                     else:
                         method()
-                scope.error_in_flight = outer
+                scope.current_error = outer
         except BaseException as error:  # as in __enter__
             rest = self._plan.post_hooks
             if hook is not None:
-                scope.error_in_flight = outer
+                scope.current_error = outer
                 rest = rest[rest.index(_single(hook)) + 1 :]
             first = self._fail(self._explain(error, hook), rest)
             if first is not None:
-                raise first  # noqa: B904 - as said in _explain
+                raise first  # noqa: B904 - see _explain
             return False
-        # What follows is _close() once more, in line: the call would be a good part of what a stage costs.
-        if stack[-1] is not self or self._is_special:
+        # The rest does the same as _close() without the call, which would be a large part of a stage's overhead.
+        if stack[-1] is not self or self.closed_stages:
             self._close()
             return False
         del stack[-1]
@@ -234,46 +206,38 @@ class OpenStage:
             for name in self.created:
                 values.pop(name, None)
             self.created.clear()
-        self._is_open = False
+        self.is_open = False
         if not stack:
             self._end_routine()
         return False
 
-    # the ways through that are not hot
+    # outside the hot path
 
-    _AN_OPENING = ("_plan", "_pre", "_post", "_has_around", "_is_followed", "_declared", "created", "passed", "_generators")
-
-    def _make_ready(self) -> None:
-        """Take a new plan where one is due; put the outer opening aside where this stage opens within itself."""
-        taken = [name for name in (*(self.initial or ()), *(self.defaults or ())) if name in ERROR_FIXTURES]
-        if taken:
-            self.initial = self.defaults = None
-            raise self._scope.exists_error(taken)
-        plan = self._new_plan() if self.is_stale else None
-        if self._is_open or self.created or self.passed or self._outer:
-            self._outer.append(tuple(getattr(self, name) for name in self._AN_OPENING))
-            self.created, self.passed, self._generators = [], NOTHING, []
-            self._is_special = True
-        if plan is not None:
-            self._plan = plan
-            self._pre = tuple(step_of(each) for each in plan.pre)
-            self._post = tuple(step_of(each) for each in plan.post)
-            self._has_around = bool(plan.around)
-            self._is_followed = plan.has_followers or plan.is_awaited
-            self._declared = plan.declared
-            self._is_quiet = not (plan.pre or plan.around or plan.post_hooks or self._is_followed or plan.declared)
-            self.is_stale = False
-        if self._outer:
-            self._declared = tuple(name for name in self._plan.declared if name not in self._values)
-
-    def _new_plan(self) -> Plan:
+    def _prepare(self) -> None:
+        """Take a new plan if the extensions have changed; raise an error if the stage cannot open."""
+        if self.is_open:
+            raise StageError(
+                f"stage `{self.name}` is already open",
+                where=self._scope.location,
+                why="the object that staged(...) returned was entered twice",
+                hint=f'call staged("{self.name}") for each opening',
+            )
         try:
-            return self._host.plan_of(self.name)
+            reserved = [name for name in (*(self.initial or ()), *(self.defaults or ())) if name in ERROR_FIXTURES]
+            if reserved:
+                raise self._scope.exists_error(reserved)
+            plan = self._host.plan_of(self.name)
         except BaseException:
-            self.initial = self.defaults = None  # the stage is not opened
-            if not self._is_open:
-                self.leave()
+            self.initial = self.defaults = None
             raise
+        self._plan = plan
+        self._pre, self._post, self._declared = plan.pre, plan.post, plan.declared
+        self._has_around = bool(plan.around)
+        self._unlocks = plan.unlocks_body or plan.unlocks_outer
+        self._is_free = plan.is_empty
+        self.is_stale = False
+        if any(stage.name == self.name for stage in self._stack):  # an outer stage of the same name owns what exists already
+            self._declared = tuple(name for name in plan.declared if name not in self._values)
 
     def _publish_defaults(self, defaults: Mapping[str, Any]) -> None:
         self.defaults = None
@@ -285,12 +249,10 @@ class OpenStage:
     def _open_around(self) -> None:
         for hook in self._plan.around:
             try:
-                generator = hook.call(self._scope.values)
-                if not isinstance(generator, Iterator):
-                    raise _yield_error(hook, "never yields", "yield once, where the stage's body shall run")
+                generator = hook.call(self._values)
                 with hook.guarded():
-                    if next(generator, _ENDED) is _ENDED:
-                        raise _yield_error(hook, "never yields", "yield once, where the stage's body shall run")
+                    if not isinstance(generator, Generator) or next(generator, _ENDED) is _ENDED:
+                        raise _yield_error(hook, "never yields", _YIELD_HINT)
             except BaseException as error:
                 raise self._explain(error, hook)  # noqa: B904 - the same error, or one that carries it as its cause
             self._generators.append((hook, generator))
@@ -301,23 +263,25 @@ class OpenStage:
             try:
                 with hook.guarded():
                     if next(generator, _ENDED) is not _ENDED:
-                        _close_generator(generator)
-                        raise _yield_error(hook, "yields twice", "yield once only, where the stage's body shall run")
+                        generator.close()
+                        raise _yield_error(hook, "yields twice", _YIELD_HINT)
             except BaseException as error:
                 raise self._explain(error, hook)  # noqa: B904 - the same error, or one that carries it as its cause
 
-    def _mark_passed(self) -> None:
-        if self._plan.is_awaited:
-            self.pass_by(BODY)
-        if self._plan.has_followers:
+    def _unlock_lazy_fixtures(self) -> None:
+        if self._plan.unlocks_body:
+            self.note_closed(BODY)
+        if self._plan.unlocks_outer:
             for stage in self._stack[:-1]:
-                stage.pass_by(self.name)
+                stage.note_closed(self.name)
 
     def _fail(self, error: BaseException, hooks: tuple[Hook, ...], *, can_swallow: bool = True) -> BaseException | None:
-        """Close the stage with an error in flight: the first error that nobody swallowed, or None.
+        """Close the stage after an error. Return the first error that no hook swallowed, or None.
 
-        Errors raised on the way are attached to the first. A post hook that returns a true value swallows (E7).
+        Later errors are attached to the first one as notes. A post hook that returns a true value swallows the error.
         """
+        if any(host is self._host for host in running.inherited):
+            exit_forked_process(error)
         scope = self._scope
         errors = [error]
         while self._generators:
@@ -325,14 +289,14 @@ class OpenStage:
             try:
                 with hook.guarded():
                     _throw(hook, generator, error)
-            except BaseException as later:  # attached, never in place of the first
+            except BaseException as later:  # attached to the first error
                 if later is not error:
                     _attach(errors, self._explain(later, hook), hook)
-        outer = scope.error_in_flight
+        outer = scope.current_error
         for hook in hooks:
             if errors and not hook.is_always:
                 continue
-            scope.error_in_flight = (errors[0] if errors else None,)
+            scope.current_error = (errors[0] if errors else None,)
             try:
                 with hook.guarded():
                     is_swallowed = hook.call(scope.values)
@@ -341,46 +305,42 @@ class OpenStage:
                     _attach(errors, self._explain(later, hook), hook)
             else:
                 if is_swallowed and errors and can_swallow:
-                    swallowed = errors.pop(0)
-                    _log_swallowed(hook, swallowed)
-        scope.error_in_flight = outer
+                    _log_swallowed(hook, errors.pop(0))
+        scope.current_error = outer
         self._close(has_failed=True)
-        scope.noted = errors[0] if errors and self._stack else None
+        scope.explained = errors[0] if errors and self._stack else None
         return errors[0] if errors else None
 
     def _close(self, *, has_failed: bool = False) -> None:
         while (stage := self._stack.pop()) is not self:
-            stage.leave()  # it was entered by hand and never left: it ends with the one it was opened in
+            stage.leave()  # it was entered by hand and never exited
         self.leave()
         if not self._stack:
             self._end_routine(has_failed=has_failed)
 
     def leave(self) -> None:
-        """Remove the fixtures of this opening; come back to the outer one, if there is one."""
-        for name in (*self._declared, *self.created):
+        """Remove the fixtures, and be ready to open again."""
+        for name in self.owned():
             self._values.pop(name, None)
         self.created.clear()
+        self._generators.clear()
         self.initial = self.defaults = None
-        self.passed = NOTHING
-        self._is_open = bool(self._outer)
-        if self._outer:
-            for name, value in zip(self._AN_OPENING, self._outer.pop(), strict=True):
-                setattr(self, name, value)
-        self._is_special = bool(self._outer) or bool(self.passed)
+        self.closed_stages = _NO_STAGES
+        self.is_open = False
 
     def _end_routine(self, *, has_failed: bool = False) -> None:
         while running.hosts.pop() is not self._host:
-            pass  # as in _close
+            pass  # a routine that was never exited, as in _close
         scope = self._scope
-        scope.noted = None
+        scope.explained = None
         if scope.is_watched and not has_failed:
-            self._host.routine_ended()
+            self._host.on_routine_end()
 
     def _explain(self, error: BaseException, step: Hook | ObserverGroup | None) -> BaseException:
-        """The error to show for `error`, with a note of its place: once per error, at the innermost stage."""
+        """The error to raise for `error`, with a note about its location. The innermost stage adds the note, once per error."""
         scope = self._scope
         hook = _single(step) if step is not None else None
-        if error is scope.noted:
+        if error is scope.explained:
             return error
         if isinstance(error, FixtureNotFoundError) and hook is not None:
             missing = [name for name in hook.needs if name not in scope.values and not scope.provides(name)]
@@ -388,27 +348,23 @@ class OpenStage:
                 error = scope.not_found(missing[0], hook.title, hook.where)
                 error.__suppress_context__ = True
         elif isinstance(error, StopIteration):
-            # It would end whatever iteration the caller is in, without a word (compare PEP 479).
+            # It would silently end a loop or generator further up (compare PEP 479).
             escaped = EscapedStopIterationError(
-                f"StopIteration came out of {f'`{hook.title}`' if hook else f'the body of stage `{self.name}`'}",
-                where=scope.place,
-                hint="catch it there: next(iterator, default), or a for loop",
+                f"{f'`{hook.title}`' if hook else f'the body of stage `{self.name}`'} raised StopIteration",
+                where=scope.location,
+                hint="catch it there, or use next(iterator, default) or a for loop",
             )
             escaped.__cause__ = error
             error = escaped
-        marks = "".join(f", {name} {scope.values[name]}" for name in self._plan.landmarks if name in scope.values or scope.provides(name))
-        whose = f"`{hook.title}` (extension `{hook.extension_name}`, {hook.where}), " if hook else ""
-        error.add_note(f"in {whose}{scope.place}{marks}")
-        scope.noted = error
+        progress = "".join(f", {name} {scope.values[name]}" for name in self._plan.progress if name in scope.values or scope.provides(name))
+        source = f"`{hook.title}` (extension `{hook.extension_name}`, {hook.where}), " if hook else ""
+        error.add_note(f"in {source}{scope.location}{progress}")
+        scope.explained = error
         return error
 
 
-_ENDED = object()
-_NAMES = ("_declared", "created")
-
-
 def _log_swallowed(hook: Hook, error: BaseException) -> None:
-    import logging  # here, because most programs never come to this
+    import logging  # imported here, because most programs never need it
 
     logging.getLogger("trainmaster").warning("`%s` swallowed %s: %s", hook.title, type(error).__name__, error)
 
@@ -421,15 +377,8 @@ def _yield_error(hook: Hook, fact: str, hint: str) -> AroundHookError:
     return AroundHookError(f"around hook `{hook.title}` {fact}", where=hook.where, hint=hint)
 
 
-def _close_generator(generator: Iterator[Any]) -> None:
-    if isinstance(generator, Generator):
-        generator.close()
-
-
-def _throw(hook: Hook, generator: Iterator[Any], error: BaseException) -> None:
-    """Let an around hook see the error. It may clean up; it cannot swallow."""
-    if not isinstance(generator, Generator):
-        return
+def _throw(hook: Hook, generator: Generator[Any, Any, Any], error: BaseException) -> None:
+    """Raise the error inside an around hook, which may clean up but cannot swallow it."""
     try:
         generator.throw(error)
     except StopIteration:

@@ -1,4 +1,4 @@
-"""What is open now: the stack of stages, the values of their fixtures, and who may answer for a missing one."""
+"""The open stages of one extensible object and the values of their fixtures."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class Values(dict[str, Any]):
-    """All open fixtures, flat: names are unique over the open stages, so one dict is enough.
+    """The values of all fixtures. One dict is enough, because names are unique across the open stages.
 
-    A name that is not there is asked of the scope (lazy fixtures, the error in flight); plain reads stay as fast as a dict's.
+    The scope resolves a name without a value (a lazy fixture, or the error of a failed stage). Other reads are plain dict reads.
     """
 
     __slots__ = ("_resolve", "provides")
@@ -37,95 +37,91 @@ class Values(dict[str, Any]):
 
 
 class Scope:
-    """The live side of one extensible object. Stages push and pop themselves here; `Fixtures` is the view that users get."""
+    """The stack of open stages and their fixtures. `Fixtures` is the view of it that users get."""
 
-    __slots__ = ("_computing", "_read_host", "error_in_flight", "is_watched", "lasting", "lazy", "noted", "owners", "stack", "values")
+    __slots__ = ("_computing", "_read_host", "current_error", "explained", "is_watched", "lazy", "owners", "permanent", "stack", "values")
 
     def __init__(self, read_host: Callable[[str], Any]) -> None:
         self.values = Values(self.resolve, self.provides)
         self.stack: list[OpenStage] = []
-        self.lasting: OpenStage | None = None
-        """The stage that was opened for good, below the stack."""
-        self.error_in_flight: tuple[BaseException | None] | None = None
-        """The error that post hooks see, in a tuple; None where no stage is closing."""
-        self.noted: BaseException | None = None
-        """The error that already carries a note of its place."""
+        self.permanent: OpenStage | None = None
+        """The stage that never closes, below the stack."""
+        self.current_error: tuple[BaseException | None] | None = None
+        """The error that post hooks see, in a tuple; None while no stage is closing."""
+        self.explained: BaseException | None = None
+        """The last error that got a note with its location."""
         self.is_watched = False
-        """Somebody wants to know when the outermost stage closes."""
+        """Whether the host must be called when the outermost stage closes."""
         self.owners: Mapping[str, frozenset[str]] = {}
         self.lazy: Mapping[str, list[LazyFixture]] = {}
         self._read_host = read_host
         self._computing: list[str] = []
 
     def declare(self, owners: Mapping[str, frozenset[str]], lazy: Mapping[str, list[LazyFixture]]) -> None:
-        """Take the owners and the lazy fixtures of the extensions as they are now."""
+        """Set the owners of fixtures and the lazy fixtures that the current extensions provide."""
         self.owners, self.lazy = owners, lazy
 
-    # creating
-
     def owner_of_new(self, name: str) -> OpenStage:
-        """The open stage that will own `name`; an error where `name` cannot be created."""
-        innermost = self.stack[-1] if self.stack else self.lasting
+        """The open stage that will own the new fixture `name`; an error if it cannot be created."""
+        innermost = self.stack[-1] if self.stack else self.permanent
         if innermost is None:
             raise FixtureScopeError(
-                f"`{name}` cannot be created: no stage is open to own it",
-                why="a fixture lives as long as the stage it was created in",
+                f"cannot create fixture `{name}`: no stage is open",
+                why="a fixture lives as long as the stage that owns it",
                 hint=f'open a stage first: with self.staged("...", {{"{name}": ...}}):',
             )
         if name in self.values or name in ERROR_FIXTURES:
             raise self.exists_error([name])
         stages = self.owners.get(name)
-        if stages is not None:
-            for stage in self.open_stages():
-                if stage.name in stages:
-                    return stage
-        return innermost
+        if stages is None:
+            return innermost
+        return next((stage for stage in self.open_stages() if stage.name in stages), innermost)
 
     def open_stages(self) -> Iterator[OpenStage]:
         """The open stages, innermost first."""
         yield from reversed(self.stack)
-        if self.lasting is not None:
-            yield self.lasting
+        if self.permanent is not None:
+            yield self.permanent
 
-    def forget(self) -> None:
-        """Drop all but what lasts: what an interrupt at a bad moment may have left behind."""
+    def reset(self) -> None:
+        """Drop all stages except the permanent one, and their fixtures."""
         self.stack.clear()
-        kept = set(self.lasting.owned()) if self.lasting is not None else set()
+        kept = set(self.permanent.owned()) if self.permanent is not None else set()
         for name in [name for name in self.values if name not in kept]:
             del self.values[name]
-        self.error_in_flight = self.noted = None
+        self.current_error = self.explained = None
 
-    def check_free(self, names: Iterable[str]) -> None:
-        """Refuse to go on where one of these names is taken."""
-        taken = [name for name in names if name in self.values]
-        if taken:
-            raise self.exists_error(taken)
+    def check_unused(self, names: Iterable[str]) -> None:
+        """Raise an error if one of these fixtures exists."""
+        used = [name for name in names if name in self.values]
+        if used:
+            raise self.exists_error(used)
 
     @contextmanager
-    def aside(self, *kept: str) -> Iterator[None]:
-        """Put the open stages above those named `kept` aside, with their fixtures, for a routine that is called from within them.
+    def set_aside(self, *kept: str) -> Iterator[None]:
+        """Hide the open stages and their fixtures, except for the outer stages named `kept`.
 
-        So an extension may evaluate in the middle of a batch: the batches of the evaluation have the same fixtures, and cannot shadow.
+        This lets a hook start an evaluation in the middle of a batch: both have a fixture `batch`, and a fixture cannot shadow another.
         """
         depth = next((number for number, stage in enumerate(self.stack) if stage.name not in kept), len(self.stack))
         stages = self.stack[depth:]
         names = {name for stage in stages for name in stage.owned()}
         values = {name: self.values.pop(name) for name in names if name in self.values}
-        error, self.error_in_flight = self.error_in_flight, None
+        error, self.current_error = self.current_error, None
         del self.stack[depth:]
+        for stage in stages:
+            stage.is_open = True  # so that a stage of the same name gets its own object
         try:
             yield
         finally:
             self.stack.extend(stages)
             self.values.update(values)
-            self.error_in_flight = error
-
-    # what is not among the values
+            self.current_error = error
 
     def provides(self, name: str) -> bool:
-        """Can somebody answer for `name` though it has no value yet?"""
+        """Whether a fixture without a value can be resolved now."""
         if name in ERROR_FIXTURES:
-            return self.error_in_flight is not None
+            return self.current_error is not None
         if name in self.lazy:
             return self._valid_lazy(name) is not None
         try:
@@ -136,8 +132,8 @@ class Scope:
 
     def resolve(self, name: str) -> Any:
         """The value of a fixture that is not among the values, or an error."""
-        if name in ERROR_FIXTURES and self.error_in_flight is not None:
-            (error,) = self.error_in_flight
+        if name in ERROR_FIXTURES and self.current_error is not None:
+            (error,) = self.current_error
             if error is None:
                 return None
             return {"exc_type": type(error), "exc_value": error, "traceback": error.__traceback__}[name]
@@ -149,29 +145,26 @@ class Scope:
             raise self.not_found(name) from None
 
     def _valid_lazy(self, name: str) -> tuple[OpenStage, LazyFixture] | None:
-        """The innermost open stage that can own the lazy fixture now."""
+        """The innermost open stage that owns the lazy fixture, if it is valid now."""
         for stage in self.open_stages():
             for lazy in self.lazy[name]:
                 if stage.name in lazy.spec.stages:
                     after = lazy.spec.after
-                    return (stage, lazy) if after is None or after in stage.passed else None
+                    return (stage, lazy) if after is None or after in stage.closed_stages else None
         return None
 
     def _compute(self, name: str) -> Any:
         if name in self._computing:
-            cycle = " -> ".join([*self._computing[self._computing.index(name) :], name])
-            raise FixtureCycleError(
-                f"lazy fixtures ask for each other: {cycle}", where=self.place, hint="compute one of them without the other"
-            )
-        found = self._valid_lazy(name)
-        if found is None:
+            raise cycle_error([*self._computing[self._computing.index(name) :], name], self.location)
+        valid = self._valid_lazy(name)
+        if valid is None:
             raise FixtureScopeError(
-                f"`{name}` is not valid here",
-                where=self.place,
+                f"lazy fixture `{name}` is not valid here",
+                where=self.location,
                 why="; ".join(lifetime(each) for each in self.lazy[name]),
                 hint="ask for it in a later hook",
             )
-        stage, lazy = found
+        stage, lazy = valid
         self._computing.append(name)
         try:
             value = lazy.call(self.values)
@@ -184,15 +177,13 @@ class Scope:
         self.values[name] = value
         return value
 
-    # telling
-
     @property
     def path(self) -> str:
         """The open stages, outermost first: `run > train > train_step_epoch`."""
         return " > ".join(stage.name for stage in self.stack)
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return f"stage {self.path}" if self.path else "outside any running stage"
 
     @property
@@ -200,36 +191,43 @@ class Scope:
         return ", ".join(sorted(self.values)) or "nothing"
 
     def exists_error(self, names: list[str]) -> FixtureExistsError:
-        """The error for names that are taken, with the stage that owns each."""
+        """The error for creating fixtures that exist; it names the stage that owns each."""
         owners = {name: f"belongs to `{stage.name}`" for stage in self.open_stages() for name in stage.owned()}
-        owners.update(dict.fromkeys(ERROR_FIXTURES, "is kept for post hooks"))
-        reasons = [f"`{name}` {owners.get(name, 'has a value already')}" for name in names]
+        owners.update(dict.fromkeys(ERROR_FIXTURES, "is reserved for post hooks"))
         return FixtureExistsError(
-            f"fixture {' and '.join(f'`{name}`' for name in names)} exists already",
-            where=self.place,
-            why="; ".join(reasons),
-            hint=f'fixtures.modify("{names[0]}", value) changes it; another name creates a new one',
+            f"fixture {' and '.join(f'`{name}`' for name in names)} already exists",
+            where=self.location,
+            why="; ".join(f"`{name}` {owners.get(name, 'already has a value')}" for name in names),
+            hint=f'change it with fixtures.modify("{names[0]}", value), or use another name',
         )
 
     def not_found(self, name: str, asker: str | None = None, where: str = "") -> FixtureNotFoundError:
-        """The error for a name that nobody provides here."""
+        """The error for a fixture that does not exist here."""
         lazy, owners = self.lazy.get(name), self.owners.get(name)
         if lazy:
             hint = "; ".join(lifetime(each) for each in lazy) + ";"
         elif owners:
-            hint = f"`{name}` belongs to {' and '.join(f'`{stage}`' for stage in sorted(owners))}, at a later point or elsewhere;"
+            hint = (
+                f"`{name}` belongs to {' and '.join(f'`{stage}`' for stage in sorted(owners))} and exists only there, from its creation on;"
+            )
         else:
             hint = did_you_mean(name, {*self.values, *self.lazy, *self.owners})
         return FixtureNotFoundError(
             f"`{asker}` asks for `{name}`, which no open stage provides" if asker else f"no open stage provides `{name}`",
-            where=", ".join(filter(None, (where, self.place))),
+            where=", ".join(filter(None, (where, self.location))),
             open=self.open_names,
             hint=" ".join(filter(None, (hint, "`describe()` lists every stage and its fixtures"))),
         )
 
 
+def cycle_error(names: Iterable[str], where: str) -> FixtureCycleError:
+    return FixtureCycleError(
+        f"lazy fixtures depend on each other: {' -> '.join(names)}", where=where, hint="compute one of them without the other"
+    )
+
+
 def lifetime(lazy: LazyFixture) -> str:
-    """Where a lazy fixture can be asked for, in words."""
+    """A clause that explains where a lazy fixture is valid."""
     stages = " and ".join(f"`{stage}`" for stage in lazy.spec.stages)
-    after = {None: "", BODY: " when its body is through"}.get(lazy.spec.after, f" after `{lazy.spec.after}`")
+    after = {None: "", BODY: " after its body"}.get(lazy.spec.after, f" after `{lazy.spec.after}`")
     return f"`{lazy.name}` is valid in {stages}{after}"

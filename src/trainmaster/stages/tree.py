@@ -1,4 +1,4 @@
-"""A routine's stages and fixtures, declared once, before anything runs."""
+"""The declaration of a routine: its stages and fixtures, known before anything runs."""
 
 from __future__ import annotations
 
@@ -13,107 +13,105 @@ Phase = Literal["pre", "around", "post"]
 Path = tuple["Stage", ...]
 
 ENTRY: Final = "entry"
-"""The point of a fixture that exists as soon as its stage opens."""
+"""The creation point of a fixture that exists as soon as its stage opens."""
 
 BODY: Final = "body"
-"""The point of a fixture that the stage's body creates: post hooks see it."""
+"""The creation point of a fixture that the stage's body creates; only post hooks see it."""
 
 ERROR_FIXTURES: Final = ("exc_type", "exc_value", "traceback")
-"""What a post hook sees of the error in flight; all None where nothing failed."""
+"""The error that a post hook sees; all three are None if the stage did not fail."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage of a tree: its name, the fixtures it owns, the stages inside it in the order they open.
+    """One stage of a tree: its name, the fixtures it owns, and its inner stages in the order in which they open.
 
-    A fixture's value is the *point* where it comes to be: `ENTRY`, `BODY`, or the name of the inner stage whose
-    body creates it. `Stage("batch", fixtures={"batch": ENTRY, "prediction": "forward"})` says that `prediction` is made
-    within `forward`, is visible from the post hooks of `forward` on, and dies with `batch`.
+    `fixtures` maps each name to its creation point: `ENTRY`, `BODY`, or the name of the inner stage whose body creates it.
+    With `Stage("batch", fixtures={"batch": ENTRY, "prediction": "forward"})`, the body of `forward` creates `prediction`. The
+    post hooks of `forward` and everything after them see it, until `batch` closes.
     """
 
     name: str
     about: str = ""
     fixtures: Mapping[str, str] = field(default_factory=dict)
     stages: tuple[Stage, ...] = ()
-    is_lasting: bool = False
-    """Opened with the object and never closed."""
+    is_permanent: bool = False
+    """The stage opens when the object is created and never closes."""
 
 
 @dataclass(frozen=True)
 class StageTree:
-    """The declared tree of a routine.
+    """The declared stages of a routine.
 
-    `landmarks` are the fixtures that tell a reader of an error how far the routine had come.
+    Error notes show the values of the fixtures named in `progress`, so that the reader knows how far the routine got.
     """
 
     root: Stage
-    landmarks: tuple[str, ...] = ()
+    progress: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for paths in self.paths.values():
-            for stage in (path[-1] for path in paths):
-                points = [ENTRY, BODY, *(inner.name for inner in stage.stages)]
-                for name, point in stage.fixtures.items():
-                    if point not in points:
-                        raise UnknownStageError(
-                            f"fixture `{name}` of stage `{stage.name}` is to be created in `{point}`, which is no stage inside it",
-                            known=", ".join(points),
-                            hint=did_you_mean(point, points) or "name an inner stage, ENTRY or BODY",
-                        )
+        for stage in (path[-1] for paths in self.paths.values() for path in paths):
+            points = [ENTRY, BODY, *(inner.name for inner in stage.stages)]
+            for name, point in stage.fixtures.items():
+                if point not in points:
+                    raise UnknownStageError(
+                        f"fixture `{name}` of stage `{stage.name}` is declared as created in `{point}`, which is not an inner stage",
+                        known=", ".join(points),
+                        hint=did_you_mean(point, points) or "use the name of an inner stage, ENTRY or BODY",
+                    )
 
     @cached_property
     def paths(self) -> dict[str, list[Path]]:
         """For each stage name, every path from the root to it."""
-        found: dict[str, list[Path]] = {}
-        for path in _walk((self.root,)):
-            found.setdefault(path[-1].name, []).append(path)
-        return found
+        paths: dict[str, list[Path]] = {}
+        for path in _paths_below((self.root,)):
+            paths.setdefault(path[-1].name, []).append(path)
+        return paths
 
     @cached_property
     def owners(self) -> dict[str, frozenset[str]]:
         """For each declared fixture, the stages that own it."""
-        found: dict[str, set[str]] = {}
-        for name, paths in self.paths.items():
-            for path in paths:
-                for fixture in path[-1].fixtures:
-                    found.setdefault(fixture, set()).add(name)
-        return {fixture: frozenset(stages) for fixture, stages in found.items()}
+        owners: dict[str, frozenset[str]] = {}
+        for stage, paths in self.paths.items():
+            for name in (name for path in paths for name in path[-1].fixtures):
+                owners[name] = owners.get(name, frozenset()) | {stage}
+        return owners
 
     def own_fixtures(self, stage: str) -> tuple[str, ...]:
-        """The fixtures of a stage that no stage around it owns too."""
+        """The fixtures of a stage, without those that an outer stage owns as well."""
         paths = self.paths[stage]
-        around = {name for path in paths for outer in path[:-1] for name in outer.fixtures}
-        return tuple(name for name in paths[0][-1].fixtures if name not in around)
+        outer = {name for path in paths for stage in path[:-1] for name in stage.fixtures}
+        return tuple(name for name in paths[0][-1].fixtures if name not in outer)
 
-    def adding(self, parent: str, stage: Stage) -> StageTree:
-        """This tree with one more stage at the end of every stage named `parent`.
+    def with_stage(self, parent: str, stage: Stage) -> StageTree:
+        """A copy of this tree with one more stage at the end of every stage named `parent`.
 
-        A subclass that opens a stage of its own declares it so: `tree = TrainManager.tree.adding("forward", Stage("encode"))`.
+        Use it in a subclass that opens an additional stage: `tree = TrainManager.tree.with_stage("forward", Stage("encode"))`.
         """
         if parent not in self.paths:
             raise UnknownStageError(
-                f"no stage `{parent}` to put `{stage.name}` into",
+                f"cannot add stage `{stage.name}` to `{parent}`: there is no stage `{parent}`",
                 known=", ".join(self.paths),
-                hint=did_you_mean(parent, self.paths) or "name one of the known stages as the parent",
+                hint=did_you_mean(parent, self.paths) or "use one of the known stages as the parent",
             )
-        return replace(self, root=_grow(self.root, parent, stage))
+        return replace(self, root=_add_child(self.root, parent, stage))
 
 
-def _walk(path: Path) -> Iterator[Path]:
+def _paths_below(path: Path) -> Iterator[Path]:
     yield path
     for stage in path[-1].stages:
-        yield from _walk((*path, stage))
+        yield from _paths_below((*path, stage))
 
 
-def _grow(stage: Stage, parent: str, child: Stage) -> Stage:
-    inner = tuple(_grow(each, parent, child) for each in stage.stages)
+def _add_child(stage: Stage, parent: str, child: Stage) -> Stage:
+    inner = tuple(_add_child(each, parent, child) for each in stage.stages)
     return replace(stage, stages=(*inner, child) if stage.name == parent else inner)
 
 
 def exists_at(point: str, owner: Stage, inner: Path, phase: Phase) -> bool:
-    """Is a fixture of `owner`, created at `point`, there in the hooks of `phase`, `inner` stages further down?
+    """Whether a fixture that `owner` creates at `point` exists in the hooks of `phase` at the end of `inner`.
 
-    With `inner` empty the hook is the owner's own.
+    `inner` is the path of stages below the owner; if it is empty, the hook belongs to the owner.
     """
     if point == ENTRY:
         return True
@@ -122,8 +120,8 @@ def exists_at(point: str, owner: Stage, inner: Path, phase: Phase) -> bool:
     order = [stage.name for stage in owner.stages]
     if point not in order:
         return False
-    made, here = order.index(point), order.index(inner[0].name)
-    return made < here or (made == here and phase == "post" and len(inner) == 1)
+    created, current = order.index(point), order.index(inner[0].name)
+    return created < current or (created == current and phase == "post" and len(inner) == 1)
 
 
 def visible_at(path: Path, phase: Phase) -> set[str]:
@@ -138,5 +136,5 @@ def visible_at(path: Path, phase: Phase) -> set[str]:
 
 
 def path_text(path: Path) -> str:
-    """`run > train > eval`, the lasting root left out."""
-    return " > ".join(stage.name for stage in path if not stage.is_lasting) or path[-1].name
+    """`run > train > eval`, without the permanent root."""
+    return " > ".join(stage.name for stage in path if not stage.is_permanent) or path[-1].name

@@ -1,4 +1,4 @@
-"""The archives of what runs leave: `stats`, `ckpts` and `previews`, by key, like dicts."""
+"""The archives `stats`, `ckpts` and `previews`: dict-like views of the runs by key."""
 
 from __future__ import annotations
 
@@ -13,19 +13,26 @@ from typing import Any, Generic, TypeVar
 from trainmaster.errors import StoreDamagedError, StoreError, UnknownRunError
 from trainmaster.store.attempt import Attempt
 from trainmaster.store.files import Files
-from trainmaster.store.keys import check_key, is_key
+from trainmaster.store.keys import check_key, is_key, stored_keys
 from trainmaster.store.run import Run
 
 Value = TypeVar("Value")
 Writing = Callable[[str], AbstractContextManager[Attempt]]
-"""The right to write to the run of a key, for a moment."""
+"""Gives the right to write to a run for the duration of a block."""
+Reset = Callable[[str, Callable[[Run], Any]], Any]
+"""Resets a run, and returns what a function read from it before."""
 
 
 class RunArchive(ABC, Generic[Value]):
-    """Something of every run, by key. Reading follows the attempts that count; writing takes the run's lease, so it may be refused."""
+    """One record of every run, by key. Writing takes the run's lease, so it is refused while a process trains the run."""
 
-    def __init__(self, files: Files, writing: Writing) -> None:
-        self._files, self._writing = files, writing
+    _noun = "value"
+
+    def __init__(self, files: Files, writing: Writing, reset: Reset) -> None:
+        self._files, self._writing, self._reset = files, writing, reset
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({getattr(vars(self).get('_files'), 'root', None)!r})"
 
     @abstractmethod
     def _read(self, run: Run) -> Value | None: ...
@@ -34,10 +41,10 @@ class RunArchive(ABC, Generic[Value]):
     def _write(self, attempt: Attempt, value: Any) -> None: ...
 
     def __getitem__(self, key: str) -> Value:
-        found = self._read(Run(self._files, check_key(key)))
-        if found is None:
-            raise UnknownRunError(f"run {key} has none yet", hint="`process` trains it; `configs` has all configs")
-        return found
+        value = self._read(Run(self._files, check_key(key)))
+        if value is None:
+            raise UnknownRunError(f"run {key} has no {self._noun} yet", hint="`process` trains it; `configs` has all configs")
+        return value
 
     def __setitem__(self, key: str, value: Any) -> None:
         with self._writing(check_key(key)) as attempt:
@@ -47,14 +54,24 @@ class RunArchive(ABC, Generic[Value]):
         return is_key(key) and self._read(Run(self._files, str(key))) is not None
 
     def get(self, key: str, default: Any = None) -> Any:
-        found = self._read(Run(self._files, check_key(key)))
-        return default if found is None else found
+        value = self._read(Run(self._files, key)) if is_key(key) else None
+        return default if value is None else value
+
+    def pop(self, key: str, *default: Any) -> Any:
+        """Return the value and reset the run: its checkpoints, stats and preview depend on each other, so all are deleted.
+
+        The config stays, so the run can be trained again. Without a value, return `default` if there is one, otherwise raise.
+        Refused while a process trains the run.
+        """
+        if key not in self:
+            return default[0] if default else self[key]  # raises the error
+        return self._reset(key, self._read)
 
     def __iter__(self) -> Iterator[str]:
         return self.keys()
 
     def keys(self) -> Iterator[str]:
-        """The keys of all runs that have one, in random order."""
+        """The keys of all runs that have a value, in random order."""
         return (key for key in _runs(self._files) if _readable(key, self.__contains__))
 
     def values(self) -> Iterator[Value]:
@@ -74,14 +91,16 @@ class RunArchive(ABC, Generic[Value]):
 
 
 class StatsArchive(RunArchive[dict[str, Any]]):
-    """How far each run is: `epoch`, `toc` (when it was last saved or claimed), `t_train` and `t_eval` (running means, in seconds)."""
+    """The progress of each run: `epoch`, `toc` (time of the last save or claim), `t_train` and `t_eval` (running means, in seconds)."""
+
+    _noun = "stats"
 
     def _read(self, run: Run) -> dict[str, Any] | None:
         return run.status()
 
     def __setitem__(self, key: str, value: Any) -> None:
         raise StoreError(
-            f"the stats of run {check_key(key)} follow from its checkpoints, and cannot be set",
+            f"the stats of run {check_key(key)} cannot be set: they follow from its checkpoints",
             hint="save a checkpoint: `ckpts[key] = ...`",
         )
 
@@ -92,13 +111,15 @@ class StatsArchive(RunArchive[dict[str, Any]]):
 class CheckpointArchive(RunArchive[Any]):
     """The last good checkpoint of each run."""
 
+    _noun = "checkpoint"
+
     def _read(self, run: Run) -> Any | None:
         latest = run.latest()
         return None if latest is None else latest.value
 
     def _write(self, attempt: Attempt, value: Any) -> None:
         status = attempt.run.status()
-        assert status is not None  # the attempt itself is one
+        assert status is not None  # at least this attempt has claimed the run
         epoch = max(0, status["epoch"])
         attempt.save(epoch, value, {**status, "epoch": epoch, "toc": time.time()}, attempt.run.preview() or {})
 
@@ -107,7 +128,18 @@ class CheckpointArchive(RunArchive[Any]):
 
 
 class PreviewArchive(RunArchive[dict[str, Any]]):
-    """What is worth knowing of each run without loading its checkpoint."""
+    """The preview of each run: its latest metrics, which can be read without loading a checkpoint."""
+
+    _noun = "preview"
+
+    def pop(self, key: str, *default: Any) -> Any:
+        """Return the preview of a run and replace it with an empty one. Checkpoints and stats stay."""
+        if key not in self:
+            return default[0] if default else self[key]  # raises the error
+        with self._writing(key) as attempt:
+            value = self._read(attempt.run)
+            self._write(attempt, {})
+        return value
 
     def _read(self, run: Run) -> dict[str, Any] | None:
         return run.preview()
@@ -117,17 +149,16 @@ class PreviewArchive(RunArchive[dict[str, Any]]):
 
 
 def _readable(key: str, read: Callable[[str], Any]) -> Any:
-    """What `read` says of a run; None, with a warning, of a damaged one: that is no reason to keep the others back."""
+    """The result of `read` for a run; None and a warning for a damaged run, so that it does not hide the others."""
     try:
         return read(key)
     except StoreDamagedError as error:
-        warnings.warn(f"run {key} is left out: {error.fact}: {error.rows.get('why', '')}", stacklevel=3)
+        warnings.warn(f"run {key} is skipped: {error.fact}: {error.rows.get('why', '')}", stacklevel=3)
         return None
 
 
 def _runs(files: Files) -> Iterator[str]:
-    """The keys of all runs that were ever started."""
-    folders = [name for name in files.names("stats") if len(name) == 2]
+    """The keys of all runs that were ever started, in random order of the folders."""
+    folders = files.names("stats")
     random.SystemRandom().shuffle(folders)
-    for folder in folders:
-        yield from (name for name in files.names(f"stats/{folder}") if is_key(name) and name.startswith(folder))
+    return stored_keys(files, "stats", folders)

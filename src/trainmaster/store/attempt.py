@@ -1,46 +1,49 @@
-"""Attempts: the right to write to a run, taken exclusively, kept by a lease, and given back with a reason."""
+"""Attempts: the exclusive right to write to a run. A lease keeps it, and `release` ends it with an outcome."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
-from trainmaster.config.secrets import Mask
+from trainmaster.arguments import check_int
+from trainmaster.config.masking import Mask
 from trainmaster.errors import LeaseLostError, RunBusyError, StoreAccessError, StoreDamagedError, StoreError
-from trainmaster.store.checkpoint import MANIFEST, Checkpoint, CheckpointName, write_checkpoint
+from trainmaster.store.attempt_records import ATTEMPT, EVENTS, LEASE, LOG, OUTCOME, PREVIEW, RESUME, STATUS, STOP
+from trainmaster.store.checkpoint import MANIFEST, Checkpoint, CheckpointName, Pruner, delete_checkpoint, write_checkpoint
+from trainmaster.store.checksummed_json import Record, record_bytes
 from trainmaster.store.codec import encode_plain
 from trainmaster.store.events import EventLog
 from trainmaster.store.files import Appender
 from trainmaster.store.keys import attempt_folder, attempt_number, run_folder
-from trainmaster.store.lease import BEATS_PER_LEASE, Heartbeat, Hold, Holder, Seen, Watch, holder_of, holding
-from trainmaster.store.owner import Owner
-from trainmaster.store.record import Record, record_bytes
-from trainmaster.store.run import ATTEMPT, EVENTS, LEASE, LOG, NEVER_SAVED, OUTCOME, PREVIEW, RESUME, STATUS, STOP, Run
+from trainmaster.store.lease import BEATS_PER_LEASE, ExpiredLease, Heartbeat, Hold, Holder, Watch, holder_of, holding
+from trainmaster.store.process_identity import Owner
+from trainmaster.store.run import NEVER_SAVED, Run
 
 PLOTS = "plots"
-"""The folder for pictures, beside a preview."""
+"""The folder for plots, next to the preview."""
 Facts = Mapping[str, Any]
 _NO_FACTS: Facts = MappingProxyType({})
-_NOTHING: Record = {"parent": None, "checkpoint": None, "step": None, "events": 0, "preview": {}}
-"""What an attempt goes on from that starts anew."""
+_FROM_SCRATCH: Record = {"parent": None, "checkpoint": None, "step": None, "events": 0, "preview": {}}
+"""The resume record of an attempt that starts from scratch."""
 
 
 def utc_now() -> str:
-    """For people to read; nothing is decided by it."""
+    """The current time, for display only. No decision depends on it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def claim(run: Run, by: str, lease_time: float, watch: Watch | Seen | None = None, facts: Facts = _NO_FACTS) -> Attempt:
-    """A new attempt on a run that nobody holds; `RunBusyError` if somebody does, or may.
+def claim(run: Run, by: str, lease_time: float, watch: Watch | ExpiredLease | None = None, facts: Facts = _NO_FACTS) -> Attempt:
+    """Create a new attempt on a run; raise `RunBusyError` if a process holds the run or may hold it.
 
-    `watch` is what the caller knows of the lease: where it has seen it expire, the run is taken over. `facts` are recorded with it: what
-    it takes to go on with the work.
+    If `watch` has seen the lease expire, the new attempt replaces its holder. `facts` are recorded with the attempt: what `resume` needs to
+    continue the training.
     """
     while True:
         holder = holder_of(run)
@@ -50,9 +53,9 @@ def claim(run: Run, by: str, lease_time: float, watch: Watch | Seen | None = Non
             raise busy(run, holder)
         try:
             attempt = Attempt(run, holder.attempt + 1, by, lease_time / BEATS_PER_LEASE, facts)
-        except FileExistsError:  # somebody was faster
+        except FileExistsError:  # another process was faster
             continue
-        if holder.attempt and run.is_removed(holder.attempt):  # by somebody who may not have come to the end of it
+        if holder.attempt and run.is_removed(holder.attempt):  # the process that removed it may have died half-way
             remove_records(run, before=holder.attempt)
         return attempt
 
@@ -61,20 +64,23 @@ def claim_or_watch(
     run: Run,
     by: str,
     lease_time: float,
-    say: Callable[[str], None] | None = None,
+    report: Callable[[str], None] | None = None,
     facts: Facts = _NO_FACTS,
-    gives_up: Callable[[], bool] = lambda: False,
+    is_cancelled: Callable[[], bool] = lambda: False,
 ) -> Attempt:
-    """As `claim`, but where only watching the lease can tell, watch it until it changes or expires; `say` tells of that."""
+    """Like `claim`, but if only the lease can show whether the holder is alive, watch it until it changes or expires.
+
+    `report` gets a message when the watching starts.
+    """
     watch = Watch(run.files, lease_time)
     while True:
         holder = holder_of(run)
         if holder.hold is Hold.UNKNOWN and watch.look(run, holder) is Hold.HELD:
             raise busy(run, holder)
-        if holder.hold is Hold.UNKNOWN and say is not None:
-            say(f"run {run.key} may be held by {holder.owner or 'an unknown process'}; watching its lease, for {lease_time:g} s at most")
-            say = None
-        if holder.hold is Hold.UNKNOWN and gives_up():
+        if holder.hold is Hold.UNKNOWN and report is not None:
+            report(f"run {run.key} may be held by {holder.owner or 'an unknown process'}; watching its lease for up to {lease_time:g} s")
+            report = None
+        if holder.hold is Hold.UNKNOWN and is_cancelled():
             raise busy(run, holder)
         try:
             return claim(run, by, lease_time, watch, facts)
@@ -88,14 +94,14 @@ def busy(run: Run, holder: Holder) -> RunBusyError:
     return RunBusyError(
         f"run {run.key} is held by {holder.owner or 'an unknown process'}",
         where=run.path(holder.attempt, ATTEMPT),
-        hint="wait for it, or leave it to `batch`, which does other work meanwhile",
+        hint=f"wait until it ends, or stop it after its next checkpoint: `trainmaster stop {run.key}`",
     )
 
 
 class Attempt:
-    """The right to write to a run.
+    """The exclusive right to write to a run.
 
-    It writes below its own folders only. `save` commits checkpoints, `release` ends it; a process that dies ends it, too.
+    An attempt writes only below its own folders. `save` commits checkpoints, and `release` or the death of the process ends the attempt.
     """
 
     def __init__(self, run: Run, number: int, by: str, heartbeat: float, facts: Facts = _NO_FACTS) -> None:
@@ -103,14 +109,15 @@ class Attempt:
         self._token = secrets.token_hex(16)
         self._files = run.files
         self.log = EventLog(self._files, run.path(number, EVENTS))
-        self._counting: list[CheckpointName] = []
+        self._checkpoints: list[CheckpointName] = []
+        self._pruner = Pruner[CheckpointName](lambda name: name.folder(run.key), f"run {run.key}")
         self._step: int | None = None
         self._checkpoint: str | None = None
         self._has_started = False
         self._is_tidy = False
         self._is_over = False
         self.mask = Mask.of()
-        """The secrets that no text of this attempt shows: those of the environment, and of the config once it is told."""
+        """The secrets that this attempt replaces in all texts: those of the environment, and those passed to `hide`."""
         record = {
             **facts,
             "key": run.key,
@@ -125,50 +132,55 @@ class Attempt:
         with holding(self._token):
             self._files.create(run.path(number, ATTEMPT), record_bytes(record))
             with contextlib.suppress(StoreAccessError):
-                self._files.beat(run.path(number, LEASE))  # made now: on a full disk it can be changed, not made
+                self._files.beat(run.path(number, LEASE))  # created now: on a full disk, a file can be changed but not created
             self._heartbeat = Heartbeat(run, number, self._token, heartbeat)
-        # An attempt that an interrupt let fall between two lines is held no longer.
+        # If an interrupt drops the attempt between two lines, the run is released.
         weakref.finalize(self, self._heartbeat.abandon).atexit = False
+
+    def __repr__(self) -> str:
+        own = vars(self)
+        return f"{type(self).__name__}({own.get('number')} of {own.get('run')!r})"
 
     @property
     def key(self) -> str:
         return self.run.key
 
-    def hide(self, config: Mapping[str, Any]) -> None:
-        """Write no text from now on that shows a secret of this config, a plain tree."""
-        self.mask = Mask.of(config)
+    def hide(self, values: Iterable[str]) -> None:
+        """Replace these secrets, and those of the environment, in all texts written from now on."""
+        self.mask = Mask.of(values)
 
-    def _shown(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """A status or preview without secrets. What names a checkpoint is no text."""
+    def _masked(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """A status or preview without secrets. `best` names a checkpoint and has no free text."""
         return {name: each if name == "best" else self.mask.tree(each, has_names=False) for name, each in values.items()}
 
-    def start(self, base: Checkpoint | None, preview: Mapping[str, Any] | None = None) -> None:
-        """Say what this attempt goes on from: a checkpoint, or nothing. From here on it is what readers see.
+    def start(self, base: Checkpoint | None, preview: Mapping[str, Any] | None = None, facts: Facts = _NO_FACTS) -> None:
+        """Record the checkpoint that this attempt resumes from, or None to start from scratch. From now on, readers follow this attempt.
 
-        The preview is that of the checkpoint; where there is none, `preview`.
+        The preview comes from the checkpoint, or is `preview` if there is none. `facts`, such as the seed, are recorded with it.
         """
         self.check()
         if base is None:
             record: Record = {
-                **_NOTHING,
+                **_FROM_SCRATCH,
                 "status": {**NEVER_SAVED, "toc": time.time()},
-                "preview": encode_plain(self._shown(preview or {})),
+                "preview": encode_plain(self._masked(preview or {})),
             }
         else:
             record = {"parent": base.name.attempt, "checkpoint": base.name.text}
             record |= {name: base.manifest[name] for name in ("step", "events", "status", "preview")}
             later = self.run.preview_at(base.name)
             record["preview"] = record["preview"] if later is None else later
-        self._start(record)
-        self._counting = self.run.checkpoints() if base is not None else []
+        self._start({**facts, **record})
+        self._checkpoints = self.run.checkpoints() if base is not None else []
 
     def remove(self) -> None:
-        """Say that the run is gone, and then remove all that earlier attempts have left of it.
+        """Mark the run as removed, then delete the records of all earlier attempts.
 
-        The attempt itself stays: its number is never used again, so that nobody who sleeps can wake up as somebody else.
+        The attempt itself stays, so that its number is never used again: otherwise a suspended process could wake up and mistake a new
+        attempt for its own.
         """
         self.check()
-        self._start({**_NOTHING, "status": NEVER_SAVED, "is_removed": True})
+        self._start({**_FROM_SCRATCH, "status": NEVER_SAVED, "is_removed": True})
         remove_records(self.run, before=self.number)
 
     def _start(self, record: Record) -> None:
@@ -178,19 +190,28 @@ class Attempt:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the heart has noticed that this attempt was replaced; `check` looks anew."""
+        """Whether the heartbeat has noticed that this attempt was replaced; `check` looks again."""
         return self._heartbeat.is_lost
 
     def check(self) -> None:
-        """Raise `LeaseLostError` if this attempt was replaced; asked before every commit."""
+        """Raise `LeaseLostError` if this attempt was replaced. Called before every commit."""
+        self._check_process()
         if self._is_over:
-            raise LeaseLostError(f"attempt {self.number} of run {self.key} was released", hint="make a new attempt")
+            raise LeaseLostError(f"attempt {self.number} of run {self.key} was released", hint="start a new attempt")
         if self._heartbeat.is_lost or not self._heartbeat.is_newest():
+            why, hint = self._heartbeat.why_lost()
             raise LeaseLostError(
                 f"attempt {self.number} of run {self.key} was replaced: its lease had expired, or the run was removed",
                 where=run_folder("stats", self.key),
-                why="this process was stopped, or could not write, for longer than the lease lasts",
-                hint="nothing is lost: the attempt that replaced it goes on from the last checkpoint",
+                why=why,
+                hint=hint,
+            )
+
+    def _check_process(self) -> None:
+        if self._heartbeat.is_inherited:
+            raise LeaseLostError(
+                f"process {os.getpid()} was forked from the holder of run {self.key} and cannot write to it",
+                hint="end forked processes with `os._exit()`, or start processes with `multiprocessing`",
             )
 
     def save(
@@ -203,18 +224,21 @@ class Attempt:
         keep: int = 3,
         pinned: Collection[CheckpointName] = (),
         num_events: int | None = None,
+        replaced: CheckpointName | None = None,
     ) -> CheckpointName:
-        """Commit a checkpoint with all events logged so far, then the preview and the status, then drop all but the last `keep`.
+        """Commit a checkpoint with all events logged so far, then the preview and the status, then delete all but the last `keep`.
 
-        Those that are `pinned` are kept, too. The status and the preview lie in the checkpoint's manifest, too: where a kill comes between,
-        whoever goes on has them from there. `num_events` is how many events belong to it, where some were logged since `value` was taken.
+        `pinned` checkpoints are kept too. If an old checkpoint cannot be deleted, you get a warning and the next save tries again.
+        The manifest also contains the status and the preview, so they survive a kill between these steps. `num_events` is the number of
+        events that belong to the checkpoint, if more were logged since `value` was captured. `replaced` is an earlier checkpoint of the
+        same state, which is deleted.
         """
-        if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 10**18:
-            raise StoreError(f"step={step!r}: wanted a whole number, 0 or more")
-        if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
-            raise StoreError(f"keep={keep!r}: wanted a number of checkpoints, 1 or more")
+        check_int("step", step, min=0)
+        check_int("keep", keep, min=1)
         if not self._has_started:
-            raise StoreError(f"attempt {self.number} of run {self.key} saves before it has started", hint="call `start(checkpoint)` first")
+            raise StoreError(
+                f"attempt {self.number} of run {self.key} has not started yet, so it cannot save", hint="call `start(checkpoint)` first"
+            )
         self.check()
         facts = {
             "key": self.key,
@@ -222,40 +246,36 @@ class Attempt:
             "token": self._token,
             "step": step,
             "saved": utc_now(),
-            "status": encode_plain(self._shown(status)),
-            "preview": encode_plain(self._shown(preview)),
+            "status": encode_plain(self._masked(status)),
+            "preview": encode_plain(self._masked(preview)),
         }
         self.log.sync()
         facts["events"] = self.log.count if num_events is None else num_events
-        name = self._free_name(step)
+        name = self.next_name(step)
         try:
             write_checkpoint(self._files, name.folder(self.key), value, context, facts, self.check, self.mask)
-        except BaseException as error:
-            with contextlib.suppress(StoreAccessError, StoreDamagedError):
-                if name not in self.run.own_checkpoints(self.number):
-                    self._files.delete_folder(name.folder(self.key))
-            if isinstance(error, StoreAccessError):
-                self.check()  # whoever replaced this attempt has tidied up after it: that is what happened, then
+        except StoreAccessError:
+            self.check()  # another attempt may have replaced this one and deleted its unfinished files; then report that error
             raise
-        self._counting.insert(0, name)
+        self._checkpoints.insert(0, name)
         self._publish(name, facts["status"], facts["preview"])
-        spared = {*self._counting[:keep], *pinned}
-        self._drop([each for each in self._counting if each not in spared])
-        self._counting = [each for each in self._counting if each in spared]
+        self.check()  # the new checkpoint is durable by now, so an attempt that replaces this one continues from it
+        self._checkpoints = self._pruner.prune(self._files, self._checkpoints, keep, pinned, replaced)
+        self._delete_unfinished()
         return name
 
-    def adopt(self, checkpoints: Mapping[CheckpointName, Record], status: Record, preview: Record) -> None:
-        """Commit what was brought from another store: checkpoints, whose files lie here already, and last that the attempt has started."""
+    def adopt(self, checkpoints: Mapping[CheckpointName, Record], status: Record, preview: Record, facts: Facts = _NO_FACTS) -> None:
+        """Commit checkpoints from another store, whose files are already in place, and finally start the attempt."""
         self.check()
         self.log.sync()
         for name, manifest in checkpoints.items():
-            facts = {**manifest, "key": self.key, "attempt": self.number, "token": self._token}
-            self._files.create(f"{name.folder(self.key)}/{MANIFEST}", record_bytes(facts))
+            own = {**manifest, "key": self.key, "attempt": self.number, "token": self._token}
+            self._files.create(f"{name.folder(self.key)}/{MANIFEST}", record_bytes(own))
         self._publish(max(checkpoints), status, preview)
-        self._start({**_NOTHING, "status": status, "preview": preview})
+        self._start({**facts, **_FROM_SCRATCH, "status": status, "preview": preview})
 
     def _publish(self, name: CheckpointName, status: Record, preview: Record) -> None:
-        """Replace the preview, then the status, which says that a save is complete."""
+        """Replace the preview, then the status, which completes a save."""
         self._step, self._checkpoint = name.step, name.text
         self._files.replace(
             self.run.path(self.number, PREVIEW), self._record({"step": name.step, "checkpoint": name.text, "preview": preview})
@@ -265,45 +285,46 @@ class Attempt:
         )
 
     def _record(self, members: Record) -> bytes:
-        """A record that says whose it is."""
+        """A record with the key and the number of this attempt."""
         return record_bytes({"key": self.key, "attempt": self.number, **members})
 
     def publish_preview(self, preview: Mapping[str, Any]) -> None:
         """Replace the preview of the last checkpoint."""
-        record = self._record({"step": self._step, "checkpoint": self._checkpoint, "preview": encode_plain(self._shown(preview))})
+        self._check_process()
+        record = self._record({"step": self._step, "checkpoint": self._checkpoint, "preview": encode_plain(self._masked(preview))})
         self._files.replace(self.run.path(self.number, PREVIEW), record)
 
-    def _free_name(self, step: int) -> CheckpointName:
-        """The next name for a checkpoint of `step`; what a failed save left under it is removed."""
+    def next_name(self, step: int) -> CheckpointName:
+        """The name of the next checkpoint at `step`."""
         repeats = [name.repeat for name in self.run.own_checkpoints(self.number) if name.step == step]
-        name = CheckpointName(self.number, step, max(repeats, default=0) + 1)
-        self._files.delete_folder(name.folder(self.key))
-        return name
+        return CheckpointName(self.number, step, max(repeats, default=0) + 1)
 
-    def _drop(self, names: list[CheckpointName]) -> None:
-        self.check()  # a new checkpoint is durable by now, so whoever replaces this attempt goes on from that one
-        for name in names:
-            self._files.delete(f"{name.folder(self.key)}/{MANIFEST}")  # first: half a checkpoint is none
-            self._files.delete_folder(name.folder(self.key))
+    def _delete_unfinished(self) -> None:
+        """Once per attempt, delete the saves that earlier attempts did not finish."""
         if not self._is_tidy:
-            self._is_tidy = True
-            drop_unfinished(self.run, before=self.number)
+            try:
+                delete_incomplete(self.run, before=self.number)
+                self._is_tidy = True
+            except (StoreAccessError, StoreDamagedError) as error:
+                self._pruner.warn(error.fact)
 
-    def keep_plot(self, name: str, data: bytes) -> None:
-        """Put a picture beside the preview, in place of its namesake."""
+    def write_plot(self, name: str, data: bytes) -> None:
+        """Write a plot next to the preview; replace the one of the same name."""
+        self._check_process()
         self._files.replace(f"{attempt_folder('previews', self.key, self.number)}/{PLOTS}/{name}", data)
 
-    def is_asked_to_stop(self) -> bool:
-        """Whether somebody who sees the store wants this attempt to end."""
+    def is_stop_requested(self) -> bool:
+        """Whether `request_stop` was called for this attempt, by any process."""
         return self._files.has(self.run.path(self.number, STOP))
 
     def open_log(self) -> Appender:
-        """The text that the run prints, for people to read."""
+        """The file for the run's output."""
+        self._check_process()
         return self._files.append(self.run.path(self.number, LOG))
 
     def release(self, outcome: str, **facts: Any) -> None:
-        """End the attempt with its outcome: "finished", "saved", "failed", "interrupted", ..., and why."""
-        if self._is_over:
+        """End the attempt with its outcome ("finished", "saved", "failed", "interrupted", ...) and details in `facts`."""
+        if self._is_over or self._heartbeat.is_inherited:
             return
         self._is_over = True
         self._heartbeat.stop()
@@ -314,34 +335,45 @@ class Attempt:
             self._files.create(self.run.path(self.number, OUTCOME), self._record({"outcome": outcome, **facts, "ended": utc_now()}))
 
 
-def ask_to_stop(run: Run) -> Owner | None:
-    """Ask whoever holds a run to save and end; who that is. `StoreError` if nobody does."""
+def request_stop(run: Run) -> Owner | None:
+    """Ask the process that holds a run to save and stop, and return it. Raise `StoreError` if no process holds the run."""
     holder = holder_of(run)
     if holder.hold is Hold.FREE:
-        raise StoreError(f"nobody is at work on run {run.key}", hint=f"`trainmaster show {run.key}` tells how far it is")
-    with contextlib.suppress(FileExistsError):  # asked already
+        raise StoreError(f"no process is training run {run.key}", hint=f"`trainmaster show {run.key}` prints its state")
+    with contextlib.suppress(FileExistsError):  # already requested
         run.files.create(run.path(holder.attempt, STOP), record_bytes({"key": run.key, "attempt": holder.attempt, "asked": utc_now()}))
     return holder.owner
 
 
-def drop_unfinished(run: Run, before: int) -> None:
-    """Remove the saves that attempts before `before` never finished."""
-    for name, folder in saved_by(run, before):
+def record_finished(run: Run, epoch: int) -> None:
+    """Write the outcome "finished" for an attempt that was killed after its last save.
+
+    Does nothing if a process holds the run, or may hold it, or if the attempt already has an outcome.
+    """
+    holder = holder_of(run)
+    if holder.hold is Hold.FREE and holder.attempt:
+        record = {"key": run.key, "attempt": holder.attempt, "outcome": "finished", "epoch": epoch, "ended": utc_now()}
+        with contextlib.suppress(FileExistsError):
+            run.files.create(run.path(holder.attempt, OUTCOME), record_bytes(record))
+
+
+def delete_incomplete(run: Run, before: int) -> None:
+    """Delete incomplete checkpoints of attempts before `before`."""
+    for name, folder in checkpoint_folders(run, before):
         if name is None or not run.files.has(f"{folder}/{MANIFEST}"):
             run.files.delete_folder(folder)
 
 
-def drop_all_but(run: Run, kept: list[CheckpointName], before: int) -> Iterator[str]:
-    """Remove all that attempts before `before` have saved, but for what is `kept`; the paths."""
-    for name, folder in saved_by(run, before):
+def delete_all_except(run: Run, kept: list[CheckpointName], before: int) -> Iterator[str]:
+    """Delete all checkpoints of attempts before `before` except those in `kept`; return the paths."""
+    for name, folder in checkpoint_folders(run, before):
         if name not in kept:
-            run.files.delete(f"{folder}/{MANIFEST}")  # first: half a checkpoint is none
-            run.files.delete_folder(folder)
+            delete_checkpoint(run.files, folder)
             yield folder
 
 
-def saved_by(run: Run, before: int) -> Iterator[tuple[CheckpointName | None, str]]:
-    """What lies where the attempts before `before` save."""
+def checkpoint_folders(run: Run, before: int) -> Iterator[tuple[CheckpointName | None, str]]:
+    """All checkpoint folders of attempts before `before`, complete or not."""
     for text in run.files.names(run_folder("ckpts", run.key)):
         number = attempt_number(text)
         if number is not None and number < before:
@@ -350,7 +382,7 @@ def saved_by(run: Run, before: int) -> Iterator[tuple[CheckpointName | None, str
 
 
 def remove_records(run: Run, before: int) -> None:
-    """Remove all that attempts before `before` have left."""
+    """Delete the records of all attempts before `before`."""
     for archive in ("ckpts", "previews", "stats"):
         for text in run.files.names(run_folder(archive, run.key)):
             number = attempt_number(text)

@@ -1,43 +1,46 @@
-"""One checkpoint: a folder of files, and a manifest that is written last. Without a valid manifest there is no checkpoint.
+"""One checkpoint: a folder of files with a manifest, which is written last. Without a valid manifest there is no checkpoint.
 
 ```text
 step-000012/
   tensors.safetensors    arrays and tensors, by their dotted paths
-  tree.json              everything else, and how it all hangs together
-  manifest.json          sizes and checksums of the two, and what the checkpoint is of
+  tree.json              all other values, and the structure
+  manifest.json          sizes and checksums of the other files; step, key, attempt, status and preview
 ```
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any, BinaryIO, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar
 
-from trainmaster.config.secrets import Mask
-from trainmaster.errors import CodecError, StoreDamagedError
+from trainmaster.config.masking import Mask
+from trainmaster.errors import CodecError, StoreAccessError, StoreDamagedError
 from trainmaster.store import tensors
+from trainmaster.store.checksummed_json import Members, Record, check_members, damaged, read_record, record_bytes
 from trainmaster.store.codec import decode, encode, encode_plain, kinds
 from trainmaster.store.files import MAX_RECORD, Files
 from trainmaster.store.keys import attempt_folder
-from trainmaster.store.record import Members, Record, check_members, damaged, read_record, record_bytes
 
 MANIFEST, TREE, TENSORS = "manifest.json", "tree.json", "tensors.safetensors"
 _MEMBERS: Members = {"key": str, "attempt": int, "token": str, "step": int, "events": int, "status": dict, "preview": dict, "files": dict}
 _NAME = re.compile(r"step-(\d{6,18})(?:-([1-9]\d{0,8}))?")
 _BLOCK = 4 * 2**20
+Name = TypeVar("Name")
+Read = TypeVar("Read")
 
 
 class CheckpointName(NamedTuple):
-    """Where a checkpoint lies; they are ordered as they were saved."""
+    """The attempt and the name of a checkpoint, ordered by the time of saving."""
 
     attempt: int
     step: int
     repeat: int
-    """Which one of the same step it is, from 1 on."""
+    """1 for the first checkpoint at this step, 2 for the next one, ..."""
 
     @classmethod
     def parse(cls, attempt: int, text: str) -> CheckpointName | None:
@@ -54,34 +57,46 @@ class CheckpointName(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint as it was read."""
+    """A checkpoint with its values."""
 
     name: CheckpointName
     manifest: Record
     value: Any
-    """What was saved."""
     context: Any
-    """What was saved beside it, plain values only: the random numbers, say."""
+    """Plain values that were saved with the value, such as the state of random generators."""
 
 
 def write_checkpoint(
     files: Files, folder: str, value: Any, context: Any, facts: Mapping[str, Any], check: Callable[[], None], mask: Mask | None = None
 ) -> Record:
-    """Save `value` in a new folder, and at last the manifest with `facts`, if `check` does not object by raising.
+    """Write `value` to a folder, and last the manifest with `facts`, unless `check` raises. A failed write leaves nothing behind.
 
-    Its texts are stored without the secrets of `mask`, by default those of the environment, as far as these occur nowhere by accident.
+    Secrets of `mask` (by default those of the environment) are replaced in all texts if they are unlikely to occur by accident.
     """
+    files.delete_folder(folder)  # what a killed process left there
+    try:
+        return _write_files(files, folder, value, context, facts, check, mask)
+    except BaseException:
+        with contextlib.suppress(StoreAccessError, StoreDamagedError):
+            if not files.has(f"{folder}/{MANIFEST}"):
+                files.delete_folder(folder)
+        raise
+
+
+def _write_files(
+    files: Files, folder: str, value: Any, context: Any, facts: Mapping[str, Any], check: Callable[[], None], mask: Mask | None
+) -> Record:
     encoded = encode(value)
     text = _tree_text(encoded.tree, context)
-    strong = (Mask.of() if mask is None else mask).of_strong()
+    strong = (Mask.of() if mask is None else mask).only_strong()
     if strong.is_in(text):
-        warnings.warn("the state of this training holds a secret: `***` is stored in its place, and is there when it goes on", stacklevel=2)
+        warnings.warn("the state of this training contains a secret: `***` is stored instead, and stays there after resuming", stacklevel=2)
         encoded = encode(strong.tree(value))
         text = _tree_text(encoded.tree, strong.tree(context))
     tree = text.encode()
     if len(tree) > MAX_RECORD:
         raise CodecError(
-            f"a checkpoint has {len(tree):,} bytes of plain values, and {MAX_RECORD:,} can be stored",
+            f"a checkpoint has {len(tree):,} bytes of plain values; the limit is {MAX_RECORD:,}",
             hint="keep long lists of numbers in arrays",
         )
     written = {}
@@ -99,6 +114,48 @@ def _tree_text(tree: Any, context: Any) -> str:
     return json.dumps({"value": tree, "context": encode_plain(context)}, allow_nan=False, separators=(",", ":"))
 
 
+def delete_checkpoint(files: Files, folder: str) -> None:
+    """Delete a checkpoint, the manifest first: without one, what is left of it is not a checkpoint."""
+    files.delete(f"{folder}/{MANIFEST}")
+    files.delete_folder(folder)
+
+
+class Pruner(Generic[Name]):
+    """Deletes the old checkpoints of one training. If a deletion fails, you get a warning, and the next call tries again."""
+
+    def __init__(self, folder_of: Callable[[Name], str], owner: str) -> None:
+        self._folder_of, self._owner = folder_of, owner
+        self._undeleted: list[Name] = []
+
+    def prune(self, files: Files, names: list[Name], keep: int | None, pinned: Collection[Name], replaced: Name | None) -> list[Name]:
+        """Delete all of `names` except for the first `keep`, where `replaced` does not count, and the `pinned` ones. Returns the rest."""
+        spared = {*[each for each in names if each != replaced][:keep], *pinned}
+        old, self._undeleted = [*self._undeleted, *(each for each in names if each not in spared)], []
+        for name in old:
+            try:
+                delete_checkpoint(files, self._folder_of(name))
+            except (StoreAccessError, StoreDamagedError) as error:
+                self._undeleted.append(name)
+                self.warn(f"{self._folder_of(name).rpartition('/')[2]}: {error.fact}")
+        return [each for each in names if each in spared]
+
+    def warn(self, problem: str) -> None:
+        warnings.warn(f"an old checkpoint of {self._owner} could not be deleted; the next save tries again: {problem}", stacklevel=4)
+
+
+def read_newest(names: Iterable[Name], read: Callable[[Name], Read]) -> tuple[Read | None, list[str]]:
+    """The first of `names` that can be read, and what is wrong with those before it."""
+    problems: list[str] = []
+    for name in names:
+        try:
+            return read(name), problems
+        except StoreDamagedError as error:
+            problems.append(": ".join(filter(None, [error.fact, error.rows.get("why")])))
+        except FileNotFoundError as error:
+            problems.append(f"`{error.filename}` is missing")
+    return None, problems
+
+
 def manifest_in(files: Files, folder: str) -> Record:
     """The manifest of the checkpoint in a folder."""
     path = f"{folder}/{MANIFEST}"
@@ -106,7 +163,7 @@ def manifest_in(files: Files, folder: str) -> Record:
 
 
 def read_manifest(files: Files, key: str, name: CheckpointName) -> Record:
-    """The manifest, if it is that of this checkpoint."""
+    """The manifest of a checkpoint, checked to belong to it."""
     path = f"{name.folder(key)}/{MANIFEST}"
     manifest = manifest_in(files, name.folder(key))
     if (manifest["key"], manifest["attempt"], manifest["step"]) != (key, name.attempt, name.step):
@@ -115,23 +172,19 @@ def read_manifest(files: Files, key: str, name: CheckpointName) -> Record:
 
 
 def check_manifest(manifest: Record, path: str) -> Record:
-    """A manifest, if it says all that one says, and names the files of a checkpoint only."""
+    """Return the manifest if it is complete and lists only files of a checkpoint."""
     check_members(manifest, path, _MEMBERS)
     for file, facts in manifest["files"].items():
-        if (
-            file not in (TREE, TENSORS)
-            or not isinstance(facts, dict)
-            or type(facts.get("size")) is not int
-            or not isinstance(facts.get("sha256"), str)
-        ):
-            raise damaged(path, f"it names a file {file!r:.40}, which no checkpoint has")
+        check_members(facts if isinstance(facts, dict) else {}, path, {"size": int, "sha256": str})
+        if file not in (TREE, TENSORS):
+            raise damaged(path, f"it lists a file {file!r:.40}, which no checkpoint has")
     if TREE not in manifest["files"]:
-        raise damaged(path, f"it does not name `{TREE}`")
+        raise damaged(path, f"it does not list `{TREE}`")
     return manifest
 
 
 def check_checkpoint(files: Files, key: str, name: CheckpointName) -> Record:
-    """The manifest, once all files are shown to be what was written."""
+    """Check sizes and checksums of all files; return the manifest."""
     manifest = read_manifest(files, key, name)
     for file in manifest["files"]:
         _checked(files, f"{name.folder(key)}/{file}", manifest["files"][file]).close()
@@ -139,26 +192,26 @@ def check_checkpoint(files: Files, key: str, name: CheckpointName) -> Record:
 
 
 def read_checkpoint(files: Files, key: str, name: CheckpointName) -> Checkpoint:
-    """The checkpoint with its values; `StoreDamagedError` if a single byte is not what was written."""
+    """Read a checkpoint; raise `StoreDamagedError` if a single byte was changed."""
     manifest = read_manifest(files, key, name)
     return Checkpoint(name, manifest, *read_values(files, name.folder(key), manifest))
 
 
 def read_values(files: Files, folder: str, manifest: Record) -> tuple[Any, Any]:
-    """What was saved in a folder, and what beside it."""
+    """The value and the context that were saved in a folder."""
     with _checked(files, f"{folder}/{TREE}", manifest["files"][TREE]) as file:
         try:
             tree = json.loads(file.read(MAX_RECORD))
         except (ValueError, RecursionError):
-            raise damaged(f"{folder}/{TREE}", "it is no JSON") from None
+            raise damaged(f"{folder}/{TREE}", "it is not JSON") from None
         if not isinstance(tree, dict) or tree.keys() != {"value", "context"}:
-            raise damaged(f"{folder}/{TREE}", "it does not say what it should")
+            raise damaged(f"{folder}/{TREE}", "it must have the members `value` and `context`")
     found: dict[str, Any] = {}
     arrays, torch_tensors = kinds(tree["value"])
     if TENSORS in manifest["files"]:
         with _checked(files, f"{folder}/{TENSORS}", manifest["files"][TENSORS]) as file:
             try:
-                # The very file that was checked, whatever its name leads to by now.
+                # The file that was checked, even if its name refers to another file by now.
                 source: str | bytes = f"/dev/fd/{file.fileno()}"
             except OSError:
                 source = file.read()
@@ -173,11 +226,11 @@ def read_values(files: Files, folder: str, manifest: Record) -> tuple[Any, Any]:
 
 
 def _checked(files: Files, path: str, facts: Mapping[str, Any]) -> BinaryIO:
-    """The file at `path`, open at its start, once its size and hash are those of the manifest."""
+    """Open the file at `path` after checking its size and checksum."""
     try:
         file = files.open(path)
     except FileNotFoundError:
-        raise damaged(path, "it is missing, and the manifest names it") from None
+        raise damaged(path, "it is missing, though the manifest lists it") from None
     try:
         digest, size = hashlib.sha256(), 0
         while size <= facts["size"] and (block := file.read(_BLOCK)):
@@ -186,7 +239,7 @@ def _checked(files: Files, path: str, facts: Mapping[str, Any]) -> BinaryIO:
         if size != facts["size"]:
             raise damaged(path, f"it has {'more' if size > facts['size'] else f'{size:,} of its'} {facts['size']:,} bytes")
         if digest.hexdigest() != facts["sha256"]:
-            raise damaged(path, "its checksum does not fit: it was changed after it was written")
+            raise damaged(path, "its checksum does not match: it was changed after it was written")
         file.seek(0)
     except BaseException:
         file.close()

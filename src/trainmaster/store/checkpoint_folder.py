@@ -1,6 +1,8 @@
-"""A folder of checkpoints of one training, without a store around it: `3.ckpt` after epoch 3, `3+120.ckpt` after 120 batches more.
+"""Destinations for the checkpoints of a loop: the protocol, and a folder for a training without a store.
 
-Each is committed as in a store: its files, then the manifest. The newest is the one that was saved last, whatever its epoch.
+In such a folder, `3.ckpt` is the checkpoint after epoch 3, and `3+120.ckpt` the one after 120 more batches.
+`checkpoint.py` writes, prunes and reads them, as for a store. The newest checkpoint is the one that was saved last,
+regardless of its epoch.
 """
 
 from __future__ import annotations
@@ -10,25 +12,89 @@ import fcntl
 import os
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 from trainmaster.errors import RunBusyError, StoreDamagedError, did_you_mean
-from trainmaster.store.checkpoint import MANIFEST, manifest_in, read_values, write_checkpoint
+from trainmaster.store.checkpoint import MANIFEST, Pruner, manifest_in, read_values, write_checkpoint
+from trainmaster.store.checksummed_json import Record
 from trainmaster.store.files import LocalFiles
-from trainmaster.store.record import Record
 
 _NAME = re.compile(r"(\d{1,12})(?:\+(\d{1,12}))?(?:-([2-9]|[1-9]\d{1,8}))?\.ckpt")
 _LOCK = ".lock"
 _DAMAGED = 10**15
 
 
+class Moment(NamedTuple):
+    """The position of a training: its epoch, step and batch."""
+
+    epoch: int
+    """Epochs done."""
+    batch: int
+    """Batches of the next epoch done."""
+    step: int
+    """Updates done."""
+    is_evaluated: bool
+    """Whether the evaluation after that epoch is done."""
+
+
+class Best(NamedTuple):
+    """The best checkpoint so far, and the metric that decided."""
+
+    metric: str
+    value: float
+    epoch: int
+    name: Any
+    """The name of the checkpoint at its destination."""
+    mode: str = "min"
+
+
+class CheckpointDestination(Protocol):
+    """The destination of a `CheckpointSaver`.
+
+    `save` runs in a separate thread, one call at a time; all other methods run in the training thread.
+    """
+
+    @property
+    def path(self) -> Path | None:
+        """The folder of the checkpoints; None if they are kept in memory."""
+
+    def open(self) -> None:
+        """Get ready to save. Raises an error if another process saves to the same destination."""
+
+    def facts(self) -> Any:
+        """The facts to save with a checkpoint that is captured now."""
+
+    def next_name(self, moment: Moment) -> Any:
+        """The name of the next checkpoint. Called only while nothing is being saved."""
+
+    def save(self, moment: Moment, value: dict[str, Any], facts: Any, best: Best | None, replaced: Any = None) -> None:
+        """Commit a checkpoint, then delete old ones and `replaced`, an earlier checkpoint of the same state."""
+
+    def close(self) -> None: ...
+
+
+def status_of(moment: Moment, best: Best | None, best_name: str | None) -> Record:
+    """The status in the manifest of a checkpoint: how far the training is, and its best checkpoint so far."""
+    status: Record = {"epoch": moment.epoch, "step": moment.step, "batch": moment.batch}
+    if best is not None:
+        status["best"] = {
+            "metric": best.metric,
+            "mode": best.mode,
+            "value": best.value,
+            "epoch": best.epoch,
+            "checkpoint": best_name,
+        }
+    return status
+
+
 class SavedAt(NamedTuple):
-    """When a checkpoint was saved: after so many epochs, and so many batches of the next."""
+    """The name of a checkpoint in a folder: the number of epochs, and of batches in the next epoch."""
 
     epoch: int
     batch: int = 0
     repeat: int = 1
-    """Which one of the same moment it is, from 1 on."""
+    """Counts the checkpoints of the same moment, from 1."""
 
     @property
     def text(self) -> str:
@@ -46,18 +112,34 @@ class SavedAt(NamedTuple):
 
 
 class CheckpointFolder:
-    """The checkpoints below `root`, which is made with the first of them."""
+    """The checkpoints of one training in the folder `root`: the last `keep` and the best, or all.
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    The first save creates the folder.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], keep: int | None = None) -> None:
         self.root = os.path.abspath(os.fspath(root))
+        self.path = Path(self.root)
+        self._keep = keep
         self._files = LocalFiles(self.root)
+        self._pruner = Pruner[SavedAt](lambda name: name.text, "this training")
+        self._lock = contextlib.ExitStack()
 
     def __repr__(self) -> str:
         return f"CheckpointFolder({self.root!r})"
 
+    def open(self) -> None:
+        """Lock the folder against other trainings on this machine.
+
+        The kernel releases the lock when the process ends.
+        """
+        self._lock.enter_context(self._locked())
+
+    def close(self) -> None:
+        self._lock.close()
+
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Keep other trainings of this machine from saving here; the kernel ends it with the process."""
+    def _locked(self) -> Iterator[None]:
         self._files.make_root()
         fd = os.open(os.path.join(self.root, _LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         try:
@@ -65,55 +147,53 @@ class CheckpointFolder:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise RunBusyError(
-                    "another training saves into this folder", where=self.root, hint="wait for it, or give another train_dir"
+                    "another training saves into this folder", where=self.root, hint="wait for it, or use another train_dir"
                 ) from None
             yield
         finally:
             os.close(fd)
 
     def names(self) -> list[SavedAt]:
-        """The checkpoints that are there, the one that was saved last first."""
-        return sorted(filter(self._is_whole, self._folders()), key=self._order, reverse=True)
+        """The complete checkpoints, the one that was saved last first."""
+        return sorted(filter(self._is_complete, self._folders()), key=self._order, reverse=True)
 
     def _folders(self) -> list[SavedAt]:
-        found = (SavedAt.parse(text) for text in (self._files.names("") if os.path.isdir(self.root) else []))
-        return [name for name in found if name is not None]
+        names = (SavedAt.parse(text) for text in (self._files.names("") if os.path.isdir(self.root) else []))
+        return [name for name in names if name is not None]
 
-    def _is_whole(self, name: SavedAt) -> bool:
-        """Whether its save came to its end: without a manifest there is no checkpoint."""
+    def _is_complete(self, name: SavedAt) -> bool:
         return self._files.has(f"{name.text}/{MANIFEST}")
 
     def _order(self, name: SavedAt) -> tuple[int, SavedAt]:
-        """One whose manifest is damaged comes first, so that it is told."""
+        """A checkpoint with a damaged manifest comes first, so that it is reported."""
         try:
             return int(manifest_in(self._files, name.text)["events"]), name
-        except StoreDamagedError:
+        except (StoreDamagedError, FileNotFoundError):  # or half deleted
             return _DAMAGED, name
 
-    def save(self, at: SavedAt, value: Any, facts: Record) -> SavedAt:
-        """Commit a checkpoint; one of the same moment is left as it is, and this one has a number."""
-        for name in self._folders():
-            if not self._is_whole(name):  # what a kill has left
-                self._files.delete_folder(name.text)
-        existing = [self._order(name) for name in self._folders()]
-        at = at._replace(repeat=max((name.repeat + 1 for _, name in existing if name[:2] == at[:2]), default=1))
-        order = 1 + max((order for order, _ in existing if order < _DAMAGED), default=0)
-        record = {"key": "", "attempt": 0, "token": "", "step": at.epoch, "events": order, "preview": {}, "status": facts}
-        try:
-            write_checkpoint(self._files, at.text, value, None, record, lambda: None)
-        except BaseException:
-            if not self._is_whole(at):
-                self._files.delete_folder(at.text)
-            raise
-        return at
+    def facts(self) -> None:
+        return None
 
-    def drop(self, name: SavedAt) -> None:
-        self._files.delete(f"{name.text}/{MANIFEST}")  # first: half a checkpoint is none
-        self._files.delete_folder(name.text)
+    def next_name(self, moment: Moment) -> SavedAt:
+        repeats = [name.repeat for name in self._folders() if name[:2] == moment[:2] and self._is_complete(name)]
+        return SavedAt(moment.epoch, moment.batch, max(repeats, default=0) + 1)
+
+    def save(self, moment: Moment, value: Any, facts: None = None, best: Best | None = None, replaced: SavedAt | None = None) -> None:
+        """Commit a checkpoint. An earlier one of the same moment stays, and this one gets a number."""
+        for left in self._folders():
+            if not self._is_complete(left):  # a kill interrupted its save
+                self._files.delete_folder(left.text)
+        name = self.next_name(moment)
+        order = 1 + max((order for order, _ in map(self._order, self._folders()) if order < _DAMAGED), default=0)
+        status = status_of(moment, best, None if best is None else SavedAt(*best.name).text)
+        record = {"key": "", "attempt": 0, "token": "", "step": moment.step, "events": order, "preview": {}, "status": status}
+        write_checkpoint(self._files, name.text, value, None, record, lambda: None)
+        self._pruner.prune(self._files, self.names(), self._keep, () if best is None else [SavedAt(*best.name)], replaced)
 
     def load(self, name: SavedAt) -> Any:
-        """The value of a checkpoint; `FileNotFoundError` where there is none."""
-        if name not in self.names():
-            near = did_you_mean(name.text, [each.text for each in self.names()])
+        """The value of a checkpoint; `FileNotFoundError` if it does not exist."""
+        names = self.names()
+        if name not in names:
+            near = did_you_mean(name.text, [each.text for each in names])
             raise FileNotFoundError(f"there is no checkpoint {os.path.join(self.root, name.text)}; {near}".rstrip("; "))
         return read_values(self._files, name.text, manifest_in(self._files, name.text))[0]

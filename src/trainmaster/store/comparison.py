@@ -1,70 +1,101 @@
-"""Comparison: whether two runs are one and the same training, bit by bit, as their records tell.
+"""Whether two runs are the same training, bit for bit.
 
-What is compared is a checkpoint of each, and every row that was recorded up to it. What two trainings of one config may differ in is left
-out: times, names of checkpoints, and the states of observers, without which a training is the same (what they recorded is compared).
+The comparison covers a checkpoint of each run and every metric row logged up to it. It leaves out what may differ between two trainings
+of one config: times, checkpoint names, and the states of observers (what they logged is compared).
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from trainmaster.errors import StoreDamagedError, UnknownRunError
+from trainmaster.store.attempt_records import EVENTS
 from trainmaster.store.checkpoint import Checkpoint, read_checkpoint, read_manifest
+from trainmaster.store.checksummed_json import Record
 from trainmaster.store.codec import decode
-from trainmaster.store.differences import MISSING, ROW, TENSOR, VALUE, Difference, bits, differences, shown
 from trainmaster.store.events import event_of
-from trainmaster.store.record import Record
-from trainmaster.store.run import EVENTS, Run
+from trainmaster.store.layout import bytes_of, dtype_name
+from trainmaster.store.run import Run
 
-_OF_A_LOOP = {"state", "fixtures", "attribs", "best"}
-"""What the checkpoint of a loop has."""
-_BY_NAME = ("objects", "extensions", "observers")
-"""The parts of a loop's state that are not compared as they are."""
+ROW, TENSOR, VALUE = "row", "tensor", "value"
+"""The kinds of differences: metric rows, tensors and arrays, and all other values."""
+MISSING = "missing"
+_ABSENT: Any = object()
+_LOOP_CHECKPOINT = {"state", "fixtures", "attribs", "best"}
+"""The keys of a loop's checkpoint."""
+_MAX_SHOWN = 60
 
 
 class Row(NamedTuple):
-    """One number, or text, that was recorded."""
+    """One logged number or text."""
 
     tag: str
     step: Any
-    """The step, or of a manager's own evaluation the epoch."""
+    """The step; the epoch for a manager's own evaluation."""
     value: Any
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A run up to one of its checkpoints, held in memory: whatever becomes of the run meanwhile."""
+    """A run up to one of its checkpoints, in memory, so later changes to the run do not affect it."""
 
     key: str
     epoch: int
     step: int
     status: Mapping[str, Any]
-    """What was said of it when it was saved."""
+    """The status at the time of saving."""
     value: Any
     context: Any
     rows: Sequence[Row]
     has_state: bool = True
-    """False where the checkpoint is gone, and only the rows are left."""
+    """False if the checkpoint was deleted and only the rows are left."""
+
+
+class Difference(NamedTuple):
+    """One difference between two trainings."""
+
+    kind: str
+    """`ROW`, `TENSOR` or `VALUE`."""
+    name: str
+    """The dotted path of the value, or the tag of the row."""
+    one: str
+    """The value of the first training in a few characters, or `MISSING`."""
+    other: str
+    step: int | None = None
+    """For a row: its step or epoch."""
+    num: int | None = None
+    """For a tensor: the number of elements that differ."""
+    size: int | None = None
+    """For a tensor: its number of elements."""
+    max_distance: float | None = None
+    """For a tensor: the largest finite distance between two elements."""
+
+    def __str__(self) -> str:
+        if self.num is None:
+            at = "" if self.step is None else f" at {self.step}"
+            return f"{self.name}{at}: {self.one} against {self.other}"
+        distance = "" if self.max_distance is None else f", by up to {self.max_distance:.3g}"
+        return f"{self.name}: {self.num:,} of {self.size:,} elements differ{distance}"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was compared, and what differs."""
+    """The result of a comparison: how much was compared, and what differs."""
 
     epoch: int
     step: int
-    """Where the first of the two was saved."""
+    """Where the first training was saved."""
     other_epoch: int
     other_step: int
     num_tensors: int
-    num_numbers: int
+    num_values: int
     num_rows: int
     differences: tuple[Difference, ...]
-    """Rows first, in the order in which they were recorded, then tensors, then other values."""
+    """Rows first, in the order they were logged, then tensors, then other values."""
 
     @property
     def is_same(self) -> bool:
@@ -76,19 +107,22 @@ class Comparison:
 
 
 def compare_runs(one: Run, other: Run) -> Comparison:
-    """Compare the last checkpoints of two runs, and what was recorded up to them. `UnknownRunError` if one of them has none."""
+    """Compare the last checkpoints of two runs and all rows up to them. Raise `UnknownRunError` if a run has no checkpoint."""
     return compare(recorded(one), recorded(other))
 
 
+# ---- reading a run
+
+
 def recorded(run: Run, epoch: int | None = None) -> Recorded:
-    """A run as it was last saved, or as it was at the end of an epoch; of that one the checkpoint may be gone."""
+    """The run at its last checkpoint, or at the end of `epoch`, whose checkpoint may have been deleted."""
     last = run.latest()
     if last is None:
-        raise UnknownRunError(f"run {run.key} has no checkpoint", why="nothing was ever saved of it", hint="train it first")
+        raise UnknownRunError(f"run {run.key} has no checkpoint", why="it never saved one", hint="train it first")
     if epoch is None or _is_end_of(epoch, last.manifest):
         return _recorded(run, last)
     for name in run.checkpoints():
-        with contextlib.suppress(FileNotFoundError, StoreDamagedError):  # dropped meanwhile; `verify` tells of damage
+        with contextlib.suppress(FileNotFoundError, StoreDamagedError):  # deleted meanwhile; `verify` reports damage
             if name < last.name and _is_end_of(epoch, read_manifest(run.files, run.key, name)):
                 return _recorded(run, read_checkpoint(run.files, run.key, name))
     return replace(_recorded(run, last), epoch=epoch, step=-1, value=None, context=None, has_state=False)
@@ -108,47 +142,107 @@ def _recorded(run: Run, checkpoint: Checkpoint) -> Recorded:
 
 
 def rows_of(events: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """The rows of a run's events, in order, without the time they were written at.
+    """The rows of a run's events in order, without the time of logging.
 
-    >>> rows_of([{"tag": "losses/train/loss", "value": 0.5, "step": 1, "time": 3.0}, {"epoch": 1, "eval": {"loss_test": 2.0}}])
-    [Row(tag='losses/train/loss', step=1, value=0.5), Row(tag='loss_test', step=1, value=2.0)]
+    >>> rows_of([{"tag": "train/loss", "value": 0.5, "step": 1, "time": 3.0}, {"epoch": 1, "eval": {"loss_test": 2.0}}])
+    [Row(tag='train/loss', step=1, value=0.5), Row(tag='loss_test', step=1, value=2.0)]
     """
-    found: list[Row] = []
+    rows: list[Row] = []
     for event in events:
         if isinstance(event.get("tag"), str):
-            found.append(Row(event["tag"], event.get("step"), event.get("value", event.get("text"))))
+            rows.append(Row(event["tag"], event.get("step"), event.get("value", event.get("text"))))
         elif isinstance(event.get("eval"), Mapping):
-            found += [Row(str(name), event.get("epoch"), value) for name, value in event["eval"].items()]
+            rows += [Row(str(name), event.get("epoch"), value) for name, value in event["eval"].items()]
         else:
-            found.append(Row("event", event.get("step"), {name: each for name, each in event.items() if name != "time"}))
-    return found
+            rows.append(Row("event", event.get("step"), {name: each for name, each in event.items() if name != "time"}))
+    return rows
+
+
+# ---- comparing
 
 
 def compare(one: Recorded, other: Recorded) -> Comparison:
-    """Compare what was recorded of two trainings; of one without its state, the rows that the other has, too."""
-    rows, num_rows = _compare_rows(one.rows, other.rows, is_cut=not one.has_state)
-    found: list[Difference] = []
-    num_tensors = num_numbers = 0
+    """Compare two trainings. If the checkpoint of `one` was deleted, compare only the rows that both have."""
+    differences, num_rows = _compare_rows(one.rows, other.rows, is_cut=not one.has_state)
+    num_tensors = num_values = 0
     if one.has_state and other.has_state:
-        here, there = _parts(one, other), _parts(other, one)
-        for group, name in dict.fromkeys([*here, *there]):
-            if (group, name) not in here or (group, name) not in there:
-                mine, its = (shown(parts[group, name]) if (group, name) in parts else MISSING for parts in (here, there))
-                found.append(Difference(VALUE, name, mine, its))
-                continue
-            part = differences(here[group, name], there[group, name], name)
-            found += part.found
-            num_tensors, num_numbers = num_tensors + part.num_tensors, num_numbers + part.num_numbers
-    found.sort(key=lambda each: each.kind != TENSOR)
-    places = one.epoch, one.step, other.epoch, other.step
-    return Comparison(*places, num_tensors, num_numbers, num_rows, (*rows, *found))
+        found: list[Difference] = []
+        for (prefix, here), (_, there) in zip(_parts(one, other), _parts(other, one), strict=True):
+            leaves = dict(_leaves(here, prefix)), dict(_leaves(there, prefix))
+            paths = dict.fromkeys([*leaves[0], *leaves[1]])
+            arrays = {path for path in paths if all(_is_array(each.get(path)) for each in leaves)}
+            num_tensors, num_values = num_tensors + len(arrays), num_values + len(paths) - len(arrays)
+            found += filter(None, (_difference(".".join(map(str, path)), *(each.get(path, _ABSENT) for each in leaves)) for path in paths))
+        differences += sorted(found, key=lambda each: each.kind != TENSOR)
+    return Comparison(one.epoch, one.step, other.epoch, other.step, num_tensors, num_values, num_rows, tuple(differences))
+
+
+def _parts(run: Recorded, other: Recorded) -> list[tuple[tuple[str, ...], Any]]:
+    """The parts of a checkpoint to compare, each with the start of its path."""
+    if not (_is_loop_checkpoint(run.value) and _is_loop_checkpoint(other.value)):
+        return [((), run.value), (("context",), run.context)]
+    state, best = run.value["state"], run.value["best"]
+    observers = {*state.get("observers", ()), *other.value["state"].get("observers", ())}
+    return [
+        ((), state["objects"]),
+        ((), {name: each for name, each in state.items() if name not in ("objects", "extensions", "observers")}),
+        (("extensions",), {name: each for name, each in state["extensions"].items() if name not in observers}),
+        ((), {name: run.value[name] for name in ("fixtures", "attribs")}),
+        (("best",), best[:3] if isinstance(best, tuple | list) else best),  # the fourth is the checkpoint's name
+    ]
+
+
+def _is_loop_checkpoint(value: Any) -> bool:
+    if not isinstance(value, Mapping) or not value.keys() >= _LOOP_CHECKPOINT or not isinstance(value["state"], Mapping):
+        return False
+    return all(isinstance(value["state"].get(name), Mapping) for name in ("objects", "extensions"))
+
+
+def _leaves(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Each value of a nesting with its path. A sequence of plain values, such as the state of a random generator, is one value."""
+    if isinstance(value, Mapping) and value:
+        for key, each in value.items():
+            yield from _leaves(each, (*path, key))
+    elif isinstance(value, list | tuple) and any(isinstance(each, Mapping | list | tuple) or _is_array(each) for each in value):
+        for number, each in enumerate(value):
+            yield from _leaves(each, (*path, number))
+    else:
+        yield path, value
+
+
+def _difference(name: str, one: Any, other: Any) -> Difference | None:
+    is_array = _is_array(one) and _is_array(other)
+    kind = TENSOR if is_array else VALUE
+    here, there = _shown(one), _shown(other)
+    if is_array and type(one) is type(other) and here == there:
+        differs = _bytes(one) != _bytes(other)
+        if not differs.any():
+            return None
+        size = max(1, len(differs) // one.itemsize)
+        num = int(differs.reshape(size, -1).any(axis=1).sum())
+        return Difference(kind, name, here, there, num=num, size=size, max_distance=_max_distance(one, other))
+    if not is_array and _is_same(one, other):
+        return None
+    if type(one) is not type(other) and MISSING not in (here, there):
+        here, there = f"{here} ({type(one).__name__})", f"{there} ({type(other).__name__})"
+    return Difference(kind, name, here, there)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two plain values have the same type and bits.
+
+    Their reprs are compared, which distinguish 0.0 from -0.0 and 1 from True, and show every digit.
+    """
+    if isinstance(one, set | frozenset) and type(one) is type(other):
+        return sorted(map(repr, one)) == sorted(map(repr, other))
+    return type(one) is type(other) and repr(one) == repr(other)
 
 
 def _compare_rows(ones: Sequence[Row], others: Sequence[Row], is_cut: bool) -> tuple[list[Difference], int]:
-    """The rows that differ, in order, and how many were compared.
+    """The rows that differ, in the order of logging, and the number of rows compared.
 
-    Those of one tag are compared one after the other. How tags follow each other is not: observers write what waits when a checkpoint is
-    taken, and a training that was interrupted has taken more of them.
+    Rows are compared within each tag. The order of tags does not matter: observers write buffered rows when a checkpoint is saved, and
+    an interrupted training saves more checkpoints.
     """
     here, there = _by_tag(ones), _by_tag(others)
     found: list[tuple[int, Difference]] = []
@@ -158,48 +252,73 @@ def _compare_rows(ones: Sequence[Row], others: Sequence[Row], is_cut: bool) -> t
             if its is None and is_cut:
                 break
             num_rows += 1
-            if mine is not None and its is not None and bits(mine[1][1:]) == bits(its[1][1:]):
+            if mine and its and _is_same(mine[1][1:], its[1][1:]):
                 continue
-            place, row = mine or its
-            has_other_step = mine is not None and its is not None and bits(mine[1].step) != bits(its[1].step)
-            one, other = (_shown(None if each is None else each[1], has_other_step) for each in (mine, its))
-            found.append((place, Difference(ROW, tag, one, other, row.step if isinstance(row.step, int) else None)))
+            index, row = mine or its
+            has_moved = bool(mine and its and mine[1].step != its[1].step)
+            one, other = (_shown_row(each and each[1], has_moved) for each in (mine, its))
+            found.append((index, Difference(ROW, tag, one, other, row.step if isinstance(row.step, int) else None)))
     found.sort(key=lambda each: each[0])
     return [each for _, each in found], num_rows
 
 
-def _shown(row: Row | None, has_step: bool) -> str:
-    return MISSING if row is None else f"{shown(row.value)} at {row.step}" if has_step else shown(row.value)
-
-
 def _by_tag(rows: Sequence[Row]) -> dict[str, list[tuple[int, Row]]]:
-    found: dict[str, list[tuple[int, Row]]] = {}
-    for place, row in enumerate(rows):
-        found.setdefault(row.tag, []).append((place, row))
-    return found
+    by_tag: dict[str, list[tuple[int, Row]]] = {}
+    for index, row in enumerate(rows):
+        by_tag.setdefault(row.tag, []).append((index, row))
+    return by_tag
 
 
-def _parts(run: Recorded, other: Recorded) -> dict[tuple[str, str], Any]:
-    """What is compared of a checkpoint, by group and name: of a loop, all but what observers hold, and the name of the best checkpoint."""
-    value = run.value
-    if not _is_of_a_loop(value):
-        return {("", ""): value, ("", "context"): run.context}
-    state, observers = value["state"], {*_observers(value), *_observers(other.value)}
-    parts = {("objects", name): each for name, each in state["objects"].items()}
-    parts |= {("state", name): each for name, each in state.items() if name not in _BY_NAME}
-    parts |= {("", f"extensions.{name}"): each for name, each in state["extensions"].items() if name not in observers}
-    parts |= {("", name): each for name, each in value.items() if name not in ("state", "best")}
-    best = value["best"]
-    parts["", "best"] = best[:3] if isinstance(best, tuple | list) else best  # the last tells the attempt
-    return parts
+def _shown_row(row: Row | None, has_step: bool) -> str:
+    return MISSING if row is None else f"{_shown(row.value)} at {row.step}" if has_step else _shown(row.value)
 
 
-def _is_of_a_loop(value: Any) -> bool:
-    if not isinstance(value, Mapping) or not value.keys() >= _OF_A_LOOP or not isinstance(value["state"], Mapping):
-        return False
-    return all(isinstance(value["state"].get(name), Mapping) for name in ("objects", "extensions"))
+def _shown(value: Any) -> str:
+    """A value in a few characters."""
+    if value is _ABSENT:
+        return MISSING
+    if _is_array(value):
+        return f"{dtype_name(value)} {[*value.shape]}"
+    if isinstance(value, Mapping | list | tuple | set | frozenset) and len(value) > 4:
+        return f"{type(value).__name__} of {len(value):,}"
+    text = repr(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 4]} ..."
 
 
-def _observers(value: Any) -> Sequence[str]:
-    """The names of the extensions that a training goes on without."""
-    return value["state"].get("observers", ()) if _is_of_a_loop(value) else ()
+# ---- arrays and tensors, without importing NumPy or torch to recognize them
+
+
+def _is_array(value: Any) -> bool:
+    """True for a torch tensor or a NumPy array, not for a NumPy scalar."""
+    return hasattr(value, "dtype") and hasattr(value, "__setitem__")
+
+
+def _bytes(array: Any) -> Any:
+    if hasattr(array, "numel"):
+        return bytes_of(array.detach().resolve_conj().resolve_neg().cpu())
+    import numpy
+
+    return bytes_of(numpy.ascontiguousarray(array))
+
+
+def _max_distance(one: Any, other: Any) -> float | None:
+    """The largest finite distance between two elements; None if the elements are not numbers."""
+    import numpy
+
+    try:
+        with numpy.errstate(all="ignore"):
+            distances = numpy.abs(_widened(one) - _widened(other))
+            distances = distances[numpy.isfinite(distances)]
+        return float(distances.max()) if distances.size else None
+    except (TypeError, ValueError, RuntimeError):  # texts, times, or a dtype that torch cannot convert
+        return None
+
+
+def _widened(array: Any) -> Any:
+    """An array in double precision, so that the subtraction of two neither overflows nor rounds much."""
+    wide = "complex128" if "complex" in dtype_name(array) else "float64"
+    if hasattr(array, "numel"):
+        import torch
+
+        return array.detach().cpu().to(getattr(torch, wide)).numpy()
+    return array.astype(wide)

@@ -1,4 +1,4 @@
-"""The archive of configs: each config once, under a key that is the start of its hash."""
+"""The archive of configs: each config is stored once, under a key that is the start of its hash."""
 
 from __future__ import annotations
 
@@ -6,27 +6,23 @@ import hashlib
 import json
 import os
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
-from trainmaster.config import Config, ConfigBase, canonical
-from trainmaster.config.identity import strict
-from trainmaster.config.paths import MAX_BYTES, dotted, leaves
-from trainmaster.config.plain import plain
-from trainmaster.config.secret_fields import (
-    config_secrets,
-    credentials_in,
-    has_credential,
-    is_like_credential,
-    masked_config,
-    may_hide_secrets,
-)
-from trainmaster.config.secrets import Mask, secret_values
+from trainmaster.config import Config, ConfigBase, canonical, group_of
+from trainmaster.config.config import from_store
+from trainmaster.config.declared_secrets import declared_secrets, masked_config, refuse_undeclared, secret_texts
+from trainmaster.config.identity import EPOCH_KEYS, to_strict_json
+from trainmaster.config.masking import Mask, secret_values
+from trainmaster.config.paths import MAX_BYTES, leaves
+from trainmaster.config.secret_patterns import is_like_credential
+from trainmaster.config.seed import replicate_key
+from trainmaster.config.to_plain import is_same
 from trainmaster.errors import ConfigError, Problem, StoreDamagedError, UnknownRunError, did_you_mean
-from trainmaster.store.conditions import as_given
+from trainmaster.store.checksummed_json import Members, Record, damaged, parse_record, record_bytes
+from trainmaster.store.dict_filter import restore_floats
 from trainmaster.store.files import Files
 from trainmaster.store.keys import LENGTHS, check_key, config_path, is_key
-from trainmaster.store.record import Members, Record, damaged, parse_record, record_bytes
 
 _MEMBERS: Members = {"hash": str, "config": dict}
 
@@ -43,18 +39,26 @@ class ConfigArchive:
     'ResNet18'
     """
 
-    def __init__(self, files: Files) -> None:
-        self._files = files
+    def __init__(self, files: Files, remove: Callable[[str], None]) -> None:
+        self._files, self._remove = files, remove
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({getattr(vars(self).get('_files'), 'root', None)!r})"
 
     # ---- adding and finding
 
-    def add(self, config: Any) -> str:
-        """The key of `config`, which is stored if it is new. Costs the same with 10 and with 100,000 configs."""
-        identity, full = _identity(config)
-        return self._find(full) or self._create(full, _record_of(config, identity, full, _credentials()))
+    def add(self, config: Any, public: Collection[str] = (), identity: str | None = None) -> str:
+        """Store `config` if it is new, and return its key. The time does not depend on the number of stored configs.
+
+        Text that looks like a secret and is not declared as one is refused, except under the keys in `public`. `identity` is the
+        canonical form of the config, if the caller has computed it already.
+        """
+        identity = canonical(config) if identity is None else identity
+        full = _hash(identity)
+        return self._find(full) or self._create(full, _record_of(config, identity, full, _credentials(), public))
 
     def add_record(self, record: Record, data: bytes) -> str:
-        """The key of a config that comes as a checked record of another store."""
+        """Store a checked record of another store, and return its key."""
         return self._find(record["hash"]) or self._create(record["hash"], data)
 
     def _create(self, full: str, data: bytes) -> str:
@@ -62,17 +66,17 @@ class ConfigArchive:
             try:
                 self._files.create(config_path(key), data)
                 return key
-            except FileExistsError:  # another config begins alike, or somebody else has just stored this one
+            except FileExistsError:  # another config has this start, or another process has just stored this one
                 if self._is_at(key, full):
                     return key
-        raise StoreDamagedError(f"the config with the hash {full} is stored as another one")  # all 64 digits alike: nobody has seen that
+        raise StoreDamagedError(f"the config with the hash {full} is stored as another one")  # a SHA-256 collision
 
-    def add_many(self, configs: Iterable[Any]) -> list[str]:
-        """The keys of many configs, which are stored with one sync for all of them."""
+    def add_many(self, configs: Iterable[Any], public: Collection[str] = ()) -> list[str]:
+        """Store many configs with one sync for all of them, and return their keys."""
         keys: list[str] = []
-        taken: dict[str, str] = {}
+        hashes: dict[str, str] = {}  # by new key
         again: list[tuple[int, Any]] = []
-        stored: dict[str, set[str]] = {}  # by folder, listed once each
+        stored: dict[str, set[str]] = {}  # the names in each folder, listed once
         known = _credentials()
 
         def records() -> Iterator[tuple[str, bytes]]:
@@ -84,24 +88,37 @@ class ConfigArchive:
                 key = full[: LENGTHS[0]]
                 keys.append(key)
                 is_known = any(f"{full[:length]}.json" in stored[folder] for length in LENGTHS)
-                if is_known or taken.get(key, full) != full:
+                if is_known or hashes.get(key, full) != full:
                     again.append((number, config))
-                elif key not in taken:
-                    taken[key] = full
-                    yield config_path(key), _record_of(config, identity, full, known)
+                elif key not in hashes:
+                    hashes[key] = full
+                    yield config_path(key), _record_of(config, identity, full, known, public)
 
         existing = self._files.create_many(records())
-        for number, config in again:  # stored before, or two that begin alike
-            keys[number] = self.add(config)
-        for path in existing:  # stored meanwhile by somebody else, as the same config or as another one
+        for number, config in again:  # already stored, or two with the same start
+            keys[number] = self.add(config, public)
+        for path in existing:  # stored by another process meanwhile
             key = path.rpartition("/")[2].removesuffix(".json")
-            if not self._is_at(key, taken[key]):
-                raise StoreDamagedError(f"another config took the key {key} at this very moment", hint="add them again")
+            if not self._is_at(key, hashes[key]):
+                raise StoreDamagedError(f"another process has just stored another config under the key {key}", hint="add the configs again")
         return keys
 
     def get_key(self, config: Any) -> str | None:
-        """The key of `config` if it is stored, else None."""
+        """The key of `config` if it is stored, otherwise None."""
         return self._find(_identity(config)[1])
+
+    def key_for(self, config: Any) -> str:
+        """The key of `config` if it is stored; otherwise the key it would get."""
+        full = _identity(config)[1]
+        free = (full[:length] for length in LENGTHS if full[:length] not in self)
+        return self._find(full) or next(free, full)
+
+    def is_extended_by(self, key: str, config: Any) -> bool:
+        """Whether `config` has all values of a stored config's identity, and maybe more, such as defaults that were added later."""
+        record = self.record(key)
+        if "class" in record and not isinstance(config, ConfigBase):
+            return False
+        return _holds(json.loads(canonical(config)), record.get("identity", record["config"]))
 
     def _find(self, full: str) -> str | None:
         return next((full[:length] for length in LENGTHS if self._is_at(full[:length], full)), None)
@@ -115,7 +132,7 @@ class ConfigArchive:
     # ---- like a dict
 
     def record(self, key: str) -> Record:
-        """What is stored for a key, as plain values, checked; `FileNotFoundError` where there is nothing."""
+        """The checked record of a config, as plain values; `FileNotFoundError` if there is none."""
         path = config_path(check_key(key))
         return check_config(self._files.read(path), path, key)
 
@@ -123,27 +140,43 @@ class ConfigArchive:
         try:
             record = self.record(key)
         except FileNotFoundError:
-            close = did_you_mean(key, (name.removesuffix(".json") for name in self._files.names(f"configs/{key[:2]}")))
-            raise UnknownRunError(f"no config has the key {key}", hint=close or "`configs.keys()` has all keys") from None
-        return config_of(record["config"], key)
+            raise self._unknown(key) from None
+        return config_of(record["config"], key, record.get("secrets", ()))
+
+    def require(self, key: str) -> None:
+        """Raise `UnknownRunError` if no config has this key."""
+        if check_key(key) not in self:
+            raise self._unknown(key)
+
+    def _unknown(self, key: str) -> UnknownRunError:
+        similar = did_you_mean(key, (name.removesuffix(".json") for name in self._files.names(f"configs/{key[:2]}")))
+        return UnknownRunError(f"no config has the key {key}", hint=similar or "`configs.keys()` has all keys; `configs.add` adds a config")
 
     def __setitem__(self, key: str, config: Any) -> None:
         _, full = _identity(config)
         if not full.startswith(check_key(key)):
-            raise ConfigError(f"the key of this config is {full[:8]}, not {key}", hint="`configs.add(config)` finds the key itself")
+            raise ConfigError(f"the key of this config is {full[:8]}, not {key}", hint="`configs.add(config)` computes the key")
         self.add(config)
 
     def __contains__(self, key: object) -> bool:
         return is_key(key) and self._files.has(config_path(str(key)))
 
     def get(self, key: str, default: Any = None) -> Any:
-        return self[key] if check_key(key) in self else default
+        return self[key] if key in self else default  # noqa: SIM401 - this is `get`
+
+    def pop(self, key: str, *default: Any) -> Any:
+        """Return a config and remove it with all records of its run; refused while a process trains it."""
+        if default and key not in self:
+            return default[0]
+        config = self[key]
+        self._remove(key)
+        return config
 
     def __iter__(self) -> Iterator[str]:
         return self.keys()
 
     def keys(self) -> Iterator[str]:
-        """All keys, folder by folder, in random order: workers that go through them do not meet at every step."""
+        """All keys, with the folders in random order, so that several workers rarely try the same run at once."""
         folders = [name for name in self._files.names("configs") if len(name) == 2]
         random.SystemRandom().shuffle(folders)
         for folder in folders:
@@ -151,7 +184,7 @@ class ConfigArchive:
             yield from (name for name in names if is_key(name) and name.startswith(folder))
 
     def marks(self) -> Iterator[tuple[str, tuple[int, int]]]:
-        """All keys, each with something that changes when its file does."""
+        """All keys, each with the mark of its file."""
         for folder in self._files.names("configs"):
             for name, mark in self._files.marks(f"configs/{folder}").items() if len(folder) == 2 else ():
                 key = name.removesuffix(".json")
@@ -172,23 +205,33 @@ class ConfigArchive:
 
 
 def check_config(data: bytes, path: str, key: str) -> Record:
-    """The record of a config, whose key must be the start of its hash, and whose hash that of its identity."""
+    """Parse the record of a config. Its key must be the start of its hash, and the hash must match its identity."""
     record = parse_record(data, path, _MEMBERS)
     text = _sorted(record.get("identity", record["config"]))
-    full = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    full = _hash(text)
     if record["hash"] != full or not full.startswith(key):
-        raise damaged(path, f"its config has the key {full[: len(key)]}, and its name says {key}: one of them was edited")
+        raise damaged(path, f"its config has the key {full[: len(key)]}, but its name is {key}: one of them was edited")
+    secrets = record.get("secrets", [])
+    if not isinstance(secrets, list) or not all(isinstance(each, str) for each in secrets):
+        raise damaged(path, "its list of secrets is invalid")
     if "identity" in record and not _is_identity(record, key):
         raise damaged(path, "its config and its identity differ: one of them was edited")
     return record
 
 
 def _is_identity(record: Record, key: str) -> bool:
-    """Whether the identity in a record is that of the config: exactly, or if its class is not here to ask, as far as both say something."""
+    """Whether the identity in a record belongs to its config.
+
+    If that depends on the config's class, only the common values are compared.
+    """
     if "class" in record:
         return _agree(record["identity"], record["config"])
     try:
-        return canonical(config_of(record["config"], key)) == _sorted(masked_config(record["identity"]))
+        config = config_of(record["config"], key, record.get("secrets", ()))
+        without_epochs = config.clone()
+        for name in EPOCH_KEYS:
+            without_epochs.pop(name, None)  # version 0.1 computed keys without them
+        return _sorted(record["identity"]) in (canonical(config), canonical(without_epochs))
     except ConfigError:
         return False
 
@@ -201,59 +244,68 @@ def _agree(identity: Any, config: Any) -> bool:
     return bool(identity == config)
 
 
-def config_of(tree: dict[str, Any], key: str) -> Config:
-    """The config of a stored tree, with every value that was stored."""
+def _holds(tree: Any, part: Any) -> bool:
+    """Whether a tree contains all values of another one."""
+    if isinstance(tree, dict) and isinstance(part, dict):
+        return all(key in tree and _holds(tree[key], value) for key, value in part.items())
+    return is_same(tree, part)
+
+
+def config_of(tree: dict[str, Any], key: str, secrets: Iterable[str] = ()) -> Config:
+    """The config of a stored tree, with `***` for its `secrets`."""
     try:
-        return Config(as_given(tree))
+        return from_store(restore_floats(tree), secrets, key)
     except (ConfigError, ValueError) as error:
-        raise damaged(config_path(key), f"it is no config: {error}") from error
+        raise damaged(config_path(key), f"it is not a config: {error}") from error
 
 
 def _identity(config: Any) -> tuple[str, str]:
-    """The canonical form of a config, and its hash."""
+    """The canonical form of a config and its hash."""
     text = canonical(config)
-    return text, hashlib.sha256(text.encode()).hexdigest()
+    return text, _hash(text)
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _credentials() -> list[str]:
-    """The secrets of the environment that stand nowhere by accident."""
+    """The secrets of the environment that are unlikely to occur by accident."""
     return [value for value in secret_values(os.environ) if is_like_credential(value)]
 
 
-def _record_of(config: Any, identity: str, full: str, known: list[str]) -> bytes:
-    """The record of a config: all its values but its secrets, and the identity where that is another thing."""
-    is_typed = isinstance(config, ConfigBase)
-    tree = values = strict(config.to_dict() if is_typed else plain(config))
+def _record_of(config: Any, identity: str, full: str, known: list[str], public: Collection[str]) -> bytes:
+    """The record of a config: all values except secrets, and the identity if it differs from them."""
+    refuse_undeclared(config, public)
+    tree = to_strict_json(masked_config(config))
     text = _sorted(tree)
-    if may_hide_secrets(text):
-        tree = masked_config(values)
-        text = _sorted(tree)
-    _refuse_secrets(values, tree, f"{text}{identity}", known)
+    _refuse_values(tree, f"{text}{identity}", [*known, *filter(is_like_credential, secret_texts(config))], public)
     if len(text) > MAX_BYTES:
-        raise ConfigError(f"a config of {len(text):,} bytes cannot be stored: {MAX_BYTES:,} are the most")
+        raise ConfigError(f"a config of {len(text):,} bytes cannot be stored: the limit is {MAX_BYTES:,}")
     members: dict[str, Any] = {"hash": full, "config": tree}
     if text != identity:
         members["identity"] = json.loads(identity)
-    if is_typed:
+    if secrets := sorted(declared_secrets(config)):
+        members["secrets"] = secrets
+    if isinstance(config, ConfigBase):  # only its class knows which fields are replicate fields
+        members["group"], members["replicate"] = group_of(config, 64), replicate_key(config, 64)
         members["class"] = f"{type(config).__module__}.{type(config).__qualname__}"
     return record_bytes(members)
 
 
-def _refuse_secrets(values: Any, tree: Any, text: str, known: list[str]) -> None:
-    """Raise if what would be stored still has a credential: under a name that does not tell, or that of another field or variable."""
-    paths = credentials_in(tree) if has_credential(tree) else []
-    found = [Problem(dotted(path), "looks like a credential, and its name does not say so") for path in paths]
-    if tree is not values:
-        known = [*known, *filter(is_like_credential, config_secrets(values))]
-    if known and (mask := Mask(known)).is_in(text):
-        where = [(key, value) for key, value in leaves(tree, into_lists=True) if isinstance(value, str) and mask.is_in(value)]
-        found += [Problem(key, f"holds the secret of {_owner(value)}") for key, value in where or [("the config", text)]]
+def _refuse_values(tree: Any, text: str, known: list[str], public: Collection[str]) -> None:
+    """Raise if a value to be stored contains the secret of another field or of an environment variable."""
+    if not known or not (mask := Mask(known)).is_in(text):
+        return
+    where = [(key, value) for key, value in leaves(tree, into_lists=True) if isinstance(value, str) and mask.is_in(value)]
+    found = [(key, value) for key, value in where or [("the config", text)] if not any(f"{key}.".startswith(f"{each}.") for each in public)]
     if found:
-        raise ConfigError.of("the config", found, hint="values are stored; give it a name such as `api_key`, and `***` is stored for it")
+        problems = [Problem(key, f"contains the secret of {_owner(value)}") for key, value in found]
+        raise ConfigError.of("the config", problems, hint="declare it as a secret too, or as `public` if it is not secret")
 
 
 def _owner(text: str) -> str:
-    """Whose secret a text has in it."""
+    """The owner of the secret in a text."""
     names = [name for name, value in os.environ.items() if Mask(secret_values({name: value})).is_in(text)]
     return f"the environment variable {names[0]}" if names else "another field"
 

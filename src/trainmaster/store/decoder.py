@@ -1,4 +1,4 @@
-"""Decoding: one walk over a tree, which may be damaged or made by somebody else, and makes the value of it."""
+"""The decoder: builds a value from a tree, which may be damaged or hostile."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ from trainmaster.store.encoder import MAX_DEPTH, dotted
 from trainmaster.store.layout import plain_dtype, rebuild_array, rebuild_tensor
 
 _HEX = re.compile("-?0x[0-9a-f]+")
-_FLOATS = ("nan", "inf", "-inf")
 
 
 class Decoder:
-    """One walk over a tree: where it is, and the arrays and tensors that it has made."""
+    """One walk over a tree, with the current path and the arrays and tensors rebuilt so far.
 
-    __slots__ = ("depth", "keys", "made", "path", "tensors")
+    The method of a tag raises `TypeError` or `ValueError` for an invalid payload; `value` turns them into a `StoreDamagedError`.
+    """
+
+    __slots__ = ("depth", "keys", "path", "rebuilt", "tensors")
 
     def __init__(self, tensors: Mapping[str, Any]) -> None:
         self.tensors = tensors
         self.path: list[Any] = []
         self.depth = 0
-        self.keys = 0
-        self.made: dict[str, Any] = {}
+        self.keys = 0  # the number of keys and sets around the current node
+        self.rebuilt: dict[str, Any] = {}
 
     def fail(self, why: str) -> NoReturn:
-        raise StoreDamagedError("a tree is not what was written", where=dotted(self.path), why=why) from None
+        raise StoreDamagedError("a stored tree is invalid", where=dotted(self.path), why=why) from None
 
     def value(self, node: Any) -> Any:
         kind = type(node)
@@ -41,21 +43,22 @@ class Decoder:
         if kind is list:
             return self._list(node)
         if kind is not dict:
-            self.fail(f"{kind.__module__}.{kind.__qualname__} is not of strict JSON")
+            self.fail(f"{kind.__module__}.{kind.__qualname__} is not strict JSON")
         tag = next(iter(node), "")
         if type(tag) is not str or not tag.startswith("."):
             return self._items(node, {})
         read, others = _TAGS.get(tag, (None, ()))
         if read is None or not node.keys() <= {tag, *others}:
             self.fail(f"the tag {ascii([*node])[:80]} is unknown")
-        return read(self, node[tag], node)
+        try:
+            return read(self, node[tag], node)
+        except (TypeError, ValueError) as error:
+            self.fail(f"`{tag}` is invalid: {error}")
 
     def _list(self, payload: Any) -> list[Any]:
-        if type(payload) is not list:
-            self.fail("has no list where one belongs")
         self._enter()
         values = []
-        for number, each in enumerate(payload):
+        for number, each in enumerate(_expect(payload, list)):
             self.path.append(number)
             values.append(self.value(each))
             self.path.pop()
@@ -63,19 +66,15 @@ class Decoder:
         return values
 
     def _items(self, payload: Any, into: dict[Any, Any]) -> dict[Any, Any]:
-        """The items of an object or of a list of pairs."""
-        is_object = type(payload) is dict
-        if not is_object and type(payload) is not list:
-            self.fail("has neither an object nor pairs where one of them belongs")
+        """Decode the items of a JSON object or of a list of pairs."""
         self._enter()
-        for item in payload.items() if is_object else payload:
-            if not is_object and (type(item) is not list or len(item) != 2):
-                self.fail("has pairs that are none")
-            key, node = item
+        is_object = type(payload) is dict
+        for item in payload.items() if is_object else _expect(payload, list):
+            key, node = item if is_object else _expect(item, list)
             if not is_object:
-                key = self._hashable(key)
+                key = self._key(key)
             elif type(key) is not str or key.startswith("."):
-                self.fail(f"the key {ascii(key)[:60]} does not belong here")
+                self.fail(f"the key {ascii(key)[:60]} is not allowed here")
             self.path.append(key)
             into[key] = self.value(node)
             self.path.pop()
@@ -89,36 +88,29 @@ class Decoder:
             self.fail(f"is nested more than {MAX_DEPTH} deep")
         self.depth += 1
 
-    def _hashable(self, node: Any) -> Any:
+    def _key(self, node: Any) -> Any:
         self.keys += 1
         key = self.value(node)
         self.keys -= 1
-        try:
-            hash(key)
-        except TypeError:
-            self.fail(f"a {type(key).__name__} cannot be a key")
+        hash(key)  # a TypeError for a list
         return key
 
     def _tuple(self, payload: Any, node: dict[str, Any]) -> tuple[Any, ...]:
         return tuple(self._list(payload))
 
     def _set(self, payload: Any, node: dict[str, Any]) -> set[Any]:
-        if type(payload) is not list:
-            self.fail("has no list where one belongs")
         self._enter()
-        values = {self._hashable(each) for each in payload}
+        values = {self._key(each) for each in _expect(payload, list)}
         self.depth -= 1
         if len(values) != len(payload):
-            self.fail("has an item twice")
+            raise ValueError("it has an item twice")
         return values
 
     def _frozenset(self, payload: Any, node: dict[str, Any]) -> frozenset[Any]:
         return frozenset(self._set(payload, node))
 
     def _dict(self, payload: Any, node: dict[str, Any]) -> dict[Any, Any]:
-        if type(payload) is not list:
-            self.fail("has no pairs where they belong")
-        return self._items(payload, {})
+        return self._items(_expect(payload, list), {})
 
     def _ordered(self, payload: Any, node: dict[str, Any]) -> OrderedDict[Any, Any]:
         ordered: OrderedDict[Any, Any] = OrderedDict()
@@ -128,33 +120,24 @@ class Decoder:
         return ordered
 
     def _int(self, payload: Any, node: dict[str, Any]) -> int:
-        if type(payload) is not str or not _HEX.fullmatch(payload):
-            self.fail("has no hexadecimal digits where they belong")
+        if not _HEX.fullmatch(payload):
+            raise ValueError("expected hexadecimal digits")
         return int(payload, 16)
 
     def _float(self, payload: Any, node: dict[str, Any]) -> float:
-        if type(payload) is not str or payload not in _FLOATS:
-            self.fail("is none of nan, inf and -inf")
-        return float(payload)  # each nan is another one, as it may be a key
+        if payload not in ("nan", "inf", "-inf"):
+            raise ValueError("expected nan, inf or -inf")
+        return float(payload)  # a new object each time: two nan keys of a dict are different
 
     def _complex(self, payload: Any, node: dict[str, Any]) -> complex:
-        parts = self._list(payload)
-        if [type(each) for each in parts] != [float, float]:
-            self.fail("has no two floats where they belong")
-        return complex(*parts)
+        real, imag = self._list(payload)
+        return complex(_expect(real, float), _expect(imag, float))
 
     def _str(self, payload: Any, node: dict[str, Any]) -> str:
-        if type(payload) is not list or not all(type(each) is str for each in payload):
-            self.fail("has no texts where they belong")
-        return "".join(payload)
+        return "".join(_expect(payload, list))
 
     def _bytes(self, payload: Any, node: dict[str, Any]) -> bytes:
-        if type(payload) is not str:
-            self.fail("has no base64 where it belongs")
-        try:
-            return base64.b64decode(payload, validate=True)
-        except ValueError as error:
-            self.fail(f"has no base64 where it belongs: {error}")
+        return base64.b64decode(_expect(payload, str), validate=True)
 
     def _bytearray(self, payload: Any, node: dict[str, Any]) -> bytearray:
         return bytearray(self._bytes(payload, node))
@@ -167,49 +150,46 @@ class Decoder:
         data = self._bytes(node.get("bytes"), node)
         if payload == "bytes":
             return numpy.bytes_(data)
-        try:
-            dtype = numpy.dtype(payload) if payload in ("q", "Q") else plain_dtype(payload)
-        except ValueError as error:
-            self.fail(str(error))
+        dtype = numpy.dtype(payload) if payload in ("q", "Q") else plain_dtype(payload)
         if dtype.kind in "US" or dtype.itemsize != len(data):
-            self.fail(f"{len(data)} bytes are no scalar of dtype {dtype}")
+            raise ValueError(f"{len(data)} bytes are not a scalar of dtype {dtype}")
         return numpy.frombuffer(data, dtype)[0]
 
     def _array(self, payload: Any, node: dict[str, Any]) -> Any:
-        return self._made(payload, node, "numpy", rebuild_array)
+        return self._rebuild(payload, node, "numpy", rebuild_array)
 
     def _tensor(self, payload: Any, node: dict[str, Any]) -> Any:
-        return self._made(payload, node, "torch", _rebuild_tensor)
+        return self._rebuild(payload, node, "torch", _rebuild_tensor)
 
-    def _made(self, payload: Any, node: dict[str, Any], library: str, rebuild: Callable[[Any, dict[str, Any]], Any]) -> Any:
-        """The array or tensor that `node` describes; the one made before if it was the same object."""
+    def _rebuild(self, payload: Any, node: dict[str, Any], library: str, rebuild: Callable[[Any, dict[str, Any]], Any]) -> Any:
+        """The array or tensor that `node` describes. Equal nodes describe the same object."""
         if self.keys:
-            self.fail("an array or a tensor cannot be a key")
-        if type(payload) is not str or payload not in self.tensors:
-            self.fail(f"there is no tensor {ascii(payload)[:80]}")
-        try:
-            text = json.dumps(node, sort_keys=True)
-        except (TypeError, ValueError):
-            self.fail("is not of strict JSON")
-        if text not in self.made:
-            if library not in sys.modules:  # whoever has made what is stored has imported it
-                self.fail("what is stored is of another library")
+            raise TypeError("it cannot be a key")
+        if _expect(payload, str) not in self.tensors:
+            raise ValueError(f"there is no tensor {ascii(payload)[:80]}")
+        text = json.dumps(node, sort_keys=True)
+        if text not in self.rebuilt:
+            if library not in sys.modules:  # the reader of the tensors has imported it
+                raise ValueError("the stored tensor belongs to another library")
             try:
-                self.made[text] = rebuild(self.tensors[payload], node)
-            except MemoryError:
-                raise
-            except Exception as error:  # ours, or what NumPy and torch say of a layout that is none
-                self.fail(f"`{payload[:80]}`: {error}")
-        return self.made[text]
+                self.rebuilt[text] = rebuild(self.tensors[payload], node)
+            except RuntimeError as error:  # torch raises it for an invalid layout
+                raise ValueError(f"`{payload[:80]}`: {error}") from None
+        return self.rebuilt[text]
+
+
+def _expect(payload: Any, kind: type) -> Any:
+    if type(payload) is not kind:
+        raise TypeError(f"expected a {kind.__name__}, not a {type(payload).__name__}")
+    return payload
 
 
 def _rebuild_tensor(stored: Any, node: dict[str, Any]) -> Any:
-    """The tensor, with what autograd knows of it."""
+    """The tensor as a parameter or with its `requires_grad`."""
     import torch
 
-    is_parameter, requires_grad = (node.get(name, False) for name in ("parameter", "requires_grad"))
-    if type(is_parameter) is not bool or type(requires_grad) is not bool or type(node.get("alias", 1)) is not int:
-        raise ValueError("its marks are not of their types")
+    is_parameter, requires_grad = (_expect(node.get(name, False), bool) for name in ("parameter", "requires_grad"))
+    _expect(node.get("alias", 1), int)
     tensor = rebuild_tensor(stored, node)
     return torch.nn.Parameter(tensor, requires_grad) if is_parameter else tensor.requires_grad_(requires_grad)
 
@@ -230,4 +210,4 @@ _TAGS: dict[str, tuple[Callable[[Decoder, Any, dict[str, Any]], Any], tuple[str,
     ".array": (Decoder._array, ("dtype", "shape", "axes")),
     ".tensor": (Decoder._tensor, ("dtype", "shape", "stride", "offset", "parameter", "requires_grad", "alias")),
 }
-"""How each tag is read, and which keys may stand beside it."""
+"""The decoder of each tag, and the other keys that its object may have."""

@@ -1,4 +1,4 @@
-"""Encoding: one walk over a value, which makes a tree of it and names its arrays and tensors."""
+"""The encoder: walks a value once, builds its JSON tree, and names its arrays and tensors."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from typing import Any
 from trainmaster.store.layout import is_plain_dtype, lay_out_array, lay_out_tensors, plain_dtype, wrong_array, wrong_tensor
 
 MAX_DEPTH = 100
-"""Deeper nesting is refused; that keeps every walk within Python's stack."""
+"""Deeper nesting is refused, so that recursion stays within Python's stack."""
 MAX_NAME = 200
 _BIG = 2**2000
-"""Python may be told to read no integers of more than 640 digits; hexadecimal ones are read at any length."""
+"""Python may be configured to parse no decimal integers of more than 640 digits. Hexadecimal ones have no limit."""
 _SPLIT_PAIR = re.compile("(?<=[\ud800-\udbff])(?=[\udc00-\udfff])")
-"""Between two halves that JSON would read as one letter."""
+"""Between two surrogates that JSON would read as one character."""
 
 
 class Encoder:
-    """One walk over a value: where it is, what is wrong, and which arrays and tensors it has met."""
+    """One walk over a value, with the current path, the refused values, and the arrays and tensors seen so far."""
 
-    __slots__ = ("inside", "is_plain", "keys", "met", "names", "nodes", "path", "stored", "wrong")
+    __slots__ = ("inside", "is_plain", "keys", "names", "nodes", "path", "seen", "stored", "wrong")
 
     def __init__(self, is_plain: bool = False) -> None:
         self.is_plain = is_plain
         self.path: list[Any] = []
         self.inside: set[int] = set()
-        self.keys = 0  # in how many keys and sets the walk is
+        self.keys = 0  # the number of keys and sets around the current value
         self.wrong: list[tuple[str, str]] = []
         self.names: dict[str, int] = {}
         self.nodes: dict[int, dict[str, Any]] = {}
-        self.met: list[tuple[Any, str]] = []  # the tensors, each with its path
+        self.seen: list[tuple[Any, str]] = []  # the tensors, each with its path
         self.stored: dict[str, Any] = {}
 
-    def all_of(self, value: Any) -> Any:
+    def encode(self, value: Any) -> Any:
         try:
             return self.value(value)
         except RecursionError:
             del self.path[8:]
-            self.refuse("is nested too deep for the stack that is left")
+            self.refuse("is nested too deep for the remaining stack")
 
     def refuse(self, why: str) -> None:
         self.wrong.append((dotted(self.path), why))
@@ -101,15 +101,15 @@ class Encoder:
         node = {".ordered": self._items(value)}
         for name, each in vars(value).items():
             self.path.append(name)
-            if name == "_metadata":  # what torch writes at a state dict: the versions of its modules
+            if name == "_metadata":  # torch adds it to state dicts: the versions of the modules
                 node["metadata"] = self.value(each)
             else:
-                self.refuse("an attribute of an OrderedDict; only torch's `_metadata` is stored")
+                self.refuse("is an attribute of an OrderedDict; only torch's `_metadata` is stored")
             self.path.pop()
         return node
 
     def _items(self, value: dict[Any, Any]) -> Any:
-        """An object if all keys are plain text, else pairs."""
+        """A JSON object if all keys are plain text, otherwise a list of pairs."""
         is_plain = all(type(key) is str and not key.startswith(".") and _is_plain_text(key) for key in value)
         pairs = []
         for key, each in value.items():
@@ -124,7 +124,7 @@ class Encoder:
         return dict(pairs) if is_plain else [[*pair] for pair in pairs]
 
     def _foreign(self, value: Any) -> Any:
-        """What NumPy and torch have; whoever made such a value has imported them."""
+        """Values of NumPy and torch. They are in `sys.modules` if such a value exists."""
         kind = type(value)
         numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
         if numpy is not None and isinstance(value, numpy.generic) and _scalar_dtype(value):
@@ -137,7 +137,7 @@ class Encoder:
         if self.is_plain:
             return self.refuse(f"{name}: write `{'.tolist()' if value.ndim else '.item()'}`")
         if self.keys:
-            return self.refuse(f"{name} in a key or a set, where it is known by its address only")
+            return self.refuse(f"{name} in a key or a set: its hash is its address, which changes")
         if id(value) not in self.nodes:
             why = wrong_array(value) if is_array else wrong_tensor(value)
             if why:
@@ -152,18 +152,18 @@ class Encoder:
         return {".array": name, **layout}
 
     def _tensor(self, value: Any) -> dict[str, Any]:
-        self.met.append((value, dotted(self.path)))
-        return {}  # until all tensors are known: `store_tensors` fills it in
+        self.seen.append((value, dotted(self.path)))
+        return {}  # filled in by `store_tensors`, once all tensors are known
 
     def store_tensors(self) -> None:
-        """Name what is stored of the tensors, and fill in their nodes."""
-        if not self.met:
+        """Name the stored tensors and fill in the nodes."""
+        if not self.seen:
             return
-        kept, places = lay_out_tensors([tensor for tensor, _ in self.met])
-        names = {owner: self._name(self.met[owner][1]) for owner in kept}
+        kept, locations = lay_out_tensors([tensor for tensor, _ in self.seen])
+        names = {owner: self._name(self.seen[owner][1]) for owner in kept}
         self.stored |= {names[owner]: tensor for owner, tensor in kept.items()}
-        seen: dict[str, int] = {}
-        for (tensor, _), (owner, layout) in zip(self.met, places, strict=True):
+        num_aliases: dict[str, int] = {}
+        for (tensor, _), (owner, layout) in zip(self.seen, locations, strict=True):
             node = self.nodes[id(tensor)]
             node |= {".tensor": names[owner], **layout}
             if type(tensor).__name__ == "Parameter":
@@ -171,12 +171,12 @@ class Encoder:
             if tensor.requires_grad:
                 node["requires_grad"] = True
             text = json.dumps(node)
-            if text in seen:  # another tensor of the same memory, not the same tensor
-                node["alias"] = seen[text]
-            seen[text] = seen.get(text, 0) + 1
+            if text in num_aliases:  # another tensor object on the same memory
+                node["alias"] = num_aliases[text]
+            num_aliases[text] = num_aliases.get(text, 0) + 1
 
     def _name(self, path: str) -> str:
-        """The name for what stands at `path`, which nothing else has."""
+        """A unique name for the array or tensor at `path`."""
         name = path if path and path != "__metadata__" else "value"
         while name in self.names:
             self.names[name] += 1
@@ -204,18 +204,18 @@ def _base64(data: bytes) -> str:
 
 
 def _scalar_dtype(value: Any) -> str:
-    """The dtype of a NumPy scalar as text; empty for what is no plain scalar."""
+    """The dtype of a NumPy scalar as text; empty if it is not a plain scalar."""
     dtype = value.dtype
     if type(value) is not dtype.type or not is_plain_dtype(dtype.str):
         return ""
     if dtype.kind in "US":
         return "str" if dtype.kind == "U" else "bytes"
-    return str(dtype.str if plain_dtype(dtype.str).type is dtype.type else dtype.char)  # longlong is int64, and another type
+    return str(dtype.str if plain_dtype(dtype.str).type is dtype.type else dtype.char)  # longlong equals int64, but is another type
 
 
 def _scalar(value: Any) -> Any:
     dtype = _scalar_dtype(value)
-    if dtype == "str":  # neither its bytes nor `str(value)`, from which NumPy cuts the zeros at the end
+    if dtype == "str":  # its bytes and `str(value)` lose trailing zeros
         return {".scalar": dtype, "text": _SPLIT_PAIR.split(str.__str__(value))}
     return {".scalar": dtype, "bytes": _base64(bytes(value) if dtype == "bytes" else value.tobytes())}
 
@@ -247,7 +247,7 @@ def _advice(value: Any) -> str:
 
 
 def dotted(path: Iterable[Any]) -> str:
-    """The dotted path as text that any file and terminal can show.
+    """The dotted path as printable text of limited length.
 
     >>> dotted(["model", 0, (1, 2), "weight"])
     'model.0.tuple.weight'

@@ -1,6 +1,6 @@
-"""Event logs: one JSON object a line, numbered, each with a checksum of its own, written by one process and read by any.
+"""Event logs: one JSON object per line, numbered, each with its own checksum, written by one process and read by any number.
 
-A reader stops at the first line that is not whole. A writer that opens a log cuts off what a kill left of the last line.
+A reader stops at the first incomplete or damaged line. A writer that opens a log removes a partial last line that a killed process left.
 """
 
 from __future__ import annotations
@@ -10,23 +10,26 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 from trainmaster.errors import CodecError, LeaseLostError, StoreDamagedError
+from trainmaster.store.checksummed_json import damaged
 from trainmaster.store.codec import decode, encode_plain
 from trainmaster.store.files import Appender, Files
-from trainmaster.store.record import damaged
 
+MAX_LINE = 16 * 2**20
 _ENDING = re.compile(rb',"crc":"([0-9a-f]{8})"}\n\Z')
-_LENGTH = len(',"crc":"01234567"}\n')
-_MAX_LINE = 16 * 2**20
+_ENDING_LENGTH = len(',"crc":"01234567"}\n')
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
-_OWN = ("n", "crc")
+_RESERVED = ("n", "crc")
+
+RowsByName = dict[str, list[tuple[int | None, Any]]]
+"""For each metric or text, its (step, value) pairs in order."""
 
 
 class EventLog:
-    """The log at `path`, to be appended to; `count` events are in it."""
+    """The log at `path`, opened for appending; it has `count` events."""
 
     def __init__(self, files: Files, path: str) -> None:
         self._files, self._path = files, path
@@ -35,35 +38,35 @@ class EventLog:
         self.count = 0
 
     def append(self, event: Mapping[str, Any]) -> None:
-        """Add an event of plain values; it is durable after `sync()`."""
-        taken = [name for name in _OWN if name in event]
-        if taken:
-            raise ValueError(f"`{taken[0]}` is the log's own: give the value another name")
+        """Add an event of plain values. It is durable after `sync()`."""
+        reserved = [name for name in _RESERVED if name in event]
+        if reserved:
+            raise ValueError(f"an event cannot have a member `{reserved[0]}`: the log uses that name itself")
         if os.getpid() != self._pid:
-            raise LeaseLostError("a fork cannot write to the event log of its parent", where=self._path)
+            raise LeaseLostError("a forked process cannot write to the event log of its parent", where=self._path)
         tree = encode_plain(dict(event))
         if self._appender is None:
-            self._appender = self._opened()
+            self._appender = self._open()
         line = event_line(self.count, tree, seed_of(self._path))
-        if len(line) > _MAX_LINE:
+        if len(line) > MAX_LINE:
             raise CodecError(
-                f"an event has {len(line):,} bytes, and {_MAX_LINE:,} can be stored",
+                f"an event has {len(line):,} bytes; the limit is {MAX_LINE:,}",
                 hint="events are for numbers; keep arrays in checkpoints",
             )
         self._appender.write(line)
         self.count += 1
 
-    def _opened(self) -> Appender:
+    def _open(self) -> Appender:
         mark = self._files.mark(self._path)
         if mark is not None:
             lines = read_lines(self._files, self._path)
             size, self.count = sum(map(len, lines)), len(lines)
             if size < mark[0]:
-                self._files.cut(self._path, size)
+                self._files.truncate(self._path, size)
         return self._files.append(self._path)
 
     def sync(self) -> None:
-        """Make all that was appended durable."""
+        """Make everything appended so far durable."""
         if self._appender is not None:
             self._appender.sync()
 
@@ -74,7 +77,7 @@ class EventLog:
 
 
 def seed_of(path: str) -> int:
-    """What the checksums of a log start from, so that no line of another log is taken for one of this."""
+    """The start value for the checksums of a log, so that a line copied from another log is not valid in this one."""
     return zlib.crc32(path.encode())
 
 
@@ -88,8 +91,16 @@ def event_line(number: int, tree: Mapping[str, Any], seed: int = 0) -> bytes:
     return b'%b,"crc":"%08x"}\n' % (body, zlib.crc32(body, seed))
 
 
+def is_whole_line(line: bytes, number: int, seed: int) -> bool:
+    """Whether a line is complete and unchanged, and has this number."""
+    ending = _ENDING.search(line[-_ENDING_LENGTH:])
+    if ending is None or not line.startswith(b'{"n":%d,' % number):
+        return False
+    return b"%08x" % zlib.crc32(line[:-_ENDING_LENGTH], seed) == ending[1]
+
+
 def read_lines(files: Files, path: str, count: int | None = None) -> list[bytes]:
-    """The whole lines of a log, or exactly the first `count` of them: fewer than that is damage."""
+    """The complete lines of a log, or exactly the first `count`; fewer than `count` is damage."""
     try:
         with files.open(path) as file:
             lines = list(_whole_lines(file, count, seed_of(path)))
@@ -101,28 +112,43 @@ def read_lines(files: Files, path: str, count: int | None = None) -> list[bytes]
 
 
 def read_events(files: Files, path: str, count: int | None = None) -> list[dict[str, Any]]:
-    """The events of a log, as `read_lines`."""
+    """The events of a log, like `read_lines`."""
     return [event_of(line, path) for line in read_lines(files, path, count)]
+
+
+def _whole_lines(file: BinaryIO, count: int | None, seed: int) -> Iterator[bytes]:
+    for number in itertools.count() if count is None else range(count):
+        line = file.readline(MAX_LINE)
+        if not is_whole_line(line, number, seed):
+            return
+        yield line
 
 
 def event_of(line: bytes, path: str) -> dict[str, Any]:
     try:
-        event = json.loads(line)
-        for name in _OWN:
-            del event[name]
-        found = decode(event)
-        if isinstance(found, dict):
-            return found
+        tree = json.loads(line)
+        for name in _RESERVED:
+            del tree[name]
+        event = decode(tree)
+        if isinstance(event, dict):
+            return event
     except (ValueError, KeyError, TypeError, RecursionError, StoreDamagedError):
         pass
-    raise damaged(path, f"this line is no event: {line[:80]!r}")
+    raise damaged(path, f"this line is not an event: {line[:80]!r}")
 
 
-def _whole_lines(file: BinaryIO, count: int | None, seed: int) -> Iterator[bytes]:
-    """The lines of a log up to the first that is damaged, missing or not yet whole."""
-    for number in itertools.count():
-        line = file.readline(_MAX_LINE) if count is None or number < count else b""
-        ending = _ENDING.search(line[-_LENGTH:])
-        if ending is None or not line.startswith(b'{"n":%d,' % number) or b"%08x" % zlib.crc32(line[:-_LENGTH], seed) != ending[1]:
-            return
-        yield line
+def rows_by_name(events: Iterable[Mapping[str, Any]]) -> RowsByName:
+    """The logged values by name. A loop's rows have a tag and a value or text; a manager's `eval` has several numbers.
+
+    >>> rows_by_name([{"tag": "valid/loss", "value": 0.5, "step": 1}, {"epoch": 2, "eval": {"loss_test": 0.1}}])
+    {'valid/loss': [(1, 0.5)], 'loss_test': [(2, 0.1)]}
+    """
+    rows: RowsByName = {}
+    for event in events:
+        tag, value = event.get("tag"), event.get("value", event.get("text"))
+        if isinstance(tag, str) and isinstance(value, int | float | str):
+            rows.setdefault(tag, []).append((event.get("step"), value))
+        elif isinstance(event.get("eval"), Mapping):
+            for name, number in event["eval"].items():
+                rows.setdefault(str(name), []).append((event.get("epoch"), number))
+    return rows

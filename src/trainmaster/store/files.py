@@ -1,7 +1,7 @@
-"""Files: the one door of `store/` to a disk, so that a test can break any single step, and a bucket can stand in for a folder.
+"""All file access of the store goes through `Files`, so tests can make any single step fail, and a bucket can later replace a folder.
 
-Paths are relative, with slashes. What is created or replaced appears whole and durable, or not at all: a temporary name in the same
-folder, write, fsync, link or rename, fsync the folder. No link of a store is ever followed, whoever put it there.
+Paths are relative, with slashes. A file that is created or replaced appears complete and durable, or not at all: write to a temporary
+name in the same folder, fsync, link or rename, fsync the folder. Symbolic links in a store are never followed.
 """
 
 from __future__ import annotations
@@ -21,27 +21,32 @@ from typing import BinaryIO, NamedTuple, Protocol, TypeVar
 from trainmaster.errors import StoreAccessError, StoreDamagedError
 
 MAX_RECORD = 64 * 2**20
-"""How much of a record, a tree or a log is read at most into memory at once."""
+"""The largest record, in bytes, that is read into memory."""
 SAFE_AGE = 24 * 3600.0
-"""After how many seconds a temporary file belongs to nobody."""
+"""Seconds after which a temporary file is considered abandoned."""
 _TEMP = ".tmp"
 _PAUSES = (0.01, 0.1, 0.5, 1.0)
 _MAX_PENDING = 64
-"""How many chunks may wait to be hashed: most are views of tensors, some are copies."""
+"""How many chunks may wait to be hashed; some of them are copies and hold memory."""
 
 
 Result = TypeVar("Result")
 
 
+def is_temporary(name: str) -> bool:
+    """Whether a name belongs to a file that is being written, or whose writer was killed."""
+    return name.endswith(_TEMP)
+
+
 class Written(NamedTuple):
-    """What a file was when it was written."""
+    """The size and the checksum of the bytes that were written to a file."""
 
     size: int
     sha256: str
 
 
 class Appender(Protocol):
-    """A file that grows at its end."""
+    """A file opened for appending."""
 
     def write(self, data: bytes) -> None: ...
     def sync(self) -> None: ...
@@ -50,125 +55,136 @@ class Appender(Protocol):
 
 class Files(Protocol):
     def read(self, path: str) -> bytes:
-        """All of a file; `FileNotFoundError` where there is none."""
+        """The content of a file; `FileNotFoundError` if there is none."""
 
     def open(self, path: str) -> BinaryIO:
-        """A file to read from."""
+        """A file opened for reading."""
 
     def has(self, path: str) -> bool: ...
 
     def mark(self, path: str) -> tuple[int, int] | None:
-        """Something that changes when the file does; None where there is no file."""
+        """A value that changes whenever the file changes; None if there is no file."""
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder, temporary ones left out; none if there is no folder."""
+        """The names in a folder except temporary files; an empty list if there is no folder."""
 
     def marks(self, folder: str) -> dict[str, tuple[int, int]]:
-        """The mark of each file in a folder; none if there is no folder."""
+        """The result of `mark` for each file in a folder."""
 
     def create(self, path: str, data: bytes) -> None:
-        """A new file; `FileExistsError` where there is one already. Of several that try at once, one succeeds."""
+        """Create a file; `FileExistsError` if it exists. If several processes try at once, exactly one succeeds."""
 
     def create_many(self, records: Iterable[tuple[str, bytes]]) -> list[str]:
-        """New files with one sync for all of them; returns the paths that existed already."""
+        """Create files with one sync for all of them; return the paths that already existed."""
 
     def write(self, path: str, chunks: Iterable[bytes | memoryview]) -> Written:
-        """A new file under its own name, for folders that count only once a record names their files; hashed while it is written."""
+        """Create a file directly under its name and hash it while writing.
+
+        Only for folders that readers ignore until a manifest lists their files.
+        """
 
     def replace(self, path: str, data: bytes) -> None:
-        """A file with new content."""
+        """Create a file or replace its content."""
 
     def append(self, path: str) -> Appender: ...
 
     def beat(self, path: str) -> None:
-        """Change the mark of a file, also on a full disk."""
+        """Change the mark of a file, even on a full disk."""
 
-    def cut(self, path: str, size: int) -> None:
-        """Leave the first `size` bytes of a file."""
+    def truncate(self, path: str, size: int) -> None:
+        """Keep only the first `size` bytes of a file."""
 
     def delete(self, path: str) -> None:
-        """Remove a file; nothing happens where there is none."""
+        """Delete a file if it exists."""
 
     def delete_folder(self, folder: str) -> None:
-        """Remove a folder with all that is in it; nothing happens where there is none."""
+        """Delete a folder and its content if it exists."""
 
     def sweep(self, folder: str) -> list[str]:
-        """Remove the temporary files in a folder that nobody can be writing any more; their paths."""
+        """Delete abandoned temporary files in a folder; return their paths."""
 
 
 class LocalFiles:
-    """The files below a folder of this machine, or of a network that looks like one."""
+    """The files below a local folder or a mounted network folder."""
 
     def __init__(self, root: str) -> None:
         self.root = root
         self._mode = 0o777
 
     def make_root(self) -> None:
-        """Make the folder of the store, if it is missing."""
-        with _refusals(self.root, "made"):
-            new = self.root
-            while not os.path.lexists(new):
-                new = os.path.dirname(new)
-            try:
-                os.makedirs(self.root, exist_ok=True)
-            except FileExistsError:
-                raise NotADirectoryError(errno.ENOTDIR, "it is a file, not a folder") from None
-            made = self.root
-            while made != new:  # durable, up to what was there before
-                made = os.path.dirname(made)
-                sync_folder(made)
+        """Create the folder of the store if it is missing."""
+        new = self.root
+        while not os.path.lexists(new):
+            new = os.path.dirname(new)
+        try:
+            os.makedirs(self.root, exist_ok=True)
+        except OSError as error:
+            why = error.strerror if os.path.isdir(new) else f"`{new}` is not a folder"
+            known = _HINTS.get(error.errno or 0) if error.errno != errno.ENOENT else None
+            hint = "; ".join(filter(None, [known, "choose another folder: `--store PATH`"]))
+            refused = StoreAccessError("the folder of the store cannot be created", where=self.root, why=why, hint=hint)
+            refused.errno = error.errno
+            raise refused from error
+        with _refusals(self.root, "created"):
+            folder = self.root
+            while folder != new:  # make each new folder durable
+                folder = os.path.dirname(folder)
+                sync_folder(folder)
             self._mode = stat.S_IMODE(os.stat(self.root).st_mode)
+
+    def make_folder(self, folder: str) -> None:
+        """Create a folder below the root if it is missing."""
+        with _refusals(self._shown(folder), "written"), self._folder(folder, create=True):
+            pass
 
     # ---- reading
 
     def read(self, path: str) -> bytes:
         with self.open(path) as file:
             size = os.fstat(file.fileno()).st_size
-            data = file.read(min(size, MAX_RECORD) + 1)  # not at once as much as there could be: all of that would be allocated
+            data = file.read(min(size, MAX_RECORD) + 1)  # reading MAX_RECORD at once would allocate all of it
         if len(data) > MAX_RECORD:
             raise StoreDamagedError(f"`{path}` is too large: more than {MAX_RECORD:,} bytes", where=self._shown(path))
         return data
 
     def open(self, path: str) -> BinaryIO:
-        return _patiently(lambda: self._open(path))
+        return _retry_stale(lambda: self._open(path))
 
     def _open(self, path: str) -> BinaryIO:
-        folder, name = os.path.split(path)
-        with _refusals(self._shown(path), "read"), self._folder(folder) as at:
-            # Not blocking, so that a pipe in a file's place cannot hold us.
+        with self._parent(path, "read") as (at, name):
+            # Non-blocking, because a pipe in place of the file would block forever.
             fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 os.close(fd)
-                raise StoreDamagedError(f"`{path}` is not a plain file", where=self._shown(path))
+                raise StoreDamagedError(f"`{path}` is not a regular file", where=self._shown(path))
             return os.fdopen(fd, "rb")
 
     def has(self, path: str) -> bool:
         return self.mark(path) is not None
 
     def mark(self, path: str) -> tuple[int, int] | None:
-        return _patiently(lambda: self._mark(path))
+        return _retry_stale(lambda: self._mark(path))
 
     def _mark(self, path: str) -> tuple[int, int] | None:
-        folder, name = os.path.split(path)
         try:
-            with _refusals(self._shown(path), "read"), self._folder(folder) as at:
-                found = os.stat(name, dir_fd=at, follow_symlinks=False)
+            with self._parent(path, "read") as (at, name):
+                status = os.stat(name, dir_fd=at, follow_symlinks=False)
         except FileNotFoundError:
             return None
-        return found.st_size, found.st_mtime_ns
+        return status.st_size, status.st_mtime_ns
 
     def names(self, folder: str) -> list[str]:
-        return _patiently(lambda: self._names(folder))
+        return _retry_stale(lambda: self._names(folder))
 
     def _names(self, folder: str) -> list[str]:
         try:
             with _refusals(self._shown(folder), "listed"), self._folder(folder) as at:
-                return [name for name in os.listdir(at) if not name.endswith(_TEMP)]
+                return [name for name in os.listdir(at) if not is_temporary(name)]
         except FileNotFoundError:
             return []
 
     def marks(self, folder: str) -> dict[str, tuple[int, int]]:
-        found = {}
+        marks = {}
         with (
             contextlib.suppress(FileNotFoundError),
             _refusals(self._shown(folder), "listed"),
@@ -176,21 +192,21 @@ class LocalFiles:
             os.scandir(at) as entries,
         ):
             for entry in entries:
-                if not entry.name.endswith(_TEMP):
+                if not is_temporary(entry.name):
                     status = entry.stat(follow_symlinks=False)
-                    found[entry.name] = (status.st_size, status.st_mtime_ns)
-        return found
+                    marks[entry.name] = (status.st_size, status.st_mtime_ns)
+        return marks
 
     # ---- writing
 
     def create(self, path: str, data: bytes) -> None:
-        folder, name = os.path.split(path)
-        with _refusals(self._shown(path), "written"), self._made_folder(folder) as at:
+        with self._parent(path, "written", create=True) as (at, name):
             aside = self._write_aside(at, data)
             try:
                 os.link(aside, name, src_dir_fd=at, dst_dir_fd=at, follow_symlinks=False)
             except FileExistsError:
-                # Over a network an answer may be lost, and the same request asked again: then the file that exists is ours.
+                # A network file system may lose the reply and repeat the request. In that case, the existing file is
+                # ours.
                 if os.stat(aside, dir_fd=at).st_nlink != 2:
                     raise
             finally:
@@ -206,7 +222,7 @@ class LocalFiles:
                 for path, data in records:
                     folder, name = os.path.split(path)
                     if folder not in folders:
-                        folders[folder] = stack.enter_context(self._made_folder(folder))
+                        folders[folder] = stack.enter_context(self._folder(folder, create=True))
                     waiting.setdefault(folder, []).append((self._write_aside(folders[folder], data, is_synced=False), name))
                 if waiting:
                     with self._folder("") as at:
@@ -223,15 +239,14 @@ class LocalFiles:
                         pairs.pop()
                     _sync_folder(at)
         finally:
-            for folder, pairs in waiting.items():  # what is left after an error
+            for folder, pairs in waiting.items():  # left over after an error
                 with contextlib.suppress(OSError, StoreDamagedError), self._folder(folder) as at:
                     for aside, _ in pairs:
                         _discard(aside, at)
         return existing
 
     def write(self, path: str, chunks: Iterable[bytes | memoryview]) -> Written:
-        folder, name = os.path.split(path)
-        with _refusals(self._shown(path), "written"), self._made_folder(folder) as at:
+        with self._parent(path, "written", create=True) as (at, name):
             fd = self._new(name, at)
             try:
                 written = _write_hashed(fd, chunks)
@@ -244,8 +259,7 @@ class LocalFiles:
         return written
 
     def replace(self, path: str, data: bytes) -> None:
-        folder, name = os.path.split(path)
-        with _refusals(self._shown(path), "written"), self._made_folder(folder) as at:
+        with self._parent(path, "written", create=True) as (at, name):
             aside = self._write_aside(at, data)
             try:
                 os.rename(aside, name, src_dir_fd=at, dst_dir_fd=at)
@@ -255,16 +269,14 @@ class LocalFiles:
             _sync_folder(at)
 
     def append(self, path: str) -> Appender:
-        folder, name = os.path.split(path)
-        with _refusals(self._shown(path), "written"), self._made_folder(folder) as at:
-            fd = self._grown(name, at)
+        with self._parent(path, "written", create=True) as (at, name):
+            fd = self._open_to_append(name, at)
             _sync_folder(at)
         return _LocalAppender(fd, self._shown(path))
 
     def beat(self, path: str) -> None:
-        folder, name = os.path.split(path)
-        with _refusals(self._shown(path), "written"), self._folder(folder) as at:
-            fd = self._grown(name, at)
+        with self._parent(path, "written") as (at, name):
+            fd = self._open_to_append(name, at)
             try:
                 os.write(fd, b".")
             except OSError as error:
@@ -274,9 +286,8 @@ class LocalFiles:
             finally:
                 os.close(fd)
 
-    def cut(self, path: str, size: int) -> None:
-        folder, name = os.path.split(path)
-        with _refusals(self._shown(path), "written"), self._folder(folder) as at:
+    def truncate(self, path: str, size: int) -> None:
+        with self._parent(path, "written") as (at, name):
             fd = _only_here(os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at), name)
             try:
                 os.ftruncate(fd, size)
@@ -287,24 +298,22 @@ class LocalFiles:
     # ---- removing
 
     def delete(self, path: str) -> None:
-        folder, name = os.path.split(path)
-        with contextlib.suppress(FileNotFoundError), _refusals(self._shown(path), "deleted"), self._folder(folder) as at:
+        with contextlib.suppress(FileNotFoundError), self._parent(path, "deleted") as (at, name):
             os.unlink(name, dir_fd=at)
             _sync_folder(at)
 
     def delete_folder(self, folder: str) -> None:
-        above, name = os.path.split(folder)
-        with contextlib.suppress(FileNotFoundError), _refusals(self._shown(folder), "deleted"), self._folder(above) as at:
+        with contextlib.suppress(FileNotFoundError), self._parent(folder, "deleted") as (at, name):
             _delete_tree(name, at)
             _sync_folder(at)
 
     def sweep(self, folder: str) -> list[str]:
-        swept = []
+        deleted = []
         with contextlib.suppress(FileNotFoundError), _refusals(self._shown(folder), "swept"), self._folder(folder) as at:
-            old = [name for name in os.listdir(at) if name.endswith(_TEMP)]
+            old = [name for name in os.listdir(at) if is_temporary(name)]
             if not old:
                 return []
-            # The file system's own clock on both sides: this machine's may be wrong by any amount.
+            # Compare times of the file system only: the clock of this machine may be wrong.
             probe = self._write_aside(at, b"", is_synced=False)
             now = os.stat(probe, dir_fd=at).st_mtime
             _discard(probe, at)
@@ -312,32 +321,32 @@ class LocalFiles:
                 with contextlib.suppress(FileNotFoundError):
                     if now - os.stat(name, dir_fd=at, follow_symlinks=False).st_mtime > SAFE_AGE:
                         _delete_tree(name, at)
-                        swept.append(f"{folder}/{name}")
-        return swept
+                        deleted.append(f"{folder}/{name}")
+        return deleted
 
     # ---- folders
 
     @contextlib.contextmanager
-    def _folder(self, folder: str) -> Iterator[int]:
-        """An open folder, reached without following a link below the root."""
-        fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            for part in folder.split("/") if folder else ():
-                above, fd = fd, _step(fd, part, self._shown(folder))
-                os.close(above)
-            yield fd
-        finally:
-            os.close(fd)
+    def _parent(self, path: str, act: str, create: bool = False) -> Iterator[tuple[int, str]]:
+        """The descriptor of the folder around `path`, and the name in it. Errors of the operating system become ours."""
+        folder, name = os.path.split(path)
+        with _refusals(self._shown(path), act), self._folder(folder, create) as at:
+            yield at, name
 
     @contextlib.contextmanager
-    def _made_folder(self, folder: str) -> Iterator[int]:
-        """As `_folder`, and what is missing on the way is made, durably. The root itself is not: whoever removed it meant it."""
+    def _folder(self, folder: str, create: bool = False) -> Iterator[int]:
+        """The descriptor of a folder, opened without following links below the root.
+
+        `create` creates missing folders durably, but not the root: if it is gone, the user has removed the store.
+        """
         fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for part in folder.split("/") if folder else ():
                 try:
                     above, fd = fd, _step(fd, part, self._shown(folder))
                 except FileNotFoundError:
+                    if not create:
+                        raise
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(part, dir_fd=fd)
                     _sync_folder(fd)
@@ -367,8 +376,8 @@ class LocalFiles:
         _allow(fd, self._mode & 0o666)
         return fd
 
-    def _grown(self, name: str, at: int) -> int:
-        """A file to be appended to, which is made if it is missing."""
+    def _open_to_append(self, name: str, at: int) -> int:
+        """A file opened for appending, created if it is missing."""
         fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666, dir_fd=at)
         _allow(_only_here(fd, name), self._mode & 0o666)
         return fd
@@ -378,7 +387,7 @@ class LocalFiles:
 
 
 class _LocalAppender:
-    """Records appended whole: after a write that failed half-way, the half is cut off again."""
+    """Appends complete records. If a write fails half-way, the partial record is removed."""
 
     def __init__(self, fd: int, name: str) -> None:
         self._fd, self._name = fd, name
@@ -404,16 +413,16 @@ class _LocalAppender:
 
 
 def _only_here(fd: int, name: str) -> int:
-    """An open file, unless it is known by another name, too, which somebody may have planted."""
+    """Refuse an open file that has a second hard link, because writing to it would change a file outside the store."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         os.close(fd)
-        raise StoreDamagedError(f"`{name}` is not a plain file of the store alone")
+        raise StoreDamagedError(f"`{name}` is not a regular file with one name")
     return fd
 
 
 def _step(at: int, name: str, shown: str) -> int:
-    """The folder `name` in the open folder `at`."""
+    """Open the folder `name` in the open folder `at`."""
     try:
         return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
     except OSError as error:
@@ -429,7 +438,7 @@ def _write_all(fd: int, data: bytes | memoryview) -> None:
 
 
 def _write_hashed(fd: int, chunks: Iterable[bytes | memoryview]) -> Written:
-    """Write and sync in this thread, hash in another: both leave Python's lock, so two cores share the work."""
+    """Write and sync in this thread and hash in another one. Both release the GIL, so they run in parallel."""
     from concurrent.futures import Future, ThreadPoolExecutor
 
     digest, size = hashlib.sha256(), 0
@@ -451,7 +460,7 @@ def _delete_tree(name: str, at: int) -> None:
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENOTDIR):
             raise
-        os.unlink(name, dir_fd=at)  # a link or a file: itself, not what it points to
+        os.unlink(name, dir_fd=at)  # a file, or a link itself
         return
     try:
         for each in os.listdir(fd):
@@ -468,7 +477,7 @@ def _discard(name: str, at: int) -> None:
 
 
 def _allow(fd: int, mode: int) -> None:
-    """Files follow the mode of the store's folder, so that a group can share one, whatever each user's umask is."""
+    """Give a file the mode of the store's folder, so that a group can share a store in spite of each user's umask."""
     with contextlib.suppress(OSError):  # not every file system has modes
         os.fchmod(fd, mode)
 
@@ -482,7 +491,7 @@ def _sync_folder(fd: int) -> None:
 
 
 def sync_folder(path: str) -> None:
-    """Make durable what was made or renamed in a folder."""
+    """Make new and renamed entries of a folder durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         _sync_folder(fd)
@@ -491,7 +500,7 @@ def sync_folder(path: str) -> None:
 
 
 def _sync_everything(fd: int) -> None:
-    """All that was written to the file system of `fd`."""
+    """Sync the whole file system of `fd`."""
     import ctypes
 
     syncfs: Callable[[int], int] | None = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
@@ -502,8 +511,8 @@ def _sync_everything(fd: int) -> None:
         raise OSError(code, os.strerror(code))
 
 
-def _patiently(act: Callable[[], Result]) -> Result:
-    """Ask again, a few times, where a network file system says that what it had at hand is out of date (J6)."""
+def _retry_stale(act: Callable[[], Result]) -> Result:
+    """Retry an action a few times while a network file system reports a stale file handle."""
     for pause in _PAUSES:
         try:
             return act()
@@ -528,7 +537,7 @@ _HINTS = {
 
 @contextlib.contextmanager
 def _refusals(shown: str, act: str) -> Iterator[None]:
-    """What the system refuses, as an error of ours; that a file exists or does not is for the caller."""
+    """Turn an error of the operating system into a `StoreAccessError`. The caller handles existing and missing files."""
     try:
         yield
     except OSError as error:
@@ -539,10 +548,10 @@ def _refusals(shown: str, act: str) -> Iterator[None]:
         raise access_error(error, shown, act) from error
 
 
-def access_error(error: OSError, shown: str, act: str) -> StoreAccessError:
-    """What the system said, with what to do about it."""
+def access_error(error: OSError, path: str, act: str) -> StoreAccessError:
+    """The error of the operating system, with a hint."""
     refused = StoreAccessError(
-        f"`{os.path.basename(shown)}` cannot be {act}: {error.strerror}", where=shown, hint=_HINTS.get(error.errno or 0)
+        f"`{os.path.basename(path)}` cannot be {act}: {error.strerror}", where=path, hint=_HINTS.get(error.errno or 0)
     )
     refused.errno = error.errno
     return refused

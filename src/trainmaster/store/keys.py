@@ -1,14 +1,18 @@
-"""Keys: which texts they are, and where the files of a run lie."""
+"""Keys of runs, and the paths of a run's files."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from trainmaster.errors import KeyTextError
 
+if TYPE_CHECKING:
+    from trainmaster.store.files import Files
+
 LENGTHS = (8, 16, 32, 64)
-"""How many digits of a config's hash its key may have: the fewest that no other config has taken."""
+"""The possible lengths of a key: the shortest start of the hash that no other config has."""
 _KEY = re.compile(r"[0-9a-f]{8,64}")
 _ATTEMPT = re.compile(r"attempt-(\d{4,9})")
 
@@ -18,10 +22,10 @@ def is_key(text: Any) -> bool:
 
 
 def check_key(key: Any) -> str:
-    """`key`, if it can be one; this is asked at every entrance, because keys become paths."""
+    """Return `key` if it is valid. Every public function checks its keys, because they become paths."""
     if not is_key(key):
-        hint = "a key is text: write it with quotes" if isinstance(key, int | float) else "a key is 8 to 64 of the digits 0-9 and a-f"
-        raise KeyTextError(f"{key!r:.80} is no key", hint=hint)
+        hint = "a key is text: write it with quotes" if isinstance(key, int | float) else "a key has 8 to 64 of the digits 0-9 and a-f"
+        raise KeyTextError(f"{key!r:.80} is not a key", hint=hint)
     return str(key)
 
 
@@ -30,7 +34,7 @@ def config_path(key: str) -> str:
 
 
 def run_folder(archive: str, key: str) -> str:
-    """The folder of a run in one of the archives `stats`, `ckpts` and `previews`."""
+    """The folder of a run in an archive: `stats`, `ckpts`, `previews` or `tags`."""
     return f"{archive}/{key[:2]}/{key}"
 
 
@@ -39,6 +43,13 @@ def attempt_folder(archive: str, key: str, number: int) -> str:
 
 
 def attempt_number(name: str) -> int | None:
-    """The number in the name of an attempt's folder; None for any other name."""
+    """The number of an attempt from the name of its folder; None for any other name."""
     found = _ATTEMPT.fullmatch(name)
     return int(found[1]) if found and f"attempt-{int(found[1]):04}" == name else None
+
+
+def stored_keys(files: Files, archive: str, folders: list[str] | None = None) -> Iterator[str]:
+    """The keys of all runs that have a folder in an archive, in the order of `folders`."""
+    for folder in files.names(archive) if folders is None else folders:
+        if len(folder) == 2:
+            yield from (name for name in files.names(f"{archive}/{folder}") if is_key(name) and name.startswith(folder))

@@ -1,8 +1,8 @@
-"""Layout: how arrays and tensors lie in memory, and what of it is stored.
+"""The memory layout of arrays and tensors: what a checkpoint stores so that strides and shared memory can be restored.
 
-What is stored is contiguous, on the CPU, and uses the memory of the original wherever that can be had without a copy. What the file
-cannot say (strides, dtypes it does not have, which tensors share memory) is the *layout*: a small dict that stands in the tree.
-NumPy and torch are imported only where a value needs them.
+Stored tensors are contiguous, on the CPU, and share the memory of the original wherever no copy is needed. The safetensors file has no
+strides, lacks some dtypes, and cannot express shared memory. This information is the *layout*, a small dict in the JSON tree.
+NumPy and torch are imported only if a value needs them.
 """
 
 from __future__ import annotations
@@ -32,56 +32,56 @@ CODES = {
     "uint8": "U8",
     "bool": "BOOL",
 }
-"""The dtypes that every reader of safetensors knows, as NumPy and torch name them; all others are stored as bytes."""
+"""The dtypes of safetensors files, by their names in NumPy and torch. Other dtypes are stored as bytes."""
 
 AS_BYTES = ("complex128", "complex32", "float8_e8m0fnu", "float4_e2m1fn_x2")
-"""The dtypes of torch that are stored as bytes; those in neither list cannot even be copied."""
+"""Further torch dtypes, which are stored as bytes. torch cannot copy tensors of any other dtype."""
 
 ALIGNMENT = 16
-"""Every dtype's size divides it, so bytes that start at a multiple of it can be seen as any dtype."""
+"""A multiple of every dtype's size, so that bytes aligned to it can be viewed as any dtype."""
 MAX_DIMENSIONS = 64
 MAX_EMPTY_ITEM = 2**16
-"""An empty array's items may claim no more bytes than this, as there is no data that bears them out."""
+"""The limit for the item size of an empty array, which no data can confirm."""
 
 _ARRAY_DTYPE = re.compile(r"[<>|](?:[biufc]\d{1,2}|[US]\d{1,9}|[mM]8(?:\[(?:[1-9]\d{0,9})?(?:[YMWDhms]|ms|us|ns|ps|fs|as)\])?)")
 
 Layout = dict[str, Any]
 
 
-class Place(NamedTuple):
-    """Where a tensor is kept: the number of the tensor under whose name its memory stands, and its layout within."""
+class StoredAt(NamedTuple):
+    """The location of a stored tensor: the index of the tensor that stores its memory, and its layout in it."""
 
     owner: int
     layout: Layout
 
 
 def dtype_name(tensor: Any) -> str:
-    """The dtype as NumPy and torch both name it; one that is not of this machine's byte order has no such name."""
+    """The dtype by its common name in NumPy and torch; a foreign byte order has no such name."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
 def bytes_of(tensor: Any) -> Any:
-    """The bytes of a contiguous tensor or array as a flat NumPy array, of the same memory."""
+    """The bytes of a contiguous tensor or array as a flat NumPy array on the same memory."""
     if not hasattr(tensor, "untyped_storage"):
         import numpy
 
         return tensor.reshape(-1).view(numpy.uint8) if tensor.nbytes else numpy.empty(0, numpy.uint8)
-    return _seen_as_bytes(tensor.detach().contiguous()).numpy()
+    return _as_bytes(tensor.detach().contiguous()).numpy()
 
 
-def _seen_as_bytes(tensor: Any) -> Any:
-    """The bytes of a contiguous tensor; not by `view`, which refuses some strides of tensors with one item or none."""
+def _as_bytes(tensor: Any) -> Any:
+    """The bytes of a contiguous tensor. `view` would refuse some strides of tensors with one item or none."""
     import torch
 
     start, size = tensor.storage_offset() * tensor.itemsize, tensor.numel() * tensor.itemsize
-    return _seen_as(tensor.untyped_storage(), torch.uint8, [size], [1], start)
+    return _view(tensor.untyped_storage(), torch.uint8, [size], [1], start)
 
 
 # Arrays
 
 
 def wrong_array(array: Any) -> str:
-    """Why a NumPy array cannot be stored; empty if it can."""
+    """The reason why a NumPy array cannot be stored; empty if it can."""
     if not is_plain_dtype(array.dtype.str):
         return f"of dtype {array.dtype}: only numbers, texts, bytes and times are stored"
     if not array.size and array.dtype.itemsize > MAX_EMPTY_ITEM:
@@ -90,7 +90,7 @@ def wrong_array(array: Any) -> str:
 
 
 def lay_out_array(array: Any) -> tuple[Any, Layout]:
-    """What to store for `array`, and its layout; a copy only where its items do not lie side by side."""
+    """The array to store for `array`, and its layout. It is copied only if its items are not adjacent in memory."""
     axes = _axes(array)
     if not array.transpose(axes).flags.c_contiguous:
         array = array.copy(order="K")
@@ -106,21 +106,21 @@ def lay_out_array(array: Any) -> tuple[Any, Layout]:
 
 
 def _axes(array: Any) -> list[int]:
-    """The axes of an array, from the one with the longest steps on."""
+    """The axes of an array by decreasing stride."""
     axes = [*range(array.ndim)]
     return axes if array.flags.c_contiguous else sorted(axes, key=lambda axis: -abs(array.strides[axis]))
 
 
 def rebuild_array(stored: Any, layout: Layout) -> Any:
-    """The array that was stored; a `ValueError` for a layout that does not fit it."""
+    """The original array; a `ValueError` if the layout does not fit the stored data."""
     import numpy
 
     if type(stored) is not numpy.ndarray or not stored.flags.c_contiguous:
-        raise ValueError("what is stored is no array")
+        raise ValueError("the stored value is not an array")
     shape = _numbers(layout.get("shape", [*stored.shape]))
     axes = _numbers(layout.get("axes", [*range(len(shape))]))
     if sorted(axes) != [*range(len(shape))]:
-        raise ValueError("its axes are not those of its shape")
+        raise ValueError("its axes do not match its shape")
     if "dtype" in layout:
         dtype = plain_dtype(layout["dtype"])
         size = math.prod(shape) * dtype.itemsize
@@ -133,19 +133,19 @@ def rebuild_array(stored: Any, layout: Layout) -> Any:
 
 
 def plain_dtype(text: Any) -> Any:
-    """The NumPy dtype of a text such as `<f4`; a `ValueError` for any that is not of plain items."""
+    """The NumPy dtype for a text such as `<f4`; a `ValueError` for a dtype that is not stored."""
     import numpy
 
     if not is_plain_dtype(text):
-        raise ValueError(f"{ascii(text)[:60]} is no dtype of plain items")
+        raise ValueError(f"{ascii(text)[:60]} is not a dtype that can be stored")
     try:
         return numpy.dtype(text)
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{text} is no dtype here") from None
+        raise ValueError(f"{text} is unknown to this NumPy") from None
 
 
 def is_plain_dtype(text: Any) -> bool:
-    """True for the text of a dtype of numbers, texts, bytes or times."""
+    """True for a dtype of numbers, texts, bytes or times."""
     return type(text) is str and _ARRAY_DTYPE.fullmatch(text) is not None
 
 
@@ -153,7 +153,7 @@ def is_plain_dtype(text: Any) -> bool:
 
 
 def wrong_tensor(tensor: Any) -> str:
-    """Why a torch tensor cannot be stored; empty if it can."""
+    """The reason why a torch tensor cannot be stored; empty if it can."""
     import torch
 
     if tensor.is_nested:
@@ -173,15 +173,16 @@ def wrong_tensor(tensor: Any) -> str:
     return ""
 
 
-def lay_out_tensors(tensors: Sequence[Any]) -> tuple[dict[int, Any], list[Place]]:
-    """What to store for `tensors`, by the number of the first tensor that needs it, and the place of each of them.
+def lay_out_tensors(tensors: Sequence[Any]) -> tuple[dict[int, Any], list[StoredAt]]:
+    """The tensors to store, by the index of the first tensor that uses each, and where each of `tensors` is stored.
 
-    Tensors whose ranges of one storage overlap share what is stored: the range, once. A range that is alone is stored alone, however
-    large its storage; so two columns of a matrix are stored as what lies from the first to the last, and two rows one by one.
+    Tensors that overlap in one storage share one stored range of it. A tensor without overlap is stored alone, no
+    matter how large its storage is. So two rows of a matrix are stored separately, and two columns as the range from
+    the first to the last.
     """
     plain = [tensor.detach().resolve_conj().resolve_neg() for tensor in tensors]
     stored: dict[int, Any] = {}
-    places: dict[int, Place] = {}
+    locations: dict[int, StoredAt] = {}
     for numbers in _overlapping(plain):
         members = [plain[number] for number in numbers]
         if len({(tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype) for tensor in members}) == 1:
@@ -190,26 +191,26 @@ def lay_out_tensors(tensors: Sequence[Any]) -> tuple[dict[int, Any], list[Place]
         else:
             kept, start = _kept_together(members)
         if dtype_name(kept) not in CODES:
-            kept = _seen_as_bytes(kept)
+            kept = _as_bytes(kept)
         stored[numbers[0]] = kept.cpu()
         for number, tensor in zip(numbers, members, strict=True):
-            places[number] = Place(numbers[0], _layout(tensor, start, kept))
-    return dict(sorted(stored.items())), [places[number] for number in range(len(plain))]
+            locations[number] = StoredAt(numbers[0], _layout(tensor, start, kept))
+    return dict(sorted(stored.items())), [locations[number] for number in range(len(plain))]
 
 
 def _span(tensor: Any) -> tuple[int, int]:
-    """The bytes of its storage that a tensor reaches, from the first to the end of the last."""
+    """The byte range that a tensor occupies in its storage."""
     start = tensor.storage_offset() * tensor.itemsize
     return start, start + _reach(tensor.shape, tensor.stride()) * tensor.itemsize
 
 
 def _reach(shape: Sequence[int], stride: Sequence[int]) -> int:
-    """How many items lie from the first to the last, both among them."""
+    """The number of items from the first to the last, inclusive."""
     return sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1 if all(shape) else 0
 
 
 def _overlapping(tensors: Sequence[Any]) -> Iterator[list[int]]:
-    """The numbers of those tensors that share memory, in order; most stand alone."""
+    """The indices of tensors that share memory, grouped; most groups have one tensor."""
     storages: dict[Any, list[int]] = {}
     for number, tensor in enumerate(tensors):
         if tensor.numel():
@@ -231,22 +232,22 @@ def _overlapping(tensors: Sequence[Any]) -> Iterator[list[int]]:
 
 
 def _without_gaps(tensor: Any) -> Any:
-    """The tensor, or if it is a thin slice a copy with the same order of axes."""
-    is_thin = tensor.numel() < _reach(tensor.shape, tensor.stride())
-    return tensor.clone() if is_thin and _dense(tensor) is None else tensor
+    """The tensor itself, or a copy with the same order of axes if it is a slice with gaps."""
+    has_gaps = tensor.numel() < _reach(tensor.shape, tensor.stride())
+    return tensor.clone() if has_gaps and _dense(tensor) is None else tensor
 
 
 def _kept_alone(tensor: Any) -> tuple[Any, int]:
-    """What is stored for a tensor that shares its memory with no other one, and at which byte of its storage that starts."""
+    """The tensor to store for one that overlaps with no other, and its first byte in the storage."""
     start, end = _span(tensor)
     dense = _dense(tensor)
     return (_range([tensor], start, end, tensor.dtype) if dense is None else dense), start  # an expanded tensor is its range
 
 
 def _kept_together(tensors: Sequence[Any]) -> tuple[Any, int]:
-    """What is stored for tensors that overlap, and at which byte of their storage that starts.
+    """The tensor to store for tensors that overlap, and its first byte in the storage.
 
-    It is one of them if one holds all, so that its shape stands in the file.
+    If one of them contains all others, it is stored itself, so that the file has its shape.
     """
     spans = [_span(tensor) for tensor in tensors]
     start, end = min(first for first, _ in spans), max(last for _, last in spans)
@@ -264,7 +265,7 @@ def _kept_together(tensors: Sequence[Any]) -> tuple[Any, int]:
 
 
 def _dense(tensor: Any) -> Any:
-    """The tensor with its axes in the order of memory, if that makes it contiguous; else None."""
+    """The tensor with its axes in memory order if that is contiguous, otherwise None."""
     if tensor.is_contiguous():
         return tensor
     turned = tensor.permute(sorted(range(tensor.dim()), key=lambda axis: (-tensor.stride(axis), -tensor.shape[axis])))
@@ -272,13 +273,13 @@ def _dense(tensor: Any) -> Any:
 
 
 def _range(tensors: Sequence[Any], start: int, end: int, dtype: Any) -> Any:
-    """The bytes from `start` to `end` of the storage that `tensors` share, as a flat tensor."""
+    """The bytes from `start` to `end` of the shared storage of `tensors`, as a flat tensor."""
     storage = max((tensor.untyped_storage() for tensor in tensors), key=lambda each: each.nbytes())
-    return _seen_as(storage, dtype, [(end - start) // dtype.itemsize], [1], start // dtype.itemsize)
+    return _view(storage, dtype, [(end - start) // dtype.itemsize], [1], start // dtype.itemsize)
 
 
-def _seen_as(storage: Any, dtype: Any, shape: Sequence[int], stride: Sequence[int], offset: int) -> Any:
-    """A tensor of its own, no view of another one, on `storage`."""
+def _view(storage: Any, dtype: Any, shape: Sequence[int], stride: Sequence[int], offset: int) -> Any:
+    """A tensor on `storage` that autograd does not treat as a view."""
     import torch
 
     nothing: Any = torch.empty(0, dtype=torch.uint8, device=storage.device).view(dtype)  # `empty` of complex32 would warn
@@ -286,7 +287,7 @@ def _seen_as(storage: Any, dtype: Any, shape: Sequence[int], stride: Sequence[in
 
 
 def _layout(tensor: Any, start: int, kept: Any) -> Layout:
-    """What of `tensor` the kept tensor does not say by itself."""
+    """The properties of `tensor` that the stored tensor does not have."""
     layout: Layout = {}
     shape, stride = [*tensor.shape], [*tensor.stride()]
     if tensor.dtype != kept.dtype:
@@ -316,16 +317,16 @@ def _steps(shape: Sequence[int]) -> list[int]:
 
 
 def rebuild_tensor(stored: Any, layout: Layout) -> Any:
-    """The tensor that was stored, on the memory of `stored`; a `ValueError` for a layout that does not fit it."""
+    """The original tensor, on the memory of `stored`; a `ValueError` if the layout does not fit."""
     import torch
 
     if type(stored) is not torch.Tensor or stored.device.type != "cpu" or not stored.is_contiguous():
-        raise ValueError("what is stored is no tensor")
+        raise ValueError("the stored value is not a tensor")
     dtype = stored.dtype
     if "dtype" in layout:
         name = layout["dtype"]
         if type(name) is not str or (name not in CODES and name not in AS_BYTES):
-            raise ValueError(f"{ascii(name)[:60]} is no dtype of plain items")
+            raise ValueError(f"{ascii(name)[:60]} is not a dtype that can be stored")
         dtype = getattr(torch, name)
         if "shape" not in layout:
             raise ValueError("a dtype without a shape")
@@ -333,17 +334,17 @@ def rebuild_tensor(stored: Any, layout: Layout) -> Any:
     stride = _numbers(layout.get("stride", _steps(shape)))
     (offset,) = _numbers([layout.get("offset", 0)])
     if len(shape) != len(stride):
-        raise ValueError("not as many strides as dimensions")
+        raise ValueError("it has more or fewer strides than dimensions")
     size = stored.numel() * stored.itemsize
     if (offset + _reach(shape, stride)) * dtype.itemsize > size or math.prod(shape) >= 2**63:
         raise ValueError(f"its shape, strides and offset reach beyond the {size:,} bytes that are stored")
     begin = stored.storage_offset() * stored.itemsize
     if begin % dtype.itemsize:
-        raise ValueError("it does not start where its dtype may")
-    return _seen_as(stored.untyped_storage(), dtype, shape, stride, begin // dtype.itemsize + offset)
+        raise ValueError("its start is not aligned to its dtype")
+    return _view(stored.untyped_storage(), dtype, shape, stride, begin // dtype.itemsize + offset)
 
 
 def _numbers(values: Any) -> list[int]:
     if type(values) is not list or len(values) > MAX_DIMENSIONS or not all(type(each) is int and 0 <= each < 2**63 for each in values):
-        raise ValueError("its shape, strides, axes and offset are not small numbers")
+        raise ValueError("its shape, strides, axes or offset are invalid")
     return values

@@ -1,13 +1,19 @@
-"""Leases: who may write to a run now, and how a watcher learns that the holder is gone.
+"""Leases: which process may write to a run, and how other processes notice that the holder is gone.
 
-A lease is kept by changing a file again and again. Expiry is *observed*: a watcher times with its own monotonic clock how long that
-file has not changed; no wall clock and no time of another machine decides anything. An owner in this very boot is known at once, by the
-kernel's word. A holder that was replaced and wakes up can write only below its own attempt, where nobody looks any more.
+The holder renews its lease by changing a file at regular intervals. Expiry is *observed*: a watcher measures with its own monotonic clock
+how long the file has not changed. Wall clocks and the clocks of other machines decide nothing. If the holder runs in the same boot of the
+same machine, the kernel knows at once whether it is alive. A holder that was replaced and wakes up can only write below its own attempt,
+which readers ignore.
+
+A thread renews the lease, and no thread runs while a step holds the GIL. If a step holds it for longer than the lease lasts, another
+machine or container can take the run over. A separate process for renewing would cost memory and startup time for each run, and would keep
+the lease of a training that hangs. So the error explains the cause and recommends a longer lease.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
@@ -16,22 +22,23 @@ from enum import Enum
 from typing import NamedTuple
 
 from trainmaster.errors import StoreAccessError, StoreDamagedError, StoreError
+from trainmaster.store.attempt_records import LEASE
 from trainmaster.store.files import Files
 from trainmaster.store.keys import run_folder
-from trainmaster.store.owner import Owner
-from trainmaster.store.run import LEASE, Run
+from trainmaster.store.process_identity import Owner
+from trainmaster.store.run import Run
 
 LEASE_TIME = 60.0
-"""Seconds without a change after which a lease is taken over."""
+"""Seconds without a change after which a lease has expired."""
 BEATS_PER_LEASE = 6
 
 _held: set[str] = set()
-"""The tokens of the attempts that this process holds. An attempt of this process that is not among them was given up without a word."""
+"""The tokens of the attempts that this process holds. Other attempts of this process were abandoned without an outcome."""
 
 
 @contextlib.contextmanager
 def holding(token: str) -> Iterator[None]:
-    """Hold the attempt that the block makes, from before it can be seen; not if the block fails."""
+    """Hold the attempt that the block creates, from before other threads can see it. If the block fails, nothing is held."""
     _held.add(token)
     try:
         yield
@@ -41,9 +48,9 @@ def holding(token: str) -> Iterator[None]:
 
 
 class Hold(Enum):
-    FREE = "nobody holds the run"
+    FREE = "no process holds the run"
     HELD = "a live process holds the run"
-    UNKNOWN = "only watching the lease can tell"
+    UNKNOWN = "only watching the lease can show whether the holder is alive"
 
 
 class Holder(NamedTuple):
@@ -54,7 +61,7 @@ class Holder(NamedTuple):
 
 
 def holder_of(run: Run) -> Holder:
-    """Who holds a run now, as far as one look can tell."""
+    """The process that holds a run, as far as a single check can show."""
     number = run.newest()
     if number == 0 or _has_ended(run, number):
         return Holder(Hold.FREE, number)
@@ -73,19 +80,19 @@ def holder_of(run: Run) -> Holder:
 def _has_ended(run: Run, number: int) -> bool:
     try:
         return run.outcome_of(number) is not None
-    except StoreDamagedError:  # it was written, by an attempt that had ended
+    except StoreDamagedError:  # it was written, so the attempt has ended
         return True
 
 
 class Watch:
-    """What one watcher has seen of the leases of others."""
+    """Watches the leases of other processes."""
 
     def __init__(self, files: Files, lease_time: float) -> None:
         self._files, self._lease_time = files, lease_time
         self._seen: dict[tuple[str, int], tuple[object, float, float]] = {}
 
     def look(self, run: Run, holder: Holder) -> Hold:
-        """FREE once the lease has not changed for long enough, HELD if it has changed since the last look, UNKNOWN in between."""
+        """FREE if the lease has not changed for long enough, HELD if it changed since the last check, else UNKNOWN."""
         at = (run.key, holder.attempt)
         try:
             mark: object = self._files.mark(run.path(holder.attempt, LEASE))
@@ -99,61 +106,96 @@ class Watch:
         if mark != before:
             self._seen[at] = (mark, now, 0.0)
             return Hold.HELD
-        # A watcher that was itself stopped in between has not watched: a pause counts as one beat at most.
+        # The watcher itself may have been suspended in between, so a pause counts as one heartbeat at most.
         still += min(now - looked, max(1.0, self._lease_time / BEATS_PER_LEASE))
         self._seen[at] = (mark, now, still)
         return Hold.FREE if still >= max(self._lease_time, 3 * holder.heartbeat) else Hold.UNKNOWN
 
 
-class Seen:
-    """What another watcher has seen: that the lease of one attempt has expired."""
+class ExpiredLease:
+    """The result of another process's watch: the lease of one attempt has expired."""
 
-    def __init__(self, expired: int) -> None:
-        self._expired = expired
+    def __init__(self, attempt: int) -> None:
+        self._attempt = attempt
 
     def look(self, run: Run, holder: Holder) -> Hold:
-        return Hold.FREE if holder.attempt == self._expired else Hold.UNKNOWN
+        return Hold.FREE if holder.attempt == self._attempt else Hold.UNKNOWN
 
 
 class Heartbeat:
-    """A thread that keeps a lease until it is stopped, and looks whether the attempt was replaced."""
+    """A thread that renews a lease until it is stopped, and checks whether the attempt was replaced."""
 
     def __init__(self, run: Run, number: int, token: str, interval: float) -> None:
         self._run, self._number, self._token, self._interval = run, number, token, interval
         self._pid = os.getpid()
         self._stopped = threading.Event()
         self.is_lost = False
+        self._renewed = time.monotonic()
+        self._silence: float | None = None
+        """Seconds since the last renewal at the time the loss was noticed."""
+        self._problem = ""
+        """Why the last heartbeat failed, if it did."""
         self._thread = threading.Thread(target=self._beat, name=f"trainmaster-lease-{run.key}", daemon=True)
         self._thread.start()
 
     def _beat(self) -> None:
         while not self._stopped.wait(self._interval) and not self.is_lost and self._token in _held:
-            with contextlib.suppress(StoreAccessError, StoreDamagedError, FileNotFoundError):  # the next beat may succeed
+            try:
                 self.renew()
+            except (StoreAccessError, StoreDamagedError, FileNotFoundError) as error:  # the next heartbeat may succeed
+                self._problem = error.fact if isinstance(error, StoreError) else str(error)
 
     def renew(self) -> None:
-        """Change the lease's file, and look for a successor."""
+        """Change the lease file, and check for a successor."""
         self.is_lost = self.is_lost or not self.is_newest()
         if not self.is_lost:
             self._run.files.beat(self._run.path(self._number, LEASE))
+            self._renewed, self._problem = time.monotonic(), ""
+
+    def why_lost(self) -> tuple[str, str]:
+        """The likely reason why this attempt was replaced, and a hint."""
+        silence, lease = self._silence or time.monotonic() - self._renewed, self._interval * BEATS_PER_LEASE
+        fenced = "nothing is lost: the attempt that replaced it resumes from the last checkpoint"
+        if silence < lease:
+            return (
+                f"its lease of {lease:g} s was renewed {silence:.0f} s ago, by the clock of this machine: the machine was suspended, or "
+                "another process used a shorter lease time, or the run was removed",
+                fenced,
+            )
+        lasted = f"its lease of {lease:g} s was not renewed for {silence:.0f} s"
+        if self._problem:
+            return f"{lasted}: {self._problem}", fenced
+        return (
+            f"{lasted}: a step held Python's GIL for that long, so no other thread could run, or this process was suspended",
+            f"{fenced}; if your steps take that long, give the manager a longer lease: lease_time={math.ceil(2 * silence)}",
+        )
 
     def is_newest(self) -> bool:
-        """Whether no other attempt has replaced this one; a `StoreAccessError` if there is no record of any."""
+        """Whether this is still the newest attempt; a `StoreAccessError` if the run has no attempts any more."""
+        if self.is_inherited:
+            return False
         newest = self._run.newest()
+        if newest > self._number and self._silence is None:
+            self._silence = time.monotonic() - self._renewed
         if newest == 0:
             folder = run_folder("stats", self._run.key)
             raise StoreAccessError(
                 f"the records of run {self._run.key} are gone", where=folder, hint="the store was removed, or is not mounted"
             )
-        return os.getpid() == self._pid and newest == self._number
+        return newest == self._number
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process was forked from the holder. If so, it has no heartbeat thread and must not write."""
+        return os.getpid() != self._pid
 
     def stop(self) -> None:
         self.abandon()
-        if os.getpid() == self._pid and self._thread is not threading.current_thread():
+        if not self.is_inherited and self._thread is not threading.current_thread():
             self._thread.join()
 
     def abandon(self) -> None:
-        """Hold the attempt no longer, without a word; the thread ends by itself."""
-        self._stopped.set()
-        if os.getpid() == self._pid:
+        """Give up the attempt without an outcome; the thread ends by itself."""
+        if not self.is_inherited:  # in a fork, a thread that does not exist any more may hold the lock of the event
+            self._stopped.set()
             _held.discard(self._token)

@@ -12,7 +12,7 @@ from trainmaster.store.files import Appender, Written
 
 
 class MemoryFiles:
-    """What `LocalFiles` does, with a dict for a disk."""
+    """`Files` in a dict instead of on a disk."""
 
     def __init__(self) -> None:
         self._files: dict[str, bytearray] = {}
@@ -73,7 +73,7 @@ class MemoryFiles:
     def beat(self, path: str) -> None:
         self.append(path).write(b".")
 
-    def cut(self, path: str, size: int) -> None:
+    def truncate(self, path: str, size: int) -> None:
         self.replace(path, self.read(path)[:size])
 
     def delete(self, path: str) -> None:
@@ -93,7 +93,7 @@ class MemoryFiles:
 
     def extend(self, path: str, data: bytes) -> None:
         with self._lock:
-            if path in self._files:  # what was deleted does not come back
+            if path in self._files:  # a deleted file stays deleted
                 self._files[path] += data
                 self._changes[path] += 1
 

@@ -1,4 +1,4 @@
-"""Prune: remove what counts for nothing any more. Runs that somebody holds, or may hold, are left alone."""
+"""Delete old checkpoints and leftovers. Runs that a process holds, or may hold, are left alone."""
 
 from __future__ import annotations
 
@@ -6,86 +6,74 @@ import contextlib
 from collections.abc import Iterator
 
 from trainmaster.errors import RunBusyError, StoreDamagedError
-from trainmaster.store.attempt import claim, drop_all_but, remove_records, saved_by
-from trainmaster.store.checkpoint import CheckpointName, check_checkpoint
+from trainmaster.store.attempt import checkpoint_folders, claim, delete_all_except, remove_records
+from trainmaster.store.checkpoint import CheckpointName
 from trainmaster.store.files import Files
-from trainmaster.store.keys import attempt_folder, is_key, run_folder
+from trainmaster.store.keys import attempt_folder, run_folder, stored_keys
 from trainmaster.store.lease import Hold, holder_of
-from trainmaster.store.run import Link, Run
+from trainmaster.store.run import Run
 
 
 def prune(files: Files, keep: int, lease_time: float) -> Iterator[str]:
-    """The paths that were removed, as they are."""
+    """Delete all but the last `keep` good checkpoints of each run and what killed processes have left; yield the deleted paths."""
     for folder in ("", "index", *(f"configs/{name}" for name in files.names("configs"))):
         yield from files.sweep(folder)
-    for folder in files.names("stats"):
-        for key in files.names(f"stats/{folder}") if len(folder) == 2 else ():
-            if is_key(key):
-                with contextlib.suppress(StoreDamagedError):  # nothing is removed from a run that `verify` has to look at first
-                    yield from _prune_run(Run(files, key), keep, lease_time)
+    for key in stored_keys(files, "stats"):
+        with contextlib.suppress(StoreDamagedError):  # delete nothing of a run that `verify` has to report first
+            yield from _prune_run(Run(files, key), keep, lease_time)
+
+
+def prunable(files: Files, keep: int) -> Iterator[str]:
+    """The folders that `prune` would delete, without abandoned temporary files."""
+    for key in stored_keys(files, "stats"):
+        with contextlib.suppress(StoreDamagedError):
+            run = Run(files, key)
+            kept = _kept(run, keep)
+            if kept:
+                yield from (folder for name, folder in checkpoint_folders(run, before=run.newest() + 1) if name not in kept)
+            elif kept is not None:
+                yield run_folder("stats", key)
 
 
 def _prune_run(run: Run, keep: int, lease_time: float) -> Iterator[str]:
-    newest = run.newest()
-    if newest == 0 or holder_of(run).hold is not Hold.FREE:
+    if not _is_free(run):
         return
     for number in run.attempts():
         for archive in ("stats", "previews"):
             yield from run.files.sweep(attempt_folder(archive, run.key, number))
+    newest = run.newest()
     if run.is_removed(newest):
         remove_records(run, before=newest)
-        return
-    chain = run.chain()
-    names = run.checkpoints(chain)
-    good = [name for name in names if _is_good(run, name, chain)]
-    if good:
-        kept = _kept(run, good, keep)
-        yield from drop_all_but(run, kept, before=newest + 1)
+    kept = _kept(run, keep)
+    if kept:
+        yield from delete_all_except(run, kept, before=newest + 1)
         for name in kept:
             yield from run.files.sweep(name.folder(run.key))
-    elif not names and run.last_saved(chain) is None and not any(run.own_checkpoints(number) for number in run.attempts()):
-        yield from _clear(run, lease_time)  # where all are damaged, they may yet be repaired
+    elif kept is not None:
+        yield from _delete_records(run, lease_time)
 
 
-def prunable(files: Files, keep: int) -> Iterator[str]:
-    """The folders that `prune` would remove now; what kills have left under temporary names is not among them."""
-    for folder in files.names("stats"):
-        for key in filter(is_key, files.names(f"stats/{folder}") if len(folder) == 2 else ()):
-            with contextlib.suppress(StoreDamagedError):
-                yield from _prunable(Run(files, key), keep)
+def _is_free(run: Run) -> bool:
+    return run.newest() > 0 and holder_of(run).hold is Hold.FREE
 
 
-def _prunable(run: Run, keep: int) -> Iterator[str]:
-    newest = run.newest()
-    if newest == 0 or holder_of(run).hold is not Hold.FREE or run.is_removed(newest):
-        return
+def _kept(run: Run, keep: int) -> list[CheckpointName] | None:
+    """The checkpoints to keep: the newest good ones, and the best. Empty for a run that never saved; None to leave the run alone."""
+    if not _is_free(run) or run.is_removed(run.newest()):
+        return None
     chain = run.chain()
     names = run.checkpoints(chain)
-    good = [name for name in names if _is_good(run, name, chain)]
+    good = [name for name in names if run.is_good(name, chain)]
     if good:
-        kept = _kept(run, good, keep)
-        yield from (folder for name, folder in saved_by(run, before=newest + 1) if name not in kept)
-    elif not names and run.last_saved(chain) is None and not any(run.own_checkpoints(number) for number in run.attempts()):
-        yield run_folder("stats", run.key)
+        best = run.best()
+        return [name for name in good if name in good[:keep] or name == best]
+    if names or run.last_saved(chain) is not None or any(run.own_checkpoints(number) for number in run.attempts()):
+        return None  # all checkpoints are damaged, and may still be repaired
+    return []
 
 
-def _kept(run: Run, good: list[CheckpointName], keep: int) -> list[CheckpointName]:
-    """The newest of the good checkpoints, and the best."""
-    best = run.best()
-    return [name for name in good if name in good[:keep] or name == best]
-
-
-def _is_good(run: Run, name: CheckpointName, chain: list[Link]) -> bool:
-    try:
-        check_checkpoint(run.files, run.key, name)
-        run.check_events(name, chain)
-    except StoreDamagedError:
-        return False
-    return True
-
-
-def _clear(run: Run, lease_time: float) -> Iterator[str]:
-    """Remove the records of a run that never saved anything; its config stays."""
+def _delete_records(run: Run, lease_time: float) -> Iterator[str]:
+    """Delete the records of a run that never saved; its config stays."""
     try:
         attempt = claim(run, "prune", lease_time)
     except RunBusyError:

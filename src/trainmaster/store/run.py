@@ -1,158 +1,47 @@
-"""A run, as its files tell it: attempts, the chain of those that count, checkpoints, events.
+"""Read a run: its attempts, their chain, its checkpoints and events.
 
-Every time somebody starts or goes on with a run, that is a new numbered *attempt*, which writes only into its own folders. Its file
-`resume.json` says which checkpoint of which earlier attempt it went on from. So the history of a run is a chain, from the newest attempt
-that started, back over the parts that were gone on from; whatever else an attempt wrote, during or after, counts for nothing.
+Every start and every resume of a run is a new numbered *attempt*, which writes only into its own folders. Its file `resume.json` names the
+checkpoint of the earlier attempt that it resumed from. The history of a run is therefore a *chain*: the newest attempt that started, the
+attempt it resumed from up to that checkpoint, and so on. Readers ignore everything else that attempts have written.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from trainmaster.errors import StoreDamagedError
-from trainmaster.store.checkpoint import MANIFEST, Checkpoint, CheckpointName, read_checkpoint, read_manifest
-from trainmaster.store.codec import decode
-from trainmaster.store.events import read_events, read_lines
-from trainmaster.store.files import Files
-from trainmaster.store.keys import attempt_folder, attempt_number, run_folder
-from trainmaster.store.record import Members, Record, damaged, find_record
+from trainmaster.store.attempt_records import EVENTS, PREVIEW, RESUME, STATUS, AttemptRecords, decoded
+from trainmaster.store.checkpoint import Checkpoint, CheckpointName, check_checkpoint, read_checkpoint, read_manifest, read_newest
+from trainmaster.store.checksummed_json import Record, damaged
+from trainmaster.store.events import RowsByName, read_events, read_lines, rows_by_name
+from trainmaster.store.keys import attempt_number, run_folder
 
-ATTEMPT, RESUME, STATUS, OUTCOME, EVENTS, LEASE, PREVIEW, LOG, STOP = (
-    "attempt.json",
-    "resume.json",
-    "status.json",
-    "outcome.json",
-    "events.jsonl",
-    "lease",
-    "preview.json",
-    "log",
-    "stop",
-)
 NEVER_SAVED = {"epoch": -1, "t_train": None, "t_eval": None}
-"""What the status of a run says before its first checkpoint."""
-IMPORT, IMPORTED = "import", "imported"
-"""What an attempt is made for that brings a run from another store, and how it ends."""
-_NUMBER_OR_NONE = (int, type(None))
-_MAX_HEARTBEAT = 30 * 24 * 3600.0
-_MAX_EVENTS = 10**12
+"""The status of a run before its first checkpoint."""
 _MAX_LOOKS = 20
-"""How often a reader looks again at a run that changes under its eyes."""
+"""How often a reader retries while another process changes the run."""
 
 
 class Link(NamedTuple):
-    """An attempt in the chain, and how much of it counts."""
+    """An attempt in the chain, and how much of it belongs to the run."""
 
     attempt: int
     last: CheckpointName | None
-    """The last checkpoint that counts; None if all do."""
+    """The last checkpoint that belongs to the run; None if all do."""
     num_events: int | None
-    """How many events count; None if all do."""
+    """The number of events that belong to the run; None if all do."""
 
 
-class Run:
-    """What the files say about one run, read anew at each call."""
+class Run(AttemptRecords):
+    """One run of a store. Every call reads the files again."""
 
-    def __init__(self, files: Files, key: str) -> None:
-        self.files, self.key = files, key
-
-    def path(self, number: int, name: str) -> str:
-        """Where an attempt keeps one of its files."""
-        return f"{attempt_folder('previews' if name == PREVIEW else 'stats', self.key, number)}/{name}"
-
-    # ---- attempts
-
-    def attempts(self) -> list[int]:
-        """The numbers of all attempts, newest first."""
-        return list(self._attempts())
-
-    def newest(self) -> int:
-        """The number of the newest attempt; 0 where there is none."""
-        return next(self._attempts(), 0)
-
-    def _attempts(self) -> Iterator[int]:
-        found = (attempt_number(name) for name in self.files.names(run_folder("stats", self.key)))
-        numbers = sorted(filter(None, found), reverse=True)
-        # Any file tells of one: a number whose claim was lost is not to be used again.
-        return (number for number in numbers if self.files.names(attempt_folder("stats", self.key, number)))
-
-    def claim_of(self, number: int) -> Record:
-        """Who made an attempt, when and for what."""
-        path = self.path(number, ATTEMPT)
-        record = self._find(number, ATTEMPT, {"token": str, "by": str, "owner": dict, "heartbeat": (int, float)})
-        if record is None:
-            raise damaged(path, "it is missing, though the attempt has left other files")
-        if not 0 < record["heartbeat"] <= _MAX_HEARTBEAT:
-            raise damaged(path, "its heartbeat is no number of seconds")
-        return record
-
-    def _find(self, number: int, name: str, members: Members) -> Record | None:
-        """One of an attempt's records, which must say whose it is; None where there is none."""
-        path = self.path(number, name)
-        record = find_record(self.files, path, members)
-        if record is not None and (record.get("key"), record.get("attempt")) != (self.key, number):
-            raise damaged(path, "it belongs to another run or attempt")
-        return record
-
-    def resume_of(self, number: int) -> Record | None:
-        """What an attempt went on from; None if it has not come so far."""
-        path = self.path(number, RESUME)
-        members: Members = {"parent": _NUMBER_OR_NONE, "step": _NUMBER_OR_NONE, "events": int, "status": dict, "preview": dict}
-        record = self._find(number, RESUME, members)
-        if record is None:
-            has_saved = self.own_checkpoints(number) or self.files.has(self.path(number, STATUS))
-            if has_saved and not self._is_half_imported(number):
-                raise damaged(path, "it is missing, though the attempt has saved something")
-            return None
-        parent, name = record["parent"], record.get("checkpoint")
-        if parent is None:
-            is_possible = name is None and record["events"] == 0
-        else:
-            is_possible = (
-                0 < parent < number and CheckpointName.parse(parent, str(name)) is not None and 0 <= record["events"] < _MAX_EVENTS
-            )
-        if not is_possible:
-            raise damaged(path, "it names a parent that cannot be")
-        return record
-
-    def _is_half_imported(self, number: int) -> bool:
-        """True for an import that never came to its end, which is where it would have started."""
-        outcome = self.outcome_of(number)
-        return self._claim_or_none(number).get("by") == IMPORT and (outcome is None or outcome["outcome"] != IMPORTED)
-
-    def outcome_of(self, number: int) -> Record | None:
-        """How an attempt ended; None while it runs, or if it was killed."""
-        return self._find(number, OUTCOME, {"outcome": str})
-
-    def status_of(self, number: int) -> Record | None:
-        """The status that an attempt has written; None if it has saved nothing."""
-        record = self._find(number, STATUS, {"status": dict, "step": int, "checkpoint": str})
-        if record is not None:
-            self._decoded(record["status"], self.path(number, STATUS))
-        return record
-
-    def preview_of(self, number: int) -> Record | None:
-        """The preview that an attempt has written; None if it has written none."""
-        record = self._find(number, PREVIEW, {"preview": dict, "step": _NUMBER_OR_NONE})
-        if record is not None:
-            self._decoded(record["preview"], self.path(number, PREVIEW))
-        return record
-
-    def is_removed(self, number: int) -> bool:
-        """Whether the attempt was made to remove the run, and did so; not, as far as damage lets that be told."""
-        try:
-            resume = self.resume_of(number)
-        except StoreDamagedError:
-            return False
-        return resume is not None and bool(resume.get("is_removed"))
-
-    # ---- what counts
+    # ---- the chain
 
     def head(self) -> int | None:
-        """The newest attempt that counts; None for a run that never started, or was removed."""
+        """The newest attempt of the chain; None for a run that never started or was removed."""
         fresh: int | None = None
-        for number in self._attempts():
+        for number in self.iter_attempts():
             resume = self.resume_of(number)
             if resume is None:
                 continue
@@ -160,11 +49,11 @@ class Run:
                 break
             if resume["parent"] is not None or self.files.has(self.path(number, STATUS)) or self.own_checkpoints(number):
                 return number
-            fresh = number if fresh is None else fresh  # one from nothing takes the place of an older one with its first checkpoint
+            fresh = number if fresh is None else fresh  # a start from scratch replaces older attempts with its first checkpoint
         return fresh
 
     def chain(self) -> list[Link]:
-        """The attempts that count, newest first; none for a run that never started."""
+        """The chain, newest attempt first; empty for a run that never started."""
         head = self.head()
         links: list[Link] = []
         link = Link(head, None, None) if head is not None else None
@@ -172,50 +61,37 @@ class Run:
             links.append(link)
             resume = self.resume_of(link.attempt)
             if resume is None:
-                raise damaged(self.path(link.attempt, RESUME), "it is missing, though a later attempt went on from this one")
+                raise damaged(self.path(link.attempt, RESUME), "it is missing, though a later attempt resumed from this one")
             parent = resume["parent"]
             last = CheckpointName.parse(parent, resume["checkpoint"]) if parent is not None else None
             link = Link(parent, last, resume["events"]) if parent is not None else None
         return links
 
-    def _claim_or_none(self, number: int) -> Record:
-        try:
-            return self.claim_of(number)
-        except (StoreDamagedError, FileNotFoundError):  # an attempt that has not started counts for nothing; whoever goes on will say so
-            return {}
-
-    def own_checkpoints(self, number: int) -> list[CheckpointName]:
-        """The checkpoints below one attempt's folder, newest first, whether they count or not."""
-        folder = attempt_folder("ckpts", self.key, number)
-        names = [CheckpointName.parse(number, text) for text in self.files.names(folder)]
-        found = sorted((name for name in names if name is not None), reverse=True)
-        return [name for name in found if self.files.has(f"{name.folder(self.key)}/{MANIFEST}")]
-
     def checkpoints(self, chain: list[Link] | None = None) -> list[CheckpointName]:
-        """The checkpoints that count, newest first."""
+        """The checkpoints of the chain, newest first."""
         links = self.chain() if chain is None else chain
         return [name for link in links for name in self.own_checkpoints(link.attempt) if link.last is None or name <= link.last]
 
     def status(self) -> dict[str, Any] | None:
-        """How far the run is: `epoch`, `toc`, `t_train`, `t_eval`; None for a run that nobody ever claimed.
+        """The progress of the run: `epoch`, `toc`, `t_train`, `t_eval`; None for a run that was never claimed.
 
         Before the first checkpoint the epoch is -1.
         """
         tree, path = self._of_head(STATUS)
-        found = self._decoded(tree or self._claimed(), path)
-        if found is not None and type(found.get("epoch")) is not int:
-            raise damaged(path, "it does not say what it should")
-        return found
+        status = decoded(tree or self._claimed(), path)
+        if status is not None and type(status.get("epoch")) is not int:
+            raise damaged(path, "it has no epoch")
+        return status
 
     def _claimed(self) -> Record | None:
-        """The status of a run that somebody claimed, and that has not started yet."""
+        """The status of a run that was claimed and has not started yet."""
         number = self.newest()
         if number == 0 or self.is_removed(number):
             return None
-        return {**NEVER_SAVED, "toc": self._claim_or_none(number).get("toc")}
+        return {**NEVER_SAVED, "toc": self.claim_or_empty(number).get("toc")}
 
     def best(self) -> CheckpointName | None:
-        """The checkpoint that the status calls the best, if it names one and it is there."""
+        """The best checkpoint according to the status, if it still exists."""
         best = (self.status() or {}).get("best")
         try:
             name = CheckpointName.parse(best["attempt"], best["checkpoint"]) if isinstance(best, dict) else None
@@ -225,53 +101,42 @@ class Run:
 
     def preview(self) -> dict[str, Any] | None:
         """The preview of the last save; None for a run that never started."""
-        return self._decoded(*self._of_head(PREVIEW))
+        return decoded(*self._of_head(PREVIEW))
 
     def _of_head(self, file: str) -> tuple[Record | None, str]:
-        """A status or preview as it is stored, and where: what the newest attempt that counts has written, or else what it went on from."""
+        """The encoded status or preview of the chain's newest attempt, or of what it resumed from, with the path."""
         head = self.head()
         if head is None:
             return None, run_folder("stats", self.key)
         member = file.removesuffix(".json")
         try:
             record = self.status_of(head) if file == STATUS else self.preview_of(head)
-        except StoreDamagedError:  # `verify` tells; the manifest of the last checkpoint has it, too
+        except StoreDamagedError:  # `verify` reports it; the manifest of the last checkpoint has it too
             own = self.own_checkpoints(head)
             record = read_manifest(self.files, self.key, own[0]) if own else None
         return (record or self._resumed(head))[member], self.path(head, file if record else RESUME)
-
-    def _decoded(self, tree: Record | None, path: str) -> dict[str, Any] | None:
-        if tree is None:
-            return None
-        try:
-            value = decode(tree)
-        except StoreDamagedError as error:
-            raise damaged(path, str(error)) from error
-        if not isinstance(value, dict):
-            raise damaged(path, "it does not say what it should")
-        return value
 
     def preview_with(self, checkpoint: Checkpoint) -> dict[str, Any]:
         """The preview that belongs to a checkpoint."""
         tree = self.preview_at(checkpoint.name)
         tree = checkpoint.manifest["preview"] if tree is None else tree
-        return self._decoded(tree, self.path(checkpoint.name.attempt, PREVIEW)) or {}
+        return decoded(tree, self.path(checkpoint.name.attempt, PREVIEW)) or {}
 
     def preview_at(self, name: CheckpointName) -> Record | None:
-        """The encoded preview that was last set for a checkpoint; None if that is the checkpoint's own."""
+        """The encoded preview that was published after a checkpoint; None if the one in its manifest is current."""
         head = self.head()
         if head is None:
             return None
         resume = self._resumed(head)
         try:
             record = self.preview_of(head)
-        except StoreDamagedError:  # the checkpoint has its own
+        except StoreDamagedError:  # the checkpoint has one
             return None
-        is_its_own = head == name.attempt or (resume["parent"], resume["checkpoint"]) == (name.attempt, name.text)
-        if not is_its_own or (record is not None and (record.get("step"), record.get("checkpoint", name.text)) != (name.step, name.text)):
+        belongs = head == name.attempt or (resume["parent"], resume["checkpoint"]) == (name.attempt, name.text)
+        if not belongs or (record is not None and (record.get("step"), record.get("checkpoint", name.text)) != (name.step, name.text)):
             return None
-        found: Record | None = record["preview"] if record is not None else resume["preview"] if head != name.attempt else None
-        return found
+        preview: Record | None = record["preview"] if record is not None else resume["preview"] if head != name.attempt else None
+        return preview
 
     def _resumed(self, number: int) -> Record:
         record = self.resume_of(number)
@@ -279,28 +144,33 @@ class Run:
         return record
 
     def event_lines(self, chain: list[Link] | None = None) -> list[bytes]:
-        """The lines of all events that count, oldest first."""
+        """The event lines of the chain, oldest first."""
         links = self.chain() if chain is None else chain
         return [line for link in reversed(links) for line in read_lines(self.files, self.path(link.attempt, EVENTS), link.num_events)]
 
     def events(self) -> list[dict[str, Any]]:
-        """All events that count, oldest first."""
+        """The events of the chain, oldest first."""
         return [
             event for link in reversed(self.chain()) for event in read_events(self.files, self.path(link.attempt, EVENTS), link.num_events)
         ]
 
+    @property
+    def history(self) -> RowsByName:
+        """The logged values by name, as (step, value) pairs in order."""
+        return rows_by_name(self.events())
+
     # ---- damage
 
     def has_saved(self) -> bool:
-        """Whether the run was ever saved, as far as any file tells."""
+        """Whether any file shows that the run was ever saved."""
         chain = self.chain()
         return bool(self.lost(self.last_saved(chain), None)) or bool(self.checkpoints(chain))
 
     def latest(self) -> Checkpoint | None:
-        """The newest good checkpoint with its values; None if nothing was ever saved.
+        """The newest good checkpoint with its values; None if the run was never saved.
 
-        Damaged ones are passed over with a warning that names the file. Where something was saved and nothing of it is good, that is an
-        error: to start again from zero is for the user to say.
+        Damaged checkpoints are skipped with a warning that names the file. If the run was saved and no checkpoint is good, that is an
+        error: only the user can decide to start from scratch.
         """
         before: Any = None
         for _ in range(_MAX_LOOKS):
@@ -313,67 +183,76 @@ class Run:
                 problems += [lost] if lost else []
             if not problems or (chain, saved, names) == before:
                 break
-            before = chain, saved, names  # its owner may have saved and dropped something meanwhile: what looks wrong twice is wrong
+            before = (
+                chain,
+                saved,
+                names,
+            )  # its owner may have saved and deleted checkpoints meanwhile: only trust a problem that is seen twice
         if found is None and problems:
             raise StoreDamagedError(
                 f"run {self.key} has no good checkpoint left",
                 why="\n".join(problems),
-                hint="put the files back from a copy; or start again: `process(config, resume=False)`",
+                hint="restore the files from a copy, or start again: `process(config, resume=False)`",
             )
         for problem in problems:
-            warnings.warn(f"run {self.key} goes on from step {found.name.step if found else 0}: {problem}", stacklevel=2)
+            warnings.warn(f"run {self.key} resumes from step {found.name.step if found else 0}: {problem}", stacklevel=2)
         return found
 
     def checkpoint(self, which: str | int = "last") -> Checkpoint | None:
-        """The "last" good checkpoint, the "best", or the newest of a step; None where there is none."""
+        """The "last" good checkpoint, the "best", or the newest of a step; None if there is none."""
         if which == "last":
             return self.latest()
         name = self.best() if which == "best" else next((name for name in self.checkpoints() if name.step == which), None)
         return None if name is None else read_checkpoint(self.files, self.key, name)
 
     def _newest_good(self, names: list[CheckpointName], chain: list[Link]) -> tuple[Checkpoint | None, list[str]]:
-        """The first good one of checkpoints, and what is wrong with those before it."""
-        problems: list[str] = []
-        for name in names:
-            try:
-                self.check_events(name, chain)
-                return read_checkpoint(self.files, self.key, name), problems
-            except StoreDamagedError as error:
-                problems.append(": ".join(filter(None, [error.fact, error.rows.get("why")])))
-            except FileNotFoundError as error:
-                problems.append(f"`{error.filename}` is missing")
-        return None, problems
+        """The first good checkpoint, and the problems of those before it."""
+
+        def read(name: CheckpointName) -> Checkpoint:
+            self.check_events(name, chain)
+            return read_checkpoint(self.files, self.key, name)
+
+        return read_newest(names, read)
+
+    def is_good(self, name: CheckpointName, chain: list[Link]) -> bool:
+        """Whether a checkpoint and all events up to it can be read."""
+        try:
+            check_checkpoint(self.files, self.key, name)
+            self.check_events(name, chain)
+        except StoreDamagedError:
+            return False
+        return True
 
     def check_events(self, name: CheckpointName, chain: list[Link]) -> None:
-        """Raise unless all events that a checkpoint counts can be read: a checkpoint is good together with what was recorded up to it."""
+        """Raise unless all events up to a checkpoint can be read: without them the checkpoint is not good."""
         manifest = read_manifest(self.files, self.key, name)
         self.event_lines(self.chain_to(name, manifest["events"], chain))
 
     def chain_to(self, name: CheckpointName, num_events: int, chain: list[Link]) -> list[Link]:
-        """The chain up to one of its checkpoints, which counts so many events of its own attempt."""
+        """The chain up to one of its checkpoints, with `num_events` events of the checkpoint's own attempt."""
         return [Link(name.attempt, name, num_events), *(link for link in chain if link.attempt < name.attempt)]
 
     def last_saved(self, chain: list[Link]) -> CheckpointName | None:
-        """The checkpoint that was last saved, as the records of the run say; None if none was.
+        """The last saved checkpoint according to the records of the run, which may be missing by now; None if there was none.
 
-        Ask before the checkpoints are listed: a writer may go on meanwhile.
+        Call this before listing the checkpoints, because a writer may add some in between.
         """
         if not chain:
             newest = self.newest()
             numbers = [attempt_number(name) for name in self.files.names(run_folder("ckpts", self.key))]
             orphans = [name for number in numbers if number is not None and number > newest for name in self.own_checkpoints(number)]
-            return max(orphans, default=None)  # of attempts whose records are gone
+            return max(orphans, default=None)  # checkpoints of attempts whose records are gone
         head = chain[0].attempt
         try:
             status = self.status_of(head)
-        except StoreDamagedError:  # the checkpoints tell
+        except StoreDamagedError:  # the list of checkpoints shows it
             status = None
         if status is not None:
             return CheckpointName.parse(head, status["checkpoint"])
         return chain[1].last if len(chain) > 1 else None
 
     def lost(self, saved: CheckpointName | None, found: CheckpointName | None) -> str:
-        """What is missing if `saved` was the last checkpoint and `found` is the newest one; empty if nothing is."""
+        """What is missing if `saved` was saved last and `found` is the newest checkpoint; empty if nothing is missing."""
         if saved is None or (found is not None and found >= saved):
             return ""
         if self.head() is None:

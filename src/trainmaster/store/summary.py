@@ -1,75 +1,84 @@
-"""Summaries: a run in a few words, for lists and pages about many runs.
+"""Summaries of runs, for tables of many runs.
 
-Everything is read anew, without a lock, while others write. What ended is read before how far it came, so that a run that is told as
-finished is told with its last epoch.
+Files are read without a lock while other processes write. The outcome is read before the progress, so a run that is shown as finished is
+shown with its last epoch.
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from trainmaster.errors import StoreDamagedError, UnknownRunError, did_you_mean
-from trainmaster.store.conditions import as_given
+from trainmaster.arguments import is_int, is_number
+from trainmaster.errors import StoreDamagedError
+from trainmaster.store.attempt_records import EVENTS, IMPORT, IMPORTED, STATUS
+from trainmaster.store.checksummed_json import Record
+from trainmaster.store.dict_filter import restore_floats
 from trainmaster.store.files import Files
-from trainmaster.store.keys import check_key, config_path
+from trainmaster.store.keys import config_path
 from trainmaster.store.lease import Hold, Holder, holder_of
-from trainmaster.store.record import Record
-from trainmaster.store.run import EVENTS, IMPORTED, STATUS, Run
+from trainmaster.store.run import Run
 from trainmaster.store.store import Store
 
 STATES = {
-    "new": "it has a config, and was never started",
+    "new": "it has a config and was never started",
     "running": "a live process holds it",
-    "held?": "somebody on another machine holds it, or did: only watching its lease can tell",
-    "finished": "it was trained as far as it was asked to be",
-    "stopped": "it was asked to stop, or brought from elsewhere, and can go on",
-    "interrupted": "it was interrupted, and can go on",
+    "held?": "a process on another machine holds it or has held it: only watching its lease can show which",
+    "finished": "it was trained for the requested number of epochs",
+    "stopped": "it was stopped or imported, and can be resumed",
+    "interrupted": "it was interrupted, and can be resumed",
     "failed": "its last attempt ended with an error",
-    "killed": "its last attempt was killed, and it can go on",
-    "damaged": "some of its files are not what was written",
+    "killed": "its last attempt was killed, and it can be resumed",
+    "damaged": "some of its files were changed or are missing",
 }
-"""Every state that a run can be in."""
+"""All states of a run, with their meaning."""
 
-_REASONS = {"saved": "its records were written by hand", IMPORTED: "brought from another store"}
+_REASONS = {"saved": "its records were written by hand", IMPORTED: "imported from another store"}
 _MAX_LOOKS = 5
 _FIRST_TIME = 10**15
-"""Marks of files are nanoseconds on a disk, and plain counts in memory."""
+"""The mark of a file on disk is a time in nanoseconds; in memory it is a count, which is smaller."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What is worth knowing of a run in a list of many. Times are those of `time.time()`."""
+    """The facts about a run that a table shows. Times are those of `time.time()`."""
 
     key: str
     state: str
     """One of `STATES`."""
     reason: str = ""
-    """Why it ended, or what is wrong with it, in one line; empty where there is nothing to say."""
+    """Why it ended, or what is damaged, in one line; may be empty."""
     epoch: int | None = None
-    """None before anything was saved."""
+    """None before the first checkpoint."""
     step: int | None = None
     num_epochs: int | None = None
-    """How far the last attempt was to train it, where that was recorded."""
+    """The target of the last attempt, if it was recorded."""
+    planned: int | None = None
+    """The target of the first attempt."""
+    is_beyond_plan: bool = False
+    """Whether a learning-rate schedule continued beyond the planned epochs."""
     target: str = ""
-    """What trains it, such as `train.py:MyManager`, where that was recorded."""
+    """The TARGET that trains it, such as `train.py:MyManager`, if it was recorded."""
     changed: float | None = None
-    """When it was last claimed, saved or ended."""
+    """The time of the last claim, save or end."""
     num_attempts: int = 0
     metrics: Mapping[str, int | float] = field(default_factory=dict)
     """The numbers of its preview."""
     best: Mapping[str, Any] | None = None
-    """Of a loop: `metric`, `value`, `step` and `checkpoint` of the best so far."""
+    """For a loop: `metric`, `value`, `step` and `checkpoint` of the best checkpoint."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """Nested, with plain values."""
     tags: tuple[str, ...] = ()
     owner: str = ""
-    """Who holds it, or may hold it."""
+    """The process that holds it or may hold it."""
     progressed: float | None = None
-    """Of a run that is held: when it last logged or saved something. A long time ago, it has stalled (L07)."""
+    """For a run that is held: the time of its last event or save. If that is long ago, the run has stalled."""
+    duration: float | None = None
+    """The total time of its attempts in seconds; None if it is unknown, as for an imported run."""
 
 
 @dataclass(frozen=True)
@@ -78,54 +87,54 @@ class PastAttempt:
 
     number: int
     by: str
-    """What it was made for: `process`, `batch`, ..."""
+    """Its purpose: `process`, `batch`, ..."""
     claimed: str
-    """When, in UTC."""
+    """The time of the claim, in UTC."""
     owner: str
     outcome: str
-    """How it ended; empty while it runs, or if it was killed."""
+    """How it ended; empty while it runs or if it was killed."""
     reason: str
     parent: int | None
-    """The attempt that it went on from."""
+    """The attempt that it resumed from."""
     step: int | None
-    """The step that it went on from; None if it started anew."""
+    """The step that it resumed from; None if it started from scratch."""
     has_started: bool
     ended: str = ""
 
 
 def summarize(store: Store, key: str) -> Summary:
-    """What the files say about a run at this moment. Damage is told by its state."""
+    """The summary of a run at this moment. A damaged run has the state "damaged"."""
     run = store.run(key)
     config, wrong = _config_of(store, key)
     tags = store.tags[key]
     for _ in range(_MAX_LOOKS):
         try:
-            found = _summary(run, config, tags)
+            summary = _summary(run, config, tags)
         except StoreDamagedError as error:
-            found = Summary(key, "damaged", _told(error), config=config, tags=tags, num_attempts=_count(run))
-        except FileNotFoundError:  # it changes under our eyes
+            summary = Summary(key, "damaged", _message(error), config=config, tags=tags, num_attempts=_count(run))
+        except FileNotFoundError:  # another process changes it
             continue
         break
     else:
-        found = Summary(key, "damaged", "what is listed of it is not there", config=config, tags=tags)
+        summary = Summary(key, "damaged", "its files change too fast to be read", config=config, tags=tags)
     if wrong:
-        found = Summary(key, "damaged", wrong, found.epoch, found.step, changed=found.changed, num_attempts=found.num_attempts, tags=tags)
-    return found
+        return replace(summary, state="damaged", reason=wrong)
+    return summary
 
 
 def attempts_of(run: Run) -> list[PastAttempt]:
-    """All attempts on a run, oldest first; what cannot be read of one is left empty."""
+    """All attempts of a run, oldest first. Values that cannot be read are empty."""
     return [_past(run, number) for number in reversed(run.attempts()) if not run.is_removed(number)]
 
 
 def newest_first(store: Store) -> list[str]:
-    """The keys of all runs, the one that was last started first. Lists folders, and reads no file of any run."""
+    """The keys of all runs, the last started run first. This only lists folders and reads no file."""
     times: dict[str, int] = {}
     for folder in store.files.names("configs"):
         if len(folder) != 2:
             continue
         names = [name[:-5] for name in store.files.names(f"configs/{folder}") if name.endswith(".json") and name.startswith(folder)]
-        keys = [name for name in names if 8 <= len(name) <= 64 and not name.strip("0123456789abcdef")]  # `is_key`, for 100,000
+        keys = [name for name in names if 8 <= len(name) <= 64 and not name.strip("0123456789abcdef")]  # faster than `is_key`
         started = store.files.marks(f"stats/{folder}")
         if any(key not in started for key in keys):
             started = {name.removesuffix(".json"): mark for name, mark in store.files.marks(f"configs/{folder}").items()} | started
@@ -134,35 +143,33 @@ def newest_first(store: Store) -> list[str]:
     return sorted(sorted(times), key=times.__getitem__, reverse=True)
 
 
-def flat(tree: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value of a nested config with its dotted key.
+def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a nested config with their dotted keys.
 
     >>> dict(flat({"lr": 0.1, "model": {"width": 8, "sizes": [1, 2]}}))
     {'lr': 0.1, 'model.width': 8, 'model.sizes': [1, 2]}
     """
     for name, value in tree.items():
         if isinstance(value, Mapping) and value:
-            yield from flat(value, f"{at}{name}.")
+            yield from flat(value, f"{prefix}{name}.")
         else:
-            yield f"{at}{name}", value
+            yield f"{prefix}{name}", value
 
 
 def numbers_of(preview: Mapping[str, Any] | None) -> dict[str, int | float]:
-    """The numbers of a preview, by name; scalars of NumPy among them."""
-    found = {str(name): value.item() if hasattr(value, "item") else value for name, value in (preview or {}).items()}
-    return {name: value for name, value in found.items() if isinstance(value, int | float) and not isinstance(value, bool)}
+    """The numbers of a preview by name, including NumPy scalars."""
+    values = {str(name): value.item() if hasattr(value, "item") else value for name, value in (preview or {}).items()}
+    return {name: value for name, value in values.items() if is_number(value)}
 
 
 def _config_of(store: Store, key: str) -> tuple[dict[str, Any], str]:
-    """The config of a run as plain values, and what is wrong with it."""
+    """The config of a run as plain values, and the reason if it is damaged."""
+    store.configs.require(key)
     try:
-        config: dict[str, Any] = as_given(store.configs.record(check_key(key))["config"])
+        config: dict[str, Any] = restore_floats(store.configs.record(key)["config"])
         return config, ""
-    except FileNotFoundError:
-        names = (name.removesuffix(".json") for name in store.files.names(f"configs/{key[:2]}"))
-        raise UnknownRunError(f"no config has the key {key}", hint=did_you_mean(key, names) or None) from None
     except StoreDamagedError as error:
-        return {}, _told(error)
+        return {}, _message(error)
 
 
 def _summary(run: Run, config: dict[str, Any], tags: tuple[str, ...]) -> Summary:
@@ -171,7 +178,7 @@ def _summary(run: Run, config: dict[str, Any], tags: tuple[str, ...]) -> Summary
     if not numbers or run.is_removed(numbers[0]):
         return Summary(run.key, "new", config=config, tags=tags, changed=_time_of(run.files, config_path(run.key)))
     if holder.attempt != numbers[0]:
-        raise FileNotFoundError  # somebody has just taken it
+        raise FileNotFoundError  # another process has just claimed it
     state, reason, ended = _state(run, holder, numbers)
     claim = _claim(run, holder.attempt)
     status = run.status() or {}
@@ -181,27 +188,46 @@ def _summary(run: Run, config: dict[str, Any], tags: tuple[str, ...]) -> Summary
     epoch, step, best = status.get("epoch"), status.get("step"), status.get("best")
     if not is_held and status.get("stopped") and state in ("stopped", "finished") and not reason:
         reason = str(status["stopped"])
+    targets = [each for each in (claim.get("num_epochs"), status.get("target")) if is_int(each)]
     return Summary(
         run.key,
         state,
         reason,
-        epoch if isinstance(epoch, int) and epoch >= 0 else None,
-        step if isinstance(step, int) else None,
-        _whole(claim.get("num_epochs")),
-        str(claim.get("target") or ""),
-        max(filter(None, times), default=None),
-        len(numbers),
-        numbers_of(run.preview()),
-        best if isinstance(best, Mapping) else None,
-        config,
-        tags,
-        str(holder.owner or "an unknown process") if is_held else "",
-        max(filter(None, progress), default=None) if is_held else None,
+        epoch=epoch if isinstance(epoch, int) and epoch >= 0 else None,
+        step=step if isinstance(step, int) else None,
+        num_epochs=targets[0] if targets else None,
+        planned=status["planned"] if is_int(status.get("planned")) else None,
+        is_beyond_plan=status.get("is_beyond_plan") is True,
+        target=str(claim.get("target") or ""),
+        changed=max(filter(None, times), default=None),
+        num_attempts=len(numbers),
+        metrics=numbers_of(run.preview()),
+        best=best if isinstance(best, Mapping) else None,
+        config=config,
+        tags=tags,
+        owner=str(holder.owner or "an unknown process") if is_held else "",
+        progressed=max(filter(None, progress), default=None) if is_held else None,
+        duration=_duration(run, holder.attempt, is_held),
     )
 
 
+def _duration(run: Run, newest: int, is_held: bool) -> float | None:
+    """The total time of the chain's attempts. A killed attempt ends with the last file that it wrote."""
+    seconds: list[float] = []
+    resumed = run.resume_of(newest)
+    is_from_scratch = resumed is not None and resumed["parent"] is None
+    for number in {newest} if is_from_scratch else {newest, *(link.attempt for link in run.chain())}:
+        claim, outcome = _claim(run, number), run.outcome_of(number) or {}
+        begun = None if claim.get("by") == IMPORT or outcome.get("outcome") in _REASONS else _number(claim.get("toc"))
+        wrote = filter(None, (_time_of(run.files, run.path(number, name)) for name in (EVENTS, STATUS)))
+        ended = time.time() if is_held and number == newest else _seconds(str(outcome.get("ended") or "")) or max(wrote, default=None)
+        if begun is not None and ended is not None:
+            seconds.append(max(0.0, ended - begun))
+    return sum(seconds) if seconds else None
+
+
 def _state(run: Run, holder: Holder, numbers: list[int]) -> tuple[str, str, str]:
-    """The state of a run that was started, why, and when its last attempt ended."""
+    """The state of a run that was started, the reason, and the end of its last attempt."""
     if holder.hold is not Hold.FREE:
         return ("running" if holder.hold is Hold.HELD else "held?"), "", ""
     newest = _ending(run, numbers[0])
@@ -210,16 +236,16 @@ def _state(run: Run, holder: Holder, numbers: list[int]) -> tuple[str, str, str]
     for number in numbers:
         if (ending := _ending(run, number))[0] == "finished":
             return (*ending[:2], newest[2])
-        if ending[0] == "failed" or run.status_of(number) is not None:  # what was before is the past; else it did nothing
+        if ending[0] == "failed" or run.status_of(number) is not None:  # it failed or saved, so earlier attempts do not decide the state
             break
     return newest
 
 
 def _ending(run: Run, number: int) -> tuple[str, str, str]:
-    """How one attempt ended: the state that it leaves, why, and when."""
+    """The state that an attempt has left, the reason, and the time of its end."""
     outcome = run.outcome_of(number)
     if outcome is None:
-        return "killed", "its process ended without a word", ""
+        return "killed", "its process ended without an outcome", ""
     name, ended = outcome["outcome"], str(outcome.get("ended") or "")
     reason = str(outcome.get("error") or outcome.get("reason") or "")
     if name in ("finished", "stopped", "interrupted", "failed"):
@@ -234,7 +260,7 @@ def _past(run: Run, number: int) -> PastAttempt:
         outcome = run.outcome_of(number) or {}
         resume = run.resume_of(number)
     except StoreDamagedError as error:
-        wrong = _told(error)
+        wrong = _message(error)
     owner = claim.get("owner") if isinstance(claim.get("owner"), dict) else {}
     return PastAttempt(
         number,
@@ -253,7 +279,7 @@ def _past(run: Run, number: int) -> PastAttempt:
 def _claim(run: Run, number: int) -> Record:
     try:
         return run.claim_of(number)
-    except (StoreDamagedError, FileNotFoundError):  # `verify` tells
+    except (StoreDamagedError, FileNotFoundError):  # `verify` reports it
         return {}
 
 
@@ -263,7 +289,7 @@ def _count(run: Run) -> int:
     return 0
 
 
-def _told(error: StoreDamagedError) -> str:
+def _message(error: StoreDamagedError) -> str:
     return ": ".join(filter(None, [error.fact, error.rows.get("why")]))
 
 
@@ -273,7 +299,7 @@ def _time_of(files: Files, path: str) -> float | None:
 
 
 def _seconds(utc: str) -> float | None:
-    """The time of a text such as `2026-11-16T06:11:28.123+00:00`."""
+    """Parse a time such as `2026-11-16T06:11:28.123+00:00`."""
     try:
         return datetime.fromisoformat(utc).timestamp() if utc else None
     except (ValueError, OverflowError, OSError):
@@ -281,8 +307,4 @@ def _seconds(utc: str) -> float | None:
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e12 else None
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return float(value) if is_number(value) and abs(value) < 1e12 else None

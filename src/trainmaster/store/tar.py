@@ -1,4 +1,4 @@
-"""Archives: runs in one tar file, to be sent and read elsewhere. They are read member by member, and nothing in them is trusted."""
+"""Runs in a tar file. An archive is read member by member, and nothing in it is trusted."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from functools import partial
 from typing import IO, Any, BinaryIO, NamedTuple, cast
 
 from trainmaster.errors import ArchiveError, StoreAccessError
+from trainmaster.store.attempt_records import EVENTS
+from trainmaster.store.checksummed_json import damaged, parse_record, record_bytes
 from trainmaster.store.events import read_lines
 from trainmaster.store.files import MAX_RECORD, access_error, sync_folder
 from trainmaster.store.memory_files import MemoryFiles
-from trainmaster.store.record import damaged, parse_record, record_bytes
-from trainmaster.store.run import EVENTS
-from trainmaster.store.transfer import CONFIG, RUN, Parcel, check_facts
+from trainmaster.store.transfer import CONFIG, RUN, PackedRun, check_facts
 
 FORMAT = 1
 HEADER = "trainmaster.json"
 MAX_MEMBERS = 2_000_000
 MAX_RATIO = 200
-"""How many times its own size an archive may unpack to: weights hardly shrink, bombs do."""
+"""The maximum ratio of unpacked to packed size: weights hardly shrink, zip bombs do."""
 _SLACK = 64 * 2**20
 _MAX_HEADER = 256 * 2**10
-"""How many bytes of headers may stand before one member."""
+"""The maximum size of the headers before one member."""
 _MEMBER = re.compile(
     r"(?a)(?P<key>[0-9a-f]{8,64})/(?P<file>config\.json|run\.json|events\.jsonl|step-\d{6,18}(-\d{1,9})?/(manifest\.json|tree\.json|tensors\.safetensors))"
 )
 
 
-# ---- out
+# ---- writing
 
 
-def export_tar(path: str | os.PathLike[str], parcels: Iterable[Parcel], compresslevel: int) -> int:
-    """Write parcels to a tar file, which appears whole or not at all; how many."""
+def export_tar(path: str | os.PathLike[str], packed_runs: Iterable[PackedRun], compresslevel: int) -> int:
+    """Write runs to a tar file, which appears complete or not at all; return their number."""
     target = os.fspath(path)
     aside = os.path.join(os.path.dirname(target), f".{secrets.token_hex(8)}.tmp")
     count = 0
@@ -47,9 +47,9 @@ def export_tar(path: str | os.PathLike[str], parcels: Iterable[Parcel], compress
         with open(aside, "xb") as file:
             with _writer(file, compresslevel) as archive:
                 _add(archive, HEADER, record_bytes({"format": FORMAT}))
-                for parcel in parcels:
-                    with contextlib.closing(parcel):
-                        _add_parcel(archive, parcel)
+                for packed in packed_runs:
+                    with contextlib.closing(packed):
+                        _add_run(archive, packed)
                     count += 1
             file.flush()
             os.fsync(file.fileno())
@@ -80,47 +80,47 @@ def _add_file(archive: tarfile.TarFile, name: str, file: IO[bytes], size: int) -
     archive.addfile(member, file)
 
 
-def _add_parcel(archive: tarfile.TarFile, parcel: Parcel) -> None:
-    _add(archive, f"{parcel.key}/{CONFIG}", parcel.config)
-    _add(archive, f"{parcel.key}/{RUN}", record_bytes(parcel.facts))
-    _add(archive, f"{parcel.key}/{EVENTS}", b"".join(parcel.numbered_events()))
-    for name, opened in parcel.files.items():
+def _add_run(archive: tarfile.TarFile, packed: PackedRun) -> None:
+    _add(archive, f"{packed.key}/{CONFIG}", packed.config)
+    _add(archive, f"{packed.key}/{RUN}", record_bytes(packed.facts))
+    _add(archive, f"{packed.key}/{EVENTS}", b"".join(packed.numbered_events()))
+    for name, opened in packed.files.items():
         with opened() as file:
             file.seek(0, os.SEEK_END)
             size = file.tell()
             file.seek(0)
-            _add_file(archive, f"{parcel.key}/{name}", file, size)
+            _add_file(archive, f"{packed.key}/{name}", file, size)
 
 
-# ---- in
+# ---- reading
 
 
-def read_tar(path: str | os.PathLike[str], room: int, max_bytes: int | None) -> Iterator[Parcel]:
-    """The parcels of a tar file, once all its members are seen to be of the right kind and to fit into `room` bytes.
+def read_tar(path: str | os.PathLike[str], room: int, max_bytes: int | None) -> Iterator[PackedRun]:
+    """The runs of a tar file, after all members are checked and found to fit into `room` bytes.
 
-    What it unpacks to is limited by `max_bytes`, or else by its own size: weights hardly shrink, bombs do.
+    The unpacked size is limited by `max_bytes`, or by a multiple of the size of the file.
     """
     name = os.fspath(path)
     with _opened(name) as source:
         limit = source.size * MAX_RATIO + _SLACK if max_bytes is None else max_bytes
         runs = _survey(source, name, min(room, limit), is_own_limit=max_bytes is None and limit < room)
         for key, members in runs.items():
-            yield _parcel(source, name, key, members)
+            yield _read_run(source, name, key, members)
 
 
 class _Source(io.RawIOBase):
-    """An archive, unpacked, of which nobody reads much at once: only a header that was made to fill the memory would ask for that."""
+    """The uncompressed archive. It refuses large reads by `tarfile`, which only a forged header can cause."""
 
     def __init__(self, file: BinaryIO, name: str, size: int) -> None:
         self._file, self._name = file, name
         self.size = size
         self.budget = 0
-        """How many bytes may be read of the header at hand."""
+        """How many bytes of the current header may still be read."""
 
     def read(self, size: int = -1) -> bytes:
         self.budget -= size
         if size < 0 or self.budget < 0:
-            raise refused(self._name, "a header in it claims too much")
+            raise refused(self._name, "one of its headers is too large")
         return self._file.read(size)
 
     def seek(self, offset: int, whence: int = 0) -> int:
@@ -136,7 +136,7 @@ class _Source(io.RawIOBase):
         return True
 
     def part(self, offset: int, size: int) -> bytes:
-        """Some bytes of a member."""
+        """Bytes of a member."""
         self._file.seek(offset)
         return self._file.read(size)
 
@@ -146,75 +146,75 @@ def _opened(name: str) -> Iterator[_Source]:
     import gzip
 
     try:
-        fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # not blocking: it may be a pipe
+        fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # non-blocking, because it may be a pipe
     except OSError as error:
         raise ArchiveError(f"`{name}` cannot be read: {error.strerror}", where=name) from error
     with os.fdopen(fd, "rb") as raw:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
-            raise refused(name, "it is no plain file")
+            raise refused(name, "it is not a regular file")
         is_gzip = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
         yield _Source(cast(BinaryIO, gzip.GzipFile(fileobj=raw) if is_gzip else raw), name, status.st_size)
 
 
-class _Place(NamedTuple):
-    """Where a member lies in the archive."""
+class _Position(NamedTuple):
+    """The position of a member in the archive."""
 
     offset: int
     size: int
 
 
-def _survey(source: _Source, name: str, limit: int, is_own_limit: bool) -> dict[str, dict[str, _Place]]:
-    """The members of each run, in the order they stand; the first that is not right refuses the whole archive."""
-    runs: dict[str, dict[str, _Place]] = {}
+def _survey(source: _Source, name: str, limit: int, is_own_limit: bool) -> dict[str, dict[str, _Position]]:
+    """The members of each run in order. An invalid member refuses the whole archive."""
+    runs: dict[str, dict[str, _Position]] = {}
     total, has_header = 0, False
     for count, member in enumerate(_members(source, name)):
         total += member.size + tarfile.BLOCKSIZE
         shown = ascii(member.name)[:100]
         if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.sparse is not None or member.size < 0:
-            raise refused(name, f"{shown} is no plain file")
+            raise refused(name, f"{shown} is not a regular file")
         if count >= MAX_MEMBERS:
             raise refused(name, f"it has more than {MAX_MEMBERS:,} members")
         if total > limit:
-            hint = f"nothing of it was imported; if you trust it, `max_bytes={total * 10}` allows more" if is_own_limit else None
+            hint = f"nothing of it was imported; if you trust the file, `max_bytes={total * 10}` allows more" if is_own_limit else None
             raise refused(name, f"it unpacks to more than {limit:,} bytes", hint)
-        place = _Place(member.offset_data, member.size)
+        position = _Position(member.offset_data, member.size)
         if member.name == HEADER:
-            if parse_record(_data(source, place, name), HEADER).get("format") != FORMAT:
-                raise refused(name, "it has another format: it was made by another version of trainmaster")
+            if parse_record(_data(source, position, name), HEADER).get("format") != FORMAT:
+                raise refused(name, "it has another format: another version of trainmaster wrote it")
             has_header = True
             continue
-        found = _MEMBER.fullmatch(member.name)
-        if found is None:
-            raise refused(name, f"{shown} is no file of a run")
-        files = runs.setdefault(found["key"], {})
-        if found["file"] in files:
-            raise refused(name, f"{shown} is in it twice")
-        if found["file"].endswith(".json") and member.size > MAX_RECORD:
-            raise refused(name, f"{shown} claims {member.size:,} bytes")
-        files[found["file"]] = place
+        match = _MEMBER.fullmatch(member.name)
+        if match is None:
+            raise refused(name, f"{shown} is not a file of a run")
+        files = runs.setdefault(match["key"], {})
+        if match["file"] in files:
+            raise refused(name, f"{shown} occurs twice")
+        if match["file"].endswith(".json") and member.size > MAX_RECORD:
+            raise refused(name, f"{shown} is too large: {member.size:,} bytes")
+        files[match["file"]] = position
     if not has_header:
-        raise refused(name, f"it has no `{HEADER}`: it is no archive of runs, or only a part of one")
+        raise refused(name, f"it has no `{HEADER}`: it is not an archive of runs, or only a part of one")
     for key, files in runs.items():
         if CONFIG not in files or RUN not in files:
-            raise refused(name, f"run {key} in it has no config or no record")
+            raise refused(name, f"its run {key} has no config or no record")
     return runs
 
 
 def _members(source: _Source, name: str) -> Iterator[tarfile.TarInfo]:
-    """The members up to the two empty blocks that end an archive."""
+    """The members up to the two empty blocks at the end of an archive."""
     source.budget = _MAX_HEADER
     with tarfile.open(fileobj=cast(Any, source), mode="r:") as archive:
         while (member := archive.next()) is not None:
-            archive.members = []  # type: ignore[attr-defined]  # tarfile would keep all of them
+            archive.members = []  # type: ignore[attr-defined]  # otherwise tarfile keeps all of them
             yield member
             source.budget = _MAX_HEADER
         if source.part(archive.offset, 2 * tarfile.BLOCKSIZE) != bytes(2 * tarfile.BLOCKSIZE):
-            raise refused(name, "it is cut off, or damaged in the middle")
+            raise refused(name, "it is truncated, or damaged in the middle")
 
 
-def _parcel(source: _Source, name: str, key: str, members: dict[str, _Place]) -> Parcel:
+def _read_run(source: _Source, name: str, key: str, members: dict[str, _Position]) -> PackedRun:
     config = _data(source, members[CONFIG], name)
     path = f"{key}/{RUN}"
     facts = check_facts(parse_record(_data(source, members[RUN], name), path), path)
@@ -224,38 +224,38 @@ def _parcel(source: _Source, name: str, key: str, members: dict[str, _Place]) ->
         log.replace(EVENTS, _data(source, members[EVENTS], name))
         events = read_lines(log, EVENTS)
         if sum(map(len, events)) != members[EVENTS].size:
-            raise damaged(f"{key}/{EVENTS}", "a line in it is not whole")
-    files = {file: partial(_member, source, place) for file, place in members.items() if "/" in file}
-    return Parcel(key, config, facts, events, files)
+            raise damaged(f"{key}/{EVENTS}", "a line in it is damaged")
+    files = {file: partial(_member, source, position) for file, position in members.items() if "/" in file}
+    return PackedRun(key, config, facts, events, files)
 
 
-def _member(source: _Source, place: _Place) -> BinaryIO:
-    return cast(BinaryIO, _Member(source, place))
+def _member(source: _Source, position: _Position) -> BinaryIO:
+    return cast(BinaryIO, _Member(source, position))
 
 
 class _Member(io.RawIOBase):
-    """A member, to be read from its start."""
+    """A member as a file."""
 
-    def __init__(self, source: _Source, place: _Place) -> None:
-        self._source, self._place = source, place
+    def __init__(self, source: _Source, position: _Position) -> None:
+        self._source, self._position = source, position
         self._read = 0
 
     def read(self, size: int = -1) -> bytes:
-        left = self._place.size - self._read
-        data = self._source.part(self._place.offset + self._read, left if size < 0 else min(size, left))
+        left = self._position.size - self._read
+        data = self._source.part(self._position.offset + self._read, left if size < 0 else min(size, left))
         self._read += len(data)
         return data
 
 
-def _data(source: _Source, place: _Place, name: str) -> bytes:
-    data = source.part(place.offset, place.size)
-    if len(data) != place.size:
-        raise refused(name, "it is cut off")
+def _data(source: _Source, position: _Position, name: str) -> bytes:
+    data = source.part(position.offset, position.size)
+    if len(data) != position.size:
+        raise refused(name, "it is truncated")
     return data
 
 
 def refused(name: str, why: str, hint: str | None = None) -> ArchiveError:
-    return ArchiveError(f"`{os.path.basename(name)}` is not imported", where=name, why=why, hint=hint or "nothing of it was imported")
+    return ArchiveError(f"`{os.path.basename(name)}` was not imported", where=name, why=why, hint=hint or "nothing of it was imported")
 
 
 def free_space(root: str) -> int:

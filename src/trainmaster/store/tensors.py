@@ -1,6 +1,6 @@
-"""Tensors: the safetensors file in which a checkpoint keeps its arrays and tensors.
+"""Write and read the safetensors file of a checkpoint.
 
-NumPy and torch are imported only where they are asked for.
+NumPy and torch are imported only if they are needed.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from trainmaster.errors import CodecError, StoreDamagedError
 from trainmaster.store.layout import CODES, bytes_of, dtype_name
 
 MAX_HEADER = 100_000_000
-"""What safetensors reads at most."""
+"""The limit of the safetensors library."""
 PIECE = 8 * 2**20
 
 
 def chunks(tensors: Mapping[str, Any]) -> Iterator[memoryview | bytes]:
-    """The safetensors file of `tensors`, piece by piece, without a copy of the data.
+    """The safetensors file of `tensors` in chunks, without copying the data.
 
-    The data follows in order of decreasing alignment, so that every tensor of the file can be mapped where it lies.
+    The tensors are ordered by decreasing item size, so each of them is aligned and can be memory-mapped.
 
     >>> import numpy as np
     >>> b"".join(chunks({"a": np.zeros(2, np.int16)}))[8:]
@@ -53,32 +53,32 @@ def _check_name(name: str) -> None:
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise CodecError(f"{name!a} cannot be the name of a tensor", why="it has half of a surrogate pair") from None
+        raise CodecError(f"{name!a} cannot be the name of a tensor", why="it has an unpaired surrogate") from None
     if name == "__metadata__":
-        raise CodecError("`__metadata__` cannot be the name of a tensor", why="safetensors keeps it for itself")
+        raise CodecError("`__metadata__` cannot be the name of a tensor", why="safetensors reserves it")
 
 
 def _code_of(name: str, tensor: Any) -> str:
-    """The dtype as safetensors writes it."""
+    """The dtype in a safetensors header."""
     code = CODES.get(dtype_name(tensor))
     if code is None:
         raise CodecError(
-            f"tensor `{name}` is of dtype {tensor.dtype}, which a safetensors file does not have", hint="`encode` makes it bytes"
+            f"tensor `{name}` is of dtype {tensor.dtype}, which safetensors does not support", hint="`encode` stores it as bytes"
         )
     return code
 
 
 def read(source: str | bytes, arrays: Iterable[str], tensors: Iterable[str]) -> dict[str, Any]:
-    """The named arrays and tensors of a safetensors file, given as its path or its bytes; each has memory of its own.
+    """Read arrays and tensors by name from a safetensors file, given as a path or as bytes. Each gets its own memory.
 
-    Whatever is wrong with the file is a `StoreDamagedError`. Torch is imported only if `tensors` are asked for.
+    Raise `StoreDamagedError` if the file is invalid. torch is imported only if `tensors` are requested.
     """
     where = source if isinstance(source, str) else f"{len(source):,} bytes"
     try:
         return _read_bytes(source, [*arrays], [*tensors]) if isinstance(source, bytes) else _read_path(source, [*arrays], [*tensors])
-    except MemoryError:  # no claim of the file: its sizes have been compared with its length
+    except MemoryError:  # really too large: safetensors has compared the sizes with the length of the file
         raise
-    except Exception as error:  # the library's own, NumPy's, torch's or the system's: the file cannot be read
+    except Exception as error:  # safetensors, NumPy, torch and the system raise various errors
         why = str(error.args[0]) if isinstance(error, KeyError) and error.args else f"{error}"
         raise StoreDamagedError("a file of tensors cannot be read", where=where, why=why or type(error).__name__) from error
 
@@ -87,26 +87,26 @@ def _read_path(path: str, arrays: list[str], tensors: list[str]) -> dict[str, An
     from safetensors import safe_open
 
     found: dict[str, Any] = {}
-    # `pread`, not a mapping: a mapped file that is cut while it is read ends the process.
+    # `pread` instead of a memory map: if a mapped file is truncated, the process crashes.
     with safe_open(path, framework="np", backend="pread") as file:
         with open(path, "rb") as raw:
-            _check_twice(raw.read(int.from_bytes(raw.read(8), "little")))
+            _check_duplicates(raw.read(int.from_bytes(raw.read(8), "little")))
         _check_missing(file.keys(), arrays, tensors)
         for name in arrays:
             found[name] = file.get_tensor(name)
     if tensors:
         with safe_open(path, framework="pt", backend="pread") as file:
             for name in tensors:
-                found[name] = file.get_tensor(name).clone()  # into memory of torch's own, which can be resized
+                found[name] = file.get_tensor(name).clone()  # into memory that torch can resize
     return found
 
 
 def _read_bytes(data: bytes, arrays: list[str], tensors: list[str]) -> dict[str, Any]:
     import safetensors
 
-    deserialize: Any = safetensors.deserialize  # the library annotates it by no types
+    deserialize: Any = safetensors.deserialize  # the library has no annotations for it
     stored = dict(deserialize(data))
-    _check_twice(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    _check_duplicates(data[8 : 8 + int.from_bytes(data[:8], "little")])
     _check_missing(stored, arrays, tensors)
     names = {code: name for name, code in CODES.items()}
     found: dict[str, Any] = {}
@@ -127,14 +127,14 @@ def _read_bytes(data: bytes, arrays: list[str], tensors: list[str]) -> dict[str,
 def _check_missing(names: Iterable[str], arrays: list[str], tensors: list[str]) -> None:
     missing = sorted({*arrays, *tensors} - {*names})
     if missing:
-        raise ValueError(f"{', '.join(f'`{name}`' for name in missing[:5])}{' ...' if len(missing) > 5 else ''} is not in it")
+        raise ValueError(f"{', '.join(f'`{name}`' for name in missing[:5])}{' ...' if len(missing) > 5 else ''} is missing")
 
 
-def _check_twice(header: bytes) -> None:
-    """Names that stand twice in a header, which the library takes for one if they have the same bytes."""
+def _check_duplicates(header: bytes) -> None:
+    """Refuse a header that has a name twice: the library accepts it."""
 
-    def seen(pairs: list[tuple[str, Any]]) -> None:
+    def check(pairs: list[tuple[str, Any]]) -> None:
         if len({name for name, _ in pairs}) < len(pairs):
-            raise ValueError("a name stands in its header twice")
+            raise ValueError("its header has a name twice")
 
-    json.loads(header, object_pairs_hook=seen)
+    json.loads(header, object_pairs_hook=check)

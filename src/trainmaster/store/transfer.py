@@ -1,7 +1,7 @@
-"""Transfer: a run as it counts now, taken out of one store and adopted by another.
+"""Copy a run from one store to another.
 
-What is taken out is the chain made straight: one list of events, the checkpoints that count, the status and the preview. The other store
-adopts it as one new attempt, which readers see once it is complete. So an import that dies half-way has changed nothing.
+A packed run is its chain in one piece: one list of events, the checkpoints of the chain, the status and the preview. The other store
+imports it as one new attempt, which readers see once it is complete. An import that dies half-way changes nothing.
 """
 
 from __future__ import annotations
@@ -12,66 +12,69 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from trainmaster.errors import StoreDamagedError, StoreError
 from trainmaster.store.attempt import Attempt, claim_or_watch
+from trainmaster.store.attempt_records import EVENTS, IMPORT, IMPORTED, RESUME
 from trainmaster.store.checkpoint import MANIFEST, CheckpointName, check_checkpoint, check_manifest, read_manifest
+from trainmaster.store.checksummed_json import Record, check_members, damaged, parse_record
 from trainmaster.store.codec import decode
 from trainmaster.store.configs import ConfigArchive, check_config
 from trainmaster.store.events import event_line, event_of, seed_of
 from trainmaster.store.files import MAX_RECORD, Files
 from trainmaster.store.keys import attempt_folder, config_path
-from trainmaster.store.record import Record, damaged, parse_record
-from trainmaster.store.run import EVENTS, IMPORT, IMPORTED, RESUME, Link, Run
+from trainmaster.store.run import Link, Run
 
 CONFIG, RUN = "config.json", "run.json"
+STARTED_WITH = ("program", "seed")
+"""The facts of an attempt's start that are copied."""
 _BLOCK = 4 * 2**20
 _MAX_LOOKS = 20
 
 
 @dataclass(frozen=True)
-class Parcel:
-    """A run on its way: its config, what `run.json` says, and its files by name, each to be opened once."""
+class PackedRun:
+    """A run to be copied: its config, the content of `run.json`, and its files by name, each of which can be opened once."""
 
     key: str
     config: bytes
     facts: Record
-    """`status` and `preview`, encoded; `checkpoints`, oldest first: name, step and how many events it counts."""
+    """`status` and `preview`, encoded; `checkpoints`, oldest first: name, step and number of events."""
     events: list[bytes]
     files: Mapping[str, Callable[[], BinaryIO]] = field(default_factory=dict)
-    """By `step-000012/tree.json`."""
+    """By names such as `step-000012/tree.json`."""
 
     @property
     def epoch(self) -> int:
         return int(self.facts["status"]["epoch"])
 
     def close(self) -> None:
-        """Close what is open of the files."""
+        """Close all open files."""
         for opened in self.files.values():
             opened().close()
 
     def numbered_events(self) -> Iterator[bytes]:
-        """The lines of the events, numbered as those of one log."""
+        """The event lines, numbered as in a single log."""
         for number, line in enumerate(self.events):
             tree = json.loads(line)
             yield event_line(number, {name: value for name, value in tree.items() if name not in ("n", "crc")}, seed_of(EVENTS))
 
 
-def pack(files: Files, key: str) -> Parcel | None:
-    """A run ready to be taken out: its files are open, so that nothing that happens to it meanwhile can change them."""
+def pack(files: Files, key: str) -> PackedRun | None:
+    """Pack a run; None if it has no good checkpoint. Its files are opened now, so later changes to the run do not affect them."""
     for _ in range(_MAX_LOOKS):
         try:
             with contextlib.ExitStack() as stack:
-                parcel = _packed(files, key, stack)
-                stack.pop_all()  # from here on the parcel closes its files
-                return parcel
-        except FileNotFoundError:  # a checkpoint was dropped meanwhile, because there are newer ones
+                packed = _pack(files, key, stack)
+                stack.pop_all()  # from now on, the packed run closes its files
+                return packed
+        except FileNotFoundError:  # a checkpoint was deleted meanwhile, because there are newer ones
             continue
-    raise damaged(config_path(key), "its run cannot be read: what is listed is not there")
+    raise damaged(config_path(key), "its run changes too fast to be read")
 
 
-def _packed(files: Files, key: str, stack: contextlib.ExitStack) -> Parcel | None:
+def _pack(files: Files, key: str, stack: contextlib.ExitStack) -> PackedRun | None:
     run = Run(files, key)
     chain = run.chain()
     checkpoints: list[Record] = []
@@ -85,13 +88,14 @@ def _packed(files: Files, key: str, stack: contextlib.ExitStack) -> Parcel | Non
         repeat = 1 + sum(each["step"] == name.step for each in checkpoints)
         label = CheckpointName(1, name.step, repeat).text
         checkpoints.append({"name": label, "step": name.step, "events": before[name.attempt] + manifest["events"]})
-        for file in (MANIFEST, *manifest["files"]):  # in the order in which they are read again
+        for file in (MANIFEST, *manifest["files"]):  # in the order in which they will be read
             opened[f"{label}/{file}"] = stack.enter_context(files.open(f"{name.folder(key)}/{file}"))
-    events = run.event_lines(chain)  # after the manifests, which count some of them
+    events = run.event_lines(chain)  # after the manifests, which contain numbers of events
     preview = run.preview_at(names[0])
     preview = manifest["preview"] if preview is None else preview
     facts: Record = {"key": key, "status": manifest["status"], "preview": preview, "checkpoints": checkpoints}
-    return Parcel(key, files.read(config_path(key)), facts, events, {path: partial(_same, file) for path, file in opened.items()})
+    facts |= {name: each for name, each in (run.resume_of(names[0].attempt) or {}).items() if name in STARTED_WITH}
+    return PackedRun(key, files.read(config_path(key)), facts, events, {path: partial(_opened, file) for path, file in opened.items()})
 
 
 def _is_good(run: Run, name: CheckpointName, chain: list[Link]) -> bool:
@@ -100,14 +104,14 @@ def _is_good(run: Run, name: CheckpointName, chain: list[Link]) -> bool:
         run.check_events(name, chain)
     except StoreDamagedError as error:
         if not run.files.has(f"{name.folder(run.key)}/{MANIFEST}"):
-            raise FileNotFoundError(name.text) from None  # dropped meanwhile
-        warnings.warn(f"run {run.key} is sent without step {name.step}: {error.fact}: {error.rows.get('why', '')}", stacklevel=2)
+            raise FileNotFoundError(name.text) from None  # deleted meanwhile
+        warnings.warn(f"run {run.key} is copied without step {name.step}: {error.fact}: {error.rows.get('why', '')}", stacklevel=2)
         return False
     return True
 
 
 def _events_before(chain: list[Link]) -> dict[int, int]:
-    """How many events count before those of each attempt itself."""
+    """For each attempt, the number of events in the chain before it."""
     before, total = {}, 0
     for link in reversed(chain):
         before[link.attempt] = total
@@ -116,29 +120,29 @@ def _events_before(chain: list[Link]) -> dict[int, int]:
     return before
 
 
-def _same(file: BinaryIO) -> BinaryIO:
+def _opened(file: BinaryIO) -> BinaryIO:
     return file
 
 
-def adopt(files: Files, configs: ConfigArchive, parcel: Parcel, lease_time: float, newer_only: bool) -> str | None:
-    """The key of the run as it is here now; None if it is here already, trained as far or further."""
-    with contextlib.closing(parcel):
-        return _adopted(files, configs, parcel, lease_time, newer_only)
+def adopt(files: Files, configs: ConfigArchive, packed: PackedRun, lease_time: float, newer_only: bool) -> str | None:
+    """Import a packed run and return its key; None if `newer_only` and this store has trained it at least as far."""
+    with contextlib.closing(packed):
+        return _import(files, configs, packed, lease_time, newer_only)
 
 
-def _adopted(files: Files, configs: ConfigArchive, parcel: Parcel, lease_time: float, newer_only: bool) -> str | None:
-    record = check_config(parcel.config, f"{parcel.key}/{CONFIG}", parcel.key)
-    key = configs.add_record(record, parcel.config)
+def _import(files: Files, configs: ConfigArchive, packed: PackedRun, lease_time: float, newer_only: bool) -> str | None:
+    record = check_config(packed.config, f"{packed.key}/{CONFIG}", packed.key)
+    key = configs.add_record(record, packed.config)
     run = Run(files, key)
     status = run.status()
-    if newer_only and status is not None and status["epoch"] >= parcel.epoch:
+    if newer_only and status is not None and status["epoch"] >= packed.epoch:
         return None
     attempt = claim_or_watch(run, IMPORT, lease_time)
     try:
-        _unpack(attempt, parcel)
+        _unpack(attempt, packed)
     except BaseException as error:
         with contextlib.suppress(StoreError):
-            if not files.has(run.path(attempt.number, RESUME)):  # else it counts already, whatever came after that
+            if not files.has(run.path(attempt.number, RESUME)):  # otherwise readers already see it
                 files.delete_folder(attempt_folder("ckpts", key, attempt.number))
         with contextlib.suppress(StoreError):
             attempt.release("failed", error=f"{type(error).__name__}: {error}"[:2000])
@@ -147,65 +151,54 @@ def _adopted(files: Files, configs: ConfigArchive, parcel: Parcel, lease_time: f
     return key
 
 
-def _unpack(attempt: Attempt, parcel: Parcel) -> None:
+def _unpack(attempt: Attempt, packed: PackedRun) -> None:
     files, run = attempt.run.files, attempt.run
-    for line in parcel.events:
-        attempt.log.append(event_of(line, f"{parcel.key}/{EVENTS}"))
+    for line in packed.events:
+        attempt.log.append(event_of(line, f"{packed.key}/{EVENTS}"))
     manifests: dict[CheckpointName, Record] = {}
-    for facts in parcel.facts["checkpoints"]:
+    for facts in packed.facts["checkpoints"]:
         name = CheckpointName.parse(attempt.number, facts["name"])
-        if name is None or name in manifests or name.step != facts["step"] or not 0 <= facts["events"] <= len(parcel.events):
-            raise damaged(f"{parcel.key}/{RUN}", f"it names a checkpoint that cannot be: {facts!r:.100}")
-        path = f"{parcel.key}/{name.text}/{MANIFEST}"
-        manifest = check_manifest(parse_record(_read(parcel, f"{name.text}/{MANIFEST}"), path), path)
+        if name is None or name in manifests or name.step != facts["step"] or not 0 <= facts["events"] <= len(packed.events):
+            raise damaged(f"{packed.key}/{RUN}", f"it lists an impossible checkpoint: {facts!r:.100}")
+        path = f"{packed.key}/{name.text}/{MANIFEST}"
+        manifest = check_manifest(parse_record(_read(packed, f"{name.text}/{MANIFEST}"), path), path)
         for file, written in manifest["files"].items():
-            if f"{name.text}/{file}" not in parcel.files:
-                raise damaged(f"{parcel.key}/{name.text}/{file}", "it is missing, and the manifest names it")
-            with parcel.files[f"{name.text}/{file}"]() as source:
-                here = files.write(f"{name.folder(run.key)}/{file}", _blocks(source, written["size"], f"{parcel.key}/{name.text}/{file}"))
+            if f"{name.text}/{file}" not in packed.files:
+                raise damaged(f"{packed.key}/{name.text}/{file}", "it is missing, though the manifest lists it")
+            with packed.files[f"{name.text}/{file}"]() as source:
+                here = files.write(f"{name.folder(run.key)}/{file}", _blocks(source, written["size"], f"{packed.key}/{name.text}/{file}"))
             if (here.size, here.sha256) != (written["size"], written["sha256"]):
-                raise damaged(f"{parcel.key}/{name.text}/{file}", "it is not what its manifest says")
+                raise damaged(f"{packed.key}/{name.text}/{file}", "it does not match its manifest")
         manifests[name] = {**manifest, "step": name.step, "events": facts["events"]}
-    attempt.adopt(manifests, parcel.facts["status"], parcel.facts["preview"])
+    started = {name: packed.facts[name] for name in STARTED_WITH if name in packed.facts}
+    attempt.adopt(manifests, packed.facts["status"], packed.facts["preview"], started)
 
 
-def _read(parcel: Parcel, path: str) -> bytes:
-    if path not in parcel.files:
-        raise StoreDamagedError(f"`{parcel.key}/{path}` is missing")
-    with parcel.files[path]() as file:
-        return b"".join(_blocks(file, MAX_RECORD, f"{parcel.key}/{path}"))
+def _read(packed: PackedRun, path: str) -> bytes:
+    if path not in packed.files:
+        raise StoreDamagedError(f"`{packed.key}/{path}` is missing")
+    with packed.files[path]() as file:
+        return b"".join(_blocks(file, MAX_RECORD, f"{packed.key}/{path}"))
 
 
 def _blocks(file: BinaryIO, size: int, path: str) -> Iterator[bytes]:
     while block := file.read(_BLOCK):
         size -= len(block)
         if size < 0:
-            raise damaged(path, "it is larger than it should be")
+            raise damaged(path, "it is larger than its manifest says")
         yield block
 
 
-def check_facts(record: Any, path: str) -> Record:
-    """`run.json`, if all that is used of it is of the right kind."""
-    found: Record = record
-    is_sound = (
-        isinstance(found.get("status"), dict)
-        and type(found["status"].get("epoch")) is int
-        and isinstance(found.get("preview"), dict)
-        and isinstance(found.get("checkpoints"), list)
-        and found["checkpoints"]
-        and all(
-            isinstance(each, dict)
-            and isinstance(each.get("name"), str)
-            and type(each.get("step")) is int
-            and type(each.get("events")) is int
-            for each in found["checkpoints"]
-        )
-    )
-    if not is_sound:
-        raise damaged(path, "it does not say what it should")
+def check_facts(record: Record, path: str) -> Record:
+    """Return the content of `run.json` if it is valid."""
+    check_members(record, path, {"status": dict, "preview": dict, "checkpoints": list})
+    for each in record["checkpoints"]:
+        check_members(each if isinstance(each, dict) else {}, path, {"name": str, "step": int, "events": int})
+    if not record["checkpoints"] or type(record["status"].get("epoch")) is not int:
+        raise damaged(path, "it has no checkpoint or no epoch")
     try:
-        decode(found["status"])
-        decode(found["preview"])
+        decode(record["status"])
+        decode(record["preview"])
     except StoreDamagedError as error:
         raise damaged(path, str(error)) from error
-    return found
+    return record

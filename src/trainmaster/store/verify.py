@@ -1,4 +1,4 @@
-"""Verify: read every file of a store, and list all that is not what was written."""
+"""Read every file of a store, and list all damage."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from trainmaster.errors import StoreAccessError, StoreDamagedError
+from trainmaster.store.attempt_records import ATTEMPT, EVENTS, OUTCOME, PREVIEW, RESUME, STATUS
 from trainmaster.store.checkpoint import check_checkpoint
+from trainmaster.store.checksummed_json import damaged, read_record
 from trainmaster.store.configs import ConfigArchive
 from trainmaster.store.files import Files
 from trainmaster.store.keys import config_path, is_key, run_folder
-from trainmaster.store.record import damaged
-from trainmaster.store.run import ATTEMPT, EVENTS, OUTCOME, PREVIEW, RESUME, STATUS, Run
+from trainmaster.store.run import Run
 
 
 class Damage(NamedTuple):
-    """Something that is not as it was written."""
+    """A file that was changed, is missing, or does not belong to the store."""
 
     path: str
     why: str
     is_fatal: bool = True
-    """False where the run goes on all the same."""
+    """False if the run can still be resumed."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.why}"
 
 
 def verify(files: Files, configs: ConfigArchive) -> Iterator[Damage]:
-    """Everything that is wrong in a store, file by file."""
+    """All damage in a store, file by file."""
     keys: dict[str, list[str]] = {}
     for archive in ("configs", "stats", "ckpts", "previews"):
         keys[archive] = []
@@ -42,17 +43,27 @@ def verify(files: Files, configs: ConfigArchive) -> Iterator[Damage]:
             yield Damage(config_path(key), "it is missing, though the run has records")
     for key in sorted({*keys["ckpts"]} - {*keys["stats"]}):
         yield from _check_chain(Run(files, key))
+    yield from _check_searches(files)
+
+
+def _check_searches(files: Files) -> Iterator[Damage]:
+    """The damage in the records of searches."""
+    for search in files.names("sweeps"):
+        folders = [f"sweeps/{search}", f"sweeps/{search}/proposals", f"sweeps/{search}/outcomes"]
+        paths = [f"{folder}/{name}" for folder in folders for name in files.names(folder) if name.endswith(".json")]
+        for path in paths:
+            yield from _damage(path, partial(read_record, files, path))
 
 
 def check_run(run: Run, is_deep: bool = True) -> list[Damage]:
-    """What is wrong with the files of a run; `is_deep` reads its checkpoints, too.
+    """The damage in the files of a run; `is_deep` also reads its checkpoints.
 
-    Its owner may save and drop something meanwhile: what looks wrong twice is wrong.
+    Its owner may save and delete files meanwhile, so only damage that is seen twice is reported.
     """
-    found, before = list(_check_run(run, is_deep)), None
-    while found and found != before:
-        found, before = list(_check_run(run, is_deep)), found
-    return found
+    damage, before = list(_check_run(run, is_deep)), None
+    while damage and damage != before:
+        damage, before = list(_check_run(run, is_deep)), damage
+    return damage
 
 
 def _check_run(run: Run, is_deep: bool) -> Iterator[Damage]:
@@ -69,25 +80,25 @@ def _check_run(run: Run, is_deep: bool) -> Iterator[Damage]:
         yield from _damage(run.path(number, RESUME), partial(run.resume_of, number))
         yield from _damage(run.path(number, PREVIEW), partial(_check_preview, run, number), False)
         if run.is_removed(number):
-            break  # what is below may be half gone
+            break  # older attempts may be partly deleted
     if is_deep:
         yield from _check_chain(run)
 
 
 def _check_preview(run: Run, number: int) -> None:
-    """A preview is written before the status, so it is there with it."""
+    """The preview is written before the status, so an attempt with a status has one."""
     if run.files.has(run.path(number, STATUS)) and not run.files.has(run.path(number, PREVIEW)):
         raise damaged(run.path(number, PREVIEW), "it is missing, though the attempt has saved something")
 
 
 def _check_chain(run: Run) -> Iterator[Damage]:
-    """What is wrong with the checkpoints and events that count."""
+    """The damage in the checkpoints and events of the chain."""
     try:
         chain = run.chain()
         saved = run.last_saved(chain)
         names = run.checkpoints(chain)
     except StoreDamagedError as error:
-        if not error.path.startswith("stats/"):  # those are told
+        if not error.path.startswith("stats/"):  # those are already listed
             yield Damage(run_folder("ckpts", run.key), error.fact)
         return
     for name in names:
@@ -118,21 +129,21 @@ def _damage(path: str, read: Callable[[], Any], is_fatal: bool = True) -> Iterat
 
 
 def _survey(files: Files, archive: str, keys: list[str]) -> Iterator[Damage]:
-    """What lies in an archive where only folders and files of ours should; the keys that it has are added to `keys`."""
+    """Unknown folders and files in an archive. The keys of its runs are added to `keys`."""
     folders: list[str] = []
     yield from _listed(files, archive, folders)
     for folder in folders:
         if len(folder) != 2 or not set(folder) <= set("0123456789abcdef"):
-            yield Damage(f"{archive}/{folder}", "this is no folder of a store")
+            yield Damage(f"{archive}/{folder}", "this is not a folder of a store")
             continue
         names: list[str] = []
         yield from _listed(files, f"{archive}/{folder}", names)
         for name in names:
             key = name.removesuffix(".json") if archive == "configs" else name
-            if name.startswith(".nfs"):  # what a network file system makes of a deleted file that is still open
+            if name.startswith(".nfs"):  # NFS renames a deleted file that is still open
                 continue
             if not is_key(key) or not key.startswith(folder) or (archive == "configs" and key == name):
-                yield Damage(f"{archive}/{folder}/{name}", "this is no file of a store; trainmaster never reads it")
+                yield Damage(f"{archive}/{folder}/{name}", "this is not a file of a store; trainmaster never reads it")
                 continue
             keys.append(key)
             if archive != "configs":
@@ -143,7 +154,7 @@ def _survey(files: Files, archive: str, keys: list[str]) -> Iterator[Damage]:
 
 
 def _listed(files: Files, folder: str, names: list[str]) -> Iterator[Damage]:
-    """Add to `names` what is in a folder; the damage if it is none."""
+    """Add the names in a folder to `names`; yield the damage if it cannot be listed."""
     try:
         names += sorted(files.names(folder))
     except (StoreDamagedError, StoreAccessError) as error:

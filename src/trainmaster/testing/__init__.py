@@ -1,4 +1,4 @@
-"""Contract suites for authors: subclass one in your tests, say how to make the thing, and pytest runs what it must keep."""
+"""Contract tests for authors of extensions and storage back ends: subclass one in your tests and override `make`."""
 
 from trainmaster.testing.extension_contract import ExtensionContract
 from trainmaster.testing.files_contract import FilesContract

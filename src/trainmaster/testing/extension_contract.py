@@ -1,4 +1,4 @@
-"""What every extension must keep, as tests that pytest collects from a subclass."""
+"""The contract of extensions, as tests that pytest collects from a subclass."""
 
 from __future__ import annotations
 
@@ -41,51 +41,50 @@ class _CaptureAt(Extension):
 class ExtensionContract:
     """Subclass it as `class TestMyExtension(ExtensionContract)` and override `make`.
 
-    The training has dropout, a shuffled loader, an evaluation set, and takes well under a second.
+    The training has dropout, a shuffled loader and an evaluation set, and takes much less than a second.
     """
 
     def make(self) -> object:
-        """A new extension, as a user would create it."""
-        raise NotImplementedError(f"{type(self).__name__}.make returns the extension to test")
+        """Create the extension to test."""
+        raise NotImplementedError(f"override {type(self).__name__}.make so that it returns the extension to test")
 
-    def manager(self, *extensions: object) -> TrainManager:
-        """A small classification, always the same; `extensions` are attached in their order."""
+    def loop(self, *extensions: object) -> TrainManager:
+        """A small classification task that is the same each time, with these extensions attached in order."""
         torch.manual_seed(0)
         inputs = torch.randn(48, 6)
         data = TensorDataset(inputs, inputs[:, :3].argmax(1))
-        return TrainManager(
-            _Model(), _loss, 3, DataLoader(data, 8, shuffle=True), {"valid": DataLoader(data, 20)}, extensions=list(extensions)
-        )
+        loaders = DataLoader(data, 8, shuffle=True), {"valid": DataLoader(data, 20)}
+        return TrainManager(_Model(), _loss, 3, *loaders, extensions=list(extensions), progress=False)
 
-    def test_a_training_with_it_ends(self) -> None:
-        manager = self.manager(self.make())
-        manager.train()
-        assert manager.epoch_num == 3
+    def test_training_with_it_finishes(self) -> None:
+        loop = self.loop(self.make())
+        loop.train()
+        assert loop.epoch_num == 3
 
     def test_it_can_train_again_in_the_same_process(self) -> None:
-        manager = self.manager(self.make())
-        manager.train()
-        manager.epochs = 4
-        manager.train()
-        assert manager.epoch_num == 4
+        loop = self.loop(self.make())
+        loop.train()
+        loop.epochs = 4
+        loop.train()
+        assert loop.epoch_num == 4
 
-    def test_an_observer_does_not_change_the_weights_nor_the_random_numbers(self) -> None:
+    def test_an_observer_changes_neither_weights_nor_random_numbers(self) -> None:
         extension = self.make()
         if getattr(extension, "is_observer", False):
-            found = []
+            results = []
             for extensions in ([], [extension]):
                 seed_rng(0)
-                manager = self.manager(*extensions)
-                manager.train()
-                found.append({"weights": manager.model.state_dict(), "rng": get_rng()})
-            assert same_bits(*found)
+                loop = self.loop(*extensions)
+                loop.train()
+                results.append({"weights": loop.model.state_dict(), "rng": get_rng()})
+            assert same_bits(*results)
 
-    def test_a_training_with_it_is_resumed_bit_by_bit(self) -> None:
+    def test_training_with_it_resumes_bit_for_bit(self) -> None:
         capture = _CaptureAt(step=8)
-        whole = self.manager(self.make(), capture)
+        whole = self.loop(self.make(), capture)
         whole.train()
         assert capture.state is not None
-        resumed = self.manager(self.make())
+        resumed = self.loop(self.make())
         resumed.restore(capture.state)
         resumed.train()
         assert same_bits(whole.model.state_dict(), resumed.model.state_dict())
@@ -97,10 +96,15 @@ class ExtensionContract:
                 )
 
 
+def _has_same_nans(one: torch.Tensor, other: torch.Tensor) -> bool:
+    is_float = one.is_floating_point() and one.dtype == other.dtype and one.shape == other.shape
+    return is_float and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
+
+
 def same_bits(one: Any, other: Any) -> bool:
-    """Equal bit by bit, through containers."""
+    """Whether two nested values are equal bit for bit."""
     if isinstance(one, torch.Tensor):
-        return isinstance(other, torch.Tensor) and torch.equal(one, other)
+        return isinstance(other, torch.Tensor) and (torch.equal(one, other) or _has_same_nans(one, other))
     if isinstance(one, dict):
         return isinstance(other, dict) and one.keys() == other.keys() and all(same_bits(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):

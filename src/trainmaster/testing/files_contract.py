@@ -1,4 +1,4 @@
-"""What everything that stores files for a `Store` must keep, as tests that pytest collects from a subclass."""
+"""The contract of storage back ends for a `Store`, as tests that pytest collects from a subclass."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from trainmaster.store.files import Files, Written
 class FilesContract:
     """Subclass it as `class TestMyFiles(FilesContract)` and override `make`.
 
-    A store can then lie wherever these files do. What a disk says of itself, full or broken, is left to your own tests.
+    If these tests pass, a `Store` works on your files. Test the errors of your storage, such as a full disk, yourself.
     """
 
     def make(self, folder: Path) -> Files:
-        """An empty place for files; `folder` is an empty folder of this test, if one is needed."""
-        raise NotImplementedError(f"{type(self).__name__}.make returns the files to test")
+        """Create the files to test, without any content. `folder` is an empty folder that you may use."""
+        raise NotImplementedError(f"override {type(self).__name__}.make so that it returns the files to test")
 
     @pytest.fixture
     def files(self, tmp_path: Path) -> Files:
         return self.make(tmp_path)
 
-    def test_a_created_file_is_read_as_it_was_written(self, files: Files) -> None:
+    def test_reading_returns_what_was_created(self, files: Files) -> None:
         files.create("a/b/c.json", b"text")
         assert files.read("a/b/c.json") == b"text"
 
@@ -37,7 +37,7 @@ class FilesContract:
             files.create("a/b", b"second")
         assert files.read("a/b") == b"first"
 
-    def test_of_sixteen_that_create_one_file_exactly_one_succeeds(self, files: Files) -> None:
+    def test_if_sixteen_threads_create_a_file_exactly_one_succeeds(self, files: Files) -> None:
         outcomes: list[int] = []
         barrier = threading.Barrier(16)
 
@@ -56,7 +56,7 @@ class FilesContract:
             thread.join()
         assert [files.read("a/b")] == [b"%d" % number for number in outcomes]
 
-    def test_what_is_not_there_is_not_found(self, files: Files) -> None:
+    def test_a_missing_file_is_not_found(self, files: Files) -> None:
         for ask in (files.read, files.open):
             with pytest.raises(FileNotFoundError):
                 ask("a/b")
@@ -74,13 +74,13 @@ class FilesContract:
             files.delete_folder("a")
             assert file.read() == b"text"
 
-    def test_many_are_created_and_those_that_exist_are_told_and_left_alone(self, files: Files) -> None:
+    def test_create_many_reports_existing_files_and_leaves_them_unchanged(self, files: Files) -> None:
         files.create("a/1", b"old")
         existing = files.create_many([("a/1", b"new"), ("a/2", b"two"), ("b/3", b"three")])
         assert existing == ["a/1"]
         assert [files.read(path) for path in ("a/1", "a/2", "b/3")] == [b"old", b"two", b"three"]
 
-    def test_creating_none_of_many_does_nothing(self, files: Files) -> None:
+    def test_create_many_without_files_does_nothing(self, files: Files) -> None:
         assert files.create_many([]) == []
         assert files.names("") == []
 
@@ -93,13 +93,13 @@ class FilesContract:
         files.replace("a/b", b"text")
         assert files.read("a/b") == b"text"
 
-    def test_what_is_written_in_pieces_is_told_with_size_and_hash(self, files: Files) -> None:
+    def test_writing_in_chunks_returns_size_and_hash(self, files: Files) -> None:
         data = os.urandom(100_000)
         written = files.write("a/b", [data[:1], memoryview(data)[1:70_000], b"", data[70_000:]])
         assert written == Written(100_000, hashlib.sha256(data).hexdigest())
         assert files.read("a/b") == data
 
-    def test_no_pieces_are_an_empty_file(self, files: Files) -> None:
+    def test_writing_no_chunks_creates_an_empty_file(self, files: Files) -> None:
         assert files.write("a/b", []) == Written(0, hashlib.sha256(b"").hexdigest())
         assert files.read("a/b") == b""
 
@@ -118,7 +118,7 @@ class FilesContract:
             files.write("a/b", chunks())
         assert not files.has("a/b")
 
-    def test_appending_adds_at_the_end_also_after_opening_again(self, files: Files) -> None:
+    def test_appending_adds_to_the_end_even_after_reopening(self, files: Files) -> None:
         for text in (b"one,", b"two,"):
             appender = files.append("a/b")
             appender.write(text)
@@ -133,17 +133,17 @@ class FilesContract:
         appender.close()
         assert files.read("a/b") == b""
 
-    def test_appending_to_a_file_that_was_deleted_meanwhile_harms_nobody(self, files: Files) -> None:
+    def test_appending_to_a_deleted_file_does_not_restore_it(self, files: Files) -> None:
         appender = files.append("a/b")
         files.delete_folder("a")
         appender.write(b"late")
         appender.sync()
         appender.close()
-        assert not files.has("a/b"), "what was deleted comes back"
+        assert not files.has("a/b"), "a deleted file is back"
 
-    def test_cutting_leaves_the_first_bytes(self, files: Files) -> None:
+    def test_cut_keeps_the_first_bytes(self, files: Files) -> None:
         files.create("a/b", b"0123456789")
-        files.cut("a/b", 4)
+        files.truncate("a/b", 4)
         assert files.read("a/b") == b"0123"
 
     def test_each_beat_changes_the_mark(self, files: Files) -> None:
@@ -154,41 +154,39 @@ class FilesContract:
             marks.append(files.mark("a/lease"))
         assert len(set(marks)) == 6
 
-    def test_a_beat_makes_the_file_where_it_is_missing(self, files: Files) -> None:
+    def test_a_beat_creates_a_missing_file(self, files: Files) -> None:
         files.create("a/other", b"")
         files.beat("a/lease")
         assert files.mark("a/lease") is not None
 
-    def test_a_look_changes_no_mark(self, files: Files) -> None:
+    def test_reading_does_not_change_the_mark(self, files: Files) -> None:
         files.create("a/b", b"text")
         mark = files.mark("a/b")
         files.read("a/b")
         files.names("a")
         assert files.mark("a/b") == mark
 
-    def test_names_are_those_of_files_and_folders_in_a_folder(self, files: Files) -> None:
+    def test_names_lists_the_files_and_folders_of_a_folder(self, files: Files) -> None:
         for path in ("a/1", "a/2", "a/deep/3", "ab/4"):
             files.create(path, b"")
         assert sorted(files.names("a")) == ["1", "2", "deep"]
         assert sorted(files.names("")) == ["a", "ab"]
         assert files.names("missing") == []
 
-    def test_a_deleted_file_is_gone_and_the_others_stay(self, files: Files) -> None:
+    def test_deleting_a_file_leaves_the_others(self, files: Files) -> None:
         files.create("a/1", b"")
         files.create("a/2", b"")
         files.delete("a/1")
         assert files.names("a") == ["2"]
 
-    def test_deleting_what_is_not_there_is_nothing(self, files: Files) -> None:
+    def test_deleting_a_missing_file_does_nothing(self, files: Files) -> None:
         files.delete("a/b")
         files.delete_folder("a")
         assert files.sweep("a") == []
 
-    def test_a_deleted_folder_is_gone_with_all_below_and_its_neighbours_stay(self, files: Files) -> None:
+    def test_deleting_a_folder_deletes_its_content_and_nothing_else(self, files: Files) -> None:
         for path in ("a/b/1", "a/b/deep/2", "a/bc/3"):
             files.create(path, b"")
         files.delete_folder("a/b")
         assert files.names("a") == ["bc"]
         assert not files.has("a/b/deep/2")
-
-    # ---- power loss (C04)

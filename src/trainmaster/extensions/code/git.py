@@ -1,4 +1,4 @@
-"""Calls of git that only look: no locks, hooks, monitors, pagers or prompts, whatever the user's settings and environment say."""
+"""Run git without side effects: no locks, hooks, pagers or prompts, regardless of the user's settings."""
 
 from __future__ import annotations
 
@@ -7,24 +7,14 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 TIMEOUT: Final = 30.0
-"""Seconds for all the calls of one snapshot: a training is not to wait longer for a network drive that hangs."""
+"""Seconds for all the git commands of one snapshot, so that a network drive that hangs does not block training."""
 
-_KEPT_VARIABLES: Final = (
-    "GIT_CONFIG_GLOBAL",
-    "GIT_CONFIG_SYSTEM",
-    "GIT_CONFIG_NOSYSTEM",
-    "GIT_CONFIG_COUNT",
-    "GIT_CONFIG_KEY_",
-    "GIT_CONFIG_VALUE_",
-    "GIT_EXEC_PATH",
-    "GIT_CEILING_DIRECTORIES",
-    "GIT_DISCOVERY_ACROSS_FILESYSTEM",
-)
-"""How the names of those variables of git begin that say where its settings are, not which repository is meant."""
+_KEPT_VARIABLES: Final = ("GIT_CONFIG_", "GIT_EXEC_PATH", "GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_ACROSS_FILESYSTEM")
+"""Prefixes of the variables that git still gets. The others select a repository: a hook that trains has GIT_DIR and GIT_INDEX_FILE set."""
 
 _VARIABLES: Final = {
     "LC_ALL": "C",
@@ -32,125 +22,101 @@ _VARIABLES: Final = {
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_NO_LAZY_FETCH": "1",
-    "GIT_LFS_SKIP_SMUDGE": "1",
 }
 
 _SETTINGS: Final = (
     "core.fsmonitor=false",
     f"core.hooksPath={os.devnull}",
-    "core.pager=cat",
-    "core.quotePath=false",
-    "core.safecrlf=false",
-    "submodule.recurse=false",
+    "core.splitIndex=false",
+    "core.protectHFS=true",
+    "core.protectNTFS=true",
     f"diff.orderFile={os.devnull}",
     "i18n.logOutputEncoding=UTF-8",
-    "gc.auto=0",
     "maintenance.auto=false",
-    "advice.detachedHead=false",
     "protocol.allow=never",
     "protocol.file.allow=always",
 )
 
 
-class GitFailedError(Exception):
-    """Why git gave no answer, in one line; whoever asked decides what that means."""
+class GitError(Exception):
+    """A git command failed; the message is one line. The caller decides what to do about it."""
 
     is_no_repository = False
-    """Git works, and says that the folder lies in no repository."""
+    """Whether the reason is that the folder is not in a repository."""
 
 
-class Deadline:
-    """How long all the calls together may take."""
-
-    def __init__(self, seconds: float | None = None) -> None:
-        self.seconds = TIMEOUT if seconds is None else seconds
-        self._end = time.monotonic() + self.seconds
-
-    def left(self) -> float:
-        return max(0.01, self._end - time.monotonic())
+def deadline(seconds: float | None = None) -> float:
+    """The time by which several calls of `git` must be done."""
+    return time.monotonic() + (TIMEOUT if seconds is None else seconds)
 
 
 def git(
     folder: str,
-    *words: str,
-    deadline: Deadline | None = None,
-    given: bytes | None = None,
+    *arguments: str,
+    until: float | None = None,
+    stdin: bytes | None = None,
     settings: Sequence[str] = (),
-    is_look: bool = True,
+    variables: Mapping[str, str] | None = None,
 ) -> bytes:
-    """What git prints in `folder`; a `GitFailedError` where it fails, is missing, or takes too long.
-
-    A call that `is_look` waits until a deadline at most; one that the user asked for, such as a clone, may take its time.
-    """
-    until = deadline or Deadline()
+    """Return what git prints in `folder`. Raise `GitError` if git fails, is missing, or is not done by `until`."""
     options = [word for each in (*_SETTINGS, *settings) for word in ("-c", each)]
-    command = ["git", "--no-pager", *options, "-C", folder, *words]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith(_KEPT_VARIABLES)}
     try:
         process = subprocess.Popen(
-            [raw(each) for each in command],
-            stdin=subprocess.DEVNULL if given is None else subprocess.PIPE,
+            [raw(each) for each in ("git", "--no-pager", *options, "-C", folder, *arguments)],
+            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=environment(),
-            cwd="/",  # the folder at hand may be gone
-            start_new_session=True,  # to end filters and the like with it
+            env={**kept, **_VARIABLES, **(variables or {})},
+            cwd="/",  # the current folder may have been deleted
+            start_new_session=True,  # so that filters and the like can be killed together with git
         )
     except FileNotFoundError:
-        raise GitFailedError("git is not installed: there is no program `git`") from None
+        raise GitError("git is not installed: there is no program `git`") from None
     except (OSError, ValueError) as error:
-        raise GitFailedError(f"git cannot be started: {getattr(error, 'strerror', None) or error}") from None
-    try:
-        out, err = process.communicate(given, until.left() if is_look else None)
-    except subprocess.TimeoutExpired:
-        raise GitFailedError(f"git {words[0]} takes longer than {until.seconds:g} s") from None
-    finally:
-        if process.poll() is None:
-            with contextlib.suppress(OSError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            for stream in (process.stdin, process.stdout, process.stderr):
-                if stream is not None:
-                    with contextlib.suppress(OSError):
-                        stream.close()
+        raise GitError(f"git cannot be started: {getattr(error, 'strerror', None) or error}") from None
+    started = time.monotonic()
+    with process:
+        try:
+            out, err = process.communicate(stdin, None if until is None else max(0.01, until - started))
+        except subprocess.TimeoutExpired:
+            raise GitError(f"git {arguments[0]} did not finish within {TIMEOUT:g} s") from None
+        finally:
+            if process.poll() is None:
+                with contextlib.suppress(OSError):
+                    os.killpg(process.pid, signal.SIGKILL)
     if process.returncode != 0:
-        raise _failure(words[0], process.returncode, err.decode("utf-8", "replace"), folder)
+        raise _failure(arguments[0], process.returncode, err.decode("utf-8", "replace"), folder)
     return out
 
 
-def _failure(word: str, code: int, said: str, folder: str) -> GitFailedError:
-    lines = [line for line in said.splitlines() if line.strip()]
-    told = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[0] if lines else f"it ended with {code}")
-    if "dubious ownership" in said or "unsafe repository" in said:
-        told = f"it does not trust the owner of {folder}; `git config --global --add safe.directory {folder}` allows it"
-    error = GitFailedError(f"git {word} failed: {told.removeprefix('fatal: ').removeprefix('error: ')[:300]}")
-    error.is_no_repository = "not a git repository" in said
+def _failure(command: str, code: int, stderr: str, folder: str) -> GitError:
+    lines = [line for line in stderr.splitlines() if line.strip()]
+    message = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[0] if lines else f"exit code {code}")
+    if "dubious ownership" in stderr or "unsafe repository" in stderr:
+        message = f"it does not trust the owner of {folder}; `git config --global --add safe.directory {folder}` allows it"
+    error = GitError(f"git {command} failed: {message.removeprefix('fatal: ').removeprefix('error: ')[:300]}")
+    error.is_no_repository = "not a git repository" in stderr
     return error
 
 
-def environment() -> dict[str, str]:
-    """The environment without what would lead git elsewhere: a hook that trains has GIT_DIR and GIT_INDEX_FILE set."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith(_KEPT_VARIABLES)}
-    return {**kept, **_VARIABLES}
-
-
-def repository_of(folder: str, deadline: Deadline | None = None) -> str:
-    """The root of the repository that a folder lies in."""
-    found = text(git(folder, "rev-parse", "--show-toplevel", deadline=deadline).removesuffix(b"\n"))
-    if not found:
-        raise GitFailedError("the repository has no files of its own: it is bare")
-    return found
-
-
-def has_commit(folder: str, commit: str) -> bool:
-    """Whether a repository has a commit; a `GitFailedError` where there is no repository to ask."""
-    found = git(folder, "cat-file", "--batch-check", given=commit.encode() + b"\n", is_look=False)
-    return found.split()[1:2] == [b"commit"]
+def repository_of(folder: str) -> str:
+    """The root of the repository that a folder is in."""
+    root = text(git(folder, "rev-parse", "--show-toplevel", until=deadline()).removesuffix(b"\n"))
+    if not root:
+        raise GitError("the repository is bare: it has no working tree")
+    return root
 
 
 def text(data: bytes) -> str:
-    """A path or a line of git as text, whatever bytes it has; `raw` gives them back."""
+    """A path or a line that git printed, as text. Bytes that are not UTF-8 become surrogates, and `raw` restores them."""
     return data.decode("utf-8", "surrogateescape")
 
 
 def raw(path: str) -> bytes:
     return path.encode("utf-8", "surrogateescape")
+
+
+def split(data: bytes) -> list[str]:
+    """The items of an output that git printed with `-z`."""
+    return text(data).split("\0")[:-1]

@@ -1,1 +1,1 @@
-"""How a leak between examples is found: run the model with some of them replaced, and follow what changes."""
+"""How a leak between examples is found: run the model with some examples replaced, and follow what changes."""

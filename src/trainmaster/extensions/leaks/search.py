@@ -10,314 +10,324 @@ from typing import Any
 
 import torch
 
-from trainmaster.extensions.example_batch import Replacement
+from trainmaster.extensions.example_batch import ExampleReplacer
+from trainmaster.extensions.isolated_forward import IsolatedForward
 from trainmaster.extensions.leaks.leak import Leak, NotApplicable, Phase
-from trainmaster.extensions.leaks.ownership import COARSE, FINE, NO_EXAMPLE, changes, fault_in, labels_of, owners_of, subsets_of
-from trainmaster.extensions.leaks.trace import ExampleTrace, Made, first_fault
-from trainmaster.extensions.rehearsal import Rehearsal
+from trainmaster.extensions.leaks.origins import (
+    COARSE,
+    FINE,
+    NO_EXAMPLE,
+    find_changes,
+    find_fault,
+    find_origins,
+    make_ids,
+    make_subsets,
+)
+from trainmaster.extensions.leaks.trace import ExampleTrace, Result, find_first_fault
 from trainmaster.loop.batches import tensors_in
 
 _MAX_PASSES = 20
 _PROPORTIONAL = 1e-4
-"""How far gradients may be from a multiple of each other."""
+"""The largest relative deviation of gradients that count as multiples of each other."""
 
 
 @dataclass(frozen=True)
 class _Pass:
-    """What one pass gave, without its graph."""
+    """The results of one pass, without its graph."""
 
     prediction: list[torch.Tensor]
     anchors: list[torch.Tensor]
-    """What gradients are asked for: inputs of floats, and what embeddings gave."""
+    """The tensors whose gradients are compared: float inputs, and the outputs of embeddings."""
     anchor_grads: list[torch.Tensor | None]
-    """Of the prediction times fixed random numbers."""
+    """The gradients of the prediction times fixed random numbers."""
     loss_grads: list[torch.Tensor | None]
-    """Of the loss: in the prediction, and where it has no tensor for examples, in the anchors."""
+    """The gradients of the loss with respect to the prediction, or to the anchors if no tensor of it has a batch dimension."""
 
-    def fits(self, other: _Pass) -> bool:
+    def has_shapes_of(self, other: _Pass) -> bool:
         return all(
             [None if each is None else each.shape for each in mine] == [None if each is None else each.shape for each in others]
             for mine, others in zip(vars(self).values(), vars(other).values(), strict=True)
         )
 
 
-class Search:
-    """One search for a leak, among the examples of one batch."""
+class _NotComparableError(Exception):
+    """The passes cannot be compared."""
+
+
+class LeakSearch:
+    """Looks for a leak between the examples of one batch."""
 
     def __init__(
         self,
         forward: Callable[[Any], Any],
         loss: Callable[[Any, Any], Any] | None,
-        rehearsal: Rehearsal,
-        replacement: Replacement,
+        isolated: IsolatedForward,
+        replacer: ExampleReplacer,
         has_gradients: bool,
     ) -> None:
         self._forward = forward
         self._loss = loss
-        self._rehearsal = rehearsal
-        self._replacement = replacement
+        self._isolated = isolated
+        self._replacer = replacer
         self._has_gradients = has_gradients
-        self._labels = labels_of(replacement.num)
-        self._subsets = subsets_of(self._labels)
+        self._ids = make_ids(replacer.num)
+        self._subsets = make_subsets(self._ids)
         self._keeps_layout = False
         self._tolerance = COARSE
 
-    def begin(self) -> None:
-        """The pass that others are compared to. Raises what the model raises."""
-        self._rehearsal.calibrate(lambda: self._forward(self._batch(None)[0]))
-        self._first = self._run(None, is_kept=True)
+    def run_first_pass(self) -> None:
+        """Run the pass that others are compared with. Raises what the model raises."""
+        self._isolated.calibrate(lambda: self._forward(self._make_batch(None)[0]))
+        self._first, self._tensors, self._anchors = self._run(None)
 
-    def finish(self, names: dict[int, str]) -> Leak | NotApplicable | None:
+    def find(self, names: dict[int, str]) -> Leak | NotApplicable | None:
+        """Compare the first pass with others. `names` are the dotted names of the modules, by id."""
         try:
-            passes = self._all_passes()
-        except _Unsteady as error:
+            passes = self._run_all()
+        except _NotComparableError as error:
             return NotApplicable(str(error))
         self._names = names
-        self._owners = self._owners_in("prediction", passes)
-        if not any(bool((owners != NO_EXAMPLE).any()) for owners in self._owners):
+        self._origins = self._find_origins("prediction", passes)
+        if not any(bool((origins != NO_EXAMPLE).any()) for origins in self._origins):
             self._tolerance = FINE
-            self._owners = self._owners_in("prediction", passes)
-        if not self._depends(passes):
-            return NotApplicable("the prediction does not depend on the examples, as if its last layer were zero")
-        if any(fault_in(owners, self._labels) for owners in self._owners):
-            return self._located("forward")
-        if any(fault_in(owners, self._labels) for owners in self._owners_in("anchor_grads", passes)) or self._mixes_cotangents():
-            return self._located("backward")
-        if any(self._foreign_rows(each, chosen, passes) for each, chosen in zip(passes, self._subsets, strict=True)):
-            return self._located("loss")
+            self._origins = self._find_origins("prediction", passes)
+        pairs = [(one, two) for each in passes for one, two in zip(self._first.prediction, each.prediction, strict=True)]
+        if all(torch.equal(one, two) for one, two in pairs):
+            return NotApplicable("the prediction does not depend on the examples, for example because the last layer is zero")
+        if self._has_fault(self._origins):
+            return self._locate("forward")
+        if self._has_fault(self._find_origins("anchor_grads", passes)) or self._has_mixed_gradients():
+            return self._locate("backward")
+        if any(self._mixes_in_loss(each, chosen, passes) for each, chosen in zip(passes, self._subsets, strict=True)):
+            return self._locate("loss")
         return None
+
+    def _has_fault(self, origins: Sequence[torch.Tensor]) -> bool:
+        return any(find_fault(each, self._ids) for each in origins)
 
     # Passes.
 
-    def _batch(self, chosen: list[bool] | None) -> tuple[Any, list[torch.Tensor]]:
+    def _make_batch(self, chosen: list[bool] | None) -> tuple[Any, list[torch.Tensor]]:
+        """The batch of a pass, and the leaves of the graph among its inputs."""
         leaves: list[torch.Tensor] = []
 
-        def own(tensor: torch.Tensor) -> torch.Tensor:
+        def track_gradient(tensor: torch.Tensor) -> torch.Tensor:
             if not self._has_gradients:
                 return tensor
             leaves.append(tensor.requires_grad_())
-            return tensor.clone()  # no leaf: the model may write to it
+            return tensor.clone()  # the model may write to it, which it may not do to a leaf
 
-        return self._replacement.make(chosen, keeps_layout=self._keeps_layout, own=own), leaves
+        return self._replacer.replace(chosen, keeps_layout=self._keeps_layout, wrap=track_gradient), leaves
 
-    def _run(self, chosen: list[bool] | None, *, is_kept: bool = False) -> _Pass:
-        batch, leaves = self._batch(chosen)
-        prediction = self._rehearsal.run(lambda: self._forward(batch), chosen)
+    def _run(self, chosen: list[bool] | None) -> tuple[_Pass, list[torch.Tensor], list[torch.Tensor]]:
+        """Run a pass. Returns its results, and the prediction and the anchors with their graph."""
+        batch, leaves = self._make_batch(chosen)
+        prediction = self._isolated.run(lambda: self._forward(batch), chosen)
         tensors = tensors_in(prediction)
-        anchors = [*leaves, *self._rehearsal.embedded] if self._has_gradients else []
-        result = _Pass(
+        anchors = [*leaves, *self._isolated.embedded] if self._has_gradients else []
+        results = _Pass(
             [each.detach().clone() for each in tensors],
             [each.detach().clone() for each in anchors],
-            _grads(_weighted(tensors, self._cotangents(tensors)), anchors),
-            [] if self._loss is None else self._loss_grads(batch, prediction, tensors, anchors),
+            _grads(_weighted_sum(tensors, _random_weights(tensors)), anchors),
+            self._loss_grads(batch, prediction, tensors, anchors),
         )
-        if is_kept:
-            self._tensors, self._anchors = tensors, anchors
-        return result
+        return results, tensors, anchors
 
     def _loss_grads(
         self, batch: Any, prediction: Any, tensors: list[torch.Tensor], anchors: list[torch.Tensor]
     ) -> list[torch.Tensor | None]:
-        assert self._loss is not None
-        total = self._loss(batch, prediction)
-        if not isinstance(total, torch.Tensor):
+        loss = None if self._loss is None else self._loss(batch, prediction)
+        if not isinstance(loss, torch.Tensor):
             return []
-        grads = _grads(total, [each for each in tensors if each.ndim])
-        return grads if any(each is not None for each in grads) else _grads(total, anchors)
+        grads = _grads(loss, [each for each in tensors if each.ndim])
+        return grads if any(each is not None for each in grads) else _grads(loss, anchors)
 
-    def _all_passes(self) -> list[_Pass]:
-        """One pass for each subset. Where another content gives other shapes, lengths and masks are left alone instead."""
+    def _run_all(self) -> list[_Pass]:
+        """Run one pass for each subset. If replaced examples change the shapes, try again and keep lengths and masks."""
         for self._keeps_layout in (False, True):
             passes: list[_Pass] = []
             for chosen in self._subsets:
                 try:
-                    each = self._run(chosen)
-                except Exception as error:  # whatever a model raises for examples that are put together anew
-                    reason = f"the model raised {type(error).__name__} for the same examples put together anew: {error}"
+                    each, _, _ = self._run(chosen)
+                except Exception as error:  # models raise all kinds of errors for a new combination of examples
+                    reason = f"the model raised {type(error).__name__} for a new combination of the same examples: {error}"
                     break
-                if not each.fits(self._first):
+                if not each.has_shapes_of(self._first):
                     reason = "the shapes of the prediction depend on the content of the examples"
                     break
                 passes.append(each)
             else:
                 return passes
-            if self._rehearsal.num_passes + 2 * len(self._subsets) + 1 > _MAX_PASSES:
+            if self._isolated.num_passes + 2 * len(self._subsets) + 1 > _MAX_PASSES:
                 break
-        raise _Unsteady(reason)
+        raise _NotComparableError(reason)
 
-    # Judging.
+    # Comparing.
 
-    def _owners_in(self, part: str, passes: list[_Pass]) -> list[torch.Tensor]:
-        """The owners of all tensors of a part; scalars belong to nobody, and are left out as if they never changed."""
-        found = []
+    def _find_origins(self, part: str, passes: list[_Pass]) -> list[torch.Tensor]:
+        """The origins in all tensors of a part of the results. Scalars come from no example."""
+        all_origins = []
         for position, first in enumerate(getattr(self._first, part)):
             others = [getattr(each, part)[position] for each in passes]
             if first is None or not first.ndim:
-                found.append(torch.full((), NO_EXAMPLE, dtype=torch.int16, device=None if first is None else first.device))
+                all_origins.append(torch.full((), NO_EXAMPLE, dtype=torch.int16, device=None if first is None else first.device))
                 continue
-            owners = owners_of([changes(first, other) for other in others])
-            if fault_in(owners, self._labels):  # by a rounding, maybe
-                owners = owners_of([changes(first, other, self._tolerance) for other in others])
-            found.append(owners)
-        return found
+            origins = find_origins([find_changes(first, other) for other in others])
+            if find_fault(origins, self._ids):  # it may be rounding
+                origins = find_origins([find_changes(first, other, self._tolerance) for other in others])
+            all_origins.append(origins)
+        return all_origins
 
-    def _depends(self, passes: list[_Pass]) -> bool:
-        return any(
-            not torch.equal(first, other) for each in passes for first, other in zip(self._first.prediction, each.prediction, strict=True)
-        )
+    def _mask(self, origins: torch.Tensor, chosen: list[bool], is_chosen: bool) -> torch.Tensor:
+        """The elements that come from the chosen examples, or from the others."""
+        ids = [each for each, flag in zip(self._ids, chosen, strict=True) if flag is is_chosen]
+        return torch.isin(origins, torch.tensor(ids, dtype=torch.int16, device=origins.device))
 
-    def _cotangents(self, tensors: Sequence[torch.Tensor], seed: int = 0) -> list[torch.Tensor]:
-        generator = torch.Generator().manual_seed(seed)
-        return [torch.randn(each.shape, generator=generator).to(each.device) for each in tensors]
+    def _mixed_weights(self, chosen: list[bool], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The random numbers of `_random_weights`, with different ones for the elements of the chosen examples."""
+        triples = zip(_random_weights(tensors), _random_weights(tensors, seed=1), self._origins, strict=True)
+        return [torch.where(self._mask(origins, chosen, True), other, one) for one, other, origins in triples]
 
-    def _mixed_cotangents(self, chosen: list[bool], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Other random numbers for what belongs to the chosen examples."""
-        labels = torch.tensor([label for label, is_chosen in zip(self._labels, chosen, strict=True) if is_chosen], dtype=torch.int16)
-        pairs = zip(self._cotangents(tensors), self._cotangents(tensors, seed=1), self._owners, strict=True)
-        return [torch.where(torch.isin(owners, labels.to(owners.device)), other, one) for one, other, owners in pairs]
-
-    def _mixes_cotangents(self) -> bool:
-        """Whether the gradient of one example depends on what comes back to others; seen on the first pass alone."""
-        first = self._first.anchor_grads
-        if not any(each is not None for each in first):
-            return False
-        results = [
-            _grads(_weighted(self._tensors, self._mixed_cotangents(chosen, self._tensors)), self._anchors) for chosen in self._subsets
+    def _has_mixed_gradients(self) -> bool:
+        """Whether the gradient of one example depends on the gradients that come from the predictions of others."""
+        grads = [
+            _grads(_weighted_sum(self._tensors, self._mixed_weights(chosen, self._tensors)), self._anchors) for chosen in self._subsets
         ]
-        for position, one in enumerate(first):
-            others = [each[position] for each in results]
-            if one is not None and one.ndim:
-                owners = owners_of([changes(one, other, self._tolerance) for other in others if other is not None])
-                if fault_in(owners, self._labels):
+        for first, *others in zip(self._first.anchor_grads, *grads, strict=True):
+            if first is not None and first.ndim:
+                origins = find_origins([find_changes(first, other, self._tolerance) for other in others if other is not None])
+                if find_fault(origins, self._ids):
                     return True
         return False
 
-    def _foreign_rows(self, other: _Pass, chosen: list[bool], passes: list[_Pass]) -> bool:
-        """Whether the loss sees examples that were not replaced in another way than by a common factor."""
+    def _mixes_in_loss(self, other: _Pass, chosen: list[bool], passes: list[_Pass]) -> bool:
+        """Whether the gradients of the loss change for examples that were not replaced, other than by a common factor."""
         is_in_prediction = len(self._first.loss_grads) == sum(each.ndim > 0 for each in self._first.prediction)
-        owners = [each for each, value in zip(self._owners, self._first.prediction, strict=True) if value.ndim]
+        origins = [each for each, value in zip(self._origins, self._first.prediction, strict=True) if value.ndim]
         if not is_in_prediction or not any(each is not None for each in self._first.loss_grads):
-            owners = self._owners_in("anchors", passes)
-        kept = torch.tensor([label for label, is_chosen in zip(self._labels, chosen, strict=True) if not is_chosen], dtype=torch.int16)
-        for one, two, owner in zip(self._first.loss_grads, other.loss_grads, owners, strict=False):
-            if one is not None and two is not None and not _is_proportional(one, two, torch.isin(owner, kept.to(owner.device))):
+            origins = self._find_origins("anchors", passes)
+        for one, two, origin in zip(self._first.loss_grads, other.loss_grads, origins, strict=False):
+            if one is not None and two is not None and not _is_proportional(one, two, self._mask(origin, chosen, False)):
                 return True
         return False
 
     # Locating.
 
-    def _located(self, phase: Phase) -> Leak | NotApplicable:
-        trace = ExampleTrace(self._names, _runs_traced.__code__, self._tolerance)
+    def _locate(self, phase: Phase) -> Leak | NotApplicable:
+        """Trace all passes again to find the line that mixes examples."""
+        trace = ExampleTrace(self._names, _run_traced.__code__, self._tolerance)
         try:
             results = self._trace_all(trace, phase)
-            examples = self._pair() if phase == "forward" else None
-        except _Unsteady as error:
+            examples = self._find_pair() if phase == "forward" else None
+        except _NotComparableError as error:
             return NotApplicable(str(error))
-        except Exception:  # whatever a model raises that cannot be traced; that it leaks is known
-            return Leak(phase, None, None, None, None, None, None)
-        made = first_fault(results, is_sum=phase == "loss")
-        if made is None or made.fault is None:
-            return Leak(phase, None, None, None, None, examples, None)
-        place = made.place
-        code = linecache.getline(place.file, place.line).strip() if place.file and place.line else ""
-        return Leak(phase, place.module, place.file, place.line, code or None, examples, made.fault)
+        except Exception:  # the model cannot be traced, so the leak is reported without a line
+            return Leak(phase)
+        result = find_first_fault(results, is_loss=phase == "loss")
+        if result is None:
+            return Leak(phase, examples=examples)
+        location = result.location
+        code = linecache.getline(location.file, location.line).strip() if location.file and location.line else ""
+        return Leak(phase, location.module, location.file, location.line, code or None, examples, result.fault)
 
-    def _trace_all(self, trace: ExampleTrace, phase: Phase) -> list[Made]:
-        """Follow the operations of all passes; what is given back is what the results of the phase were made by."""
-        trace.start(None)
-        tensors, found = self._traced(trace, phase, None)
-        results = [made for each in found for made in trace.makers_of(each)]
+    def _trace_all(self, trace: ExampleTrace, phase: Phase) -> list[Result]:
+        """Trace the operations of all passes. Returns the results that the output of the phase consists of."""
+        trace.start_pass(None)
+        tensors, outputs = self._trace(trace, phase, None)
+        results = [result for each in outputs for result in trace.find_results(each)]
         pairs = zip(tensors, self._first.prediction, strict=True)
-        if any(one.shape != two.shape or bool(changes(two, one.detach(), self._tolerance).any()) for one, two in pairs):
-            raise _Unsteady("the model is not deterministic: the same batch and random numbers gave another prediction")
+        if any(one.shape != two.shape or bool(find_changes(two, one.detach(), self._tolerance).any()) for one, two in pairs):
+            raise _NotComparableError("the model is not deterministic: the same batch and random numbers gave a different prediction")
         for number, chosen in enumerate(self._subsets):
-            trace.start(number)
-            self._traced(trace, phase, chosen)
-        trace.judge(len(self._subsets), self._labels)
+            trace.start_pass(number)
+            self._trace(trace, phase, chosen)
+        trace.find_faults(len(self._subsets), self._ids)
         return results
 
-    def _traced(self, trace: ExampleTrace, phase: Phase, chosen: list[bool] | None) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """The prediction's tensors, and the tensors whose makers are wanted."""
-        batch, leaves = self._batch(chosen)
-        if phase != "backward":
-            trace.note(tensors_in(batch))
-            prediction, total = self._rehearsed(batch, chosen, trace, with_loss=phase == "loss")
-            tensors = tensors_in(prediction)
-            return tensors, [total] if isinstance(total, torch.Tensor) else [each for each in tensors if each.ndim]
-        prediction, _ = self._rehearsed(batch, chosen)
+    def _trace(self, trace: ExampleTrace, phase: Phase, chosen: list[bool] | None) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Trace one pass. Returns the tensors of the prediction, and the outputs of the phase."""
+        batch, leaves = self._make_batch(chosen)
+        if phase == "backward":
+            return self._trace_backward(trace, batch, leaves, chosen)
+
+        def forward() -> tuple[Any, Any]:
+            prediction = self._forward(batch)
+            return prediction, self._loss(batch, prediction) if phase == "loss" and self._loss is not None else None
+
+        trace.add_inputs(tensors_in(batch))
+        prediction, loss = self._isolated.run(lambda: _run_traced(trace, forward), chosen)
         tensors = tensors_in(prediction)
-        cotangents = self._cotangents(tensors) if chosen is None else self._mixed_cotangents(chosen, tensors)
-        pairs = [(one, two.to(one.dtype)) for one, two in zip(tensors, cotangents, strict=True) if one.requires_grad]
-        trace.note([two for _, two in pairs])
-        anchors = [each for each in [*leaves, *self._rehearsal.embedded] if each.requires_grad]
-        one, two = zip(*pairs, strict=True)
-        grads = _runs_traced(trace, lambda: torch.autograd.grad(one, anchors, two, allow_unused=True))
+        return tensors, [loss] if isinstance(loss, torch.Tensor) else [each for each in tensors if each.ndim]
+
+    def _trace_backward(
+        self, trace: ExampleTrace, batch: Any, leaves: list[torch.Tensor], chosen: list[bool] | None
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        tensors = tensors_in(self._isolated.run(lambda: _run_traced(None, lambda: self._forward(batch)), chosen))
+        weights = _random_weights(tensors) if chosen is None else self._mixed_weights(chosen, tensors)
+        pairs = [(one, two.to(one.dtype)) for one, two in zip(tensors, weights, strict=True) if one.requires_grad]
+        trace.add_inputs([weight for _, weight in pairs])
+        anchors = [each for each in [*leaves, *self._isolated.embedded] if each.requires_grad]
+        outputs, grad_outputs = zip(*pairs, strict=True)
+        grads = _run_traced(trace, lambda: torch.autograd.grad(outputs, anchors, grad_outputs, allow_unused=True))
         return tensors, [each for each in grads if each is not None]
 
-    def _rehearsed(
-        self, batch: Any, chosen: list[bool] | None, trace: ExampleTrace | None = None, *, with_loss: bool = False
-    ) -> tuple[Any, Any]:
-        def whole() -> tuple[Any, Any]:
-            prediction = self._forward(batch)
-            return prediction, self._loss(batch, prediction) if with_loss and self._loss is not None else None
-
-        result: tuple[Any, Any] = self._rehearsal.run(lambda: _runs_traced(trace, whole), chosen)
-        return result
-
-    def _pair(self) -> tuple[int, int] | None:
-        """Some example that depends on the first one, or on the last: a pass with nothing else replaced."""
-        num = self._replacement.num
+    def _find_pair(self) -> tuple[int, int] | None:
+        """An example that depends on the first or the last one, which is the only one replaced in an extra pass."""
+        num = self._replacer.num
         for source in (0, num - 1):
-            if self._rehearsal.num_passes >= _MAX_PASSES:
+            if self._isolated.num_passes >= _MAX_PASSES:
                 break
-            other = self._run([one == source for one in range(num)])
-            pairs = zip(self._first.prediction, other.prediction, strict=True) if other.fits(self._first) else ()
+            other, _, _ = self._run([one == source for one in range(num)])
+            pairs = zip(self._first.prediction, other.prediction, strict=True) if other.has_shapes_of(self._first) else ()
             for before, after in pairs:
                 axis = next((axis for axis, size in enumerate(before.shape) if size == num), None)
                 if axis is not None:
-                    rows = changes(before, after, self._tolerance).movedim(axis, 0).reshape(num, -1).any(1)
-                    found = [row for row in range(num) if row != source and rows[row]]
-                    if found:
-                        return found[0], source
+                    has_changed = find_changes(before, after, self._tolerance).movedim(axis, 0).reshape(num, -1).any(1)
+                    dependent = next((row for row in range(num) if row != source and has_changed[row]), None)
+                    if dependent is not None:
+                        return dependent, source
         return None
 
 
-class _Unsteady(Exception):
-    """Passes that cannot be compared."""
-
-
-def _runs_traced(trace: ExampleTrace | None, function: Callable[[], Any]) -> Any:
-    """The border of a trace: what is called from here is the user's."""
+def _run_traced(trace: ExampleTrace | None, function: Callable[[], Any]) -> Any:
+    """The border of a trace: the user's code starts here."""
     with trace or nullcontext():
         return function()
 
 
-def _weighted(tensors: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """The sum of all tensors that gradients come back from, times fixed numbers."""
-    terms = [(one * two.to(one.dtype)).sum() for one, two in zip(tensors, cotangents, strict=True) if one.requires_grad and one.ndim]
+def _random_weights(tensors: Sequence[torch.Tensor], seed: int = 0) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(each.shape, generator=generator).to(each.device) for each in tensors]
+
+
+def _weighted_sum(tensors: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """The weighted sum of all tensors with a gradient."""
+    terms = [(one * two.to(one.dtype)).sum() for one, two in zip(tensors, weights, strict=True) if one.requires_grad and one.ndim]
     return sum(terms[1:], terms[0]) if terms else None
 
 
 def _grads(total: torch.Tensor | None, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
-    """The gradient of a sum in each tensor; None where there is none."""
+    """The gradient of a sum with respect to each tensor; None if there is none."""
     wanted = [each for each in tensors if each.requires_grad]
     if total is None or not total.requires_grad or not wanted:
         return [None] * len(tensors)
-    found = iter(torch.autograd.grad(total.sum(), wanted, allow_unused=True, retain_graph=True))
-    return [next(found) if each.requires_grad else None for each in tensors]
+    grads = iter(torch.autograd.grad(total.sum(), wanted, allow_unused=True, retain_graph=True))
+    return [next(grads) if each.requires_grad else None for each in tensors]
 
 
-def _is_proportional(one: torch.Tensor, two: torch.Tensor, where: torch.Tensor) -> bool:
-    """Whether `two` is `one` times a number there; or, as parts of a loss may be averaged apart, times a number for each column."""
-    one, two = (torch.where(where.cpu(), each.cpu().double(), 0.0) for each in (one, two))
+def _is_proportional(one: torch.Tensor, two: torch.Tensor, mask: torch.Tensor) -> bool:
+    """Whether `two`, or each of its columns, is a multiple of `one` in the masked elements.
+
+    Parts of a loss may be averaged separately.
+    """
+    one, two = (torch.where(mask.cpu(), each.cpu().double(), 0.0) for each in (one, two))
     size = max(one.abs().max(), two.abs().max()) if one.numel() else one.new_zeros(())
-
-    def rest(axes: tuple[int, ...]) -> torch.Tensor:
-        factor = (one * two).sum(axes, keepdim=True) / (one * one).sum(axes, keepdim=True).clamp_min(1e-300)
-        return (two - factor * one).abs().max()
-
     if not bool(size.isfinite()) or not bool(size):
         return True
-    if bool(rest(tuple(range(one.ndim))) <= _PROPORTIONAL * size):
-        return True
-    return one.ndim > 1 and bool(rest(tuple(range(one.ndim - 1))) <= _PROPORTIONAL * size)
+
+    def is_multiple(axes: tuple[int, ...]) -> bool:
+        factor = (one * two).sum(axes, keepdim=True) / (one * one).sum(axes, keepdim=True).clamp_min(1e-300)
+        return bool((two - factor * one).abs().max() <= _PROPORTIONAL * size)
+
+    axes = tuple(range(one.ndim))
+    return is_multiple(axes) or (one.ndim > 1 and is_multiple(axes[:-1]))

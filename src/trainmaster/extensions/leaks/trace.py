@@ -1,8 +1,8 @@
-"""Which operation is the first to mix examples: every operation of several passes, what it made, and whose it is.
+"""Find the first operation that mixes examples.
 
-All operations of a first pass are recorded with what they made, from what, and the line of code that asked for them. In the passes that
-follow, with some examples replaced, the same operations are compared. So each value has an owner, and from a bad result one can walk back
-to the operation that made bad out of good.
+A trace records all operations of a first pass: their results, the inputs of these results, and the line of code. In
+later passes, with some examples replaced, it compares the results of the same operations. This gives the origin of
+every value, and the trace can go back from a bad result to the operation that computed it from good ones.
 """
 
 from __future__ import annotations
@@ -20,16 +20,31 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from trainmaster.extensions.leaks.ownership import MISPLACED, MIXED, Layout, changes, fault_in, layout_of, owners_of
+from trainmaster.extensions.leaks.origins import MIXED, REORDERED, Layout, find_changes, find_fault, find_layout, find_origins
 
-_HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-_TORCH = os.path.dirname(os.path.abspath(torch.__file__))
-_LARGE = 2**22
-"""Elements above which a tensor is not read again for each write to a part of it."""
+_OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+_TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_MAX_WRITTEN = 2**22
+"""The number of elements up to which a whole tensor is compared after each write to a part of it."""
+
+
+class DimensionRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no annotation there
+    """Collects the dimensions of all tensors that operations return."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.dimensions: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        for each in tree_leaves(output):
+            if isinstance(each, torch.Tensor) and not each.is_nested:
+                self.dimensions.update(each.shape)
+        return output
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class Location:
     """A line of code, and the module that was running."""
 
     module: str | None
@@ -38,31 +53,36 @@ class Place:
 
 
 @dataclasses.dataclass(eq=False)
-class Made:
-    """One tensor that an operation made or wrote to."""
+class Result:
+    """One tensor that an operation returned or wrote to."""
 
     step: int
-    """When: the number of the operation."""
+    """The number of the operation."""
     op: str
-    place: Place
-    sources: tuple[Made, ...]
-    """What it was made from, as far as operations made it."""
+    location: Location
+    sources: tuple[Result, ...]
+    """The earlier results that it was computed from."""
     value: torch.Tensor
     is_differentiable: bool
     changed: torch.Tensor | None = None
-    """A bit for each pass."""
+    """A bit for each pass, for each element."""
     fault: str | None = None
     layout: Layout | None = None
-    """How the examples lie in it, unless some are mixed; None where nothing in it comes from an example."""
+    """How the examples lie in it; None if they are mixed, or if nothing in it comes from an example."""
 
 
-Alias = tuple[int, int, tuple[int, ...], tuple[int, ...]]
+Key = tuple[Location, str, int]
+"""An operation in a pass: the line, the name, and how often that line has called it."""
+View = tuple[int, tuple[int, ...], tuple[int, ...]]
+"""The part of a storage that a tensor shows: offset, shape and strides."""
 
 
-class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch left it
-    """Records the operations of a first pass, then compares those of the passes that follow.
+class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no annotation there
+    """Records the operations of a first pass, and compares those of later passes with them.
 
-    `start` says which pass comes next. `border` is the code object of the function that runs the model: what called it is not part of it.
+    Args:
+        names: the dotted names of the modules, by id.
+        border: the code of the function that runs the model. Frames outside of it are not part of the model.
     """
 
     def __init__(self, names: Mapping[int, str], border: CodeType, tolerance: float) -> None:
@@ -71,197 +91,167 @@ class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as to
         self._border = border
         self._tolerance = tolerance
         self._pass: int | None = None
-        self._seen: dict[tuple[Any, ...], int] = {}
-        self._made: dict[tuple[Any, ...], list[Made]] = {}
-        self._writers: dict[int, list[tuple[Alias, Made]]] = {}
-        """By storage: what was made in it, in order."""
-        self._first: dict[int, torch.Tensor] = {}
-        """By storage: the tensor it was made for. Kept, so that no other takes its address."""
+        self._counts: dict[tuple[Location, str], int] = {}
+        self._results: dict[Key, list[Result]] = {}
+        self._writes: dict[int, list[tuple[View, Result]]] = {}
+        """By storage: what was written to it, in order."""
+        self._owners: dict[int, torch.Tensor] = {}
+        """By storage: the first tensor in it. It is kept alive, so that no other tensor gets its address."""
         self._num_steps = 0
 
-    def start(self, number: int | None) -> None:
-        """`None` is the first pass; the others count from 0, as `subsets_of` orders them."""
+    def start_pass(self, number: int | None) -> None:
+        """`None` is the first pass; later ones have the numbers of their subsets."""
         self._pass = number
-        self._seen.clear()
-        self._first.clear()
+        self._counts.clear()
+        self._owners.clear()
 
-    def note(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Take in what the pass is given; operations find their first sources there."""
-        for number, tensor in enumerate(each for each in tensors if _is_plain(each)):
-            key = (Place(None, None, None), "given.", number)
-            if self._pass is None:
-                self._record(key, [tensor], (), tensor.requires_grad)
-            else:
-                self._compare(key, [tensor])
+    def add_inputs(self, tensors: Iterable[torch.Tensor]) -> None:
+        for number, tensor in enumerate(each for each in tensors if _is_strided(each)):
+            self._add((Location(None, None, None), "input.", number), [tensor], (), tensor.requires_grad)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
-        sources = self._sources(given) if self._pass is None else ()
+        inputs = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+        sources = self._find_sources(inputs) if self._pass is None else ()
         output = func(*args, **(kwargs or {}))
-        made = [each for each in tree_leaves(output) if _is_plain(each)]
-        name, is_telling = _named(func)
-        if made and is_telling:
-            made += self._wholes(func, args, kwargs or {}, made)
-            place = self._place(sys._getframe(1))
-            key = (place, name)
-            count = self._seen[key] = self._seen.get(key, 0) + 1
-            if self._pass is None:
-                self._record((*key, count), made, sources, any(each.requires_grad for each in given))
-            else:
-                self._compare((*key, count), made)
-        for each in made:
-            self._first.setdefault(_storage(each), each)
+        tensors = [each for each in tree_leaves(output) if _is_strided(each)]
+        name, has_content = _describe(func)
+        if tensors and has_content:
+            schema = getattr(func, "_schema", None)
+            if schema is not None and schema.is_mutable:
+                tensors += self._written_tensors(tensors)
+            location = self._locate(sys._getframe(1))
+            count = self._counts[location, name] = self._counts.get((location, name), 0) + 1
+            self._add((location, name, count), tensors, sources, any(each.requires_grad for each in inputs))
+        for each in tensors:
+            self._owners.setdefault(_storage(each), each)
         return output
 
-    def _wholes(self, func: Any, args: Any, kwargs: Any, made: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The tensors whose parts are written to in place: a wrong row of them is seen in the line that writes it."""
-        schema = getattr(func, "_schema", None)
-        if schema is None or not schema.is_mutable:
-            return []
-        return [
-            whole
-            for each in made
-            if (whole := self._first.get(_storage(each))) is not None and whole.shape != each.shape and whole.numel() <= _LARGE
-        ]
+    def _written_tensors(self, parts: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The whole tensors that an operation wrote parts of, so that a wrong row is seen in the line that writes it."""
+        pairs = [(self._owners.get(_storage(part)), part) for part in parts]
+        return [whole for whole, part in pairs if whole is not None and whole.shape != part.shape and whole.numel() <= _MAX_WRITTEN]
 
-    def _record(self, key: tuple[Any, ...], made: list[torch.Tensor], sources: tuple[Made, ...], is_differentiable: bool) -> None:
-        self._num_steps += 1
-        for tensor in made:
-            each = Made(self._num_steps, key[1], key[0], sources, tensor.detach().clone(), is_differentiable)
-            self._made.setdefault(key, []).append(each)
-            self._writers.setdefault(_storage(tensor), []).append((_alias(tensor), each))
-
-    def _compare(self, key: tuple[Any, ...], made: list[torch.Tensor]) -> None:
-        assert self._pass is not None
-        for first, tensor in zip(self._made.get(key, ()), made, strict=False):
+    def _add(self, key: Key, tensors: list[torch.Tensor], sources: tuple[Result, ...], is_differentiable: bool) -> None:
+        """Record the results of an operation in the first pass; compare them in later ones."""
+        if self._pass is None:
+            self._num_steps += 1
+            for tensor in tensors:
+                result = Result(self._num_steps, key[1], key[0], sources, tensor.detach().clone(), is_differentiable)
+                self._results.setdefault(key, []).append(result)
+                self._writes.setdefault(_storage(tensor), []).append((_view(tensor), result))
+            return
+        for first, tensor in zip(self._results.get(key, ()), tensors, strict=False):
             is_comparable = first.value.shape == tensor.shape and first.value.dtype == tensor.dtype
             if is_comparable and not torch.equal(first.value, tensor):
-                bits = changes(first.value, tensor.detach(), self._tolerance).to(torch.uint8) << self._pass
+                bits = find_changes(first.value, tensor.detach(), self._tolerance).to(torch.uint8) << self._pass
                 first.changed = bits if first.changed is None else first.changed | bits
 
-    def _sources(self, given: Iterable[torch.Tensor]) -> tuple[Made, ...]:
-        return tuple(dict.fromkeys(each for tensor in given for each in self.makers_of(tensor)))
+    def _find_sources(self, inputs: Iterable[torch.Tensor]) -> tuple[Result, ...]:
+        return tuple(dict.fromkeys(each for tensor in inputs for each in self.find_results(tensor)))
 
-    def makers_of(self, tensor: torch.Tensor) -> list[Made]:
-        """What the tensor consists of: the last that was made under its very form; without such, all that was written to its memory."""
-        if not _is_plain(tensor):
+    def find_results(self, tensor: torch.Tensor) -> list[Result]:
+        """The last result with exactly this view of the storage, or else everything that was written to the storage."""
+        if not _is_strided(tensor):
             return []
-        writers, alias = self._writers.get(_storage(tensor), []), _alias(tensor)
-        last = next((made for form, made in reversed(writers) if form == alias), None)
+        writes, view = self._writes.get(_storage(tensor), []), _view(tensor)
+        last = next((result for other, result in reversed(writes) if other == view), None)
         if last is not None:
             return [last]
-        return [made for form, made in writers if form[1:] == writers[0][0][1:] or made.op.split(".")[1].endswith("_")]
+        return [result for other, result in writes if other == writes[0][0] or result.op.split(".")[1].endswith("_")]
 
-    def judge(self, num_passes: int, labels: Sequence[int]) -> None:
-        """Say for all that was made whether it is at fault."""
-        for made in (each for group in self._made.values() for each in group):
-            if made.changed is not None:
-                owners = owners_of([(made.changed >> number & 1).bool() for number in range(num_passes)])
-                made.fault = fault_in(owners, labels)
-                made.layout = None if made.fault == MIXED else layout_of(owners, labels)
+    def find_faults(self, num_passes: int, ids: Sequence[int]) -> None:
+        """Set the fault and the layout of all results, after the last pass."""
+        for result in (each for results in self._results.values() for each in results):
+            if result.changed is not None:
+                origins = find_origins([(result.changed >> number & 1).bool() for number in range(num_passes)])
+                result.fault = find_fault(origins, ids)
+                result.layout = None if result.fault == MIXED else find_layout(origins, ids)
 
-    def _place(self, frame: FrameType | None) -> Place:
-        """The innermost line outside of torch, and the innermost module; a line of the module's own where all is torch."""
-        module, line, inner = None, None, None
-        while frame is not None and frame.f_code is not self._border:
-            code = frame.f_code
-            if module is None and code.co_varnames[:1] == ("self",) and isinstance(self_ := frame.f_locals.get("self"), nn.Module):
-                name = self._names.get(id(self_), "")
-                module, inner = f"{name} ({type(self_).__name__})" if name else type(self_).__name__, (code.co_filename, frame.f_lineno)
-            if not _is_machinery(code.co_filename):
-                line = (code.co_filename, frame.f_lineno)
-                if module is not None:
-                    break
-                line_module = frame.f_locals.get("self")
-                if isinstance(line_module, nn.Module):
-                    break
-                # A function of the user's, called by a module further out: that module is the one that runs.
-                module = self._module_around(frame.f_back)
-                break
+    def _locate(self, frame: FrameType | None) -> Location:
+        """The innermost line of the user's code and the innermost module, or a line of torch if all of the code is torch's."""
+        module, line, torch_line = None, None, None
+        while frame is not None and frame.f_code is not self._border and (module is None or line is None):
+            position = (frame.f_code.co_filename, frame.f_lineno)
+            if module is None and frame.f_code.co_varnames[:1] == ("self",) and isinstance(owner := frame.f_locals.get("self"), nn.Module):
+                name = self._names.get(id(owner), "")
+                module, torch_line = f"{name} ({type(owner).__name__})" if name else type(owner).__name__, position
+            if line is None and not _is_library(frame.f_code.co_filename):
+                line = position
             frame = frame.f_back
-        file, number = line or inner or (None, None)
-        return Place(module, file, number)
-
-    def _module_around(self, frame: FrameType | None) -> str | None:
-        while frame is not None and frame.f_code is not self._border:
-            if frame.f_code.co_varnames[:1] == ("self",) and isinstance(self_ := frame.f_locals.get("self"), nn.Module):
-                name = self._names.get(id(self_), "")
-                return f"{name} ({type(self_).__name__})" if name else type(self_).__name__
-            frame = frame.f_back
-        return None
+        return Location(module, *(line or torch_line or (None, None)))
 
 
-def first_fault(results: Iterable[Made], *, is_sum: bool = False) -> Made | None:
-    """The earliest operation that made bad out of good, among those that the bad `results` come from.
+def find_first_fault(results: Iterable[Result], *, is_loss: bool = False) -> Result | None:
+    """The earliest operation that computed a bad result from good ones, among those that the bad `results` depend on.
 
-    `is_sum` is for a loss, which is a sum over examples and bad by right: what counts is what was bad before it became one number.
+    A loss is a sum over examples, so it is mixed by design. With `is_loss`, only operations before the last sum count.
     """
-    reached: dict[Made, list[Made]] = {}
+    causes: dict[Result, list[Result]] = {}
     waiting = [each for each in results if each.fault is not None]
     while waiting:
-        made = waiting.pop()
-        if made not in reached:
-            reached[made] = _causes(made) or _seen_before(made)
-            waiting += reached[made]
-    if is_sum:
-        bad = [each for each in reached if each.value.numel() > 1] or list(reached)
-        bad = [each for each in bad if each.is_differentiable] or bad
-        return _walk_back(min(bad, key=_step), reached) if bad else None
-    return min((made for made, causes in reached.items() if not causes), key=_step, default=None)
+        result = waiting.pop()
+        if result not in causes:
+            causes[result] = _find_causes(result) or _find_same_layout(result)
+            waiting += causes[result]
+    if not is_loss:
+        return min((result for result, found in causes.items() if not found), key=_step, default=None)
+    bad = [each for each in causes if each.value.numel() > 1] or list(causes)
+    bad = [each for each in bad if each.is_differentiable] or bad
+    first = min(bad, key=_step, default=None)
+    while first is not None and causes[first]:
+        first = min(causes[first], key=_step)
+    return first
 
 
-def _walk_back(made: Made, reached: Mapping[Made, list[Made]]) -> Made:
-    while reached[made]:
-        made = min(reached[made], key=_step)
-    return made
+def _step(result: Result) -> int:
+    return result.step
 
 
-def _step(made: Made) -> int:
-    return made.step
+def _find_causes(result: Result) -> list[Result]:
+    """The sources that explain the fault of a result."""
+    sources = [each for each in result.sources if each.step < result.step and not _is_sorted_order(each)]
+    bad = [each for each in sources if each.fault is not None and each.fault != REORDERED]
+    if bad:
+        return bad
+    # Examples in a different order, for example sorted by length, do no harm as long as all sources have the same order.
+    is_harmless = result.fault != REORDERED and len({each.layout for each in sources if each.layout is not None}) == 1
+    return [] if is_harmless else [each for each in sources if each.fault == REORDERED]
 
 
-def _causes(made: Made) -> list[Made]:
-    """The sources that explain the fault of what was made from them."""
-    sources = [each for each in made.sources if each.step < made.step and not _is_order(each)]
-    torn = [each for each in sources if each.fault is not None and each.fault != MISPLACED]
-    if torn:
-        return torn
-    # Examples in another order do no harm (sorted by length, say), as long as all that meet have the same order.
-    is_harmless = made.fault != MISPLACED and len({each.layout for each in sources if each.layout is not None}) == 1
-    return [] if is_harmless else [each for each in sources if each.fault == MISPLACED]
+def _is_sorted_order(result: Result) -> bool:
+    """Whether a result is the order that a sort returns.
 
-
-def _is_order(made: Made) -> bool:
-    """Whether it is the order that a sort found. It depends on all examples; it is the line that follows it that may mix them."""
-    return made.op.split(".")[1] in ("sort", "argsort", "topk") and not made.value.is_floating_point()
-
-
-def _seen_before(made: Made) -> list[Made]:
-    """The first among all it comes from where the examples lie in the same bad way.
-
-    A linear layer may lay all rows below each other, where nothing is wrong, and then put them back as they were.
+    It depends on all examples, but only the next line may mix them.
     """
-    found, waiting, known = [], list(made.sources), set(made.sources)
+    return result.op.split(".")[1] in ("sort", "argsort", "topk") and not result.value.is_floating_point()
+
+
+def _find_same_layout(result: Result) -> list[Result]:
+    """The first of all direct and indirect sources with the same fault and layout.
+
+    A linear layer may flatten all rows, which hides a bad layout, and then restore it.
+    """
+    same, waiting, seen = [], list(result.sources), set(result.sources)
     while waiting:
         each = waiting.pop()
-        if each.fault == made.fault and each.layout is not None and each.layout == made.layout and each.step < made.step:
-            found.append(each)
-        more = [source for source in each.sources if source not in known]
-        known.update(more)
+        if each.fault == result.fault and each.layout is not None and each.layout == result.layout and each.step < result.step:
+            same.append(each)
+        more = [source for source in each.sources if source not in seen]
+        seen.update(more)
         waiting += more
-    return [min(found, key=_step)] if found else []
+    return [min(same, key=_step)] if same else []
 
 
 @functools.cache
-def _named(func: Any) -> tuple[str, bool]:
-    """An operation's name, such as aten.add_.Tensor, and whether it makes something.
+def _describe(func: Any) -> tuple[str, bool]:
+    """The name of an operation, such as aten.add_.Tensor, and whether its output has a new content.
 
-    What is not yet written holds anything, and another handle on a tensor is that tensor.
+    An empty tensor may contain anything, and a detached one is the same tensor.
     """
     return str(func), not any(word in str(func) for word in ("empty", "aten.detach", "aten.alias"))
 
 
-def _is_plain(value: Any) -> bool:
+def _is_strided(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_nested and value.numel() > 0
 
 
@@ -269,13 +259,13 @@ def _storage(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def _alias(tensor: torch.Tensor) -> Alias:
-    return _storage(tensor), int(tensor.storage_offset()), tuple(tensor.shape), tuple(tensor.stride())
+def _view(tensor: torch.Tensor) -> View:
+    return int(tensor.storage_offset()), tuple(tensor.shape), tuple(tensor.stride())
 
 
-def _is_machinery(file: str) -> bool:
-    """Whether a file belongs to torch, to trainmaster, or to a library that only writes operations shorter."""
-    if file.startswith(("<frozen", _TORCH + os.sep, _HERE + os.sep)):
+def _is_library(file: str) -> bool:
+    """Whether a file belongs to torch, to trainmaster, or to a library that only offers shorter notation for operations."""
+    if file.startswith(("<frozen", _TORCH_FOLDER, _OWN_FOLDER)):
         return True
     parts = file.split(os.sep)
     return "site-packages" in parts and not {"einops", "einx", "opt_einsum", "functorch"}.isdisjoint(parts)

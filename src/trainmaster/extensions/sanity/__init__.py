@@ -1,1 +1,1 @@
-"""The parts of a sanity check: the trial, what is checked, and the report."""
+"""The checks of `sanity_check`, the loop probe that they run on, and their report."""

@@ -1,4 +1,4 @@
-"""Checks of the data: numbers that cannot be right, and samples that are trained on and evaluated."""
+"""Checks of the data: values that are not finite, and samples that are both trained on and evaluated."""
 
 from __future__ import annotations
 
@@ -6,151 +6,104 @@ import hashlib
 import itertools
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from operator import itemgetter
 from typing import Any, Final
 
-import numpy as np
 import torch
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler, Subset, WeightedRandomSampler
 
-from trainmaster.extensions.example_batch import count_examples, rebuilt
-from trainmaster.extensions.sanity.report import Finding, counted, failed, not_applicable, passed
-from trainmaster.extensions.sanity.scene import Scene
+from trainmaster.extensions.example_batch import count_examples, map_examples
+from trainmaster.extensions.sanity.loop_probe import LoopProbe
+from trainmaster.extensions.sanity.report import Finding, failed, passed, skipped
 from trainmaster.loop.batches import named_tensors
-from trainmaster.loop.position import fresh_iterator
+from trainmaster.loop.data_position import fresh_iterator
 
-_SCALES: Final = 1e4
-"""How many times more one column of the inputs may vary than another."""
 _MAX_SAMPLES: Final = 200_000
 _OVERLAP_TIME: Final = 5.0
-"""Seconds, for the training data and for the evaluation sets each."""
+"""In seconds, for the training data and for each evaluation set."""
 _NUM_SHOWN: Final = 5
-_TOO_GOOD: Final = "take them out of one of the two: an evaluation on samples of the training is too good"
+_OVERLAP_ADVICE: Final = "remove them from one of the two: metrics on training samples are too good"
 
 
-def check_data(scene: Scene) -> Finding:
-    """Are all numbers finite, are there several labels, and do the inputs have one scale?"""
-    parts = [(f"train_data, batch {number}", batch) for number, batch in enumerate(scene.batches)]
-    parts += [(f"evaluation set, batch {number}", batch) for number, batch in enumerate(scene.eval_batches)]
-    for place, batch in parts:
+def check_data(probe: LoopProbe) -> Finding:
+    """Are all values of the first batches finite?"""
+    batches = [(f"train_data, batch {number}", batch) for number, batch in enumerate(probe.batches)]
+    batches += [(f"evaluation set, batch {number}", batch) for number, batch in enumerate(probe.eval_batches)]
+    for location, batch in batches:
         for path, tensor in named_tensors(batch):
-            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-                count = int((~torch.isfinite(tensor)).sum())
+            num_bad = int((~torch.isfinite(tensor)).sum()) if tensor.is_floating_point() else 0
+            if num_bad:
                 return failed(
-                    f"{place}: {count:,} of {tensor.numel():,} values of batch{path} are nan or inf", "repair or drop such samples"
+                    f"{location}: {num_bad:,} of {tensor.numel():,} values of batch{path} are NaN or infinite",
+                    "repair or drop these samples",
                 )
-    labels = [each for batch in scene.batches if (each := scene.labels_of(batch)) is not None]
-    wrong = _wrong_labels(labels) or _wrong_scale(scene)
-    if wrong is not None:
-        return wrong
-    kinds = _kinds(labels)
-    told = f"; {kinds} different labels" if kinds else ""
-    return passed(f"{counted(len(scene.batches), 'batch')} looked at: all numbers are finite{told}")
+    return passed(f"all values of the first {len(probe.batches)} training batches are finite")
 
 
-def _kinds(labels: list[torch.Tensor]) -> int:
-    """The number of different labels, if they are classes."""
-    if not labels or any(each.is_floating_point() or each.ndim != 1 for each in labels):
-        return 0
-    return len(torch.unique(torch.cat(labels)))
-
-
-def _wrong_labels(labels: list[torch.Tensor]) -> Finding | None:
-    num = sum(map(len, labels))
-    if num < 8 or any(each.ndim != 1 for each in labels):
-        return None
-    if len(torch.unique(torch.cat(labels))) == 1:
-        return failed(f"all {num:,} labels of {counted(len(labels), 'batch')} are {labels[0][0].item()}", "look at how the labels are read")
-    is_sorted = len(labels) > 1 and all(len(each) > 1 and len(torch.unique(each)) == 1 for each in labels)
-    if is_sorted and not labels[0].is_floating_point():
-        return failed("each batch has samples of one class only: the data is sorted", "shuffle it: DataLoader(..., shuffle=True)")
-    return None
-
-
-def _wrong_scale(scene: Scene) -> Finding | None:
-    """Columns of a table of inputs, one of which drowns the others."""
-    tables = [
-        [tensor for _, tensor in named_tensors(scene.without_labels(batch)) if tensor.is_floating_point() and tensor.ndim == 2]
-        for batch in scene.batches
-    ]
-    for parts in zip(*tables, strict=False):
-        if any(each.shape[1] != parts[0].shape[1] for each in parts) or sum(map(len, parts)) < 8:
-            continue
-        spread = torch.cat(parts).double().std(0)
-        varied = spread[spread > 0]
-        if varied.numel() and float(varied.max() / varied.min()) > _SCALES:
-            least = int(torch.where(spread > 0, spread, torch.inf).argmin())
-            most = int(spread.argmax())
-            return failed(
-                f"column {most} of the inputs varies by {float(spread[most]):.2g}, column {least} by {float(spread[least]):.2g}",
-                "bring them to one scale: subtract the mean of each column, and divide by its deviation",
-            )
-    return None
-
-
-def check_overlap(scene: Scene) -> Finding:
-    """Are samples of the evaluation sets in the training data, too?"""
-    loop = scene.loop
+def check_overlap(probe: LoopProbe) -> Finding:
+    """Are samples of the evaluation sets also in the training data?"""
+    loop = probe.loop
     sets = {name: data for name, data in loop.eval_data.items() if not isinstance(data, Iterator)}
     if not sets:
-        return not_applicable("there is no evaluation set" if not loop.eval_data else "the evaluation sets can be gone through only once")
-    same = _same_indices(loop.train_data, sets)
-    if same is not None:
-        return same
-    train = _Samples(scene, loop.train_data)
-    if train.odd is not None:
-        return not_applicable(f"samples hold a {train.odd}, which cannot be compared")
-    num_eval, found, texts = 0, 0, []
-    for name, data in sets.items():
-        samples = _Samples(scene, data)
-        num_eval += samples.num
-        twice = {index: train.where[digest] for digest, index in samples.where.items() if digest in train.where}
-        found += len(twice)
-        if twice:
-            texts.append(_overlapping(name, samples.num, twice))
-    looked = f"{counted(num_eval, 'sample')} compared with {counted(train.num, 'sample')} of train_data"
-    is_part = " (not all: that would take too long)" if train.is_cut else ""
-    if found and train.num_repeated / max(train.num, 1) >= found / max(num_eval, 1):
-        return not_applicable(f"{looked}: {found:,} are equal, but as many are within train_data: inputs have few different values")
-    if found:
-        return failed("\n".join(texts), _TOO_GOOD)
-    if _changes(scene, loop.train_data, train):
-        return not_applicable(
-            f"{looked}: none is equal, but samples of train_data change from one look to the next (augmentation)",
-            "check once without the augmentation",
+        return skipped("all evaluation sets are iterators" if loop.eval_data else "there is no evaluation set")
+    shared_indices = _find_shared_indices(loop.train_data, sets)
+    if shared_indices is not None:
+        return shared_indices
+    try:
+        train = _digest_samples(loop.train_data)
+        others = {name: _digest_samples(data) for name, data in sets.items()}
+        is_augmented = _is_augmented(loop.train_data, train)
+    except _NotComparableError as error:
+        return skipped(f"samples contain a {error}, which cannot be compared")
+    shared = {
+        name: {index: train.indices[digest] for digest, index in other.indices.items() if digest in train.indices}
+        for name, other in others.items()
+    }
+    num_eval, num_shared = sum(each.num for each in others.values()), sum(map(len, shared.values()))
+    comparison = f"{num_eval:,} evaluation samples compared with {train.num:,} training samples"
+    if num_shared and train.num_repeated / max(train.num, 1) >= num_shared / max(num_eval, 1):
+        return skipped(
+            f"{comparison}: {num_shared:,} are equal, but training samples repeat each other just as often: inputs have few distinct values"
         )
-    return passed(f"{looked}: none is in both{is_part}")
+    if num_shared:
+        lines = [_describe_overlap(name, others[name].num, indices) for name, indices in shared.items() if indices]
+        return failed("\n".join(lines), _OVERLAP_ADVICE)
+    if is_augmented:
+        return skipped(f"{comparison}: none are equal, but training samples change each time (augmentation)", "check without augmentation")
+    return passed(f"{comparison}: none are in both" + ("" if train.is_complete else " (not all, to save time)"))
 
 
-def _same_indices(train_data: Any, sets: Mapping[str, Any]) -> Finding | None:
-    """Samples of one and the same data set, found by their numbers: whatever augmentation makes of them."""
-    trained = _places(train_data)
+def _find_shared_indices(train_data: Any, sets: Mapping[str, Any]) -> Finding | None:
+    """Find samples of the same dataset by their indices. This works even if the samples are augmented."""
+    trained = _dataset_indices(train_data)
     for name, data in sets.items():
         if data is train_data:
-            return failed(f"{name!r} is train_data itself", "evaluate on samples that are not trained on")
-        places = _places(data)
-        if trained is None or places is None or trained[0] is not places[0]:
+            return failed(f"{name!r} is train_data itself", "evaluate on samples that the model is not trained on")
+        evaluated = _dataset_indices(data)
+        if trained is None or evaluated is None or trained[0] is not evaluated[0]:
             continue
-        twice = sorted({*trained[1]} & {*places[1]})
-        if twice:
-            return failed(_overlapping(name, len(places[1]), dict(zip(twice, twice, strict=True))), _TOO_GOOD)
+        shared = sorted({*trained[1]} & {*evaluated[1]})
+        if shared:
+            return failed(_describe_overlap(name, len(evaluated[1]), {index: index for index in shared}), _OVERLAP_ADVICE)
     return None
 
 
-def _overlapping(name: str, num: int, twice: Mapping[int, int]) -> str:
-    """How many samples are in both, and the first of them, here and there."""
-    first = sorted(twice)[:_NUM_SHOWN]
-    here, there = (", ".join(map(str, each)) + (", ..." if len(twice) > _NUM_SHOWN else "") for each in (first, [twice[i] for i in first]))
-    place = f"indices {here}" if here == there else f"indices {here} are {there} there"
-    return f"{len(twice):,} of {num:,} samples of {name!r} are in train_data, too: {place}"
+def _describe_overlap(name: str, num: int, indices: Mapping[int, int]) -> str:
+    """`indices` maps those in the evaluation set to those in the training data."""
+    first = sorted(indices)[:_NUM_SHOWN]
+    more = ", ..." if len(indices) > _NUM_SHOWN else ""
+    here, there = (", ".join(map(str, each)) + more for each in (first, [indices[index] for index in first]))
+    training = "" if here == there else f" (training samples {there})"
+    return f"{len(indices):,} of {num:,} samples of {name!r} are also in train_data: indices {here}{training}"
 
 
-def _places(data: Any) -> tuple[Any, list[int]] | None:
-    """The data set below all subsets, and the numbers of the samples in it."""
+def _dataset_indices(data: Any) -> tuple[Any, list[int]] | None:
+    """The dataset inside all subsets, and the indices of the samples in it."""
     if not _is_indexed(data):
         return None
-    dataset, indices = data.dataset, _indices(data)
+    dataset, indices = data.dataset, _loader_indices(data)
     while type(dataset) is Subset:
         indices = [int(dataset.indices[each]) for each in indices]
         dataset = dataset.dataset
@@ -164,8 +117,8 @@ def _is_indexed(data: Any) -> bool:
     return hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
 
 
-def _indices(loader: Any) -> list[int]:
-    """The numbers of the samples that a loader takes, in order where it takes all of them."""
+def _loader_indices(loader: Any) -> list[int]:
+    """The indices of the samples that a loader reads."""
     num, sampler = len(loader.dataset), loader.sampler
     if loader.batch_sampler is not None and getattr(loader.batch_sampler, "sampler", None) is not sampler:
         return [int(each) for batch in itertools.islice(loader.batch_sampler, num) for each in batch]
@@ -174,87 +127,79 @@ def _indices(loader: Any) -> list[int]:
     return [int(each) for each in itertools.islice(sampler, num)]
 
 
-class _Samples:
-    """The digests of all samples of some data, as far as time allows."""
-
-    def __init__(self, scene: Scene, data: Any) -> None:
-        self.where: dict[bytes, int] = {}
-        """Where each was seen first."""
-        self.num = self.num_repeated = 0
-        self.is_cut = False
-        self.odd: str | None = None
-        """What cannot be compared."""
-        until = time.monotonic() + _OVERLAP_TIME
-        for index, sample in _samples(data):
-            if self.num >= _MAX_SAMPLES or time.monotonic() >= until:
-                self.is_cut = True
-                return
-            try:
-                digest = digest_of(scene.without_labels(sample))
-            except _OddError as error:
-                self.odd = str(error)
-                return
-            self.num += 1
-            self.num_repeated += digest in self.where
-            self.where.setdefault(digest, index)
+@dataclass
+class _Digests:
+    indices: dict[bytes, int] = field(default_factory=dict)
+    """The index of the first sample with each digest."""
+    num: int = 0
+    num_repeated: int = 0
+    is_complete: bool = True
 
 
-def _samples(data: Any) -> Iterator[tuple[int, Any]]:
-    """Every sample with its index; of batches, one after the other."""
+def _digest_samples(data: Any) -> _Digests:
+    """Digest the inputs of all samples, as far as the time limit allows."""
+    digests, deadline = _Digests(), time.monotonic() + _OVERLAP_TIME
+    for index, sample in _read_samples(data):
+        if digests.num >= _MAX_SAMPLES or time.monotonic() >= deadline:
+            digests.is_complete = False
+            break
+        digest = _digest_inputs(sample)
+        digests.num += 1
+        digests.num_repeated += digest in digests.indices
+        digests.indices.setdefault(digest, index)
+    return digests
+
+
+def _read_samples(data: Any) -> Iterator[tuple[int, Any]]:
+    """Each sample with its index in the dataset, or its number in the batches."""
     if _is_indexed(data):
-        yield from ((index, data.dataset[index]) for index in dict.fromkeys(_indices(data)))
+        yield from ((index, data.dataset[index]) for index in dict.fromkeys(_loader_indices(data)))
         return
     count = itertools.count()
-    for batch in () if isinstance(data, Iterator) else fresh_iterator(data):
+    for batch in fresh_iterator(data):
         num = count_examples(batch)
         if num is None:
             yield next(count), batch
             continue
         for row in range(num):
-            yield next(count), rebuilt(batch, num, itemgetter(row), lambda tensor: tensor)
+            yield next(count), map_examples(batch, num, itemgetter(row))
 
 
-def _changes(scene: Scene, data: Any, seen: _Samples) -> bool:
-    """Whether a sample differs from look to look. One of batches, which may come in another order, is looked for among all."""
-    if _is_indexed(data):
-        index = next(iter(seen.where.values()))
-        one, two = (digest_of(scene.without_labels(data.dataset[index])) for _ in range(2))
-        return one != two
-    _, sample = next(_samples(data))
-    return not seen.is_cut and digest_of(scene.without_labels(sample)) not in seen.where
+def _is_augmented(data: Any, digests: _Digests) -> bool:
+    """Whether a sample changes from one read to the next.
+
+    If the data is batches, which may be shuffled, it is compared with all samples.
+    """
+    if not digests.is_complete and not _is_indexed(data):
+        return False
+    index, sample = next(_read_samples(data))
+    digest = _digest_inputs(sample)
+    return digests.indices.get(digest) != index if _is_indexed(data) else digest not in digests.indices
 
 
-class _OddError(Exception):
-    """A value that has no digest; its type."""
+class _NotComparableError(Exception):
+    """A sample contains an object without a digest; the message is its type."""
 
 
-def digest_of(value: Any) -> bytes:
-    """A digest of all that is in a sample: tensors, arrays, images, texts and numbers, through containers."""
+def _digest_inputs(sample: Any) -> bytes:
+    """A digest of a sample without its label, if it is a pair of inputs and label."""
+    is_pair = isinstance(sample, (tuple, list)) and len(sample) == 2
     hasher = hashlib.blake2b(digest_size=16)
-    _feed(hasher, value)
+    _update_digest(hasher, sample[0] if is_pair else sample)
     return hasher.digest()
 
 
-def _feed(hasher: Any, value: Any) -> None:
-    if isinstance(value, torch.Tensor):
-        hasher.update(f"{value.dtype}{tuple(value.shape)}".encode())
-        hasher.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    elif isinstance(value, np.ndarray | np.generic):
-        hasher.update(f"{value.dtype}{value.shape}".encode() + np.ascontiguousarray(value).tobytes())
-    elif value is None or isinstance(value, str | bytes | int | float | complex):
-        hasher.update(repr(value).encode("utf-8", "surrogatepass"))
-    elif isinstance(value, Mapping):
-        for key, each in value.items():
-            _feed(hasher, key)
-            _feed(hasher, each)
-    elif isinstance(value, tuple | list):
-        hasher.update(str(len(value)).encode())
-        for each in value:
-            _feed(hasher, each)
-    elif is_dataclass(value) and not isinstance(value, type):
-        for field in fields(value):
-            _feed(hasher, getattr(value, field.name))
-    elif callable(getattr(value, "tobytes", None)):  # an image
-        hasher.update(f"{getattr(value, 'mode', '')}{getattr(value, 'size', '')}".encode() + value.tobytes())
-    else:
-        raise _OddError(type(value).__name__)
+def _update_digest(hasher: Any, sample: Any) -> None:
+    for leaf in tree_leaves(sample):
+        if isinstance(leaf, torch.Tensor):
+            hasher.update(f"{leaf.dtype}{tuple(leaf.shape)}".encode())
+            hasher.update(leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        elif hasattr(leaf, "tobytes"):  # an array or an image
+            hasher.update(f"{getattr(leaf, 'dtype', '')}{getattr(leaf, 'mode', '')}{getattr(leaf, 'shape', leaf.size)}".encode())
+            hasher.update(leaf.tobytes())
+        elif leaf is None or isinstance(leaf, str | bytes | int | float | complex):
+            hasher.update(f"{leaf!r},".encode("utf-8", "surrogatepass"))
+        elif is_dataclass(leaf):
+            _update_digest(hasher, vars(leaf))
+        else:
+            raise _NotComparableError(type(leaf).__name__)

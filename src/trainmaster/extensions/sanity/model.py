@@ -1,4 +1,4 @@
-"""Checks of the model: leakage between samples, parameters that are not trained, chance in eval mode."""
+"""Checks of the model: leakage between samples, parameters that are not trained, randomness in eval mode."""
 
 from __future__ import annotations
 
@@ -9,153 +9,138 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from trainmaster.extensions.leakage import NotApplicable, find_leak
-from trainmaster.extensions.sanity.report import Finding, counted, failed, listed, not_applicable, passed
-from trainmaster.extensions.sanity.scene import Scene, cloned
+from trainmaster.extensions.leakage_check import NotApplicable, find_leak
+from trainmaster.extensions.sanity.loop_probe import LoopProbe, clone_batch
+from trainmaster.extensions.sanity.report import Finding, failed, join_names, passed, skipped
 from trainmaster.loop.batches import tensors_in
-from trainmaster.loop.guard import mode
+from trainmaster.loop.observer_guard import mode
 from trainmaster.loop.state import stateful_attributes
 
 _NUM_PASSES: Final = 3
 
 
-def check_leakage(scene: Scene) -> Finding:
+def check_leakage(probe: LoopProbe) -> Finding:
     """Does information pass between samples of a batch?"""
-    loop = scene.loop
-    with scene.training():
+    loop = probe.loop
+    with probe.train_mode():
         leak = find_leak(
-            loop.train_model_forward, cloned(scene.batches[0]), model=loop.model, loss=loop.train_loss_forward, allow=scene.allow
+            loop.train_model_forward, clone_batch(probe.batches[0]), model=loop.model, loss=loop.train_loss_forward, allow=probe.allow
         )
     if leak is None:
         return passed("no sample depends on another")
     if isinstance(leak, NotApplicable):
-        return not_applicable(leak.reason)
+        return skipped(leak.reason)
     error = leak.error()
-    place = ": ".join(filter(None, [error.rows.get("where"), error.rows.get("code")]))
-    return failed("\n".join(filter(None, [error.fact, place, error.rows.get("why")])), error.rows.get("hint", "see LeakageCheck"))
+    location = ": ".join(filter(None, [error.rows.get("where"), error.rows.get("code")]))
+    return failed("\n".join(filter(None, [error.fact, location, error.rows.get("why")])), error.rows.get("hint", "see LeakageCheck"))
 
 
-def check_parameters(scene: Scene) -> Finding:
-    """Does every parameter get a gradient, and is each the optimizer's?
+def check_parameters(probe: LoopProbe) -> Finding:
+    """Does every parameter get a gradient, and does the optimizer have it?
 
-    A parameter may have none in the first step on purpose, behind a layer that starts at zero: so there are a few steps.
+    The check makes a few steps, because a parameter behind a layer that is initialized to zero has no gradient in the first one.
     """
-    names = {id(each): name for name, each in scene.loop.model.named_parameters()}
-    trained = {name: each for name, each in scene.loop.model.named_parameters() if each.requires_grad}
-    used, alive, broken, num_passes = _looks_at_gradients(scene, trained)
-    unused = [name for name in trained if name not in used]
-    dead = [name for name in trained if name in used and name not in alive and name not in broken]
-    problems, advices = _ownership(scene, names)
-    passes = counted(num_passes, "batch")
+    trainable = {name: each for name, each in probe.loop.model.named_parameters() if each.requires_grad}
+    used, nonzero, broken = _observe_gradients(probe, trainable)
+    unused = [name for name in trainable if name not in used]
+    dead = [name for name in trainable if name in used and name not in nonzero and name not in broken]
+    problems = _optimizer_problems(probe)
     if unused:
-        problems.append(f"never used: {listed(unused)}")
-        advices.append("use them in the forward pass, freeze them (requires_grad=False), or remove them")
+        problems.append(
+            (f"never used: {join_names(unused)}", "use them in the forward pass, freeze them (requires_grad=False), or remove them")
+        )
     if dead:
-        problems.append(f"gradient exactly 0 in {passes}: {listed(dead)}")
-        advices.append("look for .detach(), no_grad, argmax, dead ReLUs or a factor of 0 behind them")
+        advice = "look for .detach(), no_grad, argmax, dead ReLUs or a factor of 0 after them"
+        problems.append((f"gradient exactly 0 in {_NUM_PASSES} batches: {join_names(dead)}", advice))
     if broken:
-        problems.append(f"gradient not finite: {listed(broken)}")
-        advices.append("NonFinite() finds the first module whose output is not finite")
+        problems.append((f"gradient not finite: {join_names(broken)}", "use NaNGuard() to find the first module with a non-finite output"))
     if problems:
-        return failed("\n".join(problems), "; ".join(advices))
-    owned = [name for key, name in names.items() if key in _owned(scene) and name not in trained]
-    rest = f"; the optimizer holds {counted(len(owned), 'frozen one')}, and leaves them as they are" if owned else ""
-    return passed(f"{counted(len(trained), 'parameter')} to train, all with a gradient{rest}")
+        return failed("\n".join(problem for problem, _ in problems), "; ".join(advice for _, advice in problems))
+    return passed(f"all {len(trainable)} trainable parameters have a gradient")
 
 
-def _looks_at_gradients(scene: Scene, trained: dict[str, nn.Parameter]) -> tuple[set[str], set[str], list[str], int]:
-    """The names of parameters that had a gradient, one that is not 0, one that is not finite; and the number of passes."""
-    optimizer = scene.optimizer() if scene.why_no_optimizer is None else None
-    batches = (scene.batches * _NUM_PASSES)[:_NUM_PASSES]
+def _observe_gradients(probe: LoopProbe, trainable: dict[str, nn.Parameter]) -> tuple[set[str], set[str], list[str]]:
+    """The names of the parameters that had a gradient, a gradient other than 0, and a gradient that is not finite."""
+    optimizer = probe.copy_optimizer() if probe.optimizer_problem is None else None
     used: set[str] = set()
-    alive: set[str] = set()
+    nonzero: set[str] = set()
     broken: list[str] = []
-    num_passes = 0
-    with scene.training():
-        for batch in batches:
-            for parameter in trained.values():
+    with probe.train_mode():
+        for batch in (probe.batches * _NUM_PASSES)[:_NUM_PASSES]:
+            for parameter in trainable.values():
                 parameter.grad = None
-            scene.loop.backward(scene.loss_of(batch)[1])
-            num_passes += 1
-            grads = {name: _dense(each.grad) for name, each in trained.items() if each.grad is not None}
+            probe.loop.backward(probe.compute_loss(batch)[1])
+            grads = {name: each.grad.to_dense() for name, each in trainable.items() if each.grad is not None}
             used |= grads.keys()
-            alive |= {name for name, grad in grads.items() if bool((grad != 0).any())}
+            nonzero |= {name for name, grad in grads.items() if bool((grad != 0).any())}
             broken = [name for name, grad in grads.items() if not bool(torch.isfinite(grad).all())]
-            if broken or len(alive) == len(trained):
+            if broken or len(nonzero) == len(trainable):
                 break
             if optimizer is not None:
                 optimizer.step()
-    return used, alive, broken, num_passes
+    return used, nonzero, broken
 
 
-def _dense(grad: torch.Tensor) -> torch.Tensor:
-    return grad.coalesce().values() if grad.layout is torch.sparse_coo else grad
-
-
-def _optimizers(scene: Scene) -> list[Optimizer]:
-    return [each for each in stateful_attributes(scene.loop).values() if isinstance(each, Optimizer)]
-
-
-def _owned(scene: Scene) -> dict[int, nn.Parameter]:
-    return {id(each): each for optimizer in _optimizers(scene) for group in optimizer.param_groups for each in group["params"]}
-
-
-def _ownership(scene: Scene, names: dict[int, str]) -> tuple[list[str], list[str]]:
-    """What is wrong between the optimizers and the model."""
-    owned = _owned(scene)
-    if not owned:
-        return [], []
-    problems, advices = [], []
-    forgotten = [name for name, each in scene.loop.model.named_parameters() if each.requires_grad and id(each) not in owned]
-    known = {id(each) for value in stateful_attributes(scene.loop).values() if isinstance(value, nn.Module) for each in value.parameters()}
-    foreign = [each for key, each in owned.items() if key not in names and key not in known]
-    if forgotten:
-        problems.append(f"not in the optimizer: {listed(forgotten)}")
-        advices.append("give the optimizer all of model.parameters(), after the model is complete, or freeze them")
+def _optimizer_problems(probe: LoopProbe) -> list[tuple[str, str]]:
+    """Parameters of the model that no optimizer has, and the other way round, each with advice."""
+    attributes = stateful_attributes(probe.loop).values()
+    optimizers = [each for each in attributes if isinstance(each, Optimizer)]
+    optimized = {id(each): each for optimizer in optimizers for group in optimizer.param_groups for each in group["params"]}
+    if not optimized:
+        return []
+    problems = []
+    missing = [name for name, each in probe.loop.model.named_parameters() if each.requires_grad and id(each) not in optimized]
+    held = {id(each) for value in attributes if isinstance(value, nn.Module) for each in value.parameters()}
+    foreign = [each for key, each in optimized.items() if key not in held]
+    if missing:
+        advice = "pass all of model.parameters() to the optimizer after the model is complete, or freeze them"
+        problems.append((f"not in the optimizer: {join_names(missing)}", advice))
     if foreign:
-        shapes = listed([str(tuple(each.shape)) for each in foreign])
-        problems.append(f"in the optimizer, but not the model's: {counted(len(foreign), 'parameter')} of shape {shapes}")
-        advices.append("make the optimizer after the last change of the model: layers were replaced, or the model was copied")
-    return problems, advices
+        shapes = join_names([str(tuple(each.shape)) for each in foreign])
+        advice = "create the optimizer after the last change of the model: layers were replaced, or the model was copied"
+        problems.append((f"in the optimizer but not in the model: {len(foreign)} parameters of shape {shapes}", advice))
+    return problems
 
 
-def check_determinism(scene: Scene) -> Finding:
-    """Does the same batch give the same bits twice, in eval mode?"""
-    batch, loop = (scene.eval_batches or scene.batches)[0], scene.loop
+def check_determinism(probe: LoopProbe) -> Finding:
+    """Do two passes of the same batch in eval mode give the same bits?"""
+    batch, loop = (probe.eval_batches or probe.batches)[0], probe.loop
+
+    def forward() -> Any:
+        return loop.eval_model_forward(clone_batch(batch))
+
     with mode(loop.model, is_training=False):
-        one, two = (tensors_in(loop.eval_model_forward(cloned(batch))) for _ in range(2))
-        if _same(one, two):
+        one, two = tensors_in(forward()), tensors_in(forward())
+        if _is_equal(one, two):
             return passed("two passes in eval mode gave the same bits")
-        first = _first_difference(loop.model, lambda: loop.eval_model_forward(cloned(batch)))
-    place = f"; {first}" if first is not None else ""
-    greatest = max(
-        (float((a.double() - b.double()).abs().max()) for a, b in zip(one, two, strict=False) if a.shape == b.shape), default=0.0
-    )
+        first = _first_difference(loop.model, forward)
+    pairs = [(a.double(), b.double()) for a, b in zip(one, two, strict=False) if a.shape == b.shape]
+    difference = max((float((a - b).abs().max()) for a, b in pairs), default=0.0)
     return failed(
-        f"two passes of one batch in eval mode differ by up to {greatest:.2g}{place}",
-        "look for dropout that ignores self.training (F.dropout needs training=self.training), noise, or a state kept from pass to pass",
+        f"two passes of one batch in eval mode differ by up to {difference:.2g}{first}",
+        "look for dropout that ignores self.training (F.dropout needs training=self.training), noise, or state kept between passes",
     )
 
 
-def _same(one: Sequence[torch.Tensor], two: Sequence[torch.Tensor]) -> bool:
+def _is_equal(one: Sequence[torch.Tensor], two: Sequence[torch.Tensor]) -> bool:
     return len(one) == len(two) and all(
         a.shape == b.shape and a.dtype == b.dtype and torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
         for a, b in zip(one, two, strict=True)
     )
 
 
-def _first_difference(model: nn.Module, forward: Callable[[], Any]) -> str | None:
-    """The first module, in the order in which they end, whose output differs between two passes, in words."""
-    calls: list[tuple[str, str, list[torch.Tensor], list[torch.Tensor]]] = []
+def _first_difference(model: nn.Module, forward: Callable[[], Any]) -> str:
+    """Name the first module whose output, or else input, differs between two passes."""
+    calls: list[tuple[str, list[torch.Tensor], list[torch.Tensor]]] = []
 
-    def look(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            given, made = ([each.detach().clone() for each in tensors_in(nest)] for nest in ((args, kwargs), output))
-            calls.append((name, type(module).__name__, given, made))
+    def make_hook(name: str) -> Callable[..., None]:
+        def record(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            inputs, outputs = ([each.detach().clone() for each in tensors_in(nest)] for nest in ((args, kwargs), output))
+            calls.append((f"`{name}` ({type(module).__name__})", inputs, outputs))
 
-        return hook
+        return record
 
-    handles = [module.register_forward_hook(look(name), with_kwargs=True) for name, module in model.named_modules() if name]
+    handles = [module.register_forward_hook(make_hook(name), with_kwargs=True) for name, module in model.named_modules() if name]
     try:
         forward()
         before, calls = calls, []
@@ -163,8 +148,9 @@ def _first_difference(model: nn.Module, forward: Callable[[], Any]) -> str | Non
     finally:
         for handle in handles:
             handle.remove()
-    for (name, kind, given, made), (other, _, given_now, made_now) in zip(before, calls, strict=False):
-        if name != other or not _same(made, made_now):
-            is_before = name == other and not _same(given, given_now)
-            return f"what goes into `{name}` ({kind}) is the first to differ" if is_before else f"`{name}` ({kind}) is the first to differ"
-    return None
+    for (name, inputs, outputs), (other_name, other_inputs, other_outputs) in zip(before, calls, strict=False):
+        if name == other_name and not _is_equal(inputs, other_inputs):
+            return f"; the input of {name} is the first to differ"
+        if name != other_name or not _is_equal(outputs, other_outputs):
+            return f"; {name} is the first to differ"
+    return ""

@@ -1,0 +1,125 @@
+"""Lines and tables on stdout, printed with rich. All text is escaped first, because a store may hold any text.
+
+A terminal gets colors and tables that fit its width. A pipe gets plain lines of any length.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from trainmaster.text import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+_GAP = 2
+_MAX_CELL_WIDTH = 40
+_MAX_CELL_WIDTH_IN_PIPE = 200
+_PIPE_WIDTH = 100_000
+
+
+class Cell(NamedTuple):
+    text: str
+    style: str = ""
+    """A style of rich, such as `red` or `dim`."""
+
+
+class Column(NamedTuple):
+    title: str
+    cells: Sequence[Cell]
+    is_number: bool = False
+    rank: int = 0
+    """If the terminal is too narrow, the columns with the highest rank are dropped first. Rank 0 is never dropped."""
+
+
+def make_console() -> Console:
+    from rich.console import Console
+
+    return Console(
+        width=None if sys.stdout.isatty() else _PIPE_WIDTH,
+        color_system=None if os.environ.get("NO_COLOR") else "auto",
+        highlight=False,
+        force_jupyter=False,
+    )
+
+
+def is_terminal() -> bool:
+    return make_console().is_terminal
+
+
+def can_draw_blocks() -> bool:
+    """Whether sparklines can use block characters; pipes get ASCII."""
+    console = make_console()
+    return console.is_terminal and not console.options.ascii_only
+
+
+def print_line(text: object, style: str = "") -> None:
+    from rich.text import Text
+
+    make_console().print(Text(printable(text), style), soft_wrap=True)
+
+
+def print_table(columns: Sequence[Column], indent: str = "") -> None:
+    """Print aligned columns, and name those that the terminal is too narrow for."""
+    from rich.cells import cell_len
+    from rich.text import Text
+
+    console = make_console()
+    texts = [[_shorten(each, console) for each in (column.title, *(cell.text for cell in column.cells))] for column in columns]
+    widths = [max(map(cell_len, each)) for each in texts]
+    shown = [*range(len(columns))]
+    while len(indent) + sum(widths[at] + _GAP for at in shown) - _GAP > console.width:
+        last = max(shown, key=lambda at: (columns[at].rank, at))
+        if columns[last].rank == 0:
+            break
+        shown.remove(last)
+    table = _make_table()
+    for at in shown:
+        overflow = "crop" if console.options.ascii_only else "ellipsis"
+        justify = "right" if columns[at].is_number else "left"
+        table.add_column(Text(texts[at][0], "bold"), justify=justify, no_wrap=True, overflow=overflow)  # type: ignore[arg-type]
+    for row in range(len(columns[0].cells)):
+        table.add_row(*(Text(texts[at][row + 1], columns[at].cells[row].style) for at in shown))
+    _print_stripped(console, table, indent)
+    hidden = [texts[at][0] for at in range(len(columns)) if at not in shown]
+    if hidden:
+        print_line(f"{indent}too narrow for: {', '.join(hidden)}", "dim")
+
+
+def print_pairs(rows: Iterable[tuple[str, object]], indent: str = "  ") -> None:
+    """Print names with their values in two columns; on a terminal, a long value continues below itself."""
+    from rich.text import Text
+
+    table = _make_table()
+    table.show_header = False
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(Text(printable(name), "dim"), Text(printable(value)))
+    _print_stripped(make_console(), table, indent)
+
+
+def _make_table() -> Table:
+    from rich.table import Table
+
+    return Table(box=None, show_edge=False, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="")
+
+
+def _print_stripped(console: Console, table: Table, indent: str) -> None:
+    """Print a table without the spaces that rich puts at the end of each line."""
+    with console.capture() as captured:
+        console.print(table, crop=False, width=console.width - len(indent))
+    for line in captured.get().splitlines():
+        print(f"{indent}{line}".rstrip())
+
+
+def _shorten(text: str, console: Console) -> str:
+    from rich.cells import cell_len, set_cell_size
+
+    max_width = _MAX_CELL_WIDTH if console.is_terminal else _MAX_CELL_WIDTH_IN_PIPE
+    shown = printable(text[: max_width + 1])
+    return shown if cell_len(shown) <= max_width else f"{set_cell_size(shown, max_width - 2)}.."

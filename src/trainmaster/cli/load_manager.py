@@ -1,0 +1,52 @@
+"""Load the manager of a TARGET, and print the commands to type after a run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+from trainmaster.text import printable
+
+if TYPE_CHECKING:
+    from trainmaster.cli.target import Target
+    from trainmaster.manager import Manager
+
+
+def load_manager(
+    target: Target, store_dir: str | None, is_quiet: bool = False, is_strict_code: bool = False, is_same_program: bool = False
+) -> Manager:
+    """Load the manager of a target. The target is printed before its code is imported."""
+    from trainmaster.manager.invocation import Invocation
+
+    if not is_quiet:
+        print(f"target {printable(target.text)}", flush=True)
+    manager = target.load_manager(store_dir, is_quiet)
+    target_name = target.name if target.name != manager.definition.__name__ else None
+    manager.job_runner.configure(
+        Invocation(
+            target.text,
+            get_program(),
+            file=target.file,
+            target_name=target_name or "",
+            is_strict_code=is_strict_code,
+            is_same_program=is_same_program,
+        )
+    )
+    return manager
+
+
+def get_program() -> tuple[str, ...]:
+    """The command that starts this program from a shell: its name if that is on the PATH, otherwise its full path."""
+    is_script = os.path.basename(sys.argv[0] or "").startswith("trainmaster")
+    path = sys.argv[0] if is_script else sys.executable
+    name = os.path.basename(path)
+    found = shutil.which(name)
+    word = name if found is not None and os.path.abspath(found) == os.path.abspath(path) else os.path.abspath(path)
+    return (word,) if is_script else (word, "-m", "trainmaster")
+
+
+def print_next_steps(manager: Manager) -> None:
+    command, store = manager.job_runner.invocation.command, manager.store
+    print(f"next: {command(store, 'show', manager.key)}\n      {command(store, 'ls')}")

@@ -1,0 +1,88 @@
+"""Print what `run` and `sweep` will train."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from trainmaster.cli.console import print_line, print_pairs
+
+if TYPE_CHECKING:
+    from trainmaster.config import Config
+    from trainmaster.manager import Manager
+
+_MAX_RUNS = 20
+
+
+def print_run_plan(manager: Manager, config: Any, num_epochs: int | None, store_dir: str) -> None:
+    """Print the key, the config and its changes from the defaults; of a typed config, only the changes."""
+    from trainmaster.config import ConfigBase, key_of
+    from trainmaster.config.declared_secrets import refuse_undeclared
+    from trainmaster.config.difference import Missing, diff
+
+    refuse_undeclared(config, manager.public)
+    values = _mask(config).flatten()
+    changes = diff(_get_defaults(manager, config), values)
+    facts: list[tuple[str, object]] = [("key", key_of(config)), ("store", os.path.abspath(store_dir))]
+    print_pairs(facts + ([("epochs", num_epochs)] if num_epochs is not None else []), indent="")
+    if not isinstance(config, ConfigBase):
+        print_line("config")
+        print_pairs([(key, repr(value)) for key, value in values.items()])
+    print_line("changed from the defaults" if changes else "nothing changed from the defaults")
+    sides = [(key, *("none" if kind is Missing else repr(value) for kind, value in (old, new))) for key, old, new in changes]
+    print_pairs([(key, f"{old} -> {new}") for key, old, new in sides])
+
+
+def print_sweep_plan(manager: Manager, choices: Any, num_epochs: int | None, workers: int, store_dir: str, has_keys: bool) -> None:
+    """Print what a sweep will train; with `has_keys`, also the keys of the first runs and the values that differ between them."""
+    facts: list[tuple[str, object]] = [("runs", f"{choices.count:,}"), ("store", os.path.abspath(store_dir))]
+    facts.append(("workers", workers or "none: runs are trained one by one in this process"))
+    facts += [("epochs", num_epochs)] if num_epochs is not None else []
+    print_pairs(facts, indent="")
+    if has_keys:
+        print_pairs([_describe_choice(manager, choices, number) for number in range(min(choices.count, _MAX_RUNS))])
+        if choices.count > _MAX_RUNS:
+            print_line(f"  ... and {choices.count - _MAX_RUNS:,} more")
+
+
+def _describe_choice(manager: Manager, choices: Any, number: int) -> tuple[str, str]:
+    """The key of one combination and the values that differ between combinations."""
+    from trainmaster.config import key_of
+    from trainmaster.config.config import with_secrets
+    from trainmaster.config.declared_secrets import declared_secrets, refuse_undeclared
+
+    values: dict[str, set[str]] = {}
+    for each in choices.covering():
+        for key, value in each.flatten().items():
+            values.setdefault(key, set()).add(repr(value))
+    config = manager.complete_config(choices[number])
+    refuse_undeclared(config, manager.public)
+    chosen = _mask(with_secrets(choices[number], declared_secrets(config))).flatten()
+    shown = [f"{key}={value!r}" for key, value in chosen.items() if choices.count == 1 or len(values.get(key, ())) > 1]
+    return key_of(config), ", ".join(shown)
+
+
+def _get_defaults(manager: Manager, config: Any) -> dict[str, Any]:
+    """The flattened defaults that a config is compared with, without fields that have no default."""
+    from trainmaster.errors import ConfigError
+
+    if not isinstance(manager.defaults, type):
+        return _mask(manager.defaults).flatten()
+    kind, required = type(config), set()
+    try:
+        defaults = kind()
+    except ConfigError as error:
+        required = {each.key.partition(".")[0] for each in error.problems}
+        try:
+            defaults = kind(**{name: config[name] for name in required})
+        except ConfigError:
+            return {}
+    return {key: value for key, value in _mask(defaults).flatten().items() if key.partition(".")[0] not in required}
+
+
+def _mask(config: Any) -> Config:
+    """A config as it would be stored, with `***` for its secrets."""
+    from trainmaster.config import Config
+    from trainmaster.config.declared_secrets import masked_config
+
+    return Config(masked_config(config))

@@ -1,0 +1,113 @@
+"""Replicates: runs that differ only in their seed, with the mean and standard deviation of their metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainmaster.store import Store
+    from trainmaster.store.summary import Summary
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ only in their seed. Statistics use the finished runs only."""
+
+    runs: Sequence[Summary]
+
+    @cached_property
+    def finished(self) -> list[Summary]:
+        return [run for run in self.runs if run.state == "finished"]
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The config values that all runs share, without the seed."""
+        from trainmaster.config import Config
+        from trainmaster.config.identity import without_seeds
+        from trainmaster.config.to_plain import is_same
+        from trainmaster.store.summary import flat
+
+        first, *others = [dict(flat(without_seeds(run.config))) for run in self.runs]
+        return Config(
+            {key: value for key, value in first.items() if all(key in each and is_same(each[key], value) for each in others)}
+        ).asdict()
+
+    def values(self, name: str) -> list[float]:
+        return [_to_float(run.metrics[name]) for run in self.finished if name in run.metrics]
+
+    def mean(self, name: str) -> float | None:
+        values = self.values(name)
+        return sum(values) / len(values) if values else None
+
+    def std(self, name: str) -> float | None:
+        """The sample standard deviation; None for fewer than two values."""
+        values, mean = self.values(name), self.mean(name)
+        if mean is None or len(values) < 2:
+            return None
+        return math.sqrt(sum((value - mean) * (value - mean) for value in values) / (len(values) - 1))
+
+    def describe_metric(self, name: str) -> str:
+        """`mean ± std`, or the value if there is only one; with the number of values if some runs lack the metric."""
+        mean, std, num = self.mean(name), self.std(name), len(self.values(name))
+        if mean is None:
+            return ""
+        return (f"{mean:.4g}" if std is None else f"{mean:.4g} ± {std:.2g}") + (f" (n={num})" if num < len(self.finished) else "")
+
+    def describe_count(self) -> str:
+        num_finished, num_runs = len(self.finished), len(self.runs)
+        return str(num_runs) if num_finished == num_runs else f"{num_finished} of {num_runs}"
+
+    def describe_epochs(self) -> str:
+        """The epochs of the finished runs. A range shows that the mean is over different epochs."""
+        epochs = sorted({run.epoch for run in self.finished if run.epoch is not None})
+        return "-" if not epochs else str(epochs[0]) if len(epochs) == 1 else f"{epochs[0]}-{epochs[-1]}"
+
+    def to_json(self) -> dict[str, Any]:
+        names = sorted({name for run in self.finished for name in run.metrics})
+        return {
+            "config": self.config,
+            "keys": [run.key for run in self.runs],
+            "n": len(self.finished),
+            "epochs": {run.key: run.epoch for run in self.runs},
+            "states": {run.key: run.state for run in self.runs},
+            "metrics": {name: {"mean": self.mean(name), "std": self.std(name), "n": len(self.values(name))} for name in names},
+        }
+
+
+def group_replicates(store: Store, runs: Iterable[Summary]) -> list[Group]:
+    """Group runs that differ only in their seed (keys that end in `seed`, and `Replicate` fields), in the order of their first runs.
+
+    If several runs have the same seed, they count as one replicate: the first one that is finished.
+    """
+    groups: dict[str, dict[str, Summary]] = {}
+    for run in runs:
+        if not run.config:  # its config is damaged
+            continue
+        group_name, replicate = _get_group_and_replicate(store, run.key)
+        group = groups.setdefault(group_name, {})
+        if replicate not in group or (group[replicate].state != "finished" and run.state == "finished"):
+            group[replicate] = run
+    return [Group([*group.values()]) for group in groups.values()]
+
+
+def _get_group_and_replicate(store: Store, key: str) -> tuple[str, str]:
+    from trainmaster.config.identity import group_of
+    from trainmaster.config.seed import replicate_key
+    from trainmaster.store.dict_filter import restore_floats
+
+    record = store.configs.record(key)
+    if "group" in record:  # of a typed config
+        return record["group"], record["replicate"]
+    config = restore_floats(record.get("identity", record["config"]))
+    return group_of(config, 64), replicate_key(config, 64)
+
+
+def _to_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an integer may be larger than any float
+        return math.inf if value > 0 else -math.inf

@@ -1,0 +1,56 @@
+"""Checks of a typed config and of the configs inside it; all problems are collected before an error is raised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from trainmaster.config.any_config import AnyConfig
+from trainmaster.config.fields import DERIVED
+from trainmaster.config.value_table import short_repr
+from trainmaster.errors import ConfigError, Problem
+
+
+@contextmanager
+def collecting(problems: list[Problem], at: str = "") -> Iterator[None]:
+    """Add the problems of a `ConfigError` to `problems`, with `at` before their keys, instead of raising it."""
+    try:
+        yield
+    except ConfigError as error:
+        problems += [each._replace(key=".".join(filter(None, [at, each.key]))) for each in error.problems]
+
+
+def check_rules(config: AnyConfig) -> None:
+    """Raise what the config's own `problems()` yields."""
+    problems = [Problem(key, text, short_repr(config[key]) if key in config else "") for key, text in config.problems() or ()]
+    if problems:
+        raise ConfigError.of(type(config).__name__, problems)
+
+
+def check_values(config: AnyConfig, check_nested: Callable[[Any], None] | None = None) -> None:
+    """Check the current values, which may have changed in place since they were assigned, and the configs inside."""
+    problems: list[Problem] = []
+    with collecting(problems):
+        config._schema().validate(config._values())
+    with collecting(problems):
+        check_rules(config)
+    for path, nested in config._nested():
+        with collecting(problems, path):
+            (check_nested or check_values)(nested)
+    if problems:
+        raise ConfigError.of(type(config).__name__, problems)
+
+
+def check_derived(config: AnyConfig) -> None:
+    """Raise if a `Derived` field that is not optional is still None."""
+    problems = [
+        Problem(field.name, "is a derived field that has not been set")
+        for field in config._schema().fields.values()
+        if field.state is DERIVED and not field.is_optional and vars(config)[field.name] is None
+    ]
+    for path, nested in config._nested():
+        with collecting(problems, path):
+            check_derived(nested)
+    if problems:
+        raise ConfigError.of(type(config).__name__, problems)

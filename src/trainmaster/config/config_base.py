@@ -1,0 +1,151 @@
+"""`ConfigBase`: the base class of typed configs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any, Self
+
+from trainmaster.config.checks import check_derived, check_values
+from trainmaster.config.config_file import write_file
+from trainmaster.config.difference import Difference, diff, diff_str
+from trainmaster.config.identity import key_of
+from trainmaster.config.origins import origin_of, table_rows
+from trainmaster.config.paths import leaves
+from trainmaster.config.typed_fields import TypedFields
+from trainmaster.config.typed_loading import load_typed
+from trainmaster.config.typed_overrides import override_typed
+from trainmaster.config.value_table import html_table, table
+from trainmaster.config.values import GROUP, IDENTITY, STATEFUL, WHOLE, tree_of, value_at
+from trainmaster.config.writer import yaml_text
+from trainmaster.errors import ConfigError, Problem
+
+
+class ConfigBase(TypedFields):
+    """A typed config: subclass it, annotate attributes, decorate the class with `@configclass`.
+
+    The config checks values when it is built and whenever you assign one, and reports all problems at once.
+
+    >>> from trainmaster.config import ConfigBase, Stateless, configclass
+    >>> @configclass
+    ... class Train(ConfigBase):
+    ...     lr: float = 0.1
+    ...     epochs: Stateless[int] = 10
+    >>> Train(lr="1e-3")
+    Train(lr=0.001, epochs=10)
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], debug: bool = False) -> Self:
+        """Load a config from a YAML or JSON file. `origin` returns the position of each value in the file.
+
+        With `debug=True`, missing and wrong values become None and unknown keys are ignored, each with a logged warning.
+        """
+        return load_typed(cls, path, is_lenient=debug)  # type: ignore[return-value]
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write YAML, or JSON if the name ends in `.json`. An interrupted write leaves no partial file."""
+        write_file(self.to_dict(), path)
+
+    # ---- values by dotted key
+
+    def get_val_with_dot_path(self, path: str) -> Any:
+        return self[path]
+
+    def get_type_with_dot_path(self, path: str) -> type:
+        """The type of the value at `path`."""
+        return type(self[path])
+
+    def get_annot_type_with_dot_path(self, path: str) -> Any:
+        """The annotation of the field at `path`, without `Stateless[...]` and the like."""
+        config, name, rest = self._owner(path)
+        if rest:
+            raise ConfigError.of(type(self).__name__, [Problem(path, "is inside the value of a field, so it has no annotation")])
+        return config._schema().fields[name].written
+
+    # ---- plain forms
+
+    def to_dict(self, ignore_stateless: bool = False) -> dict[str, Any]:
+        """The values as nested dicts of plain values; `type(config)(**config.to_dict()) == config`."""
+        return tree_of(self, STATEFUL if ignore_stateless else WHOLE)
+
+    def flatten(self, ignore_stateless: bool = False) -> dict[str, Any]:
+        """Every plain value by its dotted key; the elements of a list are `name.0`, `name.1`, ..."""
+        return dict(leaves(self.to_dict(ignore_stateless), into_lists=True))
+
+    def to_yaml(self, ignore_stateless: bool = False) -> str:
+        return yaml_text(self.to_dict(ignore_stateless))
+
+    def to_dot_path(self, ignore_stateless: bool = False) -> str:
+        """`flatten()` as YAML."""
+        return yaml_text(self.flatten(ignore_stateless))
+
+    # ---- identity and differences
+
+    def identity(self, replicates: bool = True) -> dict[str, Any]:
+        """The values that the key is computed from: the stateful ones, by their first names.
+
+        Fields that were added later are left out while they have their default. `replicates=False` also leaves out the fields
+        marked `Replicate[...]`.
+        """
+        return tree_of(self, IDENTITY if replicates else GROUP)
+
+    @property
+    def uid(self) -> str:
+        """The full hash of the identity: 64 hex digits."""
+        return key_of(self, 64)
+
+    @property
+    def key(self) -> str:
+        """The first 8 digits of `uid`."""
+        return key_of(self)
+
+    def diff(self, other: ConfigBase, ignore_stateless: bool = False) -> list[Difference]:
+        """The differences as `(path, (type, value), (type, value))`. A missing value has the type `Missing`."""
+        return diff(self.flatten(ignore_stateless), other.flatten(ignore_stateless))
+
+    def diff_str(self, other: ConfigBase, ignore_stateless: bool = False) -> list[str]:
+        """`diff` as lines of the form `path:(type)old->(type)new`."""
+        return diff_str(self.diff(other, ignore_stateless))
+
+    # ---- checks
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Override this to check fields against each other: yield the dotted key and what is wrong with its value.
+
+        It runs when a config is built, frozen or checked. It does not run on assignment, so that you can set two fields one after
+        the other.
+        """
+        yield from ()
+
+    def check(self) -> None:
+        """Check everything that can be checked before training. Subclasses may import torch for it."""
+        check_values(self, lambda nested: nested.check())
+
+    def assert_unambigious(self) -> None:
+        """Raise if a `Derived` field that is not optional has no value yet. (The spelling is the one users know from ablator.)"""
+        check_derived(self)
+
+    # ---- overrides and origins
+
+    def override(self, *texts: str) -> Self:
+        """A copy with overrides such as `train.lr=3e-4` applied and checked. All problems are reported at once.
+
+        To add a key to a free-form group, write `+arguments.momentum=0.9`.
+        """
+        return override_typed(self, texts)
+
+    def origin(self, key: str) -> str:
+        """Where a value came from: a class default, a position in a file, an override, or the program."""
+        config, name, rest = self._owner(key)
+        value_at(rest, vars(config)[name], key)  # raises for a key that does not exist
+        return origin_of(config, name)
+
+    def describe(self) -> str:
+        """A table of all values and where they came from."""
+        return table(table_rows(self))
+
+    def _repr_html_(self) -> str:
+        return html_table(f"{type(self).__name__} {self.key}", table_rows(self))

@@ -1,0 +1,145 @@
+"""The declared secrets of a config: the fields marked `Secret[...]` in its class, or the secret keys of a free-form config.
+
+Secrets are not part of the identity, and a store keeps `***` instead of them. If a config holds text that is almost certainly a secret
+and not declared, `refuse_undeclared` raises until you declare it as a secret or as public. The check never changes a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from trainmaster.config.any_config import AnyConfig
+from trainmaster.config.fields import SECRET
+from trainmaster.config.paths import Path, dotted, get_child
+from trainmaster.config.secret_patterns import (
+    MASK,
+    forms_to_find,
+    has_token,
+    has_unmistakable_name,
+    is_harmless,
+    mask_texts,
+    secret_keys,
+    secret_parts,
+)
+from trainmaster.config.to_plain import to_plain
+from trainmaster.config.values import MASKED, WHOLE, configs_in, tree_of
+from trainmaster.errors import ConfigError, Problem
+
+
+def declared_secrets(config: Any) -> dict[str, Any]:
+    """The values of the declared secrets of a config, by dotted key."""
+    found = {}
+    for key in sorted(secret_keys(config)):
+        owner, last = _owner(config, key)
+        if owner is not None:
+            found[key] = owner[last]
+    for path, typed in [("", config)] if isinstance(config, AnyConfig) else configs_in(config, ""):
+        found.update(_marked(typed, f"{path[1:]}." if path else ""))
+    return found
+
+
+def _marked(config: AnyConfig, at: str) -> Iterator[tuple[str, Any]]:
+    for field in config._schema().fields.values():
+        value = vars(config)[field.name]
+        if field.state is SECRET:
+            yield f"{at}{field.name}", value
+        else:
+            for path, below in configs_in(value, f"{at}{field.name}"):
+                yield from _marked(below, f"{path}.")
+
+
+def masked_config(config: Any) -> dict[str, Any]:
+    """All values of a config as a plain tree, with `***` for its secrets."""
+    if isinstance(config, AnyConfig):
+        return tree_of(config, MASKED)
+    tree = to_plain(config)
+    for key in secret_keys(config):
+        owner, last = _owner(tree, key)
+        if owner is not None:
+            owner[last] = mask_texts(owner[last])
+    return tree
+
+
+def _owner(tree: Any, key: str) -> tuple[dict[str, Any] | None, str]:
+    """The group that has the last part of a dotted key, or None, and that part."""
+    *groups, last = key.split(".")
+    for part in groups:
+        tree = get_child(tree, part)
+    return (tree if isinstance(tree, dict) and dict.__contains__(tree, last) else None), last
+
+
+def secret_texts(config: Any) -> list[str]:
+    """The texts in the secrets of a config that are long enough to be masked in a log."""
+    found: dict[str, None] = {}
+    for value in declared_secrets(config).values():
+        for _, text in _texts(value):
+            found.update(dict.fromkeys(forms_to_find(text)))
+    return list(found)
+
+
+def masked_secret_paths(config: Any) -> list[Path]:
+    """The paths at which a config from a store has `***` instead of a secret."""
+    return [(*key.split("."), *rest) for key, value in declared_secrets(config).items() for rest, text in _texts(value) if text == MASK]
+
+
+def refuse_undeclared(config: Any, public: Collection[str] = ()) -> None:
+    """Raise if a config has undeclared text that is almost certainly a secret. Dotted keys in `public` are allowed."""
+    secrets = declared_secrets(config)
+    known = (*secrets, *public)
+    tree = tree_of(config, WHOLE) if isinstance(config, AnyConfig) else to_plain(config)
+    found: dict[str, Problem] = {}
+    for path, text in _texts(tree):
+        why = _reason(path, text)
+        if why and not any(_is_within(path, key) for key in known):
+            while isinstance(path[-1], int):  # a list is declared as a whole
+                path = path[:-1]
+            name = dotted(path)
+            found.setdefault(name, Problem(name, why))
+    wrong = [Problem(key, "is declared a secret, but is not text") for key, value in secrets.items() if not _is_text(value)]
+    if not found:
+        if wrong:
+            raise ConfigError.of("the config", wrong, hint="write it as text")
+        return
+    names = ", ".join(f'"{name}"' for name in found) + ("," if len(found) == 1 else "")
+    declare = "annotate it `Secret[str]`" if isinstance(config, AnyConfig) else f"give the manager `secrets=({names})`"
+    raise ConfigError.of(
+        "the config",
+        [*found.values(), *wrong],
+        why="configs are stored in plain text",
+        hint=f"{declare}, and `***` is stored; or `public=({names})` if it is not a secret",
+    )
+
+
+def _reason(path: Path, text: str) -> str:
+    """Why a text in a config looks like a secret; empty if it does not."""
+    if is_harmless(text):
+        return ""
+    if any(isinstance(part, str) and has_unmistakable_name(part) for part in path):
+        return "looks like a secret by its name"
+    if has_token(text):
+        return "looks like a secret: it has the form of a token"
+    return "looks like a secret: it has a password in it" if secret_parts(text) else ""
+
+
+def _is_within(path: Path, key: str) -> bool:
+    name = dotted(path)
+    return name == key or name.startswith(f"{key}.")
+
+
+def _is_text(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(map(_is_text, value.values()))
+    return all(map(_is_text, value)) if isinstance(value, list | tuple) else value is None or isinstance(value, str)
+
+
+def _texts(node: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
+    """Each text in a tree, with its path."""
+    if isinstance(node, str):
+        yield path, node
+    elif isinstance(node, dict):
+        for key, each in node.items():
+            yield from _texts(each, (*path, key))
+    elif isinstance(node, list | tuple):
+        for number, each in enumerate(node):
+            yield from _texts(each, (*path, number))

@@ -1,0 +1,202 @@
+"""Secrets in texts, found by their values and replaced by `***`.
+
+The values come from the config, the environment and the command line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+from trainmaster.config.secret_patterns import (
+    MASK,
+    forms_to_find,
+    is_harmless,
+    is_like_credential,
+    is_secret,
+    masked_value,
+    secret_parts,
+)
+
+_OPTION = re.compile(r"(?P<start>[-+]*(?P<name>[A-Za-z][\w.-]*)=)(?P<value>.*)", re.DOTALL)
+_STRONG_LENGTH, _STRONG_MIXED_LENGTH = 12, 8
+"""A value of this length does not occur by accident; the shorter length is for values other than a plain word or number."""
+
+
+def secret_values(environ: Mapping[str, str]) -> list[str]:
+    """The values of environment variables that look like secrets, the longest first.
+
+    A variable with the name of a secret counts, unless its value is a switch, a path or shorter than 6 characters. So do tokens of
+    well-known services, and the password in an address of the form `scheme://user:password@host`.
+
+    >>> secret_values({"HF_TOKEN": "hf_0123456789", "USE_TOKEN": "true", "HOME": "/data/me"})
+    ['hf_0123456789']
+    """
+    values: dict[str, None] = {}
+    for name, value in environ.items():
+        is_token = name.upper().endswith(("_TOKEN", "_PAT")) and not is_harmless(value)
+        for text in [value] if is_token or is_secret(name, value) else [part.secret for part in secret_parts(value)]:
+            values.update(dict.fromkeys(forms_to_find(text)))
+    return sorted(values, key=lambda value: (-len(value), value))
+
+
+class Mask:
+    """Replaces secret values in texts: in plain form, as written by `repr` and JSON, and quoted as in a URL.
+
+    >>> Mask(["p@ss word"])("repr 'p@ss word', url p%40ss%20word")
+    "repr '***', url ***"
+    """
+
+    __slots__ = ("_forms", "_values")
+
+    def __init__(self, values: Iterable[str] = ()) -> None:
+        self._values = tuple(value for value in values if value)
+        self._forms = sorted({form for value in self._values for form in _forms(value)}, key=lambda form: (-len(form), form))
+
+    @classmethod
+    def of(cls, values: Iterable[str] = (), environ: Mapping[str, str] | None = None, argv: Iterable[str] | None = None) -> Mask:
+        """A mask for `values`, such as the secrets of a config, and for those of the environment and the command line."""
+        from_command_line = argv_secrets(getattr(sys, "orig_argv", sys.argv) if argv is None else argv)
+        return cls([*values, *secret_values(os.environ if environ is None else environ), *from_command_line])
+
+    def only_strong(self) -> Mask:
+        """A mask for the values that are unlikely to occur by accident. Use it for data that a program reads again."""
+        return Mask(filter(_is_strong, self._values))
+
+    def __bool__(self) -> bool:
+        return bool(self._forms)
+
+    def __call__(self, text: str) -> str:
+        for form in self._forms:
+            if form in text:
+                text = text.replace(form, MASK)
+        return text
+
+    def is_in(self, text: str) -> bool:
+        return any(form in text for form in self._forms)
+
+    def tree(self, node: Any, has_names: bool = True) -> Any:
+        """A copy with the texts in dicts, lists, tuples and sets masked, or the same object if it holds no secret."""
+        kind = type(node)
+        if kind is str:
+            return self(node)
+        if not self._forms or kind not in (dict, OrderedDict, list, tuple, set, frozenset):
+            return node
+        if kind is dict or kind is OrderedDict:
+            pairs = [(key, each, self.tree(key) if has_names else key, self.tree(each, has_names)) for key, each in node.items()]
+            if all(key is shown and each is after for key, each, shown, after in pairs):
+                return node
+            result = kind((shown, after) for _, _, shown, after in pairs)
+            if kind is OrderedDict:
+                vars(result).update(vars(node))
+            return result
+        elements = [self.tree(each, has_names) for each in node]
+        return node if all(after is each for after, each in zip(elements, node, strict=True)) else kind(elements)
+
+    def held(self, text: str) -> int:
+        """The index from which the end of a text may be the beginning of a secret."""
+        if text.endswith("\n") and not any("\n" in form for form in self._forms):
+            return len(text)
+        cut = len(text)
+        for form in self._forms:
+            for size in range(min(len(form) - 1, len(text)), len(text) - cut, -1):
+                if text.endswith(form[:size]):
+                    cut = len(text) - size
+                    break
+        is_moved = True
+        while is_moved:  # do not cut a secret in two
+            is_moved = False
+            for form in self._forms:
+                at = text.find(form, max(0, cut - len(form) + 1), cut + len(form) - 1)
+                if 0 <= at < cut:
+                    cut, is_moved = at, True
+        return cut
+
+
+class MaskedStream:
+    """Masks text that arrives in pieces. An end that may be the beginning of a secret waits for the next piece.
+
+    >>> stream = MaskedStream(Mask(["hunter2"]))
+    >>> stream.take("my hun"), stream.take("ter2!"), stream.rest()
+    ('my ', '***!', '')
+    """
+
+    def __init__(self, mask: Mask) -> None:
+        self._mask = mask
+        self._waiting = ""
+
+    def take(self, text: str) -> str:
+        """The masked text that is complete so far."""
+        if not self._mask:
+            return text
+        text = self._waiting + text
+        cut = self._mask.held(text)
+        self._waiting = text[cut:]
+        return self._mask(text[:cut])
+
+    def rest(self) -> str:
+        """The masked text that was still waiting, after the last piece."""
+        text, self._waiting = self._waiting, ""
+        return self._mask(text)
+
+
+def _is_strong(value: str) -> bool:
+    is_mixed = not value.isalpha() and not value.isdigit()
+    return len(value) >= _STRONG_LENGTH or (is_mixed and len(value) >= _STRONG_MIXED_LENGTH) or is_like_credential(value)
+
+
+def masked(text: str, values: Iterable[str]) -> str:
+    """`text` with `***` for every occurrence of `values`. For many texts, keep one `Mask`.
+
+    >>> masked("login with hunter2!", ["hunter2"])
+    'login with ***!'
+    """
+    return Mask(values)(text)
+
+
+def masked_argv(argv: Iterable[str], mask: Mask) -> list[str]:
+    """The arguments of a command line, with `***` for known values and for the values of options that are named like a secret.
+
+    >>> masked_argv(["train.py", "--api-key=abc", "--password", "abc", "lr=0.1", "hub.token=hunter2"], Mask(["hunter2"]))
+    ['train.py', '--api-key=***', '--password', '***', 'lr=0.1', 'hub.token=***']
+    """
+    return [mask(f"{start}{masked_value(name, value)}") for name, start, value in _options(argv)]
+
+
+def argv_secrets(argv: Iterable[str]) -> list[str]:
+    """The values of options that are named like a secret."""
+    values: dict[str, None] = {}
+    for name, _, value in _options(argv):
+        for text in [value] if is_secret(name, value) else [part.secret for part in secret_parts(value)]:
+            values.update(dict.fromkeys(forms_to_find(text)))
+    return list(values)
+
+
+def _options(argv: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """Each argument as the name of its option (or empty), the text before its value, and its value."""
+    before = ""
+    for word in argv:
+        option = _OPTION.fullmatch(word)
+        if option is not None:
+            yield option["name"], option["start"], option["value"]
+        elif before and not word.startswith("-"):
+            yield before, "", word
+        else:
+            yield "", "", word
+        before = word.lstrip("-") if word.startswith("--") and option is None else ""
+
+
+def _forms(value: str) -> Iterator[str]:
+    yield value
+    yield repr(value)[1:-1]
+    yield json.dumps(value)[1:-1]
+    yield json.dumps(value, ensure_ascii=False)[1:-1]
+    if not (value.isascii() and value.isalnum()):
+        plain_bytes = value.encode(errors="surrogateescape")
+        yield from (quote(plain_bytes, safe=""), quote(plain_bytes), quote_plus(plain_bytes))

@@ -1,0 +1,111 @@
+"""Near misses: keys that are most likely known keys with a typo, such as `lrr` for `lr`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from trainmaster.errors import nearest
+
+_LONG = 6
+"""A word of this length may have two typos."""
+
+
+def find_near_misses(given: Mapping[str, Any], known: Mapping[str, Any], same_in: str = "", at: str = "") -> Iterator[tuple[str, str]]:
+    """Each dotted key of `given` that is a near miss, with the missing known key that the user probably meant.
+
+    Groups are compared recursively, unless they differ in the key `same_in` and therefore describe different things.
+    """
+    missing = [name for name in known if name not in given]
+    for name, value in given.items():
+        if name in known:
+            other = known[name]
+            if isinstance(value, Mapping) and isinstance(other, Mapping) and value.get(same_in) == other.get(same_in):
+                yield from find_near_misses(value, other, same_in, f"{at}{name}.")
+        else:
+            meant = next((each for each in missing if is_near_miss(name, each)), None)
+            if meant is not None:
+                yield f"{at}{name}", f"{at}{meant}"
+
+
+def suggestions(name: str, known: Iterable[str]) -> list[str]:
+    """The known names that the user probably meant by `name`: its near misses, otherwise the closest ones."""
+    known = list(known)
+    return [each for each in known if is_near_miss(name, each)] or nearest(name, known)
+
+
+def unknown_key_message(meant: list[str], otherwise: str = "") -> str:
+    """The message for an unknown key."""
+    names = " or ".join(f"`{each}`" for each in meant)
+    return f"no such key; did you mean {names}?" if meant else f"no such key; {otherwise}"
+
+
+def is_near_miss(name: str, known: str) -> bool:
+    """Whether a name is most likely a known name with a typo of one or two letters.
+
+    Words are compared one by one. Names are different if they have different digits, more or fewer words, or different short words
+    (`lr_d`, `lr_g`).
+
+    >>> [is_near_miss(name, "weight_decay") for name in ("wieght_decay", "weightdecay", "weight_decya", "weight", "weight_decay2")]
+    [True, True, True, False, False]
+    """
+    if name == known or abs(len(name) - len(known)) > 2 or _digits(name) != _digits(known):
+        return False
+    if name.lower() == known.lower():
+        return len(name) > 1
+    words, others = (list(filter(None, each.split("_"))) for each in (name, known))
+    if len(words) == len(others):
+        counts = [_num_typos(word, other) for word, other in zip(words, others, strict=True)]
+    elif _is_within(words, others) or _is_within(others, words):
+        return False
+    else:  # one has an extra `_`
+        counts = [_num_typos(name, known)]
+    return sum(counts) <= 2
+
+
+def _num_typos(word: str, other: str) -> int:
+    """The number of typos between two words; 3 if they are probably different words.
+
+    People rarely mistype the first letter, and many words differ only there: `cnn` and `rnn`, `height` and `weight`.
+    """
+    num, longest = _distance(word, other), max(len(word), len(other))
+    if num == 0:
+        return 0
+    is_same_start = word[:1].lower() == other[:1].lower()
+    if num == 2:
+        return 2 if longest >= _LONG and is_same_start else 3
+    if num > 2:
+        return 3
+    if len(word) != len(other):
+        return 1 if longest >= 3 and (is_same_start or longest >= _LONG) else 3
+    if sorted(word) == sorted(other):  # two letters are swapped
+        return 1 if longest >= 3 else 3
+    return 1 if longest >= 4 and is_same_start else 3
+
+
+def _distance(one: str, other: str) -> int:
+    """The number of letters to add, remove, replace or swap with their neighbor."""
+    if abs(len(one) - len(other)) > 2:
+        return 3
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, letter in enumerate(one):
+        above = row
+        row = [i + 1]
+        for j, wanted in enumerate(other):
+            cost = min(above[j + 1] + 1, row[j] + 1, above[j] + (letter != wanted))
+            if i and j and letter == other[j - 1] and one[i - 1] == wanted:
+                cost = min(cost, before[j - 1] + 1)
+            row.append(cost)
+        before = above
+    return row[-1]
+
+
+def _digits(name: str) -> str:
+    return "".join(filter(str.isdigit, name))
+
+
+def _is_within(few: list[str], many: list[str]) -> bool:
+    """Whether all of the `few` words occur among the `many`, in the same order."""
+    rest = iter(many)
+    return all(word in rest for word in few)

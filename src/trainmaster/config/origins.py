@@ -1,0 +1,65 @@
+"""Where the values of a typed config came from: a class default, a position in a file, an override, or the program.
+
+Each config keeps the origins of its own fields by name; a field without an entry has its default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from typing import Any
+
+from trainmaster.config.any_config import CLASS, AnyConfig
+from trainmaster.config.parsed_file import ParsedFile
+from trainmaster.config.value_table import IN_CODE, Row
+from trainmaster.config.values import WHOLE, configs_in, plain_form
+
+
+def origin_of(config: AnyConfig, name: str) -> str:
+    return config._origins.get(name, f"default of {type(config).__name__}")
+
+
+def set_origin(config: AnyConfig, origin: str) -> None:
+    """Record `origin` for all values that were given to this config and to the configs inside."""
+    config._origins.update(dict.fromkeys(config._origins, origin))
+    for _, nested in config._nested():
+        set_origin(nested, origin)
+
+
+def locate(config: AnyConfig, parsed: ParsedFile, at: str = "") -> None:
+    """Record the position of each value that came from the file."""
+    for field in config._schema().fields.values():
+        name = field.name_in(parsed.positions, at)
+        if config._origins.get(field.name) == IN_CODE:
+            config._origins[field.name] = parsed.where(at + name)
+        for path, nested in configs_in(vars(config)[field.name], at + name):
+            locate(nested, parsed, f"{path}.")
+
+
+def inherit_origins(config: AnyConfig, source: AnyConfig, changed: Container[str], at: str = "") -> None:
+    """Copy the origins from `source` to a changed copy of it, except inside the values at the dotted keys `changed`."""
+    config._origins.clear()
+    config._origins.update(source._origins)
+    before = dict(source._nested())
+    for path, nested in config._nested():
+        if at + path not in changed and path in before and type(nested) is type(before[path]):
+            inherit_origins(nested, before[path], changed, f"{at}{path}.")
+
+
+def table_rows(config: AnyConfig, at: str = "") -> Iterator[Row]:
+    """Every value with its dotted key and its origin."""
+    for field in config._schema().fields.values():
+        yield from _rows(vars(config)[field.name], f"{at}{field.name}", origin_of(config, field.name), field.configs)
+
+
+def _rows(value: Any, key: str, origin: str, declared: tuple[type, ...]) -> Iterator[Row]:
+    if isinstance(value, AnyConfig):
+        if declared != (type(value),):
+            yield f"{key}.{CLASS}", type(value).__name__, origin
+        yield from table_rows(value, f"{key}.")
+        if not value._schema().fields:
+            yield key, {}, origin
+    elif isinstance(value, dict | list | tuple) and value:
+        for name, each in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _rows(each, f"{key}.{name}", origin, declared)
+    else:
+        yield key, plain_form(value, (), WHOLE), origin

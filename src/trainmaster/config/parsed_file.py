@@ -1,0 +1,43 @@
+"""The content of a YAML or JSON file, with the position of each value for error messages."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, NoReturn
+
+from trainmaster.errors import ConfigFileError
+
+Position = tuple[int, int]
+"""Line and column, both counted from 1."""
+
+
+class ParsedFile(NamedTuple):
+    tree: Any
+    """Plain values. Dotted keys are not nested yet."""
+    name: str
+    positions: dict[str, Position]
+    """The position of each value by its dotted key. Empty for JSON, because the standard library's parser has no positions."""
+
+    def group(self) -> dict[str, Any]:
+        """The tree, if it is a mapping, as every config is."""
+        if not isinstance(self.tree, dict):
+            fail(self.name, f"is not a config: it holds a {type(self.tree).__name__}, not keys with values")
+        return self.tree
+
+    def where(self, key: str) -> str:
+        """The position of a dotted key, or of the nearest group around it, as text: `run.yaml:3:5`."""
+        while key and key not in self.positions:
+            key = key.rpartition(".")[0]
+        return ":".join(map(str, (self.name, *self.positions.get(key, ()))))
+
+
+def fail(name: str, why: str, position: Position | None = None, hint: str = "") -> NoReturn:
+    """Raise the error for a text called `name`."""
+    if position is None:
+        raise ConfigFileError(f"`{name}` {why}", where=name, hint=hint) from None
+    line, column = position
+    raise ConfigFileError(f"`{name}`, line {line}: {why}", where=f"{name}:{line}:{column}", hint=hint) from None
+
+
+def position_of(index: int, text: str) -> Position:
+    """The position of the character at `index`."""
+    return text.count("\n", 0, index) + 1, index - text.rfind("\n", 0, index)

@@ -1,0 +1,65 @@
+"""The random seed of a run, from its config."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainmaster.config.config_base import ConfigBase
+from trainmaster.config.fields import REPLICATE
+from trainmaster.config.identity import identity_tree, key_of
+from trainmaster.config.to_plain import to_plain
+
+DEFAULT_SEED = 0
+_NAMES = ("seed", "random_seed")
+
+
+def seed_of(config: Any) -> int:
+    """The seed of a run: `seed`, else the field marked `Replicate`, else `random_seed`, else 0.
+
+    A field that is None counts as missing. Runs without a seed all start with seed 0, so a sweep compares settings and not
+    initial weights.
+
+    >>> seed_of({"lr": 0.1, "random_seed": 3}), seed_of({"lr": 0.1}), seed_of({"seed": None})
+    (3, 0, 0)
+    """
+    return _seed_field(config)[1]
+
+
+def replicate_key(config: Any, length: int = 8) -> str:
+    """Like `key_of`, but equal for configs that specify the same seed in different ways.
+
+    >>> replicate_key({"lr": 0.1}) == replicate_key({"lr": 0.1, "random_seed": 0})
+    True
+    """
+    name, seed = _seed_field(config)
+    tree = {key: value for key, value in identity_tree(config).items() if key != name and not (key in _NAMES and value is None)}
+    return key_of({**tree, _NAMES[0]: seed}, length)
+
+
+def seed_key(config: Any) -> str | None:
+    """The key that sets the seed of a config; None for a typed config that has no field for it.
+
+    >>> seed_key({"lr": 0.1}), seed_key({"random_seed": 3})
+    ('seed', 'random_seed')
+    """
+    is_typed = isinstance(config, ConfigBase)
+    values = config.to_dict() if is_typed else to_plain(config)
+    return next((name for name in _candidates(config) if name in values), None if is_typed else _NAMES[0])
+
+
+def _candidates(config: Any) -> tuple[str, ...]:
+    """The keys that may hold the seed, in order."""
+    is_typed = isinstance(config, ConfigBase)
+    marked = [name for name, field in config._schema().fields.items() if field.state is REPLICATE] if is_typed else []
+    return (_NAMES[0], *marked, _NAMES[1])
+
+
+def _seed_field(config: Any) -> tuple[str | None, int]:
+    """The name of the field with the seed, and the seed. A value that is not a number is hashed."""
+    values = config.to_dict() if isinstance(config, ConfigBase) else to_plain(config)
+    for name in _candidates(config):
+        value = values.get(name)
+        if value is not None:
+            is_plain = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+            return name, value if is_plain else int(key_of({"seed": value}), 16)
+    return None, DEFAULT_SEED

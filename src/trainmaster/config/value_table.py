@@ -1,0 +1,37 @@
+"""A config as a table of values and origins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+Row = tuple[str, Any, str]
+
+IN_CODE = "set in code"
+"""The origin of a value that the program set."""
+
+
+def table(rows: Iterable[Row]) -> str:
+    """Three aligned columns: key, value, origin."""
+    shown = [(key, short_repr(value), origin) for key, value, origin in rows]
+    widths = [max((len(row[column]) for row in shown), default=0) for column in (0, 1)]
+    return "\n".join(f"{key:<{widths[0]}}  {value:<{widths[1]}}  {origin}" for key, value, origin in shown)
+
+
+def html_table(title: str, rows: Iterable[Row]) -> str:
+    """The same table as HTML, for notebooks."""
+    from html import escape
+
+    body = "".join(
+        f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in (key, short_repr(value), origin))}</tr>" for key, value, origin in rows
+    )
+    return f"<table><caption>{escape(title)}</caption><tr><th>key</th><th>value</th><th>from</th></tr>{body}</table>"
+
+
+def short_repr(value: Any, limit: int = 60) -> str:
+    """The `repr` of a value on one line, cut in the middle if it is long."""
+    try:
+        text = repr(value).replace("\n", "\\n")
+    except Exception:  # a broken `__repr__` must not hide the error message
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= limit else f"{text[: limit - 13]} ... {text[-8:]}"

@@ -1,0 +1,197 @@
+"""Stores the constructor arguments of a loop with each checkpoint, and rebuilds the loop from them, with some changed if you like."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Mapping
+from os import PathLike
+from typing import Any, Final
+
+from trainmaster.config.masking import Mask
+from trainmaster.config.secret_patterns import masked_value
+from trainmaster.errors import SettingError, StateError
+from trainmaster.loop.blueprint import Node, children_of, is_node, leaves_of, unknowns_in
+from trainmaster.loop.blueprint_reader import build, dotted_overrides, overridden
+from trainmaster.loop.blueprint_writer import LEFT_OUT, blueprint_of
+from trainmaster.loop.checkpoint_loader import CheckpointLoader, read_checkpoint
+from trainmaster.loop.state import TrainingState
+from trainmaster.loop.train_manager import TrainManager
+from trainmaster.loop.writer import Writer
+from trainmaster.stages import Observer
+
+FORMAT: Final = 1
+_LOADER: Final = "checkpoint_loader"
+_SAVER: Final = "checkpoint_saver"
+_STATE: Final = {"format", "blueprint", "overrides", "lineage"}
+
+
+class ConstructorArgs(Observer):
+    """Stores the constructor arguments of the loop, its model, optimizer, data and extensions with each checkpoint.
+
+    Defaults are included. Under a manager, the arguments of every `nn.Module` that `make_loop` builds are recorded. Anywhere else, the
+    arguments of these are recorded: classes marked `@tracked`, the results of a `Recipe`, extensions, and optimizers and schedules that
+    the loop creates. Functions are stored as import paths. A warning at the start of training lists what cannot be rebuilt.
+    `init_from_checkpoint` rebuilds everything.
+    """
+
+    is_guarded = False  # it draws no random numbers and changes no mode
+
+    def __init__(self) -> None:
+        self.blueprint: Node | None = None
+        """The constructor calls of the loop and its parts, as plain values."""
+        self.overrides: dict[str, Any] = {}
+        """All parameters that `init_from_checkpoint` has changed, for this loop or an ancestor."""
+        self.lineage: list[dict[str, Any]] = []
+        """The checkpoints that this training comes from, oldest first: `file`, `epoch`, `step` and `overrides`."""
+        self._is_rebuilt = False
+        self._has_reported = False
+
+    def continue_from(self, blueprint: Node, origin: dict[str, Any], state: Mapping[str, Any]) -> None:
+        """Record that this loop was rebuilt from the checkpoint `origin`, which has the `state` of this extension."""
+        self.blueprint = blueprint
+        self.overrides = {**state["overrides"], **origin["overrides"]}
+        self.lineage = [*state["lineage"], origin]
+        self._is_rebuilt = True
+
+    def pre_train(self, train_manager: TrainManager, writer: Writer) -> None:
+        self.blueprint = blueprint_of(train_manager)
+        if self._has_reported:
+            return
+        self._has_reported = True
+        if self.lineage:
+            origin = self.lineage[-1]
+            changes = "".join(f", {name}={value!r:.60}" for name, value in origin["overrides"].items())
+            writer.add_text("lineage", f"{origin['file']}, epoch {origin['epoch']}, step {origin['step']}{changes}")
+        unknown = unknowns_in(self.blueprint)
+        if unknown:
+            parts = "; ".join(f"{f'`{name}`' if name else 'the loop'} ({why})" for name, why in unknown.items())
+            warnings.warn(f"ConstructorArgs: init_from_checkpoint will need overrides for what cannot be rebuilt: {parts}", stacklevel=2)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"format": FORMAT, "blueprint": self.blueprint, "overrides": dict(self.overrides), "lineage": list(self.lineage)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        problem = _find_problem(state)
+        if problem is not None:
+            raise ValueError(problem)  # the loop warns, and this observer starts without its state
+        if not self._is_rebuilt:  # the lineage of a rebuilt loop has one more entry than the checkpoint's
+            self.blueprint, self.overrides, self.lineage = state["blueprint"], dict(state["overrides"]), list(state["lineage"])
+
+
+def init_from_checkpoint(
+    file: str | PathLike[str], overrides: Mapping[str, Any] | None = None, package_dir: str | PathLike[str] | None = None
+) -> TrainManager:
+    """Rebuild the loop that wrote a checkpoint. It loads the checkpoint when it first runs.
+
+    Use it only with checkpoints that you trust: it imports and calls what the file names.
+
+    Args:
+        file: a checkpoint of a training with the extension `ConstructorArgs`, such as `train_dir/checkpoints/3.ckpt`.
+        overrides: new values for some parameters, dotted or nested: `{"model.threshold": 0.7}`, `{"model": {"threshold": 0.7}}`.
+            `parameters_in(file)` lists the names. A value can also be a whole object, such as `train_data`. The new loop writes
+            nothing unless you set `train_dir`.
+        package_dir: a folder to import the classes from; it stays first in `sys.path`.
+    """
+    if overrides is not None and (not isinstance(overrides, Mapping) or not all(isinstance(name, str) for name in overrides)):
+        raise SettingError(f"`overrides` must map dotted names to values, not {overrides!r:.60}", hint='overrides={"model.threshold": 0.7}')
+    path = os.path.abspath(os.fspath(file))
+    value = read_checkpoint(path)
+    state = _find_state(value, path)
+    if package_dir is not None:
+        folder = os.path.abspath(os.fspath(package_dir))
+        if not os.path.isdir(folder):
+            raise SettingError(f"package_dir={os.fspath(package_dir)!r}: there is no such folder")
+        if folder not in sys.path[:1]:
+            sys.path.insert(0, folder)
+    changes = dotted_overrides(state["blueprint"], overrides or {})
+    blueprint = overridden(state["blueprint"], changes, path)
+    loop = build(_without_unused_saver(blueprint), path, state["blueprint"])
+    if not isinstance(loop, TrainManager):
+        raise StateError(f"the checkpoint belongs to a {type(loop).__name__}, not a TrainManager", where=path)
+    loader = loop.extensions.get(_LOADER)
+    if loader is not None and not isinstance(loader, CheckpointLoader):
+        raise SettingError(
+            f"`{_LOADER}` is a {type(loader).__name__}, not a CheckpointLoader",
+            hint="let it inherit from CheckpointLoader, or give it another name",
+        )
+    loop.add_extension(_LOADER, CheckpointLoader(ckpt_spec=path))
+    extension = next((each for each in loop.extensions.values() if isinstance(each, ConstructorArgs)), None)
+    if extension is None:
+        extension = ConstructorArgs()
+        loop.add_extension("constructor_args", extension)
+    progress = value["state"]["progress"]
+    origin = {
+        "file": path,
+        "epoch": progress.get("epoch_num"),
+        "step": progress.get("step_num"),
+        "overrides": {name: _mask_override(name, each) for name, each in changes.items() if name not in LEFT_OUT},
+    }
+    extension.continue_from(blueprint_of(loop), origin, state)
+    return loop
+
+
+def parameters_in(file: str | PathLike[str]) -> dict[str, Any]:
+    """The parameters in a checkpoint by their dotted names; classes and functions as import paths."""
+    path = os.path.abspath(os.fspath(file))
+    return {name: _shown(value) for name, value in leaves_of(_find_state(read_checkpoint(path), path)["blueprint"])}
+
+
+def _find_state(value: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    """The state of `ConstructorArgs` in a checkpoint."""
+    training = TrainingState.from_dict(value["state"])
+    if not isinstance(training.extensions, dict) or not isinstance(training.progress, dict):
+        raise StateError("this checkpoint does not contain a training", where=path)
+    state = next((each for each in training.extensions.values() if isinstance(each, dict) and each.keys() == _STATE), None)
+    if state is None or state["blueprint"] is None:
+        raise StateError(
+            "this checkpoint does not contain constructor arguments",
+            where=path,
+            hint="train with extensions=[ConstructorArgs()], or build the loop yourself with CheckpointLoader(ckpt_spec=file)",
+        )
+    problem = _find_problem(state)
+    if problem is not None:
+        raise StateError(problem, where=path)
+    if "with" not in state["blueprint"]:
+        raise StateError(
+            "the loop of this checkpoint cannot be rebuilt",
+            where=path,
+            why=f"{state['blueprint'].get('what')}: {state['blueprint'].get('why')}",
+            hint="build it yourself, with CheckpointLoader(ckpt_spec=file)",
+        )
+    return state
+
+
+def _find_problem(state: Mapping[str, Any]) -> str | None:
+    if state["format"] != FORMAT:
+        return f"the constructor arguments have the format {state['format']!r:.20}, and this version reads {FORMAT}"
+    is_valid = isinstance(state["overrides"], dict) and isinstance(state["lineage"], list)
+    if not is_valid or not (state["blueprint"] is None or is_node(state["blueprint"])):
+        return "the constructor arguments are invalid: the file is damaged, or was edited"
+    return None
+
+
+def _without_unused_saver(blueprint: Node) -> Node:
+    """Leave out a saver without a `path` if there is no `train_dir`."""
+    values = blueprint["with"]
+    extensions = values.get("extensions")
+    saver = children_of(extensions).get(_SAVER)
+    if "train_dir" in values or not is_node(saver) or children_of(saver).get("path") is not None:
+        return blueprint
+    rest = {name: each for name, each in children_of(extensions).items() if name != _SAVER}
+    return {**blueprint, "with": {**values, "extensions": {**extensions, "with": rest} if is_node(extensions) else rest}}
+
+
+def _mask_override(name: str, value: Any) -> Any:
+    """A changed value for the lineage: a plain value, or a short text without secrets."""
+    if isinstance(value, bool | int | float | None):
+        return value
+    text = value if isinstance(value, str) else f"{value!r:.200}"
+    return Mask.of().only_strong()(masked_value(name.rpartition(".")[2], text))
+
+
+def _shown(value: Any) -> Any:
+    if not is_node(value):
+        return value
+    return f"unknown: {value['what']}" if "what" in value else value.get("of", value.get("as"))

@@ -1,0 +1,86 @@
+"""Records the environment of a training, and warns if training resumes in a different one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import warnings
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from trainmaster.errors import SettingError
+from trainmaster.extensions.environment_facts import collect_facts, relevant_facts
+from trainmaster.stages import Observer
+from trainmaster.store.files import LocalFiles
+
+FILE: Final = "environment.json"
+
+
+class EnvironmentInfo(Observer):
+    """Records Python, packages, torch, hardware and system at the start of each `train()`, as `environment.json` in the loop's `train_dir`.
+
+    It records only environment variables that affect numbers or speed, and the command line without secrets. If training resumes with
+    a different torch, Python, CPU, GPU or number of threads, one warning lists the differences, and the previous file is kept under a
+    numbered name. An error here never stops a training.
+
+    Args:
+        path: the file; `environment.json` in the loop's `train_dir` by default. Without either, only the attribute `facts` has the facts.
+    """
+
+    is_guarded = False  # it draws no random numbers and changes no mode
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        if path is not None and (not isinstance(path, str | os.PathLike) or not os.path.basename(os.fspath(path))):
+            raise SettingError(f"path={path!r} is not the path of a file", hint='EnvironmentInfo("out/environment.json")')
+        self.path = None if path is None else os.fspath(path)
+        self.facts: dict[str, Any] = {}
+        """The environment of the last training."""
+        self._relevant: dict[str, str] = {}
+
+    def pre_train(self, loop: Any) -> None:
+        self.facts = {"started": datetime.now(UTC).isoformat(timespec="seconds"), **collect_facts()}
+        before, now = self._relevant, relevant_facts(self.facts)
+        names = [name for name in {**before, **now} if before.get(name) != now.get(name)] if before else []
+        if names:
+            changes = "; ".join(f"{name} was {before.get(name, 'none')} and is now {now.get(name, 'none')}" for name in names)
+            warnings.warn(f"this training resumes in a different environment: {changes}", stacklevel=2)
+        self._relevant = now
+        train_dir = getattr(loop, "train_dir", None)
+        path = self.path if self.path is not None else None if train_dir is None else os.path.join(train_dir, FILE)
+        if path is not None:
+            self._write(path)
+
+    def _write(self, path: str) -> None:
+        folder, name = os.path.split(os.path.abspath(path))
+        try:
+            os.makedirs(folder, exist_ok=True)
+            files = LocalFiles(folder)
+            self._keep_previous(files, name)
+            files.replace(name, (json.dumps(self.facts, indent=1, ensure_ascii=False) + "\n").encode(errors="backslashreplace"))
+        except Exception as error:  # a full disk or a read-only folder must not stop training
+            warnings.warn(f"cannot write {path}: {getattr(error, 'fact', None) or error}", stacklevel=2)
+
+    def _keep_previous(self, files: LocalFiles, name: str) -> None:
+        """Copy the current file to a numbered name, unless it has the same facts."""
+        try:
+            data = files.read(name)
+        except FileNotFoundError:
+            return
+        try:
+            previous = json.loads(data)
+        except ValueError:  # not ours; it is kept too
+            previous = None
+        if isinstance(previous, dict) and {**previous, "started": ""} == json.loads(json.dumps({**self.facts, "started": ""})):
+            return
+        stem, ending = os.path.splitext(name)
+        pattern = re.compile(rf"{re.escape(stem)}\.([1-9]\d{{0,8}}){re.escape(ending)}")
+        numbers = [int(match[1]) for match in map(pattern.fullmatch, files.names("")) if match]
+        files.create(f"{stem}.{max(numbers, default=0) + 1}{ending}", data)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"relevant_facts": dict(self._relevant)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._relevant = {str(name): str(value) for name, value in state["relevant_facts"].items()}

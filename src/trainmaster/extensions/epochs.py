@@ -1,0 +1,29 @@
+"""The number of finished epochs and updates, read in the same way from a `TrainManager` and a `TrainTestLoop`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainmaster.loop.train_test_loop import TrainTestLoop
+from trainmaster.stages import Fixtures
+
+
+def epochs_done(loop: Any) -> Any:
+    """The number of finished epochs, at the end of an epoch or in the evaluation after it.
+
+    It is a fraction if a `TrainManager` evaluates in the middle of an epoch. A `TrainTestLoop` counts an epoch only after its evaluation.
+    """
+    if isinstance(loop, TrainTestLoop):
+        return loop.epoch_num + (not loop.is_testing)
+    return loop.eval_x
+
+
+def is_epoch_complete(loop: Any) -> bool:
+    """Whether the epoch is complete; `stop` may have ended it early. Call it in `post_train_step_epoch`."""
+    moment = getattr(loop, "moment", None)  # a TrainTestLoop that is stopped does not call this hook
+    return moment is None or not moment.batch
+
+
+def updates_done(fixtures: Fixtures) -> int:
+    """The number of updates. Call it after an optimizer step; a `TrainTestLoop` counts that step only later."""
+    return int(fixtures["step_num"]) if "step_num" in fixtures else int(fixtures["optim_step_num"]) + 1

@@ -1,0 +1,95 @@
+"""The figure of an extension: drawn at intervals during training and once at its end."""
+
+from __future__ import annotations
+
+import importlib
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainmaster.extensions.train_dir import path_in_train_dir
+from trainmaster.figures.panels import Panel
+from trainmaster.figures.png import draw
+from trainmaster.figures.save import save
+from trainmaster.loop.rng import kept_rng
+from trainmaster.stages import Observer, always
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FOLDER = "plots"
+"""The folder of figures in `train_dir`."""
+_MIN_SECONDS = 10.0
+"""The minimum time between two drawings."""
+_MAX_SHARE = 1 / 50
+"""The maximum share of the training time that is spent on drawing."""
+
+
+class FigureWriter:
+    """Writes a figure as `<name>.png` and `<name>.html` to `path`, or to `plots` in the loop's `train_dir`.
+
+    Drawing takes at most 2% of the training time. If a figure cannot be drawn or written, for example because the disk
+    is full, training continues with a warning.
+    """
+
+    def __init__(self, name: str, path: str | PathLike[str] | None, panels: Callable[[], Sequence[Panel]]) -> None:
+        self._name, self._panels = name, panels
+        self._path = None if path is None else Path(path)
+        self._folder: Path | None = None
+        self._next_time = 0.0
+        self._has_failed = False
+
+    def start(self, loop: Any) -> None:
+        """Start a training. Without a folder, nothing is drawn."""
+        self._folder = path_in_train_dir(self._path, loop, FOLDER)
+        self._next_time = time.monotonic() + _MIN_SECONDS
+        if self._folder is not None:
+            with kept_rng():  # imported now rather than in the middle of an epoch
+                importlib.import_module("matplotlib.backends.backend_agg")
+
+    def draw_if_due(self) -> None:
+        if time.monotonic() >= self._next_time:
+            self.draw()
+
+    def draw(self) -> None:
+        if self._folder is None:
+            return
+        started = time.monotonic()
+        try:
+            with kept_rng():  # plotting libraries draw random numbers
+                panels = self._panels()
+                if panels:
+                    save(self._folder, self._name, panels)
+        except Exception as error:  # from matplotlib, or a full disk
+            if not self._has_failed:
+                self._has_failed = True
+                warnings.warn(f"the figure {self._name} is not drawn: {type(error).__name__}: {error}", stacklevel=2)
+        now = time.monotonic()
+        self._next_time = now + max(_MIN_SECONDS, (now - started) / _MAX_SHARE)
+
+
+class FigureObserver(Observer):
+    """An observer with one figure."""
+
+    is_guarded = False
+
+    def __init__(self, name: str, path: str | PathLike[str] | None) -> None:
+        self._figure_writer = FigureWriter(name, path, self.panels)
+
+    def panels(self) -> Sequence[Panel]:
+        """The figure as data; empty before the first value."""
+        raise NotImplementedError
+
+    def figure(self) -> Figure:
+        """The figure as a matplotlib figure, for a notebook."""
+        return draw(self.panels())
+
+    def pre_train(self, loop: Any) -> None:
+        self._figure_writer.start(loop)
+
+    @always
+    def post_train(self) -> None:
+        self._figure_writer.draw()

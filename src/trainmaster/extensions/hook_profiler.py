@@ -1,0 +1,84 @@
+"""The time spent in each hook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from trainmaster.extensions.text_table import text_table
+from trainmaster.stages import Observer, always
+
+_MAX_ROWS = 20
+
+
+class HookTime(NamedTuple):
+    """The time spent in one hook during a training."""
+
+    extension: str
+    hook: str
+    num_calls: int
+    seconds: float
+    share: float
+    """Of the whole training."""
+
+
+class HookProfiler(Observer):
+    """Times every hook of a training and prints a table at its end, the most expensive hook first.
+
+    The time to compute a lazy fixture is added to the first hook that asks for it. On a GPU, a hook's time includes
+    waiting for the device. The callbacks of a `TrainTestLoop` do the training itself and are not timed. Timing costs
+    about two microseconds per call.
+
+    Args:
+        output: called with the table; None prints nothing, and `table()` returns it.
+    """
+
+    is_guarded = False
+
+    def __init__(self, output: Callable[[str], object] | None = print) -> None:
+        self._output = output
+        self._times: dict[tuple[str, str], tuple[int, float]] = {}
+        self._started: float | None = None
+        self._seconds = 0.0
+        self._num_batches = 0
+
+    def pre_train(self, loop: Any) -> None:
+        self._times, self._seconds, self._num_batches = {}, 0.0, 0
+        self._started = perf_counter()
+        loop.time_hooks(self._add)
+
+    def post_train_step_batch(self) -> None:
+        self._num_batches += 1
+
+    @always
+    def post_train(self, loop: Any) -> None:
+        if self._started is None:
+            return
+        self._seconds, self._started = perf_counter() - self._started, None
+        loop.time_hooks(None)
+        if self._output is not None:
+            self._output(self.table())
+
+    def _add(self, extension: str, hook: str, seconds: float) -> None:
+        count, total = self._times.get((extension, hook), (0, 0.0))
+        self._times[extension, hook] = (count + 1, total + seconds)
+
+    def times(self) -> list[HookTime]:
+        """All hooks that ran in the last training, the most expensive first."""
+        total = max(self._seconds, 1e-9)
+        times = [HookTime(*names, count, seconds, seconds / total) for names, (count, seconds) in self._times.items()]
+        return sorted(times, key=lambda each: -each.seconds)
+
+    def table(self) -> str:
+        times = self.times()
+        rows = [
+            (each.hook, each.extension, f"{each.num_calls:,}", f"{each.seconds / each.num_calls * 1e6:,.1f}", f"{each.share:.1%}")
+            for each in times[:_MAX_ROWS]
+        ]
+        lines = text_table(("hook", "extension", "calls", "µs per call", "share"), rows, num_left=2)
+        if len(times) > _MAX_ROWS:
+            lines.append(f"and {len(times) - _MAX_ROWS} more")
+        per_batch = self._seconds / max(1, self._num_batches) * 1e6
+        lines.append(f"all hooks: {sum(each.share for each in times):.1%} of {self._seconds:.2f} s; {per_batch:,.0f} µs per batch in total")
+        return "\n".join(lines)

@@ -1,0 +1,178 @@
+"""Find out whether information passes between the examples of a batch, and in which line of code."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+import weakref
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from trainmaster.errors import SettingError, did_you_mean
+from trainmaster.extensions.example_batch import ExampleReplacer, choose_size, count_examples, map_batch, take_examples
+from trainmaster.extensions.isolated_forward import IsolatedForward
+from trainmaster.extensions.leaks.leak import Leak as Leak
+from trainmaster.extensions.leaks.leak import NotApplicable as NotApplicable
+from trainmaster.extensions.leaks.search import LeakSearch
+from trainmaster.extensions.leaks.trace import DimensionRecorder
+from trainmaster.loop import TrainManager
+from trainmaster.stages import Observer
+
+_MAX_RECORDED = 16
+"""The number of examples in the pass that records the dimensions of the model."""
+
+
+def find_leak(
+    forward: Callable[[Any], Any],
+    batch: Any,
+    *,
+    model: nn.Module,
+    loss: Callable[[Any, Any], Any] | None = None,
+    allow: Iterable[type[nn.Module] | str] = (),
+    other_modules: Iterable[nn.Module] = (),
+) -> Leak | NotApplicable | None:
+    """Find where information passes between the examples of `batch`; None if it does not.
+
+    `forward(batch)` returns the prediction, `loss(batch, prediction)` the loss. The search takes a few examples and replaces some of them
+    by others. Everything that changes must belong to the replaced examples: in the prediction, in the gradients and, apart from a
+    common factor, in the gradient of the loss. It needs at most 20 forward passes, and restores weights, buffers, gradients, modes and
+    random numbers.
+
+    Args:
+        allow: what may mix examples, in addition to batch norm: module classes, dotted module names, "loss".
+        other_modules: modules outside of `model` that the search must restore too, such as the one inside of `loss`.
+    """
+    allow = check_allow(allow)
+    if any(map(is_lazy, (*model.parameters(), *model.buffers()))):
+        return NotApplicable("the model has lazy layers, which have no weights before their first batch")
+    num = count_examples(batch)
+    if num is None:
+        return NotApplicable("no tensor of the batch has a batch dimension")
+    if num < 2:
+        return NotApplicable(f"the batch has {num} example{'' if num == 1 else 's'}, and the check needs two")
+    others = [*other_modules, *([loss] if isinstance(loss, nn.Module) else [])]
+    isolated = IsolatedForward(model, _allowed_modules(model, allow), others)
+    loss = None if "loss" in allow else loss
+    with isolated.open():
+        best_size = choose_size(batch, num, _record_dimensions(forward, batch, num, isolated, loss))
+        # Some models accept only their batch size, or no inputs that require gradients.
+        for size, has_gradients in dict.fromkeys([(best_size, True), (num, True), (num, False)]):
+            replacer = ExampleReplacer.create(take_examples(batch, num, size), size)
+            if replacer is None:
+                failure = "all examples are equal"
+                continue
+            search = LeakSearch(forward, loss, isolated, replacer, has_gradients)
+            try:
+                search.run_first_pass()
+            except Exception as error:  # any error of the model; the training step raises it again
+                failure = f"the model or the loss raised {type(error).__name__}: {error}"
+                continue
+            return search.find({id(module): name for name, module in model.named_modules()})
+    return NotApplicable(failure)
+
+
+def _record_dimensions(
+    forward: Callable[[Any], Any], batch: Any, num: int, isolated: IsolatedForward, loss: Callable[[Any, Any], Any] | None
+) -> set[int]:
+    """The dimensions of all tensors that the model computes from some examples, until it ends or raises an error.
+
+    The number of examples is a power of two. So a dimension that is a multiple of that number, such as a flattened
+    batch, has no additional odd factor.
+    """
+    size = 1 << min(num, _MAX_RECORDED).bit_length() - 1
+    examples = map_batch(take_examples(batch, num, size), torch.clone)
+    recorder = DimensionRecorder()
+
+    def compute() -> None:
+        with torch.no_grad(), recorder:
+            prediction = forward(examples)
+            if loss is not None:
+                loss(examples, prediction)
+
+    with contextlib.suppress(Exception):  # any error of the model; the search will see it again
+        isolated.run(compute, None)
+    return recorder.dimensions
+
+
+def check_allow(allow: Iterable[type[nn.Module] | str]) -> tuple[type[nn.Module] | str, ...]:
+    """`allow` as a tuple of module classes and names."""
+    items = (allow,) if isinstance(allow, (str, type)) else tuple(allow)
+    for each in items:
+        if not (isinstance(each, str) and each) and not (isinstance(each, type) and issubclass(each, nn.Module)):
+            raise SettingError(
+                f"`allow` takes module classes, dotted module names and 'loss', not {each!r}",
+                hint='allow=(MyNorm, "encoder.mixer", "loss")',
+            )
+    return items
+
+
+def _allowed_modules(model: nn.Module, allow: Iterable[type[nn.Module] | str]) -> Collection[nn.Module]:
+    modules = dict(model.named_modules())
+    allowed: set[nn.Module] = set()
+    for each in allow:
+        if isinstance(each, type):
+            allowed.update(module for module in modules.values() if isinstance(module, each))
+        elif each in modules:
+            allowed.add(modules[each])
+        elif each != "loss":
+            raise SettingError(
+                f"`allow` contains `{each}`, but the model has no such module",
+                hint=did_you_mean(each, modules) or "model.named_modules() lists them",
+            )
+    return allowed
+
+
+class LeakageCheck(Observer):
+    """Checks on the first batch of a training that no information passes between its examples.
+
+    Typical causes are a wrong view, a softmax over the batch, or a broadcast in the loss. The `LeakageError` names the module and the line.
+    The check restores weights, buffers, gradients, modes and random numbers. It runs once for each model; call
+    `check(train_manager, batch)` to run it again.
+
+    Args:
+        on_leak: "raise" the error, or "warn" and train anyway.
+        allow: what may mix examples, in addition to batch norm: module classes, dotted module names, "loss".
+    """
+
+    is_guarded = False  # it restores everything itself, once; a guard would cost time in every step
+
+    def __init__(self, on_leak: str = "raise", allow: Iterable[type[nn.Module] | str] = ()) -> None:
+        if on_leak not in ("raise", "warn"):
+            raise SettingError(f'`on_leak` must be "raise" or "warn", not {on_leak!r}', hint='LeakageCheck(on_leak="warn")')
+        self.on_leak = on_leak
+        self.allow = check_allow(allow)
+        self._is_done = False
+        self._checked: weakref.ref[nn.Module] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_checked": None}  # a copy is for another model
+
+    def pre_train(self, train_manager: TrainManager) -> None:
+        # A manager trains one model after another with the same extensions.
+        if self._checked is None or self._checked() is not train_manager.model:
+            self._is_done, self._checked = False, weakref.ref(train_manager.model)
+
+    def pre_train_step_batch(self, train_manager: TrainManager, batch: Any) -> None:
+        if not self._is_done:
+            self._is_done = True
+            self.check(train_manager, batch)
+
+    def check(self, train_manager: TrainManager, batch: Any) -> Leak | NotApplicable | None:
+        """Look for a leak now, and raise or warn. If the check is not possible, it warns."""
+        result = find_leak(
+            train_manager.train_model_forward,
+            batch,
+            model=train_manager.model,
+            loss=train_manager.train_loss_forward,
+            allow=self.allow,
+            other_modules=[train_manager.loss] if isinstance(train_manager.loss, nn.Module) else [],
+        )
+        if isinstance(result, Leak) and self.on_leak == "raise":
+            raise result.error()
+        if result is not None:
+            warnings.warn(str(result), stacklevel=2)
+        return result

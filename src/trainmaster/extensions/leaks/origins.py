@@ -1,0 +1,117 @@
+"""Find out which example each element of a tensor comes from, by replacing examples and looking at what changes.
+
+Every example has an id of a few bits. For each bit there are two passes: one replaces the examples whose id has the bit, the other one
+replaces the rest. An element that comes from one example changes in exactly one pass of each pair. An element that changes in both
+passes of a pair depends on at least two examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+MIXED = "mixed"
+"""Some element depends on several examples."""
+SCATTERED = "scattered"
+"""Each element comes from one example, but no axis separates the examples: a view or reshape went across them."""
+REORDERED = "reordered"
+"""The examples lie along one axis, but in a different order than in the batch."""
+
+NO_EXAMPLE, SEVERAL = -1, -2
+
+_NUM_IDS = 7
+COARSE, FINE = 1e-4, 1e-6
+"""Relative changes up to these are rounding: a kernel may add in another order. `FINE` is for examples that hardly matter."""
+
+
+def make_ids(num: int) -> list[int]:
+    """An id for each example. Three bits are enough to detect a leak in a batch of any size."""
+    return [one % _NUM_IDS for one in range(num)]
+
+
+def make_subsets(ids: Sequence[int]) -> list[list[bool]]:
+    """The examples to replace in each pass: for each bit, the examples whose id has it, then all others."""
+    bits = range(max(ids).bit_length())
+    return [[bool(each >> bit & 1) is has_bit for each in ids] for bit in bits for has_bit in (True, False)]
+
+
+def find_changes(before: torch.Tensor, after: torch.Tensor, tolerance: float = 0.0) -> torch.Tensor:
+    """Where two tensors of one shape differ: in any bit, or by more than rounding."""
+    if torch.equal(before, after):
+        return torch.zeros(before.shape, dtype=torch.bool, device=before.device)
+    if not tolerance or not before.is_floating_point():
+        return (before != after) & ~((before != before) & (after != after))  # two NaN are equal
+    tolerance = max(tolerance, 8 * torch.finfo(before.dtype).eps)
+    before, after = (each if each.dtype == torch.float64 else each.float() for each in (before, after))
+    # A small sum may have large terms, so the differences are relative to at least the lower quartile. The largest value would not do: it
+    # may be the -1e9 of a mask.
+    finite = before.abs()[before.isfinite()]
+    quartile = finite.kthvalue((finite.numel() - 1) // 4 + 1).values if finite.numel() else before.new_zeros(())
+    size = torch.maximum(torch.maximum(before.abs(), after.abs()), quartile)
+    is_far = ((before - after).abs() > tolerance * size) & (before != after)
+    return is_far | (before.isnan() != after.isnan()) | (before.isinf() != after.isinf())
+
+
+def find_origins(changed: Sequence[torch.Tensor]) -> torch.Tensor:
+    """For each element the id of its example, `NO_EXAMPLE`, or `SEVERAL`, from the changes in the passes of `make_subsets`."""
+    origins = torch.zeros(changed[0].shape, dtype=torch.int16, device=changed[0].device)
+    ever = torch.zeros_like(origins, dtype=torch.bool)
+    always, twice = torch.ones_like(ever), torch.zeros_like(ever)
+    for bit, (with_bit, without_bit) in enumerate(zip(changed[::2], changed[1::2], strict=True)):
+        origins |= with_bit.to(torch.int16) << bit
+        ever |= with_bit | without_bit
+        always &= with_bit | without_bit
+        twice |= with_bit & without_bit
+    # An element of one example changes whenever that example is replaced. One that changes only sometimes, such as a maximum, depends on
+    # others too.
+    origins[twice | (ever & ~always)] = SEVERAL
+    origins[~ever] = NO_EXAMPLE
+    return origins
+
+
+Layout = tuple[Any, ...]
+"""How examples lie in a tensor. Tensors with the same arrangement have equal layouts."""
+
+
+def find_fault(origins: torch.Tensor, ids: Sequence[int]) -> str | None:
+    """`MIXED`, `SCATTERED` or `REORDERED`; None if the tensor is fine."""
+    if bool((origins == SEVERAL).any()):
+        return MIXED
+    layout = find_layout(origins, ids)
+    if layout is None or layout[0] == "other axis":
+        return None
+    if layout[0] == "scattered":
+        return SCATTERED
+    return None if _is_in_order(layout[1], ids) else REORDERED
+
+
+def find_layout(origins: torch.Tensor, ids: Sequence[int]) -> Layout | None:
+    """How the examples are laid out: in some order along an axis of their length, along another axis, or scattered.
+
+    None if no element comes from an example.
+    """
+    if origins.ndim == 0 or not bool((origins != NO_EXAMPLE).any()):
+        return None
+    orders = [(axis, order) for axis in range(origins.ndim) if (order := _order_along(origins, axis)) is not None]
+    if not orders:
+        rows = origins.amax(-1)  # the same for tensors that differ only in their features
+        return ("scattered", tuple(rows.shape), rows.cpu().numpy().tobytes())
+    complete = [order for axis, order in orders if origins.shape[axis] == len(ids)]
+    if not complete:
+        return ("other axis",)
+    return ("order", tuple(next((order for order in complete if _is_in_order(order, ids)), complete[0])))
+
+
+def _is_in_order(order: Sequence[int], ids: Sequence[int]) -> bool:
+    return all(origin in (each, NO_EXAMPLE) for origin, each in zip(order, ids, strict=True))
+
+
+def _order_along(origins: torch.Tensor, axis: int) -> list[int] | None:
+    """The origin at each index of an axis; None if the index does not determine it."""
+    rows = origins.movedim(axis, 0).reshape(origins.shape[axis], -1)
+    largest = rows.amax(1)
+    smallest = torch.where(rows == NO_EXAMPLE, torch.iinfo(rows.dtype).max, rows).amin(1)
+    is_unique = bool(((largest == smallest) | (largest == NO_EXAMPLE)).all())
+    return largest.tolist() if is_unique else None

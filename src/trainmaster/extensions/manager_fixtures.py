@@ -1,0 +1,14 @@
+"""Find the manager that a loop runs under."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainmaster.stages.open_stage import running
+
+
+def manager_fixtures() -> Mapping[str, Any]:
+    """The open fixtures of the manager that runs the current loop, such as `manager`, `config` and `key`; empty without a manager."""
+    hosts = (host.fixtures for host in reversed(running.hosts))
+    return next((each for each in hosts if "manager" in each and "config" in each), {})

@@ -1,0 +1,66 @@
+"""The metric that an extension monitors from evaluation to evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from trainmaster.errors import SettingError, did_you_mean
+from trainmaster.loop.metric import Metric, loss_name, monitored
+from trainmaster.store.metric_names import matching_metrics
+
+if TYPE_CHECKING:
+    from trainmaster.loop.train_manager import TrainManager
+
+
+def next_value(
+    monitor: str | None, loop: TrainManager, eval_losses: Mapping[str, float], last_epoch: float | None, extension: str
+) -> Metric | None:
+    """The monitored metric.
+
+    None if the evaluation is not part of the training or was seen before. Call it in `post_eval`.
+    """
+    if not loop.is_own_evaluation or not loop.moment.is_evaluated or loop.epochs_done == last_epoch:
+        return None
+    return monitored(monitor, loop, eval_losses, extension)
+
+
+def expected_name(monitor: str | None, loop: TrainManager) -> str:
+    """The name that is known before anything is logged: the full name of a loss, otherwise `monitor`."""
+    sets = loop.eval_data
+    name = monitor if monitor is not None else next(iter(sets))
+    if name in sets:
+        return loss_name(name)
+    matches = matching_metrics(name, [*map(loss_name, sets), "train/loss"])
+    return matches[0] if len(matches) == 1 else name
+
+
+def is_called(full_name: str, monitor: str) -> bool:
+    """Whether `monitor` is the full name of a metric or an ending of it."""
+    return full_name == monitor or full_name.endswith(f"/{monitor}")
+
+
+def check_is_known(monitor: str | None, loop: TrainManager, extension: str) -> None:
+    """Raise an error, before the first epoch, for a metric that no evaluation can log."""
+    sets = loop.eval_data
+    if monitor is None and not sets:
+        raise SettingError(
+            f"{extension} has nothing to monitor: there is no evaluation set",
+            hint=f'give the loop eval_data={{"valid": loader}}, or {extension} another metric: monitor="train/loss"',
+        )
+    suggestion = did_you_mean(monitor, sets) if monitor is not None and monitor not in sets and "/" not in monitor else ""
+    if suggestion:
+        raise SettingError(f"{extension} monitors {monitor!r}, which is not an evaluation set", known=", ".join(sets), hint=suggestion)
+    is_loss = monitor is None or expected_name(monitor, loop) in map(loss_name, sets)
+    if not is_loss and not callable(getattr(loop.writer, "last", None)):
+        raise SettingError(
+            f"{extension} monitors {monitor!r}, and the writer cannot return logged values",
+            why=f"{type(loop.writer).__name__} has no method `last(tag)`",
+            hint="remove the argument `writer` (TensorBoard() also writes event files), or monitor the loss of an evaluation set",
+        )
+
+
+def is_from_other_training(epoch: float | None, loop: TrainManager) -> bool:
+    """Whether the evaluation after this epoch belongs to another training, which used the same extension."""
+    now = loop.moment
+    return epoch is not None and (epoch > loop.epochs_done or (epoch == loop.epochs_done and not now.is_evaluated))

@@ -1,0 +1,315 @@
+"""Stops at, skips or counts batches whose loss or gradients are NaN or inf, and finds out where these come from."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from trainmaster.arguments import check_choice, check_int
+from trainmaster.errors import NonFiniteError, SettingError
+from trainmaster.loop.batches import named_tensors, tensors_in
+from trainmaster.loop.rng import Saved, Watch
+from trainmaster.loop.train_loss import NON_FINITE
+from trainmaster.loop.writer import record
+from trainmaster.stages import Extension, Fixtures
+
+FIXTURE: Final = NON_FINITE
+"""The error of a batch that was skipped or counted, for other extensions; a good batch has no such fixture."""
+_MAX_SHOWN = 5
+_USUAL_HINT: Final = "lower the learning rate, clip the gradients"
+
+
+class NaNGuard(Extension):
+    """Checks the loss before each backward pass and the gradients before each update for NaN and inf.
+
+    `"stop"` raises a `NonFiniteError` that names the values in the batch, the weights and the gradients, and the first
+    module whose output is not finite. `"skip"` skips and counts the batch, as if it had not been in the data.
+    `"continue"` only counts it. Non-finite weights are an error under `"skip"` too, because no later batch could be
+    good.
+
+    Args:
+        every: check every n-th batch only. On a GPU, a check waits for the device.
+        checks_grads: check the gradients too. Set it to False if a loss scaler does that.
+    """
+
+    name = "nan_guard"
+    creates = {FIXTURE: "train_step_batch"}
+    is_optional = True
+
+    def __init__(self, policy: str = "stop", every: int = 1, *, checks_grads: bool = True) -> None:
+        check_choice("policy", policy, ("stop", "skip", "continue"), hint='NaNGuard("stop")')
+        check_int("every", every, min=1, hint="NaNGuard(every=10)")
+        if policy == "skip" and every > 1:
+            raise SettingError(
+                f"every={every} does not check all batches, and one bad batch is enough to break the weights",
+                hint='NaNGuard("skip") checks each batch; NaNGuard("stop", every=10) does not need to',
+            )
+        self.policy = policy
+        self.every = every
+        self.checks_grads = checks_grads
+        self.num_losses = self.num_grads = self.num_skipped = 0
+        """Counts of batches: with a non-finite loss; with a finite loss and non-finite gradients; skipped."""
+        self._num_batches = 0
+        self._num_good = 0
+        """The number of batches of this epoch that were not skipped."""
+        self._has_grads = False
+        """Whether gradients of good batches wait for an update."""
+        self._earlier_grads: list[tuple[nn.Parameter, torch.Tensor | None]] | None = None
+        self._parameters: list[nn.Parameter] = []
+        self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
+        """Each buffer with a copy from before the batch: a bad batch would break the means of a batch norm."""
+        self._watch = Watch()
+        self._rng: Saved | None = None
+
+    # Hooks.
+
+    def pre_train_step_epoch(self) -> None:
+        self._parameters, self._buffers = [], []
+        self._num_good = 0
+
+    def pre_train_step_batch(self, model: nn.Module) -> None:
+        if not self._parameters:  # once per epoch, because walking through the modules takes longer than checking small gradients
+            self._parameters = list(model.parameters())
+            if self.policy == "skip":
+                self._buffers = [(each, each.detach().clone()) for each in model.buffers() if not is_lazy(each)]
+        for buffer, copy in self._buffers:
+            copy.copy_(buffer.detach())
+
+    def pre_forward(self) -> None:
+        if self.policy == "stop":
+            self._rng = self._watch.save()  # to repeat the forward pass with the same dropout
+
+    def pre_backward(self, fixtures: Fixtures, model: nn.Module, loss: Any) -> None:
+        self._earlier_grads = None
+        self._num_batches += 1
+        if not self._is_due() or is_finite(loss):
+            return
+        self.num_losses += 1
+        self._raise_or_count(fixtures, model, f"the loss is {_number(loss)}")
+        if self.policy == "skip":  # the backward pass must not change the gradients of other batches
+            self._earlier_grads = [(each, each.grad) for each in model.parameters()]
+            _drop_grads(model)
+
+    def post_backward(self, fixtures: Fixtures, model: nn.Module) -> None:
+        is_update = fixtures.get("is_update", True)
+        if self._earlier_grads is not None:
+            # After an update, `.grad` still has the gradients of that update, which must not be used again.
+            is_needed = self._has_grads or "is_update" not in fixtures
+            for parameter, grad in self._earlier_grads:
+                parameter.grad = grad if is_needed else None
+            self._earlier_grads = None
+            self._skip(fixtures, is_update and self._has_grads)
+        elif is_update and self._is_due() and FIXTURE not in fixtures and self.checks_grads and not has_finite_grads(self._parameters):
+            self.num_grads += 1
+            self._raise_or_count(fixtures, model, "non-finite gradients with a finite loss")
+            if self.policy == "skip":  # also the gradients of earlier batches, which these were added to
+                _drop_grads(model)
+                self._has_grads = False
+                self._skip(fixtures, False)
+
+    def post_train_step_batch(self, fixtures: Fixtures) -> None:
+        if FIXTURE not in fixtures:
+            self._num_good += 1
+        if fixtures.get("is_update", True):
+            self._has_grads = False
+        elif FIXTURE not in fixtures or self.policy == "continue":
+            self._has_grads = True
+
+    def post_train_step_epoch(self, epoch_num: int, stopped: str | None = None) -> None:
+        """A training that skips every batch would continue without learning anything."""
+        if self.policy == "skip" and self._num_good == 0 and stopped is None:
+            raise NonFiniteError(
+                "every batch of an epoch was skipped: none has a finite loss and finite gradients",
+                where=f"stage train_step_epoch, after epoch {epoch_num}",
+                hint='NaNGuard("stop") shows where the first one goes wrong',
+            )
+
+    # Actions.
+
+    def _is_due(self) -> bool:
+        return (self._num_batches - 1) % self.every == 0
+
+    def _raise_or_count(self, fixtures: Fixtures, model: nn.Module, fact: str) -> None:
+        weights = _non_finite_among(dict(model.named_parameters()))
+        error = self._error(fixtures, model, fact, weights)
+        if self.policy == "stop" or (weights and self.policy == "skip"):
+            raise error
+        fixtures[FIXTURE] = error
+        writer = fixtures.get("writer")
+        if writer is not None:
+            step = fixtures.get("step_num")
+            record(writer, "non_finite/losses", self.num_losses, step, "update")
+            record(writer, "non_finite/grads", self.num_grads, step, "update")
+        if self.num_losses + self.num_grads == 1:
+            action = "skipped" if self.policy == "skip" else "trained on"
+            warnings.warn(f"{fact} in {error.rows['where']}; such batches are {action}, and counted as `non_finite/...`", stacklevel=2)
+
+    def _skip(self, fixtures: Fixtures, is_update: bool) -> None:
+        """Skip the batch. If gradients of earlier batches wait for this update, it uses those."""
+        self.num_skipped += 1
+        with torch.no_grad():
+            for buffer, copy in self._buffers:
+                buffer.copy_(copy)
+        if "is_update" in fixtures:  # a TrainTestLoop has none, and its optimizer skips parameters without gradients
+            fixtures.modify("is_update", is_update)
+        writer = fixtures.get("writer")
+        if writer is not None:
+            record(writer, "non_finite/skipped", self.num_skipped, fixtures.get("step_num"), "update")
+
+    def _error(self, fixtures: Fixtures, model: nn.Module, fact: str, weights: list[str]) -> NonFiniteError:
+        data = _non_finite_among(dict(named_tensors(fixtures.get("batch"), "batch")))
+        grads = _non_finite_among({name: each.grad for name, each in model.named_parameters() if each.grad is not None})
+        module, hint = self._search(fixtures, model) if self.policy == "stop" else (None, _USUAL_HINT)
+        if data:
+            hint = "remove or repair the samples of this batch that are not finite"
+        elif weights:
+            hint = f"an earlier step broke the weights: {_USUAL_HINT}; `every=1` finds that step"
+        return NonFiniteError(
+            fact, where=_where(fixtures), data=_listed(data), weights=_listed(weights), grads=_listed(grads), module=module, hint=hint
+        )
+
+    def _search(self, fixtures: Fixtures, model: nn.Module) -> tuple[str | None, str]:
+        """The first module whose output is not finite, and a hint."""
+        forward: Callable[[Any], Any] | None = getattr(fixtures["loop"], "train_model_forward", None)
+        if forward is None or self._rng is None:  # only a TrainManager can run a forward pass
+            return None, _USUAL_HINT
+        if is_finite(fixtures.get("prediction")) and is_finite(fixtures["loss"]):
+            return None, f"{_USUAL_HINT}; look for sqrt(0), a division by almost 0, or a norm of zeros, whose gradients are not finite"
+        try:
+            found = self._first_module(model, lambda: forward(fixtures["batch"]))
+        except Exception as error:  # an error of this pass must not hide the reported error
+            return f"not found: a second forward pass raised {type(error).__name__}", _USUAL_HINT
+        if found is not None:
+            return found, f"{_USUAL_HINT}; look there for log(0), exp of large numbers, a division by 0"
+        if is_finite(fixtures.get("prediction")):
+            return "none: all outputs are finite, so it is the loss function", "look in the loss for log(0), a division by 0, an empty mean"
+        return "not found: a second forward pass was finite", f"{_USUAL_HINT}; lower precision (autocast) can overflow"
+
+    def _first_module(self, model: nn.Module, forward: Callable[[], Any]) -> str | None:
+        found: list[str] = []
+
+        def hook_of(name: str) -> Callable[..., None]:
+            def hook(module: nn.Module, args: Any, output: Any) -> None:
+                bad = _non_finite_among(dict(named_tensors(output))) if not found else []
+                if bad:
+                    which = f"`{name}`" if name else "the model itself"
+                    found.append(f"{which} ({type(module).__name__}) is the first whose output is not finite: {_listed(bad)}")
+
+            return hook
+
+        handles = [module.register_forward_hook(hook_of(name)) for name, module in model.named_modules()]
+        now = self._watch.save()
+        try:
+            assert self._rng is not None
+            self._watch.restore(self._rng)
+            with torch.no_grad(), _same_buffers(model):
+                forward()
+        finally:
+            self._watch.restore(now)
+            for handle in handles:
+                handle.remove()
+        return found[0] if found else None
+
+    # State.
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "num_losses": self.num_losses,
+            "num_grads": self.num_grads,
+            "num_skipped": self.num_skipped,
+            "num_batches": self._num_batches,
+            "has_grads": self._has_grads,
+            "num_good": self._num_good,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.num_losses, self.num_grads, self.num_skipped = state["num_losses"], state["num_grads"], state["num_skipped"]
+        self._num_batches, self._has_grads, self._num_good = state["num_batches"], state["has_grads"], state["num_good"]
+
+
+def is_finite(value: Any) -> bool:
+    """Whether a nested value contains no NaN or inf. Waits for the device of a tensor."""
+    if isinstance(value, torch.Tensor) and value.numel() == 1 and not value.is_complex():
+        return math.isfinite(value.item())
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return all(_is_all_finite(each) for each in tensors_in(value))
+
+
+def has_finite_grads(parameters: Iterable[nn.Parameter]) -> bool:
+    """Whether all gradients are finite: reads only their greatest absolute value from the device."""
+    grads = [grad for each in parameters if each.grad is not None and (grad := _dense(each.grad)).numel()]
+    if not grads:
+        return True
+    # The maximum norm, because the squares of large finite numbers would overflow.
+    sizes = torch._foreach_norm(grads, math.inf)
+    if len({each.device for each in sizes}) > 1:
+        return all(math.isfinite(each) for each in sizes)
+    return math.isfinite(torch.stack(sizes).max().item())
+
+
+def _non_finite_among(tensors: Mapping[str, torch.Tensor]) -> list[str]:
+    """For each tensor with NaN or inf, the number of such values."""
+    found = []
+    for name, tensor in tensors.items():
+        values = _dense(tensor.detach())
+        if not _is_all_finite(values):
+            count = int((~torch.isfinite(values)).sum())
+            found.append(f"{count:,} of {values.numel():,} values" + (f" of `{name}`" if name else ""))
+    return found
+
+
+def _is_all_finite(tensor: torch.Tensor) -> bool:
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return True
+    return bool(torch.isfinite(_dense(tensor)).all())
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """The stored values of a tensor; the gradient of an embedding may be sparse."""
+    return tensor.coalesce().values() if tensor.layout is torch.sparse_coo else tensor
+
+
+def _drop_grads(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        parameter.grad = None
+
+
+def _listed(found: list[str]) -> str | None:
+    more = f", and {len(found) - _MAX_SHOWN} more" if len(found) > _MAX_SHOWN else ""
+    return ", ".join(found[:_MAX_SHOWN]) + more if found else None
+
+
+def _number(loss: Any) -> str:
+    return f"{loss.item()}" if isinstance(loss, torch.Tensor) and loss.numel() == 1 else "not finite"
+
+
+def _where(fixtures: Fixtures) -> str:
+    """Stage, epoch, batch and step; `TrainManager` and `TrainTestLoop` have different names for them."""
+    epoch = fixtures["epoch_index"] if "epoch_index" in fixtures else fixtures["epoch_num"]
+    step = fixtures["step_num"] if "step_num" in fixtures else fixtures["optim_step_num"]
+    return f"stage train_step_batch, epoch {epoch}, batch {fixtures['batch_num']}, step {step}"
+
+
+@contextmanager
+def _same_buffers(model: nn.Module) -> Iterator[None]:
+    """Restore the buffers afterwards: a forward pass in training mode changes the means of a batch norm."""
+    saved = [
+        (module, name, buffer, buffer.detach().clone())
+        for module in model.modules()
+        for name, buffer in module.named_buffers(recurse=False)
+    ]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for module, name, buffer, values in saved:
+                buffer.copy_(values)
+                setattr(module, name, buffer)

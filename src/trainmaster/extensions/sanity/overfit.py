@@ -1,0 +1,108 @@
+"""The overfit check: a model that can learn anything can learn one small batch by heart."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any, Final
+
+import torch
+
+from trainmaster.extensions.example_batch import count_examples, take_examples
+from trainmaster.extensions.sanity.loop_probe import LoopProbe
+from trainmaster.extensions.sanity.loss import compute_baseline
+from trainmaster.extensions.sanity.report import Finding, failed, passed, skipped
+
+_NUM_SAMPLES: Final = 16
+_NUM_STEPS: Final = 200
+_MAX_TIME: Final = 20.0
+"""In seconds, for all learning rates together."""
+_LR_FACTORS: Final = (1.0, 10.0, 100.0)
+"""A learning rate that is right for a long training may be too small for 200 steps."""
+_EASY: Final = 0.1
+"""Stop as soon as the loss is this fraction of the first one."""
+_LEARNED: Final = 0.5
+"""The fraction of the first loss, and of a constant prediction's loss, below which the batch counts as learned."""
+
+
+def check_overfit(probe: LoopProbe) -> Finding:
+    """Can the model learn one small batch by heart?"""
+    if probe.optimizer_problem is not None:
+        return skipped(probe.optimizer_problem)
+    batch = _small_batch(probe)
+    size = f"{count_examples(batch) or 1} samples"
+    with probe.train_mode(has_dropout=False), torch.no_grad():
+        prediction, loss = probe.compute_loss(batch)
+        start = float(loss)
+        if not math.isfinite(start):
+            return failed(f"the loss of {size} is {start} before the first step", "use NaNGuard() to find the module that causes it")
+        baseline = compute_baseline(probe, batch, prediction, start)
+    constant = None if baseline is None else baseline.constant
+    if abs(start) < 1e-9:
+        return skipped(f"the loss of {size} is {start:.3g} before the first step")
+    deadline, best = time.monotonic() + _MAX_TIME, (start, 0, 1.0)
+    for factor in _LR_FACTORS:
+        best = min(best, _train(probe, batch, factor, deadline, start, constant))
+        if _is_learned(start, best[0], constant) or time.monotonic() >= deadline:
+            break
+    end, num_steps, factor = best
+    lr = "" if factor == 1.0 else f" at {factor:g} times the learning rate"
+    details = f"{size}: the loss went from {start:.3g} to {end:.3g} in {num_steps} steps{lr}"
+    if _is_learned(start, end, constant):
+        return passed(details)
+    if time.monotonic() >= deadline:  # the machine may be slow or busy
+        return skipped(f"{details}; {_MAX_TIME:g} seconds were not enough")
+    comparison = "" if constant is None else f"; the best constant prediction has a loss of {constant:.3g}"
+    return failed(
+        f"{details}{comparison}",
+        "the model cannot learn: check the labels, the sign and scale of the loss, and the forward pass for .detach()",
+    )
+
+
+def _train(
+    probe: LoopProbe, batch: Any, lr_factor: float, deadline: float, start: float, constant: float | None
+) -> tuple[float, int, float]:
+    """Train on the batch. Returns the lowest loss, after how many steps it was reached, and the factor."""
+    probe.restore()
+    optimizer, best = probe.copy_optimizer(lr_factor), (start, 0, lr_factor)
+    with probe.train_mode(has_dropout=False):
+        for num_steps in range(_NUM_STEPS + 1):
+            optimizer.zero_grad()
+            probe.loop.model.zero_grad()
+            _, loss = probe.compute_loss(batch)
+            value = float(loss.detach())
+            if not math.isfinite(value):
+                break
+            best = min(best, (value, num_steps, lr_factor))
+            if value < start - (1 - _EASY) * abs(start) and (constant is None or value < _EASY * constant):
+                break
+            probe.loop.backward(loss)
+            optimizer.step()
+            if time.monotonic() >= deadline:
+                break
+    return best
+
+
+def _is_learned(start: float, end: float, constant: float | None) -> bool:
+    """Whether the loss fell clearly, and below the loss of a model that ignores its inputs."""
+    has_fallen = end < start - _LEARNED * abs(start)
+    if constant is None or constant < 1e-9:
+        return has_fallen
+    return end < _LEARNED * constant and (has_fallen or end < _EASY * constant)
+
+
+def _small_batch(probe: LoopProbe) -> Any:
+    """A few samples of the first batch, or the whole batch if the model accepts no other size."""
+    batch = probe.batches[0]
+    num = count_examples(batch)
+    if num is None or num <= _NUM_SAMPLES:
+        return batch
+    small = take_examples(batch, num, _NUM_SAMPLES)
+    try:
+        with probe.train_mode(), torch.no_grad():
+            probe.compute_loss(small)
+    except Exception:  # models raise all kinds of errors for another size; if it is not the size, the whole batch raises it again
+        return batch
+    finally:
+        probe.restore()
+    return small

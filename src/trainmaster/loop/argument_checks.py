@@ -1,0 +1,202 @@
+"""Checks of the arguments of a `TrainManager`, which reports all problems at once."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Iterable, Mapping
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from trainmaster.config.torch_call import argument_problems, first_parameter
+from trainmaster.errors import SettingError, did_you_mean, shown
+from trainmaster.loop.optimization import is_schedule
+from trainmaster.loop.writer import Writer
+
+if TYPE_CHECKING:
+    from trainmaster.loop.training import Training
+
+
+def find_device(device: str | torch.device) -> torch.device:
+    """The device called `device`; "auto" is the first CUDA device if there is one, else the CPU."""
+    if device == "auto":
+        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise SettingError(f"{device!r} is not a device", why=str(error).split("\n")[0], hint='"auto", "cpu", "cuda:0", ...') from None
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise SettingError(
+            f"device {str(chosen)!r} cannot be used: torch finds no CUDA device here", hint='device="auto" falls back to the CPU'
+        )
+    return chosen
+
+
+def evaluation_sets(eval_data: Any) -> dict[str, Iterable[Any]]:
+    """The evaluation sets by name, from a mapping or from (name, data) pairs; batches without a name are the set "valid"."""
+    if eval_data is None or (isinstance(eval_data, (list, tuple)) and not eval_data):
+        return {}
+    pairs = list(eval_data.items()) if isinstance(eval_data, Mapping) else _named_pairs(eval_data)
+    for name, data in pairs:
+        if not isinstance(name, str) or name in ("update", "epoch", "train"):
+            raise SettingError(
+                f"an evaluation set cannot be called {shown(name)}",
+                why="`train/loss` is the loss of the training itself" if name == "train" else None,
+                hint='give it another name: eval_data={"valid": loader}',
+            )
+        if not isinstance(data, Iterable):
+            raise SettingError(
+                f"`eval_data[{name!r}]` must be an iterable of batches, not {shown(data)}", hint="give a DataLoader or a list"
+            )
+    if len(dict(pairs)) != len(pairs):
+        raise SettingError("two evaluation sets have the same name", where=", ".join(name for name, _ in pairs), hint="rename one")
+    return dict(pairs)
+
+
+def _named_pairs(eval_data: Any) -> list[tuple[Any, Any]]:
+    """Evaluation sets that are not a mapping: (name, data) pairs, or the batches of one set."""
+    items = eval_data if isinstance(eval_data, (list, tuple)) else ()
+    twos = [each for each in items if isinstance(each, (tuple, list)) and len(each) == 2]
+    num_named = sum(isinstance(name, str) for name, _ in twos)
+    if items and num_named == len(items):
+        return [(name, data) for name, data in twos]
+    if num_named or any(isinstance(each, DataLoader) for each in (*items, *(data for _, data in twos))):
+        raise SettingError(
+            f"several evaluation sets need names: a mapping or a list of (name, data) pairs, not {shown(eval_data)}",
+            hint='eval_data={"valid": loader, "test": other_loader}',
+        )
+    if not isinstance(eval_data, Iterable) or isinstance(eval_data, (str, bytes)):
+        raise SettingError(
+            f"`eval_data` must be an iterable of batches, or several by name, not {shown(eval_data)}",
+            hint='eval_data=loader, or eval_data={"valid": loader, "test": other_loader}',
+        )
+    return [("valid", eval_data)]
+
+
+def other_evaluation_sets(eval_data: Any, own: Mapping[str, Iterable[Any]]) -> dict[str, Iterable[Any]]:
+    """The sets for one call of `eval`.
+
+    A set with the name of one of the loop's own sets must be that set, because their metrics share one curve.
+    """
+    sets = evaluation_sets(eval_data)
+    if sets.get("valid") is eval_data:  # test data recorded as `valid/loss` would mislead
+        raise SettingError("the data to evaluate needs a name for its metrics", hint='eval({"test": loader})')
+    for name, data in sets.items():
+        if name in own and data is not own[name]:
+            raise SettingError(
+                f"the loop has an evaluation set {name!r}, and this is other data",
+                why=f"both would be recorded as `{name}/loss`",
+                hint=f'give it another name: eval({{"{name}_2": loader}})',
+            )
+    return sets
+
+
+def check_arguments(loop: Training, optimizer: Any, lr_schedule: Any) -> None:
+    """Raise one `SettingError` that names all arguments that cannot work."""
+    problems = [
+        *_data_problems(loop),
+        *_limit_problems(loop),
+        *_loss_problems(loop),
+        *_optimizer_problems(loop, optimizer, lr_schedule),
+    ]
+    if problems:
+        raise SettingError(
+            f"this {type(loop).__name__} cannot be built: {problems[0]}",
+            also="\n".join(problems[1:]) or None,
+            hint=f"help({type(loop).__name__}) explains every argument",
+        )
+
+
+def _data_problems(loop: Training) -> list[str]:
+    problems: list[str] = []
+    if not isinstance(loop.model, nn.Module):
+        problems.append(f"`model` must be a torch.nn.Module, not {shown(loop.model)}")
+    if not isinstance(loop.train_data, Iterable):
+        problems.append(f"`train_data` must be an iterable of batches, not {shown(loop.train_data)}")
+    if not isinstance(loop.writer, Writer):
+        missing = [name for name in ("add_scalar", "add_scalars", "add_text") if not callable(getattr(loop.writer, name, None))]
+        problems.append(f"`writer` lacks {', '.join(missing)}")
+    if not isinstance(loop.progress, bool):
+        problems.append(f"`progress` must be True or False, not {shown(loop.progress)}")
+    return problems
+
+
+def _limit_problems(loop: Training) -> list[str]:
+    problems: list[str] = []
+    limits: dict[str, Any] = {"epochs": loop.epochs, "max_steps": loop.max_steps, "max_time": loop.max_time}
+    for name, value in limits.items():
+        kind = Real if name == "max_time" else Integral
+        if value is not None and (not isinstance(value, kind) or isinstance(value, bool) or not float(value) >= 0):
+            problems.append(f"`{name}` must be a{' whole' if kind is Integral else ''} number of at least 0, not {shown(value)}")
+    every: Any = loop.eval_every
+    if not isinstance(every, Real) or isinstance(every, bool) or not 0 <= float(every) < float("inf"):
+        problems.append(f"`eval_every` must be a number of epochs, 0 or more, not {shown(every)}")
+    if all(value is None for value in limits.values()):
+        problems.append("training has no end: give `epochs`, `max_steps` or `max_time`")
+    return problems
+
+
+def _loss_problems(loop: Training) -> list[str]:
+    if loop.loss is not None:
+        wanted = f"({', '.join(loop.loss_arguments)})"
+        if isinstance(loop.loss, type) and issubclass(loop.loss, nn.Module):
+            return [f"`loss` is the class {loop.loss.__name__}: create one, {loop.loss.__name__}()"]
+        if getattr(loop.loss, "reduction", None) == "sum":
+            warnings.warn(
+                f"{type(loop.loss).__name__}(reduction='sum') depends on the batch size: recorded losses are means over samples only"
+                " with reduction='mean'",
+                stacklevel=4,
+            )
+        if not callable(loop.loss):
+            return [f"`loss` must be a function of {wanted}, not {shown(loop.loss)}"]
+        first = takes_targets_first(loop.loss) if loop.loss_arguments[0] == "prediction" else None
+        return [f"`loss` is called with {wanted}, and takes the targets first: ({first}, ...)"] if first else []
+    needed = ("train_loss_forward", "eval_loss_forward") if loop.eval_data else ("train_loss_forward",)
+    if loop.is_overridden("loss_forward") or all(map(loop.is_overridden, needed)):
+        return []
+    return ["`loss` is None and `loss_forward` is not overridden: there is nothing to train on"]
+
+
+def _missing_arguments(what: str, kind: Any, first: str) -> list[str]:
+    """A problem if a class of torch, which the loop calls with one argument, needs more than that."""
+    if not isinstance(kind, type) or not issubclass(kind, torch.optim.Optimizer | torch.optim.lr_scheduler.LRScheduler):
+        return []
+    missing = [each.key.rpartition(".")[2] for each in argument_problems(kind, {}, filled=(first_parameter(kind, first),))]
+    call = f"{kind.__name__}({first}, {', '.join(f'{name}=...' for name in missing)})"
+    return [f"`{what}` is {kind.__name__}, which needs `{'`, `'.join(missing)}`: give lambda {first}: {call}"] if missing else []
+
+
+def takes_targets_first(function: Any) -> str | None:
+    """The name of a function's first parameter, if it means the targets, as in scikit-learn.
+
+    Called with the prediction first, such a function may silently return a wrong number.
+    """
+    try:
+        first = next(iter(inspect.signature(function.forward if isinstance(function, nn.Module) else function).parameters), "")
+    except (TypeError, ValueError):  # no readable signature
+        return None
+    return first if first in ("y_true", "target", "targets", "label", "labels", "truth") else None
+
+
+def _optimizer_problems(loop: Training, optimizer: Any, lr_schedule: Any) -> list[str]:
+    problems = []
+    if optimizer is None and not loop.is_overridden("optimizer_step"):
+        problems.append("`optimizer` is None and `optimizer_step` is not overridden: nothing would be trained")
+    if not (optimizer is None or isinstance(optimizer, torch.optim.Optimizer) or callable(optimizer)):
+        instead = "; give config.make_optimizer(model)" if hasattr(optimizer, "make_optimizer") else ""
+        problems.append(f"`optimizer` must be an optimizer, or a callable that takes the parameters, not {shown(optimizer)}{instead}")
+    if not (lr_schedule is None or is_schedule(lr_schedule) or callable(lr_schedule)):
+        instead = "; give config.make_scheduler(model, optimizer)" if hasattr(lr_schedule, "make_scheduler") else ""
+        problems.append(f"`lr_schedule` must be a schedule, or a callable that takes the optimizer, not {shown(lr_schedule)}{instead}")
+    problems += _missing_arguments("optimizer", optimizer, "params")
+    problems += _missing_arguments("lr_schedule", lr_schedule, "optimizer")
+    choices = ("update", "epoch", *loop.eval_data)
+    by = loop.schedule_by
+    slip = did_you_mean(str(by), choices) if by not in choices and "/" not in str(by) else ""
+    if by is not None and (not isinstance(by, str) or not by.strip() or slip):  # other text may be the name of a metric
+        problems.append(f"`schedule_by` must be one of {', '.join(choices)}, or a metric, not {shown(by)} {slip}".rstrip())
+    return problems

@@ -1,0 +1,91 @@
+"""Error messages for batches that do not fit the model or the loss."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from trainmaster.errors import SettingError
+from trainmaster.loop.batches import outline
+
+
+def is_pair(batch: Any) -> bool:
+    """Whether a batch is (inputs, targets)."""
+    return isinstance(batch, (tuple, list)) and len(batch) == 2
+
+
+def no_pair_error(batch: Any, who: str) -> SettingError:
+    first, last = _parts(batch)
+    if isinstance(batch, torch.Tensor):
+        return SettingError(
+            f"{who} needs batches of (inputs, targets), but this batch is {outline(batch)}",
+            hint="give a DataLoader of pairs, or a list of batches: [(inputs, targets)]",
+        )
+    return SettingError(
+        f"{who} needs batches of (inputs, targets), but this batch is {outline(batch)}",
+        hint="have the data set return pairs, or write what the model and the loss are called with:\n"
+        "class Loop(TrainManager):\n"
+        "    def model_forward(self, batch):\n"
+        f"        return self.model({first})\n"
+        "    def loss_forward(self, batch, prediction):\n"
+        f"        return self.loss(prediction, {last})",
+    )
+
+
+def swapped_error(loss: Any) -> SettingError:
+    """The error for a batch that is one tensor: most losses of PyTorch would silently give a wrong result."""
+    name = getattr(loss, "__name__", None) or type(loss).__name__
+    return SettingError(
+        f"the loss {name} takes (prediction, target), but TrainManager calls loss(batch, prediction)",
+        hint="write loss=lambda batch, prediction: your_loss(prediction, batch); for batches of (inputs, targets), use Supervised",
+    )
+
+
+def note_whole_batch(error: Exception, call: str, batch: Any) -> None:
+    """Add a note to an error of `model(batch)` or `loss(batch, prediction)` if the cause is the argument, a whole batch."""
+    first, last = _parts(batch)
+    is_model = call.startswith("model")
+    own = f"model_forward(self, batch): return self.model({first})"
+    if not is_model:
+        own = f"loss_forward(self, batch, prediction): return self.loss(prediction, {last})"
+    pairs = (
+        "Supervised(...) in place of TrainManager(...) calls model(inputs) and loss(prediction, targets);\nor " if is_pair(batch) else ""
+    )
+    note_call(error, call, "the whole batch", batch, f"{pairs}override {own}")
+
+
+def note_call(error: Exception, call: str, what: str, value: Any, hint: str) -> None:
+    """Add a note to an error of a call that received a list, a dict or another container, if that is the cause."""
+    if _is_about(error, value):
+        error.add_note(f"{call} was called with {what}, {outline(value)}\n  try     {hint.replace(chr(10), chr(10) + ' ' * 10)}")
+
+
+def _is_about(error: Exception, value: Any) -> bool:
+    """Whether an error names the type of a value, and the function that raised it has the value in a local variable.
+
+    A model that unpacks its batch and fails later has other local variables there.
+    """
+    text = str(error)
+    is_named = re.search(rf"\b{re.escape(type(value).__name__)}\b", text) is not None or "forward() missing" in text
+    if isinstance(value, torch.Tensor) or not is_named:
+        return False
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    local_values = [part for each in frame.f_locals.values() for part in (each, *(each if type(each) is tuple else ()))]
+    return any(each is value for each in local_values)
+
+
+def _parts(batch: Any) -> tuple[str, str]:
+    """Suggested code for the inputs and the targets of a batch: its first part, and its second or last one."""
+    if isinstance(batch, Mapping) and batch:
+        keys = list(batch)
+        return f"batch[{keys[0]!r}]", f"batch[{keys[-1]!r}]"
+    if isinstance(batch, (tuple, list)) and batch:
+        return "batch[0]", f"batch[{min(1, len(batch) - 1)}]"
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type) and (fields := dataclasses.fields(batch)):
+        return f"batch.{fields[0].name}", f"batch.{fields[-1].name}"
+    return "batch", "batch"

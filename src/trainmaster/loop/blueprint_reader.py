@@ -1,0 +1,273 @@
+"""Builds a loop from its blueprint, with some of its parameters changed.
+
+It imports and calls what the blueprint names.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from trainmaster.config.import_path import is_in_stdlib, resolve_import_path
+from trainmaster.errors import ConfigError, SettingError, StateError, TrainmasterError, did_you_mean
+from trainmaster.loop.blueprint import KIND, Node, below, children_of, is_node, leaves_of, parts_of, signature_of, unknowns_in
+from trainmaster.loop.recipe import Recipe, remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value that an override puts into a blueprint. It is used unchanged."""
+
+    value: Any
+
+
+_ALWAYS_OBJECTS: Final = {"model", "loss", "optimizer", "lr_schedule"}
+
+
+def dotted_overrides(root: Node, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Overrides by their full dotted names: `{"model": {"threshold": 0.7}}` is `{"model.threshold": 0.7}`.
+
+    A dict contains arguments if the blueprint has an object at its name. Otherwise it is a plain value.
+    """
+    kinds = ("call", "recipe", "partial", "config", "same")
+    objects = _ALWAYS_OBJECTS | {name for name, each in parts_of(root) if is_node(each) and each[KIND] in kinds}
+    dotted: dict[str, Any] = {}
+
+    def add(name: str, value: Any) -> None:
+        if type(value) is dict and value and name in objects:
+            for part, each in value.items():
+                add(below(name, str(part)), each)
+        elif name in dotted:
+            raise SettingError(f"the override `{name}` is given twice", hint="give it by a dotted name, or nested, not both")
+        else:
+            dotted[name] = value
+
+    for name, value in overrides.items():
+        add(name, value)
+    return dotted
+
+
+def overridden(root: Node, overrides: Mapping[str, Any], where: str) -> Node:
+    """The blueprint with other values for some of its parameters. All unknown names are reported in one error."""
+    problems = []
+    for name, value in overrides.items():
+        try:
+            root = _replace(root, name.split("."), value)
+        except _NoParameterError as error:
+            near = "" if error.is_certain else did_you_mean(name, _names(root))
+            problems.append(f"there is no parameter `{name}`; {near or error}")
+    if problems:
+        raise SettingError(problems[0], also="\n".join(problems[1:]) or None, where=where, hint="`parameters_in(file)` lists all of them")
+    return root
+
+
+class _NoParameterError(LookupError):
+    def __init__(self, text: str, *, is_certain: bool) -> None:
+        super().__init__(text)
+        self.is_certain = is_certain
+        """Whether the text is the reason, and a similar name would not help."""
+
+
+def _replace(node: Any, parts: list[str], value: Any) -> Any:
+    kind = node[KIND] if is_node(node) else None
+    if not parts:
+        return Given(value() if kind in ("call", "same") and isinstance(value, Recipe) else value)  # a recipe creates the object
+    if kind == "same":
+        raise _NoParameterError(f"it is the same object as `{node['as']}`: name it there", is_certain=True)
+    if kind == "unknown":
+        raise _NoParameterError(f"the object that contains it was not recorded: {node['what']}: {node['why']}", is_certain=True)
+    name, rest = parts[0], parts[1:]
+    children, parameters = children_of(node), _parameters(node)
+    if name not in children and (rest or name not in parameters):
+        known = ", ".join(sorted({*children, *parameters}))
+        raise _NoParameterError(f"there are {known}" if known else "it has no parameters", is_certain=False)
+    child = _replace(children.get(name), rest, value)
+    if kind is not None:
+        return {**node, "with": {**node["with"], name: child}}
+    if isinstance(node, dict):
+        return {**node, name: child}
+    return type(node)(child if str(number) == name else each for number, each in enumerate(node))
+
+
+def _names(root: Node) -> list[str]:
+    leaves = {path for path, _ in leaves_of(root)}
+    return sorted({*leaves, *(path.rpartition(".")[0] for path in leaves), *_parameters(root)} - {""})
+
+
+def _parameters(node: Any) -> list[str]:
+    """The parameters of the class or function of a node, if it can be imported."""
+    if not is_node(node) or node[KIND] not in ("call", "recipe", "partial"):
+        return []
+    try:
+        parameters = signature_of(resolve_import_path(node["of"])).parameters
+    except (TrainmasterError, ImportError, ValueError, TypeError):
+        return []
+    return [name for name, each in parameters.items() if each.kind is not each.VAR_KEYWORD]
+
+
+def build(root: Node, where: str, stored: Node | None = None) -> Any:
+    """The object that a blueprint describes; `stored` is the blueprint without overrides."""
+    missing = unknowns_in(root)
+    if missing:
+        name = next(iter(missing))
+        raise StateError(
+            f"`{name}` was not recorded, and cannot be built again",
+            where=where,
+            why="\n".join(f"`{name}`: {why}" for name, why in missing.items()),
+            hint=f'pass it: overrides={{"{name}": ...}}',
+        )
+    return _Builder(where, root if stored is None else stored).value(root, "")
+
+
+class _Builder:
+    def __init__(self, where: str, stored: Node) -> None:
+        self._where, self._stored = where, stored
+        self._built: dict[str, Any] = {}
+        """The objects that are built, by path."""
+        self._open: set[str] = set()
+
+    def value(self, value: Any, path: str) -> Any:
+        if isinstance(value, Given):
+            self._built[path] = value.value  # another path may share it
+            return value.value
+        if is_node(value):
+            return self._node(value, path)
+        if isinstance(value, dict):
+            return self._parts(value, path)
+        if type(value) in (list, tuple):
+            return type(value)(self._parts(children_of(value), path).values())
+        return value
+
+    def _parts(self, parts: Mapping[str, Any], path: str) -> dict[str, Any]:
+        return {name: self.value(each, below(path, name)) for name, each in parts.items()}
+
+    def _node(self, node: Node, path: str) -> Any:
+        match node[KIND]:
+            case "name":
+                return self._imported(node, path)
+            case "same":
+                return self._same(node["as"], path)
+            case "device":
+                return torch.device(node["of"])
+            case "path":
+                return Path(node["of"])
+            case "pairs":
+                return list(self._parts(node["with"], path).items())
+            case "dict":
+                items = self._parts(node["with"], path).values()
+                return (OrderedDict if node["of"] == "OrderedDict" else dict)(zip(node["keys"], items, strict=True))
+            case "config":
+                return self._callable(node, path)(**self._parts(node["with"], path))
+            case "recipe" | "partial" as kind:
+                called = self._callable(node, path)
+                values = self._checked(called, self._parts(node["with"], path), path)
+                args = [values.pop(name) for name in list(values) if name.isdigit()]
+                return (Recipe if kind == "recipe" else functools.partial)(called, *args, **values)
+            case "call":
+                return self._called(node, path)
+        raise StateError(f"`{path}` is a node of the unknown kind {node[KIND]!r:.40}", where=self._where)
+
+    def _called(self, node: Node, path: str) -> Any:
+        called = self._callable(node, path)
+        values = self._checked(called, self._parts(node["with"], path), path)
+        args = self._positional(called, values, path)
+        try:
+            built = remembered(called(*args, **values), called, tuple(args), values)
+        except Exception as error:
+            error.add_note(f"while building `{path or 'the loop'}` of {self._where} again, by {node['of']}")
+            raise
+        self._built[path] = built
+        return built
+
+    def _same(self, shared: str, path: str) -> Any:
+        """The object at another path.
+
+        If an override replaced the part around it, the object that the blueprint stored there.
+        """
+        if shared not in self._built:
+            stored = next((each for name, each in parts_of(self._stored) if name == shared), None)
+            if stored is None or shared in self._open:
+                raise StateError(f"`{path}` should be the same object as `{shared}`, which does not exist", where=self._where)
+            self._open.add(shared)
+            self._built[shared] = self.value(stored, shared)
+        return self._built[shared]
+
+    def _callable(self, node: Node, path: str) -> Callable[..., Any]:
+        if not is_in_stdlib(node["of"]):  # nothing of the standard library is imported
+            found = self._imported(node, path)
+            module = getattr(found, "__module__", None)  # `torch:os.system` is in the standard library, too
+            if callable(found) and isinstance(module, str) and not is_in_stdlib(module):
+                return found  # type: ignore[no-any-return]
+        raise StateError(
+            f"`{path}` would be built by calling `{node['of']}`, which is refused",
+            where=self._where,
+            why="a training consists of classes and functions, and none of them is in Python's standard library",
+            hint="somebody wrote this file by hand: do not trust it",
+        )
+
+    def _imported(self, node: Node, path: str) -> Any:
+        try:
+            return resolve_import_path(node["of"])
+        except (ConfigError, ModuleNotFoundError) as error:
+            raise StateError(
+                f"`{path or 'the loop'}` was a `{node['of']}`, which no longer exists",
+                where=self._where,
+                why=error.problems[0].text if isinstance(error, ConfigError) else str(error),
+                hint=f"if it has moved, import it in `{node['of'].partition(':')[0]}` from its new module;"
+                " if Python does not find it, give package_dir",
+            ) from error
+
+    def _checked(self, called: Callable[..., Any], values: dict[str, Any], path: str) -> dict[str, Any]:
+        """The arguments by name, if the call still takes all of them."""
+        parameters = signature_of(called).parameters
+        if not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+            for name in values:
+                if name not in parameters and not name.isdigit():
+                    raise StateError(
+                        f"`{below(path, name)}` is stored, but {_name_of(called)} no longer takes `{name}`",
+                        where=self._where,
+                        hint=did_you_mean(name, parameters) or "restore the old class, or train again",
+                    )
+        return values
+
+    def _positional(self, called: Callable[..., Any], values: dict[str, Any], path: str) -> list[Any]:
+        """Remove the positional arguments of a call from `values` and return them.
+
+        Raises an error if the call would not accept them all.
+        """
+        signature = signature_of(called)
+        parameters = signature.parameters
+        has_stars = any(each.kind is each.VAR_POSITIONAL and values.get(name) for name, each in parameters.items())
+        args: list[Any] = []
+        for name, each in parameters.items():
+            if each.kind is each.VAR_POSITIONAL:
+                args.extend(values.pop(name, ()))
+            elif each.kind is each.POSITIONAL_ONLY or (has_stars and each.kind is each.POSITIONAL_OR_KEYWORD):
+                if name in values:
+                    args.append(values.pop(name))
+                elif each.default is not each.empty:
+                    args.append(each.default)  # because later arguments need a position
+        try:
+            signature.bind(*args, **values)
+        except TypeError as error:
+            required = [
+                name
+                for name, each in parameters.items()
+                if each.default is each.empty and each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY) and name not in values
+            ]
+            raise StateError(
+                f"`{path or 'the loop'}` cannot be built again: {_name_of(called)}: {error}",
+                where=self._where,
+                hint=f'pass it: overrides={{"{below(path, required[0])}": ...}}' if required and not args else None,
+            ) from error
+        return args
+
+
+def _name_of(called: Callable[..., Any]) -> str:
+    return getattr(called, "__qualname__", type(called).__qualname__)

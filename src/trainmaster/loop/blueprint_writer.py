@@ -1,0 +1,295 @@
+"""Writes the blueprint of a loop from the constructor calls that were recorded."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import inspect
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from os import PathLike, fspath
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from trainmaster.config.any_config import AnyConfig
+from trainmaster.config.config import Config
+from trainmaster.config.import_path import import_path_of, is_in_stdlib
+from trainmaster.config.masking import Mask
+from trainmaster.config.secret_patterns import masked_value
+from trainmaster.loop.blueprint import KIND, PLAIN, Node, signature_of, unknowns_in
+from trainmaster.loop.eval_metrics import EVAL_METRICS
+from trainmaster.loop.eval_state import EvalState
+from trainmaster.loop.loop_setup import Setup
+from trainmaster.loop.recipe import Recipe
+from trainmaster.loop.train_manager import TrainManager
+from trainmaster.stages.extension_map import named_extensions
+from trainmaster.stages.recorded_call import RecordedCall, UnrecordedArg, recorded_call
+
+LEFT_OUT: Final = ("train_dir", "writer")
+"""Arguments that decide where a loop writes. A loop that is built again writes elsewhere."""
+_NOT_RECORDED: Final = "its arguments were not recorded:"
+_HINT: Final = "mark its class @tracked, or create it with a Recipe"
+_MAX_DEPTH: Final = 100
+_MAX_BYTES: Final = 2**24
+"""Of tensors and arrays: every checkpoint stores them."""
+
+
+def blueprint_of(loop: TrainManager) -> Node:
+    """The constructor call of a loop, with its current extensions."""
+    call = recorded_call(loop)
+    assert call is not None  # every Extensible records its constructor call
+    try:
+        return _Writer(loop).write(call)
+    except (ValueError, TypeError) as error:  # a class that cannot be imported, or without a readable signature
+        return _unknown(call.kind, str(error))
+
+
+class _Writer:
+    """Writes the blueprint of one loop."""
+
+    def __init__(self, loop: TrainManager) -> None:
+        self._loop = loop
+        self._mask = Mask.of().only_strong()
+        self._paths: dict[int, str] = {}
+        """The path of each object that is written, so that an object with two paths is built once."""
+        self._open: set[int] = {id(loop)}
+        """The objects that are being written. None of them can be an argument of its own call."""
+        self._num_bytes = 0
+
+    def write(self, call: RecordedCall) -> Node:
+        of, arguments = import_path_of(call.kind), _bind(call)
+        extensions = arguments.pop("extensions", None)
+        values = {name: self._argument(name, value) for name, value in arguments.items() if name not in LEFT_OUT}
+        if extensions is not None:
+            values["extensions"] = self._extensions(extensions, has_metrics=arguments.get("metrics") is not None)
+        return {KIND: "call", "of": of, "with": values}
+
+    def _argument(self, name: str, value: Any) -> Any:
+        if name == "metrics":
+            return self._if_known(lambda: self._value(value, name))  # training is the same without them
+        if name not in ("optimizer", "lr_schedule"):
+            return self._value(value, name)
+        if isinstance(value, Optimizer):
+            return self._optimizer(value)
+        if isinstance(value, LRScheduler):
+            call = recorded_call(value)
+            if call is None:
+                return _unknown(value, f"{_NOT_RECORDED} give the loop a Recipe, or a partial")
+            return self._factory("recipe", call, name)
+        if isinstance(value, type):
+            return self._factory("recipe", RecordedCall(value, (), {}), name)
+        if isinstance(value, Recipe):
+            return self._factory("recipe", RecordedCall(value.kind, (None, *value.args), value.kwargs), name)
+        if isinstance(value, functools.partial) and not value.args:
+            return self._factory("partial", RecordedCall(value.func, (), value.keywords), name)
+        return self._value(value, name)
+
+    def _extensions(self, given: Any, has_metrics: bool) -> Any:
+        """The current extensions, except those that the constructor adds."""
+        kind = type(self._loop)
+        if isinstance(given, UnrecordedArg):
+            return _unknown(given, given.why)
+        has_own_constructor = kind.__init__ is not TrainManager.__init__
+        passed = {id(each) for _, each in named_extensions(given)}
+        of_class = {id(each) for _, each in named_extensions(kind._class_extensions)}
+        nodes = {}
+        for name, each in self._loop.extensions.items():
+            is_default = type(each) in (Setup, EvalState) or type(each).__module__.startswith("trainmaster.manager")
+            is_added = id(each) in of_class or (has_own_constructor and id(each) not in passed) or (has_metrics and name == EVAL_METRICS)
+            if name == "checkpoint_loader" or is_default or is_added:
+                continue
+            if getattr(each, "is_observer", False) is not True:
+                nodes[name] = self._value(each, f"extensions.{name}")
+            elif (node := self._if_known(functools.partial(self._value, each, f"extensions.{name}"))) is not None:
+                nodes[name] = node
+        return {KIND: "pairs", "with": nodes} if has_own_constructor and not isinstance(given, Mapping) else nodes
+
+    def _if_known(self, write: Callable[[], Any]) -> Any:
+        """The result of `write`, or None if a part of it cannot be built again."""
+        paths = dict(self._paths)
+        node = write()
+        if not unknowns_in(node):
+            return node
+        self._paths = paths
+        return None
+
+    # ---- values
+
+    def _value(self, value: Any, path: str, has_called_recipes: bool = False) -> Any:
+        if type(value) is str and self._is_secret(value, path):
+            return _unknown("text", "it looks like a secret, and is not stored")
+        if type(value) in PLAIN:
+            return value
+        if path.count(".") > _MAX_DEPTH:
+            return _unknown(value, "it is nested too deep")
+        if type(value) in (list, tuple, torch.Size):
+            kind = list if type(value) is list else tuple
+            return kind(self._value(each, f"{path}.{number}", has_called_recipes) for number, each in enumerate(value))
+        if type(value) in (dict, OrderedDict):
+            return self._dict(value, path, has_called_recipes)
+        if isinstance(value, Recipe):
+            call = RecordedCall(value.kind, value.args, value.kwargs, has_called_recipes)
+            return self._call("call" if has_called_recipes else "recipe", call, path)
+        if isinstance(value, functools.partial):
+            return self._call("partial", RecordedCall(value.func, value.args, value.keywords), path)
+        if isinstance(value, RecordedCall):  # from an argument that was replaced by the object it creates
+            return self._call("call", value, path)
+        if isinstance(value, UnrecordedArg):
+            return _unknown(value, value.why)
+        if isinstance(value, torch.Tensor | np.ndarray):
+            node = None if recorded_call(value) is None else self._if_known(lambda: self._object(value, path))
+            return self._array(value) if node is None else node
+        if recorded_call(value) is not None:
+            return self._object(value, path)
+        return self._special(value, path)
+
+    def _special(self, value: Any, path: str) -> Any:
+        """A value that was not created by a recorded call and needs a special form."""
+        if isinstance(value, Config | AnyConfig):
+            node = self._named(type(value))
+            values: dict[str, Any] = value.asdict() if isinstance(value, Config) else value.to_dict()
+            parts = {name: self._value(each, f"{path}.{name}") for name, each in values.items()}
+            return {**node, KIND: "config", "with": parts} if "of" in node else node
+        if isinstance(value, enum.Enum):
+            node = self._named(type(value))
+            if value.name not in type(value).__members__:
+                return _unknown(value, "it is a union of flags, which has no name")
+            return {**node, "of": f"{node['of']}.{value.name}"} if "of" in node else node
+        if isinstance(value, torch.dtype):
+            return {KIND: "name", "of": str(value).replace("torch.", "torch:")}
+        if isinstance(value, torch.device):
+            return {KIND: "device", "of": str(value)}
+        if isinstance(value, np.generic):
+            return self._value(value.item(), path)
+        if isinstance(value, PathLike):
+            return {KIND: "path", "of": fspath(value)}
+        if isinstance(value, type) or inspect.isroutine(value):
+            return self._named(value)
+        if getattr(type(value), "__module__", "") == "builtins":
+            return _unknown(value, "a value of this type is not stored")
+        in_manager = "build the loop in a manager's `make_loop`, " if isinstance(value, nn.Module) else ""
+        return _unknown(value, f"{_NOT_RECORDED} {in_manager}{_HINT}")
+
+    def _is_secret(self, text: str, path: str) -> bool:
+        name = next((part for part in reversed(path.split(".")) if not part.isdigit()), "")
+        return masked_value(name, text) != text or self._mask.is_in(text)
+
+    def _dict(self, value: dict[Any, Any], path: str, has_called_recipes: bool) -> Any:
+        parts = {str(key): self._value(each, f"{path}.{key}", has_called_recipes) for key, each in value.items()}
+        if type(value) is dict and KIND not in value and all(type(key) is str for key in value):
+            return parts
+        if len(parts) < len(value) or not all(type(key) in PLAIN for key in value):
+            return _unknown(value, "its keys are not plain names or numbers")
+        return {KIND: "dict", "of": type(value).__name__, "keys": list(value), "with": parts}
+
+    def _array(self, value: torch.Tensor | np.ndarray[Any, Any]) -> Any:
+        if self._num_bytes + value.nbytes > _MAX_BYTES:
+            return _unknown(value, "it is too large for each checkpoint: let a function marked @tracked make it")
+        self._num_bytes += value.nbytes
+        return value
+
+    def _object(self, value: Any, path: str) -> Node:
+        if id(value) in self._open:
+            return _unknown(value, "it is among the arguments of the call that created it")
+        if id(value) in self._paths:
+            return {KIND: "same", "as": self._paths[id(value)]}
+        call = recorded_call(value)
+        assert call is not None
+        self._open.add(id(value))
+        node = self._call("call", call, path)
+        self._open.remove(id(value))
+        self._paths[id(value)] = path
+        return node
+
+    def _named(self, thing: Any) -> Node:
+        try:
+            return {KIND: "name", "of": import_path_of(thing)}
+        except ValueError as error:
+            return _unknown(thing, str(error))
+
+    # ---- calls
+
+    def _call(self, node: str, call: RecordedCall, path: str) -> Node:
+        """A call with all its arguments and defaults.
+
+        A recipe or partial has only its own arguments; more are added later.
+        """
+        try:
+            if node == "call":
+                arguments = _bind(call)
+            else:
+                signature_of(call.kind).bind_partial(**call.kwargs)
+                arguments = {**{str(number): value for number, value in enumerate(call.args)}, **call.kwargs}
+            return self._arguments(node, call, arguments, path)
+        except (ValueError, TypeError) as error:
+            return _unknown(call.kind, str(error))
+
+    def _factory(self, node: str, call: RecordedCall, path: str) -> Node:
+        """A call that the loop makes, with the parameters or the optimizer as its first argument, which is left out."""
+        try:
+            names = list(signature_of(call.kind).parameters)
+            kwargs = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
+            kwargs.pop(names[0], None)
+            arguments = _bind(call._replace(args=(), kwargs=kwargs), is_partial=True)
+            arguments.pop(names[0], None)
+            return self._arguments(node, call, arguments, path)
+        except (ValueError, TypeError) as error:
+            return _unknown(call.kind, str(error))
+
+    def _arguments(self, node: str, call: RecordedCall, arguments: Mapping[str, Any], path: str) -> Node:
+        of = import_path_of(call.kind)
+        if is_in_stdlib(of):
+            raise ValueError(f"`{of}` is in Python's standard library, which is not called: call it in a function marked @tracked")
+        parameters = signature_of(call.kind).parameters
+        values = {}
+        for name, value in arguments.items():
+            paths = dict(self._paths)
+            child = self._value(value, f"{path}.{name}", call.has_called_recipes)
+            if unknowns_in(child) and name in parameters and parameters[name].default is value:
+                self._paths = paths  # a sentinel of the library, which will be the default again
+            else:
+                values[name] = child
+        return {KIND: node, "of": of, "with": values}
+
+    def _optimizer(self, optimizer: Optimizer) -> Node:
+        """An optimizer object, written as a recipe that the loop can call."""
+        trained = [id(each) for each in self._loop.model.parameters() if each.requires_grad]
+        groups = optimizer.param_groups
+        if len(groups) != 1 or [id(each) for each in groups[0]["params"]] != trained:
+            return _unknown(optimizer, "it does not have exactly one group with all trainable parameters: pass a function that creates it")
+        call = recorded_call(optimizer)
+        if call is None:
+            names = list(signature_of(type(optimizer)).parameters)[1:]
+            missing = [name for name in names if name not in optimizer.defaults]
+            if missing:
+                return _unknown(optimizer, f"its argument `{missing[0]}` is not in its defaults: create it with a Recipe")
+            call = RecordedCall(type(optimizer), (), {name: optimizer.defaults[name] for name in names})
+        return self._factory("recipe", call, "optimizer")
+
+
+def _bind(call: RecordedCall, is_partial: bool = False) -> dict[str, Any]:
+    """The arguments of a call by name, including defaults."""
+    signature = signature_of(call.kind)
+    bound = (signature.bind_partial if is_partial else signature.bind)(*call.args, **call.kwargs)
+    bound.apply_defaults()
+    arguments: dict[str, Any] = {}
+    for name, each in signature.parameters.items():
+        if each.kind is each.VAR_KEYWORD:
+            more = bound.arguments.get(name, {})
+            twice = more.keys() & (signature.parameters.keys() - {name})
+            if twice:
+                raise ValueError(f"it has two arguments with the name `{min(twice)}`")
+            arguments |= more
+        elif name in bound.arguments and (each.kind is not each.VAR_POSITIONAL or bound.arguments[name]):
+            arguments[name] = bound.arguments[name]
+    return arguments
+
+
+def _unknown(value: Any, why: str) -> Node:
+    what = value.what if isinstance(value, UnrecordedArg) else getattr(value, "__qualname__", None) or type(value).__qualname__
+    return {KIND: "unknown", "what": str(what), "why": why}

@@ -1,0 +1,65 @@
+"""The components of a `TrainTestLoop`, and the callbacks that they define."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from trainmaster.errors import UnknownHookError, did_you_mean
+from trainmaster.loop.stages import CALLBACKS
+from trainmaster.stages.extension import is_marked_not_a_hook
+from trainmaster.stages.extension_map import default_name
+
+Callbacks = dict[str, tuple[Callable[[Any], None], ...]]
+"""For each callback, the methods to call, in the order of the components."""
+
+
+class LoopComponent:
+    """One layer of a loop. Override the callbacks you need; each receives the loop."""
+
+    def on_train_begin(self, loop: Any) -> None: ...
+    def on_epoch_begin(self, loop: Any) -> None: ...
+    def on_batch_begin(self, loop: Any) -> None: ...
+    def on_grads_reset(self, loop: Any) -> None: ...
+    def on_forward_pass(self, loop: Any) -> None: ...
+    def on_loss_compute(self, loop: Any) -> None: ...
+    def on_backward_pass(self, loop: Any) -> None: ...
+    def on_optim_step(self, loop: Any) -> None: ...
+    def on_batch_end(self, loop: Any) -> None: ...
+    def on_epoch_end(self, loop: Any) -> None: ...
+    def on_train_end(self, loop: Any) -> None: ...
+
+
+def callbacks_of(components: Iterable[object]) -> Callbacks:
+    """The callbacks that components define. The empty ones of `LoopComponent` are not called."""
+    callbacks: Callbacks = {}
+    for name in CALLBACKS:
+        empty = getattr(LoopComponent, name)
+        found = (getattr(component, name, None) for component in components)
+        callbacks[name] = tuple(call for call in found if callable(call) and getattr(call, "__func__", None) is not empty)
+    return callbacks
+
+
+def named_components(components: Iterable[object]) -> dict[str, object]:
+    """The components by their names as extensions. Raises an error for a misspelled callback."""
+    names: dict[str, object] = {}
+    for component in components:
+        _check_callbacks(component)
+        name, number = default_name(component), 2
+        while name in names and names[name] is not component:
+            name, number = f"{default_name(component)}_{number}", number + 1
+        names[name] = component
+    return names
+
+
+def _check_callbacks(component: object) -> None:
+    """Raise an error for a callback whose name is misspelled. Objects without any callbacks are not checked."""
+    names = [name for name in dir(component) if name.startswith("on_") and callable(getattr(component, name, None))]
+    if isinstance(component, LoopComponent) or set(names) & set(CALLBACKS):
+        for name in names:
+            if name not in CALLBACKS and not is_marked_not_a_hook(getattr(component, name)):
+                raise UnknownHookError(
+                    f"`{type(component).__name__}.{name}` is named like a callback, but there is no such callback",
+                    known=", ".join(CALLBACKS),
+                    hint=f"{did_you_mean(name, CALLBACKS)} Mark a method that is not a callback with @not_a_hook".strip(),
+                )

@@ -1,0 +1,272 @@
+"""The position of a training in its data, and how to return to it exactly.
+
+A loader's iterator cannot be stored, but the random state at the start of the epoch determines it. So this state is
+kept. To return to batch k, the loop restores it, makes a new iterator, replays the first k batches, and then sets the
+current random state again. This works for shuffling, for augmentation, and for loader workers, whose seeds come from
+the same random state.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset, default_collate
+
+from trainmaster.errors import EmptyDataError, StateError
+from trainmaster.loop.rng import RngState, get_rng, set_rng
+from trainmaster.loop.state import own_copy
+from trainmaster.stages.scope import Scope
+
+
+class Position:
+    """How many batches of this epoch are done, and how to return to the next one."""
+
+    __slots__ = ("_epoch_start", "_live", "are_grads_spent", "is_broken_off", "is_in_batch", "num_batches", "paused")
+
+    def __init__(self) -> None:
+        self.num_batches = 0
+        """Batches of the current epoch that are done."""
+        self.are_grads_spent = True
+        """Whether the gradients went into an update, so that the next backward pass starts from zero."""
+        self.is_broken_off = False
+        """Whether an error ended the last batch."""
+        self.is_in_batch = False
+        self._epoch_start: dict[str, Any] | None = None
+        self._live: Any = None
+        """An iterator as data: it can be read only once, and is at the right batch already."""
+        self.paused: RngState | None = None
+        """The random state to continue with, if a training stopped or was restored."""
+
+    def batches(self, data: Any, what: str) -> Iterator[Any]:
+        """The remaining batches of this epoch. The caller adds 1 to `num_batches` after each."""
+        self.is_broken_off = False
+        if self.num_batches == 0:
+            self._epoch_start = {"rng": get_rng(), "data": data_state(data)}
+            iterator = fresh_iterator(data)
+        else:
+            iterator = data if data is self._live else self._replayed(data, what)
+        self._live = data if isinstance(data, Iterator) else None
+        return iterator
+
+    def check_end(self, data: Any, what: str) -> None:
+        """Raise an error if the epoch had no batches, and warn if it had fewer than the length of the data."""
+        length = length_of(data)
+        if self.num_batches == 0:
+            raise empty_error(data, what)
+        if length is not None and self.num_batches < length:
+            warnings.warn(
+                f"{what} ended after {self.num_batches} of {length} batches; does its data set raise StopIteration?", stacklevel=4
+            )
+
+    def reset(self) -> None:
+        """Go to the start of an epoch."""
+        self.num_batches = 0
+        self._epoch_start = None
+
+    @contextmanager
+    def breaking_off(self) -> Iterator[None]:
+        """Note an error in a batch. Training may resume with that batch, so its gradients must not be used."""
+        try:
+            yield
+        except BaseException:
+            self.is_broken_off = True
+            self.end_batch()
+            raise
+
+    def end_batch(self) -> None:
+        """End an unfinished batch, so that the next one does not use its gradients."""
+        if self.is_in_batch:
+            self.is_in_batch = False
+            self.are_grads_spent = True
+
+    def pause(self, rng: RngState) -> None:
+        """Save the random state that training continues with."""
+        self.paused = rng
+
+    def wake(self) -> None:
+        """Restore the saved random state.
+
+        In the middle of an epoch, `batches` restores it once more, after the replay.
+        """
+        if self.paused is not None:
+            set_rng(self.paused)
+            if self.num_batches == 0:
+                self.paused = None
+
+    def _replayed(self, data: Any, what: str) -> Iterator[Any]:
+        now = self.paused or get_rng()
+        self.paused = None
+        if self._epoch_start is None:
+            raise StateError(
+                f"the random state at the start of this epoch of {what} is unknown", hint="restore a state that was captured by trainmaster"
+            )
+        started = time.monotonic()
+        set_rng(self._epoch_start["rng"])
+        set_data_state(data, self._epoch_start["data"])
+        iterator = fresh_iterator(data)
+        is_skipped = loading_changes_nothing(data)
+        for done in range(self.num_batches):
+            try:
+                next(iterator._sampler_iter if is_skipped else iterator)  # type: ignore[attr-defined]  # only a DataLoader is skipped
+            except StopIteration:
+                raise StateError(
+                    f"{what} ended after {done} batches, but {self.num_batches} of this epoch were done",
+                    why="the state was captured with different data",
+                    hint="use the same data, or start a new training",
+                ) from None
+        seconds = time.monotonic() - started
+        print(
+            f"trainmaster: {'skipped' if is_skipped else 'replayed'} the {self.num_batches} batches of {what} "
+            f"that were done in this epoch ({seconds:.1f} s)",
+            file=sys.stderr,
+        )
+        set_rng(now)
+        return iterator
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"num_batches": self.num_batches, "epoch_start": self._epoch_start if self.num_batches else None}
+
+    def load_state_dict(self, state: dict[str, Any], rng: RngState) -> None:
+        self.num_batches = state["num_batches"]
+        self._epoch_start = state["epoch_start"]
+        self._live = None
+        self.is_broken_off = self.is_in_batch = False
+        self.pause(rng)
+
+
+@contextmanager
+def reading(what: str, position: Position, scope: Scope) -> Iterator[None]:
+    """Add a note to errors that the data raises, outside the stages of a batch."""
+    try:
+        yield
+    except Exception as error:
+        if error is not scope.explained and not isinstance(error, EmptyDataError):
+            error.add_note(f"while reading batch {position.num_batches} of {what}")
+        raise
+
+
+def empty_error(data: Any, what: str) -> EmptyDataError:
+    is_exhausted = isinstance(data, Iterator)
+    return EmptyDataError(
+        f"{what} has no batches",
+        where=f"{type(data).__name__}",
+        why="it is an iterator, which can be read only once, and it is exhausted" if is_exhausted else None,
+        hint="give an iterable that restarts each epoch: a list, a DataLoader, an object with __iter__"
+        if is_exhausted
+        else "check its length, its sampler, and batch_size with drop_last",
+    )
+
+
+def fresh_iterator(data: Any) -> Iterator[Any]:
+    """A new iterator that carries nothing over from the epoch before.
+
+    Persistent workers would carry over random states that cannot be read, so workers are restarted each epoch.
+    """
+    if isinstance(data, DataLoader) and data.persistent_workers:
+        return data._get_iterator()
+    return iter(data)
+
+
+def length_of(data: Any) -> int | None:
+    """The number of batches, if the data has a length."""
+    try:
+        return len(data)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def check_length(data: Any, length: int | None) -> None:
+    """Raise an error if the captured training had data of another length."""
+    here = length_of(data)
+    if length is not None and here is not None and length != here:
+        raise StateError(
+            f"train_data has {here} batches, the state was captured with {length}", hint="use the same data, in the same batches"
+        )
+
+
+def start_epoch(data: Any, epoch_index: int) -> None:
+    """Pass the epoch number to samplers that shuffle by it."""
+    for part in (getattr(data, "sampler", None), getattr(data, "batch_sampler", None)):
+        if callable(getattr(part, "set_epoch", None)):
+            part.set_epoch(epoch_index)  # type: ignore[union-attr]  # callable, as just seen
+
+
+def _generators(data: Any) -> list[torch.Generator]:
+    """The loader's own generators, if it does not use the global one."""
+    batch_sampler = getattr(data, "batch_sampler", None)
+    parts = (data, getattr(data, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
+    found = (getattr(part, "generator", None) for part in parts)
+    return list({id(each): each for each in found if isinstance(each, torch.Generator)}.values())
+
+
+def data_state(data: Any) -> dict[str, Any]:
+    """The state that a data source carries from epoch to epoch: its generators, and the state of its data set if it has one."""
+    state: dict[str, Any] = {"generators": [generator.get_state() for generator in _generators(data)], "loading": _loading(data)}
+    dataset = getattr(data, "dataset", None)
+    if callable(getattr(dataset, "state_dict", None)) and callable(getattr(dataset, "load_state_dict", None)):
+        state["dataset"] = own_copy(dataset.state_dict())  # type: ignore[union-attr]  # as above
+    return state
+
+
+def set_data_state(data: Any, state: dict[str, Any]) -> None:
+    _check_loading(data, state.get("loading"))
+    generators = _generators(data)
+    if len(generators) != len(state["generators"]):
+        raise StateError(
+            f"the data has {len(generators)} generators of its own, the state was captured with {len(state['generators'])}",
+            hint="build the loader in the same way: same `generator`, same sampler",
+        )
+    for generator, each in zip(generators, state["generators"], strict=True):
+        generator.set_state(each)
+    if "dataset" in state:
+        data.dataset.load_state_dict(own_copy(state["dataset"]))
+
+
+def _loading(data: Any) -> dict[str, Any] | None:
+    """The settings of a loader that decide what is in its batches."""
+    if not isinstance(data, DataLoader):
+        return None
+    return {"batch_size": data.batch_size, "drop_last": data.drop_last, "num_workers": data.num_workers}
+
+
+def _check_loading(data: Any, before: dict[str, Any] | None) -> None:
+    """Raise an error if a loader would make other batches.
+
+    The number of workers matters if loading may draw random numbers.
+    """
+    now = _loading(data)
+    if before is None or now is None:
+        return
+    is_pure = data.collate_fn is default_collate and _is_pure(data.dataset)
+    wrong = [name for name in now if now[name] != before.get(name) and not (name == "num_workers" and is_pure)]
+    if wrong:
+        raise StateError(
+            "the data is loaded differently than in the captured training",
+            why="\n".join(f"{name} was {before.get(name)}, and is now {now[name]}" for name in wrong),
+            hint="build the loader in the same way, or start a new training with these weights",
+        )
+
+
+def loading_changes_nothing(data: Any) -> bool:
+    """Whether batches can be skipped without loading them: only if all code involved is torch's own and known to have no state."""
+    return (
+        type(data) is DataLoader
+        and data.num_workers == 0
+        and data.batch_sampler is not None
+        and data.collate_fn is default_collate
+        and _is_pure(data.dataset)
+    )
+
+
+def _is_pure(dataset: Any) -> bool:
+    if type(dataset) is Subset:
+        return _is_pure(dataset.dataset)
+    if type(dataset) is ConcatDataset:
+        return all(_is_pure(each) for each in dataset.datasets)
+    return type(dataset) in (TensorDataset, list, tuple)

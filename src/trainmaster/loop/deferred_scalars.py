@@ -1,0 +1,43 @@
+"""Scalars that are read from their device later and together, so that no step waits for a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from trainmaster.errors import LossError
+
+MAX_WAITING = 256
+"""The maximum number of scalars that are held back, so that memory does not grow with the epoch."""
+
+
+class Pending:
+    """Scalars in order, each with a label, which `drain` reads from their device all at once."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Any, Any]] = []
+
+    def add(self, label: Any, value: Any) -> bool:
+        """Add a scalar tensor or a number. Returns True when it is time to `drain`."""
+        self._waiting.append((label, value.detach() if isinstance(value, torch.Tensor) else value))
+        return len(self._waiting) >= MAX_WAITING
+
+    def drain(self) -> list[tuple[Any, float]]:
+        """All labels and scalars so far, as plain numbers."""
+        waiting, self._waiting = self._waiting, []
+        tensors = [value for _, value in waiting if isinstance(value, torch.Tensor)]
+        if len(tensors) == len(waiting) > 1 and len({(each.device, each.dtype, each.shape) for each in tensors}) == 1:
+            values = torch.stack(tensors).reshape(-1).tolist()
+            if len(values) != len(waiting):
+                raise LossError(
+                    f"wanted a number, not a tensor of shape {tuple(tensors[0].shape)}",
+                    hint="return a single number as the loss: loss.mean()",
+                )
+            return [(label, float(value)) for (label, _), value in zip(waiting, values, strict=True)]
+        return [(label, float(value)) for label, value in waiting]
+
+    def clear(self) -> None:
+        self._waiting.clear()

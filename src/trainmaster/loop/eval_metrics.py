@@ -1,0 +1,414 @@
+"""Metrics over whole data sets: functions of all predictions, and objects that are updated batch by batch, as in torchmetrics."""
+
+from __future__ import annotations
+
+import copy
+import keyword
+from collections.abc import Callable, Collection, Iterator, Mapping
+from numbers import Real
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+from torch import nn
+
+from trainmaster.errors import SettingError, shown
+from trainmaster.loop.argument_checks import takes_targets_first
+from trainmaster.loop.batches import outline
+from trainmaster.loop.eval_state import EvalState
+from trainmaster.loop.stages import TRAIN_MANAGER
+from trainmaster.loop.state import Stateful, own_copy
+from trainmaster.loop.writer import Writer, record
+from trainmaster.stages import BODY, Fixtures, Observer, always, fixture
+from trainmaster.stages.extension_map import default_name
+from trainmaster.stages.tree import ERROR_FIXTURES
+
+if TYPE_CHECKING:
+    from trainmaster.loop.train_manager import TrainManager
+
+EVAL_METRICS: Final = "eval_metrics"
+"""The name of the extension that a loop makes from its argument `metrics`."""
+Inputs = Callable[[Any, Any], tuple[Any, ...]]
+"""The arguments of a metric, from the batch and the prediction."""
+
+TAKEN: Final = {*TRAIN_MANAGER.owners, *EvalState.creates, *ERROR_FIXTURES, "true_batch_size"}
+_METHODS: Final = ("update", "compute", "reset")
+_TRAIN_HOOKS: Final = ("pre_train_step_epoch", "post_train_step_batch", "post_train_step_epoch")
+_EXAMPLE: Final = '{"accuracy": lambda prediction, targets: (prediction.argmax(1) == targets).float().mean()}'
+
+
+class Metrics(Observer):
+    """Computes metrics over each evaluation set, and records them as `<set>/<name>` for each epoch.
+
+    Each metric is computed once, over all samples of a set. Its value is a lazy fixture with its name, for hooks at the
+    end of a set (`post_eval_step_epoch`). If the evaluation was stopped, the value covers the batches so far, and is
+    not recorded. A dict of numbers is recorded as `<set>/<name>/<key>`. A value that is not a number, such as a
+    confusion matrix, is only a fixture.
+
+    A function is called with all predictions and all targets of the set. They are collected on the CPU and must fit in
+    memory. If they do not, use an object that keeps only counts.
+
+    The extension uses copies of the objects. Functions, bound methods and `partial`s are not copied. The metrics of a
+    `MetricCollection` are updated one by one, because the collection would guess from the first batch which of them
+    share their state, and a wrong guess gives wrong values.
+
+    Args:
+        metrics: functions of (prediction, targets), and objects with `update`, `compute` and `reset`, as in
+            torchmetrics, by name; or a `MetricCollection`; or one such object, which is named after its class.
+        inputs: returns the arguments of the functions and of `update` as a tuple. The default is `(prediction,
+            batch[1])`, for batches that are pairs.
+        train: also compute them over the training batches of each epoch, as `train/<name>`. If a training resumes in
+            the middle of an epoch with an additional metric, that metric is not recorded for that epoch.
+    """
+
+    def __init__(self, metrics: Any, inputs: Inputs | None = None, train: bool = False) -> None:
+        if inputs is not None and not callable(inputs):
+            raise SettingError(
+                f"`inputs` must be a function of (batch, prediction), not {shown(inputs)}",
+                hint='inputs=lambda batch, prediction: (prediction, batch["label"])',
+            )
+        if not isinstance(train, bool):
+            raise SettingError(f"train={train!r}: wanted True or False")
+        found = _by_name(metrics)
+        for name, metric in found.items():
+            if _is_function(metric):
+                if inputs is None:
+                    _check_order(name, metric)
+                found[name] = WholeSet(name, metric)
+            _check(name, found[name], train)
+        self.inputs, self.train = inputs, train
+        self.metrics: dict[str, Any] = _without_groups(copy.deepcopy(found))
+        """The metrics of the evaluation, by name."""
+        self._evaluations: list[tuple[dict[str, float], dict[str, Any]]] = []
+        """For each running evaluation, its fixture `eval_metrics`, and the metrics of the evaluation around it."""
+        self.train_metrics: dict[str, Any] = copy.deepcopy(self.metrics) if train else {}
+        self._partial = set(self.train_metrics)
+        """The metrics that have not seen all batches of the epoch, because they were added in the middle of it."""
+        if not train:  # without these hooks, steps are faster
+            for hook in _TRAIN_HOOKS:
+                setattr(self, hook, None)
+
+    def named_fixtures(self) -> Mapping[str, Callable[..., Any]]:
+        stages = ("eval_step_epoch", "train_step_epoch") if self.train else ("eval_step_epoch",)
+        return {name: self._value(name, stages) for name in self.metrics}
+
+    def _value(self, name: str, stages: tuple[str, ...]) -> Callable[..., Any]:
+        @fixture(*stages, after=BODY)
+        def value(mode_name: str) -> Any:
+            metrics = self.train_metrics if mode_name == "train" else self.metrics
+            return own_copy(metrics[name].compute())  # it may share memory with the state, which is reset next
+
+        return value
+
+    # Evaluation.
+
+    def pre_run(self, device: torch.device) -> None:
+        for metric in (*self.metrics.values(), *self.train_metrics.values()):
+            if isinstance(metric, nn.Module):
+                metric.to(device)
+
+    def pre_eval_step_epoch(self, eval_metrics: dict[str, float]) -> None:
+        if not self._is_running(eval_metrics):
+            self._evaluations.append((eval_metrics, self.metrics))
+            if len(self._evaluations) > 1:  # a hook evaluates during an evaluation, which needs its own metrics later
+                self.metrics = copy.deepcopy(self.metrics)
+        _reset(self.metrics)
+
+    def post_eval_step_batch(self, batch: Any, prediction: Any) -> None:
+        self._update(self.metrics, batch, prediction)
+
+    def post_eval_step_epoch(
+        self,
+        train_manager: TrainManager,
+        fixtures: Fixtures,
+        writer: Writer,
+        datasource_name: str,
+        stopped: str | None,
+        eval_metrics: dict[str, float],
+    ) -> None:
+        if stopped is None:  # else a later hook may still ask for a value
+            eval_metrics |= self._record(fixtures, writer, datasource_name, train_manager.eval_x)
+            _reset(self.metrics)  # some metrics keep all predictions
+
+    @always
+    def post_eval(self, eval_metrics: dict[str, float]) -> None:
+        if self._is_running(eval_metrics):  # else an earlier extension failed before the first batch
+            _reset(self.metrics)
+            _, self.metrics = self._evaluations.pop()
+
+    def _is_running(self, eval_metrics: dict[str, float]) -> bool:
+        """Whether the innermost evaluation that this extension knows is the one with this fixture."""
+        return bool(self._evaluations) and self._evaluations[-1][0] is eval_metrics
+
+    # Training.
+
+    def pre_train_step_epoch(self, loop: TrainManager) -> None:
+        _reset(self.train_metrics)
+        self._partial = set(self.train_metrics) if loop.moment.batch else set()  # until their states are restored
+
+    def post_train_step_batch(self, batch: Any, prediction: Any) -> None:
+        self._update(self.train_metrics, batch, prediction)
+
+    def post_train_step_epoch(self, loop: TrainManager, fixtures: Fixtures, writer: Writer, epoch_num: int) -> None:
+        if not loop.moment.batch:  # the epoch is complete, even if a stop was requested since
+            self._record(fixtures, writer, "train", epoch_num, self._partial)
+            _reset(self.train_metrics)
+
+    # Updates and values.
+
+    def _update(self, metrics: Mapping[str, Any], batch: Any, prediction: Any) -> None:
+        inputs = _detached(self._inputs(batch, prediction))
+        kept: tuple[Any, ...] | None = None
+        with torch.no_grad():
+            for metric in metrics.values():
+                if isinstance(metric, WholeSet):
+                    kept = own_copy(inputs, _on_cpu) if kept is None else kept  # one copy for all functions
+                    metric.update(*kept)
+                else:
+                    metric.update(*inputs)
+
+    def _inputs(self, batch: Any, prediction: Any) -> tuple[Any, ...]:
+        hint = 'Metrics(..., inputs=lambda batch, prediction: (prediction, batch["label"])) returns the arguments of a metric'
+        if self.inputs is not None:
+            inputs = self.inputs(batch, prediction)
+            if not isinstance(inputs, tuple):
+                raise SettingError(f"`inputs` of Metrics must return a tuple, not {type(inputs).__name__}", hint=hint)
+            return inputs
+        if isinstance(batch, (tuple, list)) and len(batch) == 2:
+            return prediction, batch[1]
+        raise SettingError(
+            "Metrics does not know where the targets are in a batch", why=f"the batch is {outline(batch)}, not a pair", hint=hint
+        )
+
+    def _record(
+        self, fixtures: Fixtures, writer: Writer, datasource_name: str, x: float, left_out: Collection[str] = ()
+    ) -> dict[str, float]:
+        names = [name for name in self.metrics if name not in left_out]
+        numbers = dict(each for name in names for each in _numbers(f"{datasource_name}/{name}", fixtures[name]))
+        for tag, number in numbers.items():
+            record(writer, tag, number, x, "epoch")
+        return numbers
+
+    # The state of the training metrics in the middle of an epoch. Evaluation metrics are reset each time.
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"train": {name: _state_of(metric) for name, metric in self.train_metrics.items()}, "partial": sorted(self._partial)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        saved = state["train"]
+        for name, metric in self.train_metrics.items():
+            if name in saved:
+                _put_state(metric, saved[name])
+            else:
+                metric.reset()
+        self._partial = {name for name in self.train_metrics if name not in saved or name in state.get("partial", ())}
+
+
+class WholeSet:
+    """A function as a metric: it keeps the arguments of all batches, concatenates them, and calls the function once."""
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        self.name, self.function = name, function
+        self._batches: list[tuple[Any, ...]] = []
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> WholeSet:
+        """A new metric with the same function: a copy of a bound method of the model would copy the model."""
+        copied = WholeSet(self.name, self.function)
+        copied._batches = list(self._batches)  # the batches themselves do not change
+        return copied
+
+    def update(self, *inputs: Any) -> None:
+        self._batches.append(inputs)
+
+    def compute(self) -> Any:
+        if not self._batches:  # it was added after the last batch of an epoch, and a hook asks for its value
+            return float("nan")
+        value = self.function(*self._joined())
+        if not dict(_numbers(self.name, value)):
+            raise SettingError(
+                f"the metric `{self.name}` returned {outline(value)}, not a number",
+                hint="return the mean over all samples: (...).float().mean()",
+            )
+        return value
+
+    def reset(self) -> None:
+        self._batches = []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"batches": list(self._batches)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._batches = own_copy(state["batches"])
+
+    def _joined(self) -> list[Any]:
+        try:
+            return [_joined(list(each)) for each in zip(*self._batches, strict=True)]
+        except (RuntimeError, ValueError, TypeError, KeyError) as error:
+            raise SettingError(
+                f"the batches for the metric `{self.name}` cannot be joined: the first is {outline(self._batches[0])}",
+                why=str(error).split("\n")[0],
+                hint="give an object with `update`, `compute` and `reset`, which gets one batch at a time",
+            ) from error
+
+
+def _joined(parts: list[Any]) -> Any:
+    """The concatenation of all batches: tensors along their first dimension, containers item by item, other lists end to end."""
+    first = parts[0]
+    if isinstance(first, torch.Tensor):
+        return torch.cat(parts)
+    if isinstance(first, Mapping):
+        return {key: _joined([each[key] for each in parts]) for key in first}
+    if isinstance(first, (tuple, list)) and any(isinstance(each, (torch.Tensor, Mapping, tuple, list)) for each in first):
+        items = [_joined(list(each)) for each in zip(*parts, strict=True)]
+        return type(first)(*items) if hasattr(first, "_fields") else type(first)(items)
+    if isinstance(first, (tuple, list)):
+        return [item for each in parts for item in each]
+    if isinstance(first, np.ndarray):
+        return np.concatenate(parts)
+    raise TypeError(f"a {type(first).__name__} has no samples to join")
+
+
+def _is_function(metric: Any) -> bool:
+    return callable(metric) and not isinstance(metric, type) and not any(hasattr(metric, method) for method in _METHODS)
+
+
+def _check_order(name: Any, function: Callable[..., Any]) -> None:
+    if (first := takes_targets_first(function)) is not None:
+        called = getattr(function, "__name__", type(function).__name__)
+        raise SettingError(
+            f"the metric `{name}` takes the targets first: {called}({first}, ...)",
+            why="a metric is called with (prediction, targets)",
+            hint=f'"{name}": lambda prediction, targets: {called if called.isidentifier() else "..."}(targets, prediction)',
+        )
+
+
+def _by_name(metrics: Any) -> dict[str, Any]:
+    is_metric = _is_metric(metrics)
+    if is_metric and callable(getattr(metrics, "keys", None)):  # a MetricCollection, whose prefix and postfix are part of the names
+        found = {name: metrics[name] for name in metrics.keys()}  # noqa: SIM118 - it is not a mapping
+    elif is_metric:
+        found = {default_name(metrics): metrics}
+    elif isinstance(metrics, Mapping):
+        found = dict(metrics)
+    else:
+        own = getattr(metrics, "__name__", "")
+        raise SettingError(
+            f"metrics must be given by name, not as {shown(metrics)}",
+            hint=f'{{"{own}": {own}}}' if own.isidentifier() and _is_function(metrics) else _EXAMPLE,
+        )
+    if not found:
+        raise SettingError("there is no metric to compute", hint=_EXAMPLE)
+    return found
+
+
+def _without_groups(metrics: dict[str, Any]) -> dict[str, Any]:
+    """The metrics, after every collection in them is set not to share states between its metrics."""
+    modules = [each for metric in metrics.values() if isinstance(metric, nn.Module) for each in metric.modules()]
+    for each in modules:
+        if getattr(each, "_enable_compute_groups", None) is True:
+            list(each.values())  # type: ignore[operator]  # which gives each metric its own state, if they share one already
+            each._enable_compute_groups, each._groups, each._groups_checked = False, {}, False  # type: ignore[assignment]
+    return metrics
+
+
+def _is_metric(value: Any) -> bool:
+    return not isinstance(value, type) and all(callable(getattr(value, method, None)) for method in _METHODS)
+
+
+def _check(name: Any, metric: Any, train: bool) -> None:
+    if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+        raise SettingError(
+            f"a metric cannot be called {name!r}", why="hooks read its value through a parameter with this name", hint=_EXAMPLE
+        )
+    if name in TAKEN:
+        raise SettingError(f"a metric cannot be called `{name}`", why="the loop has a fixture of that name", hint=f'"valid_{name}"')
+    if not _is_metric(metric):
+        missing = [method for method in _METHODS if isinstance(metric, type) or not callable(getattr(metric, method, None))]
+        is_class = isinstance(metric, type)
+        raise SettingError(
+            f"the metric `{name}` is {f'the class {metric.__name__}' if is_class else shown(metric)}"
+            + ("" if is_class else f", which has no {' and no '.join(f'`{method}`' for method in missing)}"),
+            hint=f"create one: {metric.__name__}(...)" if is_class else _EXAMPLE,
+        )
+    if callable(getattr(metric, "increment", None)):
+        raise SettingError(
+            f"the metric `{name}` is a {type(metric).__name__}, which needs a call of `increment` for each epoch",
+            hint="pass the metric that it tracks: every value is recorded",
+        )
+    if train and not isinstance(metric, Stateful):
+        raise SettingError(
+            f"the metric `{name}` cannot be computed over training batches: {type(metric).__name__} has no `state_dict`",
+            why="a training that resumes in the middle of an epoch needs the state of the earlier batches",
+            hint="give it `state_dict` and `load_state_dict`, or leave out train=True",
+        )
+
+
+def _reset(metrics: Mapping[str, Any]) -> None:
+    for metric in metrics.values():
+        metric.reset()
+
+
+def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy on the CPU: the next batch may reuse the memory of this one."""
+    return tensor.detach().to("cpu", copy=True)
+
+
+def _detached(value: Any) -> Any:
+    """The arguments, detached: a metric that keeps them must not keep the graph of the forward pass."""
+    if isinstance(value, torch.Tensor):
+        return value.detach()
+    if type(value) in (tuple, list):
+        return type(value)(map(_detached, value))
+    if type(value) is dict:
+        return {key: _detached(item) for key, item in value.items()}
+    return value
+
+
+def _numbers(tag: str, value: Any) -> Iterator[tuple[str, float]]:
+    """The numbers in a metric's value, with their names; nothing for other values."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _numbers(f"{tag}/{key}", item)
+    elif isinstance(value, Real):
+        yield tag, float(value)
+    elif getattr(value, "shape", None) is not None and callable(getattr(value, "item", None)) and value.shape in ((), (1,)):
+        number = value.item()
+        if isinstance(number, Real):
+            yield tag, float(number)
+
+
+# By default, the `state_dict` of a torchmetrics object does not contain its state, and it never contains the number of
+# updates. Other objects have the usual pair of methods.
+
+
+def _parts(metric: Any) -> dict[str, Any]:
+    """The torchmetrics objects that a metric consists of: itself, and those that it wraps or combines."""
+    modules = metric.named_modules() if isinstance(metric, nn.Module) else ()
+    return {path: each for path, each in modules if hasattr(each, "metric_state") and hasattr(each, "_update_count")}
+
+
+def _state_of(metric: Any) -> Any:
+    parts = _parts(metric)
+    if not parts:
+        return metric.state_dict()
+    return {path: {"values": dict(part.metric_state), "num_updates": part._update_count} for path, part in parts.items()}
+
+
+def _put_state(metric: Any, state: Mapping[str, Any]) -> None:
+    parts = _parts(metric)
+    if not parts:
+        metric.load_state_dict(state)
+        return
+    if parts.keys() != state.keys() or any(parts[path].metric_state.keys() != state[path]["values"].keys() for path in parts):
+        raise ValueError(f"the state does not belong to a {type(metric).__name__} with these arguments")
+    for path, part in parts.items():
+        part.reset()  # this also clears its cached value
+        for name, value in state[path]["values"].items():
+            setattr(part, name, _on_device(own_copy(value), part.device))
+        part._update_count = state[path]["num_updates"]
+
+
+def _on_device(value: Any, device: torch.device) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    return [_on_device(each, device) for each in value] if isinstance(value, list) else value

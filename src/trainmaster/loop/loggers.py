@@ -1,0 +1,115 @@
+"""Loggers: functions that receive everything that a training records."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, runtime_checkable
+
+from trainmaster.errors import SettingError, shown
+
+Row = tuple[str, float | str, int | None]
+"""The arguments of a logger: tag, value and step."""
+
+
+class Logger(Protocol):
+    """A function that receives everything that a training records: `writer.mirror(logger)`.
+
+    **What.** Each call has the name of a metric (`"valid/loss"`), its value (a float, or a str for a text), and its
+    step: the epoch, update, batch or sample that the metric is recorded over, or None.
+
+    **When.** `mirror` first calls it with every row recorded so far, then with each new row at the moment it is
+    recorded. Rows with the same name come in order. Under a manager, the rows of an evaluation come together when the
+    evaluation is complete; one that was stopped leaves none.
+
+    **On which thread.** The training thread, which waits for it. A logger that sends rows over a network should queue
+    them.
+
+    **If it raises.** Training continues. The logger is detached with a warning that names it, and the row stays
+    recorded. If it raises on a row that `mirror` itself sends, `mirror` raises the error, before training starts.
+
+    **When a run resumes.** A logger that is attached in `pre_train` gets all rows up to the checkpoint that the run
+    resumes from, and none of the rows that a killed process recorded after it: these batches are trained and recorded
+    again. So a logger that starts with an empty file each time has every row once. A logger whose earlier rows are kept
+    elsewhere should let a row replace the one with the same name and step.
+    """
+
+    def __call__(self, tag: str, value: float | str, step: int | None, /) -> None: ...
+
+
+@runtime_checkable
+class Mirrored(Protocol):
+    """A writer that loggers can be attached to: the default writer, and the writer of a run under a manager."""
+
+    def mirror(self, to: Logger) -> Callable[[], None]:
+        """Call `to` with all rows recorded so far and then with each new one.
+
+        Returns a function that detaches it. See `Logger`.
+        """
+
+
+class Loggers:
+    """The loggers of one writer."""
+
+    def __init__(self) -> None:
+        self._loggers: dict[object, Logger] = {}
+        self._flushes: dict[object, Callable[[], object]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._loggers)
+
+    def attach(self, logger: Logger, rows: Iterable[Row], flush: Callable[[], object] | None = None) -> Callable[[], None]:
+        if not callable(logger):
+            raise SettingError(
+                f"`mirror` takes a function of (tag, value, step), not {shown(logger)}", hint="writer.mirror(lambda tag, value, step: ...)"
+            )
+        for row in rows:
+            logger(*row)
+        token = object()  # one function may be attached twice
+        self._loggers[token] = logger
+        if flush is not None:
+            self._flushes[token] = flush
+
+        return lambda: self._detach(token)
+
+    def send(self, tag: str, value: float | str, step: int | None) -> None:
+        """Call each logger with a row."""
+        failures = []
+        for token, logger in list(self._loggers.items()):
+            try:
+                logger(tag, value, step)
+            except Exception as error:  # an error of a tracking service must not end a training
+                failures.append(self._failed(token, f"at {tag!r}", error))
+        for text in failures:  # after the other loggers have the row
+            _warn(text)
+
+    def flush(self) -> None:
+        """Flush each logger that was attached with a function for it."""
+        failures = []
+        for token, flush in list(self._flushes.items()):
+            try:
+                flush()
+            except Exception as error:  # as above
+                failures.append(self._failed(token, "to flush", error))
+        for text in failures:
+            _warn(text)
+
+    def _failed(self, token: object, what: str, error: Exception) -> str:
+        """Detach a logger that raised an error, and return the warning."""
+        logger = self._loggers.get(token)
+        self._detach(token)
+        name: Any = getattr(logger, "__qualname__", type(logger).__qualname__)
+        return f"the logger `{name}` failed {what} and gets no more rows: {type(error).__name__}: {error}"
+
+    def _detach(self, token: object) -> None:
+        self._loggers.pop(token, None)
+        self._flushes.pop(token, None)
+
+
+def _warn(text: str) -> None:
+    """Warn. If warnings are errors (`python -W error`), print the text instead."""
+    try:
+        warnings.warn(text, stacklevel=3)
+    except Exception:
+        print(f"trainmaster: {text}", file=sys.stderr)

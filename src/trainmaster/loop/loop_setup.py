@@ -1,0 +1,21 @@
+"""The default extension that prepares a loop to run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainmaster.stages import Extension
+
+if TYPE_CHECKING:
+    from trainmaster.loop.train_manager import TrainManager
+
+
+class Setup(Extension):
+    """Moves the model to the device, builds optimizer and schedule, and initializes the parameters if no checkpoint was loaded."""
+
+    def pre_run(self, loop: TrainManager, standalone_eval: bool) -> None:
+        loop.build(with_optimizer=not standalone_eval)
+
+    def post_load_checkpoint(self, loop: TrainManager, checkpoint_loaded: bool) -> None:
+        if not checkpoint_loaded:
+            loop.initialize_once()

@@ -1,0 +1,109 @@
+"""Records the constructor arguments of all modules that are built while a manager builds a loop, without marks on their classes."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from types import FunctionType, TracebackType
+from typing import Any
+
+from torch import nn
+
+from trainmaster.stages.recorded_call import RECORDS_CALLS, forgetter_of, record_call, recorded_call
+
+_lock = threading.Lock()
+_recorders = threading.local()
+"""The open recorder of each thread."""
+_wrapped: dict[type, tuple[FunctionType, FunctionType]] = {}
+"""The classes whose constructors are replaced, each with its own constructor and the recording one."""
+_num_open = 0
+
+
+class ModuleRecorder:
+    """While it is open, records the constructor arguments of every module that this thread builds. `forget` frees them again.
+
+    For that time, every subclass of `nn.Module` has a recording constructor. When the last recorder of all threads is
+    closed, each class has its own constructor again.
+    """
+
+    def __init__(self) -> None:
+        self.made: list[Callable[[], None]] = []
+        """For each module that was built, a function that frees its arguments."""
+
+    def __enter__(self) -> ModuleRecorder:
+        self._outer: ModuleRecorder | None = getattr(_recorders, "open", None)
+        try:
+            _begin()
+        except BaseException:  # Ctrl-C meanwhile
+            _end()
+            raise
+        _recorders.open = self
+        return self
+
+    def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        _recorders.open = self._outer
+        _end()
+
+    def forget(self) -> None:
+        """Free the arguments, which may be large, if nothing will store them."""
+        for forget in self.made:
+            forget()
+
+
+def _begin() -> None:
+    global _num_open
+    with _lock:
+        _num_open += 1
+        for kind in _subclasses(nn.Module):
+            _wrap(kind)
+        if "__init_subclass__" not in vars(nn.Module):
+            nn.Module.__init_subclass__ = classmethod(_wrap_new)  # type: ignore[assignment]
+
+
+def _end() -> None:
+    global _num_open
+    with _lock:
+        _num_open -= 1
+        if _num_open:
+            return
+        if getattr(vars(nn.Module).get("__init_subclass__"), "__func__", None) is _wrap_new:
+            del nn.Module.__init_subclass__
+        for kind, (own, wrapper) in _wrapped.items():
+            if vars(kind).get("__init__") is wrapper:  # otherwise other code has wrapped it since, and our wrapper is inactive
+                type.__setattr__(kind, "__init__", own)
+        _wrapped.clear()
+
+
+def _subclasses(kind: type) -> set[type]:
+    found: set[type] = set()
+    rest = [kind]
+    while rest:
+        new: set[type] = {*type.__subclasses__(rest.pop())} - found
+        found |= new
+        rest.extend(new)
+    return found
+
+
+def _wrap_new(cls: Any, /, **kwargs: Any) -> None:
+    super(nn.Module, cls).__init_subclass__(**kwargs)
+    with _lock:
+        if _num_open:
+            _wrap(cls)
+
+
+def _wrap(kind: type) -> None:
+    own = vars(kind).get("__init__")
+    if not isinstance(own, FunctionType) or hasattr(own, RECORDS_CALLS) or own is _wrapped.get(kind, (None, None))[1]:
+        return  # it inherits its constructor, or the constructor already records
+
+    @functools.wraps(own)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        recorder: ModuleRecorder | None = getattr(_recorders, "open", None)
+        if recorder is not None and recorded_call(self) is None:  # the constructor of a base class runs second, with other arguments
+            record_call(self, type(self), args, kwargs)
+            recorder.made.append(forgetter_of(self))
+        own(self, *args, **kwargs)
+
+    type.__setattr__(kind, "__init__", __init__)
+    _wrapped[kind] = (own, __init__)  # type: ignore[assignment]

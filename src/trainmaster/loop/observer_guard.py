@@ -1,0 +1,99 @@
+"""Guards: restore train/eval mode, grad mode and random state after evaluations and observers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from operator import attrgetter
+from types import TracebackType
+
+import torch
+from torch import nn
+
+from trainmaster.loop.rng import RngState, Watch, get_rng, state_of
+
+_training = attrgetter("training")
+
+
+def module_modes(model: nn.Module) -> list[tuple[nn.Module, bool]]:
+    """Every module with its train/eval flag. The flags may differ."""
+    return [(module, module.training) for module in model.modules()]
+
+
+def restore_modes(modes: list[tuple[nn.Module, bool]]) -> None:
+    for module, is_training in modes:
+        module.training = is_training
+
+
+@contextmanager
+def mode(model: nn.Module, *, is_training: bool) -> Iterator[None]:
+    """Train or eval mode, with gradients only in training. Each module's own mode is restored afterwards."""
+    modes = module_modes(model)
+    model.train(is_training)
+    try:
+        with torch.set_grad_enabled(is_training):
+            yield
+    finally:
+        restore_modes(modes)
+
+
+class Guards:
+    """Creates the guards of one loop, and knows the random state of training while some are open."""
+
+    def __init__(self, model: Callable[[], nn.Module]) -> None:
+        self._model = model
+        self.modules: tuple[nn.Module, ...] = ()
+        self.watch = Watch()
+        self._open: list[_Guard] = []
+        self._spare: _Guard | None = None
+
+    def forget(self) -> None:
+        """Drop the open guards that an interrupt left behind."""
+        self._open.clear()
+
+    def look_again(self) -> None:
+        """List the model's modules again. They are not listed for every hook."""
+        self.modules = tuple(self._model().modules())
+        self._spare = None
+
+    def __call__(self) -> _Guard:
+        """A guard: `with guards(): ...`. One object is reused unless guards are nested."""
+        guard, self._spare = self._spare, None
+        return guard or _Guard(self)
+
+    def training_rng(self) -> RngState:
+        """The random state of training, also when called within an evaluation or by an observer."""
+        return state_of(self._open[0].rng) if self._open else get_rng()
+
+    def opened(self, guard: _Guard) -> None:
+        self._open.append(guard)
+
+    def closed(self, guard: _Guard) -> None:
+        if guard in self._open:
+            self._open.remove(guard)
+        self._spare = guard
+
+
+class _Guard:
+    __slots__ = ("_flags", "_guards", "_has_grad", "_modules", "_watch", "rng")
+
+    def __init__(self, guards: Guards) -> None:
+        self._guards = guards
+        self._watch = guards.watch
+
+    def __enter__(self) -> None:
+        self.rng = self._watch.save()
+        self._modules = self._guards.modules
+        self._flags = list(map(_training, self._modules))
+        self._has_grad = torch.is_grad_enabled()
+        self._guards.opened(self)
+
+    def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        try:
+            self._watch.restore(self.rng)
+            if torch.is_grad_enabled() != self._has_grad:
+                torch.set_grad_enabled(self._has_grad)
+            if list(map(_training, self._modules)) != self._flags:
+                restore_modes(list(zip(self._modules, self._flags, strict=True)))
+        finally:
+            self._guards.closed(self)

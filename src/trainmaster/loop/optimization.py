@@ -1,0 +1,109 @@
+"""The optimizer and the learning-rate schedule of a `TrainManager`: built when training starts, and stepped when they are due."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from trainmaster.config.scheduler_config import step_when_of
+from trainmaster.errors import LoopError, SettingError
+from trainmaster.loop.metric import monitored
+
+if TYPE_CHECKING:
+    from trainmaster.loop.training import Training
+
+
+def make_optimizer(model: nn.Module, make: Callable[[Any], Optimizer]) -> Optimizer:
+    """Call `make` with the parameters that require a gradient."""
+    parameters = [each for each in model.parameters() if each.requires_grad]
+    if not parameters:
+        raise SettingError(
+            f"the model {type(model).__name__} has no parameter to train",
+            why="all its parameters are frozen" if any(True for _ in model.parameters()) else "it has no parameters",
+            hint="evaluate it with eval(), give an optimizer of your own, or check that layers are attributes of the module",
+        )
+    return make(parameters)
+
+
+def warn_of_unrelated_optimizer(model: nn.Module, optimizer: Optimizer | None) -> None:
+    """Warn if the optimizer holds no parameter of the model: training would not change the model."""
+    own = {id(each) for each in model.parameters()}
+    updated = {id(each) for group in (optimizer.param_groups if optimizer is not None else ()) for each in group["params"]}
+    if own and updated and own.isdisjoint(updated):
+        warnings.warn(
+            f"the optimizer has no parameter of the model {type(model).__name__}, so training does not change it; make it with the"
+            " parameters of the same model object",
+            stacklevel=2,
+        )
+
+
+def parameters_with_used_gradients(loop: Training) -> list[nn.Parameter]:
+    """The parameters whose gradients were used in an update.
+
+    They are zeroed before the next backward pass, so no state needs them.
+    """
+    if loop.is_overridden("zero_grad"):
+        return []
+    if loop.optimizer is None:
+        return list(loop.model.parameters()) if type(loop.model).zero_grad is nn.Module.zero_grad else []
+    if type(loop.optimizer).zero_grad is not Optimizer.zero_grad or "zero_grad" in vars(loop.optimizer):
+        return []
+    return [each for group in loop.optimizer.param_groups for each in group["params"]]
+
+
+def is_schedule(value: Any) -> bool:
+    """Whether `value` is a schedule, and not a class or function that makes one."""
+    return value is not None and not isinstance(value, type) and callable(getattr(value, "step", None))
+
+
+def takes_metric(schedule: Any) -> bool:
+    """Whether `step` of a schedule takes a metric, as in ReduceLROnPlateau.
+
+    Other schedules would read the metric as an epoch number.
+    """
+    parameters = inspect.signature(schedule.step).parameters.values()
+    return any(each.name == "metrics" or (each.default is each.empty and each.kind is not each.VAR_KEYWORD) for each in parameters)
+
+
+def step_moment(lr_schedule: Any, schedule_by: str | None, sets: Iterable[str]) -> str:
+    """When a schedule steps: "update", "epoch", or the name of the metric or evaluation set it steps by.
+
+    The `SchedulerConfig` that made the schedule decides; without one, `schedule_by` does; the default is after each
+    update.
+    """
+    moment = schedule_by or "update"
+    step_when = step_when_of(lr_schedule)
+    if step_when is not None:
+        requested = {"update": "train", "epoch": "epoch", None: step_when}.get(schedule_by, "val")
+        if requested != step_when:
+            raise SettingError(
+                f'schedule_by="{schedule_by}", but the SchedulerConfig of {type(lr_schedule).__name__} has step_when="{step_when}"',
+                hint=f'leave `schedule_by` out, or set step_when="{requested}" in the config',
+            )
+        without_sets = "update" if takes_metric(lr_schedule) else "epoch"  # the first is refused below
+        moment = schedule_by or {"train": "update", "epoch": "epoch", "val": next(iter(sets), without_sets)}[step_when]
+    if isinstance(lr_schedule, ReduceLROnPlateau) and moment in ("update", "epoch"):
+        raise SettingError(
+            f"ReduceLROnPlateau steps on a loss, not after each {moment}",
+            hint=" or ".join(f'schedule_by="{name}/loss"' for name in sets) or "give eval_data, and schedule_by the metric to step by",
+        )
+    return moment
+
+
+def schedule_step_arguments(loop: Training, moment: str) -> tuple[float, ...]:
+    """The arguments of the schedule's `step` after an evaluation: the metric, if the schedule takes one."""
+    losses = loop.fixtures["eval_losses"]
+    if moment in loop.eval_data and moment not in losses:
+        raise LoopError(
+            f"lr_schedule steps by the loss of {moment!r}, which was not recorded",
+            why="the extension `eval_state` fills the fixture `eval_losses`, and was replaced",
+            hint=f'do the same in your extension: eval_losses["{moment}"] = ...',
+        )
+    metric = monitored(moment, loop, losses, "lr_schedule")
+    return (metric.value,) if metric is not None and takes_metric(loop.lr_schedule) else ()

@@ -1,0 +1,349 @@
+"""Progress bars for a terminal or notebook, and progress lines for a log."""
+
+from __future__ import annotations
+
+import functools
+import random
+import time
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from trainmaster.errors import SettingError
+from trainmaster.loop.batches import true_batch_size
+from trainmaster.loop.data_position import length_of
+from trainmaster.stages import Fixtures, Observer, always
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
+Hook = TypeVar("Hook", bound=Callable[..., Any])
+
+_UPDATE_EVERY = 0.25
+BAR_WIDTH = 20
+_LINE_EVERY = 60.0
+"""Seconds between two lines within an epoch, if there are no bars."""
+
+
+def _with_restored_random(hook: Hook) -> Hook:
+    """Restore Python's random state after a hook that prints, because rich draws random numbers.
+
+    A guard would take time in every step.
+    """
+
+    @functools.wraps(hook)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        before = random.getstate()
+        try:
+            return hook(*args, **kwargs)
+        finally:
+            random.setstate(before)
+
+    return call  # type: ignore[return-value]
+
+
+class Progress(Observer):
+    """Shows bars for the run, the current epoch and the current evaluation; outside a terminal, one line per epoch and per minute.
+
+    The remaining time covers the whole run, including evaluations. An evaluation is shown with its metrics, and with
+    the best loss so far if an earlier one was better. The bars are updated four times a second, so short steps are not
+    slowed down.
+
+    Args:
+        show: fixtures to show beside the bar: a scalar, such as `loss`, or a lazy fixture of the batch. console: where
+        bars and lines go; by default the terminal. has_lines: False omits the lines of epochs, for a manager that
+        prints its own. output: a function that is called with each line. If it is set, no bars are drawn. on_update: a
+        function that is called four times a second with the completed fraction of the run, for a manager that draws its
+        own bars.
+    """
+
+    is_guarded = False
+
+    def __init__(
+        self,
+        show: Sequence[str] = ("loss",),
+        console: Console | None = None,
+        *,
+        has_lines: bool = True,
+        output: Callable[[str], Any] | None = None,
+        on_update: Callable[[float], Any] | None = None,
+    ) -> None:
+        if isinstance(show, str) or not all(isinstance(name, str) for name in show):
+            raise SettingError(f"`show` must be a list of fixture names, not {show!r}", hint='Progress(show=["loss"])')
+        if output is not None and not callable(output):
+            raise SettingError(f"output={output!r}: wanted a function that prints a line", hint="Progress(output=print)")
+        self.show = tuple(show)
+        self._console, self._has_lines, self._output, self._on_update = console, has_lines, output, on_update
+        self._bars: Bars | None = None
+        self._run: TaskID
+        self._epoch: TaskID
+        self._eval: TaskID | None = None
+        self._pace = Pace()
+        self._due = self._line_due = 0.0
+        self._best: dict[str, float] = {}
+        self._evaluated: dict[str, tuple[float, dict[str, float]]] = {}
+        self._is_training = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_console": None, "_bars": None}  # bars belong to this process's terminal
+
+    # ---- hooks
+
+    @_with_restored_random
+    def pre_train(self, loop: Any) -> None:
+        from rich.console import Console
+
+        console = self._console = self._console or Console()
+        self._is_training, self._evaluated = True, {}
+        if _epochs_done(loop) == 0:  # else the best losses so far stay
+            self._best = {}
+        self._pace.begin(loop)
+        self._line_due = time.monotonic() + _LINE_EVERY
+        if self._output is None and _has_bars(console):
+            self._bars = _new_bars(console)
+            self._run = self._bars.add_task("run", total=1.0, of="", eta="", shown="")
+            self._epoch = self._bars.add_task("epoch", total=None, of="", eta="", shown="")
+            self._bars.start()
+
+    @_with_restored_random
+    def pre_train_step_epoch(self, loop: Any) -> None:
+        self._show_evaluation(loop)
+        self._due = 0.0
+        self._pace.begin_epoch()
+        if self._bars is not None:
+            self._bars.reset(self._epoch, total=_num_batches(loop), description=f"epoch {_epochs_done(loop) + 1}", of="", eta="", shown="")
+
+    def post_train_step_batch(self, loop: Any, fixtures: Fixtures, batch_num: int) -> None:
+        now = time.monotonic()
+        if now >= self._due:
+            self._due = now + _UPDATE_EVERY
+            self._update(loop, fixtures, batch_num, now)
+
+    @_with_restored_random
+    def _update(self, loop: Any, fixtures: Fixtures, batch_num: int, now: float) -> None:
+        if self._on_update is not None and (done := self._pace.done(loop, batch_num + 1)) is not None:
+            self._on_update(done)
+        if self._bars is not None:
+            of = _of(batch_num + 1, _num_batches(loop))
+            self._bars.update(self._epoch, completed=batch_num + 1, of=of, shown=self._shown(fixtures, batch_num))
+            self._update_run(loop, batch_num + 1)
+        elif now >= self._line_due:
+            self._line_due = now + _LINE_EVERY
+            parts = [f"epoch {_epochs_done(loop) + 1}{_of_epochs(loop)}", f"batch {_of(batch_num + 1, _num_batches(loop))}"]
+            self._print([*parts, self._shown(fixtures, batch_num), self._left(loop, batch_num + 1)])
+
+    @_with_restored_random
+    def post_train_step_epoch(self, loop: Any) -> None:
+        if self._bars is not None:
+            total = _num_batches(loop)
+            if total is not None and not _batches_done(loop):  # the epoch is complete, and the last update may have been some batches ago
+                self._bars.update(self._epoch, completed=total, of=_of(total, total))
+            self._update_run(loop, 0)
+        if self._has_lines and not getattr(loop, "eval_data", None):
+            self._print_epoch(loop, [])
+
+    @_with_restored_random
+    def pre_eval_step_epoch(self, loop: Any, datasource_name: str) -> None:
+        self._due = 0.0
+        if self._bars is not None:
+            data = getattr(loop, "eval_data", {}).get(datasource_name, getattr(loop, "valid_data", None))
+            self._eval = self._bars.add_task(f"  {datasource_name}"[:14], total=length_of(data), of="", eta="", shown="")
+
+    def post_eval_step_batch(self, batch_num: int) -> None:
+        if self._bars is not None and self._eval is not None and (now := time.monotonic()) >= self._due:
+            self._due = now + _UPDATE_EVERY
+            self._bars.update(self._eval, completed=batch_num + 1)
+
+    @always
+    @_with_restored_random
+    def post_eval_step_epoch(
+        self, datasource_name: str, eval_losses: dict[str, float] | None = None, eval_metrics: dict[str, float] | None = None
+    ) -> None:
+        if self._bars is not None and self._eval is not None:
+            self._bars.remove_task(self._eval)
+            self._eval = None
+        if self._is_training and eval_losses is not None and datasource_name in eval_losses:
+            loss = eval_losses[datasource_name]
+            self._best[datasource_name] = min(loss, self._best.get(datasource_name, loss))
+            metrics = {} if eval_metrics is None else eval_metrics  # not copied: later extensions add theirs
+            self._evaluated[datasource_name] = (loss, metrics)
+
+    def _show_evaluation(self, loop: Any) -> None:
+        """Show all sets in one line, after all are evaluated."""
+        texts = [self._evaluation_text(name, *evaluated) for name, evaluated in self._evaluated.items()]
+        self._evaluated = {}
+        if texts and self._bars is not None:
+            self._bars.update(self._run, shown="  ".join(texts))
+        if texts and self._has_lines:
+            self._print_epoch(loop, texts)
+
+    def _evaluation_text(self, name: str, loss: float, metrics: dict[str, float]) -> str:
+        own = [f"{full.removeprefix(f'{name}/')} {value:.4f}" for full, value in metrics.items() if full.startswith(f"{name}/")]
+        best = self._best[name]
+        return "  ".join([f"{name} loss {loss:.4f}", *own, *([f"(best loss {best:.4f})"] if best < loss else [])])
+
+    @always
+    @_with_restored_random
+    def post_train(self, loop: Any) -> None:
+        if self._is_training:
+            self._show_evaluation(loop)
+        self._is_training = False
+        if self._bars is not None:
+            self._bars.stop()
+            self._bars = None
+
+    # ---- texts
+
+    def _update_run(self, loop: Any, num_batches: int) -> None:
+        assert self._bars is not None
+        done = self._pace.done(loop, num_batches)
+        total = None if done is None else 1.0
+        self._bars.update(self._run, completed=done or 0.0, total=total, of=_of_whole(loop), eta=self._left(loop, num_batches))
+
+    def _shown(self, fixtures: Fixtures, batch_num: int) -> str:
+        values = [f"{name} {_text(fixtures[name])}" for name in self.show if name in fixtures]
+        rate = self._pace.samples_per_second(fixtures["batch"], batch_num + 1)
+        return "  ".join([*values, *([rate] if rate else [])])
+
+    def _left(self, loop: Any, num_batches: int) -> str:
+        seconds = self._pace.left(loop, num_batches)
+        return "" if seconds is None or self._pace.done(loop, num_batches) == 1 else f"{clock(seconds)} left"
+
+    def _print_epoch(self, loop: Any, texts: list[str]) -> None:
+        seconds = f"{self._pace.elapsed():.1f} s"
+        self._print([f"epoch {_epochs_done(loop)}{_of_epochs(loop)}", *texts, seconds, self._left(loop, 0)])
+
+    def _print(self, texts: list[str]) -> None:
+        text = "  ".join(each for each in texts if each)
+        if self._output is not None:
+            self._output(text)
+        elif self._console is not None:
+            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+class Pace:
+    """The speed of a training, and its remaining time."""
+
+    def __init__(self) -> None:
+        self._started = self._epoch_started = 0.0
+        self._done_before = 0.0
+        self._first_batch = 0
+
+    def begin(self, loop: Any) -> None:
+        self._started = self._epoch_started = time.monotonic()
+        self._done_before = self.done(loop, _batches_done(loop)) or 0.0
+
+    def begin_epoch(self) -> None:
+        self._epoch_started, self._first_batch = time.monotonic(), -1
+
+    def elapsed(self) -> float:
+        return time.monotonic() - self._started
+
+    def done(self, loop: Any, num_batches: int) -> float | None:
+        """The completed fraction of the run after `num_batches` batches of this epoch; None if its length is unknown."""
+        parts = []
+        num_epochs, length = _num_epochs(loop), _num_batches(loop)
+        if num_epochs:
+            parts.append((_epochs_done(loop) + (num_batches / length if length else 0.0)) / num_epochs)
+        max_steps = getattr(loop, "max_steps", None)
+        if max_steps:
+            parts.append(loop.step_num / max_steps)
+        return min(1.0, max(parts)) if parts else None
+
+    def left(self, loop: Any, num_batches: int) -> float | None:
+        """The remaining seconds of the run; None as long as they cannot be estimated."""
+        done = self.done(loop, num_batches)
+        since = 0.0 if done is None else done - self._done_before
+        found = [] if done is None or since <= 0 else [self.elapsed() * (1 - done) / since]
+        max_time = getattr(loop, "max_time", None)
+        if max_time is not None:
+            found.append(max(0.0, max_time - self.elapsed()))
+        return min(found) if found else None
+
+    def samples_per_second(self, batch: Any, num_batches: int) -> str:
+        """Computed from the size of this batch, because counting all samples would cost time in every step."""
+        if self._first_batch < 0:  # training may have resumed in the middle of an epoch
+            self._first_batch = num_batches - 1
+        seconds = time.monotonic() - self._epoch_started
+        size = true_batch_size(batch)
+        return f"{(num_batches - self._first_batch) * size / seconds:,.0f} samples/s" if seconds > 0 and size else ""
+
+
+def clock(seconds: float) -> str:
+    """
+    >>> clock(5), clock(200), clock(7265), clock(200_000)
+    ('0:05', '3:20', '2:01:05', '2 days 7:33:20')
+    """
+    whole = round(seconds)
+    days, rest = divmod(whole, 86400)
+    hours, rest = divmod(rest, 3600)
+    minutes, left = divmod(rest, 60)
+    short = f"{hours}:{minutes:02}:{left:02}" if hours or days else f"{minutes}:{left:02}"
+    return f"{days} day{'s' if days > 1 else ''} {short}" if days else short
+
+
+def _has_bars(console: Console) -> bool:
+    """Whether bars can be drawn: on a terminal, and in a notebook with ipywidgets, without which rich would warn."""
+    return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
+
+
+def _new_bars(console: Console) -> Bars:
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bars
+    from rich.table import Column
+    from rich.text import Text
+
+    class Shown(TextColumn):
+        """The column that is cut if the terminal is too narrow. It never wraps to a second line."""
+
+        def render(self, task: Any) -> Text:
+            return Text(str(task.fields["shown"]), no_wrap=True, overflow="ellipsis")
+
+    columns = (
+        TextColumn("{task.description:<8}", markup=False),
+        BarColumn(bar_width=BAR_WIDTH if console.width >= 80 else BAR_WIDTH // 2, table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[of]}", markup=False),
+        TextColumn("{task.fields[eta]}", markup=False),
+        Shown("", table_column=Column()),
+    )
+    return Bars(*columns, console=console, refresh_per_second=4, transient=True)
+
+
+def _epochs_done(loop: Any) -> int:
+    return int(loop.epoch_num)
+
+
+def _num_epochs(loop: Any) -> int | None:
+    """The total number of epochs, which the two loops have under different names."""
+    count: int | None = getattr(loop, "epochs", None) or getattr(loop, "n_epochs", None)
+    return count
+
+
+def _batches_done(loop: Any) -> int:
+    moment = getattr(loop, "moment", None)
+    return 0 if moment is None else int(moment.batch)
+
+
+def _num_batches(loop: Any) -> int | None:
+    return length_of(loop.train_data)
+
+
+def _of(count: int, total: int | None) -> str:
+    return f"{count:,}" if total is None else f"{count:,}/{total:,}"
+
+
+def _of_epochs(loop: Any) -> str:
+    return f"/{_num_epochs(loop)}" if _num_epochs(loop) else ""
+
+
+def _of_whole(loop: Any) -> str:
+    return f"{_epochs_done(loop)}{_of_epochs(loop)}"
+
+
+def _text(value: Any) -> str:
+    try:
+        return f"{float(value.detach() if hasattr(value, 'detach') else value):.4f}"
+    except (TypeError, ValueError, RuntimeError):
+        return str(value)[:20]

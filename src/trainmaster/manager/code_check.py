@@ -1,0 +1,131 @@
+"""`CodeCheck`: compares the code of a manager with the code that trained its runs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from types import FunctionType
+from typing import Any
+
+from trainmaster.errors import CodeChangedError, OtherProgramError, StoreError
+from trainmaster.store import Run
+from trainmaster.store.program import Program
+from trainmaster.text import counted
+
+_MAX_SHOWN = 5
+_WAYS_OUT = "`--fresh` (`resume=False`) trains it from scratch"
+
+
+class CodeCheck:
+    """The code of one manager: what a run records about it, and whether it is still the code that trained a run.
+
+    `definition` is the manager's class or its `make_loop` function; `file` is the file of the TARGET, if that is a
+    different file. `is_strict` refuses runs whose code has changed; `is_same_program` accepts runs of another program.
+    """
+
+    def __init__(
+        self,
+        definition: type | FunctionType,
+        file: str | None = None,
+        target_name: str = "",
+        is_strict: bool = False,
+        is_same_program: bool = False,
+    ) -> None:
+        self._definition, self._file, self._target_name = definition, file, target_name
+        self._is_strict, self._is_same_program = is_strict, is_same_program
+        self._now = self._program()  # now, because the files may be edited before the first run
+        self._started = self._now
+        self._verdicts: dict[Any, tuple[bool, list[str]]] = {}
+        self._scripts: set[str] = set()
+        self._changed: Counter[tuple[str, ...]] = Counter()
+        self._accepted: set[str] = set()
+
+    def check(self, run: Run) -> None:
+        """Raise if another program trained the run or, if strict, if its code has changed.
+
+        `messages` reports other changes.
+        """
+        programs = programs_of(run)
+        if not programs:
+            return
+        if all(self._verdict(program)[0] for program in programs):
+            if not self._is_same_program:
+                before = programs[-1]
+                raise OtherProgramError(
+                    f"another program trained run {run.key}: {_named(before, self._now)}, not {_named(self._now, before)}",
+                    hint=f"{_WAYS_OUT}; another store keeps both; `--same-program` (`same_program=True`) declares them the same",
+                )
+            self._accepted.add(run.key)
+        files = tuple(dict.fromkeys(file for program in programs for file in self._verdict(program)[1]))
+        if files and self._is_strict:
+            raise CodeChangedError(
+                f"the code of run {run.key} has changed since it was trained",
+                changed=_listed(files),
+                hint=f"{_WAYS_OUT}; without `--strict-code` it continues",
+            )
+        if files:
+            self._changed[files] += 1
+        self._scripts |= {program.main for program in programs if self._now.is_other_script_than(program)}
+
+    def _verdict(self, before: Program) -> tuple[bool, list[str]]:
+        """Whether `before` is another program, and which files have changed since.
+
+        The result is cached for each program.
+        """
+        key = before._replace(files=tuple(before.files.items()))  # type: ignore[arg-type]
+        if key not in self._verdicts:
+            is_another = self._now.differs_from(before)
+            part = [f"{before.title}, another program, trained part of it"] if is_another else []
+            self._verdicts[key] = is_another, [*self._now.changed_since(before), *part]
+        return self._verdicts[key]
+
+    def messages(self) -> list[str]:
+        """The messages about the runs that were checked since the last call."""
+        changed, self._changed = self._changed, Counter()
+        self._verdicts.clear()  # a file may be edited before the next call
+        messages = []
+        for files, num in changed.items():
+            what = "this run was" if num == 1 else f"{counted(num, 'run')} were"
+            messages.append(f"changed since {what} trained: {_listed(files)}; `--fresh` (`resume=False`) trains again")
+        scripts, self._scripts = self._scripts, set()
+        if scripts:
+            messages.append(f"started by {', '.join(sorted(scripts))} before, and by {self._now.main} now: their settings may differ")
+        return messages
+
+    def _program(self) -> Program:
+        return Program.of(self._definition, self._file, self._target_name)
+
+    def late_facts(self) -> dict[str, Any]:
+        """The facts that an attempt records at its end: the program, if it has loaded more modules since the start."""
+        self._now = self._program()
+        return {} if self._now.files.keys() <= self._started.files.keys() else {"program": self._now.to_record()}
+
+    def facts(self, key: str) -> dict[str, Any]:
+        """The facts that an attempt on a run records when it starts."""
+        self._now = self._started = self._program()  # again, because the setup of a run may have loaded more modules
+        accepted = {"is_same_program": True} if key in self._accepted else {}
+        return {"program": self._now.to_record(), **accepted}
+
+
+def programs_of(run: Run) -> list[Program]:
+    """The programs that trained the current state of a run, oldest first.
+
+    Attempts of old versions of trainmaster recorded none.
+    """
+    found = []
+    with contextlib.suppress(StoreError, FileNotFoundError):  # loading the run reports the damage
+        for link in reversed(run.chain()):
+            records = (run.outcome_of(link.attempt) or {}, run.resume_of(link.attempt) or {})
+            program = next(filter(None, (Program.from_record(record.get("program")) for record in records)), None)
+            found += [program] if program is not None else []
+    return found
+
+
+def _named(program: Program, other: Program) -> str:
+    """The name of a program in a message, with its folder if the other one has the same name."""
+    return f"{program.title} in {program.root}" if program.title == other.title else program.title
+
+
+def _listed(files: tuple[str, ...]) -> str:
+    shown = ", ".join(files[:_MAX_SHOWN])
+    return shown if len(files) <= _MAX_SHOWN else f"{shown} and {len(files) - _MAX_SHOWN} more files"

@@ -1,0 +1,88 @@
+"""`ConfigCompleter`: fills in a manager's defaults and secrets, and refuses misspelled keys."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from trainmaster.config import Config, ConfigBase
+from trainmaster.config.config import TARGET, with_secrets
+from trainmaster.config.near_miss import find_near_misses, unknown_key_message
+from trainmaster.config.paths import key_problem
+from trainmaster.errors import ConfigError, Problem, SettingError
+from trainmaster.manager.stored_secrets import revealed
+from trainmaster.store import Store
+
+Defaults = Config | ConfigBase | type[ConfigBase]
+
+
+class ConfigCompleter:
+    """Makes complete configs from what users pass to a manager."""
+
+    def __init__(self, secrets: tuple[str, ...], new_keys: Iterable[str]) -> None:
+        self._secrets, self._new_keys = secrets, set(new_keys)
+
+    def complete(self, config: Any, defaults: Defaults, store: Store) -> Any:
+        """`config` with the defaults filled in.
+
+        Secrets that the store has as `***` come from the environment or the defaults.
+        """
+        if isinstance(config, ConfigBase):
+            return revealed(config.clone(), defaults)
+        loaded = Config.load(config) if isinstance(config, str | os.PathLike) else {} if config is None else config
+        values = revealed(with_secrets(loaded, self._secrets), defaults)
+        if isinstance(defaults, type):
+            return revealed(defaults(**values.asdict()))
+        if isinstance(defaults, ConfigBase):
+            merged = Config(defaults.to_dict())
+            merged.update(values)
+            return revealed(type(defaults)(**merged.asdict()), defaults)
+        self._refuse_misspelled_keys(values, defaults, store)
+        values.fill(defaults)
+        return values
+
+    def allow_keys(self, keys: Iterable[str]) -> None:
+        """Accept these dotted keys even if they look like a misspelled default."""
+        self._new_keys.update(keys)
+
+    def declare_secrets(self, config: Any) -> Any:
+        """Mark the manager's secrets in a config that an override of `get_config` may have built itself."""
+        return config if isinstance(config, ConfigBase) or not self._secrets else with_secrets(config, self._secrets)
+
+    def refuse_misspelled_secrets(self, config: Any) -> None:
+        """Raise if a declared secret looks like a misspelled key of the config, whose value would then be stored."""
+        for key, meant in find_near_misses(dict.fromkeys(self._secrets), config) if self._secrets and isinstance(config, Config) else ():
+            raise SettingError(f"secrets={self._secrets!r}: the config has no `{key}`", hint=f"did you mean `{meant}`?")
+
+    def _refuse_misspelled_keys(self, values: Config, defaults: Config, store: Store) -> None:
+        """Raise if a key looks like a misspelled default, unless it was declared new or a stored config has it."""
+        suspects = {key: meant for key, meant in find_near_misses(values, defaults, TARGET) if key not in self._new_keys}
+        if suspects:
+            self._new_keys |= store.keys_in_use(suspects)
+        problems = [
+            Problem(key, unknown_key_message([meant]), is_unknown=True) for key, meant in suspects.items() if key not in self._new_keys
+        ]
+        if problems:
+            names = ", ".join(f'"{each.key}"' for each in problems) + ("," if len(problems) == 1 else "")
+            raise ConfigError.of("the config", problems, hint=f"if it is new, give the manager `new_keys=({names})`")
+
+
+def load_defaults(defaults: Any, secrets: tuple[str, ...]) -> Defaults:
+    """The defaults as a config or a config class, from what the constructor of a manager accepts."""
+    if isinstance(defaults, ConfigBase) or (isinstance(defaults, type) and issubclass(defaults, ConfigBase)):
+        if secrets:
+            raise SettingError(
+                f"secrets={secrets!r}: the defaults are a typed config, whose class declares its own secrets",
+                hint="annotate fields `Secret[str]`",
+            )
+        return defaults
+    loaded = Config.load(defaults) if isinstance(defaults, str | os.PathLike) else Config({} if defaults is None else defaults)
+    return with_secrets(loaded, secrets)
+
+
+def checked_keys(name: str, keys: Any) -> tuple[str, ...]:
+    """The dotted keys that an argument of a manager lists."""
+    if isinstance(keys, str) or not isinstance(keys, Collection) or any(map(key_problem, keys)):
+        raise SettingError(f"{name}={keys!r:.60}: wanted dotted keys", hint=f'write {name}=("wandb.api_key",)')
+    return tuple(keys)

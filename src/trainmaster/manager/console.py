@@ -1,0 +1,127 @@
+"""`Console`: prints the lines of a manager and writes them to the log of the run."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TextIO
+
+from trainmaster.manager.overview import number
+from trainmaster.manager.run_log import RunLog
+from trainmaster.store import Attempt
+from trainmaster.text import printable
+
+_MAX_NUMBERS = 6
+
+
+class Console:
+    """Prints lines if `is_verbose`, and appends them to the log of the current run.
+
+    Unprintable characters are escaped.
+    """
+
+    def __init__(self, is_verbose: bool, interval: int) -> None:
+        self.is_verbose, self._interval = is_verbose, interval
+        self._log: RunLog | None = None
+        self._has_live_view = False
+        self.has_bars = True
+
+    @property
+    def width(self) -> int | None:
+        """The number of columns of the terminal; None if output does not go to one."""
+        with contextlib.suppress(OSError, ValueError):  # a stream that is closed
+            if self.is_verbose and sys.stdout is not None and sys.stdout.isatty():
+                return shutil.get_terminal_size().columns
+        return None
+
+    def hide_bars(self) -> None:
+        """Print lines only, also in a terminal."""
+        self.has_bars = False
+
+    def mute(self) -> None:
+        """Print nothing from now on; runs keep their logs."""
+        self.is_verbose = False
+
+    @contextlib.contextmanager
+    def logging_to(self, attempt: Attempt, flush: Callable[[], None]) -> Iterator[None]:
+        """Append all lines to the log of an attempt too; `flush` delivers output that is still being captured."""
+        with RunLog(attempt) as self._log:
+            try:
+                yield
+            finally:
+                flush()
+                self._log = None
+
+    @contextlib.contextmanager
+    def below_live_view(self) -> Iterator[None]:
+        """While the block runs, a live view shows the runs: lines about a single run only go to its log."""
+        self._has_live_view = True
+        try:
+            yield
+        finally:
+            self._has_live_view = False
+
+    def print(self, text: str, short: str | None = None) -> None:
+        """Print and log a line. If there is a `short` version, that is printed instead."""
+        if self._has_live_view and self._log is not None:
+            self.log_line(text)
+        else:
+            self._print(text, sys.stdout, short)
+
+    def warn(self, text: str) -> None:
+        """Print a line to stderr, and log it."""
+        self._print(text, sys.stderr)
+
+    def log_line(self, text: str) -> None:
+        """Log a line without printing it."""
+        self.log(printable(text) + "\n")
+
+    def log(self, text: str) -> bool:
+        """Append text to the log of the current run without printing it; False if there is no current run."""
+        log = self._log
+        if log is not None:
+            log.write(text)
+        return log is not None
+
+    def _print(self, text: str, stream: TextIO, short: str | None = None) -> None:
+        self.log_line(text)
+        if self.is_verbose:
+            # A closed pipe or a full disk must not stop the training.
+            try:
+                print(printable(text if short is None else short), file=stream, flush=True)
+            except BrokenPipeError:  # the user's own prints must not fail either
+                with contextlib.suppress(OSError, ValueError):
+                    null = os.open(os.devnull, os.O_WRONLY)
+                    os.dup2(null, stream.fileno())
+                    os.close(null)
+            except (OSError, ValueError):
+                pass
+
+    def print_epoch(self, key: str, epoch: float, num_epochs: int | None, seconds: float, preview: Mapping[str, Any]) -> None:
+        """Print the metrics of an epoch, every `interval` epochs and at the end."""
+        if int(epoch) % self._interval == 0 or epoch == num_epochs:
+            values = [(name, number(preview[name])) for name in sorted(preview, key=lambda each: not each.endswith("/loss"))]
+            numbers = [f"{name} {short_number(value)}" for name, value in values if value is not None]
+            of = f" of {num_epochs}" if num_epochs is not None else ""
+            parts = [f"{key}  epoch {round(epoch, 3)}{of}", *([f"{seconds:.2f} s"] if seconds else []), *numbers[:_MAX_NUMBERS]]
+            self.print("  ".join(parts), "  ".join(parts[: self._num_fitting(parts)]))
+
+    def _num_fitting(self, parts: Sequence[str]) -> int:
+        """How many parts fit into one line of the terminal; all of them if there is no terminal."""
+        width = self.width or sys.maxsize
+        return max(3, sum(length - 2 <= width for length in itertools.accumulate(len(part) + 2 for part in parts)))
+
+
+def short_number(value: float) -> str:
+    """
+    >>> short_number(0.123456), short_number(10**400)
+    ('0.1235', '401 digits')
+    """
+    try:
+        return f"{value:.4g}"
+    except OverflowError:  # an integer too large for a float
+        return f"{len(str(value))} digits"

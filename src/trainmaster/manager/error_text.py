@@ -1,0 +1,38 @@
+"""The text of an error, as an attempt records it and a batch prints it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+_TRACEBACK = "Traceback (most recent call last):\n"
+
+
+def error_text(error: BaseException, mask: Callable[[str], str] = str) -> str:
+    """The type and message of an error; `mask` removes secrets from it.
+
+    If the error happened in a DataLoader worker, the worker's traceback is left out.
+    """
+    try:
+        return mask(_loader_error(str(error)) or f"{type(error).__name__}: {error}")[:2000]
+    except Exception:  # raised by the `__str__` of a user's error
+        return type(error).__name__
+
+
+def _loader_error(text: str) -> str | None:
+    """The original error of a DataLoader worker; None for other errors.
+
+    torch raises such an error again, with the worker's traceback as its message.
+    """
+    head, _, rest = text.partition(f"\nOriginal {_TRACEBACK}")
+    process = head.partition(" in ")[2].removesuffix(".")
+    if not rest or not process.startswith("DataLoader worker process"):
+        return None
+    lines = rest.rpartition(_TRACEBACK)[2].rstrip().split("\n")
+    first, *more = itertools.dropwhile(lambda line: line.startswith(" "), lines)
+    kind, colon, message = first.partition(":")
+    return "\n".join([f"{kind.rpartition('.')[2]}{colon}{message} (in {process})", *more])
+
+
+def first_line(text: str) -> str:
+    return text.partition("\n")[0]

@@ -1,0 +1,79 @@
+"""How a manager was started: the commands to print for resuming, and the callbacks of the process that started it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from trainmaster.manager.executor import Report
+from trainmaster.store import Store
+
+
+def _ignore(report: Report) -> None: ...
+
+
+def _none() -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """How a manager was started; by default from the user's own program."""
+
+    target: str | None = None
+    """The manager's location on the command line: `file.py:Name`."""
+    program: tuple[str, ...] = ("trainmaster",)
+    """How the command line was called."""
+    report: Callable[[Report], None] = _ignore
+    """Receives the progress of each run."""
+    stop_reason: Callable[[], str | None] = _none
+    """Returns why all training should stop; None to continue."""
+    flush: Callable[[], None] = _none
+    """Writes captured output to the log of the run."""
+    is_store_temporary: bool = False
+    """Whether the store is deleted at the end, so that an interrupted run cannot be resumed."""
+    file: str | None = None
+    """The source file of the target."""
+    target_name: str = ""
+    """The name of the target, if it differs from the manager's class: a function or an object."""
+    is_strict_code: bool = False
+    """Whether runs whose code has changed are refused."""
+    is_same_program: bool = False
+    """Whether runs of another program are accepted."""
+
+    def attempt_facts(self, num_epochs: int | None) -> dict[str, Any]:
+        """The facts that an attempt records, so that it can be resumed, or trained again bit-for-bit."""
+        torch: Any = sys.modules.get("torch")
+        threads = {} if torch is None else {"num_threads": torch.get_num_threads()}
+        target = {} if self.target is None else {"target": self.target, "folder": os.getcwd()}
+        return {**target, "num_epochs": num_epochs, **threads}
+
+    def resume_command(self, store: Store, key: str) -> str:
+        """The command that resumes an interrupted run."""
+        if self.is_store_temporary:
+            return self.restart_command()
+        is_script = self.target is None and len(sys.orig_argv) > 1 and not hasattr(sys, "ps1")
+        return shlex.join(sys.orig_argv) if is_script else self.train_command(store, key)
+
+    def restart_command(self) -> str:
+        """The command that started this process, which continues a batch."""
+        return shlex.join([*self.program, *sys.argv[1:]] if self.target is not None else sys.orig_argv)
+
+    def show_command(self, store: Store, key: str) -> str:
+        return self.command(store, "show", key) if self.target is not None else f'manager.fetch("{key}")'
+
+    def command(self, store: Store, *words: str) -> str:
+        """A command on a store, with `--store` unless it is the default store of the command line."""
+        is_default = store.root == os.path.abspath(os.environ.get("TRAINMASTER_STORE") or "runs")
+        return shlex.join([*self.program, *words, *([] if is_default else ["--store", str(store.root)])])
+
+    def train_command(self, store: Store, key: str, num_epochs: int | None = None) -> str:
+        """The command, or the call, that trains one stored run up to `num_epochs` epochs."""
+        if self.target is not None:
+            epochs = [] if num_epochs is None else ["--epochs", str(num_epochs)]
+            return shlex.join([*self.program, "resume", key, *epochs, "--store", str(store.root)])
+        return f'manager.process(manager.configs["{key}"]{"" if num_epochs is None else f", num_epochs={num_epochs}"})'

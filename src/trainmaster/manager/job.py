@@ -1,0 +1,75 @@
+"""`Job`: one run to train, with a config that was completed, checked and keyed once."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainmaster.arguments import check_int
+from trainmaster.config.declared_secrets import refuse_undeclared
+from trainmaster.config.identity import EPOCH_KEYS, canonical
+from trainmaster.errors import SettingError
+from trainmaster.manager.stored_secrets import refuse_hidden
+
+if TYPE_CHECKING:
+    from trainmaster.manager.manager import Manager
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run to train, and how far."""
+
+    key: str
+    """The key of the run in the store."""
+    full_hash: str
+    """The hash of the completed config.
+
+    It does not start with `key` if the run was stored before a default was added.
+    """
+    config: Any
+    """The completed config."""
+    num_epochs: int | None
+    """The target; None leaves it to the loop."""
+
+    def is_config_unchanged(self) -> bool:
+        return hash_of(canonical(self.config)) == self.full_hash
+
+
+def make_job(manager: Manager, config: Any, num_epochs: int | None) -> Job:
+    """Complete and check a config, store it if it is new, and return it as a job."""
+    config = manager.complete_config(config)
+    refuse_hidden(config)
+    refuse_undeclared(config, manager.public)
+    manager.completer.refuse_misspelled_secrets(config)
+    if num_epochs is None:
+        num_epochs = config_epochs(config)
+        num_epochs = 0 if num_epochs is None and not manager.has_make_loop else num_epochs
+    if num_epochs is not None:
+        check_int("num_epochs", num_epochs, min=0)
+    identity = canonical(config)
+    if canonical(manager.complete_config(config)) != identity:
+        raise SettingError(
+            f"`{type(manager).__name__}.get_config()` changes a config that it returned itself",
+            hint="make it idempotent: given a config that it returned, it must return an equal one",
+        )
+    return Job(manager.configs.add(config, manager.public, identity), hash_of(identity), config, num_epochs)
+
+
+def job_to_load(config: Any, key: str) -> Job:
+    """A job for a completed config that is set up and loaded, but not trained."""
+    return Job(key, hash_of(canonical(config)), config, None)
+
+
+def hash_of(identity: str) -> str:
+    return hashlib.sha256(identity.encode()).hexdigest()
+
+
+def config_epochs(config: Any) -> Any:
+    """The number of epochs that a config asks for; None if it has no such field."""
+    values = {name: config[name] for name in EPOCH_KEYS if name in config and config[name] is not None}
+    if len({*map(repr, values.values())}) > 1:
+        raise SettingError(
+            f"the config has both {' and '.join(f'{name}={value!r}' for name, value in values.items())}", hint="use only one of them"
+        )
+    return next(iter(values.values()), None)

@@ -1,0 +1,365 @@
+"""`JobRunner`: runs the jobs of a manager one at a time.
+
+It holds the lease, calls the stages, and records how each attempt ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from trainmaster.config import key_of
+from trainmaster.config.declared_secrets import secret_texts
+from trainmaster.config.seed import seed_of
+from trainmaster.errors import (
+    LeaseLostError,
+    RunBusyError,
+    SettingError,
+    StateError,
+    StoreAccessError,
+    StoreError,
+    TrainmasterError,
+)
+from trainmaster.manager.code_check import CodeCheck
+from trainmaster.manager.console import Console
+from trainmaster.manager.error_text import error_text
+from trainmaster.manager.executor import BY_BATCH, Report, StopCheck, Task
+from trainmaster.manager.interrupts import Interrupts
+from trainmaster.manager.invocation import Invocation
+from trainmaster.manager.job import Job, job_to_load
+from trainmaster.manager.job_status import is_done, record_end
+from trainmaster.manager.session import Session
+from trainmaster.manager.shorter_run import shorter_run
+from trainmaster.manager.stored_secrets import refuse_hidden
+from trainmaster.manager.user_epochs import UserEpochs
+from trainmaster.store import Attempt, Store
+from trainmaster.store.checkpoint import Checkpoint
+from trainmaster.store.lease import ExpiredLease
+from trainmaster.text import counted
+
+if TYPE_CHECKING:
+    from trainmaster.loop.train_manager import TrainManager
+    from trainmaster.manager.loop_runner import InitialStates
+    from trainmaster.manager.manager import Manager
+
+
+class JobRunner:
+    """Runs one job after the other with the methods of its manager."""
+
+    def __init__(self, manager: Manager, console: Console, invocation: Invocation) -> None:
+        self._manager, self.console = manager, console
+        self.session = Session()
+        self.attempt: Attempt | None = None
+        """The attempt that holds the lease while a job runs."""
+        self.stopped: str | None = None
+        """Why the last job was saved before its end, if it was."""
+        self._stop_check: StopCheck | None = None
+        self._job_to_set_up: Job | None = None
+        self._interrupts: Interrupts | None = None
+        self._initial_states: InitialStates | None = None
+        self.configure(invocation)
+
+    def configure(self, invocation: Invocation) -> None:
+        """Set how the manager was started."""
+        self.invocation = invocation
+        self.code = CodeCheck(
+            self._manager.definition, invocation.file, invocation.target_name, invocation.is_strict_code, invocation.is_same_program
+        )
+
+    @contextlib.contextmanager
+    def reporting_to(self, report: Callable[[Report], None]) -> Iterator[None]:
+        """While the block runs, the progress of runs goes to `report`."""
+        before, self.invocation = self.invocation, replace(self.invocation, report=report)
+        try:
+            yield
+        finally:
+            self.invocation = before
+
+    def refuse_if_busy(self) -> None:
+        if self.attempt is not None:
+            raise SettingError(f"this manager is already training run {self.attempt.key}", hint="use another manager")
+
+    # ---- running jobs
+
+    def process(self, job: Job, resume: bool) -> None:
+        """Run a job for `Manager.process`.
+
+        Raises the job's error; if a signal arrived, ends the process as the signal requires.
+        """
+        store = self._manager.store
+        if resume:
+            self.code.check(store.run(job.key))
+            self.print_code_changes()
+            self._suggest_shorter_run(job)
+            if is_done(store, job):
+                self.restore(job)
+                if self._has_reached_target(job):  # the last checkpoint may have turned out to be damaged
+                    record_end(store, job)
+                    self.console.print(f"run {job.key} is at epoch {self._manager.epoch} already")
+                    return
+        with self.interruptible() as interrupts:
+            facts = self.invocation.attempt_facts(job.num_epochs)
+            try:
+                with store.attempt(
+                    job.key, "process", report=self.console.print, facts=facts, is_cancelled=lambda: interrupts.reason is not None
+                ) as attempt:
+                    self._run(job, attempt, resume, interrupts)
+            except RunBusyError:
+                interrupts.raise_signal()
+                raise
+            interrupts.raise_signal()
+
+    def run_task(self, task: Task) -> Report:
+        """Run a job for an executor: an error becomes a report."""
+        key = task.job.key
+        try:
+            with self.interruptible() as interrupts, contextlib.ExitStack() as stack:
+                facts = self.invocation.attempt_facts(task.job.num_epochs)
+                try:
+                    attempt = stack.enter_context(self._manager.store.attempt(key, BY_BATCH, ExpiredLease(task.expired), facts=facts))
+                except RunBusyError:
+                    return Report(key, "held")
+                self.invocation.report(Report(key, "claimed", attempt=attempt.number))
+                self._run(task.job, attempt, task.resume, interrupts, task.stop_check)
+            return Report(key, "done") if self.stopped is None else Report(key, "stopped", self.stopped)
+        except LeaseLostError as error:  # another process has replaced this one and continues the run
+            return Report(key, "held", "; ".join([error.fact, *error.rows.values()]))
+        except Exception as error:
+            return Report(key, "failed", error_text(error), error)
+
+    @contextlib.contextmanager
+    def interruptible(self) -> Iterator[Interrupts]:
+        """While the block runs, Ctrl-C, SIGTERM and `trainmaster stop` are requests to stop.
+
+        Nested blocks share them.
+        """
+        if self._interrupts is not None:
+            yield self._interrupts
+            return
+        with Interrupts(self.console.warn, self._stop_reason) as self._interrupts:
+            try:
+                yield self._interrupts
+            finally:
+                self._interrupts = None
+
+    def _stop_reason(self) -> str | None:
+        """Why the current job should stop; None to continue. Called from another thread."""
+        attempt = self.attempt
+        if attempt is not None:
+            if attempt.is_lost:
+                return "the lease of this run was lost"
+            with contextlib.suppress(StoreError):  # the store may be unreachable for a moment
+                if attempt.is_stop_requested() and attempt is self.attempt:
+                    return "somebody asked this run to stop"
+        return self.invocation.stop_reason()
+
+    def check_stop(self) -> None:
+        """Stop the current run if the stop check of its task requires it. Called after each evaluation."""
+        if self._stop_check is None or self._interrupts is None or self._interrupts.reason is not None:
+            return
+        reason = self._stop_check(self._manager.store, self._manager.history)
+        if reason is not None:
+            self._interrupts.request_stop(reason)
+            if self._manager.loop is not None and "stopped" in self._manager.loop.fixtures:
+                self._manager.loop.stop(reason)
+
+    def _run(self, job: Job, attempt: Attempt, resume: bool, interrupts: Interrupts, stop_check: StopCheck | None = None) -> None:
+        manager = self._manager
+        manager.reset_stages()  # stages that an interrupt may have left open
+        manager.enter_run(job)
+        attempt.hide(secret_texts(job.config))
+        self.attempt, self.stopped, self._stop_check = attempt, None, stop_check
+        try:
+            with self.console.logging_to(attempt, self.invocation.flush):
+                try:
+                    self._run_stages(job, attempt, resume, interrupts)
+                except BaseException as error:
+                    self._record_failure(attempt, error)
+                    raise
+                finally:
+                    self.attempt = None
+                    if self.session.loop is not None:
+                        self.session.loop.writer.detach()
+                self._record_outcome(job, attempt, interrupts)
+        finally:
+            interrupts.clear_request()
+
+    def _run_stages(self, job: Job, attempt: Attempt, resume: bool, interrupts: Interrupts) -> None:
+        manager, key, num_epochs = self._manager, job.key, job.num_epochs
+        fixtures = {"manager": manager, "config": job.config, "key": key, "num_epochs": num_epochs}
+        with interrupts.stopping(self._stop_loop, functools.partial(self._abandon, attempt)), manager.staged("work", fixtures):
+            with manager.staged("work_setup"):
+                self.set_up(job)
+            if resume and attempt.run.has_saved():
+                with manager.staged("work_load"):
+                    self._load()
+                target = "" if num_epochs is None else f", target {num_epochs}"
+                self.console.print(f"run {key} resumes from epoch {manager.epoch}{target}")
+            else:
+                attempt.start(None, facts=self._start_facts())
+                with manager.staged("work_init"):
+                    manager.init_ckpt()
+                if manager.epoch != 0:
+                    raise SettingError(
+                        f"`{type(manager).__name__}.init_ckpt()` does not start at epoch 0", hint="call `super().init_ckpt()` first in it"
+                    )
+                target = "" if num_epochs is None else f", for {counted(num_epochs, 'epoch')}"
+                self.console.print(f"run {key} is only evaluated" if num_epochs == 0 else f"run {key} starts{target}")
+            if self.session.loop is not None:
+                self.session.loop.train(job, attempt, interrupts)
+            else:
+                UserEpochs(self, manager, self.session, attempt, interrupts).train(num_epochs or 0)
+
+    def _record_outcome(self, job: Job, attempt: Attempt, interrupts: Interrupts) -> None:
+        epoch, loop = self._manager.epoch, self.session.loop
+        if loop.is_over if loop is not None else epoch >= (job.num_epochs or 0):
+            attempt.release("finished", epoch=epoch, **self.code.late_facts())
+            reason = f", {loop.stopped}" if loop is not None and loop.stopped is not None else ""
+            self.console.print(f"run {job.key} is done: epoch {epoch}{reason}")
+            return
+        self.stopped = interrupts.reason or "max_time is over"
+        attempt.check()  # raises if the lease was lost, which is then the reason
+        attempt.release("stopped" if interrupts.signal is None else "interrupted", reason=self.stopped, epoch=epoch)
+        saved, again = ("has stopped", "start again") if self.invocation.is_store_temporary else ("is saved", "resume it")
+        self.console.print(f"run {job.key} {saved} at epoch {epoch}: {self.stopped}")
+        self.console.print(f"{again} with: {self.invocation.resume_command(self._manager.store, job.key)}")
+
+    def _record_failure(self, attempt: Attempt, error: BaseException) -> None:
+        is_signal = isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and error.code in (130, 143))
+        text = attempt.mask("".join(traceback.format_exception(error)))
+        self.console.log(text)
+        with contextlib.suppress(StoreAccessError):  # the original error is the one to show
+            attempt.release("interrupted" if is_signal else "failed", error=error_text(error, attempt.mask), traceback=text[-20000:])
+
+    def _stop_loop(self, reason: str) -> None:
+        """Ask the loop to stop after the current batch. Called repeatedly, from another thread."""
+        if self._manager.loop is not None:
+            self._manager.loop.stop(reason)
+
+    def _abandon(self, attempt: Attempt, reason: str) -> None:
+        """Release the run before the process exits because its main thread does not return."""
+        with contextlib.suppress(StoreError):
+            attempt.release("interrupted", reason=reason)
+        self.console.warn(f"{reason}: the last checkpoint of run {attempt.key} is kept")
+        self.console.warn(f"resume it with: {self.invocation.resume_command(self._manager.store, attempt.key)}")
+
+    # ---- setting up and loading
+
+    def set_up(self, job: Job, which: str | int = "last") -> None:
+        """Call `Manager.setup` for a job, with random number generators seeded by its config."""
+        from trainmaster.loop.rng import seed_rng
+
+        manager = self._manager
+        manager.enter_run(job, which)
+        seed_rng(seed_of(job.config))
+        self._job_to_set_up = job
+        try:
+            manager.setup(job.config)
+            if self._job_to_set_up is not None:
+                raise SettingError(
+                    f"`{type(manager).__name__}.setup()` does not call the base", hint="call `super().setup(config)` first in it"
+                )
+        finally:
+            self._job_to_set_up = None
+        if manager.key != job.key:
+            raise SettingError(
+                f"`{type(manager).__name__}.setup()` changed the config of run {job.key}: its key would be {manager.key}",
+                hint="change configs in `get_config`, before they have a key",
+            )
+
+    def take_job(self, config: Any) -> Job | None:
+        """The job that `set_up` is setting up, if this is its unchanged config."""
+        job, self._job_to_set_up = self._job_to_set_up, None
+        return job if job is not None and config is job.config and job.is_config_unchanged() else None
+
+    def start_session(self, which: str | int) -> None:
+        self.session = Session(which)
+
+    def make_loop(self, job: Job) -> TrainManager:
+        """Build the loop of a job for the current session."""
+        from trainmaster.manager.loop_runner import InitialStates, make_loop_runner
+
+        self._initial_states = self._initial_states or InitialStates()
+        runner = make_loop_runner(
+            self._manager, job, self.session.times, self.console, self.invocation.report, self._initial_states, self.attempt
+        )
+        self.session.attach(runner)
+        return runner.loop
+
+    def build_loop(self, config: Any = None) -> TrainManager:
+        """The loop of a config in the state in which its run begins, including random numbers; nothing is stored."""
+        self.refuse_if_busy()
+        manager = self._manager
+        if not manager.has_make_loop:
+            raise SettingError(f"`{type(manager).__name__}` has no `make_loop`")
+        config = manager.complete_config(config)
+        refuse_hidden(config)
+        with manager.using_store(Store(None)):
+            self.set_up(job_to_load(config, key_of(config)))
+        assert manager.loop is not None
+        return manager.loop
+
+    def restore(self, job: Job, which: str | int = "last") -> None:
+        """Set up a run and load it, without training it. The random number generators do not change."""
+        from trainmaster.loop.rng import kept_rng
+
+        with kept_rng():
+            self.set_up(job, which)
+            self._load()
+
+    def load(self) -> tuple[Checkpoint, dict[str, Any]]:
+        """The checkpoint and the preview for `Manager.load_ckpt`."""
+        manager, attempt = self._manager, self.attempt
+        run = manager.store.run(manager.key) if attempt is None else attempt.run
+        return self.session.load(run, attempt, {} if attempt is None else self._start_facts())
+
+    def _load(self) -> None:
+        manager = self._manager
+        try:
+            manager.load_ckpt()
+        except (RuntimeError, KeyError, AttributeError, TypeError, ValueError, StateError) as error:
+            if isinstance(error, StateError) or not isinstance(error, TrainmasterError):
+                error.add_note(
+                    f"run {manager.key} was saved by other code or with another model; `--fresh` (`resume=False`) trains it from scratch"
+                )
+            raise
+        if self.session.saved_epoch is None:
+            raise SettingError(f"`{type(manager).__name__}.load_ckpt()` loads nothing", hint="call `super().load_ckpt()` first in it")
+        self.session.restore_rng()
+
+    def _start_facts(self) -> dict[str, Any]:
+        """The facts about its code and seed that an attempt records when it starts."""
+        return {**self.code.facts(self._manager.key), "seed": seed_of(self._manager.config)}
+
+    def _has_reached_target(self, job: Job) -> bool:
+        """Whether the loaded checkpoint is at the job's target."""
+        manager = self._manager
+        if manager.loop is None:
+            return manager.epoch >= (job.num_epochs or 0)
+        if job.num_epochs is not None:
+            return is_done(manager.store, job)
+        return manager.loop.is_over() or bool((manager.stats.get(job.key) or {}).get("stopped"))
+
+    # ---- messages
+
+    def print_code_changes(self) -> None:
+        """Print which files have changed since the checked runs were trained; a quiet manager warns."""
+        for text in self.code.messages():
+            self.console.print(text)
+            if not self.console.is_verbose:
+                warnings.warn(text, stacklevel=3)
+
+    def _suggest_shorter_run(self, job: Job) -> None:
+        """If a stored run differs from a new config only in fewer epochs, print how to train it longer instead."""
+        store = self._manager.store
+        shorter = shorter_run(store, job.config) if store.stats.get(job.key) is None else None
+        if shorter is not None:
+            command = self.invocation.train_command(store, shorter.key, shorter.num_wanted)
+            self.console.print(
+                f"run {shorter.key} differs from this config only in its {shorter.num_epochs} epochs; to train it longer instead: {command}"
+            )

@@ -1,0 +1,37 @@
+"""Whether a job is done, according to the store."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+
+from trainmaster.errors import StoreAccessError, StoreDamagedError
+from trainmaster.manager.job import Job
+from trainmaster.store import Store
+from trainmaster.store.attempt import record_finished
+
+
+def is_done(store: Store, job: Job) -> bool:
+    """Whether a run was trained, evaluated and saved up to the job's target."""
+    status = store.stats.get(job.key)
+    if status is None or status["epoch"] < 0:
+        return False
+    epoch, wanted, target = status["epoch"], job.num_epochs, status.get("target")
+    if wanted is None:
+        return bool(status.get("is_over"))
+    ended_before = bool(status.get("is_over")) and target is not None and target >= wanted
+    return epoch > wanted or (epoch == wanted and status.get("is_evaluated", True)) or ended_before
+
+
+def record_end(store: Store, job: Job) -> None:
+    """Record that a done run is finished if it was killed after its last checkpoint.
+
+    Otherwise it would be listed as killed forever.
+    """
+    with contextlib.suppress(StoreAccessError, StoreDamagedError, FileNotFoundError):  # the run is done even without an outcome
+        run, epoch = store.run(job.key), store.stats[job.key]["epoch"]
+        if run.outcome_of(run.newest()) is not None:
+            return
+        claim = run.claim_of(run.newest())
+        if "num_epochs" in claim and is_done(store, replace(job, num_epochs=claim["num_epochs"])):
+            record_finished(run, epoch)

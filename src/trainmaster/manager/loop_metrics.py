@@ -1,0 +1,82 @@
+"""Measures how long the epochs of a loop take, and when an evaluation is complete."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trainmaster.manager.run_writer import RunWriter
+from trainmaster.stages import Extension, always
+
+_OLD_WEIGHT = 0.8
+
+
+class MeanTimes:
+    """Running means of the seconds that training and evaluating an epoch take; None before the first."""
+
+    def __init__(self) -> None:
+        self.means: dict[str, float | None] = {"t_train": None, "t_eval": None}
+
+    def restore(self, status: Mapping[str, Any]) -> None:
+        self.means = {name: status.get(name) for name in self.means}
+
+    def add(self, name: str, started: float) -> float:
+        """Add the time since `started`, and return it."""
+        seconds = time.monotonic() - started
+        before = self.means[name]
+        self.means[name] = seconds if before is None else _OLD_WEIGHT * before + (1 - _OLD_WEIGHT) * seconds
+        return seconds
+
+
+class LoopMetrics(Extension):
+    """Writes the rows of an evaluation together, and measures times."""
+
+    def __init__(
+        self, writer: RunWriter, times: MeanTimes, on_evaluated: Callable[[float], None], stop_reason: Callable[[], str | None]
+    ) -> None:
+        self._writer, self._times, self._on_evaluated, self._stop_reason = writer, times, on_evaluated, stop_reason
+        self._seconds = 0.0
+        self._started = 0.0
+        self._evaluations: list[tuple[object, float]] = []
+        """For each open evaluation, innermost last: its `eval_losses`, which identify it, and when it started."""
+
+    def pre_run(self) -> None:
+        while self._evaluations:  # left open by an interrupt
+            self._evaluations.pop()
+            self._writer.let_go(is_complete=False)
+
+    def pre_train(self, train_manager: Any) -> None:
+        if (reason := self._stop_reason()) is not None:  # it came before the loop could be stopped
+            train_manager.stop(reason)
+        self._writer.mute(train_manager.moment.batch > 0)  # in the middle of an epoch, the start of the epoch was recorded before
+
+    def pre_train_step_epoch(self) -> None:
+        self._writer.mute(False)
+        self._started = time.monotonic()
+
+    def post_train_step_epoch(self, train_manager: Any) -> None:
+        if not train_manager.moment.batch:  # the epoch is complete, even if a stop was requested meanwhile
+            self._seconds = self._times.add("t_train", self._started)
+
+    def pre_eval(self, eval_losses: object) -> None:
+        self._evaluations.append((eval_losses, time.monotonic()))
+        self._writer.hold()
+
+    @always
+    def post_eval(
+        self,
+        train_manager: Any,
+        eval_losses: object,
+        stopped: str | None,
+        exc_type: type[BaseException] | None = None,
+    ) -> None:
+        if exc_type is not None and not (self._evaluations and self._evaluations[-1][0] is eval_losses):
+            return  # a hook failed before `pre_eval` was called
+        _, started = self._evaluations.pop()
+        is_complete = (stopped is None or train_manager.moment.is_evaluated) and exc_type is None
+        self._writer.let_go(is_complete)
+        if is_complete:
+            self._times.add("t_eval", started)
+            if train_manager.is_own_evaluation:
+                self._on_evaluated(self._seconds)

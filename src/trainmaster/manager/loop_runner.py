@@ -1,0 +1,255 @@
+"""`LoopRunner`: trains a `TrainManager` as a run of a manager. It records, shows and saves the loop."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trainmaster.config.seed import seed_of
+from trainmaster.errors import SettingError
+from trainmaster.extensions.constructor_args import ConstructorArgs
+from trainmaster.extensions.run_report import RunReport
+from trainmaster.loop.checkpoint_loader import checked, restore_from
+from trainmaster.loop.checkpoint_saver import CheckpointSaver
+from trainmaster.loop.metric import loss_name, own_first
+from trainmaster.loop.module_recorder import ModuleRecorder
+from trainmaster.loop.progress import Pace, Progress
+from trainmaster.loop.stages import TRAIN_MANAGER
+from trainmaster.loop.state import Stateful, TrainingState, own_copy
+from trainmaster.loop.train_manager import TrainManager
+from trainmaster.loop.writer import MemoryWriter
+from trainmaster.manager.attempt_checkpoints import AttemptCheckpoints
+from trainmaster.manager.console import Console
+from trainmaster.manager.executor import BY_BATCH, Report
+from trainmaster.manager.interrupts import Interrupts
+from trainmaster.manager.job import Job, config_epochs
+from trainmaster.manager.loop_metrics import LoopMetrics, MeanTimes
+from trainmaster.manager.manager import Manager
+from trainmaster.manager.overview import number
+from trainmaster.manager.run_writer import RunWriter
+from trainmaster.stages.checker import belongs_to
+from trainmaster.stages.hooks import Hook, LazyFixture, find_hooks, find_lazy_fixtures
+from trainmaster.store import Attempt, Run
+from trainmaster.store.checkpoint import Checkpoint
+from trainmaster.store.metric_names import matching_metrics
+from trainmaster.text import counted
+
+SAVER, LOADER = "checkpoint_saver", "checkpoint_loader"
+_MAX_PREVIEW = 200
+"""The largest number of metrics in a preview."""
+
+
+class InitialStates:
+    """The states that extensions had before their first run, so that every run begins with them."""
+
+    def __init__(self) -> None:
+        self._states: dict[int, tuple[object, Any]] = {}
+
+    def restore(self, extension: object) -> None:
+        if isinstance(extension, Stateful):
+            _, state = self._states.setdefault(id(extension), (extension, own_copy(extension.state_dict())))
+            extension.load_state_dict(own_copy(state))
+
+
+class LoopRunner:
+    """The loop of one run, and what a manager attaches to it."""
+
+    def __init__(self, manager: Manager, loop: TrainManager, times: MeanTimes, console: Console, report: Callable[[Report], None]) -> None:
+        self._manager, self.loop, self._times, self._console, self._report = manager, loop, times, console, report
+        writer = loop.writer  # `make_loop` may have chosen one, or attached loggers to the default: both get the rows of the run
+        is_default = type(writer) is MemoryWriter  # a subclass may do more with a row than store it
+        self._user_writer = None if is_default else writer
+        self.writer = RunWriter(writer.loggers if isinstance(writer, MemoryWriter) and is_default else None)
+        self.is_over = False
+        """Whether nothing was left to train at the last save."""
+        self.stopped: str | None = None
+        """Why a hook has ended the training before its last epoch, if one has."""
+        self._num_planned: int | None = None
+        """The target of the run's first attempt; a learning-rate schedule may have been built for it."""
+        self._is_resumed = False
+        self._stop_reason: Callable[[], str | None] = lambda: None
+        self._saver = self._take_saver()
+
+    def _take_saver(self) -> CheckpointSaver:
+        """The saver of the loop, without the loader and the default saver, which work on a folder."""
+        extensions = self.loop.extensions
+        extensions.pop(LOADER, None)
+        saver = extensions.pop(SAVER, None)
+        if saver is not None and not isinstance(saver, CheckpointSaver):
+            raise SettingError(f"`{SAVER}` is a {type(saver).__name__}", hint="under a manager, CheckpointSaver saves to the store")
+        if saver is not None and saver.has_own_path:
+            raise SettingError(
+                f"CheckpointSaver has the path {saver.path}", hint="under a manager checkpoints go to the store: leave it out"
+            )
+        return CheckpointSaver(every_epochs=self._manager.save_interval) if saver is None or saver.has_default_settings else saver
+
+    def attach(self, initial_states: InitialStates, attempt: Attempt | None) -> None:
+        """Attach the manager's extensions that have loop hooks, and those that show, record and save the run."""
+        loop = self.loop
+        loop.silence()
+        for name, extension in self._manager.extensions.items():
+            if has_loop_hooks(name, extension):
+                initial_states.restore(extension)
+                loop.add_extension(name, extension)
+        for name, extension in self._displays(attempt.by != BY_BATCH).items() if attempt is not None else ():
+            if not any(isinstance(each, type(extension)) for each in loop.extensions.values()):
+                loop.add_extension(name, extension, as_default=True)
+        loop.add_extension("loop_metrics", LoopMetrics(self.writer, self._times, self._on_evaluated, lambda: self._stop_reason()))
+        loop.add_extension(SAVER, self._saver)
+        loop.configure(writer=self.writer)
+
+    def _displays(self, is_single: bool) -> dict[str, object]:
+        """The extensions that show the run. Runs of a batch print less: their lines only go to their logs."""
+        write = self._console.print if is_single else self._console.log_line
+        facts = [("seed", f"{seed_of(self._manager.config)}"), ("store", self._manager.store.root or "in memory")]
+        has_bars = self._console.has_bars and self._console.width is not None and is_single
+        progress = Progress(has_lines=False) if has_bars else Progress(has_lines=False, output=write, on_update=self._report_share)
+        return {"run_report": RunReport(write, facts), "progress": progress}
+
+    def train(self, job: Job, attempt: Attempt, interrupts: Interrupts) -> None:
+        """Train up to the job's target: all of `TrainManager.train()`."""
+        manager, loop = self._manager, self.loop
+        self._set_target(job)
+        loop.configure(train_dir=manager.store.folder_of(attempt))
+        self._connect(attempt, interrupts)
+        share = Pace().done(loop, loop.moment.batch)
+        self._report(Report(job.key, "progress", epoch=manager.epoch, num_epochs=loop.epochs, share=share, is_first=True))
+        manager.job_runner.check_stop()
+        with manager.staged("work_train"):
+            loop.train()
+        manager.advance_to(loop.epoch_num, self.preview())
+
+    def _set_target(self, job: Job) -> None:
+        """Set the loop's number of epochs, and print a message if its learning-rate schedule was built for fewer."""
+        self.loop.configure(epochs=job.num_epochs)
+        epochs, own = self.loop.epochs, config_epochs(job.config)
+        if self._num_planned is None and epochs is not None:
+            self._num_planned = epochs if own is None else min(own, epochs)
+        if self._is_beyond_plan():
+            remedy = (
+                "`--fresh` (`resume=False`) trains it from scratch"
+                if self._is_resumed
+                else f"`epochs={epochs}` in the config builds it for all"
+            )
+            self._console.print(
+                f"run {job.key} was planned for {counted(self._num_planned or 0, 'epoch')}: beyond that, its learning-rate schedule"
+                f" continues as it was built; {remedy}"
+            )
+
+    def _connect(self, attempt: Attempt, interrupts: Interrupts) -> None:
+        """Write metrics and checkpoints to an attempt from now on."""
+        manager = self._manager
+        self.writer.hide(attempt.mask)
+        self.writer.append_to(attempt.log.append, attempt.run.events)
+        if self._user_writer is not None:
+            self.writer.copy_to(self._user_writer)
+        self.writer.mute(self._is_resumed)
+        self._stop_reason = lambda: interrupts.reason
+        sets = ("train", *self.loop.eval_data)
+        keep = self._saver.keep or manager.keep
+        self._saver.save_to(AttemptCheckpoints(attempt, keep, self._facts, interrupts.no_deadline, manager.store.root, sets))
+
+    def restore(self, run: Run, checkpoint: Checkpoint, preview: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint; its tensors become those of the loop."""
+        restore_from(self.loop, checked(checkpoint.value), checkpoint.name, self._saver)
+        status = checkpoint.manifest["status"]
+        self._is_resumed = True
+        self.writer.restore(run.events, preview)
+        self.stopped = status.get("stopped")
+        self._num_planned = status.get("planned", status.get("target"))
+        self.is_over = self.stopped is not None  # until the next save
+
+    def preview(self) -> dict[str, Any]:
+        """The last value of each metric; if there are too many, losses come first."""
+        values = list(self.writer.latest.items())
+        if len(values) > _MAX_PREVIEW:
+            values.sort(key=lambda each: not each[0].endswith("/loss"))
+        return dict(values[:_MAX_PREVIEW])
+
+    def _is_beyond_plan(self) -> bool:
+        """Whether the run trains longer than its learning-rate schedule was built for."""
+        return self.loop.has_schedule and (self.loop.epochs or 0) > (sys.maxsize if self._num_planned is None else self._num_planned)
+
+    def _facts(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The status and the preview that a checkpoint records."""
+        loop = self.loop
+        stopped = loop.fixtures.get("stopped")
+        is_stopped_by_hook = stopped is not None and self._stop_reason() is None and not loop.is_out_of_time()
+        self.is_over = (loop.is_over() and loop.moment.is_evaluated and not loop.moment.batch) or is_stopped_by_hook
+        self.stopped = stopped if is_stopped_by_hook else None
+        status = {
+            **self._times.means,
+            "toc": time.time(),
+            "target": loop.epochs,
+            "planned": self._num_planned,
+            "is_beyond_plan": self._is_beyond_plan(),
+            "is_evaluated": loop.moment.is_evaluated,
+            "is_over": self.is_over,
+            "stopped": self.stopped,
+        }
+        return status, self.preview()
+
+    def _on_evaluated(self, seconds: float) -> None:
+        loop, manager = self.loop, self._manager
+        manager.advance_to(loop.epoch_num, self.preview())
+        self._console.print_epoch(manager.key, loop.epochs_done, loop.epochs, seconds, manager.preview)
+        self._report(Report(manager.key, "progress", epoch=manager.epoch, num_epochs=loop.epochs, metric=self._monitored()))
+        manager.job_runner.check_stop()
+
+    def _report_share(self, share: float) -> None:
+        self._report(Report(self._manager.key, "progress", epoch=self.loop.epoch_num, num_epochs=self.loop.epochs, share=share))
+
+    def _monitored(self) -> tuple[str, float] | None:
+        """The metric that decides which checkpoint is the best, with its current value; None before it was recorded."""
+        sets, latest = self.loop.eval_data, self.writer.latest
+        monitor = self._saver.monitor or next(iter(sets), "")
+        wanted = loss_name(monitor) if monitor in sets else monitor
+        names = matching_metrics(wanted, own_first(wanted, latest, sets))
+        value = number(latest[names[0]]) if len(names) == 1 else None
+        return None if value is None else (names[0], value)
+
+
+def make_loop_runner(
+    manager: Manager,
+    job: Job,
+    times: MeanTimes,
+    console: Console,
+    report: Callable[[Report], None],
+    initial_states: InitialStates,
+    attempt: Attempt | None,
+) -> LoopRunner:
+    """Call the manager's `make_loop`, and attach everything that a run needs to the loop.
+
+    `attempt` is None if the loop is not trained.
+    """
+    with ModuleRecorder() as recorder:
+        loop: Any = manager.make_loop(job.config)
+    if not job.is_config_unchanged():
+        raise SettingError(
+            f"`make_loop` changed the config of run {job.key}: the store would have other values than were trained with",
+            hint="put changed values into local variables, or change configs in `get_config`, before they have a key",
+        )
+    if not isinstance(loop, TrainManager):
+        is_method = isinstance(manager.definition, type)
+        name = f"{manager.definition.__name__}.make_loop" if is_method else manager.definition.__name__
+        hint = "a function that returns a manager takes `store_dir`, or nothing" if isinstance(loop, Manager) else None
+        raise SettingError(f"`{name}()` returned {loop!r:.60}: wanted a TrainManager", hint=hint)
+    if manager.eval_interval != 1:
+        raise SettingError(f"eval_interval={manager.eval_interval}: a loop evaluates after every epoch", hint="leave it out")
+    runner = LoopRunner(manager, loop, times, console, report)
+    runner.attach(initial_states, attempt)
+    if not any(isinstance(each, ConstructorArgs) for each in loop.extensions.values()):
+        recorder.forget()  # no extension stores the arguments of the modules
+    return runner
+
+
+def has_loop_hooks(name: str, extension: object) -> bool:
+    parts: list[Hook | LazyFixture] = [*find_hooks(name, extension), *find_lazy_fixtures(name, extension)]
+    return any(belongs_to(part, TRAIN_MANAGER) for part in parts)
+
+
+def load_weights(loop: TrainManager, value: Any) -> None:
+    """Load only the weights of a checkpoint into a loop that has not started."""
+    loop.start_with_weights_of(TrainingState.from_dict(checked(value)["state"]))

@@ -1,0 +1,109 @@
+"""How a wrapped model is created, and called with a batch."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainmaster.errors import SettingError, shown
+from trainmaster.loop.batches import outline
+from trainmaster.loop.state import Stateful
+
+
+class CallableModel(nn.Module):
+    """A model that is not a `torch.nn.Module`. Its state is saved if it has `state_dict` and `load_state_dict`."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def get_extra_state(self) -> Any:
+        return self.function.state_dict() if isinstance(self.function, Stateful) else {}
+
+    def set_extra_state(self, state: Any) -> None:
+        if isinstance(self.function, Stateful):
+            self.function.load_state_dict(state)
+
+
+class LightningModel(nn.Module):
+    """A Lightning module, without a Lightning trainer: `training_step` and `validation_step` return the loss.
+
+    What they log in an evaluation is recorded as a metric. `configure_optimizers` is not called: the config has the optimizer.
+    """
+
+    def __init__(self, module: Any) -> None:
+        super().__init__()
+        self.module = module
+        self._logged: dict[str, Any] = {}
+        module.log, module.log_dict = self._log, self._logged_dict  # without a trainer, Lightning's own methods only warn
+        kind = type(module)
+        self._has_validation = any("validation_step" in vars(each) for each in kind.__mro__ if not each.__module__.startswith("lightning."))
+
+    def forward(self, batch: Any) -> tuple[dict[str, Any], Any]:
+        self._logged.clear()
+        step = self.module.validation_step if self._has_validation and not self.training else self.module.training_step
+        result = step(*(batch, 0)[: len(inspect.signature(step).parameters)])
+        values = dict(result) if isinstance(result, Mapping) else {"loss": result}
+        loss = values.pop("loss", None)
+        return {**{name: _as_tensor(value) for name, value in self._logged.items()}, **values}, loss
+
+    def _log(self, name: str, value: Any, *_: Any, **__: Any) -> None:
+        self._logged[name] = value
+
+    def _logged_dict(self, values: Mapping[str, Any], *_: Any, **__: Any) -> None:
+        self._logged.update(values)
+
+
+def as_module(model: Any) -> nn.Module:
+    """The model as a `torch.nn.Module`."""
+    if any(kind.__name__ == "LightningModule" for kind in type(model).__mro__):
+        return LightningModel(model)
+    if isinstance(model, nn.Module):
+        return model
+    if isinstance(model, type) or not callable(model):
+        raise SettingError(f"`model_class` returned {shown(model)}: wanted a model, which is called with a batch")
+    return CallableModel(model)
+
+
+def call_model(model: nn.Module, batch: Any) -> tuple[Any, Any]:
+    """Call a model: a list gives its positional arguments, a dict its keywords, anything else is one argument."""
+    if isinstance(model, LightningModel):
+        result = model(batch)
+    elif isinstance(batch, Mapping):
+        result = model(**batch)
+    elif isinstance(batch, list):
+        result = model(*batch)
+    else:
+        result = model(batch)
+    return checked_step(result, f"`{type(model).__name__}.forward`")
+
+
+def checked_step(result: Any, what: str) -> tuple[Any, Any]:
+    """The outputs and the loss that a model or a step returned. The loss is averaged if it has several values."""
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise SettingError(f"{what} returned {outline(result)}: wanted (outputs, loss)", hint="return out, loss; or out, None")
+    outputs, loss = result
+    if not (loss is None or isinstance(loss, torch.Tensor)):
+        raise SettingError(f"{what} returned the loss {shown(loss)}: wanted a tensor or None", hint="return out, loss; without .item()")
+    return outputs, loss.mean() if loss is not None and loss.numel() != 1 else loss
+
+
+def named_values(model: nn.Module, batch: Any, outputs: Any) -> dict[str, Any]:
+    """The values of a batch, by the names of the model's parameters, and the outputs; `prediction` is an output without a name."""
+    if isinstance(batch, Mapping):
+        values = dict(batch)
+    else:
+        function = model.function if isinstance(model, CallableModel) else model.forward
+        values = dict(zip(inspect.signature(function).parameters, batch if isinstance(batch, list) else [batch], strict=False))
+    return {**values, **(outputs if isinstance(outputs, Mapping) else {"prediction": outputs})}
+
+
+def _as_tensor(value: Any) -> torch.Tensor:
+    return torch.as_tensor(value).detach()

@@ -1,0 +1,181 @@
+"""`ModelWrapper`: a model with its data and metrics, which a `ProtoTrainer` or a `ParallelTrainer` trains."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+from trainmaster.config.near_miss import is_near_miss
+from trainmaster.errors import SettingError, nearest
+from trainmaster.stages.extension import is_marked_not_a_hook
+from trainmaster.stages.extension_map import ExtensionsLike
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from trainmaster.config import RunConfig
+
+ModelStep = tuple[Any, Any]
+"""The outputs of a model for one batch, and its loss or None."""
+
+_RUN_ATTRIBUTES = ("config", "model", "optimizer", "scheduler", "device", "train_dataloader", "val_dataloader", "test_dataloader")
+
+
+class ModelWrapper:
+    """A model with its data and metrics. Write a subclass, and override what your training needs.
+
+    ```python
+    class Digits(ModelWrapper):
+        def make_dataloader_train(self, config):
+            return DataLoader(digits("train"), batch_size=config["train_config.batch_size"], shuffle=True)
+
+        def make_dataloader_val(self, config):
+            return DataLoader(digits("test"), batch_size=100)
+
+        def evaluation_functions(self):
+            return {"accuracy": lambda prediction, labels: (prediction == labels).float().mean()}
+
+    ProtoTrainer(Digits(DigitsModel), run_config).launch()
+    ```
+
+    `model_class` is called with `config.model_config`. It may be a class or any function that returns a model: a `torch.nn.Module`, a
+    Lightning module, or another callable. The model is called with a batch: a list gives its positional arguments, a dict its keywords,
+    anything else is one argument. It returns its outputs and the loss: `(outputs, loss)`. If the loss is None, the model has updated
+    itself.
+
+    A wrapper holds no run: each run works with a copy, in which `model`, `optimizer`, `scheduler`, `device`, `config` (with `Derived`
+    fields set) and `train_dataloader`, `val_dataloader`, `test_dataloader` are available.
+    """
+
+    config: Any
+    model: nn.Module
+    optimizer: Optimizer | None
+    scheduler: Any
+    device: torch.device
+    train_dataloader: Any
+    val_dataloader: Any
+    test_dataloader: Any
+
+    _loop: Any = None
+
+    def __init__(self, model_class: Callable[[Any], Any]) -> None:
+        if not callable(model_class):
+            raise SettingError(f"model_class={model_class!r:.60}: wanted a class, or a function that returns the model for a config")
+        self.model_class = model_class
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        known = _overridable()
+        for name in dir(cls):
+            if name.startswith("_") or hasattr(ModelWrapper, name) or is_marked_not_a_hook(getattr(cls, name, None)):
+                continue
+            meant = [each for each in known if is_near_miss(name, each)] or [
+                each for each in nearest(name, known, 1) if _is_alike(name, each)
+            ]
+            if meant and callable(getattr(cls, name, None)):
+                raise SettingError(
+                    f"`{cls.__name__}.{name}` is never called: ModelWrapper has no such method",
+                    known=", ".join(known),
+                    hint=f"did you mean `{meant[0]}`? If it is a method of your own, mark it with `@not_a_hook`",
+                )
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            loop = self._loop if name in _RUN_ATTRIBUTES else None
+            if loop is not None:
+                return loop.wrapper_attribute(name)
+            if name in _RUN_ATTRIBUTES:
+                raise AttributeError(f"`{type(self).__name__}.{name}` exists only while a trainer uses a copy of this wrapper")
+            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+
+    def _copy_for(self, loop: Any) -> Self:
+        """A copy for one run, whose attributes are those of its loop."""
+        copied = copy.copy(self)
+        copied._loop = loop
+        return copied
+
+    # ---- data
+
+    def make_dataloader_train(self, config: Any) -> Iterable[Any]:
+        """The training data. `config` is the whole run config."""
+        raise NotImplementedError(f"{type(self).__name__} has no `make_dataloader_train(config)`")
+
+    def make_dataloader_val(self, config: Any) -> Iterable[Any] | None:
+        """The data of the set `valid`, which is evaluated during training."""
+        return None
+
+    def make_dataloader_test(self, config: Any) -> Iterable[Any] | None:
+        """The data of the set `test`, which only `ProtoTrainer.evaluate` uses."""
+        return None
+
+    def config_parser(self, config: Any) -> Any:
+        """Set the `Derived` fields of the config, for example from `self.train_dataloader`. It is frozen afterwards."""
+        return config
+
+    # ---- what is trained
+
+    def create_model(self, config: Any) -> Any:
+        return self.model_class(config.model_config)
+
+    def create_optimizer(self, model: nn.Module, config: RunConfig) -> Optimizer | None:
+        return config.train_config.optimizer_config.make_optimizer(model)
+
+    def create_scheduler(self, model: nn.Module, optimizer: Optimizer, config: RunConfig) -> Any:
+        """The learning-rate schedule, or None."""
+        schedule = config.train_config.scheduler_config
+        return None if schedule is None else schedule.make_scheduler(model, optimizer)
+
+    def extensions(self) -> ExtensionsLike:
+        """More extensions for the training."""
+        return ()
+
+    # ---- steps
+
+    def model_step(self, model: nn.Module, batch: Any) -> ModelStep:
+        """Call the model with a batch: in training, evaluation and prediction."""
+        from trainmaster.manager.model_call import call_model
+
+        return call_model(model, batch)
+
+    def train_step(self, batch: Any) -> ModelStep:
+        """Train on one batch, and return the outputs and the loss.
+
+        The trainer calls `backward` and updates the weights if the loss has gradients. If you update the weights yourself, return
+        `loss.detach()`, which is only recorded, or None.
+        """
+        return self.model_step(self.model, batch)
+
+    def train_loop(self, batches: Iterator[Any]) -> Iterator[ModelStep]:
+        """Train on the batches of an epoch, and yield what `train_step` returns, once per batch.
+
+        Local variables of an override do not survive an interruption in the middle of an epoch: a new call gets the remaining batches.
+        """
+        for batch in batches:
+            yield self.train_step(batch)
+
+    # ---- evaluation
+
+    def evaluation_functions(self) -> Mapping[str, Callable[..., Any]]:
+        """Metrics by name. A function gets, by the names of its parameters, the outputs of the model and the values of the batches.
+
+        It is called once per set, with the values of all batches together. `prediction` is the output of a model that returns no dict. The
+        metrics are recorded as `valid/<name>`, `test/<name>` and `train/<name>`.
+        """
+        return {}
+
+    def custom_evaluation(self, model: nn.Module, dataloader: Iterable[Any]) -> Mapping[str, float] | None:
+        """More metrics of an evaluation set, by name."""
+        return None
+
+
+def _overridable() -> list[str]:
+    return [name for name, value in vars(ModelWrapper).items() if callable(value) and not name.startswith("_")]
+
+
+def _is_alike(name: str, known: str) -> bool:
+    """Whether a name is a longer or shorter form of another one: `make_dataloader_valid`, but not `make_dataloader`."""
+    return len(name) > 8 and abs(len(name) - len(known)) <= 2 and (name.startswith(known) or known.startswith(name))

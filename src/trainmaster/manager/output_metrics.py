@@ -1,0 +1,143 @@
+"""The metrics of a wrapped model: functions of its outputs and of the values of the batches."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from trainmaster.errors import SettingError, did_you_mean
+from trainmaster.loop.data_position import length_of
+from trainmaster.loop.eval_metrics import WholeSet
+from trainmaster.loop.state import own_copy
+from trainmaster.loop.writer import Writer, record
+from trainmaster.stages import Observer
+
+if TYPE_CHECKING:
+    from trainmaster.manager.wrapper_loop import WrapperLoop
+
+NamedValues = Callable[[Any, Any], dict[str, Any]]
+"""The values of a batch and the outputs for it, by name."""
+
+
+class OutputMetric:
+    """A function whose parameters are names of outputs and of values of a batch."""
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        self.name, self._function = name, function
+        kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        parameters = [each for each in inspect.signature(function).parameters.values() if each.kind in kinds]
+        self.parameters = [each.name for each in parameters]
+        self._required = [each.name for each in parameters if each.default is each.empty]
+
+    def check(self, values: Mapping[str, Any]) -> None:
+        missing = [name for name in self._required if name not in values]
+        if missing or not any(name in values for name in self.parameters):
+            raise SettingError(
+                f"the evaluation function `{self.name}` takes `{(missing or self.parameters or ['nothing'])[0]}`,"
+                " which is neither an output of the model nor in the batch",
+                known=", ".join(values),
+                hint=did_you_mean(missing[0], values) if missing else None,
+            )
+
+    def __call__(self, values: Mapping[str, Any]) -> Any:
+        return self._function(**{name: values[name] for name in self.parameters if name in values})
+
+
+class MetricInputs:
+    """The arguments of the metrics: the values that at least one of them takes."""
+
+    def __init__(self, metrics: Iterable[OutputMetric], named_values: NamedValues) -> None:
+        self._metrics, self._named_values = list(metrics), named_values
+        self._is_checked = False
+
+    def __call__(self, batch: Any, prediction: Any) -> tuple[dict[str, Any]]:
+        values = self._named_values(batch, prediction)
+        if not self._is_checked:
+            for metric in self._metrics:
+                metric.check(values)
+            self._is_checked = True
+        return ({name: values[name] for metric in self._metrics for name in metric.parameters if name in values},)
+
+
+class TrainMetrics(Observer):
+    """Records the metrics over the last batches of each epoch as `train/<name>`.
+
+    If the length of the data is unknown, they are computed over the first batches.
+    """
+
+    def __init__(self, metrics: Mapping[str, OutputMetric], inputs: MetricInputs, num_batches: int) -> None:
+        self._metrics, self._inputs, self._num_batches = metrics, inputs, num_batches
+        self._first = 0
+        self._batches = WholeSet("train", self._compute)
+
+    def pre_train_step_epoch(self, loop: WrapperLoop) -> None:
+        self._batches.reset()
+        self._first = max(0, (length_of(loop.train_data) or 0) - self._num_batches)
+
+    def post_train_step_batch(self, batch: Any, prediction: Any, batch_num: int) -> None:
+        if 0 <= batch_num - self._first < self._num_batches:
+            self._batches.update(*own_copy(self._inputs(batch, prediction), _on_cpu))
+
+    def post_train_step_epoch(self, loop: WrapperLoop, writer: Writer, epoch_num: int) -> None:
+        if not loop.moment.batch:  # the epoch is complete
+            for name, value in self._batches.compute().items():
+                record(writer, f"train/{name}", value, epoch_num, "epoch")
+            self._batches.reset()
+
+    def _compute(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        with torch.no_grad():
+            return {name: metric(values) for name, metric in self._metrics.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._batches.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._batches.load_state_dict(state)
+
+
+class CustomEvaluation(Observer):
+    """Records what `custom_evaluation` of a wrapper returns for each evaluation set."""
+
+    def post_eval_step_epoch(
+        self, loop: WrapperLoop, writer: Writer, datasource_name: str, stopped: str | None, eval_metrics: dict[str, float]
+    ) -> None:
+        if stopped is not None:
+            return
+        values = loop.wrapper.custom_evaluation(loop.model, loop.loaders[datasource_name]) or {}
+        if not isinstance(values, Mapping):
+            raise SettingError(f"`custom_evaluation` returned {values!r:.60}: wanted metrics by name, or None")
+        for name, value in values.items():
+            record(writer, f"{datasource_name}/{name}", value, loop.eval_x, "epoch")
+            eval_metrics[f"{datasource_name}/{name}"] = float(value)
+
+
+class LoggedMetrics(Observer):
+    """Records the mean over the samples of an evaluation set of what a Lightning module logs."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+        self._num = 0
+
+    def pre_eval_step_epoch(self) -> None:
+        self._sums, self._num = {}, 0
+
+    def post_eval_step_batch(self, prediction: Any, true_batch_size: int) -> None:
+        self._num += true_batch_size
+        for name, value in prediction.items():
+            if isinstance(value, torch.Tensor) and value.numel() == 1:
+                self._sums[name] = self._sums.get(name, 0.0) + float(value) * true_batch_size
+
+    def post_eval_step_epoch(
+        self, loop: WrapperLoop, writer: Writer, datasource_name: str, stopped: str | None, eval_metrics: dict[str, float]
+    ) -> None:
+        if stopped is None:
+            for name, value in self._sums.items():
+                record(writer, f"{datasource_name}/{name}", value / self._num, loop.eval_x, "epoch")
+                eval_metrics[f"{datasource_name}/{name}"] = value / self._num
+
+
+def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().to("cpu", copy=True)

@@ -1,0 +1,203 @@
+"""`RunQueries`: the methods of a manager that look at, compare and clean up many runs."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import warnings
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from trainmaster.config import Config, group_of, key_of
+from trainmaster.config.config import stored_key
+from trainmaster.config.identity import canonical
+from trainmaster.config.seed import replicate_key
+from trainmaster.config.to_plain import is_same
+from trainmaster.errors import ConfigError, RunBusyError, StoreDamagedError
+from trainmaster.manager.overview import Overview, best_of, overview_of
+from trainmaster.store import Store
+from trainmaster.store.archives import CheckpointArchive, PreviewArchive, StatsArchive
+from trainmaster.store.configs import ConfigArchive
+from trainmaster.store.dict_filter import Condition, is_met
+from trainmaster.store.keys import is_key
+from trainmaster.store.store import Records
+from trainmaster.store.verify import check_run
+
+if TYPE_CHECKING:
+    from trainmaster.manager.job_runner import JobRunner
+
+
+class RunQueries:
+    """Queries over the runs of a store. Wherever they take configs, they also take keys."""
+
+    store: Store
+    job_runner: JobRunner
+
+    def complete_config(self, config: Any) -> Any:
+        """The config that `process` would train, with all defaults filled in."""
+        raise NotImplementedError
+
+    @property
+    def configs(self) -> ConfigArchive:
+        return self.store.configs
+
+    @property
+    def stats(self) -> StatsArchive:
+        return self.store.stats
+
+    @property
+    def ckpts(self) -> CheckpointArchive:
+        return self.store.ckpts
+
+    @property
+    def previews(self) -> PreviewArchive:
+        return self.store.previews
+
+    def completed(
+        self, min_epoch: int = 0, cond: Condition | None = None, within_hours: float | None = None
+    ) -> Iterator[tuple[str, Config]]:
+        """Yield the key and the config of each run that was saved at `min_epoch` or later and meets `cond`.
+
+        `cond` maps dotted or nested keys to a value, a list of values, a range `(low, high)`, or a function that
+        returns a bool.
+        """
+        return ((key, config) for key, _, config in self.store.completed(min_epoch, cond, within_hours))
+
+    def best_work(
+        self, min_epoch: int = 0, cond: Condition | None = None, p_key: str | None = None, reverse: bool | None = None
+    ) -> str | None:
+        """The key of the run with the smallest metric `p_key` in its preview, or the largest if `reverse`.
+
+        None if no run has a number.
+
+        `p_key` is the name of a metric, or an ending of it. By default it is the metric that the runs monitor, else
+        `loss_test`. `reverse` defaults to the direction in which the runs monitor it, else to what the name suggests:
+        accuracies, returns and other well-known scores are maximized. NaN is never the best.
+        """
+        runs = self.store.completed(min_epoch, cond)
+        return best_of(((key, stats, self.previews.get(key) or {}) for key, stats, _ in runs), p_key, reverse)
+
+    def overview(
+        self,
+        configs: Iterable[Any] | None = None,
+        min_epoch: int = 0,
+        p_keys: str | Iterable[str] | None = None,
+        *,
+        cond: Condition | None = None,
+    ) -> Overview:
+        """The epochs, times and previews of many runs, as arrays. It also prints a summary.
+
+        `p_keys` are names of metrics, or endings of them; by default all. `configs` and `cond` select runs.
+        """
+        if configs is None:
+            runs = [(key, stats) for key, stats, _ in self.store.completed(min_epoch, cond)]
+        else:
+            keys = [each if is_key(each) else self.find_key(each) for each in configs]
+            stored = [key for key in keys if key is not None and key in self.configs and is_met(cond, self.configs.record(key)["config"])]
+            runs = [(key, stats) for key in stored if (stats := self.stats.get(key)) is not None and stats["epoch"] >= min_epoch]
+        overview = overview_of(((key, stats, self.previews.get(key) or {}) for key, stats in runs), p_keys)
+        for line in str(overview).split("\n"):
+            self.job_runner.console.print(line)
+        return overview
+
+    def find_key(self, config: Any) -> str | None:
+        """The key of a config's run; None if the store has no such run."""
+        complete = self.complete_config(config)
+        return self.stored_key(config, complete) or self.configs.get_key(complete)
+
+    def stored_key(self, config: Any, complete: Any) -> str | None:
+        """The key of a config that was read from the store and not changed since.
+
+        `complete` is the same config, completed.
+
+        It is not the key of `complete` if defaults were added after the config was stored.
+        """
+        key = stored_key(config)
+        if key is None or key not in self.configs:
+            return None
+        stored = self.complete_config(self.configs[key])
+        return key if canonical(stored) == canonical(complete) and self.configs.is_extended_by(key, stored) else None
+
+    def compare(self, configs: Iterable[Any]) -> tuple[Config, list[Config]]:
+        """The values that all configs share, and the other values of each."""
+        flat = [self._as_free(each).flatten() for each in configs]
+        shared = {
+            key: value
+            for key, value in (flat[0] if flat else {}).items()
+            if all(key in each and is_same(each[key], value) for each in flat)
+        }
+        return Config(shared), [Config({key: value for key, value in each.items() if key not in shared}) for each in flat]
+
+    def group(self, configs: Iterable[Any]) -> list[list[Config]]:
+        """Groups of configs that differ only in keys ending in `seed`.
+
+        Two configs with the same seed are one replicate.
+        """
+        groups: dict[str, dict[str, Config]] = {}
+        for each in configs:
+            config = self.complete_config(self.configs[each] if is_key(each) else each)  # a typed config knows its replicate fields
+            groups.setdefault(group_of(config), {}).setdefault(replicate_key(config), self._as_free(each))
+        return [list(group.values()) for group in groups.values()]
+
+    def _as_free(self, config: Any) -> Config:
+        if is_key(config):
+            return self.configs[config]
+        complete = self.complete_config(config)
+        return complete if isinstance(complete, Config) else Config(complete.to_dict())
+
+    def pop(self, key: str) -> Records:
+        """Remove a run and return its four records. Raises an error if another process is training it."""
+        return self.store.pop(key)
+
+    def get_duplicates(self) -> list[list[str]]:
+        """Groups of runs for which `get_config` now returns the same config; the run trained longest comes first.
+
+        The store never has two equal configs, but two runs can become equal when you add a default later.
+        """
+        groups: dict[str, list[str]] = {}
+        for key, config in self.configs.items():
+            with contextlib.suppress(ConfigError):  # a config that this manager refuses is not a duplicate
+                groups.setdefault(key_of(self.complete_config(config), 64), []).append(key)
+        return [sorted(keys, key=functools.partial(self._duplicate_rank, full)) for full, keys in sorted(groups.items()) if len(keys) > 1]
+
+    def _duplicate_rank(self, full_hash: str, key: str) -> tuple[bool, int, bool, str]:
+        """A sort key: the run trained longest comes first, and damaged runs come last.
+
+        Among equals, the run that `process` would find comes first.
+        """
+        try:
+            epoch, is_damaged = (self.stats.get(key) or {"epoch": -1})["epoch"], bool(check_run(self.store.run(key)))
+        except StoreDamagedError:
+            epoch, is_damaged = -1, True
+        return is_damaged, -epoch, not full_hash.startswith(key), key
+
+    def remove_dups(self) -> list[str]:
+        """Remove duplicate runs and return their keys. The run trained longest of each group stays.
+
+        That run may have been stored without a default that you added later: `fetch(key)` reads it, but `process` would
+        train the config again with that default. A run that another process is training is left alone, with a warning.
+        """
+        removed = []
+        for key in [key for _, *others in self.get_duplicates() for key in others]:
+            try:
+                self.store.remove(key)
+                removed.append(key)
+            except RunBusyError as error:
+                warnings.warn(f"duplicate not removed: {error.fact}", stacklevel=2)
+        return removed
+
+    def copy_to(
+        self,
+        store_dir: str | os.PathLike[str] | Store,
+        min_epoch: int = 0,
+        cond: Condition | None = None,
+        keys: Iterable[str] | None = None,
+        overwrite: bool = False,
+    ) -> list[str]:
+        """Copy runs to another store and return their keys there. By default, all runs with a checkpoint are copied.
+
+        If the other store already has a run, it is replaced only if this store has trained it further, or if you set
+        `overwrite`.
+        """
+        return self.store.migrate(store_dir, min_epoch, cond, keys, newer_only=not overwrite)

@@ -1,0 +1,69 @@
+"""`Session`: the internal state of the run that a manager has set up."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from trainmaster.errors import UnknownRunError
+from trainmaster.manager.loop_metrics import MeanTimes
+from trainmaster.store import Attempt, Run
+from trainmaster.store.checkpoint import Checkpoint
+from trainmaster.store.verify import check_run
+
+if TYPE_CHECKING:
+    from trainmaster.manager.loop_runner import LoopRunner
+
+
+class Session:
+    """The times, the loop and the last checkpoint of one run, from its setup to the setup of the next."""
+
+    def __init__(self, which: str | int = "last") -> None:
+        self._which = which
+        """The checkpoint to load: "last", "best" or a step."""
+        self.times = MeanTimes()
+        self.loop: LoopRunner | None = None
+        self.saved_epoch: int | None = None
+        """The epoch that was saved or loaded last."""
+        self._rng: Any = None
+
+    def attach(self, loop: LoopRunner) -> None:
+        self.loop = loop
+
+    def save(self, attempt: Attempt, epoch: int, ckpt: Mapping[str, Any], preview: Mapping[str, Any], keep: int) -> None:
+        from trainmaster.loop.rng import get_rng, plain_rng
+
+        status = {"epoch": epoch, "toc": time.time(), **self.times.means}
+        attempt.save(epoch, ckpt, status, preview, {"rng": plain_rng(get_rng())}, keep)
+        self.saved_epoch = epoch
+
+    def load(self, run: Run, attempt: Attempt | None, facts: Mapping[str, Any]) -> tuple[Checkpoint, dict[str, Any]]:
+        """Read the checkpoint, restore the times and the loop from it, and start `attempt`, if there is one, from it.
+
+        Returns the checkpoint and its preview.
+        """
+        checkpoint = run.checkpoint(self._which)
+        if checkpoint is None:
+            which = "" if self._which == "last" else f"{self._which} "
+            raise UnknownRunError(f"run {run.key} has no {which}checkpoint", hint="`process` trains it")
+        status = checkpoint.manifest["status"]
+        self.times.restore(status)
+        self._rng = (checkpoint.context or {}).get("rng")
+        self.saved_epoch = status["epoch"]
+        if attempt is not None:
+            for damage in check_run(run, is_deep=False):
+                warnings.warn(f"run {run.key} continues without a damaged file: {damage}", stacklevel=2)
+            attempt.start(checkpoint, facts=facts)
+        preview = run.preview_with(checkpoint)
+        if self.loop is not None:
+            self.loop.restore(run, checkpoint, preview)
+        return checkpoint, preview
+
+    def restore_rng(self) -> None:
+        """Set the random number generators to their state in the loaded checkpoint."""
+        from trainmaster.loop.rng import rng_of, set_rng
+
+        if self._rng is not None:
+            set_rng(rng_of(self._rng))

@@ -1,0 +1,71 @@
+"""`start_from`: the checkpoint of another run whose weights a run begins with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trainmaster.errors import SettingError, UnknownRunError, did_you_mean
+from trainmaster.store import Store
+from trainmaster.store.keys import check_key
+
+if TYPE_CHECKING:
+    from trainmaster.manager.manager import Manager
+
+START_FROM = "start_from"
+"""The config key that names the checkpoint; it is part of the run's identity."""
+
+
+class Origin(NamedTuple):
+    """A checkpoint, written in a config as `ab12cd34@120`: the one after step 120."""
+
+    key: str
+    step: int
+
+    @property
+    def text(self) -> str:
+        return f"{self.key}@{self.step}"
+
+    @classmethod
+    def parse(cls, text: Any) -> Origin:
+        """Parse the text in a config."""
+        key, _, step = text.partition("@") if isinstance(text, str) else ("", "", "")
+        if not step.isascii() or not step.isdigit():
+            raise SettingError(f"{START_FROM}={text!r}: wanted a run and a step, such as 'ab12cd34@120'")
+        return cls(check_key(key), int(step))
+
+    @classmethod
+    def find(cls, store: Store, text: str) -> Origin:
+        """Resolve what a user typed: a run and, after `@`, a step, `best` or `last`."""
+        key, _, which = text.partition("@")
+        if which not in ("", "best", "last") and not which.isdigit():
+            raise SettingError(
+                f"start_from={text!r}: wanted a step, `best` or `last` after the @", hint=did_you_mean(which, ["best", "last"]) or None
+            )
+        run = store.run(key)
+        if key not in store.configs:
+            raise UnknownRunError(
+                f"no run has the key {key}", hint=did_you_mean(key, store.configs.keys()) or "`trainmaster ls` lists them"
+            )
+        checkpoint = run.checkpoint(int(which) if which.isdigit() else which or "last")
+        if checkpoint is None:
+            raise UnknownRunError(f"run {key} has no checkpoint {which or 'yet'}", hint="`trainmaster show` lists those it has")
+        return cls(key, checkpoint.name.step)
+
+    def read(self, store: Store) -> Any:
+        """The value of the checkpoint."""
+        checkpoint = store.run(self.key).checkpoint(self.step)
+        if checkpoint is None:
+            raise UnknownRunError(
+                f"run {self.key} has no checkpoint of step {self.step}, which this run starts from",
+                hint="it was removed since; name another one",
+            )
+        return checkpoint.value
+
+
+def config_starting_from(manager: Manager, config: Any, text: str, store: Store | None = None) -> Any:
+    """A config with `start_from`: the checkpoint that `text` names in a store, by default the manager's own."""
+    if not manager.has_make_loop:
+        raise SettingError(f"start_from={text!r}: only a manager with `make_loop` can start from another run's weights")
+    config = manager.get_config(config)
+    config[START_FROM] = Origin.find(store or manager.store, text).text
+    return config

@@ -1,0 +1,42 @@
+"""Checks of the choices of a sweep and the configs of a batch, before anything is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from trainmaster.config import Config, Grid
+from trainmaster.config.declared_secrets import refuse_undeclared
+from trainmaster.config.identity import identity_tree
+from trainmaster.errors import ConfigError, Problem, SettingError
+
+if TYPE_CHECKING:
+    from trainmaster.manager.manager import Manager
+
+
+def refuse_idle_choices(manager: Manager, choices: Grid) -> None:
+    """Raise if a swept key is not part of a config's identity: only one of its values would be trained."""
+    try:
+        config = manager.complete_config(choices[0])
+    except (ConfigError, SettingError):  # the batch reports it as a failed config
+        return
+    values, identity = config if isinstance(config, Config) else Config(config.to_dict()), Config(identity_tree(config))
+    idle = [key for key in choices.swept if key in values and key not in identity]
+    if idle:
+        problems = [Problem(key, "all its values give the same run: it is not part of the config's identity") for key in idle]
+        raise ConfigError.of("the sweep", problems, hint="`Stateless` and secret values do not tell runs apart")
+
+
+def sample_configs(manager: Manager, configs: Iterable[Any]) -> Iterator[Any]:
+    """Some completed configs that cover all values of a batch. Raises if one has an undeclared secret.
+
+    Generators are not consumed.
+    """
+    known = configs.covering() if isinstance(configs, Grid) else configs if isinstance(configs, Sequence) else ()
+    for each in known:
+        try:
+            config = manager.complete_config(each)
+        except Exception:  # the batch reports it as a failed config
+            continue
+        refuse_undeclared(config, manager.public)
+        yield config

@@ -1,0 +1,104 @@
+"""Trains a manager whose subclass writes its own epochs: `train` and `eval`, saved with `save_ckpt`."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from trainmaster.errors import CodecError, SettingError
+from trainmaster.manager.executor import Report
+from trainmaster.manager.overview import metric_of, number
+from trainmaster.store.codec import encode_plain
+from trainmaster.store.metric_names import checked_metric_name
+
+if TYPE_CHECKING:
+    from trainmaster.manager.interrupts import Interrupts
+    from trainmaster.manager.job_runner import JobRunner
+    from trainmaster.manager.manager import Manager
+    from trainmaster.manager.session import Session
+    from trainmaster.store import Attempt
+
+EVAL_RECORDS = "eval_records"
+
+
+class UserEpochs:
+    """Trains the epochs of one run until the target is reached or a stop is requested, and evaluates and saves them."""
+
+    def __init__(self, runner: JobRunner, manager: Manager, session: Session, attempt: Attempt, interrupts: Interrupts) -> None:
+        self._manager, self._session, self._attempt, self._interrupts = manager, session, attempt, interrupts
+        self._console, self._report, self._check_stop = runner.console, runner.invocation.report, runner.check_stop
+
+    def train(self, num_epochs: int) -> None:
+        manager, key = self._manager, self._manager.key
+        self._report(Report(key, "progress", epoch=manager.epoch, num_epochs=num_epochs, is_first=True))
+        if self._session.saved_epoch is None:
+            self._evaluate()
+            self._save()
+            self._console.print_epoch(key, manager.epoch, num_epochs, 0.0, manager.preview)
+        self._check_stop()
+        while manager.epoch < num_epochs and self._interrupts.reason is None:
+            manager.advance_to(manager.epoch + 1)
+            self._attempt.check()
+            with manager.staged("work_train"):
+                started = time.monotonic()
+                manager.train()
+                seconds = self._session.times.add("t_train", started)
+            is_last = manager.epoch == num_epochs
+            if is_last or manager.epoch % manager.eval_interval == 0:
+                self._evaluate()
+                self._check_stop()
+            if is_last or manager.epoch % manager.save_interval == 0 or self._interrupts.reason is not None:
+                self._save()
+            self._console.print_epoch(key, manager.epoch, num_epochs, seconds, manager.preview)
+            metric = metric_of(manager.preview)
+            self._report(Report(key, "progress", epoch=manager.epoch, num_epochs=num_epochs, metric=metric))
+
+    def _evaluate(self) -> None:
+        from trainmaster.loop.rng import kept_rng
+
+        manager = self._manager
+        with manager.staged("work_eval"):
+            started = time.monotonic()
+            with kept_rng():  # training must not depend on the number of evaluations
+                values = manager.eval()
+            self._session.times.add("t_eval", started)
+            if values is not None:
+                record = _plain_record(values, f"{type(manager).__name__}.eval()")
+                manager.ckpt.setdefault(EVAL_RECORDS, {})[manager.epoch] = record
+                manager.preview.update(record)
+        recorded = manager.ckpt.get(EVAL_RECORDS, {}).get(manager.epoch)
+        numbers = {str(name): number(value) for name, value in recorded.items()} if isinstance(recorded, Mapping) else {}
+        row = {name: value for name, value in numbers.items() if value is not None}
+        self._attempt.check()
+        self._attempt.log.append({"epoch": manager.epoch, "time": time.time(), "eval": row})
+
+    def _save(self) -> None:
+        manager = self._manager
+        with self._interrupts.no_deadline():
+            with manager.staged("work_save"):
+                manager.save_ckpt()
+            if self._session.saved_epoch != manager.epoch:
+                raise SettingError(f"`{type(manager).__name__}.save_ckpt()` saves nothing", hint="call `super().save_ckpt()` at its end")
+
+
+def _plain_record(values: Any, function: str) -> dict[str, Any]:
+    """The result of an evaluation, with NumPy and torch scalars as plain numbers."""
+    if not isinstance(values, Mapping):
+        raise SettingError(f"`{function}` returned {values!r:.60}: wanted numbers by name", hint='return {"loss_test": ...}')
+    record = {name: value.item() if _is_scalar_array(value) else value for name, value in values.items()}
+    for name in record:
+        checked_metric_name(str(name))
+    try:
+        encode_plain(record)
+        if all(isinstance(name, str) for name in record):
+            return record
+        problem = "names are text"
+    except CodecError as error:
+        problem = error.rows["wrong"]
+    raise SettingError(f"`{function}` returned values that cannot be recorded", wrong=problem, hint="return numbers by name")
+
+
+def _is_scalar_array(value: Any) -> bool:
+    return hasattr(value, "item") and getattr(value, "ndim", None) is not None and math.prod(getattr(value, "shape", ())) == 1

@@ -1,0 +1,81 @@
+"""Hooks that report how long they take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from functools import wraps
+from time import perf_counter
+from types import TracebackType
+from typing import Any
+
+from trainmaster.stages.hooks import Guard, Hook, bind
+
+Timer = Callable[[str, str, float], None]
+"""Takes the name of an extension, the title of one of its hooks, and seconds."""
+
+
+def timed(hook: Hook, timer: Timer) -> Hook:
+    """A copy of a hook that reports the time of each call to `timer`.
+
+    The time of the guard around observers is reported under the extension name "guard".
+    """
+    name, title, method, guard = hook.extension_name, hook.title, hook.method, hook.guard
+
+    @wraps(method)  # so that errors show the file and line of the method itself
+    def call(*args: Any, **kwargs: Any) -> Any:
+        started = perf_counter()
+        result = None
+        try:
+            result = method(*args, **kwargs)
+        finally:
+            if not isinstance(result, Generator):
+                timer(name, title, perf_counter() - started)
+        return _TimedGenerator(result, lambda seconds: timer(name, title, seconds)) if isinstance(result, Generator) else result
+
+    timed_guard = None if guard is None else lambda: _TimedGuard(guard, lambda seconds: timer("guard", "observers", seconds))
+    return replace(hook, method=call, call=bind(call, hook.needs, hook.takes, hook.has_keywords), guard=timed_guard)
+
+
+class _TimedGenerator(Generator[Any, Any, Any]):
+    """An around hook: reports the time before and after its `yield`, without the stage's body."""
+
+    def __init__(self, generator: Generator[Any, Any, Any], report: Callable[[float], None]) -> None:
+        self._generator, self._report = generator, report
+        self._seconds = 0.0
+
+    def send(self, value: Any) -> Any:
+        return self._timed(lambda: self._generator.send(value))
+
+    def throw(self, *error: Any) -> Any:
+        return self._timed(lambda: self._generator.throw(*error))
+
+    def _timed(self, resume: Callable[[], Any]) -> Any:
+        started = perf_counter()
+        try:
+            result = resume()
+        except BaseException:  # the generator has ended, with or without an error
+            self._report(self._seconds + perf_counter() - started)
+            raise
+        self._seconds += perf_counter() - started
+        return result
+
+
+class _TimedGuard:
+    """A guard: reports the time it takes to save and to restore, without the hooks in between."""
+
+    def __init__(self, guard: Guard, report: Callable[[float], None]) -> None:
+        self._guard, self._report = guard(), report
+        self._seconds = 0.0
+
+    def __enter__(self) -> None:
+        started = perf_counter()
+        self._guard.__enter__()
+        self._seconds = perf_counter() - started
+
+    def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> bool | None:
+        started = perf_counter()
+        try:
+            return self._guard.__exit__(exc_type, exc, tb)
+        finally:
+            self._report(self._seconds + perf_counter() - started)

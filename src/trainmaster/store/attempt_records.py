@@ -1,0 +1,156 @@
+"""The records of a run's attempts, each read from its file and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from trainmaster.errors import StoreDamagedError
+from trainmaster.store.checkpoint import MANIFEST, CheckpointName
+from trainmaster.store.checksummed_json import Members, Record, damaged, find_record
+from trainmaster.store.codec import decode
+from trainmaster.store.files import Files
+from trainmaster.store.keys import attempt_folder, attempt_number, run_folder
+
+ATTEMPT, RESUME, STATUS, OUTCOME, EVENTS, LEASE, PREVIEW, LOG, STOP = (
+    "attempt.json",
+    "resume.json",
+    "status.json",
+    "outcome.json",
+    "events.jsonl",
+    "lease",
+    "preview.json",
+    "log",
+    "stop",
+)
+IMPORT, IMPORTED = "import", "imported"
+"""Purpose and outcome of an attempt that imports a run from another store."""
+_NUMBER_OR_NONE = (int, type(None))
+_MAX_HEARTBEAT = 30 * 24 * 3600.0
+_MAX_EVENTS = 10**12
+
+
+class AttemptRecords:
+    """The attempts of a run: who claimed each, what it resumed from, what it saved and how it ended."""
+
+    def __init__(self, files: Files, key: str) -> None:
+        self.files, self.key = files, key
+
+    def __repr__(self) -> str:
+        own = vars(self)
+        return f"{type(self).__name__}({own.get('key')!r} in {getattr(own.get('files'), 'root', None)!r})"
+
+    def path(self, number: int, name: str) -> str:
+        """The path of one of an attempt's files."""
+        return f"{attempt_folder('previews' if name == PREVIEW else 'stats', self.key, number)}/{name}"
+
+    # ---- attempts
+
+    def attempts(self) -> list[int]:
+        """The numbers of all attempts, newest first."""
+        return list(self.iter_attempts())
+
+    def newest(self) -> int:
+        """The number of the newest attempt; 0 if there is none."""
+        return next(self.iter_attempts(), 0)
+
+    def iter_attempts(self) -> Iterator[int]:
+        numbers = sorted(filter(None, map(attempt_number, self.files.names(run_folder("stats", self.key)))), reverse=True)
+        # Any file makes it an attempt: a number must not be used again even if its claim was lost.
+        return (number for number in numbers if self.files.names(attempt_folder("stats", self.key, number)))
+
+    def claim_of(self, number: int) -> Record:
+        """Which process started an attempt, when and for what purpose."""
+        path = self.path(number, ATTEMPT)
+        record = self._find(number, ATTEMPT, {"token": str, "by": str, "owner": dict, "heartbeat": (int, float)})
+        if record is None:
+            raise damaged(path, "it is missing, though the attempt has left other files")
+        if not 0 < record["heartbeat"] <= _MAX_HEARTBEAT:
+            raise damaged(path, "its heartbeat is out of range")
+        return record
+
+    def _find(self, number: int, name: str, members: Members) -> Record | None:
+        """One of an attempt's records, checked to belong to it; None if there is none."""
+        path = self.path(number, name)
+        record = find_record(self.files, path, members)
+        if record is not None and (record.get("key"), record.get("attempt")) != (self.key, number):
+            raise damaged(path, "it belongs to another run or attempt")
+        return record
+
+    def resume_of(self, number: int) -> Record | None:
+        """What an attempt resumed from; None if it has not started yet."""
+        path = self.path(number, RESUME)
+        members: Members = {"parent": _NUMBER_OR_NONE, "step": _NUMBER_OR_NONE, "events": int, "status": dict, "preview": dict}
+        record = self._find(number, RESUME, members)
+        if record is None:
+            has_saved = self.own_checkpoints(number) or self.files.has(self.path(number, STATUS))
+            if has_saved and not self._is_half_imported(number):
+                raise damaged(path, "it is missing, though the attempt has saved something")
+            return None
+        parent, name = record["parent"], record.get("checkpoint")
+        if parent is None:
+            is_possible = name is None and record["events"] == 0
+        else:
+            is_possible = (
+                0 < parent < number and CheckpointName.parse(parent, str(name)) is not None and 0 <= record["events"] < _MAX_EVENTS
+            )
+        if not is_possible:
+            raise damaged(path, "it names an impossible parent")
+        return record
+
+    def _is_half_imported(self, number: int) -> bool:
+        """True for an import that did not complete: an import starts its attempt at the very end."""
+        outcome = self.outcome_of(number)
+        return self.claim_or_empty(number).get("by") == IMPORT and (outcome is None or outcome["outcome"] != IMPORTED)
+
+    def outcome_of(self, number: int) -> Record | None:
+        """How an attempt ended; None while it runs, or if it was killed."""
+        return self._find(number, OUTCOME, {"outcome": str})
+
+    def status_of(self, number: int) -> Record | None:
+        """The status that an attempt has written; None if it has not saved yet."""
+        record = self._find(number, STATUS, {"status": dict, "step": int, "checkpoint": str})
+        if record is not None:
+            decoded(record["status"], self.path(number, STATUS))
+        return record
+
+    def preview_of(self, number: int) -> Record | None:
+        """The preview that an attempt has written, or None."""
+        record = self._find(number, PREVIEW, {"preview": dict, "step": _NUMBER_OR_NONE})
+        if record is not None:
+            decoded(record["preview"], self.path(number, PREVIEW))
+        return record
+
+    def is_removed(self, number: int) -> bool:
+        """Whether the attempt has removed the run; False if its record is damaged."""
+        try:
+            resume = self.resume_of(number)
+        except StoreDamagedError:
+            return False
+        return resume is not None and bool(resume.get("is_removed"))
+
+    def claim_or_empty(self, number: int) -> Record:
+        """The claim of an attempt. Empty if it is damaged; resuming the run reports the damage."""
+        try:
+            return self.claim_of(number)
+        except (StoreDamagedError, FileNotFoundError):
+            return {}
+
+    def own_checkpoints(self, number: int) -> list[CheckpointName]:
+        """All checkpoints of one attempt, newest first, including those outside the chain."""
+        folder = attempt_folder("ckpts", self.key, number)
+        names = [CheckpointName.parse(number, text) for text in self.files.names(folder)]
+        names_newest_first = sorted(filter(None, names), reverse=True)
+        return [name for name in names_newest_first if self.files.has(f"{name.folder(self.key)}/{MANIFEST}")]
+
+
+def decoded(tree: Record | None, path: str) -> dict[str, Any] | None:
+    if tree is None:
+        return None
+    try:
+        value = decode(tree)
+    except StoreDamagedError as error:
+        raise damaged(path, str(error)) from error
+    if not isinstance(value, dict):
+        raise damaged(path, "it is not a mapping")
+    return value

@@ -1,0 +1,109 @@
+"""Conditions on configs, written as dicts: the accepted values for dotted keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+from trainmaster.config.paths import key_problem
+from trainmaster.config.to_plain import is_same, value_to_plain
+from trainmaster.errors import Problem, StoreError
+
+Condition = Mapping[str, Any]
+"""For each key a value, a list of values, a range `(low, high)` (inclusive; None for no limit), or a function that returns True or False.
+
+Keys are dotted or nested: `{"optim": {"lr": 0.1}}` means the same as `{"optim.lr": 0.1}`, and the group may have other keys. To accept a
+value that is a list, write it inside a list.
+"""
+
+Tree = Mapping[str, Any]
+"""A config as it is stored: plain values, with NaN and the infinities as `{".float": "nan"}`."""
+
+
+class Nothing(Enum):
+    """Represents the missing value of a name."""
+
+    MISSING = "the run does not have the name"
+    UNKNOWN = "the run was not read yet"
+
+
+def is_met(condition: Condition | None, config: Tree) -> bool:
+    """Whether a stored config meets a condition. A key that the config does not have meets no condition.
+
+    >>> is_met({"optim": {"lr": (None, 0.1)}, "arch": ["ResNet18", "ResNet50"]}, {"optim": {"lr": 0.01}, "arch": "ResNet18"})
+    True
+    """
+    return matcher(condition)(config)
+
+
+def matcher(condition: Condition | None) -> Callable[[Tree], bool]:
+    """`is_met` for many configs: the condition is compiled once."""
+    tests = [(path, _test(accepted, path)) for path, accepted in _leaves(condition or {})]
+
+    def is_met(config: Tree) -> bool:
+        return all((value := value_at(config, path)) is not Nothing.MISSING and test(restore_floats(value)) for path, test in tests)
+
+    return is_met
+
+
+def value_at(tree: Tree, path: Sequence[str]) -> Any:
+    """The value or group of a stored config at a path, or `Nothing.MISSING`."""
+    node: Any = tree
+    for part in path:
+        if type(node) is not dict or part not in node:
+            return Nothing.MISSING
+        node = node[part]
+    return node
+
+
+def restore_floats(tree: Any) -> Any:
+    """A stored value with NaN and the infinities as floats again."""
+    kind = type(tree)
+    if kind is list:
+        return [restore_floats(each) for each in tree]
+    if kind is not dict:
+        return tree
+    if tree.keys() == {".float"}:
+        return float(tree[".float"])
+    return {key: restore_floats(value) for key, value in tree.items()}
+
+
+def _leaves(condition: Condition, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Each key of a condition as a path, with what it accepts. An empty group is a value."""
+    for key, accepted in condition.items():
+        why = key_problem(key)
+        if why:
+            raise StoreError(f"a condition cannot have the key {key!r:.60}", why=why)
+        path = (*above, *key.split("."))
+        if isinstance(accepted, Mapping) and accepted:
+            yield from _leaves(accepted, path)
+        else:
+            yield path, accepted
+
+
+def _test(accepted: Any, path: tuple[str, ...]) -> Callable[[Any], bool]:
+    """A function that checks one value."""
+    if callable(accepted):
+        return lambda value: bool(accepted(value))
+    if isinstance(accepted, tuple):
+        return _range_test(accepted)
+    problems: list[Problem] = []
+    accepted = value_to_plain(accepted, path, problems)  # stored configs have no NumPy numbers or sets
+    if problems:
+        raise StoreError("a condition has a value that no config can have", wrong="\n".join(map(str, problems)))
+    if isinstance(accepted, list):
+        return lambda value: any(is_same(each, value) for each in accepted)
+    kind = type(accepted)
+    if kind in (str, int, bool):  # the most common types, checked without the function call
+        return lambda value: type(value) is kind and value == accepted
+    return lambda value: is_same(accepted, value)
+
+
+def _range_test(limits: tuple[Any, ...]) -> Callable[[Any], bool]:
+    if len(limits) != 2:
+        raise StoreError(
+            f"{limits!r} is not a range", hint="a tuple is a range: (low, high), with None for no limit; use a list for several values"
+        )
+    low, high = limits
+    return lambda value: type(value) in (int, float) and (low is None or value >= low) and (high is None or value <= high)

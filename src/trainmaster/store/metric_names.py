@@ -1,0 +1,88 @@
+"""Metric names, such as `valid/loss`, and their short forms.
+
+A metric that belongs to no data set has no set in its name: `lr`, `grad_norm/0.weight`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from trainmaster.errors import MetricNameError, did_you_mean
+from trainmaster.text import printable
+
+MAX_LENGTH = 200
+"""The maximum length of a name."""
+_MAX_LISTED = 20
+_MAX_SHOWN = 80
+
+
+def resolve_metric(name: str, known: Iterable[str]) -> str:
+    """The full name of a metric: `name` itself if it exists, otherwise the only name that ends with it.
+
+    Raise `MetricNameError` if there is no such name, or several. Metrics of evaluation sets have precedence, training metrics come last.
+
+    >>> resolve_metric("loss", ["train/loss", "valid/loss", "lr"])
+    'valid/loss'
+    """
+    names = {*known}
+    matches = matching_metrics(name, names)
+    if not matches:
+        raise MetricNameError(
+            f"there is no metric `{short_name(name)}`",
+            known=listed(names) or "none",
+            hint=suggest(name, names) or ("use one of these" if names else None),
+        )
+    if len(matches) > 1:
+        raise MetricNameError(f"`{short_name(name)}` may refer to {len(matches)} metrics", known=listed(matches), hint="use the full name")
+    return matches[0]
+
+
+def matching_metrics(name: str, known: Iterable[str]) -> list[str]:
+    """The metrics that `name` may refer to: the metric of that name, otherwise those that end with it.
+
+    Among several endings, evaluation sets have precedence over metrics without a set, and these over training metrics.
+
+    >>> matching_metrics("accuracy", ["train/accuracy", "test/accuracy", "valid/accuracy"])
+    ['test/accuracy', 'valid/accuracy']
+    """
+    names = {*known}
+    if name in names:
+        return [name]
+    endings = sorted(each for each in names if each.endswith(f"/{name}")) if name else []
+    sets = {each.removesuffix("/loss") for each in names if each.endswith("/loss")}  # every set has a loss
+    trained = [each for each in endings if _is_of(each, {"train", *(one for one in sets if one.endswith("/train"))})]
+    others = [each for each in endings if each not in trained]
+    return [each for each in others if _is_of(each, sets)] or others or trained
+
+
+def _is_of(name: str, sets: set[str]) -> bool:
+    parts = name.split("/")
+    return any("/".join(parts[:count]) in sets for count in range(1, len(parts)))
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """A question with the most similar names, compared in full and by their last part; empty if none is similar."""
+    names = [each for each in known if len(each) <= MAX_LENGTH]
+    return printable(did_you_mean(name[:MAX_LENGTH], {*names, *(each.rpartition("/")[2] for each in names)}))
+
+
+def listed(names: Iterable[str]) -> str:
+    """Sorted names for a message, at most 20 of them."""
+    shown = sorted(names)
+    more = [f"... and {len(shown) - _MAX_LISTED:,} more"] if len(shown) > _MAX_LISTED else []
+    return ", ".join([*map(short_name, shown[:_MAX_LISTED]), *more])
+
+
+def short_name(name: str) -> str:
+    """A name for a message: printable and not too long."""
+    return printable(name if len(name) <= _MAX_SHOWN else f"{name[: _MAX_SHOWN - 3]}...")
+
+
+def checked_metric_name(name: str) -> str:
+    """Return `name` if it can be logged; raise `MetricNameError` if it is too long for tables."""
+    if len(name) > MAX_LENGTH:
+        raise MetricNameError(
+            f"a metric name has {len(name):,} characters; the limit is {MAX_LENGTH}: `{short_name(name)}`",
+            hint="use a short name; log texts with `add_text`",
+        )
+    return name

@@ -1,0 +1,295 @@
+"""The query language of `ls --where`, such as `lr<0.01 and arch=ResNet18`. Expressions are parsed; nothing is run as code.
+
+```text
+any     = all ("or" all)*
+all     = term ("and" term)*
+term    = "not" term | "(" any ")" | name test
+test    = ("=" | "==" | "!=" | "<" | "<=" | ">" | ">=" | "~") value | "in" "(" value ("," value)* ")"
+```
+
+A name is `state`, `epoch`, `tag` or `key`, a dotted key of the config, or a metric. A value is a number, `true`, `false`, `none`, a word,
+or a text in quotes. `~` means *contains*, ignoring case. A run that does not have the name meets no test of it. A text and a number are
+never equal, and neither is less than the other.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, NoReturn
+
+from trainmaster.arguments import is_number
+from trainmaster.errors import StoreError
+from trainmaster.store.dict_filter import Nothing, value_at
+from trainmaster.text import printable, width
+
+MAX_LENGTH = 4000
+MAX_DEPTH = 50
+OWN = ("state", "epoch", "tag", "key")
+"""The names that every run has."""
+
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<sign>==|!=|<=|>=|[=<>~(),])|(?P<quoted>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?P<word>[^\s=<>~(),!"']+)|(?P<end>\Z))""",
+    re.S,
+)
+_NUMBER = re.compile(r"(?a)[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
+_WORDS = ("and", "or", "not", "in")
+_CONSTANTS = {"true": True, "false": False, "none": None, "null": None, "nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_TESTS = ("=", "==", "!=", "<", "<=", ">", ">=", "~")
+_ORDER = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+_NUM_SHOWN = 60
+"""How many characters before and after a mistake are shown."""
+
+
+Lookup = Callable[[str], Any]
+"""Returns the value of a name for one run, or `Nothing`."""
+
+
+class Value(NamedTuple):
+    """The right side of a comparison, as a value and as text."""
+
+    value: Any
+    text: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    name: str
+    sign: str
+    values: tuple[Value, ...]
+    at: int
+    """The position of the name in the expression."""
+
+    def verdict(self, lookup: Lookup) -> bool | None:
+        actual = lookup(self.name)
+        if actual is Nothing.UNKNOWN:
+            return None
+        if actual is Nothing.MISSING:
+            return False
+        if isinstance(actual, frozenset):  # labels
+            sign = "=" if self.sign == "!=" else self.sign
+            is_met = any(_holds(each, sign, Value(value.text, value.text)) for each in actual for value in self.values)
+            return is_met if self.sign != "!=" else not is_met
+        if self.name == "key":
+            return any(_holds(actual, self.sign, Value(value.text, value.text)) for value in self.values)
+        return any(_holds(actual, self.sign, value) for value in self.values)
+
+
+@dataclass(frozen=True)
+class Negation:
+    part: Node
+
+    def verdict(self, lookup: Lookup) -> bool | None:
+        verdict = self.part.verdict(lookup)
+        return None if verdict is None else not verdict
+
+
+@dataclass(frozen=True)
+class Join:
+    """Several parts joined by `and` or by `or`."""
+
+    parts: tuple[Node, ...]
+    is_all: bool
+
+    def verdict(self, lookup: Lookup) -> bool | None:
+        is_undecided = False
+        for part in self.parts:
+            verdict = part.verdict(lookup)
+            if verdict is None:
+                is_undecided = True
+            elif verdict is not self.is_all:
+                return verdict
+        return None if is_undecided else self.is_all
+
+
+Node = Comparison | Negation | Join
+
+
+@dataclass(frozen=True)
+class Where:
+    """A parsed expression."""
+
+    text: str
+    node: Node
+
+    def verdict(self, lookup: Lookup) -> bool | None:
+        """Whether a run meets the expression; None if that depends on names that `lookup` does not know yet."""
+        return self.node.verdict(lookup)
+
+    def comparisons(self) -> list[Comparison]:
+        """All comparisons in the expression, in order."""
+        todo, comparisons = [self.node], []
+        while todo:
+            node = todo.pop()
+            if isinstance(node, Comparison):
+                comparisons.append(node)
+            else:
+                todo += reversed(node.parts) if isinstance(node, Join) else [node.part]
+        return comparisons
+
+    def refuse(self, comparison: Comparison, fact: str, hint: str = "") -> NoReturn:
+        """Raise an error about the name of a comparison that shows its position."""
+        raise _error(self.text, comparison.at, fact, hint)
+
+
+def parse_where(text: str) -> Where:
+    """Parse an expression; a `StoreError` shows the position of a mistake.
+
+    >>> where = parse_where("lr < 0.01 and not arch in (ViT, MLP)")
+    >>> where.verdict({"lr": 0.001, "arch": "ResNet18"}.get)
+    True
+    """
+    if len(text) > MAX_LENGTH:
+        raise StoreError(f"the condition has {len(text):,} characters; the limit is {MAX_LENGTH:,}", hint="select runs by tags: `--tag`")
+    return Where(text, _Parser(text).parse())
+
+
+def at_path(tree: Mapping[str, Any], name: str) -> Any:
+    """The value of a stored config at a dotted key; `Nothing.MISSING` if there is none, or a group."""
+    node = value_at(tree, name.split("."))
+    return Nothing.MISSING if type(node) is dict and node and node.keys() != {".float"} else node
+
+
+# ---- comparing
+
+
+def _holds(actual: Any, sign: str, wanted: Value) -> bool:
+    if sign in ("=", "==", "in"):
+        return _equal(actual, wanted.value)
+    if sign == "!=":
+        return not _equal(actual, wanted.value)
+    if sign == "~":
+        return any(wanted.text.lower() in str(each).lower() for each in (actual if isinstance(actual, list | tuple) else [actual]))
+    value = wanted.value
+    if not (is_number(actual) and is_number(value)) and not (isinstance(actual, str) and isinstance(value, str)):
+        return False
+    return bool(_ORDER[sign](actual, value))
+
+
+def _equal(actual: Any, wanted: Any) -> bool:
+    if is_number(actual) and is_number(wanted):
+        return bool(actual == wanted) or (actual != actual and wanted != wanted)
+    return type(actual) is type(wanted) and bool(actual == wanted)
+
+
+# ---- parsing
+
+
+class _Token(NamedTuple):
+    kind: str
+    """`sign`, `word`, `quoted` or `end`."""
+    text: str
+    at: int
+
+
+class _Parser:
+    """A recursive-descent parser. It limits the nesting, because each level needs stack."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = _tokens(text)[::-1]
+        self._depth = 0
+
+    def parse(self) -> Node:
+        node = self._any()
+        if self._tokens[-1].kind != "end":
+            self._fail("`and`, `or` or the end")
+        return node
+
+    def _any(self) -> Node:
+        return self._joined("or", lambda: self._joined("and", self._term, is_all=True), is_all=False)
+
+    def _joined(self, word: str, part: Callable[[], Node], is_all: bool) -> Node:
+        parts = [part()]
+        while self._accept(word):
+            parts.append(part())
+        return Join(tuple(parts), is_all) if len(parts) > 1 else parts[0]
+
+    def _term(self) -> Node:
+        if self._depth > MAX_DEPTH:
+            raise _error(self._text, self._tokens[-1].at, f"the condition is nested more than {MAX_DEPTH} deep")
+        self._depth += 1
+        if self._accept("not"):
+            node: Node = Negation(self._term())
+        elif self._accept("("):
+            node = self._any()
+            self._expect(")", "`)`, or `and` or `or`")
+        else:
+            node = self._comparison()
+        self._depth -= 1
+        return node
+
+    def _comparison(self) -> Comparison:
+        name = self._take("a name, `not` or `(`", _WORDS)
+        if sign := self._accept(*_TESTS):
+            return Comparison(_unquoted(name), sign, (self._value(),), name.at)
+        self._expect("in", f"one of {' '.join(_TESTS)} or `in` after `{printable(name.text)}`")
+        self._expect("(", "`(` and values")
+        values = [self._value()]
+        while self._accept(","):
+            values.append(self._value())
+        self._expect(")", "`,` or `)`")
+        return Comparison(_unquoted(name), "in", tuple(values), name.at)
+
+    def _value(self) -> Value:
+        token = self._take("a value: a number, a word, or a text in quotes", ("and", "or", "in"))
+        text = _unquoted(token)
+        if token.kind == "quoted":
+            return Value(text, text)
+        if text.lower() in _CONSTANTS:
+            return Value(_CONSTANTS[text.lower()], text)
+        if _NUMBER.fullmatch(text):
+            return Value(float(text) if set(text) & set(".eE") else int(text), text)
+        return Value(text, text)
+
+    def _accept(self, *texts: str) -> str:
+        """Consume the next token if it is one of these signs or words, and return its text; otherwise return an empty text."""
+        token = self._tokens[-1]
+        if token.kind not in ("sign", "word") or token.text.lower() not in texts:
+            return ""
+        return self._tokens.pop().text
+
+    def _expect(self, text: str, wanted: str) -> None:
+        if not self._accept(text):
+            self._fail(wanted)
+
+    def _take(self, wanted: str, keywords: tuple[str, ...]) -> _Token:
+        """Consume a word that is not one of the keywords, or a quoted text."""
+        token = self._tokens[-1]
+        if token.kind not in ("word", "quoted") or (token.kind == "word" and token.text.lower() in keywords):
+            self._fail(wanted)
+        return self._tokens.pop()
+
+    def _fail(self, wanted: str) -> NoReturn:
+        raise _error(self._text, self._tokens[-1].at, f"the condition is invalid: expected {wanted}")
+
+
+def _tokens(text: str) -> list[_Token]:
+    tokens: list[_Token] = []
+    start = 0
+    while not tokens or tokens[-1].kind != "end":
+        match = _TOKEN.match(text, start)
+        if match is None:
+            at = len(text) - len(text[start:].lstrip())
+            whys = {"'": "this quote is not closed", '"': "this quote is not closed", "!": "expected `!=` or `not`"}
+            why = whys.get(text[at], "this is not allowed here")
+            raise _error(text, at, f"the condition is invalid: {why}")
+        kind = match.lastgroup or "end"
+        tokens.append(_Token(kind, match[kind], match.start(kind)))
+        start = match.end()
+    return tokens
+
+
+def _unquoted(token: _Token) -> str:
+    return re.sub(r"(?s)\\(.)", r"\1", token.text[1:-1]) if token.kind == "quoted" else token.text
+
+
+def _error(text: str, at: int, fact: str, hint: str = "") -> StoreError:
+    """An error that shows the expression and marks the position."""
+    start = max(0, at - _NUM_SHOWN)
+    before = ("..." if start else "") + printable(text[start:at])
+    after = printable(text[at : at + _NUM_SHOWN]) + ("..." if at + _NUM_SHOWN < len(text) else "")
+    return StoreError(fact, where=f"{before}{after}\n{' ' * width(before)}^", hint=hint or "an example: lr<0.01 and arch=ResNet18")

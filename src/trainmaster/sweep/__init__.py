@@ -1,0 +1,1 @@
+"""Search: which configs to train next, proposed by Optuna and recorded in the store."""

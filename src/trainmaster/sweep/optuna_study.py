@@ -1,0 +1,308 @@
+"""Optuna's part of a search: proposals from its samplers, decisions from its pruners.
+
+Nothing of Optuna is stored. Each proposal comes from a study that is built from the recorded trials, and from a new sampler object
+with its own seed. A long-lived sampler would depend on everything it was asked before, and so on which process died when.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trainmaster.config.grid import shuffled
+from trainmaster.errors import SearchError
+from trainmaster.sweep.plan import Plan, Trial
+from trainmaster.sweep.space import Space
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.pruners import BasePruner
+    from optuna.samplers import BaseSampler
+    from optuna.trial import FrozenTrial
+
+
+class Point(NamedTuple):
+    """One proposal."""
+
+    parameters: dict[str, Any]
+    values: dict[str, Any]
+    """The value of each searched key of the config."""
+    notes: dict[str, Any]
+
+
+class Proposer:
+    """Proposes the points of one search, in order.
+
+    CMA-ES keeps its state in the study, so its study is replayed from the first proposal, once per process.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.space = plan.space_of()
+        self._replay = _Replay(plan, self.space) if plan.sampler == "cmaes" else None
+
+    def propose(self, trials: Sequence[Trial], seen: Sequence[int] | None = None) -> Point | None:
+        """Return proposal number `len(trials)`; None if a grid has no more points.
+
+        `seen` are the finished trials to use in a search without a window; otherwise the plan's window decides.
+        """
+        with quiet_optuna():
+            number = len(trials)
+            if self.plan.sampler == "grid":
+                return self._grid_point(number)
+            if self._replay is not None:
+                return self._replay.propose(trials, seen)
+            if self.plan.sampler == "qmc":
+                study = build_study(self.plan, self.space, trials[:1])  # the first trial decides which parameters have a dimension
+            elif self.plan.samples_from_results:
+                study = build_study(self.plan, self.space, visible_trials(self.plan, trials, number, seen))
+            else:
+                study = _empty_study(self.plan)
+            study.sampler = make_sampler(self.plan, number)
+            return _ask(study, self.space)
+
+    def _grid_point(self, number: int) -> Point | None:
+        from optuna.trial import FixedTrial
+
+        if number >= self.space.num_points:
+            return None
+        parameters = self.space.point(_nth(number, self.space.num_points, self.plan.seed))
+        return Point(parameters, self.space.suggest(FixedTrial(parameters)), {})
+
+
+class _Replay:
+    """A study to which the recorded trials happen again, in the order of the search."""
+
+    def __init__(self, plan: Plan, space: Space) -> None:
+        self._plan, self._space = plan, space
+        self._study: Study | None = None
+        self._asked: list[Any] = []
+        self._told: set[int] = set()
+
+    def propose(self, trials: Sequence[Trial], seen: Sequence[int] | None) -> Point:
+        if self._study is None or len(self._asked) > len(trials):
+            self._study, self._asked, self._told = _empty_study(self._plan), [], set()
+            self._study.add_trials(warm_trials(self._plan, self._space))
+        for number in range(len(self._asked), len(trials)):
+            point = self._ask(trials, number, trials[number].seen)
+            if not _is_same_point(point.parameters, trials[number].parameters):
+                raise SearchError(
+                    f"trial {number} of the search {self._plan.name} cannot be repeated",
+                    why=f"recorded: {dict(trials[number].parameters)}; Optuna {_version()} proposes {point.parameters}",
+                    hint=f"continue it with optuna=={self._plan.optuna}, or start a search with another name",
+                )
+        return self._ask(trials, len(trials), seen)
+
+    def _ask(self, trials: Sequence[Trial], number: int, seen: Sequence[int] | None) -> Point:
+        assert self._study is not None
+        for finished in sorted({*_known_at_once(trials[:number]), *(self._plan.finished_before(number) if seen is None else seen)}):
+            self._tell(trials[finished])
+        self._study.sampler = make_sampler(self._plan, number)
+        trial = self._study.ask()
+        values = self._space.suggest(trial)
+        self._asked.append(trial)
+        return Point(dict(trial.params), values, {})
+
+    def _tell(self, trial: Trial) -> None:
+        from optuna.trial import TrialState
+
+        if trial.number in self._told:
+            return
+        assert self._study is not None
+        self._told.add(trial.number)
+        asked = self._asked[trial.number]
+        if trial.state == "complete":
+            self._study.tell(asked, _usable(trial.values, self._plan))
+        elif trial.state == "pruned":
+            for step, value in trial.intermediate.items():
+                asked.report(value, step)
+            self._study.tell(asked, state=TrialState.PRUNED)
+        else:
+            self._study.tell(asked, state=TrialState.FAIL)
+
+
+class Verdict(NamedTuple):
+    """A pruner's decision to stop a trial."""
+
+    step: int
+    value: float
+    notes: dict[str, Any]
+
+
+def judge(plan: Plan, trials: Sequence[Trial], number: int, intermediate: Mapping[int, float]) -> tuple[Verdict | None, dict[str, Any]]:
+    """Return the step at which the pruner stops trial `number`, None if it does not, and the notes that it leaves with the trial.
+
+    The trial is compared with the finished trials outside its window only. So it does not matter which of them ran faster.
+    """
+    if plan.pruner == "none" or not intermediate:
+        return None, {}
+    with quiet_optuna():
+        study = build_study(plan, plan.space_of(), visible_trials(plan, trials, number, trials[number].seen))
+        study.pruner = make_pruner(plan)
+        trial = study.ask()
+        for step, value in sorted(intermediate.items()):
+            trial.report(value, step)
+            if trial.should_prune():
+                notes = _notes(study.trials[trial.number])
+                return Verdict(step, value, notes), notes
+        return None, _notes(study.trials[trial.number])
+
+
+def build_study(plan: Plan, space: Space, trials: Sequence[Trial]) -> Study:
+    """Build Optuna's view of a search: the points from before it, then its trials, each under its number."""
+    study = _empty_study(plan)
+    study.add_trials([*warm_trials(plan, space), *(_frozen(trial, plan, space) for trial in trials)])
+    return study
+
+
+def importances(plan: Plan, trials: Sequence[Trial]) -> dict[str, float]:
+    """How much each parameter decides the first objective, as shares of 1; empty where there are too few results to tell."""
+    from optuna.importance import get_param_importances
+
+    complete = [trial for trial in trials if trial.state == "complete" and all(map(math.isfinite, trial.values or (math.nan,)))]
+    if len(complete) < 4 or len({trial.values for trial in complete}) < 2:
+        return {}
+    with quiet_optuna():
+        study = build_study(plan, plan.space_of(), complete)
+        target = (lambda each: each.values[0]) if len(plan.monitor) > 1 else None
+        try:
+            return dict(get_param_importances(study, target=target))
+        except (RuntimeError, ValueError):  # all values of a parameter are equal, for example
+            return {}
+
+
+def visible_trials(plan: Plan, trials: Sequence[Trial], number: int, seen: Sequence[int] | None = None) -> list[Trial]:
+    """The trials before `number` as its sampler and its pruner see them: those inside the window are still running."""
+    finished = set(plan.finished_before(number) if seen is None else seen)
+    return [_as_seen(trial, trial.number in finished) for trial in trials[:number]]
+
+
+def make_sampler(plan: Plan, number: int) -> BaseSampler:
+    """A new sampler for proposal `number`."""
+    from optuna import samplers
+
+    seed, arguments = plan.seed_for(number), dict(plan.sampler_arguments)
+    if plan.sampler == "qmc":
+        return _make_qmc_sampler(plan, number)
+    kind: Any = {
+        "random": samplers.RandomSampler,
+        "tpe": samplers.TPESampler,
+        "gp": samplers.GPSampler,
+        "cmaes": samplers.CmaEsSampler,
+        "nsga2": samplers.NSGAIISampler,
+    }[plan.sampler]
+    sampler: BaseSampler = kind(seed=seed, **arguments)
+    return sampler
+
+
+def _make_qmc_sampler(plan: Plan, number: int) -> BaseSampler:
+    """A sampler that returns element `number` of the plan's sequence; Optuna's own counts its calls in the study."""
+    from optuna import samplers
+
+    class QMCElement(samplers.QMCSampler):
+        def _find_sample_id(self, study: Study, search_space: Mapping[str, Any]) -> int:
+            return number
+
+    independent = samplers.RandomSampler(seed=plan.seed_for(number))  # for parameters of other sub-spaces than the first trial's
+    return QMCElement(seed=plan.seed, independent_sampler=independent, **plan.sampler_arguments)
+
+
+def make_pruner(plan: Plan) -> BasePruner:
+    from optuna import pruners
+
+    kind: Any = {
+        "median": pruners.MedianPruner,
+        "asha": pruners.SuccessiveHalvingPruner,
+        "hyperband": pruners.HyperbandPruner,
+        "wilcoxon": pruners.WilcoxonPruner,
+    }[plan.pruner]
+    pruner: BasePruner = kind(**plan.pruner_arguments)
+    return pruner
+
+
+@contextlib.contextmanager
+def quiet_optuna() -> Iterator[None]:
+    """Silence Optuna's log and its notes about experimental samplers; the user asked trainmaster, not Optuna."""
+    import optuna
+
+    level = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        optuna.logging.set_verbosity(level)
+
+
+def warm_trials(plan: Plan, space: Space) -> list[FrozenTrial]:
+    return [_frozen(Trial(-1, each["parameters"], "complete", tuple(each["values"])), plan, space) for each in plan.warm_start]
+
+
+def _empty_study(plan: Plan) -> Study:
+    import optuna
+
+    # Hyperband's brackets depend on the study's name, which is random by default.
+    return optuna.create_study(study_name=plan.name, directions=list(plan.directions), sampler=optuna.samplers.RandomSampler(seed=0))
+
+
+def _ask(study: Study, space: Space) -> Point:
+    trial = study.ask()
+    values = space.suggest(trial)
+    return Point(dict(trial.params), values, _notes(study.trials[trial.number]))
+
+
+def _frozen(trial: Trial, plan: Plan, space: Space) -> FrozenTrial:
+    from optuna.trial import FixedTrial, TrialState, create_trial
+
+    fixed = FixedTrial(dict(trial.parameters))
+    space.suggest(fixed)
+    state = {"running": TrialState.RUNNING, "complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED}.get(trial.state, TrialState.FAIL)
+    return create_trial(
+        state=state,
+        values=_usable(trial.values, plan) if state is TrialState.COMPLETE else None,
+        params=dict(trial.parameters),
+        distributions=fixed.distributions,
+        system_attrs=dict(trial.notes),
+        intermediate_values=dict(trial.intermediate),
+    )
+
+
+def _as_seen(trial: Trial, is_finished: bool) -> Trial:
+    """A trial inside the window is running, whatever has become of it; that a point was not run is known at once."""
+    if is_finished or not trial.counts:
+        return trial
+    generation = {name: value for name, value in trial.notes.items() if not name.startswith("completed_rung_")}
+    return trial._replace(state="running", values=None, intermediate={}, notes=generation)
+
+
+def _known_at_once(trials: Sequence[Trial]) -> Iterator[int]:
+    return (trial.number for trial in trials if not trial.counts)
+
+
+def _usable(values: Sequence[float] | None, plan: Plan) -> list[float]:
+    """The values for Optuna: one that is missing or not finite is the worst there is."""
+    worst = [math.inf if direction == "minimize" else -math.inf for direction in plan.directions]
+    given = values if values is not None else worst
+    return [value if math.isfinite(value) else bad for value, bad in zip(given, worst, strict=True)]
+
+
+def _notes(trial: FrozenTrial) -> dict[str, Any]:
+    return {name: value for name, value in trial.system_attrs.items() if isinstance(value, int | float)}
+
+
+def _is_same_point(one: Mapping[str, Any], two: Mapping[str, Any]) -> bool:
+    return dict(one) == dict(two)
+
+
+def _nth(number: int, count: int, seed: int) -> int:
+    return next(index for position, index in enumerate(shuffled(count, seed)) if position == number)
+
+
+def _version() -> str:
+    import optuna
+
+    return str(optuna.__version__)

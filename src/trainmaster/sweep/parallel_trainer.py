@@ -1,0 +1,56 @@
+"""`ParallelTrainer`: searches the space of a `ParallelConfig` for the best config of a `ModelWrapper`."""
+
+from __future__ import annotations
+
+import sys
+
+from trainmaster.config import ParallelConfig
+from trainmaster.errors import SettingError, shown
+from trainmaster.manager.model_wrapper import ModelWrapper
+from trainmaster.manager.proto_trainer import WrapperManager, checked_arguments, store_path
+from trainmaster.sweep.search import SearchResult, search
+from trainmaster.sweep.space import Space
+
+
+class ParallelTrainer:
+    """Trains the trials of a search: `Manager.search` with the settings of a config.
+
+    The search is recorded in the store, so launching it again continues it. A trial that fails does not stop the others.
+
+    ```python
+    result = ParallelTrainer(MyWrapper(MyModel), parallel_config).launch()
+    result.best
+    ```
+    """
+
+    def __init__(self, wrapper: ModelWrapper, config: ParallelConfig) -> None:
+        if not isinstance(config, ParallelConfig):
+            raise SettingError(f"`config` is a ParallelConfig, not {shown(config)}", hint="ProtoTrainer trains a RunConfig")
+        self.wrapper, self.config = checked_arguments(wrapper, config)
+        trial_config = self.config.clone()
+        trial_config.search_space = {}  # a trial has values, no space
+        self.manager = WrapperManager(self.wrapper, trial_config, store_path(self.config))
+
+    def launch(self) -> SearchResult:
+        """Train the trials that are missing, and return all of them."""
+        config = self.config
+        metrics = config.optim_metrics or {"loss": "min"}
+        return search(
+            self.manager,
+            config.search_space,
+            trials=config.total_trials or _num_trials(config),
+            monitor=list(metrics),
+            mode=list(metrics.values()),
+            workers=config.concurrent_trials or 0,
+            sampler=config.search_algo,
+            seed=config.random_seed or 0,
+        )
+
+
+def _num_trials(config: ParallelConfig) -> int:
+    """All points of a grid; other searches have no end."""
+    space = Space.of(config.search_space)
+    if config.search_algo != "grid":
+        return sys.maxsize
+    space.check_is_countable()
+    return space.num_points

@@ -1,0 +1,323 @@
+"""`search`: finds good values for the keys of a config, with Optuna's samplers and pruners."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from trainmaster.arguments import check_int, check_number
+from trainmaster.config import Config, ConfigBase
+from trainmaster.config.identity import identity_tree
+from trainmaster.errors import ConfigError, MissingExtraError, Problem, SettingError, did_you_mean
+from trainmaster.loop.metric import better_of
+from trainmaster.manager.batch import Policy
+from trainmaster.manager.executor import Executor
+from trainmaster.manager.job import config_epochs
+from trainmaster.sweep.plan import (
+    PRUNERS,
+    SAMPLERS,
+    SEVERAL_OBJECTIVES,
+    Plan,
+    State,
+    default_window,
+    pruner_named,
+    sampler_named,
+)
+from trainmaster.sweep.search_records import SearchRecords
+from trainmaster.sweep.space import Space, extremes
+
+if TYPE_CHECKING:
+    from trainmaster.manager.manager import Manager
+
+Mode = Literal["min", "max"]
+_MAX_ATTEMPTS = 10
+"""Attempts in a row without a new checkpoint after which a trial counts as failed. Kills of workers count, so this is not few."""
+
+
+class TrialRow(NamedTuple):
+    """One trial of a search, for people: its number, state, runs, values and result."""
+
+    number: int
+    state: State
+    keys: tuple[str, ...]
+    config: Mapping[str, Any]
+    """The values of the searched keys."""
+    values: tuple[float, ...] | None
+    epochs: int
+    reason: str
+
+    @property
+    def is_finite(self) -> bool:
+        return self.values is not None and all(map(math.isfinite, self.values))
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """The trials of a search, as they are recorded in the store."""
+
+    plan: Plan
+    trials: tuple[TrialRow, ...]
+    importances: Mapping[str, float]
+    """How much each searched key decides the first metric, as shares of 1."""
+    end_reason: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.plan.name
+
+    @property
+    def ranking(self) -> list[TrialRow]:
+        """The complete trials with finite values, the best first; with several metrics, those that no other trial beats in all of them."""
+        complete = [trial for trial in self.trials if trial.state == "complete" and trial.is_finite]
+        signs = [1.0 if direction == "minimize" else -1.0 for direction in self.plan.directions]
+        costs = {trial.number: _costs(trial.values or (), signs) for trial in complete}
+        if len(signs) == 1:
+            return sorted(complete, key=lambda trial: costs[trial.number])
+        return [one for one in complete if not any(_beats(costs[two.number], costs[one.number]) for two in complete)]
+
+    @property
+    def best(self) -> TrialRow | None:
+        ranking = self.ranking
+        return ranking[0] if ranking else None
+
+    def count(self, *states: State) -> int:
+        return sum(trial.state in states for trial in self.trials)
+
+    def __str__(self) -> str:
+        names: tuple[State, ...] = ("complete", "pruned", "failed", "running", "duplicate", "invalid")
+        return ", ".join(f"{self.count(name)} {name}" for name in names if self.count(name)) or "no trials"
+
+
+def search(
+    manager: Manager,
+    space: Mapping[str, Any] | Space,
+    trials: int = 100,
+    monitor: str | Sequence[str] = "loss",
+    *,
+    workers: int | Executor = 0,
+    base: Any = None,
+    warm_start: bool = False,
+    timeout: float | None = None,
+    **settings: Any,
+) -> SearchResult:
+    """Search `space` for the values that give the best `monitor`. The other settings are those of `plan_search`; see `Manager.search`."""
+    from trainmaster.sweep.search_session import run_search
+
+    check_int("trials", trials, min=1)
+    if timeout is not None:
+        check_number("timeout", timeout, min=0, hint="it is a number of seconds")
+    plan = plan_search(manager, space, monitor, workers=workers, base=base, **settings)
+    records = SearchRecords(manager.store, plan.name)
+    if warm_start and records.plan() is None:
+        plan = replace(plan, warm_start=_known_points(manager, plan))
+    plan = records.create_plan(plan)
+    deadline = time.monotonic() + timeout if timeout is not None else float("inf")
+    return run_search(
+        manager, plan, trials, fixed_values(base), deadline, Policy(plan.epochs, True, 0, sys.maxsize, _MAX_ATTEMPTS), workers
+    )
+
+
+def require_optuna() -> None:
+    try:
+        import optuna  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("search needs Optuna", hint="pip install 'trainmaster[search]'") from None
+
+
+def plan_search(
+    manager: Manager,
+    space: Mapping[str, Any] | Space,
+    monitor: str | Sequence[str] = "loss",
+    *,
+    mode: Mode | Sequence[Mode] | None = None,
+    workers: int | Executor = 0,
+    sampler: str = "tpe",
+    pruner: str | None = None,
+    seed: int = 0,
+    epochs: int | None = None,
+    base: Any = None,
+    name: str | None = None,
+    window: int | Literal["auto"] | None = "auto",
+    replicates: int = 1,
+) -> Plan:
+    """Check the settings of a search, and return its plan; nothing is stored."""
+    require_optuna()
+    import optuna
+
+    check_int("replicates", replicates, min=1)
+    check_int("seed", seed, min=0)
+    space = space if isinstance(space, Space) else Space.of(space)
+    fixed = fixed_values(base)
+    _check_keys(manager, space, fixed)
+    monitors = (monitor,) if isinstance(monitor, str) else tuple(monitor)
+    sampler, pruner = sampler_named(sampler), pruner_named(pruner)
+    _check_combination(space, monitors, sampler, pruner, replicates)
+    if epochs is None:
+        epochs = config_epochs(manager.complete_config({**fixed, **space.example()}))
+    pruner_arguments = dict(PRUNERS[pruner])
+    if pruner == "hyperband":
+        if epochs is None:
+            raise SettingError("hyperband needs the number of epochs", hint="give `epochs`, or `--epochs N`")
+        pruner_arguments["max_resource"] = epochs
+    sampler_arguments = dict(SAMPLERS[sampler])
+    if sampler == "tpe" and len(monitors) > 1:
+        sampler_arguments["multivariate"] = False
+    num_workers = workers if isinstance(workers, int) else getattr(workers, "workers", 1)
+    if window != "auto" and window is not None:
+        check_int("window", window, min=1)
+    plan = Plan(
+        name="",
+        space=space.to_dict(),
+        base=_shared_identity(manager.complete_config({**fixed, **space.example()}), space),
+        monitor=monitors,
+        directions=_directions(monitors, mode),
+        epochs=epochs,
+        seed=seed,
+        sampler=sampler,
+        sampler_arguments=sampler_arguments,
+        pruner=pruner,
+        pruner_arguments=pruner_arguments,
+        window=default_window(sampler, pruner, num_workers) if window == "auto" else window,
+        num_replicates=replicates,
+        warm_start=(),
+        optuna=optuna.__version__,
+    )
+    return replace(plan, name=name if name is not None else _name_of(plan))
+
+
+def fixed_values(base: Any) -> dict[str, Any]:
+    """The values that all trials share, by dotted key."""
+    return Config(base.to_dict() if isinstance(base, ConfigBase) else {} if base is None else base).flatten()
+
+
+def _check_combination(space: Space, monitors: Sequence[str], sampler: str, pruner: str, replicates: int) -> None:
+    if sampler == "grid":
+        space.check_is_countable()
+    if sampler == "cmaes":
+        try:
+            import cmaes  # noqa: F401
+        except ImportError:
+            raise MissingExtraError("the sampler cmaes needs the package cmaes", hint="pip install 'trainmaster[search]'") from None
+    if not monitors:
+        raise SettingError("monitor=(): wanted the name of a metric, or several")
+    if len(monitors) > 1 and sampler not in SEVERAL_OBJECTIVES:
+        raise SettingError(f"the sampler {sampler} searches for one metric only", known=", ".join(SEVERAL_OBJECTIVES))
+    if len(monitors) > 1 and pruner != "none":
+        raise SettingError("a search with several metrics has no pruner: no single metric tells which trial is behind")
+    if replicates > 1 and pruner not in ("none", "wilcoxon"):
+        raise SettingError(f"the pruner {pruner} compares epochs, not replicates", hint="use the pruner wilcoxon with replicates")
+    if pruner == "wilcoxon" and replicates < 3:
+        raise SettingError("the pruner wilcoxon compares replicates", hint="give replicates=5, or --replicates 5")
+
+
+def _directions(monitors: Sequence[str], mode: Mode | Sequence[Mode] | None) -> tuple[Literal["minimize", "maximize"], ...]:
+    modes: list[str | None] = [*([None] * len(monitors) if mode is None else [mode] if isinstance(mode, str) else mode)]
+    if len(modes) != len(monitors):
+        raise SettingError(f"mode={mode!r}: wanted one mode for each of {len(monitors)} metrics")
+    found: list[Literal["minimize", "maximize"]] = []
+    for name, given in zip(monitors, modes, strict=True):
+        wanted = given or better_of(name)
+        if wanted not in ("min", "max"):
+            raise SettingError(
+                f"is a smaller or a larger `{name}` better? Its name does not tell"
+                if given is None
+                else f"mode={given!r}: wanted min or max",
+                hint="give mode='min' or mode='max', or `--mode min`",
+            )
+        found.append("minimize" if wanted == "min" else "maximize")
+    return tuple(found)
+
+
+def _name_of(plan: Plan) -> str:
+    """A name that the same search gets again, so that repeating a command continues it."""
+    values = {key: value for key, value in plan.to_dict().items() if key not in ("name", "optuna", "window", "warm_start")}
+    return f"{plan.sampler}-{hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]}"
+
+
+def _check_keys(manager: Manager, space: Space, fixed: Mapping[str, Any]) -> None:
+    """Raise `ConfigError`, before anything is trained, for keys that the config does not have or that do not change a run."""
+    config = manager.complete_config({**fixed, **_known_example(manager, space, fixed)})
+    values = config if isinstance(config, Config) else Config(config.to_dict())
+    identity = Config(identity_tree(config))
+    takes_any = isinstance(config, Config) and not (isinstance(manager.defaults, Config) and manager.defaults)
+    problems: list[Problem] = []
+    for key, each in space.keys.items():
+        if key in fixed:
+            problems.append(Problem(key, "is both fixed and searched"))
+        elif key in values and isinstance(values[key], Mapping) and each.sub_configuration is None and each.subspaces is None:
+            problems.append(Problem(key, "is a group of keys, not a value", ", ".join(f"{key}.{name}" for name in values[key])))
+        elif key in values and key not in identity:
+            problems.append(Problem(key, "is not part of the identity: all trials would be the same run"))
+        elif key not in values and not takes_any and key not in manager.new_keys and not _is_in_free_group(config, key):
+            problems.append(Problem(key, f"the config has no such key; {did_you_mean(key, values.flatten())}".rstrip("; ")))
+        else:
+            problems += _refused_values(manager, fixed, key, extremes(each))
+    if problems:
+        raise ConfigError.of("the search space", problems)
+
+
+def _known_example(manager: Manager, space: Space, fixed: Mapping[str, Any]) -> dict[str, Any]:
+    """Values for searched keys that the config requires; none if it is complete without them."""
+    try:
+        manager.complete_config(fixed)
+    except ConfigError:
+        return space.example()
+    return {}
+
+
+def _is_in_free_group(config: Any, key: str) -> bool:
+    """Whether a key is a new entry of a dict field, such as `optimizer_config.arguments.lr`."""
+    group = key.rpartition(".")[0]
+    return isinstance(config, ConfigBase) and bool(group) and group in config and isinstance(config[group], dict)
+
+
+def _refused_values(manager: Manager, fixed: Mapping[str, Any], key: str, values: Sequence[Any]) -> list[Problem]:
+    """The problem of a key whose values are all wrong. If only some are, they may be right beside other values of a point."""
+    problems: list[Problem] = []
+    for value in values:
+        try:
+            manager.complete_config({**fixed, key: value})
+        except ConfigError as error:
+            problems += [Problem(key, each.text, repr(value)) for each in error.problems if each.key.startswith(key)][:1]
+    return problems[:1] if values and len(problems) == len(values) else []
+
+
+def _known_points(manager: Manager, plan: Plan) -> tuple[dict[str, Any], ...]:
+    """The runs of the store that are points of this search: they agree with its config in every other key, and reached its epochs."""
+    from trainmaster.sweep.search_driver import epoch_values
+
+    space = plan.space_of()
+    found: list[dict[str, Any]] = []
+    for key, stats, config in manager.store.completed():
+        if _shared_identity(config, space) != plan.base:
+            continue
+        if plan.epochs is not None and stats["epoch"] < plan.epochs:
+            continue
+        parameters = space.parameters_of(config)
+        curves = [epoch_values(manager.store.run(key).history, name, plan.epochs) for name in plan.monitor]
+        if parameters is not None and all(curves):
+            found.append({"parameters": parameters, "values": [curve[max(curve)] for curve in curves if curve], "key": key})
+    return tuple(sorted(found, key=lambda each: str(each["key"])))
+
+
+def _shared_identity(config: Any, space: Space) -> dict[str, Any]:
+    """The part of a config's identity that all trials share. Secrets are not part of it."""
+    return {key: value for key, value in Config(identity_tree(config)).flatten().items() if not _is_below(key, space)}
+
+
+def _is_below(key: str, space: Space) -> bool:
+    return any(key == each or key.startswith(f"{each}.") for each in space.keys)
+
+
+def _costs(values: Sequence[float], signs: Sequence[float]) -> tuple[float, ...]:
+    return tuple(sign * value for sign, value in zip(signs, values, strict=True))
+
+
+def _beats(one: Sequence[float], two: Sequence[float]) -> bool:
+    return all(a <= b for a, b in zip(one, two, strict=True)) and tuple(one) != tuple(two)

@@ -1,0 +1,280 @@
+"""`SearchDriver`: proposes trials, has a batch train their runs, and records what became of them.
+
+A driver keeps nothing that matters: it can be killed at any moment, and any number of drivers can work on one search.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import statistics
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from trainmaster.config.seed import seed_key, seed_of
+from trainmaster.errors import ConfigError, SearchError, StoreAccessError, TrainmasterError
+from trainmaster.manager.error_text import first_line
+from trainmaster.manager.job import Job, make_job
+from trainmaster.manager.job_status import is_done
+from trainmaster.store import Run, Store
+from trainmaster.store.events import RowsByName
+from trainmaster.store.metric_names import resolve_metric
+from trainmaster.sweep.optuna_study import Proposer, judge
+from trainmaster.sweep.plan import Plan, Trial
+from trainmaster.sweep.search_records import Outcome, Proposal, SearchRecords, find_search, num_counted
+
+if TYPE_CHECKING:
+    from trainmaster.manager.manager import Manager
+
+MAX_NOT_RUN = 20
+"""A search ends after so many proposals in a row that were invalid or known already."""
+_MAX_FAILED_FIRST = 3
+"""A search ends if so many trials have failed and none has succeeded: then the program is wrong, not the points."""
+
+
+class SearchDriver:
+    """The jobs of a search, as a batch asks for them."""
+
+    def __init__(self, manager: Manager, plan: Plan, num_trials: int, base: Mapping[str, Any], deadline: float = math.inf) -> None:
+        self._manager, self._plan, self._num_trials, self._base, self._deadline = manager, plan, num_trials, base, deadline
+        self.records = SearchRecords(manager.store, plan.name)
+        num_finished = sum(trial.counts and trial.is_finished for trial in self.records.trials())
+        self._num_left = max(0, num_trials - num_finished)
+        self._proposer = Proposer(plan)
+        self._ready: deque[Job] = deque()
+        self._active: set[str] = set()
+        """The keys of runs that were handed out and have not ended."""
+        self._jobs: dict[str, tuple[int, int]] = {}
+        """By key of a run, its trial and its replicate."""
+        self.end_reason = ""
+        """Why the search ended before it had all its trials, if it did."""
+
+    # ---- the jobs
+
+    def __len__(self) -> int:
+        """The number of runs that were left when the search was started, for the live view."""
+        if self._num_trials >= sys.maxsize:
+            raise OverflowError("the search has no limit")  # the live view then shows no total
+        return self._num_left * self._plan.num_replicates
+
+    def __iter__(self) -> Iterator[Job | None]:
+        """Yield the next job, or None while a proposal waits for results."""
+        for proposal in self.records.proposals():
+            if proposal.state == "running" and self.records.outcome(proposal.number) is None:
+                self._make_ready(proposal)
+        while True:
+            if self._ready:
+                job = self._ready.popleft()
+                self._active.add(job.key)
+                yield job
+                continue
+            trials = self.records.trials()
+            is_ready = all(trials[number].is_finished for number in self._plan.finished_before(len(trials)))
+            if not self._is_over(trials) and is_ready:
+                self._propose(trials)
+            elif self._active:  # they bring the missing results, or further replicates
+                yield None
+            else:
+                return
+
+    def _is_over(self, trials: Sequence[Trial]) -> bool:
+        if num_counted(trials) >= self._num_trials or self.end_reason:
+            return True
+        not_run = next((index for index, trial in enumerate(reversed(trials)) if trial.counts), len(trials))
+        if not_run >= MAX_NOT_RUN:
+            self.end_reason = f"the last {MAX_NOT_RUN} proposals were invalid or duplicates of earlier trials"
+        elif time.monotonic() >= self._deadline:
+            self.end_reason = "the time is over"
+        return bool(self.end_reason)
+
+    def _propose(self, trials: Sequence[Trial]) -> None:
+        seen = None if self._plan.is_repeatable else tuple(trial.number for trial in trials if trial.is_finished)
+        point = self._proposer.propose(trials, seen)
+        if point is None:
+            self.end_reason = f"all {self._proposer.space.num_points:,} points of the grid have been tried"
+            return
+        proposal = Proposal(len(trials), point.parameters, point.values, (), notes=point.notes, seen=seen)
+        try:
+            keys = tuple(job.key for job in self._jobs_of(proposal))
+        except ConfigError as error:
+            reason = "; ".join(f"{each.key}: {each.text}".strip(": ") for each in error.problems) or error.fact
+            proposal = proposal._replace(state="invalid", reason=reason)
+        else:
+            known = {key: each.number for each in self.records.proposals() for key in each.keys}
+            if keys[0] in known:
+                proposal = proposal._replace(state="duplicate", reason=f"the same config as trial {known[keys[0]]}")
+            else:
+                proposal = proposal._replace(keys=keys)
+        self.records.add_proposal(proposal)
+        recorded = self.records.proposals()[proposal.number]  # another driver may have been faster
+        if recorded.state == "running":
+            self._make_ready(recorded)
+
+    def _jobs_of(self, proposal: Proposal) -> list[Job]:
+        values = {**self._base, **proposal.values}
+        return [make_job(self._manager, config, self._plan.epochs) for config in replicate_configs(self._manager, values, self._plan)]
+
+    def _make_ready(self, proposal: Proposal) -> None:
+        """Have the first replicate of a trial trained that is not done; replicates follow each other, so that a pruner can stop them."""
+        for replicate, job in enumerate(self._jobs_of(proposal)):
+            if job.key != proposal.keys[replicate]:
+                raise SearchError(
+                    f"trial {proposal.number} of the search {self._plan.name} was run {proposal.keys[replicate]}; "
+                    f"its config is now that of run {job.key}",
+                    why="the defaults of the config, or `get_config`, have changed since the search was created",
+                    hint="start a search with another name",
+                )
+            self._jobs[job.key] = (proposal.number, replicate)
+            if not is_done(self._manager.store, job) or replicate == len(proposal.keys) - 1:
+                self._ready.append(job)
+                return
+
+    # ---- what a batch asks
+
+    def is_finished(self, job: Job) -> bool:
+        """Whether the trial of a job has its outcome: another driver may have recorded it."""
+        number, _ = self._jobs[job.key]
+        return self.records.outcome(number) is not None
+
+    def stop_check(self, job: Job) -> PruneCheck | None:
+        """The check that stops the run of a trial when the pruner says so."""
+        number, _ = self._jobs[job.key]
+        is_by_epoch = self._plan.pruner not in ("none", "wilcoxon")
+        return PruneCheck(self._plan.name, number) if is_by_epoch else None
+
+    def job_ended(self, key: str, kind: str, text: str) -> None:
+        """Record the outcome of a trial, or have its next replicate trained."""
+        self._active.discard(key)
+        number, replicate = self._jobs[key]
+        if self.records.outcome(number) is not None:
+            return
+        proposal = self.records.proposals()[number]
+        if kind == "failed" and _is_store_failure(text):
+            raise SearchError(
+                f"run {key} could not be saved",
+                why=first_line(text),
+                hint="repeat the command when the store can be written again; it resumes the run",
+            )
+        if kind in ("failed", "given_up"):
+            self.records.add_outcome(number, Outcome("failed", reason=first_line(text)))
+            self._refuse_to_fail_on(text)
+            return
+        runs = [self._manager.store.run(each) for each in proposal.keys[: replicate + 1]]
+        is_stopped = kind == "stopped"
+        outcome = find_outcome(self._plan, self.records.trials(), number, runs, is_stopped)
+        if is_stopped and (outcome is None or outcome.state != "pruned"):  # not by the pruner; the next driver resumes the run
+            self.end_reason = self.end_reason or f"run {key} was stopped: {text}"
+        elif outcome is None:
+            self._make_ready(proposal)
+        else:
+            self.records.add_outcome(number, outcome)
+
+    def _refuse_to_fail_on(self, text: str) -> None:
+        states = [trial.state for trial in self.records.trials() if trial.counts and trial.is_finished]
+        if states.count("failed") == len(states) >= _MAX_FAILED_FIRST:
+            raise SearchError(
+                f"the first {len(states)} trials failed",
+                why=first_line(text),
+                hint="correct the program, then start the search again under another name",
+            )
+
+
+def _is_store_failure(text: str) -> bool:
+    """Whether a run failed because of its disk, which says nothing about its trial."""
+    return text.startswith(StoreAccessError.__name__) or f"[Errno {errno.ENOSPC}]" in text
+
+
+@dataclass(frozen=True)
+class PruneCheck:
+    """Whether the pruner stops a trial's run, from the metrics that the run has recorded. It is sent to workers."""
+
+    search: str
+    number: int
+    _read: list[tuple[Plan, list[Trial]]] = field(default_factory=list, repr=False, compare=False)
+
+    def __call__(self, store: Store, history: RowsByName) -> str | None:
+        """Return the reason to stop the run, or None."""
+        if not self._read:  # once: the trials outside the window are finished, and later results do not count
+            records = find_search(store, self.search)
+            plan = records.plan()
+            assert plan is not None
+            self._read.append((plan, records.trials()))
+        plan, trials = self._read[0]
+        curve = epoch_values(history, plan.monitor[0], plan.epochs)
+        if curve is None:
+            return None
+        verdict, _ = judge(plan, trials, self.number, curve)
+        return None if verdict is None else f"pruned by {plan.pruner} at epoch {verdict.step}"
+
+
+def find_outcome(plan: Plan, trials: Sequence[Trial], number: int, runs: Sequence[Run], is_stopped: bool = False) -> Outcome | None:
+    """What became of a trial, from the recorded metrics of its runs alone; None if a replicate is still missing.
+
+    The same runs give the same outcome no matter who trained them, and how far beyond the target. A run that `is_stopped` may have no
+    metrics yet.
+    """
+    curves = [[epoch_values(run.history, name, plan.epochs) for name in plan.monitor] for run in runs]
+    for run, found in zip(runs, curves, strict=True):
+        for name, curve in zip(plan.monitor, found, strict=True):
+            if curve is None and is_stopped:
+                return None
+            if curve is None:
+                resolve_metric(name, run.history)  # raises an error that lists the known names
+                raise SearchError(f"run {run.key} has no value of `{name}` after its first epoch", hint="monitor a metric of evaluations")
+    if plan.pruner == "wilcoxon" or plan.num_replicates > 1:
+        return _replicated_outcome(plan, trials, number, curves)
+    verdict, notes = judge(plan, trials, number, curves[0][0] or {})
+    last = [max(curve or {0: math.nan}) for curve in curves[0]]
+    if verdict is None:
+        values = tuple((curve or {})[epoch] for curve, epoch in zip(curves[0], last, strict=True))
+        return Outcome("complete", values, curves[0][0] or {}, last[0], notes=notes)
+    kept = {epoch: value for epoch, value in (curves[0][0] or {}).items() if epoch <= verdict.step}
+    reason = f"{plan.monitor[0]} {verdict.value:.4g} at epoch {verdict.step}"
+    return Outcome("pruned", None, kept, verdict.step, reason, notes)
+
+
+def _replicated_outcome(plan: Plan, trials: Sequence[Trial], number: int, curves: Sequence[Sequence[Any]]) -> Outcome | None:
+    """The outcome of a trial with several replicates: the mean of each metric over them."""
+    finals = [[curve[max(curve)] for curve in found] for found in curves]
+    epochs = sum(max(found[0]) for found in curves)
+    by_replicate = {index: values[0] for index, values in enumerate(finals)}
+    verdict, notes = judge(plan, trials, number, by_replicate) if plan.pruner == "wilcoxon" else (None, {})
+    if verdict is not None:
+        kept = {index: value for index, value in by_replicate.items() if index <= verdict.step}
+        return Outcome("pruned", None, kept, epochs, f"{plan.monitor[0]} of {len(kept)} replicates is worse than the best trial's", notes)
+    if len(finals) < plan.num_replicates:
+        return None
+    means = tuple(statistics.fmean(each) for each in zip(*finals, strict=True))
+    return Outcome("complete", means, by_replicate, epochs, notes=notes)
+
+
+def epoch_values(history: RowsByName, name: str, epochs: int | None) -> dict[int, float] | None:
+    """The values of a metric by epoch, from the first trained epoch up to the target; None if there are none.
+
+    Values beyond the target do not count: a run that was trained further, by hand, has the same outcome.
+    """
+    try:
+        rows = history[resolve_metric(name, history)]
+    except TrainmasterError:
+        return None
+    values = {
+        epoch: float(value)
+        for epoch, value in rows
+        if isinstance(epoch, int) and epoch >= 1 and (epochs is None or epoch <= epochs) and isinstance(value, int | float)
+    }
+    return values or None
+
+
+def replicate_configs(manager: Manager, values: Mapping[str, Any], plan: Plan) -> list[Any]:
+    """The configs of a trial's replicates: the same but for the seed, which counts up from the config's own."""
+    if plan.num_replicates == 1:
+        return [values]
+    config = manager.complete_config(values)
+    name = seed_key(config)
+    if name is None:
+        raise SearchError("replicates need a seed in the config", hint="add a field `seed: int = 0`")
+    return [{**values, name: seed_of(config) + index} for index in range(plan.num_replicates)]

@@ -1,0 +1,179 @@
+"""The records of a search in the store: its plan, and for each trial the proposal and the outcome.
+
+```text
+sweeps/NAME/plan.json            written once
+sweeps/NAME/proposals/000012.json  the point, the keys of its runs; or why it was not run
+sweeps/NAME/outcomes/000012.json   what became of it
+```
+
+Each record is created exclusively and never changed. Two drivers that make the same proposal make the same record, and the first one stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from trainmaster.errors import SearchError, SettingError, did_you_mean
+from trainmaster.store import Store
+from trainmaster.store.checksummed_json import read_record, record_bytes
+from trainmaster.sweep.plan import Plan, State, Trial
+
+FOLDER = "sweeps"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class Proposal(NamedTuple):
+    """A proposed point with the runs that train it."""
+
+    number: int
+    parameters: Mapping[str, Any]
+    values: Mapping[str, Any]
+    """The values of the searched keys."""
+    keys: tuple[str, ...]
+    """The keys of its runs, one per replicate; none if the point is not run."""
+    state: State = "running"
+    reason: str = ""
+    """Why the point is not run."""
+    notes: Mapping[str, Any] = {}
+    seen: tuple[int, ...] | None = None
+
+
+class Outcome(NamedTuple):
+    """What became of a trial that was run."""
+
+    state: State
+    values: tuple[float, ...] | None = None
+    intermediate: Mapping[int, float] = {}
+    epoch: int = 0
+    """The epochs trained, summed over replicates."""
+    reason: str = ""
+    notes: Mapping[str, Any] = {}
+
+
+class SearchRecords:
+    """The plan, proposals and outcomes of one search. Records that were read once are kept: they never change."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._files, self.name = store.files, checked_name(name)
+        self._folder = f"{FOLDER}/{self.name}"
+        self._proposals: list[Proposal] = []
+        self._outcomes: dict[int, Outcome] = {}
+
+    # ---- the plan
+
+    def plan(self) -> Plan | None:
+        """The plan, or None if there is no such search."""
+        with contextlib.suppress(FileNotFoundError):
+            return Plan.from_dict(read_record(self._files, f"{self._folder}/plan.json"))
+        return None
+
+    def create_plan(self, plan: Plan) -> Plan:
+        """Record a plan, or return the one that is recorded; `SearchError` if that one differs."""
+        with contextlib.suppress(FileExistsError):
+            self._files.create(f"{self._folder}/plan.json", record_bytes(plan.to_dict()))
+        recorded = self.plan()
+        assert recorded is not None
+        differences = recorded.differences(plan)
+        if differences:
+            lines = [f"{key}: {_short(old)} → {_short(new)}" for key, (old, new) in differences.items()]
+            raise SearchError(
+                f"the search {self.name} exists with another plan",
+                wrong="\n          ".join(lines),
+                hint="choose another name for the new search, or repeat the command that created this one",
+            )
+        return recorded
+
+    # ---- trials
+
+    def proposals(self) -> list[Proposal]:
+        """All proposals, in order."""
+        while (found := self._read("proposals", len(self._proposals))) is not None:
+            found["keys"], found["seen"] = tuple(found["keys"]), None if found["seen"] is None else tuple(found["seen"])
+            self._proposals.append(Proposal(**found))
+        return self._proposals
+
+    def add_proposal(self, proposal: Proposal) -> None:
+        self._create("proposals", proposal.number, proposal._asdict())
+
+    def outcome(self, number: int) -> Outcome | None:
+        if number not in self._outcomes:
+            found = self._read("outcomes", number)
+            if found is None:
+                return None
+            values = None if found["values"] is None else tuple(map(_from_json, found["values"]))
+            intermediate = {int(step): _from_json(value) for step, value in found["intermediate"].items()}
+            self._outcomes[number] = Outcome(found["state"], values, intermediate, found["epoch"], found["reason"], found["notes"])
+        return self._outcomes[number]
+
+    def add_outcome(self, number: int, outcome: Outcome) -> None:
+        plain = outcome._asdict() | {
+            "values": None if outcome.values is None else [*map(_to_json, outcome.values)],
+            "intermediate": {str(step): _to_json(value) for step, value in outcome.intermediate.items()},
+        }
+        self._create("outcomes", number, plain)
+
+    def trials(self) -> list[Trial]:
+        """Every proposal with its outcome, as samplers and pruners see them."""
+        return [self._trial(each) for each in self.proposals()]
+
+    def _trial(self, proposal: Proposal) -> Trial:
+        trial = Trial(proposal.number, proposal.parameters, proposal.state, notes=proposal.notes, seen=proposal.seen)
+        outcome = self.outcome(proposal.number) if proposal.state == "running" else None
+        if outcome is None:
+            return trial
+        notes = {**proposal.notes, **outcome.notes}
+        return trial._replace(state=outcome.state, values=outcome.values, intermediate=outcome.intermediate, notes=notes)
+
+    def _read(self, kind: str, number: int) -> dict[str, Any] | None:
+        with contextlib.suppress(FileNotFoundError):
+            return read_record(self._files, self._path(kind, number))
+        return None
+
+    def _create(self, kind: str, number: int, members: Mapping[str, Any]) -> None:
+        with contextlib.suppress(FileExistsError):  # another driver was faster
+            self._files.create(self._path(kind, number), record_bytes(members))
+
+    def _path(self, kind: str, number: int) -> str:
+        return f"{self._folder}/{kind}/{number:06}.json"
+
+
+def search_names(store: Store) -> list[str]:
+    """The names of the searches of a store."""
+    return sorted(name for name in store.files.names(FOLDER) if _NAME.fullmatch(name))
+
+
+def find_search(store: Store, name: str) -> SearchRecords:
+    """The records of a search; `SearchError` if there is none of this name."""
+    records = SearchRecords(store, name)
+    if records.plan() is None:
+        known = search_names(store)
+        raise SearchError(f"no search is called {name!r}", known=", ".join(known) or "none", hint=did_you_mean(name, known) or None)
+    return records
+
+
+def checked_name(name: str) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise SettingError(f"name={name!r}: a search is named with letters, digits, '.', '_' and '-', at most 64")
+    return name
+
+
+def _to_json(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
+
+
+def _from_json(value: float | str) -> float:
+    return float(value)
+
+
+def _short(value: Any) -> str:
+    text = repr(value) if value is not None else "none"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def num_counted(trials: Sequence[Trial]) -> int:
+    """The number of trials that were run; invalid and duplicate points do not count."""
+    return sum(trial.counts for trial in trials)

@@ -1,0 +1,140 @@
+"""What a search prints: its plan, a status line while it runs, and a summary at the end."""
+
+from __future__ import annotations
+
+import io
+import math
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from trainmaster.manager.console import short_number
+from trainmaster.sweep.plan import Plan, Trial
+from trainmaster.sweep.search_records import SearchRecords, num_counted
+from trainmaster.text import counted, printable
+
+if TYPE_CHECKING:
+    from trainmaster.manager.manager import Manager
+    from trainmaster.sweep.search import SearchResult, TrialRow
+
+_NUM_BEST = 10
+_MAX_REASONS = 5
+_MAX_GP = 300
+_WIDTH = 100
+"""The width of tables where the output is not a terminal."""
+
+
+def plan_lines(plan: Plan, num_trials: int, trials: Sequence[Trial]) -> Iterator[str]:
+    """How a search starts, or what is recorded of it already."""
+    goals = ", ".join(
+        f"{'lowest' if way == 'minimize' else 'highest'} {name}" for name, way in zip(plan.monitor, plan.directions, strict=True)
+    )
+    limit = counted(num_trials, "trial") if num_trials < sys.maxsize else "trials until you stop it,"
+    parts = [f"search {plan.name}: {limit} by {plan.sampler}"]
+    parts += [f"pruned by {plan.pruner}"] if plan.pruner != "none" else []
+    parts += [f"{plan.num_replicates} replicates each"] if plan.num_replicates > 1 else []
+    yield ", ".join([*parts, f"for the {goals}"])
+    if trials:
+        yield f"{num_counted(trials)} of the trials are recorded already; the search continues"
+    if not plan.is_repeatable:
+        yield "window none: proposals use whatever is finished, so this search is not repeatable"
+    if plan.sampler == "gp" and num_trials > _MAX_GP:
+        yield f"the sampler gp takes seconds for each proposal after {_MAX_GP} trials; tpe takes milliseconds"
+    if plan.optuna != _optuna_version():
+        yield f"the search was created with Optuna {plan.optuna}; this is {_optuna_version()}, which may propose other points"
+
+
+def space_texts(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Each searched key with its values in short form."""
+    for key, space in plan.space_of().keys.items():
+        if space.value_range is not None:
+            kind = "log" if space.log and space.value_type == "float" else space.value_type
+            ends = ", ".join(f"{end:g}" for end in space.value_range)
+            yield key, f"{kind}({ends}{f', bins={space.n_bins}' if space.n_bins else ''})"
+        else:
+            yield key, ", ".join(map(str, space.categorical_values or ())) or "sub-spaces"
+
+
+def status_line(records: SearchRecords) -> str:
+    """Counts of trials and the best result so far, for the live view."""
+    plan, trials = records.plan(), records.trials()
+    assert plan is not None
+    counts = Counter(trial.state for trial in trials)
+    text = ", ".join(f"{counts[state]} {state}" for state in ("complete", "pruned", "failed", "running") if counts[state])
+    complete = [trial for trial in trials if trial.state == "complete" and trial.values is not None and math.isfinite(trial.values[0])]
+    if not complete or len(plan.monitor) > 1:
+        return text
+    choose = min if plan.directions[0] == "minimize" else max
+    best = choose(complete, key=lambda trial: (trial.values or (0.0,))[0])
+    values = records.proposals()[best.number].values
+    shown = "  ".join(f"{key}={_value(value)}" for key, value in values.items())
+    return f"{text}; best {plan.monitor[0]} {short_number((best.values or (0.0,))[0])}: {shown}"
+
+
+def summary_lines(result: SearchResult, manager: Manager, is_over: bool, width: int | None) -> Iterator[str]:
+    """The ranked trials, what decides, what was pruned or not run, and the next commands."""
+    plan, store, invocation = result.plan, manager.store, manager.job_runner.invocation
+    yield f"search {plan.name}: {result}" + (f"; {result.end_reason}" if result.end_reason else "")
+    ranking = result.ranking
+    if ranking:
+        several = len(plan.monitor) > 1
+        yield "trials that no other trial beats in every metric" if several else f"best trials by {plan.monitor[0]}"
+        yield from _table_lines(plan, ranking[:_NUM_BEST], width or _WIDTH)
+    if len(result.importances) > 1:
+        shares = sorted(result.importances.items(), key=lambda each: -each[1])
+        yield f"importance for {plan.monitor[0]}: " + ", ".join(f"{name} {share:.0%}" for name, share in shares)
+    pruned = [trial for trial in result.trials if trial.state == "pruned"]
+    if pruned:
+        yield f"pruned {counted(len(pruned), 'trial')} after {_mean_epochs(pruned)} epochs on average; the last: {pruned[-1].reason}"
+    num_without = sum(trial.state == "complete" and not trial.is_finite for trial in result.trials)
+    if num_without:
+        yield f"  {counted(num_without, 'trial')} ended with a {' or '.join(plan.monitor)} that is not finite"
+    yield from _reason_lines(result.trials)
+    if ranking and is_over:
+        yield f"next: {invocation.show_command(store, ranking[0].keys[0])}"
+        yield f"      {invocation.command(store, 'ls', '--search', plan.name)}"
+
+
+def _table_lines(plan: Plan, trials: Sequence[TrialRow], width: int) -> list[str]:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    names = list(plan.space)
+    table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for title in ("TRIAL", "RUN", *plan.monitor, *names):
+        table.add_column(Text(printable(title)), justify="left" if title == "RUN" else "right", no_wrap=True)
+    for trial in trials:
+        cells = [str(trial.number), trial.keys[0], *map(short_number, trial.values or ())]
+        table.add_row(*(Text(printable(cell)) for cell in [*cells, *(_value(trial.config.get(name)) for name in names)]))
+    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False, force_jupyter=False)
+    with console.capture() as captured:
+        console.print(table)
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def _reason_lines(trials: Sequence[TrialRow]) -> Iterator[str]:
+    """Why trials failed or were not run, each reason once."""
+    for state, verb in (("failed", "failed"), ("invalid", "invalid")):
+        reasons = Counter(trial.reason for trial in trials if trial.state == state)
+        for reason, count in reasons.most_common(_MAX_REASONS):
+            yield f"  {counted(count, 'trial')} {verb}: {printable(reason)}"
+
+
+def _mean_epochs(trials: Sequence[TrialRow]) -> str:
+    return f"{sum(trial.epochs for trial in trials) / len(trials):.3g}"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return short_number(value)
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}={_value(each)}" for key, each in value.items())
+    return str(value)
+
+
+def _optuna_version() -> str:
+    import optuna
+
+    return str(optuna.__version__)

@@ -1,0 +1,49 @@
+"""Text for terminals and messages.
+
+A store may come from an untrusted source: an escape sequence in a name, a value or an error could clear the screen,
+hide a line or set the window's title. Everything read from a store is therefore printed with `printable`.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+
+def counted(count: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "epoch"), counted(2, "epoch"), counted(1200, "batch")
+    ('1 epoch', '2 epochs', '1,200 batches')
+    """
+    plural = f"{noun}es" if noun.endswith(("tch", "s")) else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else plural}"
+
+
+def printable(text: object) -> str:
+    r"""`text` on one line, with control characters and other invisible characters written as escapes.
+
+    >>> print(printable("a\nb \x1b[2J \u202e"))
+    a\nb \x1b[2J \u202e
+    """
+    shown = str(text)
+    return shown if shown.isprintable() else "".join(each if each.isprintable() else ascii(each)[1:-1] for each in shown)
+
+
+def printable_lines(text: object) -> str:
+    r"""Like `printable`, but line breaks are kept and tabs become spaces.
+
+    >>> printable_lines("a\tb\r\nc\x07\n")
+    'a       b\nc\\x07\n'
+    """
+    return "\n".join(printable(line.removesuffix("\r").expandtabs()) for line in str(text).split("\n"))
+
+
+def width(shown: str) -> int:
+    """The number of terminal columns of printable text: two for a Chinese character, none for a combining accent.
+
+    >>> width("ab"), width("漢字")
+    (2, 4)
+    """
+    if shown.isascii():
+        return len(shown)
+    return sum(2 if unicodedata.east_asian_width(each) in "WF" else 0 if unicodedata.combining(each) else 1 for each in shown)

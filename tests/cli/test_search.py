@@ -1,0 +1,115 @@
+"""`trainmaster search` and `ls --search`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("optuna")
+
+PROGRAM = """
+from trainmaster import Manager
+
+class Toy(Manager):
+    defaults = {"x": 0.0, "kind": "a", "seed": 0}
+
+    def train(self): ...
+
+    def eval(self):
+        return {"loss": (self.config.x - 1) ** 2 + (self.config.kind == "b")}
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "searched_toy.py").write_text(PROGRAM)
+    monkeypatch.delitem(sys.modules, "searched_toy", raising=False)  # of another test in this process
+    return str(tmp_path / "searched_toy.py")
+
+
+def search(call: Any, program: str, *words: str) -> Any:
+    return call("search", program, "x=float(-5,5)", "kind=a,b", "--trials", "4", "--epochs", "1", "--sampler", "random", *words)
+
+
+def test_a_search_prints_its_plan_its_best_trials_and_the_next_commands(call: Any, program: str) -> None:
+    found = search(call, program, "--name", "first")
+    assert found.code == 0, found.err
+    assert "search first: 4 trials by random, for the lowest loss" in found.out
+    assert "search first: 4 complete" in found.out
+    assert "best trials by loss" in found.out
+    assert "importance for loss: " in found.out
+    assert "next: " in found.out
+    assert "ls --search first" in found.out
+
+
+def test_the_same_command_trains_nothing_again(call: Any, program: str) -> None:
+    search(call, program, "--name", "first")
+    again = search(call, program, "--name", "first")
+    assert "4 of the trials are recorded already" in again.out
+    assert " starts, for " not in again.out
+
+
+def test_ls_lists_the_runs_of_a_search(call: Any, program: str) -> None:
+    search(call, program, "--name", "first", "-q")
+    call("run", program, "x=3", "--epochs", "1", "-q")
+    assert len(json.loads(call("ls", "--json").out)) == 5
+    assert len(json.loads(call("ls", "--search", "first", "--json").out)) == 4
+    wrong = call("ls", "--search", "frist")
+    assert wrong.code == 2
+    assert "did you mean `first`?" in wrong.err
+
+
+def test_a_dry_run_shows_the_plan_and_writes_nothing(call: Any, program: str, tmp_path: Path) -> None:
+    found = search(call, program, "--dry-run", "--pruner", "asha")
+    assert found.code == 0
+    assert "4 trials by random, pruned by asha" in found.out
+    assert "x = float(-5, 5)" in found.out
+    assert "kind = a, b" in found.out
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_space_can_be_a_file(call: Any, program: str, tmp_path: Path) -> None:
+    (tmp_path / "space.yaml").write_text("x: float(-5,5)\nkind: [a, b]\nseed: 3\n")
+    found = call("search", program, str(tmp_path / "space.yaml"), "--trials", "2", "--epochs", "1", "--sampler", "random", "--name", "file")
+    assert found.code == 0, found.err
+    assert all(run["config"]["seed"] == 3 for run in json.loads(call("ls", "--search", "file", "--json").out))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["xx=float(0,1)"], "did you mean `x`?"),
+        (["x=float(1,0)"], "x"),
+        (["x=flot(0,1)"], "did you mean `float`?"),
+        (["x=3"], "every key has one value"),
+        (["x=float(0,1)", "--sampler", "tp"], "did you mean `tpe`?"),
+        (["x=float(0,1)", "--sampler", "grid"], "a grid needs bins"),
+        (["x=float(0,1)", "--timeout", "soon"], "write 90s, 30m, 2h or 1d"),
+        (["x=float(0,1)", "--window", "few"], "wanted a number of trials"),
+        (["x=float(0,1)", "--monitor", "gap"], "is a smaller or a larger `gap` better?"),
+    ],
+)
+def test_wrong_input_is_explained_without_a_traceback(call: Any, program: str, words: list[str], message: str) -> None:
+    found = call("search", program, *words)
+    assert found.code == 2
+    assert message in found.err
+    assert "Traceback" not in found.err
+
+
+def test_texts_in_a_space_file_are_fixed_values_unless_they_are_ranges(call: Any, program: str, tmp_path: Path) -> None:
+    (tmp_path / "space.yaml").write_text("x: float(-5,5)\nkind: b\n")
+    found = call("search", program, str(tmp_path / "space.yaml"), "--dry-run")
+    assert found.code == 0, found.err
+    assert "x = float(-5, 5)" in found.out
+    assert "kind =" not in found.out
+
+
+def test_a_space_file_beside_other_words_is_refused(call: Any, program: str, tmp_path: Path) -> None:
+    (tmp_path / "space.yaml").write_text("x: float(-5,5)\n")
+    found = call("search", program, str(tmp_path / "space.yaml"), "kind=a,b", "--dry-run")
+    assert found.code == 2
+    assert "is not a key with a value" in found.err

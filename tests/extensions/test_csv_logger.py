@@ -1,0 +1,163 @@
+"""CSVLogger: what was recorded, a line each epoch."""
+
+from __future__ import annotations
+
+import csv
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from trainmaster import Avg, Extension, Manager, TrainManager
+from trainmaster.errors import SettingError
+from trainmaster.extensions.csv_logger import CSVLogger
+from trainmaster.testing import ExtensionContract
+
+INPUTS = torch.linspace(-1, 1, 24).unsqueeze(1)
+DATA = TensorDataset(INPUTS, INPUTS**2)
+
+
+class Net(nn.Sequential):
+    def forward(self, batch: Any) -> Any:
+        return super().forward(batch[0])
+
+
+def squared(batch: Any, prediction: Any) -> Any:
+    return (prediction - batch[1]).pow(2).mean()
+
+
+def make(*extensions: object, **settings: Any) -> TrainManager:
+    torch.manual_seed(0)
+    model = Net(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
+    loader = DataLoader(DATA, 8, shuffle=True)
+    return TrainManager(
+        model, squared, settings.pop("epochs", 3), loader, {"valid": DataLoader(DATA, 24)}, extensions=extensions, **settings
+    )
+
+
+def lines(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+class TestContract(ExtensionContract):
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path: Path) -> None:
+        self.path = tmp_path / "metrics.csv"
+
+    def make(self) -> object:
+        return CSVLogger(self.path)
+
+
+class TestLines:
+    def test_there_is_one_for_each_epoch_with_all_that_was_recorded(self, tmp_path: Path) -> None:
+        tm = make(CSVLogger(), train_dir=tmp_path)
+        tm.train()
+        found = lines(tmp_path / "metrics.csv")
+        assert [(row["epoch"], row["step"]) for row in found] == [("0", "0"), ("1", "3"), ("2", "6"), ("3", "9")]
+        assert [float(row["valid/loss"]) for row in found] == [value for _, value in tm.history["valid/loss"]]
+
+    def test_a_number_that_comes_late_becomes_a_column_that_is_empty_before(self, tmp_path: Path) -> None:
+        class Late(Extension):
+            def post_train_step_epoch(self, writer: Any, epoch_num: int) -> None:
+                if epoch_num == 2:
+                    writer.add_scalar("late, with a comma", 7, epoch_num)
+
+        make(CSVLogger(), Late(), train_dir=tmp_path).train()
+        assert [row["late, with a comma"] for row in lines(tmp_path / "metrics.csv")] == ["", "", "7.0", ""]
+
+    def test_texts_are_left_out(self, tmp_path: Path) -> None:
+        class Talk(Extension):
+            def post_train_step_epoch(self, writer: Any) -> None:
+                writer.add_text("words", "hello")
+
+        make(CSVLogger(), Talk(), train_dir=tmp_path).train()
+        assert "words" not in lines(tmp_path / "metrics.csv")[0]
+
+    def test_a_second_call_of_train_goes_on_with_the_file(self, tmp_path: Path) -> None:
+        tm = make(CSVLogger(), train_dir=tmp_path, epochs=1)
+        tm.train()
+        tm.epochs = 3
+        tm.train()
+        assert [row["epoch"] for row in lines(tmp_path / "metrics.csv")] == ["0", "1", "2", "3"]
+
+    def test_under_a_manager_the_file_is_in_the_folder_of_the_run(self, tmp_path: Path) -> None:
+        class Small(Manager):
+            def make_loop(self, config: Any) -> TrainManager:
+                return make(CSVLogger(), Avg("loss"))
+
+        manager = Small(tmp_path, verbose=False)
+        manager.process({"lr": 1}, 2)
+        (file,) = tmp_path.rglob("metrics.csv")
+        found = lines(file)
+        assert [row["epoch"] for row in found] == ["0", "1", "2"]
+        assert float(found[2]["train/loss"]) == manager.previews[manager.key]["train/loss"]
+        assert found[2]["train/loss"]
+
+
+class TestTrouble:
+    def test_a_full_disk_is_a_warning_and_training_goes_on(self, tmp_path: Path) -> None:
+        tm = make(CSVLogger(tmp_path / "file" / "metrics.csv"))
+        (tmp_path / "file").write_text("in the way")
+        with pytest.warns(UserWarning, match=r"cannot write .*metrics\.csv: "):
+            tm.train()
+        assert tm.epoch_num == 3
+
+    def test_a_training_that_fails_leaves_the_lines_of_its_epochs_as_they_were(self, tmp_path: Path) -> None:
+        class Breaks(Extension):
+            def post_train_step_batch(self, writer: Any, step_num: int) -> None:
+                writer.add_scalar("late", step_num, step_num)
+                if step_num == 8:
+                    raise RuntimeError("broken")
+
+        with pytest.raises(RuntimeError, match="broken"):
+            make(CSVLogger(), Breaks(), train_dir=tmp_path).train()
+        assert [(row["epoch"], row["late"]) for row in lines(tmp_path / "metrics.csv")] == [("0", ""), ("1", "3.0"), ("2", "6.0")]
+
+    def test_a_file_that_was_moved_away_is_written_whole_again(self, tmp_path: Path) -> None:
+        class Moves(Extension):
+            def post_train_step_epoch(self, epoch_num: int) -> None:
+                if epoch_num == 2:
+                    (tmp_path / "metrics.csv").unlink()
+
+        make(CSVLogger(), Moves(), train_dir=tmp_path).train()
+        assert [row["epoch"] for row in lines(tmp_path / "metrics.csv")] == ["0", "1", "2", "3"]
+
+    def test_without_a_folder_it_is_refused_before_the_first_batch(self) -> None:
+        with pytest.raises(SettingError, match="CSVLogger has no path to write to"):
+            make(CSVLogger()).train()
+
+    def test_a_writer_that_cannot_be_listened_to_is_refused(self, tmp_path: Path) -> None:
+        class Deaf:
+            def add_scalar(self, *_: Any) -> None: ...
+            def add_scalars(self, *_: Any) -> None: ...
+            def add_text(self, *_: Any) -> None: ...
+            def flush(self) -> None: ...
+
+        with pytest.raises(SettingError, match="Deaf has no method `mirror`"):
+            make(CSVLogger(tmp_path / "m.csv"), writer=Deaf()).train()
+
+    def test_a_training_that_was_killed_ends_with_the_same_file(self, tmp_path: Path) -> None:
+        import warm
+
+        program = tmp_path / "killed.py"
+        program.write_text(
+            "import os, signal, sys\n"
+            f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+            "from test_csv_logger import CSVLogger, Extension, make\n"
+            "class Kill(Extension):\n"
+            "    def post_train_step_batch(self, step_num):\n"
+            "        if step_num == 8:\n"
+            "            os.kill(os.getpid(), signal.SIGKILL)\n"
+            "make(CSVLogger(), Kill(), train_dir='run', epochs=4).train()\n"
+        )
+        ran = warm.run([sys.executable, str(program)], cwd=tmp_path, check=False)
+        assert ran.returncode == -signal.SIGKILL
+        make(CSVLogger(), train_dir=tmp_path / "run", epochs=4).train()
+        make(CSVLogger(), train_dir=tmp_path / "whole", epochs=4).train()
+        assert (tmp_path / "run" / "metrics.csv").read_bytes() == (tmp_path / "whole" / "metrics.csv").read_bytes()

@@ -1,0 +1,59 @@
+"""`trainmaster.extensions`: every extension can be imported from there, and costs nothing before it is used."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import trainmaster
+import trainmaster.extensions
+from trainmaster import Extension, Observer
+
+FOLDER = Path(trainmaster.extensions.__file__).parent
+INTERNAL = {"FigureObserver", "GradientObserver", "StateRestorer"}
+"""Base classes, and what `replay` adds to a loop."""
+
+
+def test_every_extension_that_trainmaster_exports_can_be_imported_from_there() -> None:
+    exported = {name: getattr(trainmaster, name) for name in trainmaster.__all__}
+    extensions = {name for name, value in exported.items() if inspect.isclass(value) and issubclass(value, Extension)}
+    assert extensions - {Extension.__name__, Observer.__name__} == set(trainmaster.extensions.__all__)
+    for name in trainmaster.extensions.__all__:
+        assert getattr(trainmaster.extensions, name) is exported[name]
+
+
+def test_every_extension_of_a_file_of_the_folder_is_exported() -> None:
+    classes = [node for file in FOLDER.rglob("*.py") for node in ast.parse(file.read_text()).body if isinstance(node, ast.ClassDef)]
+    kinds = {"Extension", "Observer", "FigureObserver", "GradientObserver"}
+    found = {each.name for each in classes if kinds & set(map(ast.unparse, each.bases)) and not each.name.startswith("_")}
+    assert found - INTERNAL <= set(trainmaster.extensions.__all__)
+    assert len(found) > 30
+
+
+def test_type_checkers_and_completion_see_every_name() -> None:
+    for module in (trainmaster, trainmaster.extensions):
+        (block,) = [node for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.If)]
+        seen = [alias.asname for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+        assert sorted(filter(None, seen)) == sorted(module.__all__)
+        assert set(module.__all__) <= set(dir(module))
+
+
+def test_importing_the_package_imports_neither_torch_nor_an_extension() -> None:
+    code = (
+        "import sys; import trainmaster.extensions as e; dir(e); "
+        "print([m for m in sys.modules if m == 'torch' or m.startswith(('trainmaster.extensions.', 'trainmaster.loop'))]); "
+        "from trainmaster.extensions import ClipGradients; "
+        "print(ClipGradients.__module__, 'trainmaster.extensions.leakage_check' in sys.modules)"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert printed == "[]\ntrainmaster.extensions.clip_gradients False\n"
+
+
+def test_a_misspelt_extension_is_answered_with_the_nearest() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'LeakageChek'; did you mean `LeakageCheck`"):
+        trainmaster.extensions.LeakageChek  # noqa: B018 - asked for its error

@@ -1,0 +1,97 @@
+"""HookProfiler: what each hook costs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from trainmaster import Extension, LoopComponent, Observer, TrainTestLoop
+from trainmaster.extensions.hook_profiler import HookProfiler
+from trainmaster.testing import ExtensionContract
+
+
+class TestContract(ExtensionContract):
+    def make(self) -> object:
+        return HookProfiler(output=None)
+
+
+class Sleeps(Extension):
+    def post_train_step_batch(self) -> None:
+        time.sleep(0.02)
+
+    def around_forward(self) -> Iterator[None]:
+        time.sleep(0.001)
+        yield
+        time.sleep(0.001)
+
+
+def trained(*extensions: object) -> HookProfiler:
+    times = HookProfiler(output=None)
+    ExtensionContract().loop(times, *extensions).train()
+    return times
+
+
+def test_a_slow_hook_comes_first_with_its_calls_and_its_time() -> None:
+    first = trained(Sleeps()).times()[0]
+    assert (first.extension, first.hook, first.num_calls) == ("sleeps", "Sleeps.post_train_step_batch", 18)
+    assert 0.36 <= first.seconds < 4
+    assert 0.2 < first.share < 1
+
+
+def test_both_halves_of_an_around_hook_count_and_the_body_does_not() -> None:
+    found = {each.hook: each for each in trained(Sleeps()).times()}
+    batches = 18 + 4 * 3  # the evaluations have the stage `forward`, too
+    assert found["Sleeps.around_forward"].num_calls == batches
+    assert 2e-3 * batches <= found["Sleeps.around_forward"].seconds < found["Sleeps.post_train_step_batch"].seconds
+
+
+def test_what_it_costs_to_guard_observers_is_told_apart() -> None:
+    class Looks(Observer):
+        def post_train_step_batch(self) -> None: ...
+
+    found = {(each.extension, each.hook): each.num_calls for each in trained(Looks()).times()}
+    assert found["looks", "Looks.post_train_step_batch"] == 18
+    assert found["guard", "observers"] >= 18
+
+
+def test_the_table_tells_of_all_hooks_and_of_the_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    ExtensionContract().loop(HookProfiler(), Sleeps()).train()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["hook", "extension", "calls", "µs", "per", "call", "share"]
+    assert lines[1].split()[:3] == ["Sleeps.post_train_step_batch", "sleeps", "18"]
+    assert lines[-1].startswith("all hooks: ")
+    assert lines[-1].endswith(" µs per batch in total")
+
+
+def test_hooks_are_as_they_were_after_a_training() -> None:
+    sleeps = Sleeps()
+    manager = ExtensionContract().loop(HookProfiler(output=None), sleeps)
+    manager.train()
+    assert manager.get_extension_methods("post", "train_step_batch")[-1] == sleeps.post_train_step_batch
+
+
+def test_an_error_in_a_hook_tells_the_place_of_the_hook_itself() -> None:
+    class Breaks(Extension):
+        def post_train_step_batch(self) -> None:
+            raise RuntimeError("broken")
+
+    times = HookProfiler(output=None)
+    with pytest.raises(RuntimeError, match="broken") as found:
+        ExtensionContract().loop(times, Breaks()).train()
+    assert "test_hook_profiler.py:" in found.value.__notes__[0]
+    assert times.times()[0].num_calls >= 1
+
+
+def test_it_works_in_a_train_test_loop() -> None:
+    class Work(LoopComponent):
+        def on_forward_pass(self, loop: Any) -> None:
+            loop.loss = loop.model(loop.batch).sum()
+
+    times = HookProfiler(output=None)
+    TrainTestLoop(nn.Linear(2, 1), [Work(), times, Sleeps()], [torch.ones(1, 2)] * 3, []).train(2)
+    assert {each.hook: each.num_calls for each in times.times()}["Sleeps.post_train_step_batch"] == 6

@@ -1,0 +1,397 @@
+"""What a training does with a batch whose loss or gradients are not finite."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from trainmaster import Extension, LoopComponent, TrainManager, TrainTestLoop
+from trainmaster.errors import NonFiniteError, SettingError
+from trainmaster.extensions.nan_guard import NaNGuard, has_finite_grads
+from trainmaster.loop.rng import get_rng
+from trainmaster.testing import ExtensionContract
+
+NAN = float("nan")
+
+
+class TestNonFiniteStop(ExtensionContract):
+    def make(self) -> NaNGuard:
+        return NaNGuard()
+
+
+class TestNonFiniteSkip(ExtensionContract):
+    def make(self) -> NaNGuard:
+        return NaNGuard("skip")
+
+
+class TestNonFiniteContinue(ExtensionContract):
+    def make(self) -> NaNGuard:
+        return NaNGuard("continue", every=3)
+
+
+class Log(nn.Module):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs.log()
+
+
+class Net(nn.Module):
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), *layers, nn.Linear(4, 1))
+
+    def forward(self, batch: Any) -> Any:
+        return self.layers(batch)
+
+
+def loss(batch: torch.Tensor, prediction: torch.Tensor) -> torch.Tensor:
+    return prediction.pow(2).mean()
+
+
+def root(batch: torch.Tensor, prediction: torch.Tensor) -> torch.Tensor:
+    """Its gradient is infinite where the prediction is 0."""
+    return prediction.abs().sqrt().mean()
+
+
+def batches(num: int = 6, seed: int = 1) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(4, 3, generator=generator) for _ in range(num)]
+
+
+def bad() -> torch.Tensor:
+    batch = torch.ones(4, 3)
+    batch[2, 1] = NAN
+    return batch
+
+
+def trained(data: Any, *extensions: Any, model: nn.Module | None = None, loss: Any = loss, **more: Any) -> TrainManager:
+    if model is None:
+        torch.manual_seed(0)
+        model = Net()
+    tm = TrainManager(model, loss, 1, data, optimizer=_sgd, extensions=extensions, device="cpu", evaluate_first=False, **more)
+    tm.train()
+    return tm
+
+
+def _sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def weights(tm: TrainManager) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in tm.model.state_dict().items()}
+
+
+def is_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+# stop
+
+
+def test_data_that_is_not_finite_is_told_with_stage_epoch_batch_and_step() -> None:
+    data = [*batches(2), bad(), *batches(2)]
+    with pytest.raises(NonFiniteError) as caught:
+        trained(data, NaNGuard())
+    assert str(caught.value).split("\n") == [
+        "the loss is nan",
+        "  where   stage train_step_batch, epoch 0, batch 2, step 2",
+        "  data    1 of 12 values of `batch`",
+        "  module  `layers.0` (Linear) is the first whose output is not finite: 4 of 16 values",
+        "  try     remove or repair the samples of this batch that are not finite",
+    ]
+    assert "in `NaNGuard.pre_backward` (extension `nan_guard`" in caught.value.__notes__[0]
+
+
+def test_the_first_module_whose_output_is_not_finite_is_named() -> None:
+    torch.manual_seed(0)
+    with pytest.raises(NonFiniteError) as caught:
+        trained(batches(), NaNGuard(), model=Net(Log()))
+    assert caught.value.rows["module"].startswith("`layers.2` (Log) is the first whose output is not finite: ")
+    assert caught.value.rows["hint"].endswith("look there for log(0), exp of large numbers, a division by 0")
+
+
+def test_the_loss_function_is_named_where_the_prediction_is_finite() -> None:
+    with pytest.raises(NonFiniteError) as caught:
+        trained(batches(), NaNGuard(), loss=lambda batch, prediction: prediction.sum() / torch.zeros(()))
+    assert caught.value.rows["module"] == "none: all outputs are finite, so it is the loss function"
+
+
+def test_weights_that_are_not_finite_are_named() -> None:
+    class Break(Extension):
+        def post_optimizer_step(self, model: Any, step_num: int) -> None:
+            if step_num == 3:
+                with torch.no_grad():
+                    model.layers[0].weight[0, 1] = float("inf")
+
+    with pytest.raises(NonFiniteError) as caught:
+        trained(batches(), Break(), NaNGuard())
+    assert caught.value.rows["weights"] == "1 of 12 values of `layers.0.weight`"
+    assert caught.value.rows["hint"].startswith("an earlier step broke the weights")
+
+
+def test_gradients_that_are_not_finite_are_found_before_the_update_though_the_loss_is_finite() -> None:
+    model = Net()
+    nn.init.zeros_(model.layers[-1].weight)  # type: ignore[arg-type]  # the last of the layers is linear
+    nn.init.zeros_(model.layers[-1].bias)  # type: ignore[arg-type]
+    before = {name: value.clone() for name, value in model.named_parameters()}
+    with pytest.raises(NonFiniteError) as caught:
+        trained(batches(), NaNGuard(), model=model, loss=root)
+    assert caught.value.fact == "non-finite gradients with a finite loss"
+    assert "`layers.2.weight`" in caught.value.rows["grads"]
+    assert "sqrt(0)" in caught.value.rows["hint"]
+    assert is_same(before, dict(model.named_parameters()))
+
+
+def test_large_gradients_whose_squares_overflow_are_finite() -> None:
+    tm = trained(batches(2), NaNGuard(), loss=lambda batch, prediction: prediction.sum() * 1e25, max_steps=1)
+    assert tm.step_num == 1
+
+
+def test_gradients_of_any_kind_can_be_looked_at() -> None:
+    class Mixed(nn.Module):
+        """Sparse rows, two precisions, and a parameter without any value."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows = nn.Embedding(5, 3, sparse=True)
+            self.fine, self.empty = nn.Parameter(torch.ones(3, dtype=torch.float64)), nn.Parameter(torch.ones(0))
+
+        def forward(self, batch: torch.Tensor) -> torch.Tensor:
+            return (self.rows(torch.tensor([1, 1, 3])) * self.fine).sum() + self.empty.sum()
+
+    watcher, model = NaNGuard(), Mixed()
+    tm = TrainManager(
+        model, lambda _, out: out, 1, batches(1), optimizer=lambda p: torch.optim.SGD(p, 0.1), extensions=[watcher], device="cpu"
+    )
+    tm.train()
+    assert tm.step_num == 1
+    assert has_finite_grads(model.parameters())
+    assert model.rows.weight.grad is not None
+    model.rows.weight.grad *= float("inf")
+    assert not has_finite_grads(model.parameters())
+
+
+def test_the_search_leaves_random_numbers_buffers_and_modes_alone() -> None:
+    class Look(Extension):
+        """Last before the search, which happens in the same hook of NaNGuard."""
+
+        def pre_backward(self, model: nn.Module) -> None:
+            self.rng, self.state = get_rng(), {name: value.clone() for name, value in model.state_dict().items()}
+
+    look, model = Look(), Net(nn.Dropout(0.5))
+    with pytest.raises(NonFiniteError):
+        trained([*batches(2), bad()], look, NaNGuard(), model=model)
+    now = get_rng()
+    assert torch.equal(now["torch"], look.rng["torch"])
+    assert (now["python"], now["numpy"]) == (look.rng["python"], look.rng["numpy"])
+    state = model.state_dict()
+    assert all(torch.equal(state[name], value) or bool(value.isnan().any()) for name, value in look.state.items())
+    assert int(state["layers.1.num_batches_tracked"]) == 3
+
+
+def test_a_loss_of_a_wrong_shape_is_still_the_error_that_it_was() -> None:
+    from trainmaster.errors import LossError
+
+    with pytest.raises(LossError, match=r"the loss has the shape \(4, 1\)"):
+        trained(batches(), NaNGuard(), loss=lambda batch, prediction: prediction)
+
+
+# skip
+
+
+@pytest.mark.filterwarnings("ignore:the loss is nan in stage")
+def test_a_skipped_batch_leaves_no_trace_in_weights_and_buffers() -> None:
+    good = batches()
+    with_bad = trained([*good[:3], bad(), *good[3:]], watcher := NaNGuard("skip"))
+    without = trained(good, NaNGuard("skip"))
+    assert is_same(weights(with_bad), weights(without))
+    assert with_bad.step_num == without.step_num == 6
+    assert (watcher.num_losses, watcher.num_grads, watcher.num_skipped) == (1, 0, 1)
+
+
+@pytest.mark.filterwarnings("ignore:the loss is nan in stage")
+@pytest.mark.parametrize("place", range(6))
+def test_with_accumulation_a_skipped_batch_takes_no_other_with_it(place: int) -> None:
+    """Every third batch makes an update, of the good ones among the three."""
+
+    class EveryThird(Extension):
+        def pre_train_step_batch(self, fixtures: Any, batch_num: int) -> None:
+            fixtures.modify("is_update", batch_num % 3 == 2)
+
+    class DropAt(Extension):
+        """What should happen, by other means: a loss without any gradient."""
+
+        def post_loss(self, fixtures: Any, batch_num: int, loss: torch.Tensor) -> None:
+            if batch_num == place:
+                fixtures.modify("loss", loss * 0)
+
+    good = batches()
+    with_bad = [bad() if number == place else each for number, each in enumerate(good)]
+    no_norm = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    start = {name: value.clone() for name, value in no_norm.state_dict().items()}
+    skipped = trained(with_bad, EveryThird(), NaNGuard("skip"), model=no_norm)
+    found = weights(skipped)
+    no_norm.load_state_dict(start)
+    wanted = trained(good, EveryThird(), DropAt(), model=no_norm)
+    assert is_same(found, weights(wanted))
+    assert skipped.step_num == wanted.step_num == 2
+
+
+@pytest.mark.filterwarnings("ignore:the gradients are not finite in stage", "ignore:non-finite gradients with a finite loss")
+def test_a_batch_whose_gradients_alone_are_not_finite_is_skipped() -> None:
+    def loss_of(batch: torch.Tensor, prediction: torch.Tensor) -> torch.Tensor:
+        return root(batch, prediction * 0) if batch[0, 0] == 1 else loss(batch, prediction)
+
+    good = batches()
+    with_bad = trained([*good[:3], torch.ones(4, 3), *good[3:]], watcher := NaNGuard("skip"), loss=loss_of)
+    assert is_same(weights(with_bad), weights(trained(good, loss=loss_of)))
+    assert (watcher.num_losses, watcher.num_grads, watcher.num_skipped) == (0, 1, 1)
+
+
+@pytest.mark.filterwarnings("ignore:the loss is nan in stage")
+def test_skipping_ends_where_the_weights_themselves_are_not_finite() -> None:
+    model = Net()
+    with torch.no_grad():
+        model.layers[0].weight[0, 0] = NAN  # type: ignore[index, union-attr]  # the first of the layers is linear
+    with pytest.raises(NonFiniteError, match=r"1 of 12 values of `layers.0.weight`"):
+        trained(batches(), NaNGuard("skip"), model=model)
+
+
+def test_what_was_skipped_is_recorded_and_told_once() -> None:
+    with pytest.warns(UserWarning, match="the loss is nan in stage train_step_batch, epoch 0, batch 1, step 1; such batches are") as warned:
+        tm = trained([batches()[0], bad(), batches()[1], bad()], NaNGuard("skip"))
+    assert len(warned) == 1
+    assert tm.history["non_finite/skipped"] == [(1, 1.0), (2, 2.0)]
+    assert tm.history["non_finite/losses"] == [(1, 1.0), (2, 2.0)]
+
+
+# continue
+
+
+def test_continue_counts_and_warns_once() -> None:
+    with pytest.warns(UserWarning, match="such batches are trained on, and counted as `non_finite/...`") as warned:
+        tm = trained([*batches(2), bad(), *batches(2)], watcher := NaNGuard("continue"))
+    assert len(warned) == 1
+    assert tm.step_num == 5
+    assert watcher.num_losses == 3  # with weights that are not finite, no loss is
+    assert [value for _, value in tm.history["non_finite/losses"]] == [1.0, 2.0, 3.0]
+    assert watcher.num_skipped == 0
+
+
+def test_every_nth_batch_is_looked_at() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trained([bad()] * 7, watcher := NaNGuard("continue", every=3))
+    assert watcher.num_losses == 3  # batches 0, 3 and 6
+
+
+def test_gradients_are_left_to_others_on_request() -> None:
+    model = Net()
+    nn.init.zeros_(model.layers[-1].weight)  # type: ignore[arg-type]
+    nn.init.zeros_(model.layers[-1].bias)  # type: ignore[arg-type]
+    tm = trained(batches(1), NaNGuard(checks_grads=False), model=model, loss=root)
+    assert tm.step_num == 1
+
+
+@pytest.mark.parametrize("policy", ["stop", "skip", "continue"])
+def test_a_good_training_ends_with_the_same_weights(policy: str) -> None:
+    assert is_same(weights(trained(batches(), NaNGuard(policy))), weights(trained(batches())))
+
+
+# the other face of the loop
+
+
+class Steps(LoopComponent):
+    def on_train_begin(self, loop: Any) -> None:
+        loop.optimizer = _sgd(loop.model.parameters())
+
+    def on_grads_reset(self, loop: Any) -> None:
+        loop.optimizer.zero_grad()
+
+    def on_forward_pass(self, loop: Any) -> None:
+        loop.output = loop.model(loop.batch)
+
+    def on_loss_compute(self, loop: Any) -> None:
+        loop.loss = loss(loop.batch, loop.output)
+
+    def on_backward_pass(self, loop: Any) -> None:
+        loop.loss.backward()
+
+    def on_optim_step(self, loop: Any) -> None:
+        loop.optimizer.step()
+
+
+def test_it_stops_a_train_test_loop() -> None:
+    loop = TrainTestLoop(Net(), [Steps(), NaNGuard()], [*batches(2), bad()], [])
+    with pytest.raises(NonFiniteError, match="the loss is nan\n  where   stage train_step_batch, epoch 0, batch 2, step 2"):
+        loop.train(1)
+
+
+@pytest.mark.filterwarnings("ignore:the loss is nan in stage")
+def test_it_skips_in_a_train_test_loop() -> None:
+    def trained_on(data: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+        torch.manual_seed(0)
+        loop = TrainTestLoop(Net(), [Steps(), NaNGuard("skip")], data, [])
+        loop.train(1)
+        return loop.model.state_dict()
+
+    good = batches()
+    assert is_same(trained_on([*good[:3], bad(), *good[3:]]), trained_on(good))
+
+
+# bad arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"policy": "skp"}, '`policy` must be "stop", "skip" or "continue", not \'skp\' (str)\n  try     did you mean `skip`?'),
+        ({"policy": None}, '`policy` must be "stop", "skip" or "continue", not None (NoneType)'),
+        ({"every": 0}, "`every` must be a whole number of at least 1, not 0 (int)"),
+        ({"every": True}, "`every` must be a whole number of at least 1, not True (bool)"),
+        ({"every": 1.5}, "`every` must be a whole number of at least 1, not 1.5 (float)"),
+        ({"policy": "skip", "every": 2}, "every=2 does not check all batches"),
+    ],
+)
+def test_bad_arguments_are_refused_at_construction(arguments: dict[str, Any], told: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        NaNGuard(**arguments)
+    assert str(caught.value).startswith(told)
+
+
+def test_a_training_in_which_every_batch_is_left_out_ends_with_an_error() -> None:
+    bad = [(torch.full((4, 6), torch.nan), torch.zeros(4, dtype=torch.int64))] * 3
+    manager = ExtensionContract().loop(NaNGuard("skip"))
+    manager.train_data, manager.epochs, manager.max_steps = bad, None, 10
+    with pytest.warns(UserWarning, match="the loss is nan"), pytest.raises(NonFiniteError, match="every batch of an epoch was skipped"):
+        manager.train()
+
+
+def test_one_that_comes_while_an_epoch_runs_looks_at_gradients_at_once() -> None:
+    class Attach(Extension):
+        def post_train_step_batch(self, train_manager: TrainManager, step_num: int) -> None:
+            if step_num == 2 and "late" not in train_manager.extensions:
+                train_manager.add_extension("late", NaNGuard("stop"))
+
+    class Spoil(Extension):
+        def post_backward(self, model: torch.nn.Module, step_num: int) -> None:
+            if step_num == 4:
+                next(model.parameters()).grad.fill_(torch.nan)
+
+    manager = ExtensionContract().loop(Spoil(), Attach())
+    with pytest.raises(NonFiniteError, match="non-finite gradients with a finite loss"):
+        manager.train()
+
+
+def test_a_training_is_taken_up_with_it_and_without_it() -> None:
+    for before, after in (([], [NaNGuard()]), ([NaNGuard()], [])):
+        manager = ExtensionContract().loop(*before)
+        manager.train()
+        again = ExtensionContract().loop(*after)
+        again.restore(manager.capture())
+        again.epochs = 4
+        again.train()
+        assert again.epoch_num == 4

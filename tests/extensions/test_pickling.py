@@ -1,0 +1,54 @@
+"""Extensions travel to worker processes: every one can be pickled, fresh and after a training."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import all_program as program
+import pytest
+
+import trainmaster.extensions
+from trainmaster.extensions.figure_writer import FigureWriter
+from trainmaster.testing.extension_contract import same_bits
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore:ConstructorArgs")
+
+
+def state(extension: Any) -> Any:
+    return extension.state_dict() if hasattr(extension, "state_dict") else None
+
+
+def test_the_list_of_extensions_has_each_that_is_shipped() -> None:
+    assert sorted(program.one_of_each_kind()) == trainmaster.extensions.__all__
+
+
+def test_extensions_that_came_from_a_pickle_train_and_can_be_pickled_and_copied_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FigureWriter, "draw", lambda self: None)  # all figures together take longer than the training
+    extensions = {name: pickle.loads(pickle.dumps(each)) for name, each in program.one_of_each_kind().items()}
+    manager = program.training(str(tmp_path), *extensions.values())
+    manager.epochs = 1
+    manager.train()
+    for name, each in extensions.items():
+        for again in (pickle.loads(pickle.dumps(each)), copy.deepcopy(each)):
+            assert type(again) is type(each)
+            assert same_bits(state(again), state(each)), name
+
+
+@pytest.mark.integration
+def test_two_workers_sweep_with_all_extensions_and_end_as_one_process_does(tmp_path: Path) -> None:
+    results = []
+    for workers in (0, 2):
+        extensions = program.one_of_each_kind()
+        del extensions["CheckpointLoader"], extensions["CheckpointSaver"]  # a manager brings its own
+        manager = program.Small(tmp_path / str(workers), verbose=False)
+        manager.extensions = list(extensions.items())
+        assert len(manager.sweep({"seed": [1, 2]}, 1, workers=workers).done) == 2
+        results.append(dict(manager.previews.items()))
+        assert manager.store.verify() == []
+    assert results[0] == results[1]
+    assert len(results[0]) == 2

@@ -1,0 +1,73 @@
+"""A Lightning module in a `ModelWrapper`."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from trainmaster import ModelConfig, ModelWrapper, ProtoTrainer, RunConfig, TrainConfig, configclass
+
+pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
+lightning = pytest.importorskip("lightning")
+
+
+@configclass
+class LitConfig(ModelConfig):
+    width: int = 3
+
+
+def make_data() -> TensorDataset:
+    x = torch.randn(12, 3, generator=torch.Generator().manual_seed(0))
+    return TensorDataset(x, x.sum(1, keepdim=True))
+
+
+class LitRegression(lightning.LightningModule):  # type: ignore[name-defined, misc]
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.linear = nn.Linear(config.width, 1)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        x, y = batch
+        loss = nn.functional.mse_loss(self.linear(x), y)
+        self.log("train_mse", loss)
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> Any:
+        x, y = batch
+        self.log("error", (self.linear(x) - y).abs().mean())
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class LitWrapper(ModelWrapper):
+    def make_dataloader_train(self, config: Any) -> Any:
+        return DataLoader(make_data(), batch_size=4)
+
+    def make_dataloader_val(self, config: Any) -> Any:
+        return DataLoader(make_data(), batch_size=5)
+
+
+def test_a_lightning_module_gets_the_weights_that_lightning_gives_it(tmp_path: Any) -> None:
+    train = TrainConfig(dataset="toy", batch_size=4, epochs=2, optimizer_config={"name": "sgd", "arguments": {"lr": 0.1}})  # type: ignore[arg-type]
+    config = RunConfig(model_config=LitConfig(), train_config=train, experiment_dir=tmp_path, device="cpu", verbose="silent")
+    trainer = ProtoTrainer(LitWrapper(LitRegression), config)
+    trainer.launch()
+    assert trainer.manager.loop is not None
+    ours: Any = trainer.manager.loop.model
+
+    torch.manual_seed(0)
+    theirs = LitRegression(LitConfig())
+    plain = lightning.Trainer(
+        max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False
+    )
+    plain.fit(theirs, DataLoader(make_data(), batch_size=4))
+    assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
+
+    x, y = make_data().tensors
+    history = trainer.manager.history
+    assert history["valid/error"][-1] == (2, pytest.approx((theirs.linear(x) - y).abs().mean().item()))
+    assert "valid/loss" not in history  # `validation_step` returns none
+    assert len(history["train/loss"]) == 2

@@ -1,0 +1,510 @@
+"""`Manager.search`: a search is a record in the store, which any process continues."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy_search import EPOCHS, GRID, SPACE, Toy, final_loss
+
+from trainmaster import SearchSpace, configclass
+from trainmaster.config import ConfigBase, Stateless
+from trainmaster.errors import ConfigError, MetricNameError, MissingExtraError, SearchError, SettingError, StoreDamagedError
+from trainmaster.store.attempt import request_stop
+from trainmaster.sweep.search import SearchResult
+from trainmaster.sweep.search_records import find_search, search_names
+from trainmaster.sweep.search_session import read_result
+
+pytest.importorskip("optuna")
+
+
+def toy(folder: Path | None = None, **settings: Any) -> Toy:
+    return Toy(folder, verbose=False, **settings)
+
+
+def run(manager: Toy, trials: int = 6, space: Any = None, **settings: Any) -> SearchResult:
+    given = {"sampler": "random", "epochs": EPOCHS, "name": "test"} | settings
+    return manager.search(SPACE if space is None else space, trials=trials, **given)
+
+
+def points(result: SearchResult) -> list[Any]:
+    return [trial.config for trial in result.trials]
+
+
+# ---- what a search does
+
+
+def test_trials_are_runs_of_the_store_with_their_values() -> None:
+    manager = toy()
+    result = run(manager, 5)
+    assert [trial.state for trial in result.trials] == ["complete"] * 5
+    for trial in result.trials:
+        config = manager.configs[trial.keys[0]]
+        assert {key: config[key] for key in SPACE} == dict(trial.config)
+        assert trial.values == pytest.approx((final_loss(config) * (1 + 2 / EPOCHS),))
+        assert manager.stats[trial.keys[0]]["epoch"] == EPOCHS
+
+
+def test_the_best_trial_has_the_lowest_loss_or_the_highest_metric() -> None:
+    result = run(toy(), 5)
+    values = [trial.values[0] for trial in result.trials if trial.values]
+    assert result.best is not None
+    assert result.best.values == (min(values),)
+    highest = run(toy(), 5, mode="max").best
+    assert highest is not None
+    assert highest.values == (max(values),)
+
+
+def test_the_same_call_continues_and_more_trials_extend_a_search(tmp_path: Path) -> None:
+    whole = run(toy(tmp_path / "whole"), 8, sampler="tpe", window=2)
+    part = run(toy(tmp_path / "part"), 3, sampler="tpe", window=2)
+    more = run(toy(tmp_path / "part"), 8, sampler="tpe", window=2)
+    assert points(part) == points(whole)[:3]
+    assert points(more) == points(whole)
+    assert all(toy(tmp_path / "part").store.run(key).attempts() == [1] for trial in more.trials for key in trial.keys)
+
+
+def test_a_search_that_has_all_trials_trains_nothing(tmp_path: Path) -> None:
+    first = run(toy(tmp_path), 3)
+    again = run(toy(tmp_path), 2)
+    assert again.trials == first.trials
+
+
+def test_a_later_number_of_workers_does_not_change_the_window(tmp_path: Path) -> None:
+    run(toy(tmp_path), 1, sampler="tpe", workers=0)
+    assert run(toy(tmp_path), 2, sampler="tpe", workers=1).plan.window == 1
+
+
+def test_without_a_name_the_same_settings_find_the_same_search(tmp_path: Path) -> None:
+    first = run(toy(tmp_path), 2, name=None)
+    assert run(toy(tmp_path), 3, name=None).name == first.name
+    assert run(toy(tmp_path), 2, name=None, seed=1).name != first.name
+    assert len(search_names(toy(tmp_path).store)) == 2
+
+
+def test_a_changed_space_is_refused_with_the_difference(tmp_path: Path) -> None:
+    run(toy(tmp_path), 2)
+    with pytest.raises(SearchError, match="the search test exists with another plan") as caught:
+        run(toy(tmp_path), 4, space={**SPACE, "y": "float(0,20)"})
+    assert "space.y.value_range" in str(caught.value)
+    assert "15.0" in str(caught.value)
+    assert "20.0" in str(caught.value)
+    with pytest.raises(SearchError, match="epochs"):
+        run(toy(tmp_path), 4, epochs=EPOCHS + 1)
+
+
+def test_a_run_trained_by_hand_is_used_and_not_trained_again(tmp_path: Path) -> None:
+    space = {"x": [1.0], "y": [3.0]}
+    manager = toy(tmp_path)
+    manager.process({"x": 1.0, "y": 3.0}, num_epochs=EPOCHS)
+    result = run(manager, 1, space=space)
+    assert result.best is not None
+    assert manager.store.run(result.best.keys[0]).attempts() == [1]
+
+
+def test_a_run_trained_further_by_hand_has_the_value_of_the_target(tmp_path: Path) -> None:
+    manager = toy(tmp_path)
+    manager.process({"x": 2.0, "y": 3.0}, num_epochs=EPOCHS + 4)
+    result = run(manager, 1, space={"x": [2.0], "y": [3.0]})
+    assert result.trials[0].values == pytest.approx((1.0 * (1 + 2 / EPOCHS),))
+
+
+# ---- points that are not run
+
+
+def test_duplicates_are_recorded_and_not_run_and_end_an_exhausted_search() -> None:
+    manager = toy()
+    result = run(manager, 50, space={"kind": ["a", "b"]})
+    assert [trial.state for trial in result.trials].count("complete") == 2
+    assert result.end_reason == "the last 20 proposals were invalid or duplicates of earlier trials"
+    assert result.trials[-1].reason.startswith("the same config as trial ")
+    assert len(list(manager.configs)) == 2
+
+
+def test_a_grid_tries_every_point_once_and_says_that_it_is_exhausted() -> None:
+    result = run(toy(), 100, space=GRID, sampler="grid")
+    assert len({str(trial.config) for trial in result.trials}) == len(result.trials) == 24
+    assert result.end_reason == "all 24 points of the grid have been tried"
+
+
+class Sizes(ConfigBase):
+    width: int = 8
+    heads: int = 2
+    wait: float = 0.0
+
+    def problems(self) -> Any:
+        if self.width % self.heads:
+            yield "heads", "does not divide the width"
+
+
+class Typed(Toy):
+    defaults: Any = configclass(Sizes)
+
+    def train(self) -> None: ...
+
+    def eval(self) -> dict[str, float]:
+        return {"loss": float(self.config.width)}
+
+
+def test_an_invalid_point_is_recorded_with_its_reason_and_not_run() -> None:
+    manager = Typed(verbose=False)  # A44
+    result = manager.search({"width": [8, 9], "heads": [2, 3]}, 4, sampler="grid", epochs=1)
+    assert {(trial.config["width"], trial.config["heads"]): trial.state for trial in result.trials} == {
+        (8, 2): "complete", (8, 3): "invalid", (9, 2): "invalid", (9, 3): "complete",
+    }  # fmt: skip
+    assert [trial.reason for trial in result.trials if trial.state == "invalid"] == ["heads: does not divide the width"] * 2
+
+
+# ---- pruning
+
+
+def test_a_pruned_run_keeps_its_metrics_and_checkpoint_and_can_be_resumed_by_hand(tmp_path: Path) -> None:
+    manager = toy(tmp_path)
+    result = run(manager, 20, sampler="random", pruner="median")
+    pruned = [trial for trial in result.trials if trial.state == "pruned"]
+    assert pruned
+    for trial in pruned:
+        assert 1 <= trial.epochs < EPOCHS
+        assert manager.stats[trial.keys[0]]["epoch"] == trial.epochs
+        assert manager.store.run(trial.keys[0]).latest() is not None
+    key = pruned[0].keys[0]
+    manager.process(manager.configs[key], num_epochs=EPOCHS)
+    assert manager.stats[key]["epoch"] == EPOCHS
+    assert read_result(find_search(manager.store, "test")).trials == result.trials  # the recorded outcome stays
+
+
+def test_a_whole_run_from_elsewhere_is_judged_as_if_the_search_had_trained_it(tmp_path: Path) -> None:
+    alone = run(toy(tmp_path / "alone"), 20, pruner="median")
+    manager = toy(tmp_path / "helped")
+    for trial in alone.trials:
+        manager.process({**trial.config}, num_epochs=EPOCHS)
+    helped = run(manager, 20, pruner="median")
+    assert [(trial.state, trial.values, trial.epochs) for trial in helped.trials] == [
+        (trial.state, trial.values, trial.epochs) for trial in alone.trials
+    ]
+
+
+# ---- replicates, several metrics, warm start
+
+
+def test_replicates_have_different_seeds_and_the_trial_has_their_mean() -> None:
+    manager = toy()
+    result = run(manager, 2, replicates=3)
+    for trial in result.trials:
+        assert [manager.configs[key].seed for key in trial.keys] == [0, 1, 2]
+        losses = [final_loss(manager.configs[key]) * (1 + 2 / EPOCHS) for key in trial.keys]
+        assert trial.values == pytest.approx((sum(losses) / 3,))
+
+
+def test_wilcoxon_stops_the_replicates_of_a_trial_that_is_behind() -> None:
+    manager = toy()
+    result = run(manager, 6, replicates=8, pruner="wilcoxon", seed=1)
+    pruned = [trial for trial in result.trials if trial.state == "pruned"]
+    assert pruned
+    trained = [key for key in pruned[0].keys if manager.stats.get(key) is not None]
+    assert len(trained) < 8
+
+
+def test_several_metrics_give_the_trials_that_no_other_beats() -> None:
+    result = run(toy(), 12, sampler="nsga2", monitor=("loss", "size"), mode=("min", "min"))
+    best = [trial.values for trial in result.ranking]
+    others = [trial.values for trial in result.trials if trial not in result.ranking]
+    assert best
+    assert all(any(good[0] <= one[0] and good[1] <= one[1] for good in best if good) for one in others if one)
+
+
+def test_a_warm_start_is_frozen_when_the_search_is_created(tmp_path: Path) -> None:
+    manager = toy(tmp_path)
+    for x in range(12):
+        manager.process({"x": float(x - 2), "y": 3.0}, num_epochs=EPOCHS)
+    manager.process({"x": 0.5, "y": 3.0, "seed": 7}, num_epochs=EPOCHS)  # agrees with no trial: another seed
+    manager.process({"x": 0.6, "y": 3.0}, num_epochs=EPOCHS - 1)  # not trained as far
+    warm = run(manager, 2, sampler="tpe", warm_start=True)
+    assert len(warm.plan.warm_start) == 12
+    manager.process({"x": 0.75, "y": 3.0}, num_epochs=EPOCHS)
+    assert len(run(manager, 3, sampler="tpe", warm_start=True).plan.warm_start) == 12
+    assert points(warm) != points(run(toy(), 2, sampler="tpe"))
+
+
+# ---- wrong input
+
+
+def test_an_unknown_key_is_refused_before_anything_is_trained() -> None:
+    manager = toy()
+    with pytest.raises(ConfigError, match=r"the config has no such key; did you mean `kind`?"):
+        run(manager, space={"kidn": ["a", "b"]})
+    assert list(manager.configs) == []
+
+
+@configclass
+class Optional(ConfigBase):
+    lr: float = 0.1
+    num_workers: Stateless[int] = 0
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        ({"lrr": "float(0,1)"}, "did you mean `lr`?"),
+        ({"num_workers": "int(0,4)"}, "not part of the identity"),
+        ({"lr": ["a", "b"]}, "lr = 'a'"),
+    ],
+)
+def test_a_space_that_a_typed_config_cannot_take_is_refused(space: Any, message: str) -> None:
+    manager = Toy(None, Optional, verbose=False)
+    with pytest.raises(ConfigError) as caught:
+        manager.search(space, 3, epochs=1)
+    assert message in str(caught.value)
+
+
+def test_a_metric_that_nobody_reports_ends_the_search_with_the_known_names() -> None:
+    with pytest.raises(MetricNameError) as caught:
+        run(toy(), monitor="los", mode="min")  # A47
+    assert "did you mean `loss`?" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"sampler": "tpee"}, "unknown sampler 'tpee'"),
+        ({"pruner": "media"}, "unknown pruner 'media'"),
+        ({"trials": 0}, "`trials` must be"),
+        ({"window": 0}, "`window` must be"),
+        ({"monitor": "gap"}, "is a smaller or a larger `gap` better?"),
+        ({"monitor": ("loss", "size"), "mode": ("min", "min"), "sampler": "cmaes"}, "one metric only"),
+        ({"monitor": ("loss", "size"), "mode": ("min", "min"), "pruner": "median"}, "several metrics has no pruner"),
+        ({"replicates": 3, "pruner": "asha"}, "compares epochs, not replicates"),
+        ({"pruner": "wilcoxon"}, "replicates=5"),
+        ({"pruner": "hyperband", "epochs": None}, "hyperband needs the number of epochs"),
+        ({"name": "../up"}, "name='../up'"),
+        ({"timeout": -1}, "`timeout` must be"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings: Any, message: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        run(toy(), **settings)
+    assert message in str(caught.value)
+
+
+class Failing(Toy):
+    def train(self) -> None:
+        if self.config.kind == "b" or self.config.wait:
+            raise RuntimeError("no such kind")
+        super().train()
+
+
+def test_a_failed_trial_does_not_stop_the_search() -> None:
+    result = run(Failing(verbose=False), 8, seed=3)
+    assert {trial.state for trial in result.trials} == {"complete", "failed"}
+    assert next(trial.reason for trial in result.trials if trial.state == "failed") == "RuntimeError: no such kind"
+
+
+def test_a_search_whose_first_trials_all_fail_ends_with_their_error() -> None:
+    manager = Failing(verbose=False)
+    with pytest.raises(SearchError, match="the first 3 trials failed") as caught:
+        run(manager, 8, base={"wait": 0.001})
+    assert "no such kind" in str(caught.value)
+
+
+class NotANumber(Toy):
+    def eval(self) -> dict[str, float]:
+        return {"loss": float("nan") if self.config.kind == "b" else super().eval()["loss"]}
+
+
+def test_nan_is_recorded_and_never_the_best() -> None:
+    result = run(NotANumber(verbose=False), 10, sampler="tpe")
+    values = {trial.config["kind"]: trial.values for trial in result.trials}
+    assert values["b"] is not None
+    assert values["b"][0] != values["b"][0]
+    assert result.best is not None
+    assert result.best.config["kind"] == "a"
+
+
+def test_a_default_that_changed_since_the_search_began_is_an_error(tmp_path: Path) -> None:
+    run(toy(tmp_path), 2)
+    (tmp_path / "sweeps" / "test" / "outcomes" / "000001.json").unlink()
+
+    class Changed(Toy):
+        defaults: Any = {**Toy.defaults, "depth": 2}
+
+    with pytest.raises(SearchError, match="exists with another plan"):
+        run(Changed(tmp_path, verbose=False, same_program=True), 3)
+
+
+def test_a_damaged_record_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    run(toy(tmp_path), 2)
+    file = tmp_path / "sweeps" / "test" / "proposals" / "000000.json"
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(StoreDamagedError, match=r"sweeps/test/proposals/000000.json"):
+        run(toy(tmp_path), 3)
+
+
+def test_search_spaces_of_the_seed_are_taken() -> None:
+    result = run(toy(), 3, space={"x": SearchSpace(value_range=(0.0, 1.0)), "kind": SearchSpace(categorical_values=["a", "b"])})
+    assert all(0 <= trial.config["x"] <= 1 for trial in result.trials)
+
+
+# ---- several jobs at once
+
+
+class Recording:
+    """An executor that trains in this process, and only when all jobs that it was given together are known."""
+
+    workers = 3
+
+    def __init__(self) -> None:
+        self.rounds: list[int] = []
+        self._tasks: list[Any] = []
+
+    def open(self, manager: Any, run_task: Any) -> None:
+        self._run_task = run_task
+
+    def has_room(self) -> bool:
+        return len(self._tasks) < self.workers
+
+    def submit(self, task: Any) -> None:
+        self._tasks.append(task)
+
+    def reports(self, timeout: float) -> list[Any]:
+        tasks, self._tasks = self._tasks, []
+        self.rounds += [len(tasks)] if tasks else []
+        return [self._run_task(task) for task in reversed(tasks)]
+
+    def stop(self, reason: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("settings", "rounds"),
+    [
+        ({"sampler": "random"}, [3, 3, 3]),
+        ({"sampler": "grid", "space": GRID}, [3, 3, 3]),
+        ({"sampler": "qmc"}, [3, 3, 3]),
+        ({"sampler": "tpe"}, [3, 3, 3]),
+        ({"sampler": "tpe", "window": None}, [3, 3, 3]),
+        ({"sampler": "tpe", "window": 1}, [1] * 9),
+        ({"sampler": "random", "pruner": "median"}, [3, 3, 3]),
+    ],
+)
+def test_a_search_gives_all_workers_a_trial(settings: Any, rounds: list[int]) -> None:
+    executor = Recording()
+    result = run(toy(), 9, workers=executor, **settings)
+    assert executor.rounds == rounds
+    assert all(trial.state in ("complete", "pruned") for trial in result.trials)
+
+
+def test_a_random_search_prunes_the_same_trials_with_any_number_of_workers() -> None:
+    together, alone = (run(toy(), 20, workers=workers, pruner="median", window=4) for workers in (Recording(), 0))
+    assert "pruned" in {trial.state for trial in alone.trials}
+    assert together.trials == alone.trials
+
+
+# ---- what users run into
+
+
+class NeverFinite(Toy):
+    def eval(self) -> dict[str, float]:
+        return {"loss": float("nan")}
+
+
+def test_a_search_without_a_finite_value_has_no_best_trial(capsys: pytest.CaptureFixture[str]) -> None:
+    result = run(NeverFinite(), 3)
+    assert (result.best, result.ranking) == (None, [])
+    assert "3 trials ended with a loss that is not finite" in capsys.readouterr().out
+
+
+def test_a_missing_metric_is_the_same_error_again_and_fails_no_trial(tmp_path: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(MetricNameError):
+            run(toy(tmp_path), monitor="los", mode="min")
+    assert [trial.state for trial in read_result(find_search(toy(tmp_path).store, "test")).trials] == ["running"]
+    assert len(list(toy(tmp_path).configs)) == 1
+
+
+def test_a_group_of_keys_cannot_be_searched_as_a_value() -> None:
+    class Grouped(Toy):
+        defaults: Any = {**Toy.defaults, "optim": {"name": "sgd", "lr": 0.1}}
+
+    with pytest.raises(ConfigError, match="is a group of keys") as caught:
+        run(Grouped(verbose=False), space={"optim": "log(1e-4,1)"})
+    assert "optim.lr" in str(caught.value)
+
+
+def test_the_progress_of_a_continued_search_counts_what_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(toy(tmp_path), 3)
+    run(Toy(tmp_path), 5)
+    assert "[2/2] done" in capsys.readouterr().out
+
+
+def test_a_run_that_was_removed_is_not_trained_again_by_its_search(tmp_path: Path) -> None:
+    manager = toy(tmp_path)
+    first = run(manager, 3)
+    manager.store.remove(first.trials[0].keys[0])
+    assert run(toy(tmp_path), 3).trials == first.trials
+    assert len(list(manager.configs)) == 2
+
+
+class Stopping(Toy):
+    is_on = True
+
+    def init_ckpt(self) -> None:
+        super().init_ckpt()
+        if self.is_on:
+            request_stop(self.store.run(self.key))
+            time.sleep(2.5)  # requests are polled once a second
+
+
+def test_a_run_that_somebody_stops_ends_the_search_and_the_next_call_resumes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = run(Stopping(tmp_path, verbose=False), 3)
+    assert [trial.state for trial in stopped.trials] == ["running"]
+    assert "was stopped" in stopped.end_reason
+    monkeypatch.setattr(Stopping, "is_on", False)
+    assert [trial.state for trial in run(Stopping(tmp_path, verbose=False), 3).trials] == ["complete"] * 3
+
+
+class FullDisk(Toy):
+    is_full = True
+
+    def train(self) -> None:
+        if self.is_full and self.config.kind == "b":
+            raise OSError(28, "No space left on device")
+        super().train()
+
+
+def test_a_full_disk_ends_the_search_and_the_next_one_resumes_its_trial(tmp_path: Path) -> None:
+    with pytest.raises(SearchError, match="could not be saved") as caught:
+        run(FullDisk(tmp_path, verbose=False), 8, seed=3)
+    assert "No space left on device" in str(caught.value)
+
+    class Freed(FullDisk):
+        is_full = False
+
+    result = run(Freed(tmp_path, verbose=False, same_program=True), 8, seed=3)
+    assert [trial.state for trial in result.trials] == ["complete"] * 8
+
+
+def test_a_search_without_a_limit_shows_no_total(capsys: pytest.CaptureFixture[str]) -> None:
+    Toy(None).search({"kind": ["a", "b"]}, trials=sys.maxsize, sampler="random", epochs=1, name="endless")
+    shown = capsys.readouterr().out
+    assert "search endless: trials until you stop it, by random" in shown
+    assert "/9,223" not in shown
+
+
+@pytest.mark.parametrize(("module", "message"), [("optuna", "search needs Optuna"), ("cmaes", "the sampler cmaes needs the package cmaes")])
+def test_a_package_that_is_not_installed_is_named(module: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError, match=message) as caught:
+        run(toy(), sampler="cmaes")
+    assert "pip install 'trainmaster[search]'" in str(caught.value)
+
+
+def test_a_manager_that_cannot_be_pickled_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    class Local(Toy): ...
+
+    with pytest.raises(SettingError, match="Local"):
+        run(Local(tmp_path, verbose=False), 2, workers=1)
+    assert not list(tmp_path.glob("stats/*/*"))
