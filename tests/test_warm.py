@@ -57,6 +57,10 @@ def test_what_an_interpreter_reads_when_it_starts_cannot_be_changed() -> None:
         run("", env={**os.environ, "PYTHONHASHSEED": "1"})
 
 
+FOREVER = "import time\nwhile True: time.sleep(0.01)"
+"""One long sleep may miss a signal: Python looks for it just before the system call, and not again before it returns."""
+
+
 @pytest.fixture
 def ignored() -> Iterator[None]:
     """As under `nohup`, and in the background of a script."""
@@ -69,14 +73,14 @@ def ignored() -> Iterator[None]:
 @pytest.mark.usefixtures("ignored")
 def test_a_signal_is_heard_as_soon_as_the_process_is_there() -> None:
     for _ in range(20):
-        process = warm.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], stderr=subprocess.DEVNULL)
+        process = warm.Popen([sys.executable, "-c", FOREVER], stderr=subprocess.DEVNULL)
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(100) == -signal.SIGINT
 
 
 @pytest.mark.usefixtures("ignored")
 def test_signals_work_also_where_the_tests_ignore_them() -> None:
-    process = warm.Popen([sys.executable, "-c", "print('ready', flush=True)\nimport time\ntime.sleep(1000)"], stdout=subprocess.PIPE)
+    process = warm.Popen([sys.executable, "-c", "print('ready', flush=True)\n" + FOREVER], stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
     assert process.poll() is None
@@ -93,7 +97,7 @@ def test_processes_have_no_random_numbers_in_common() -> None:
 
 def test_a_terminal_is_the_one_that_controls_it() -> None:
     leader, follower = pty.openpty()
-    code = "import os, sys\nprint(os.ttyname(0), os.getpgrp() == os.tcgetpgrp(0), sys.stdout.isatty(), flush=True)\ninput()"
+    code = "import os, sys\nprint(os.ttyname(0), os.getpgrp() == os.tcgetpgrp(0), sys.stdout.isatty(), flush=True)\n" + FOREVER
     process = warm.Popen([sys.executable, "-c", code], stdin=follower, stdout=follower, stderr=follower)
     name = os.ttyname(follower)
     os.close(follower)

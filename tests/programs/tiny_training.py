@@ -59,15 +59,16 @@ def _wait(plan: dict[str, Any]) -> None:
 
 def _sleep(plan: dict[str, Any]) -> None:
     _reached(plan)
-    while True:
-        time.sleep(1000)
+    while True:  # one long sleep may miss a signal that arrives just before it
+        time.sleep(0.05)
 
 
 def _lock(plan: dict[str, Any]) -> None:
     _reached(plan)
     lock = threading.Lock()
     lock.acquire()
-    lock.acquire()
+    while not lock.acquire(timeout=0.05):
+        pass
 
 
 def _raise(plan: dict[str, Any]) -> None:
@@ -99,12 +100,17 @@ def _fork(plan: dict[str, Any]) -> None:
     """Be two. The child tells what it finds, and leaves in its own way; the parent goes on when the child is gone."""
     from trainmaster.manager import interrupts
 
+    if plan.get("in_save"):
+        until(Path(plan["folder"], "saving").exists, "a save to begin")
     parent = os.getpid()
-    open_then = {number: os.readlink(f"/proc/self/fd/{number}") for number in map(int, os.listdir("/proc/self/fd")) if _is_open(number)}
     child = os.fork()
     if child:
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        Path(plan["folder"], "child").write_text(f"{code}")
+        try:
+            status = until(lambda: os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG), "the child to end", patience=60.0)
+        except AssertionError:
+            os.kill(child, signal.SIGKILL)
+            raise
+        Path(plan["folder"], "child").write_text(f"{status.si_status}")
         _wait(plan)
         return
     wakeup = signal.set_wakeup_fd(-1)
@@ -114,20 +120,14 @@ def _fork(plan: dict[str, Any]) -> None:
         "int": str(signal.getsignal(signal.SIGINT)),
         "term": str(signal.getsignal(signal.SIGTERM)),
         "parent": parent,
-        "open": len(open_then),
     }
     Path(plan["folder"], "told").write_text(json.dumps(told))
     if plan["how"] == "leaves":
         os._exit(0)
-    raise SystemExit(3)
-
-
-def _is_open(number: int) -> bool:
-    try:
-        os.fstat(number)
-    except OSError:
-        return False
-    return True
+    if plan["how"] == "fails":
+        raise RuntimeError("of the child")
+    if plan["how"] == "raises":
+        raise SystemExit(3)
 
 
 def _print(plan: dict[str, Any]) -> None:
@@ -292,6 +292,17 @@ class Plain(Manager):
         super().save_ckpt()
 
 
+def _hold_save() -> None:
+    """Until a child has ended that was forked in the middle of a save."""
+    plan = json.loads(os.environ.get(PLAN) or "{}")
+    if plan.get("in_save"):
+        saving, child = Path(plan["folder"], "saving"), Path(plan["folder"], "child")
+        saving.touch()
+        with contextlib.suppress(AssertionError):
+            until(child.exists, "the child to end", patience=60.0)
+        saving.unlink()
+
+
 def watch_saves() -> None:
     """Come by in the middle of each save, in whatever thread it is."""
     write = files.LocalFiles.write
@@ -300,6 +311,7 @@ def watch_saves() -> None:
         found = write(self, path, *args)
         if path.endswith("tree.json"):
             at("save")
+            _hold_save()
         return found
 
     files.LocalFiles.write = written  # type: ignore[method-assign]
