@@ -36,6 +36,7 @@ COMMANDS = {
     "check": "Check a training for common mistakes before you start it.",
     "stages": "Print the stages of a training and the hooks that will run.",
     "ls": "List the runs of a store.",
+    "ui": "Open the dashboard: a web page with the runs of a store.",
     "show": "Show everything about one run.",
     "diff": "Compare the configs and metrics of two runs.",
     "logs": "Print the output of a run.",
