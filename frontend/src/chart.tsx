@@ -29,6 +29,7 @@ interface Props {
   onWide?: () => void;
   isWide?: boolean;
   note?: string;
+  isLoading: boolean;
 }
 
 interface Drawn {
@@ -71,7 +72,7 @@ export function Chart(props: Props): VNode {
         cursor: { sync: { key: `trainmaster-${over}` }, points: { size: 6 }, drag: { x: true, y: false, setScale: false }, focus: { prox: 24 } },
         focus: { alpha: 0.35 },
         scales: {
-          x: { time: false, ...(range ? { range: [range.low, range.high] } : {}) },
+          x: { time: false, range: range ? [range.low, range.high] : whole },
           y: { distr: isLog ? 3 : 1, ...(isLog ? {} : { range: padded }) },
         },
         axes: [
@@ -143,7 +144,7 @@ export function Chart(props: Props): VNode {
         ) : null}
       </figcaption>
       <div class="plot" ref={box} />
-      {shown.length === 0 ? <p class="hollow">no values yet</p> : null}
+      {shown.length === 0 && !props.isLoading ? <p class="hollow">no values yet</p> : null}
       <span class="unit">{UNITS[over] ?? "step"}</span>
       {hover && shown.length > 0 ? <Tooltip drawn={built.drawn} data={built.data} at={hover.at} left={hover.left} over={over} labels={props.labels} /> : null}
     </figure>
@@ -169,6 +170,11 @@ function Tooltip(props: { drawn: Drawn[]; data: (number | null | undefined)[][];
       {values.length > 12 ? <div>{values.length - 12} more</div> : null}
     </div>
   );
+}
+
+function whole(_: uPlot, low: number | null, high: number | null): [number, number] {
+  if (low === null || high === null) return [0, 1];
+  return low === high ? [low - 1, high + 1] : [low, high];
 }
 
 function padded(_: uPlot, low: number | null, high: number | null): [number, number] {

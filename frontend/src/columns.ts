@@ -59,7 +59,7 @@ export function asStats(value: Plain | undefined): Stats | undefined {
 }
 
 /** The text of a value for measuring how wide its column has to be. */
-function cellText(column: ColumnSpec, value: Plain | undefined): string {
+export function cellText(column: ColumnSpec, value: Plain | undefined): string {
   if (value === null || value === undefined) return "";
   const stats = asStats(value);
   if (stats) return `${formatMetric(stats.mean)} ±0.0000`;

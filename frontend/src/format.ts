@@ -23,7 +23,9 @@ export function formatMetric(value: unknown): string {
   if (Number.isInteger(number) && size < 1e6) return number.toLocaleString("en-US").replace("-", "−");
   if (size >= 1e6 || size < 1e-4) return tidy(number.toExponential(2));
   if (size >= 1000) return number.toLocaleString("en-US", { maximumFractionDigits: 0 }).replace("-", "−");
-  return number.toPrecision(4).replace("-", "−");
+  const rounded = number.toPrecision(4);
+  const exact = String(number); // a learning rate of 0.02 is not 0.02000
+  return (exact.length < rounded.length ? exact : rounded).replace("-", "−");
 }
 
 /** A number on an axis, without zeros at its end. */

@@ -107,7 +107,7 @@ type Column = (number | null | undefined)[];
 export function align(lines: { x: number[]; columns: number[][] }[], isLog: boolean): { x: number[]; columns: Column[][] } {
   const first = lines[0];
   if (first && lines.every((line) => sameValues(line.x, first.x))) {
-    return { x: first.x, columns: lines.map((line) => line.columns.map((column) => column.map((value) => drawable(value, isLog)))) };
+    return { x: first.x, columns: lines.map((line) => line.columns.map((column) => (isDrawable(column, isLog) ? column : column.map((value) => drawable(value, isLog))))) };
   }
   const x = [...new Set(lines.flatMap((line) => line.x))].sort((a, b) => a - b);
   const rows = new Map(x.map((value, row) => [value, row]));
@@ -125,6 +125,10 @@ export function align(lines: { x: number[]; columns: number[][] }[], isLog: bool
 
 function sameValues(one: number[], other: number[]): boolean {
   return one === other || (one.length === other.length && one.every((value, at) => value === other[at]));
+}
+
+function isDrawable(column: number[], isLog: boolean): boolean {
+  return column.every((value) => Number.isFinite(value) && (!isLog || value > 0));
 }
 
 function drawable(value: number, isLog: boolean): number | null {

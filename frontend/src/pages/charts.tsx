@@ -45,6 +45,7 @@ export function Charts(props: ChartsProps): VNode {
             {...props}
             group={group}
             lines={lines}
+            isLoading={address !== "" && polled.data === undefined && polled.error === undefined}
             params={params}
             range={ranges[group.name] ?? null}
             onRange={(range) => setRanges({ ...ranges, [group.name]: range })}
@@ -60,6 +61,7 @@ export function Charts(props: ChartsProps): VNode {
 interface ZoomedProps extends ChartsProps {
   group: ChartGroup;
   lines: Line[];
+  isLoading: boolean;
   params: Record<string, string>;
   range: Range | null;
   onRange: (range: Range | null) => void;
@@ -90,6 +92,7 @@ function ZoomedChart(props: ZoomedProps): VNode {
       onLog={(isLog) => props.onLog(group.name, isLog)}
       onWide={props.onWide}
       isWide={props.isWide}
+      isLoading={props.isLoading}
       {...(props.note ? { note: props.note } : {})}
     />
   );

@@ -7,6 +7,7 @@ store that cannot be read.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mimetypes
 import os
@@ -53,6 +54,8 @@ PAGES = ("/", "/run/{key}", "/compare", "/searches", "/searches/{name}")
 """The addresses of pages; the script shows the right one."""
 MAX_CURVES = 2000
 _MAX_RUNS = 400
+_MAX_NAMED = 20
+"""How many runs of a comparison are asked for the names of their metrics."""
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (UnknownRunError, 404),
     (KeyTextError, 404),
@@ -239,7 +242,10 @@ def _curve(dashboard: Dashboard, run: Run, metric: str, axis: str) -> Any:
 def get_comparison(dashboard: Dashboard, request: Request) -> Any:
     keys = [check_key(key) for key in _list(request.query_params.get("keys"))]
     found = compare(dashboard.store, dashboard.live.current(), keys)
-    names = dict.fromkeys(name for key in keys[:20] for name in metric_names(dashboard.columns, dashboard.store.run(key)))
+    names: dict[str, None] = {}
+    for key in keys[:_MAX_NAMED]:
+        with contextlib.suppress(StoreDamagedError, FileNotFoundError):  # its row says so
+            names |= dict.fromkeys(metric_names(dashboard.columns, dashboard.store.run(key)))
     return {**found, "metric_names": [*names]}
 
 

@@ -35,7 +35,7 @@ def compare(store: Store, view: View, keys: Sequence[str]) -> dict[str, Any]:
         "metrics": _by_name(table.metrics, rows),
         "code": [{name: each for name, each in code.items() if name != "program"} for code in codes],
         "files": _compare_files([_digests(code) for code in codes]),
-        "environment": _compare_mappings([environment_of(store, key) for key in detailed]),
+        "environment": _compare_mappings([environment_of(store, key) for key in detailed], ("started", "argv")),
         "num_detailed": len(detailed),
         **(_differences(view, *rows) if len(rows) == 2 else {"differences": [], "why_no_interval": ""}),
     }
@@ -60,8 +60,8 @@ def _is_same(values: Sequence[Any]) -> bool:
     return all(type(each) is type(values[0]) and repr(each) == repr(values[0]) for each in values)
 
 
-def _compare_mappings(mappings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    names = dict.fromkeys(name for each in mappings for name in each)
+def _compare_mappings(mappings: Sequence[Mapping[str, Any]], ignored: Sequence[str]) -> list[dict[str, Any]]:
+    names = dict.fromkeys(name for each in mappings for name in each if name not in ignored)
     found = []
     for name in names:
         values = [each.get(name, MISSING) for each in mappings]

@@ -103,7 +103,7 @@ class LiveTable:
         changed = {key: (mark, runs.get(key)) for key, mark in configs.items() if key not in known}
         if changed or len(same) != len(old.table) or tags != old.tags or self._view is None:
             fresh = self._store.index.read(changed) if len(changed) <= _MAX_SINGLE else self._store.index.runs([*changed])
-            table = joined([old.table.take(same), _compact(_with_times(fresh, runs))])
+            table = joined([old.table.take(same), _compact(_completed(fresh, runs))])
             self._view = View(old.number + 1, table, tags, {key: row for row, key in enumerate(table.keys)})
         self._marks = _Marks(configs, runs, unfinished)
         self._scanned, self._seconds = time.monotonic(), min(time.thread_time() - cpu, time.monotonic() - started)
@@ -129,11 +129,12 @@ def _file_marks(store: Store, key: str) -> Any:
     return [files.marks(attempt_folder(archive, key, number)) for archive in ("stats", "previews")] if number else None
 
 
-def _with_times(table: RunTable, marks: Mapping[str, Mark]) -> RunTable:
-    """The table with the time at which each run was last started, as a fact."""
+def _completed(table: RunTable, marks: Mapping[str, Mark]) -> RunTable:
+    """The table with the time at which each run was last started, and with the seed of the config where a run has not recorded one."""
     made = table.fact("config_time")
     started: Column = [(marks[key][1] if key in marks else made[row] or 0) / 1e9 for row, key in enumerate(table.keys)]
-    return RunTable(table.keys, {**table.facts, "started": started}, table.config, table.metrics)
+    seeds = [own if recorded is None else recorded for recorded, own in zip(table.fact("seed"), table.fact("config_seed"), strict=True)]
+    return RunTable(table.keys, {**table.facts, "started": started, "seed": seeds}, table.config, table.metrics)
 
 
 def _compact(table: RunTable) -> RunTable:
