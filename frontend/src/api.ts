@@ -29,11 +29,11 @@ interface Answer<T> {
 
 /** The answer to a GET; without data if the server has nothing newer than `tag`. */
 export async function get<T>(address: string, tag: string | null = null, signal?: AbortSignal): Promise<Answer<T>> {
-  const headers: Record<string, string> = tag ? { "If-None-Match": tag } : {};
+  const headers: Record<string, string> = { "X-Trainmaster-Page": "1", ...(tag ? { "If-None-Match": tag } : {}) };
   const response = await fetch(address, { headers, cache: "no-store", ...(signal ? { signal } : {}) });
   if (response.status === 304) return { data: undefined, tag };
   const body = await response.json();
-  if (!response.ok) throw new ApiError(body.error ?? "the request failed", response.status, body);
+  if (!response.ok || (body.error && body.status)) throw new ApiError(body.error ?? "the request failed", body.status ?? response.status, body);
   return { data: body as T, tag: response.headers.get("ETag") };
 }
 

@@ -2,7 +2,7 @@
 
 import { isDetail, rankMetrics } from "./series";
 import type { Plain, Row, Stats, StoreInfo } from "./types";
-import { formatMetric, formatValue } from "./format";
+import { formatMetric, formatShort } from "./format";
 
 export interface ColumnSpec {
   id: string;
@@ -63,7 +63,7 @@ export function cellText(column: ColumnSpec, value: Plain | undefined): string {
   if (value === null || value === undefined) return "";
   const stats = asStats(value);
   if (stats) return `${formatMetric(stats.mean)} ±0.0000`;
-  return column.kind === "metric" ? formatMetric(value) : formatValue(value);
+  return column.kind === "metric" ? formatMetric(value) : formatShort(value);
 }
 
 const WIDTHS: Record<string, number> = { best: 128, curve: 104, epoch: 60, seed: 54, duration: 92, tags: 120, age: 64 };

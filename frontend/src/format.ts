@@ -62,6 +62,11 @@ export function formatValue(value: Plain | undefined): string {
   return JSON.stringify(value);
 }
 
+/** A config value in the table: a number with at most four significant digits. */
+export function formatShort(value: Plain | undefined): string {
+  return typeof value === "number" && !Number.isInteger(value) ? formatExact(Number(value.toPrecision(4))) : formatValue(value);
+}
+
 function formatExact(value: number): string {
   const size = Math.abs(value);
   return size !== 0 && (size < 1e-4 || size >= 1e6) ? value.toExponential().replace("e+", "e") : String(value);

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from trainmaster.store import Store
+from trainmaster.store.run_table import MISSING, table_of
 
 START = 1_790_000_000.0
 
@@ -62,39 +62,28 @@ def make_store(root: Path) -> tuple[Store, dict[str, str]]:
 
 
 def write_many(root: Path, num_runs: int, num_config: int = 30) -> None:
-    """Thousands of finished runs: the files of one run, copied under other keys."""
-    from trainmaster.store.checksummed_json import record_bytes
-
+    """Thousands of finished runs: their configs, their folders, and the index. The index saves reading anything else."""
     store = Store(root)
-    for number in range(num_runs):
-        config = {
-            "lr": (number % 100 + 1) / 1000,
+    configs = (
+        {
+            "lr": (number // 5 % 100 + 1) / 1000,
             "seed": number % 5,
-            "model": {"width": number // 5, "arch": ("vit", "mlp", "cnn")[number % 3]},
+            "model": {"width": number // 5, "arch": ("vit", "mlp", "cnn")[number // 5 % 3]},
             **{f"field{each}": each * 1.5 for each in range(num_config)},
         }
-        key = store.configs.add(config)
-        folder = root / "stats" / key[:2] / key / "attempt-0001"
-        folder.mkdir(parents=True)
-        preview = root / "previews" / key[:2] / key / "attempt-0001"
-        preview.mkdir(parents=True)
-        owner = {"host": "elsewhere", "boot": "b", "pid": 1, "start": "1"}
-        about = {"key": key, "attempt": 1}
-        now = time.time()
-        loss = 1 / (1 + number)
-        best = {"metric": "valid/loss", "mode": "min", "value": loss, "epoch": 3, "step": 30, "checkpoint": "step-000030", "attempt": 1}
-        status = {"epoch": 3, "step": 30, "toc": now, "t_train": 1.0, "t_eval": 0.1, "best": best, "is_over": True}
-        claim = {"num_epochs": 3, **about, "by": "process", "token": "0" * 32, "owner": owner, "heartbeat": 10.0, "claimed": "", "toc": now}
-        resume = {**about, "parent": None, "step": None, "checkpoint": None, "events": 0, "status": status, "preview": {}}
-        records = {
-            "attempt.json": claim,
-            "resume.json": resume,
-            "status.json": {**about, "step": 30, "checkpoint": "step-000030", "status": status},
-            "outcome.json": {**about, "outcome": "finished", "epoch": 3, "ended": "2026-11-17T11:04:11.617+00:00"},
-        }
-        for name, record in records.items():
-            (folder / name).write_bytes(record_bytes(record))
-        (preview / "preview.json").write_bytes(
-            record_bytes({**about, "preview": {"valid/loss": loss, "train/loss": loss / 2, "valid/accuracy": 1 - loss}, "step": 30})
-        )
-        (folder / "events.jsonl").write_bytes(b"")
+        for number in range(num_runs)
+    )
+    for key in store.configs.add_many(configs):
+        (root / "stats" / key[:2] / key / "attempt-0001").mkdir(parents=True)
+    table, marks = store.index.configs(), store.index.run_marks()
+    rows = []
+    for number, key in enumerate(table.keys):
+        config = {name: column[number] for name, column in table.config.items()}
+        loss = config["lr"] + config["seed"] / 100 + config["model.width"] / num_runs
+        facts = {name: column[number] for name, column in table.facts.items() if column[number] is not MISSING}
+        facts |= {"state": "finished", "reason": "", "epoch": 3, "step": 30, "num_epochs": 3, "changed": START, "num_attempts": 1}
+        facts |= {"best.metric": "valid/loss", "best.mode": "min", "best.value": loss, "best.epoch": 3, "best.step": 30}
+        facts |= {"run_size": marks[key][0], "run_time": marks[key][1]}
+        metrics = {"valid/loss": loss, "train/loss": loss / 2, "valid/accuracy": 1 - loss / 2, "lr": config["lr"]}
+        rows.append((key, facts, config, metrics))
+    store.index._write([], table_of(rows))

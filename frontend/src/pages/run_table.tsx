@@ -5,7 +5,7 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/ho
 import { ApiError, get, url } from "../api";
 import { go, link } from "../address";
 import { asStats, columnWidth, shortTitles, type ColumnSpec } from "../columns";
-import { formatAge, formatDuration, formatMetric, formatSigned, formatSpread, formatValue, toNumber } from "../format";
+import { formatAge, formatDuration, formatMetric, formatShort, formatSpread, formatValue, toNumber } from "../format";
 import { RunLink, State, useKeys } from "../parts";
 import { colorAt } from "../selection";
 import { sparkPath } from "../series";
@@ -46,7 +46,7 @@ export function RunTable(props: TableProps): VNode {
   const [focus, setFocus] = useState(-1);
   const blocks = useBlocks(props, Math.floor(top / ROW), Math.ceil((top + height) / ROW));
   const titles = useMemo(() => shortTitles(columns), [columns]);
-  const widths = useMemo(() => columns.map((column, at) => columnWidth(column, titles.get(column.id) ?? column.title, blocks.get(0) ?? [], at)), [columns, titles, first.rows.length > 0]);
+  const widths = useMemo(() => columns.map((column, at) => columnWidth(column, titles.get(column.id) ?? column.title, blocks.get(0) ?? [], at) + (props.pinned && column.kind === "metric" ? 44 : 0)), [columns, titles, first.rows.length > 0, props.pinned === undefined]);
   const sparks = useSparks(visibleRows(blocks, top, height, first.num_rows), props);
 
   useLayoutEffect(() => {
@@ -184,7 +184,7 @@ function TableRow(props: RowProps): VNode {
         ) : (
           <RunLink run={row.key} params={listContext(table.query)} />
         )}
-        {row.tags.slice(0, 2).map((tag) => <span class="tag" key={tag}>{tag}</span>)}
+        {row.tags.slice(0, 1).map((tag) => <span class="tag" key={tag}>{tag}</span>)}
         <button class="pin" aria-label={props.isPinned ? "Unpin the baseline" : "Pin as the baseline"} title={props.isPinned ? "Unpin the baseline" : "Pin as the baseline (p)"} onClick={() => table.onPin(row.key)}>
           {props.isPinned ? "★" : "☆"}
         </button>
@@ -218,7 +218,7 @@ function Cell(props: { column: ColumnSpec; row: Row; value: Plain | undefined; b
   const name = column.isNumber ? "number" : "";
   if (column.kind === "fact") return <FactCell {...props} />;
   if (value === null || value === undefined) return <div role="cell" class={`${name} missing`}>{column.kind === "metric" ? "" : value === null && !props.isGrouped ? "" : "·"}</div>;
-  if (column.kind === "config") return <div role="cell" class={name} title={formatValue(value)}>{formatValue(value)}</div>;
+  if (column.kind === "config") return <div role="cell" class={name} title={formatValue(value)}>{formatShort(value)}</div>;
   const stats = asStats(value);
   const shown = stats ? stats.mean : value;
   const base = asStats(props.base)?.mean ?? props.base;
@@ -227,7 +227,7 @@ function Cell(props: { column: ColumnSpec; row: Row; value: Plain | undefined; b
   const title = stats ? `mean ± standard deviation of ${stats.num} finished` : String(value);
   return (
     <div role="cell" class={`number metric${isBad ? " bad" : ""}`} title={title}>
-      {Number.isFinite(delta) && delta !== 0 ? <span class="delta">{formatSigned(delta)}</span> : null}
+      {Number.isFinite(delta) && delta !== 0 ? <span class="delta">{delta > 0 ? "+" : "−"}{formatSpread(Math.abs(delta))}</span> : null}
       <span>{formatMetric(shown)}</span>
       {stats?.std !== null && stats?.std !== undefined ? <span class="spread">±{formatSpread(stats.std)}</span> : null}
       {stats && row.keys && stats.num < row.keys.length && stats.num > 0 ? <span class="spread">n={stats.num}</span> : null}

@@ -139,7 +139,7 @@ export function RunsPage(props: { store: StoreInfo }): VNode {
       {charts.length && selected.length ? (
         <Charts ids={selected} isGrouped={isGrouped} metrics={metrics} charts={charts} slots={slots} labels={(id) => (isGrouped ? labelOfGroup(rows, id) : id)} axis={axis} smoothing={smoothing} logs={logs} isDark={isDark} isLive={isLive} onLog={setLog} />
       ) : null}
-      <div class="status" aria-live="polite">
+      <div class="status" aria-live="polite" hidden={!rows && polled.error !== undefined}>
         {rows ? (rows.num_runs === rows.num_all ? counted(rows.num_all, "run") : `${rows.num_runs.toLocaleString("en-US")} of ${counted(rows.num_all, "run")}`) : " "}
         {rows && isGrouped ? ` in ${counted(rows.num_rows, "group")}` : ""}
         {isAuto ? ` · charts show the first ${selected.length}` : ` · ${selected.length} selected`}
@@ -168,7 +168,7 @@ export function RunsPage(props: { store: StoreInfo }): VNode {
           onSort={(sort) => setParams({ sort })}
           onPin={(key) => setParams({ pin: pin === key ? "" : key })}
         />
-      ) : (
+      ) : polled.error ? null : (
         <div class="card table-card loading" aria-busy="true" />
       )}
     </main>

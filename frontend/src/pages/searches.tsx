@@ -1,10 +1,10 @@
 // Searches: what is done, running and missing; the best trial; parallel coordinates with brushes; slices; the Pareto front.
 
 import type { VNode } from "preact";
-import { useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { url, usePoll } from "../api";
 import { link } from "../address";
-import { counted, formatMetric, formatTick, formatValue, toNumber } from "../format";
+import { counted, formatMetric, formatShort, formatTick, formatValue, toNumber } from "../format";
 import { type Axis, type Brushes, isInside, makeAxis } from "../parallel";
 import { Copy, Problem, RunLink, State } from "../parts";
 import { viridis } from "../heat";
@@ -96,7 +96,7 @@ function Search(props: { name: string }): VNode {
         <div class="card pad best-trial">
           <b>best</b> <span class="big">{formatMetric(data.best.objectives?.[0])}</span> <span class="muted">trial {data.best.number}</span>
           {data.best.keys.map((key) => <RunLink key={key} run={key} />)}
-          <code>{Object.entries(data.best.values).map(([name, value]) => `${name}=${formatValue(value)}`).join(" ")}</code>
+          <code>{Object.entries(data.best.values).map(([name, value]) => `${name}=${formatShort(value)}`).join(" ")}</code>
           <Copy label="copy overrides" text={Object.entries(data.best.values).map(([name, value]) => `${name}=${formatValue(value)}`).join(" ")} />
         </div>
       ) : null}
@@ -137,7 +137,7 @@ function Search(props: { name: string }): VNode {
                   <td>{trial.number}</td>
                   <td title={trial.reason}><State state={trial.state === "complete" ? "finished" : trial.state} /></td>
                   {plan.monitor.map((name, at) => <td key={name}>{trial.objectives ? formatMetric(trial.objectives[at]) : ""}</td>)}
-                  {data.parameters.map((name) => <td key={name} class="mono">{formatValue(trial.values[name])}</td>)}
+                  {data.parameters.map((name) => <td key={name} class="mono" title={formatValue(trial.values[name])}>{formatShort(trial.values[name])}</td>)}
                   <td>{trial.keys.slice(0, 4).map((key) => <span key={key}><RunLink run={key} /> </span>)}</td>
                 </tr>
               ))}
@@ -176,8 +176,16 @@ function Parallel(props: { axes: Axis[]; placed: Placed[]; brushes: Brushes; goa
   const { axes, brushes } = props;
   const svg = useRef<SVGSVGElement>(null);
   const [drag, setDrag] = useState<{ name: string; from: number; to: number } | null>(null);
-  const step = 150;
-  const width = Math.max(400, (axes.length - 1) * step + 140);
+  const [room, setRoom] = useState(900);
+  useEffect(() => {
+    const box = svg.current?.parentElement;
+    if (!box) return;
+    const observer = new ResizeObserver(() => setRoom(box.clientWidth));
+    observer.observe(box);
+    return () => observer.disconnect();
+  }, []);
+  const step = Math.max(140, (room - 150) / Math.max(1, axes.length - 1));
+  const width = Math.max(300, (axes.length - 1) * step + 140);
   const xOf = (at: number): number => 60 + at * step;
   const yOf = (share: number): number => TOP + (1 - share) * HEIGHT;
   const shareAt = (event: PointerEvent): number => {
@@ -231,15 +239,19 @@ function Parallel(props: { axes: Axis[]; placed: Placed[]; brushes: Brushes; goa
   );
 }
 
+function yAt(share: number): number {
+  return 200 - share * 174;
+}
+
 function Frame(props: { x: Axis | undefined; y: Axis | undefined; xName: string; yName: string; children: VNode | (VNode | null)[] | null; label: string }): VNode {
   return (
     <svg class="scatter" viewBox="0 0 460 240" role="img" aria-label={props.label}>
       <line class="axis" x1={52} x2={450} y1={204} y2={204} />
-      <line class="axis" x1={52} x2={52} y1={8} y2={204} />
-      {(props.y?.ticks ?? []).map((tick) => <text key={tick.text} class="tick" x={46} y={204 - tick.at * 190 + 4} text-anchor="end">{tick.text}</text>)}
+      <line class="axis" x1={52} x2={52} y1={20} y2={204} />
+      {(props.y?.ticks ?? []).map((tick) => <text key={tick.text} class="tick" x={46} y={yAt(tick.at) + 4} text-anchor="end">{tick.text}</text>)}
       {(props.x?.ticks ?? []).map((tick) => <text key={tick.text} class="tick" x={56 + tick.at * 386} y={220} text-anchor="middle">{tick.text}</text>)}
       <text class="name" x={450} y={236} text-anchor="end">{props.xName}</text>
-      <text class="name" x={56} y={16}>{props.yName}</text>
+      <text class="name" x={52} y={11}>{props.yName}</text>
       {props.children}
     </svg>
   );
@@ -253,7 +265,7 @@ function Scatter(props: { x: Axis | undefined; y: Axis | undefined; placed: Plac
         const [x, y] = [places[props.xName] ?? NaN, places[props.yName] ?? NaN];
         if (Number.isNaN(x) || Number.isNaN(y)) return null;
         return (
-          <circle key={trial.number} class={front.has(trial.number) ? "front" : ""} cx={56 + x * 386} cy={204 - y * 190} r={front.has(trial.number) ? 4.5 : 3.5}>
+          <circle key={trial.number} class={front.has(trial.number) ? "front" : ""} cx={56 + x * 386} cy={yAt(y)} r={front.has(trial.number) ? 4.5 : 3.5}>
             <title>{`trial ${trial.number}: ${trial.objectives?.map((each) => formatMetric(each)).join(", ")}`}</title>
           </circle>
         );
@@ -273,7 +285,7 @@ function Progress(props: { trials: Trial[]; isMax: boolean; axis: Axis | undefin
     if (Number.isNaN(value)) continue;
     const next = Number.isNaN(best) ? value : props.isMax ? Math.max(best, value) : Math.min(best, value);
     const x = 56 + (trial.number / last) * 386;
-    const y = 204 - (axis?.place(next) ?? 0) * 190;
+    const y = yAt(axis?.place(next) ?? 0);
     path += path ? `H${x.toFixed(1)}V${y.toFixed(1)}` : `M${x.toFixed(1)} ${y.toFixed(1)}`;
     best = next;
   }
@@ -283,7 +295,7 @@ function Progress(props: { trials: Trial[]; isMax: boolean; axis: Axis | undefin
       {[
         ...done.map((trial) => {
           const share = axis?.place(toNumber(trial.objectives?.[0])) ?? NaN;
-          return Number.isNaN(share) ? null : <circle key={trial.number} class="faint" cx={56 + (trial.number / last) * 386} cy={204 - share * 190} r={3} />;
+          return Number.isNaN(share) ? null : <circle key={trial.number} class="faint" cx={56 + (trial.number / last) * 386} cy={yAt(share)} r={3} />;
         }),
         <path key="best" class="best" d={path} />,
       ]}

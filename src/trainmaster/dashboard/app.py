@@ -307,6 +307,8 @@ def _answer_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, TrainmasterError):
         return reply(request, {"error": "there is no such file"}, status)
     rows = {name: error.rows[name] for name in ("where", "why", "known", "hint") if error.rows.get(name)}
+    if "x-trainmaster-page" in request.headers:  # a filter that is still being typed is no failure, which a browser would log
+        return reply(request, {"error": error.fact, **rows, "status": status})
     return reply(request, {"error": error.fact, **rows}, status)
 
 

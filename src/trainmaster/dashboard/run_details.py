@@ -125,22 +125,23 @@ def _replicates(view: View, key: str) -> list[dict[str, Any]]:
 
 
 def _files(store: Store, run: Run) -> Iterator[str]:
-    """The paths of the files that the training wrote, below `attempt-NNNN`."""
+    """The paths of the files that the training wrote, below `attempt-NNNN`; at most 200."""
+    todo = [(attempt_folder("previews", run.key, number), f"attempt-{number:04}") for number in reversed(run.attempts())]
     num = 0
-    for number in run.attempts():
-        root = attempt_folder("previews", run.key, number)
-        todo = [""]
-        while todo:
-            folder = todo.pop()
-            for name in sorted(store.files.names(f"{root}/{folder}".rstrip("/"))):
-                path = f"{folder}/{name}".lstrip("/")
-                if "." not in name and path.count("/") < _MAX_DEPTH:
-                    todo.append(path)
-                else:
-                    num += 1
-                    yield f"attempt-{number:04}/{path}"
-                if num >= _MAX_FILES:
-                    return
+    while todo and num < _MAX_FILES:
+        folder, shown = todo.pop()
+        try:
+            names = sorted(store.files.names(folder))
+        except (StoreDamagedError, StoreAccessError):  # it is not a folder, or a link
+            num += 1
+            yield shown
+            continue
+        for name in names:
+            if "." not in name and shown.count("/") < _MAX_DEPTH:
+                todo.append((f"{folder}/{name}", f"{shown}/{name}"))
+            elif num < _MAX_FILES:
+                num += 1
+                yield f"{shown}/{name}"
 
 
 def read_image(store: Store, key: str, path: str) -> bytes:

@@ -235,7 +235,7 @@ def _varying(table: RunTable, rows: Sequence[int]) -> list[str]:
             found.append((sum(column[row] is MISSING for row in rows), name))
         if len(found) >= MAX_VARYING:
             break
-    return [name for _, name in sorted(found, key=lambda each: each[0])]
+    return [name for _, name in sorted(found)]
 
 
 def _is_equal(one: Any, other: Any) -> bool:

@@ -42,8 +42,9 @@ def serve(
 ) -> None:
     """Serve until Ctrl-C. `report` gets the address, and the port that was wanted if it was taken."""
     with serving(store, port, can_edit) as (address, thread):
+        wanted = PORT if port is None else port
         if report is not None:
-            report(address, port or PORT if address.port != (port or PORT) else None)
+            report(address, wanted if wanted not in (0, address.port) else None)
         while thread.is_alive():
             thread.join(0.5)
 
