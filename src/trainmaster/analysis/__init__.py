@@ -6,6 +6,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trainmaster.analysis.plot_analysis import PlotAnalysis as PlotAnalysis
+    from trainmaster.analysis.results import Results as Results
     from trainmaster.analysis.statistics import Difference as Difference
     from trainmaster.analysis.statistics import Interval as Interval
     from trainmaster.analysis.statistics import holm as holm
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 _HOME_OF = {
     "Difference": "trainmaster.analysis.statistics",
     "Interval": "trainmaster.analysis.statistics",
+    "PlotAnalysis": "trainmaster.analysis.plot_analysis",
+    "Results": "trainmaster.analysis.results",
     "holm": "trainmaster.analysis.statistics",
     "mean_interval": "trainmaster.analysis.statistics",
     "paired_difference": "trainmaster.analysis.statistics",

@@ -15,10 +15,10 @@ from trainmaster.arguments import check_int, check_number
 from trainmaster.config import Config, ConfigBase
 from trainmaster.config.identity import identity_tree
 from trainmaster.errors import ConfigError, MissingExtraError, Problem, SettingError, did_you_mean
-from trainmaster.loop.metric import better_of
 from trainmaster.manager.batch import Policy
 from trainmaster.manager.executor import Executor
 from trainmaster.manager.job import config_epochs
+from trainmaster.store.metric_names import better_of
 from trainmaster.sweep.plan import (
     PRUNERS,
     SAMPLERS,
