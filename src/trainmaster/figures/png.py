@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainmaster.figures.colors import COLORS, MARK_COLOR, line_styles
+from trainmaster.figures.forest import draw_forest
 from trainmaster.figures.labels import shorten
 from trainmaster.figures.panels import (
     Array,
     Bars,
+    Forest,
     HeatMap,
     Histogram,
     Lines,
@@ -77,8 +79,10 @@ def png(figure: Figure) -> bytes:
 
 
 def _height(panel: Panel) -> float:
-    if not isinstance(panel, HeatMap | Bars):
+    if not isinstance(panel, HeatMap | Bars | Forest):
         return _HEIGHT
+    if isinstance(panel, Forest):
+        return 1.0 + min(max(1.0, 0.26 * len(panel.rows)), _MAX_ROWS_HEIGHT)
     num_rows = len(panel.rows if isinstance(panel, HeatMap) else panel.names)
     return 1.0 + min(max(1.0, _ROW_HEIGHT * num_rows), _MAX_ROWS_HEIGHT)
 
@@ -101,6 +105,9 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         axes.grid(alpha=0.3)
         axes.set_axisbelow(True)
         _draw_scatter(axes, panel) if isinstance(panel, Scatter) else _draw_violins(axes, panel)
+    elif isinstance(panel, Forest):
+        draw_forest(axes, panel)
+        _name_rows(axes, [row.name for row in panel.rows], {})
     else:
         axes.grid(alpha=0.3)
         handles = _draw_lines(axes, panel) if isinstance(panel, Lines) else _draw_histogram(axes, panel)
