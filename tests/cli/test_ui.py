@@ -96,4 +96,4 @@ def test_it_serves_until_it_is_interrupted(tmp_path: Path) -> None:
         assert process.wait(60) == 130
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
