@@ -10,6 +10,7 @@ import { ComparePage } from "./pages/compare";
 import { RunPage } from "./pages/run";
 import { RunsPage } from "./pages/runs";
 import { SearchesPage } from "./pages/searches";
+import { VerdictsPage } from "./pages/verdicts";
 import { applyTheme, choice, chooseTheme } from "./theme";
 import type { StoreInfo } from "./types";
 import "./style.css";
@@ -52,6 +53,7 @@ function App(): VNode {
           <a href="/" aria-current={is("/")}>Runs</a>
           <a href="/compare" aria-current={is("/compare")}>Compare</a>
           <a href="/searches" aria-current={is("/searches")}>Searches</a>
+          <a href="/verdicts" aria-current={is("/verdicts")}>Verdicts</a>
         </nav>
         <span class="space" />
         {canEdit() ? <span class="pill edit">editing</span> : null}
@@ -77,6 +79,7 @@ function Page(props: { path: string; store: StoreInfo }): VNode {
   if (props.path.startsWith("/compare")) return <ComparePage store={props.store} />;
   const search = /^\/searches\/(.+)$/.exec(props.path);
   if (props.path.startsWith("/searches")) return <SearchesPage name={search?.[1] ? decodeURIComponent(search[1]) : ""} store={props.store} />;
+  if (props.path === "/verdicts") return <VerdictsPage />;
   if (props.path === "/") return <RunsPage store={props.store} />;
   return (
     <main class="empty card">

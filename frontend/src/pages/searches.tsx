@@ -8,6 +8,7 @@ import { counted, formatMetric, formatShort, formatTick, formatValue, toNumber }
 import { type Axis, type Brushes, isInside, makeAxis } from "../parallel";
 import { Copy, Problem, RunLink, State } from "../parts";
 import { viridis } from "../heat";
+import { Importance } from "./importance";
 import type { Plain, SearchInfo, StoreInfo, Trial } from "../types";
 
 interface Listed {
@@ -124,6 +125,7 @@ function Search(props: { name: string }): VNode {
           </section>
         )}
       </div>
+      {data.trials.length >= 10 && data.trials.length <= 300 ? <Importance where={`key in (${data.trials.flatMap((trial) => trial.keys).join(",")})`} metric={plan.monitor[0] ?? ""} /> : null}
       <section class="card pad">
         <h2>Trials <span class="muted note">{inside.length < placed.length ? `${inside.length} of ${placed.length}` : placed.length}</span>
           {keys.length > 0 && keys.length <= 60 ? <a class="small" href={link("/", { where: `key in (${keys.join(", ")})` })}>show these runs</a> : null}

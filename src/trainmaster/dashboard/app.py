@@ -13,6 +13,8 @@ import mimetypes
 import os
 import sys
 import traceback
+import warnings
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,10 +33,11 @@ from trainmaster.dashboard.curves import MAX_POINTS, Curve, band_of, metric_name
 from trainmaster.dashboard.edits import EDITS
 from trainmaster.dashboard.event_columns import EventColumns
 from trainmaster.dashboard.guard import MAX_BODY, Guard
-from trainmaster.dashboard.live_table import LiveTable
+from trainmaster.dashboard.live_table import LiveTable, View
 from trainmaster.dashboard.run_details import code_of, describe_run, environment_of, log_of, read_image
 from trainmaster.dashboard.run_rows import ARCHIVED, MAX_ROWS, Query, Selections, describe_columns, group_rows, monitored, window
 from trainmaster.dashboard.searches import describe_search, list_searches, search_names
+from trainmaster.dashboard.verdicts import list_verdicts
 from trainmaster.dashboard.wire import encode, etag_of, is_known, not_modified, reply
 from trainmaster.errors import (
     KeyTextError,
@@ -50,7 +53,7 @@ from trainmaster.store import Run, Store
 from trainmaster.store.keys import check_key
 
 STATIC = Path(__file__).parent / "static"
-PAGES = ("/", "/run/{key}", "/compare", "/searches", "/searches/{name}")
+PAGES = ("/", "/run/{key}", "/compare", "/searches", "/searches/{name}", "/verdicts")
 """The addresses of pages; the script shows the right one."""
 MAX_CURVES = 2000
 _MAX_RUNS = 400
@@ -76,6 +79,14 @@ class Dashboard:
         self.live = LiveTable(store)
         self.columns = EventColumns()
         self.selections = Selections()
+        self._described: tuple[int, dict[str, Any]] = (-1, {})
+
+    def describe(self) -> dict[str, Any]:
+        """What only changes with the table."""
+        view = self.live.current()
+        if self._described[0] != view.number:
+            self._described = (view.number, _describe_view(view))
+        return self._described[1]
 
 
 def make_app(store: Store, token: str | None = None, static: Path = STATIC) -> Starlette:
@@ -94,14 +105,18 @@ def make_app(store: Store, token: str | None = None, static: Path = STATIC) -> S
         Route("/api/v1/compare", _endpoint(dashboard, get_comparison)),
         Route("/api/v1/searches", _endpoint(dashboard, get_searches)),
         Route("/api/v1/searches/{name}", _endpoint(dashboard, get_search)),
+        Route("/api/v1/importance", _endpoint(dashboard, get_importance)),
+        Route("/api/v1/verdicts", _endpoint(dashboard, get_verdicts)),
         *(Route(f"/api/v1/runs/{{key}}/{name}", _edit_endpoint(dashboard, name), methods=["POST"]) for name in EDITS),
         *_static_routes(static),
     ]
-    return Starlette(
+    app = Starlette(
         routes=routes,
         middleware=[Middleware(Guard, token=token)],
         exception_handlers={HTTPException: _answer_http_error, Exception: _answer_bug},
     )
+    app.state.dashboard = dashboard
+    return app
 
 
 # ---- the API
@@ -109,18 +124,18 @@ def make_app(store: Store, token: str | None = None, static: Path = STATIC) -> S
 
 def get_store(dashboard: Dashboard, request: Request) -> Any:
     """The store: its name, the number of runs by state, and its columns."""
-    view, store = dashboard.live.current(), dashboard.store
-    states = view.table.fact("state")
+    store = dashboard.store
+    about = {"name": os.path.basename(store.root or "") or "memory", "root": store.root, "version": __version__}
+    return {**about, **dashboard.describe(), "num_searches": len(search_names(store))}
+
+
+def _describe_view(view: View) -> dict[str, Any]:
     return {
-        "name": os.path.basename(store.root or "") or "memory",
-        "root": store.root,
-        "version": __version__,
         "num_runs": len(view.table),
-        "states": {state: states.count(state) for state in dict.fromkeys(states)},
+        "states": dict(Counter(view.table.fact("state"))),
         "num_archived": sum(ARCHIVED in labels for labels in view.tags.values()),
         "tags": sorted({label for labels in view.tags.values() for label in labels}),
         "monitored": monitored(view),
-        "num_searches": len(search_names(store)),
         **describe_columns(view),
     }
 
@@ -255,6 +270,21 @@ def get_searches(dashboard: Dashboard, request: Request) -> Any:
 
 def get_search(dashboard: Dashboard, request: Request) -> Any:
     return describe_search(dashboard.store, dashboard.live.current(), request.path_params["name"])
+
+
+def get_importance(dashboard: Dashboard, request: Request) -> Any:
+    """How much each config key matters for a `metric` among the finished runs that match `where`, with the seed for comparison."""
+    given = request.query_params
+    from trainmaster.analysis.results import Results
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # runs that are left out are named in the notes
+        found = Results(dashboard.store, where=given.get("where") or None).importance(given.get("metric") or None)
+    return {"metric": found.metric, "shares": found.values, "num_runs": found.num_runs, "notes": found.notes}
+
+
+def get_verdicts(dashboard: Dashboard, request: Request) -> Any:
+    return list_verdicts(dashboard.store)
 
 
 # ---- requests and answers

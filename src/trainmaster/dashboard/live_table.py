@@ -27,6 +27,12 @@ _SLOW = 0.25
 _MAX_AGE = 30.0
 """Nobody gets a table older than this, in seconds."""
 _LIVE = ("running", "held?")
+SHOWN = (
+    *("state", "reason", "epoch", "step", "num_epochs", "changed", "progressed", "duration", "seed", "group", "replicate"),
+    *("best.metric", "best.mode", "best.value", "best.epoch", "best.step"),
+)
+"""The facts of runs that are kept in memory."""
+_NUM_PROBED = 200
 _MAX_SINGLE = 500
 """If more runs have changed, the index is used."""
 
@@ -47,8 +53,8 @@ class View:
 class _Marks:
     """What a scan has seen. Runs whose marks are the same are not read again."""
 
-    configs: Mapping[str, Mark]
-    runs: Mapping[str, Mark]
+    files: Mapping[str, int]
+    """For each run a digest of the marks of its config and of its folder, which needs less memory than the marks."""
     unfinished: Mapping[str, Any]
     """The marks of the files of runs that are not over, taken before the runs were read."""
 
@@ -59,7 +65,7 @@ class LiveTable:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._view: View | None = None
-        self._marks = _Marks({}, {}, {})
+        self._marks = _Marks({}, {})
         self._scanned, self._seconds = 0.0, 0.0
         self._lock = threading.Lock()
         self._is_scanning = threading.Event()
@@ -96,31 +102,31 @@ class LiveTable:
         cpu = time.thread_time()
         old = self._view or View(0)
         configs, runs = dict(self._store.configs.marks()), self._store.index.run_marks()
+        files = {key: hash((mark, runs.get(key))) for key, mark in configs.items()}
         tags = self._store.tags.all()
         unfinished = {key: _file_marks(self._store, key) for key in _unfinished(old.table) if key in configs}
-        same = [row for row, key in enumerate(old.table.keys) if self._is_same(old.table, row, key, configs, runs, unfinished)]
+        same = [row for row, key in enumerate(old.table.keys) if self._is_same(old.table, row, key, files, unfinished)]
         known = {old.table.keys[row] for row in same}
         changed = {key: (mark, runs.get(key)) for key, mark in configs.items() if key not in known}
         if changed or len(same) != len(old.table) or tags != old.tags or self._view is None:
             fresh = self._store.index.read(changed) if len(changed) <= _MAX_SINGLE else self._store.index.runs([*changed])
-            table = joined([old.table.take(same), _compact(_completed(fresh, runs))])
+            fresh = _compact(_completed(fresh, runs))
+            table = joined([old.table.take(same), fresh]) if same else fresh
             self._view = View(old.number + 1, table, tags, {key: row for row, key in enumerate(table.keys)})
-        self._marks = _Marks(configs, runs, unfinished)
+        self._marks = _Marks(files, unfinished)
         self._scanned, self._seconds = time.monotonic(), min(time.thread_time() - cpu, time.monotonic() - started)
 
-    def _is_same(
-        self, table: RunTable, row: int, key: str, configs: Mapping[str, Mark], runs: Mapping[str, Mark], unfinished: Mapping[str, Any]
-    ) -> bool:
+    def _is_same(self, table: RunTable, row: int, key: str, files: Mapping[str, int], unfinished: Mapping[str, Any]) -> bool:
         """Whether a run is as it was at the last scan. A run at work is always read again: only that shows that its process was killed."""
         old = self._marks
-        if configs.get(key) != old.configs.get(key) or runs.get(key) != old.runs.get(key) or key not in configs:
+        if key not in files or files[key] != old.files.get(key):
             return False
         return table.facts["state"][row] not in _LIVE and unfinished.get(key) == old.unfinished.get(key)
 
 
 def _unfinished(table: RunTable) -> list[str]:
-    """The runs whose records can change without a new attempt."""
-    return [key for key, mark in zip(table.keys, table.fact("run_time"), strict=True) if mark is None]
+    """The runs whose records can change without a new attempt: the index has no mark for them."""
+    return [key for key, mark in zip(table.keys, table.fact("is_over"), strict=True) if mark is None]
 
 
 def _file_marks(store: Store, key: str) -> Any:
@@ -130,22 +136,29 @@ def _file_marks(store: Store, key: str) -> Any:
 
 
 def _completed(table: RunTable, marks: Mapping[str, Mark]) -> RunTable:
-    """The table with the time at which each run was last started, and with the seed of the config where a run has not recorded one."""
+    """The table with the facts that pages show, and the time at which each run was last started.
+
+    Where a run has not recorded its seed, it is that of the config.
+    """
     made = table.fact("config_time")
     started: Column = [(marks[key][1] if key in marks else made[row] or 0) / 1e9 for row, key in enumerate(table.keys)]
     seeds = [own if recorded is None else recorded for recorded, own in zip(table.fact("seed"), table.fact("config_seed"), strict=True)]
-    return RunTable(table.keys, {**table.facts, "started": started, "seed": seeds}, table.config, table.metrics)
+    facts = {name: table.facts[name] for name in SHOWN if name in table.facts}
+    facts["is_over"] = [mark is not None or MISSING for mark in table.fact("run_time")]
+    return RunTable(table.keys, {**facts, "started": started, "seed": seeds}, table.config, table.metrics)
 
 
 def _compact(table: RunTable) -> RunTable:
-    """The same table with one object for equal values of a column: a store of 100,000 runs then fits into memory several times."""
+    """The same table with one object for equal values of a column, so that 100,000 runs need little memory."""
 
     def compact(columns: Columns) -> Columns:
         return {name: _shared(column) for name, column in columns.items()}
 
-    return RunTable(table.keys, compact(table.facts), compact(table.config), compact(table.metrics))
+    return RunTable(table.keys, compact(table.facts), compact(table.config), table.metrics)
 
 
 def _shared(column: Column) -> Column:
-    seen: dict[Any, Any] = {MISSING: MISSING}
+    if len({*map(id, column[:_NUM_PROBED])}) <= 2:  # a column of one value: the index has it once
+        return column
+    seen: dict[Any, Any] = {}
     return [seen.setdefault((type(value), value), value) if isinstance(value, str | int | float) else value for value in column]

@@ -6,8 +6,10 @@ A column is named by its kind and its name: `config:train.lr`, `metric:valid/los
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from trainmaster.arguments import is_number
@@ -21,6 +23,9 @@ MAX_ROWS = 500
 """How many rows a request can ask for."""
 MAX_VARYING = 200
 _MAX_KEPT = 8
+_MAX_VALUES = 12
+"""How many values of a config key are offered for completion."""
+_NUM_PROBED = 2000
 ARCHIVED = "archived"
 """The label of runs that are not shown unless somebody asks for them."""
 FACTS = ("key", "state", "epoch", "step", "seed", "duration", "started", "changed", "tag", "best")
@@ -228,18 +233,18 @@ def _to_float(value: float) -> float:
 
 
 def _varying(table: RunTable, rows: Sequence[int]) -> list[str]:
+    if len(rows) < 2:
+        return []
+    chosen = itemgetter(*rows)
     found = []
     for name, column in table.config.items():
-        first = column[rows[0]] if rows else None
-        if any(column[row] is not first and not _is_equal(column[row], first) for row in rows):
-            found.append((sum(column[row] is MISSING for row in rows), name))
+        values: tuple[Any, ...] = chosen(column)
+        # In C where possible: a store may have 100,000 runs. 1, 1.0 and True are equal, but not the same value.
+        if values.count(values[0]) != len(values) or len({*map(type, values)}) > 1:
+            found.append((values.count(MISSING), name))
         if len(found) >= MAX_VARYING:
             break
     return [name for _, name in sorted(found)]
-
-
-def _is_equal(one: Any, other: Any) -> bool:
-    return type(one) is type(other) and bool(one == other)
 
 
 def describe_columns(view: View) -> dict[str, list[dict[str, Any]]]:
@@ -251,23 +256,16 @@ def describe_columns(view: View) -> dict[str, list[dict[str, Any]]]:
 
 
 def _describe(column: Column, has_values: bool = True) -> dict[str, Any]:
+    kinds = {*map(type, column)} - {type(MISSING)}
     values: dict[str, Any] = {}
-    is_numeric = True
-    for value in column:
-        if value is MISSING:
-            continue
-        is_numeric = is_numeric and (is_number(value) or value is None)
-        if has_values and len(values) < 12:
+    for value in column[:_NUM_PROBED] if has_values else ():
+        if value is not MISSING and len(values) < _MAX_VALUES:
             values.setdefault(repr(value), value)
-        elif not is_numeric or not has_values:
-            break
-    return {"is_number": is_numeric, "values": [*values.values()] if has_values else []}
+    return {"is_number": kinds <= {int, float, type(None)} and kinds != {type(None)}, "values": [*values.values()]}
 
 
 def monitored(view: View) -> dict[str, str]:
     """The metrics by which runs choose their best checkpoint, each with "min" or "max"; the most frequent one first."""
-    counts: dict[tuple[str, str], int] = {}
-    for metric, mode in zip(view.table.fact("best.metric"), view.table.fact("best.mode"), strict=True):
-        if isinstance(metric, str):
-            counts[metric, str(mode)] = counts.get((metric, str(mode)), 0) + 1
-    return dict(sorted(counts, key=lambda each: -counts[each]))
+    pairs = zip(view.table.fact("best.metric"), view.table.fact("best.mode"), strict=True)
+    counts = Counter((metric, str(mode)) for metric, mode in pairs if isinstance(metric, str))
+    return {metric: mode for (metric, mode), _ in counts.most_common()}

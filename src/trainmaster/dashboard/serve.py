@@ -59,8 +59,11 @@ def serving(store: Store, port: int | None = None, can_edit: bool = False) -> It
     check_built()
     token = secrets.token_urlsafe(24) if can_edit else None
     bound = _bind(PORT if port is None else port)
+    app = make_app(store, token)
+    # A store of 100,000 runs takes seconds to read: begin before the browser asks.
+    threading.Thread(target=app.state.dashboard.live.current, name="scan", daemon=True).start()
     config = uvicorn.Config(
-        make_app(store, token),
+        app,
         log_level="critical",
         access_log=False,
         server_header=False,
