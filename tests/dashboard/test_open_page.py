@@ -13,6 +13,7 @@ from dashboard_site import built_page
 
 from trainmaster.analysis.results import Results
 from trainmaster.dashboard import app, open_page
+from trainmaster.dashboard.serve import serving
 
 
 def test_results_open_a_page_that_can_be_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,15 +35,9 @@ def test_results_open_a_page_that_can_be_closed(tmp_path: Path, monkeypatch: pyt
     open_page._pages.clear()
 
 
-def test_the_index_of_a_program_on_another_machine(tmp_path: Path) -> None:
-    """What the docs promise for notebooks behind a tunnel: the API is plain JSON over HTTP."""
+def test_another_program_reads_through_http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, keys = dashboard_store.make_store(tmp_path / "runs")
-    from trainmaster.dashboard.serve import serving
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(app, "STATIC", built_page(tmp_path / "static"))
-        with (
-            serving(store, 0) as (address, _),
-            urllib.request.urlopen(f"{address}api/v1/curves?keys={keys['0.1-0']}&metrics=valid/loss") as answer,
-        ):
+    monkeypatch.setattr(app, "STATIC", built_page(tmp_path / "static"))
+    with serving(store, 0) as (address, _):
+        with urllib.request.urlopen(f"{address}api/v1/curves?keys={keys['0.1-0']}&metrics=valid/loss", timeout=60) as answer:
             assert len(json.load(answer)["curves"][0]["y"]) == 6

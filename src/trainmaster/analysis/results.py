@@ -213,17 +213,10 @@ class Results:
         name, is_greater_better = self.ranked_by(metric)
         if by is None:
             return make_groups(self, name, self.varying, self.config_ids, is_greater_better)
-        names = self._config_names([by] if isinstance(by, str) else by)
+        self._require_runs()
+        names = _config_names(self, [by] if isinstance(by, str) else by)
         ids = [tuple(map(exact_text, row)) for row in zip(*(self.table.config[each] for each in names), strict=True)]
         return make_groups(self, name, names, ids, is_greater_better)
-
-    def _config_names(self, names: Iterable[str]) -> list[str]:
-        self._require_runs()
-        found = [self.find(name) for name in names]
-        metrics = [name.full for name in found if name.is_metric]
-        if metrics:
-            raise SettingError(f"`{short_name(metrics[0])}` is a metric, not a config key", known=listed(self.varying))
-        return [name.full for name in found]
 
     def compare(self, a: str, b: str, on: str | None = None) -> Comparison:
         """The difference of a metric between the runs that meet two conditions: `compare("act=gelu", "act=relu", on="valid/accuracy")`.
@@ -310,6 +303,15 @@ def _trial_folder(config: Any, experiment_dir: str | os.PathLike[str]) -> str:
     """The folder of the store: `experiment_dir` or, for a config with an `experiment_id`, the folder of that name in it."""
     inner = os.path.join(experiment_dir, str(getattr(config, "experiment_id", None) or ""))
     return inner if os.path.lexists(os.path.join(inner, ABOUT)) else os.fspath(experiment_dir)
+
+
+def _config_names(results: Results, names: Iterable[str]) -> list[str]:
+    """The full names of config keys; a metric is refused."""
+    found = [results.find(name) for name in names]
+    metrics = [name.full for name in found if name.is_metric]
+    if metrics:
+        raise SettingError(f"`{short_name(metrics[0])}` is a metric, not a config key", known=listed(results.varying))
+    return [name.full for name in found]
 
 
 def _open(source: Any) -> Store:

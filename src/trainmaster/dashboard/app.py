@@ -26,7 +26,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from trainmaster import __version__
+import trainmaster
 from trainmaster.dashboard.attention import needs_attention
 from trainmaster.dashboard.comparison import compare
 from trainmaster.dashboard.curves import MAX_POINTS, Curve, band_of, metric_names, read_curve, thin
@@ -125,7 +125,7 @@ def make_app(store: Store, token: str | None = None, static: Path = STATIC) -> S
 def get_store(dashboard: Dashboard, request: Request) -> Any:
     """The store: its name, the number of runs by state, and its columns."""
     store = dashboard.store
-    about = {"name": os.path.basename(store.root or "") or "memory", "root": store.root, "version": __version__}
+    about = {"name": os.path.basename(store.root or "") or "memory", "root": store.root, "version": trainmaster.__version__}
     return {**about, **dashboard.describe(), "num_searches": len(search_names(store))}
 
 
