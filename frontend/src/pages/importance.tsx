@@ -18,6 +18,7 @@ export function Importance(props: { where: string; metric: string }): VNode {
     <section class="card pad">
       <h2>Importance <span class="muted note">{polled.data ? `for ${polled.data.metric}; what is not above the seed is noise` : ""}</span></h2>
       {polled.error ? <p class="muted">{polled.error.message}{polled.error.rows["why"] ? `: ${polled.error.rows["why"]}` : ""}</p> : null}
+      {!polled.data && !polled.error ? <p class="muted">computing …</p> : null}
       <div class="bars">
         {shares.map(([name, share]) => (
           <div key={name} class={name === "seed" ? "noise" : ""}>

@@ -13,8 +13,8 @@ import type { Curve, Plain, Row, Rows } from "../types";
 
 export const ROW = 30;
 const BLOCK = 100;
-const FIRST = 188;
-const STATE = 150;
+/** The widths of the first two columns; a phone has room for one more. */
+const [FIRST, STATE] = innerWidth < 600 ? [112, 84] : [188, 150];
 
 export interface TableProps {
   /** The parameters of the query: where, sort, group, archived. */

@@ -173,9 +173,9 @@ function Scale(props: { values: Bar[]; margin: number; label: string }): VNode {
   return (
     <svg class="forest" viewBox={`0 0 560 ${height}`} role="img" aria-label={props.label}>
       <line class="zero" x1={at(0)} x2={at(0)} y1={4} y2={height - 22} />
-      <text class="tick" x={at(0)} y={height - 8} text-anchor="middle">0</text>
+      <text class="tick" x={at(0) - 3} y={height - 8} text-anchor="end">0</text>
       {props.margin ? <line class="margin" x1={at(props.margin)} x2={at(props.margin)} y1={4} y2={height - 22} /> : null}
-      {props.margin ? <text class="tick" x={at(props.margin)} y={height - 8} text-anchor="start">{` margin ${formatMetric(props.margin)}`}</text> : null}
+      {props.margin ? <text class="tick" x={at(props.margin) + 3} y={height - 8} text-anchor="start">{`margin ${formatMetric(props.margin)}`}</text> : null}
       {props.values.map((each, row) => {
         const y = row * 24 + 16;
         return (
