@@ -91,14 +91,14 @@ function Compare(props: { data: Comparison; keys: string[]; slots: Map<string, n
         {data.environment.length ? <Table rows={data.environment} keys={keys.slice(0, data.num_detailed)} noun="fact" /> : <p class="muted">The extension <code>EnvironmentInfo</code> records it.</p>}
       </Section>
       <Section number={4} title="Seeds" note={data.runs.map((run) => formatValue(run.seed)).filter(Boolean).join(", ")}>
-        <table class="plain">
+        <div class="wide-table"><table class="plain">
           <thead><Heads keys={keys} first="" /></thead>
           <tbody>
             <tr><td>seed</td>{data.runs.map((run) => <td key={run.key} class="mono">{run.seed === null ? "none" : formatValue(run.seed)}</td>)}</tr>
             <tr><td>state</td>{data.runs.map((run) => <td key={run.key}><State state={run.state} /></td>)}</tr>
             <tr><td>epochs</td>{data.runs.map((run) => <td key={run.key}>{run.epoch ?? ""}</td>)}</tr>
           </tbody>
-        </table>
+        </table></div>
       </Section>
       <Section number={5} title="Metrics" note={new Set(data.runs.map((run) => run.epoch)).size > 1 ? "the runs have different numbers of epochs" : ""}>
         <Charts
@@ -218,7 +218,7 @@ function Differences(props: { data: Comparison }): VNode | null {
   return (
     <div class="differences">
       <h2>Difference of the second to the first, over all seeds</h2>
-      <table class="plain">
+      <div class="wide-table"><table class="plain">
         <thead><tr><th>metric</th><th>difference</th><th>95 % interval</th><th></th><th>p</th><th>seeds</th></tr></thead>
         <tbody>
           {list.map((each) => (
@@ -232,7 +232,7 @@ function Differences(props: { data: Comparison }): VNode | null {
             </tr>
           ))}
         </tbody>
-      </table>
+      </table></div>
     </div>
   );
 }

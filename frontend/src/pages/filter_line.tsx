@@ -30,12 +30,11 @@ export function FilterLine(props: { where: string; names: Names; error: ApiError
     const cursor = element.selectionStart ?? text.length;
     const space = item.kind === "word" && item.text.endsWith("(") ? "" : item.kind === "value" || item.kind === "word" ? " " : "";
     const value = text.slice(0, found.start) + item.text + space + text.slice(cursor);
-    setText(value);
     const end = found.start + item.text.length + space.length;
-    requestAnimationFrame(() => {
-      element.setSelectionRange(end, end);
-      suggest(value);
-    });
+    element.value = value; // at once, so that the next key is typed in the right place
+    element.setSelectionRange(end, end);
+    setText(value);
+    suggest(value);
     send(value, 300);
   };
   const press = (event: KeyboardEvent): void => {
