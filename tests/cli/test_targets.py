@@ -317,7 +317,7 @@ def test_from_makes_a_new_run_that_starts_with_those_weights(call: Any, lab: Pat
 @pytest.mark.parametrize(
     ("word", "fact", "hint"),
     [
-        ("{key}@bets", "wanted a step, `best` or `last` after the @", "did you mean `best`?"),
+        ("{key}@bets", "expected a step, `best` or `last` after the @", "did you mean `best`?"),
         ("{key}@999", "has no checkpoint 999", "show"),
         ("ffffffff", "no run has a key that starts with `ffffffff`", "trainmaster ls"),
         ("what?", "'what?' is not a key", "0-9 and a-f"),

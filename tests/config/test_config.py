@@ -831,7 +831,7 @@ def test_from_cli_reports_all_bad_arguments_at_once():
         Config.from_cli(["verbose", "a..b=1", "x=", "y=[1", "fine=1", "twice=1", "twice=2"])
     assert len(caught.value.problems) == 5
     for text in (
-        "wanted key=value  [verbose]",
+        "expected key=value  [verbose]",
         "no empty parts",
         "write x=null for none, or x='' for empty text",
         "y: ",
@@ -882,7 +882,7 @@ def test_max_wait_does_not_depend_on_or_change_the_seeded_random_numbers():
 @pytest.mark.parametrize("value", ["-1", "soon", "null", "true", ".inf", ".nan", "[1]", "{a: 1}", "'3'"])
 def test_a_bad_max_wait_is_refused(value):
     """J3."""
-    with pytest.raises(ConfigError, match=r"max_wait.*: wanted a number of seconds"):
+    with pytest.raises(ConfigError, match=r"max_wait.*: expected a number of seconds"):
         Config.from_cli([f"max_wait={value}"])
 
 
@@ -943,7 +943,7 @@ def test_a_config_without_a_target_cannot_be_instantiated():
 @pytest.mark.parametrize("path", [3, None, "", "a..b", "a b", "os.system('x')", "a.b()", ["os"], "1a", ":", "a:", "../x"])
 def test_a_target_that_is_not_an_import_path_is_refused(path):
     """J3."""
-    with pytest.raises(ConfigError, match=r"wanted a path such as `package.module.name`"):
+    with pytest.raises(ConfigError, match=r"expected a path such as `package.module.name`"):
         Config({"_target_": path}).instantiate()
 
 

@@ -204,7 +204,7 @@ def test_plus_on_an_existing_free_key_of_a_typed_config_is_refused():
 @both
 @pytest.mark.parametrize("index", ["3", "-1", "x", "1.5", "99999999999999999999"])
 def test_an_index_outside_a_list_is_refused(make, index):
-    with pytest.raises(ConfigError, match=r"`net\.sizes` is a list of 3; wanted an index below that|`net\.sizes\.1` is 2, not a group"):
+    with pytest.raises(ConfigError, match=r"`net\.sizes` is a list of 3; expected an index below that|`net\.sizes\.1` is 2, not a group"):
         make().override(f"net.sizes.{index}=9")
 
 
@@ -229,7 +229,7 @@ def test_a_tuple_stays_a_tuple_when_an_element_is_changed():
 
 
 def test_an_element_of_a_wrong_type_is_refused():
-    with pytest.raises(ConfigError, match=r"net\.sizes\.1.*wanted a whole number.*\[net\.sizes\.1=x\]"):
+    with pytest.raises(ConfigError, match=r"net\.sizes\.1.*expected a whole number.*\[net\.sizes\.1=x\]"):
         OverrideRun().override("net.sizes.1=x")
 
 
@@ -253,7 +253,7 @@ def test_an_element_of_a_wrong_type_is_refused():
     ],
 )
 def test_a_value_of_a_wrong_type_is_refused_and_the_override_shown(text, wanted):
-    with pytest.raises(ConfigError, match=f"wanted .*{wanted}") as caught:
+    with pytest.raises(ConfigError, match=f"expected .*{wanted}") as caught:
         OverrideRun().override(text)
     assert caught.value.problems[0].where == text
 
@@ -283,7 +283,7 @@ def test_a_text_in_a_config_of_a_list_keeps_a_number_as_written():
 
 
 def test_a_literal_is_checked():
-    with pytest.raises(ConfigError, match=r"data\.kind = 'tets': wanted 'train' or 'test'; did you mean `test`\?  \[data\.kind=tets\]"):
+    with pytest.raises(ConfigError, match=r"data\.kind = 'tets': expected 'train' or 'test'; did you mean `test`\?  \[data\.kind=tets\]"):
         OverrideRun(data={"path": "."}).override("data.kind=tets")
 
 
@@ -399,7 +399,7 @@ def test_an_empty_value_is_refused_and_both_meanings_shown(make, text):
 @both
 @pytest.mark.parametrize("text", ["name", "", "+", "net.width", "--verbose"])
 def test_what_is_not_a_pair_is_refused(make, text):
-    with pytest.raises(ConfigError, match="wanted key=value"):
+    with pytest.raises(ConfigError, match="expected key=value"):
         make().override(text)
 
 

@@ -246,7 +246,7 @@ def test_the_search_algorithms(name):
 
 def test_another_search_algorithm_is_refused():
     """A14."""
-    with pytest.raises(ConfigError, match=r"search_algo = 'gird': wanted 'grid', 'tpe', .*; did you mean `grid`"):
+    with pytest.raises(ConfigError, match=r"search_algo = 'gird': expected 'grid', 'tpe', .*; did you mean `grid`"):
         parallel(search_algo="gird")
 
 
@@ -909,7 +909,7 @@ def test_step_when_decides_when_a_schedule_steps(when):
 
 def test_another_time_to_step_is_refused():
     """A16."""
-    with pytest.raises(ConfigError, match="step_when = 'epochs': wanted 'train', 'epoch' or 'val'; did you mean `epoch`"):
+    with pytest.raises(ConfigError, match="step_when = 'epochs': expected 'train', 'epoch' or 'val'; did you mean `epoch`"):
         SchedulerConfig(name="step", step_when="epochs")
 
 
@@ -964,7 +964,7 @@ def test_the_message_about_a_metric_far_from_all_ends_cleanly():
 
 def test_a_direction_is_min_or_max():
     """A17."""
-    with pytest.raises(ConfigError, match=r"optim_metrics\.loss = 'down': wanted 'min' or 'max'"):
+    with pytest.raises(ConfigError, match=r"optim_metrics\.loss = 'down': expected 'min' or 'max'"):
         run(optim_metrics={"loss": "down"}, optim_metric_name="loss")
 
 
@@ -1052,13 +1052,13 @@ def test_each_kind_of_space_alone_is_right(kind):
 @pytest.mark.parametrize(("one", "other"), [*combinations(SPACES, 2)])
 def test_two_kinds_of_space_at_once_are_refused(one, other):
     """A42: exactly one."""
-    with pytest.raises(ConfigError, match=f"wanted exactly one of .*; given: {one}, {other}"):
+    with pytest.raises(ConfigError, match=f"expected exactly one of .*; given: {one}, {other}"):
         SearchSpace(**{one: SPACES[one], other: SPACES[other]})
 
 
 def test_no_kind_of_space_is_refused():
     """A42: exactly one."""
-    with pytest.raises(ConfigError, match=r"wanted exactly one of .*; given: none"):
+    with pytest.raises(ConfigError, match=r"expected exactly one of .*; given: none"):
         SearchSpace()
 
 
@@ -1147,7 +1147,7 @@ def test_a_group_contains_what_fits_in_every_part(value, is_in):
         ({"value_range": (0.5, 3), "value_type": "int"}, "a range of whole numbers must have whole numbers as its ends"),
         ({"value_range": (1,)}, "value_range"),
         ({"value_range": (1, 2, 3)}, "value_range"),
-        ({"value_range": (1, 2), "value_type": "text"}, "wanted 'int' or 'float'"),
+        ({"value_range": (1, 2), "value_type": "text"}, "expected 'int' or 'float'"),
         ({"value_range": (1, 2), "n_bins": 0}, "n_bins"),
         ({"categorical_values": [1], "n_bins": 2}, "is only allowed with a value_range"),
         ({"categorical_values": [1], "log": True}, "is only allowed with a value_range"),
@@ -1207,9 +1207,9 @@ def test_a_search_may_set_every_key_of_the_run(key):
 @pytest.mark.parametrize(
     ("key", "space", "why"),
     [
-        ("train_config.batch_size", {"categorical_values": [8, "many"]}, "could be 'many': wanted a whole number"),
+        ("train_config.batch_size", {"categorical_values": [8, "many"]}, "could be 'many': expected a whole number"),
         ("train_config.batch_size", {"value_range": [1, 8]}, "a field of whole numbers needs `value_type: int`"),
-        ("train_config.batch_size", {"value_range": [0, 8], "value_type": "int"}, "could be 0.0: wanted a value greater than 0"),
+        ("train_config.batch_size", {"value_range": [0, 8], "value_type": "int"}, "could be 0.0: expected a value greater than 0"),
         ("device", {"categorical_values": ["cpu", "cuda"]}, "is not part of the identity, so all trials would be the same run"),
     ],
 )

@@ -30,7 +30,7 @@ class WarmTrain(Train):
 
     def problems(self) -> Any:
         if self.warmup > self.epochs:
-            yield "warmup", "wanted at most epochs"
+            yield "warmup", "expected at most epochs"
 
 
 @configclass

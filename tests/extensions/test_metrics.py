@@ -647,7 +647,7 @@ def test_inputs_that_are_no_tuple_are_refused() -> None:
             lambda: {"metrics": Share(), "train": True},
             "the metric `share` cannot be computed over training batches: Share has no `state_dict`",
         ),
-        (lambda: {"metrics": accuracy(), "train": 1}, "train=1: wanted True or False"),
+        (lambda: {"metrics": accuracy(), "train": 1}, "train=1: expected True or False"),
         (
             lambda: {"metrics": accuracy(), "inputs": "prediction"},
             "`inputs` must be a function of (batch, prediction), not 'prediction' (str)",

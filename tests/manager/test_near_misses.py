@@ -76,7 +76,7 @@ def test_a_key_that_the_manager_declares_is_taken() -> None:
     manager.process({"lrr": 0.2}, num_epochs=1)
     assert manager.configs[manager.key].lrr == 0.2
     assert Own(verbose=False).get_config({"optim.momentun": 1}).optim.momentun == 1
-    with pytest.raises(SettingError, match="new_keys='lrr': wanted dotted keys"):
+    with pytest.raises(SettingError, match="new_keys='lrr': expected dotted keys"):
         Counting(new_keys="lrr")
 
 

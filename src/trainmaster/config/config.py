@@ -187,7 +187,7 @@ class Config(DottedDict):
             )
         target = import_object(self[TARGET])
         if not callable(target):
-            raise ConfigError.of("a Config", [Problem(TARGET, "wanted something that can be called", short_repr(self[TARGET]))])
+            raise ConfigError.of("a Config", [Problem(TARGET, "expected something that can be called", short_repr(self[TARGET]))])
         return target(**{**{key: value for key, value in self.items() if key != TARGET}, **kwargs})
 
     def origin(self, key: str) -> str:
@@ -242,5 +242,5 @@ def _wait(max_seconds: Any) -> None:
     import time
 
     if not is_number(max_seconds) or not 0 <= max_seconds < float("inf"):
-        raise ConfigError.of("the command line", [Problem("max_wait", "wanted a number of seconds", short_repr(max_seconds))])
+        raise ConfigError.of("the command line", [Problem("max_wait", "expected a number of seconds", short_repr(max_seconds))])
     time.sleep(random.SystemRandom().uniform(0, max_seconds))

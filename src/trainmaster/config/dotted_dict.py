@@ -25,7 +25,7 @@ class DottedDict(dict[str, Any]):
         try:
             pairs = dict(values) | more
         except (TypeError, ValueError):
-            raise ConfigError.of("a Config", [Problem("", "wanted a dict, or pairs of key and value", short_repr(values))]) from None
+            raise ConfigError.of("a Config", [Problem("", "expected a dict, or pairs of key and value", short_repr(values))]) from None
         self._copy_in(pairs, origins, ())
 
     def _copy_in(self, values: dict[str, Any], origins: Mapping[str, str], at: Path) -> None:

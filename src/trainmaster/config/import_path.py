@@ -17,7 +17,7 @@ _STDLIB = frozenset(sys.stdlib_module_names) - {"__main__"}
 def import_object(path: Any) -> Any:
     """Import the object at a path such as `torch.optim.SGD` or `lab.nets:Net`."""
     if not isinstance(path, str) or not all(part.isidentifier() for part in path.replace(":", ".").split(".")):
-        raise ConfigError.of("an import path", [Problem("", "wanted a path such as `package.module.name`", short_repr(path))])
+        raise ConfigError.of("an import path", [Problem("", "expected a path such as `package.module.name`", short_repr(path))])
     parts = path.replace(":", ".").split(".")
     for count in range(len(parts), 0, -1):
         name = ".".join(parts[:count])

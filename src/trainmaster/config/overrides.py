@@ -36,7 +36,7 @@ def parse(texts: Iterable[str]) -> tuple[list[Override], list[Problem]]:
     groups: dict[tuple[str, ...], Override] = {}  # the groups that contain paths in `taken`
     for text in [texts] if isinstance(texts, str) else texts:
         if not isinstance(text, str):
-            problems.append(Problem("", "wanted text of the form key=value; write override(*texts)", short_repr(text)))
+            problems.append(Problem("", "expected text of the form key=value; write override(*texts)", short_repr(text)))
             continue
         try:
             override = _parse_one(text)
@@ -65,14 +65,14 @@ def _parse_one(text: str) -> Override:
     is_new = key.startswith("+")
     key = key.removeprefix("+").strip()
     if not equals:
-        raise ValueError("wanted key=value")
+        raise ValueError("expected key=value")
     why = key_problem(key)
     if why:
         raise ValueError(f"{key!r}: {why}")
     if key.startswith("-"):
         raise ValueError(f"a key has no dashes in front; write {key.lstrip('-')}={value}")
     if re.match(r"\s*(---|\.\.\.)(\s|$)", value):
-        raise ValueError("wanted a value, not a document; quote it if it is text")
+        raise ValueError("expected a value, not a document; quote it if it is text")
     if not value.strip() or value.lstrip().startswith("#"):
         raise ValueError(f"has no value; write {key}=null for none, or {key}='' for empty text")
     return Override(tuple(key.split(".")), read_yaml(value, "value", keep_numerals=True).tree, is_new, text)
@@ -131,7 +131,7 @@ def changed(node: Any, override: Override, start: int = 0) -> Any:
     at = dotted(override.path[:start])
     if isinstance(node, list | tuple):
         if not rest[0].isdecimal() or len(rest[0]) > 9 or int(rest[0]) >= len(node):
-            raise Misfit(override, f"`{at}` is a list of {len(node)}; wanted an index below that")
+            raise Misfit(override, f"`{at}` is a list of {len(node)}; expected an index below that")
         items = list(node)
         items[int(rest[0])] = changed(items[int(rest[0])], override, start + 1)
         return tuple(items) if isinstance(node, tuple) else items

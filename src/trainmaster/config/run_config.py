@@ -126,7 +126,7 @@ class ParallelConfig(RunConfig):
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from super().problems()
         if self.verbose == "progress":
-            yield "verbose", "parallel runs cannot share a progress bar; wanted 'console' or 'silent'"
+            yield "verbose", "parallel runs cannot share a progress bar; expected 'console' or 'silent'"
         for key in self.search_space:
             why = self._target_problem(key)
             if why:

@@ -19,9 +19,9 @@ _TRUE = {"true", "t", "1", "yes", "y", "on"}
 _FALSE = {"false", "f", "0", "no", "n", "off"}
 
 
-def refuse(wanted: str) -> NoReturn:
-    """Raise the validation error for a value; `wanted` is what the field accepts."""
-    raise PydanticCustomError("wanted", "{wanted}", {"wanted": wanted})
+def refuse(expected: str) -> NoReturn:
+    """Raise the validation error for a value; `expected` is what the field accepts."""
+    raise PydanticCustomError("expected", "{expected}", {"expected": expected})
 
 
 def to_int(value: Any) -> int:
@@ -103,8 +103,8 @@ def to_text(value: Any) -> str:
     return str(value)
 
 
-def _scalar(value: Any, wanted: str) -> Any:
+def _scalar(value: Any, expected: str) -> Any:
     try:
         return scalar_to_plain(value)
     except TypeError:
-        refuse(wanted)
+        refuse(expected)

@@ -263,15 +263,15 @@ class Schema:
         elif kind == "extra_forbidden":
             yield self.unknown(path[-1])._replace(key=key, value=value)
         elif kind == "missing" and len(path) == 1:
-            yield Problem(key, f"is missing; wanted {describe_annotation(self.fields[str(path[0])].written)}")
+            yield Problem(key, f"is missing; expected {describe_annotation(self.fields[str(path[0])].written)}")
         elif kind == "invalid_key":
             yield Problem(key, "a key is text", value)
         elif cause is not None:
             yield Problem(key, str(cause), value)
         else:
             message = line["msg"].removeprefix("Input should be ")
-            if kind == "wanted" or message != line["msg"]:
-                message = f"wanted {'a value ' if message.startswith(('greater', 'less')) else ''}{message}"
+            if kind == "expected" or message != line["msg"]:
+                message = f"expected {'a value ' if message.startswith(('greater', 'less')) else ''}{message}"
             yield Problem(key, message[:1].lower() + message[1:], value)
 
     def refuse_unknown(self, name: Any) -> NoReturn:

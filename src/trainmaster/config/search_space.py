@@ -43,7 +43,7 @@ class SearchSpace(ConfigBase):
     def problems(self) -> Iterator[tuple[str, str]]:
         given = [kind for kind in _KINDS if self[kind] is not None]
         if len(given) != 1:
-            yield "", f"wanted exactly one of {', '.join(_KINDS)}; given: {', '.join(given) or 'none'}"
+            yield "", f"expected exactly one of {', '.join(_KINDS)}; given: {', '.join(given) or 'none'}"
         yield from self._range_problems()
         for name in ("categorical_values", "subspaces", "sub_configuration"):
             if self[name] is not None and not self[name]:
@@ -62,7 +62,7 @@ class SearchSpace(ConfigBase):
             return
         low, high = self.value_range
         if not float("-inf") < low < high < float("inf"):
-            yield "value_range", "wanted two finite numbers, the smaller one first"
+            yield "value_range", "expected two finite numbers, the smaller one first"
         elif self.log and low <= 0:
             yield "value_range", "a logarithmic range must start above 0"
         elif self.value_type == "int" and not (low.is_integer() and high.is_integer()):

@@ -31,7 +31,7 @@ class TypedFields(AnyConfig):
             keywords = ", ".join(f"{name}=..." for name, _ in zip(self._schema().fields, args, strict=False))
             raise ConfigError.of(
                 type(self).__name__,
-                [Problem("", "wanted keyword arguments only", short_repr(args[0]))],
+                [Problem("", "expected keyword arguments only", short_repr(args[0]))],
                 hint=f"{type(self).__name__}({keywords})" if keywords else None,
             )
         try:

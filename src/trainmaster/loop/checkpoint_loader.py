@@ -42,7 +42,7 @@ class CheckpointLoader(Extension):
             or not isinstance(ckpt_spec, int | str | PathLike)
             or (isinstance(ckpt_spec, int) and ckpt_spec < -1)
         ):
-            raise SettingError(f"ckpt_spec={ckpt_spec!r}: wanted -1 for the latest, the number of an epoch, or a path")
+            raise SettingError(f"ckpt_spec={ckpt_spec!r}: expected -1 for the latest, the number of an epoch, or a path")
         self.path = None if path is None else Path(path)
         self.ckpt_spec, self.permissive = ckpt_spec, permissive
         self._is_done = False

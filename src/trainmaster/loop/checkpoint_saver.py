@@ -67,17 +67,17 @@ class CheckpointSaver(Extension):
     ) -> None:
         for name, value in (("every_epochs", every_epochs), ("every_steps", every_steps), ("keep", keep)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise SettingError(f"{name}={value!r}: wanted a whole number, 1 or more, or None")
+                raise SettingError(f"{name}={value!r}: expected a whole number, 1 or more, or None")
         check_monitor(monitor, 'CheckpointSaver(monitor="valid/loss")')
         for name, names in (("saved_fixtures", saved_fixtures), ("saved_attribs", saved_attribs)):
             if isinstance(names, str):
-                raise SettingError(f"{name}={names!r}: wanted a list of names", hint=f"{name}=[{names!r}]")
+                raise SettingError(f"{name}={names!r}: expected a list of names", hint=f"{name}=[{names!r}]")
         self.path = self._given_path = None if path is None else Path(path)
         self.saved_fixtures = tuple(saved_fixtures)
         self.saved_attribs = None if saved_attribs is None else tuple(saved_attribs)
         self.every_epochs, self.every_steps, self.keep = every_epochs, every_steps, keep
         if mode not in (None, "min", "max"):
-            raise SettingError(f"mode={mode!r}: wanted 'min', 'max' or None")
+            raise SettingError(f"mode={mode!r}: expected 'min', 'max' or None")
         self.monitor, self.mode, self.in_background = monitor, mode, in_background
         self.best: Best | None = None
         self._host_destination: CheckpointDestination | None = None

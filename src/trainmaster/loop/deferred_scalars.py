@@ -33,7 +33,7 @@ class Pending:
             values = torch.stack(tensors).reshape(-1).tolist()
             if len(values) != len(waiting):
                 raise LossError(
-                    f"wanted a number, not a tensor of shape {tuple(tensors[0].shape)}",
+                    f"expected a number, not a tensor of shape {tuple(tensors[0].shape)}",
                     hint="return a single number as the loss: loss.mean()",
                 )
             return [(label, float(value)) for (label, _), value in zip(waiting, values, strict=True)]

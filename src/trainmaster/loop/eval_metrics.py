@@ -68,7 +68,7 @@ class Metrics(Observer):
                 hint='inputs=lambda batch, prediction: (prediction, batch["label"])',
             )
         if not isinstance(train, bool):
-            raise SettingError(f"train={train!r}: wanted True or False")
+            raise SettingError(f"train={train!r}: expected True or False")
         found = _by_name(metrics)
         for name, metric in found.items():
             if _is_function(metric):

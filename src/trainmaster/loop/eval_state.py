@@ -37,7 +37,7 @@ class EvalState(Observer):
 
     def __init__(self, per_batch: bool = False) -> None:
         if not isinstance(per_batch, bool):
-            raise SettingError(f"per_batch={per_batch!r}: wanted True or False")
+            raise SettingError(f"per_batch={per_batch!r}: expected True or False")
         self.per_batch = per_batch
 
     def pre_eval_step_epoch(self, fixtures: Fixtures) -> None:

@@ -73,7 +73,7 @@ class Progress(Observer):
         if isinstance(show, str) or not all(isinstance(name, str) for name in show):
             raise SettingError(f"`show` must be a list of fixture names, not {show!r}", hint='Progress(show=["loss"])')
         if output is not None and not callable(output):
-            raise SettingError(f"output={output!r}: wanted a function that prints a line", hint="Progress(output=print)")
+            raise SettingError(f"output={output!r}: expected a function that prints a line", hint="Progress(output=print)")
         self.show = tuple(show)
         self._console, self._has_lines, self._output, self._on_update = console, has_lines, output, on_update
         self._bars: Bars | None = None

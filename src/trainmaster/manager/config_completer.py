@@ -84,5 +84,5 @@ def load_defaults(defaults: Any, secrets: tuple[str, ...]) -> Defaults:
 def checked_keys(name: str, keys: Any) -> tuple[str, ...]:
     """The dotted keys that an argument of a manager lists."""
     if isinstance(keys, str) or not isinstance(keys, Collection) or any(map(key_problem, keys)):
-        raise SettingError(f"{name}={keys!r:.60}: wanted dotted keys", hint=f'write {name}=("wandb.api_key",)')
+        raise SettingError(f"{name}={keys!r:.60}: expected dotted keys", hint=f'write {name}=("wandb.api_key",)')
     return tuple(keys)

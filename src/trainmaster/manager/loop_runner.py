@@ -235,7 +235,7 @@ def make_loop_runner(
         is_method = isinstance(manager.definition, type)
         name = f"{manager.definition.__name__}.make_loop" if is_method else manager.definition.__name__
         hint = "a function that returns a manager takes `store_dir`, or nothing" if isinstance(loop, Manager) else None
-        raise SettingError(f"`{name}()` returned {loop!r:.60}: wanted a TrainManager", hint=hint)
+        raise SettingError(f"`{name}()` returned {loop!r:.60}: expected a TrainManager", hint=hint)
     if manager.eval_interval != 1:
         raise SettingError(f"eval_interval={manager.eval_interval}: a loop evaluates after every epoch", hint="leave it out")
     runner = LoopRunner(manager, loop, times, console, report)

@@ -114,7 +114,9 @@ class Manager(RunQueries, Extensible):
         for name, value in intervals.items():
             check_int(name, value, min=1)
         if isinstance(store_dir, Mapping | ConfigBase):
-            raise SettingError(f"store_dir={store_dir!r:.60}: wanted a folder", hint="defaults come second: `Manager(store_dir, defaults)`")
+            raise SettingError(
+                f"store_dir={store_dir!r:.60}: expected a folder", hint="defaults come second: `Manager(store_dir, defaults)`"
+            )
         self.secrets = checked_keys("secrets", type(self).secrets if secrets is None else secrets)
         self.public = checked_keys("public", type(self).public if public is None else public)
         self.new_keys = checked_keys("new_keys", type(self).new_keys if new_keys is None else new_keys)
@@ -274,7 +276,7 @@ class Manager(RunQueries, Extensible):
             check_number("patience", patience, min=0, hint="`patience` is a number of hours")
         self.job_runner.refuse_if_busy()
         if isinstance(configs, Mapping | ConfigBase | str | os.PathLike):
-            raise SettingError(f"wanted a sequence of configs, not {configs!r:.60}", hint="`process` takes one; `sweep` takes choices")
+            raise SettingError(f"expected a sequence of configs, not {configs!r:.60}", hint="`process` takes one; `sweep` takes choices")
         return run_batch(self, configs, Policy(num_epochs, resume, count, max_errors, max_attempts), patience, workers)
 
     def sweep(self, choices: Any, num_epochs: int | None = None, *, order: str = "random", **batch: Any) -> BatchResult:
@@ -315,7 +317,7 @@ class Manager(RunQueries, Extensible):
         `which` is the "last" checkpoint, the "best" one, or the number of a step.
         """
         if not (which in ("last", "best") or is_int(which)):
-            raise SettingError(f"which={which!r}: wanted 'last', 'best', or the number of a step")
+            raise SettingError(f"which={which!r}: expected 'last', 'best', or the number of a step")
         self.job_runner.refuse_if_busy()
         config = self.complete_config(self.configs[key])
         if not self.configs.is_extended_by(key, config):

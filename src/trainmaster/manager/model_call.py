@@ -68,7 +68,7 @@ def as_module(model: Any) -> nn.Module:
     if isinstance(model, nn.Module):
         return model
     if isinstance(model, type) or not callable(model):
-        raise SettingError(f"`model_class` returned {shown(model)}: wanted a model, which is called with a batch")
+        raise SettingError(f"`model_class` returned {shown(model)}: expected a model, which is called with a batch")
     return CallableModel(model)
 
 
@@ -88,10 +88,10 @@ def call_model(model: nn.Module, batch: Any) -> tuple[Any, Any]:
 def checked_step(result: Any, what: str) -> tuple[Any, Any]:
     """The outputs and the loss that a model or a step returned. The loss is averaged if it has several values."""
     if not isinstance(result, tuple) or len(result) != 2:
-        raise SettingError(f"{what} returned {outline(result)}: wanted (outputs, loss)", hint="return out, loss; or out, None")
+        raise SettingError(f"{what} returned {outline(result)}: expected (outputs, loss)", hint="return out, loss; or out, None")
     outputs, loss = result
     if not (loss is None or isinstance(loss, torch.Tensor)):
-        raise SettingError(f"{what} returned the loss {shown(loss)}: wanted a tensor or None", hint="return out, loss; without .item()")
+        raise SettingError(f"{what} returned the loss {shown(loss)}: expected a tensor or None", hint="return out, loss; without .item()")
     return outputs, loss.mean() if loss is not None and loss.numel() != 1 else loss
 
 

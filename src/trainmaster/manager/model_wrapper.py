@@ -63,7 +63,7 @@ class ModelWrapper:
 
     def __init__(self, model_class: Callable[[Any], Any]) -> None:
         if not callable(model_class):
-            raise SettingError(f"model_class={model_class!r:.60}: wanted a class, or a function that returns the model for a config")
+            raise SettingError(f"model_class={model_class!r:.60}: expected a class, or a function that returns the model for a config")
         self.model_class = model_class
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

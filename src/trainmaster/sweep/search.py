@@ -205,7 +205,7 @@ def _check_combination(space: Space, monitors: Sequence[str], sampler: str, prun
         except ImportError:
             raise MissingExtraError("the sampler cmaes needs the package cmaes", hint="pip install 'trainmaster[search]'") from None
     if not monitors:
-        raise SettingError("monitor=(): wanted the name of a metric, or several")
+        raise SettingError("monitor=(): expected the name of a metric, or several")
     if len(monitors) > 1 and sampler not in SEVERAL_OBJECTIVES:
         raise SettingError(f"the sampler {sampler} searches for one metric only", known=", ".join(SEVERAL_OBJECTIVES))
     if len(monitors) > 1 and pruner != "none":
@@ -219,7 +219,7 @@ def _check_combination(space: Space, monitors: Sequence[str], sampler: str, prun
 def _directions(monitors: Sequence[str], mode: Mode | Sequence[Mode] | None) -> tuple[Literal["minimize", "maximize"], ...]:
     modes: list[str | None] = [*([None] * len(monitors) if mode is None else [mode] if isinstance(mode, str) else mode)]
     if len(modes) != len(monitors):
-        raise SettingError(f"mode={mode!r}: wanted one mode for each of {len(monitors)} metrics")
+        raise SettingError(f"mode={mode!r}: expected one mode for each of {len(monitors)} metrics")
     found: list[Literal["minimize", "maximize"]] = []
     for name, given in zip(monitors, modes, strict=True):
         wanted = given or better_of(name)
@@ -227,7 +227,7 @@ def _directions(monitors: Sequence[str], mode: Mode | Sequence[Mode] | None) -> 
             raise SettingError(
                 f"is a smaller or a larger `{name}` better? Its name does not tell"
                 if given is None
-                else f"mode={given!r}: wanted min or max",
+                else f"mode={given!r}: expected min or max",
                 hint="give mode='min' or mode='max', or `--mode min`",
             )
         found.append("minimize" if wanted == "min" else "maximize")

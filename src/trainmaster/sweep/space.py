@@ -155,7 +155,7 @@ def _search_space(given: Any) -> SearchSpace:
         return as_search_space(given)
     if isinstance(given, list | tuple):
         return SearchSpace(categorical_values=list(given))
-    raise ValueError("wanted a SearchSpace, a list of values, or a range such as log(1e-5,1e-1)")
+    raise ValueError("expected a SearchSpace, a list of values, or a range such as log(1e-5,1e-1)")
 
 
 def _parse_range(text: str) -> SearchSpace:
@@ -163,7 +163,7 @@ def _parse_range(text: str) -> SearchSpace:
     match = _CALL.fullmatch(text.strip())
     if match is None or match["kind"] not in _KINDS:
         meant = did_you_mean(match["kind"], _KINDS) if match else ""
-        raise ValueError(f"wanted one of float(low,high), int(low,high), log(low,high){f'; {meant}' if meant else ''}")
+        raise ValueError(f"expected one of float(low,high), int(low,high), log(low,high){f'; {meant}' if meant else ''}")
     ends: list[float] = []
     options: dict[str, Any] = {"value_type": "int" if match["kind"] == "int" else "float", "log": match["kind"] == "log"}
     for part in match["arguments"].split(","):
@@ -177,7 +177,7 @@ def _parse_range(text: str) -> SearchSpace:
         else:
             raise ValueError(f"unknown option `{name}`; known: bins, log")
     if len(ends) != 2:
-        raise ValueError(f"wanted two ends, a low and a high one, not {len(ends)}")
+        raise ValueError(f"expected two ends, a low and a high one, not {len(ends)}")
     return SearchSpace(value_range=(ends[0], ends[1]), **options)
 
 
@@ -187,7 +187,7 @@ def _number(text: str) -> float:
     except (ValueError, SyntaxError):
         value = None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"wanted a number, not `{text.strip()}`")
+        raise ValueError(f"expected a number, not `{text.strip()}`")
     return float(value)
 
 
