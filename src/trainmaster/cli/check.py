@@ -39,7 +39,7 @@ def command(
     checks: Annotated[str | None, typer.Option(metavar="NAME,...", help="Run only these checks.", show_default=False)] = None,
     is_json: Json = False,
 ) -> None:
-    """Check a training for common mistakes before you start it.
+    """Check a training setup for common mistakes.
 
     The exit code is 1 if a check failed. Nothing is written, and your weights stay unchanged.
 

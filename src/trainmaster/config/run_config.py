@@ -43,7 +43,7 @@ class TrainConfig(ConfigBase):
 
 @configclass
 class RunConfig(ConfigBase):
-    """One run, as a `ProtoTrainer` trains it. What changes weights, metrics or the end of a training is part of the identity.
+    """One run, as a `ProtoTrainer` trains it. What changes weights, metrics or the end of a training run is part of the identity.
 
     - `experiment_dir`, `experiment_id`: the store is the folder `experiment_id` in `experiment_dir`, or `experiment_dir` itself.
     - `amp`: mixed precision, on CUDA only.

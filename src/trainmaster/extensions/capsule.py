@@ -1,4 +1,4 @@
-"""A capsule: everything needed to reproduce an error of a training, in a folder of safe file formats.
+"""A capsule: everything needed to reproduce an error of a training run, in a folder of safe file formats.
 
 ```text
 1.capsule/

@@ -88,7 +88,7 @@ def init_from_checkpoint(
     Use it only with checkpoints that you trust: it imports and calls what the file names.
 
     Args:
-        file: a checkpoint of a training with the extension `ConstructorArgs`, such as `train_dir/checkpoints/3.ckpt`.
+        file: a checkpoint of a training run with the extension `ConstructorArgs`, such as `train_dir/checkpoints/3.ckpt`.
         overrides: new values for some parameters, dotted or nested: `{"model.threshold": 0.7}`, `{"model": {"threshold": 0.7}}`.
             `parameters_in(file)` lists the names. A value can also be a whole object, such as `train_data`. The new loop writes
             nothing unless you set `train_dir`.

@@ -1,4 +1,4 @@
-"""The metrics of a training as a CSV file."""
+"""The metrics of a training run as a CSV file."""
 
 from __future__ import annotations
 

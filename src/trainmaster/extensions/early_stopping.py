@@ -1,4 +1,4 @@
-"""Stopping a training that no longer improves."""
+"""Stopping a training run that no longer improves."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class EarlyStopping(Extension):
-    """Stops a training after `patience` evaluations in a row without an improvement of the monitored metric.
+    """Stops a training run after `patience` evaluations in a row without an improvement of the monitored metric.
 
     It counts the evaluations of the training itself, including the one before the first epoch. NaN and inf are never an
-    improvement. A training that was stopped early stops at once when you start it again, unless `patience` is greater
+    improvement. A training run that was stopped early stops at once when you start it again, unless `patience` is greater
     now.
 
     Args:

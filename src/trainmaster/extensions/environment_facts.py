@@ -1,4 +1,4 @@
-"""Collect facts about the environment of a training: Python, packages, torch, the machine.
+"""Collect facts about the environment of a training run: Python, packages, torch, the machine.
 
 Facts that cannot be determined are left out. Nothing here raises.
 """
@@ -45,7 +45,7 @@ def collect_facts(environ: Mapping[str, str] = os.environ, argv: list[str] | Non
 
 
 def relevant_facts(facts: Mapping[str, Any]) -> dict[str, str]:
-    """The facts that may change the numbers of a training, as text."""
+    """The facts that may change the numbers of a training run, as text."""
     python, build, hardware = (facts.get(name) or {} for name in ("python", "torch", "hardware"))
     relevant = {
         "python": python.get("version"),

@@ -1,4 +1,4 @@
-"""Records the environment of a training, and warns if training resumes in a different one."""
+"""Records the environment of a training run, and warns if training resumes in a different one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class EnvironmentInfo(Observer):
 
     It records only environment variables that affect numbers or speed, and the command line without secrets. If training resumes with
     a different torch, Python, CPU, GPU or number of threads, one warning lists the differences, and the previous file is kept under a
-    numbered name. An error here never stops a training.
+    numbered name. An error here never stops a training run.
 
     Args:
         path: the file; `environment.json` in the loop's `train_dir` by default. Without either, only the attribute `facts` has the facts.

@@ -1,4 +1,4 @@
-"""Saves the state of a training when it fails, so that the same error can be reproduced elsewhere."""
+"""Saves the state of a training run when it fails, so that the same error can be reproduced elsewhere."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class FigureWriter:
         self._has_failed = False
 
     def start(self, loop: Any) -> None:
-        """Start a training. Without a folder, nothing is drawn."""
+        """Start a training run. Without a folder, nothing is drawn."""
         self._folder = path_in_train_dir(self._path, loop, FOLDER)
         self._next_time = time.monotonic() + _MIN_SECONDS
         if self._folder is not None:

@@ -58,7 +58,7 @@ def exploding_layers(rms: Mapping[str, float], before: Mapping[str, float]) -> l
 def vanishing_layers(rms: Mapping[str, float], exploding: list[str]) -> list[str]:
     """Layers whose gradient RMS is 0, below 1e-4 of the median, or below 1e-6 of the largest that does not explode.
 
-    The absolute size does not matter: late in a healthy training, all gradients are small.
+    The absolute size does not matter: late in a healthy training run, all gradients are small.
 
     >>> vanishing_layers({"a.w": 1e-9, "b.w": 0.1, "c.w": 0.2}, [])
     ['a']

@@ -1,4 +1,4 @@
-"""The gradients of every parameter over a training: their norms, or the RMS of their elements."""
+"""The gradients of every parameter over a training run: their norms, or the RMS of their elements."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ _MAX_ROWS = 20
 
 
 class HookTime(NamedTuple):
-    """The time spent in one hook during a training."""
+    """The time spent in one hook during a training run."""
 
     extension: str
     hook: str
@@ -24,7 +24,7 @@ class HookTime(NamedTuple):
 
 
 class HookProfiler(Observer):
-    """Times every hook of a training and prints a table at its end, the most expensive hook first.
+    """Times every hook of a training run and prints a table at its end, the most expensive hook first.
 
     The time to compute a lazy fixture is added to the first hook that asks for it. On a GPU, a hook's time includes
     waiting for the device. The callbacks of a `TrainTestLoop` do the training itself and are not timed. Timing costs

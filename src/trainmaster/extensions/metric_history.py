@@ -1,4 +1,4 @@
-"""The values of many layers over a training, in bounded memory, and how a figure shows them."""
+"""The values of many layers over a training run, in bounded memory, and how a figure shows them."""
 
 from __future__ import annotations
 

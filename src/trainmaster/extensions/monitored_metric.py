@@ -61,6 +61,6 @@ def check_is_known(monitor: str | None, loop: TrainManager, extension: str) -> N
 
 
 def is_from_other_training(epoch: float | None, loop: TrainManager) -> bool:
-    """Whether the evaluation after this epoch belongs to another training, which used the same extension."""
+    """Whether the evaluation after this epoch belongs to another training run, which used the same extension."""
     now = loop.moment
     return epoch is not None and (epoch > loop.epochs_done or (epoch == loop.epochs_done and not now.is_evaluated))

@@ -123,7 +123,7 @@ class NaNGuard(Extension):
             self._has_grads = True
 
     def post_train_step_epoch(self, epoch_num: int, stopped: str | None = None) -> None:
-        """A training that skips every batch would continue without learning anything."""
+        """A training run that skips every batch would continue without learning anything."""
         if self.policy == "skip" and self._num_good == 0 and stopped is None:
             raise NonFiniteError(
                 "every batch of an epoch was skipped: none has a finite loss and finite gradients",

@@ -1,4 +1,4 @@
-"""A short report before a training starts, and another one when it ends."""
+"""A short report before a training run starts, and another one when it ends."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class MetricSummary(NamedTuple):
 
 
 class RunReport(Observer):
-    """Prints device, commit, data and model before a training, in at most 15 lines; metrics, time and files after it.
+    """Prints device, commit, data and model before a training run, in at most 15 lines; metrics, time and files after it.
 
     For each metric, it shows the best value, the last value and the trend.
 

@@ -101,7 +101,7 @@ class SampleLoss(Observer):
 
     def pre_eval_step_epoch(self, loop: Any, eval_losses: dict[str, float] | None = None) -> None:
         if self.over == "eval":
-            self._loss_per_sample = self._loss_per_sample or loss_per_sample(loop)  # an evaluation without a training
+            self._loss_per_sample = self._loss_per_sample or loss_per_sample(loop)  # an evaluation without a training run
             self._evaluations.start(eval_losses)
 
     def _add(self, batch: Any, prediction: Any) -> None:
@@ -219,7 +219,7 @@ class _Snapshot(NamedTuple):
 
 
 def _histogram(title: str, shown: dict[str, LossHistogram]) -> Histogram:
-    """Bins that fit all losses, on a logarithmic axis if they span a wide range, as they do late in a training."""
+    """Bins that fit all losses, on a logarithmic axis if they span a wide range, as they do late in a training run."""
     low = min(each.low for each in shown.values())
     high = max(each.high for each in shown.values())
     num_bins = min(_MAX_BINS, max(8, int(2 * max(each.num_samples for each in shown.values()) ** 0.5)))

@@ -1,4 +1,4 @@
-"""Quick checks of a training setup before a long training, with a table of the results."""
+"""Quick checks of a training setup before a long training run, with a table of the results."""
 
 from __future__ import annotations
 
@@ -110,9 +110,9 @@ def validate_names(checks: Iterable[str] | None) -> tuple[str, ...]:
 
 
 class SanityCheck(Observer):
-    """Runs `sanity_check` once, before the first batch of a new training. `report` holds the result.
+    """Runs `sanity_check` once, before the first batch of a new training run. `report` holds the result.
 
-    If a check fails, the extension warns or raises a `SanityCheckError`. It does not check a training that resumes.
+    If a check fails, the extension warns or raises a `SanityCheckError`. It does not check a training run that resumes.
 
     Args:
         on_failure: "warn" to warn and train anyway, or "raise".

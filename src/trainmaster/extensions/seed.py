@@ -1,4 +1,4 @@
-"""The seed of a training."""
+"""The seed of a training run."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class Seed(Extension):
-    """Seeds the random number generators of Python, NumPy and torch when a training starts.
+    """Seeds the random number generators of Python, NumPy and torch when a training run starts.
 
-    It seeds before the model's `initialize_params`. A training that resumes restores its random number generators
+    It seeds before the model's `initialize_params`. A training run that resumes restores its random number generators
     instead. Weights that are initialized when the model is created are not affected: call `seed_rng(seed)` before that,
     or give the model a method `initialize_params`.
     """

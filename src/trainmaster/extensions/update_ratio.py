@@ -21,7 +21,7 @@ from trainmaster.loop.writer import Writer
 from trainmaster.stages import Fixtures, always
 
 USUAL = 1e-3
-"""A rule of thumb: in a healthy training the ratio of weights is within a factor of ten or so of this value."""
+"""A rule of thumb: in a healthy training run the ratio of weights is within a factor of ten or so of this value."""
 _TAG = "update_ratio"
 
 

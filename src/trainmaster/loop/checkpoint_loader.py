@@ -1,4 +1,4 @@
-"""The default extension that resumes a training from a checkpoint."""
+"""The default extension that resumes a training run from a checkpoint."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ LATEST = -1
 
 
 class CheckpointLoader(Extension):
-    """Restores a training before it begins, from the latest checkpoint, the checkpoint of an epoch, or a file.
+    """Restores a training run before it begins, from the latest checkpoint, the checkpoint of an epoch, or a file.
 
-    If `permissive`, a training without checkpoints starts from scratch. If the latest checkpoint is damaged, the next
+    If `permissive`, a training run without checkpoints starts from scratch. If the latest checkpoint is damaged, the next
     older good one is used, with a warning. An evaluation outside of training loads only the weights.
 
     Args:

@@ -126,7 +126,7 @@ class CheckpointSaver(Extension):
 
     def pre_train(self, loop: TrainManager, fixtures: Fixtures) -> None:
         self._check_names(loop)
-        if loop.epoch_num == loop.step_num == 0:  # a new training: earlier checkpoints belong to another one
+        if loop.epoch_num == loop.step_num == 0:  # a new training run: earlier checkpoints belong to another one
             self._last = self._last_name = self.best = None
         destination = self._host_destination or self.folder_of(loop)
         destination.open()

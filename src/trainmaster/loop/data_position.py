@@ -1,4 +1,4 @@
-"""The position of a training in its data, and how to return to it exactly.
+"""The position of a training run in its data, and how to return to it exactly.
 
 A loader's iterator cannot be stored, but the random state at the start of the epoch determines it. So this state is
 kept. To return to batch k, the loop restores it, makes a new iterator, replays the first k batches, and then sets the
@@ -41,7 +41,7 @@ class Position:
         self._live: Any = None
         """An iterator as data: it can be read only once, and is at the right batch already."""
         self.paused: RngState | None = None
-        """The random state to continue with, if a training stopped or was restored."""
+        """The random state to continue with, if a training run stopped or was restored."""
 
     def batches(self, data: Any, what: str) -> Iterator[Any]:
         """The remaining batches of this epoch. The caller adds 1 to `num_batches` after each."""
@@ -182,7 +182,7 @@ def length_of(data: Any) -> int | None:
 
 
 def check_length(data: Any, length: int | None) -> None:
-    """Raise an error if the captured training had data of another length."""
+    """Raise an error if the captured training run had data of another length."""
     here = length_of(data)
     if length is not None and here is not None and length != here:
         raise StateError(

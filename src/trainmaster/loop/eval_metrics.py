@@ -57,7 +57,7 @@ class Metrics(Observer):
             torchmetrics, by name; or a `MetricCollection`; or one such object, which is named after its class.
         inputs: returns the arguments of the functions and of `update` as a tuple. The default is `(prediction,
             batch[1])`, for batches that are pairs.
-        train: also compute them over the training batches of each epoch, as `train/<name>`. If a training resumes in
+        train: also compute them over the training batches of each epoch, as `train/<name>`. If a training run resumes in
             the middle of an epoch with an additional metric, that metric is not recorded for that epoch.
     """
 

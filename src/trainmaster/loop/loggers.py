@@ -1,4 +1,4 @@
-"""Loggers: functions that receive everything that a training records."""
+"""Loggers: functions that receive everything that a training run records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Row = tuple[str, float | str, int | None]
 
 
 class Logger(Protocol):
-    """A function that receives everything that a training records: `writer.mirror(logger)`.
+    """A function that receives everything that a training run records: `writer.mirror(logger)`.
 
     **What.** Each call has the name of a metric (`"valid/loss"`), its value (a float, or a str for a text), and its
     step: the epoch, update, batch or sample that the metric is recorded over, or None.
@@ -79,7 +79,7 @@ class Loggers:
         for token, logger in list(self._loggers.items()):
             try:
                 logger(tag, value, step)
-            except Exception as error:  # an error of a tracking service must not end a training
+            except Exception as error:  # an error of a tracking service must not end a training run
                 failures.append(self._failed(token, f"at {tag!r}", error))
         for text in failures:  # after the other loggers have the row
             _warn(text)

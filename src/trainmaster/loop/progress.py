@@ -224,7 +224,7 @@ class Progress(Observer):
 
 
 class Pace:
-    """The speed of a training, and its remaining time."""
+    """The speed of a training run, and its remaining time."""
 
     def __init__(self) -> None:
         self._started = self._epoch_started = 0.0

@@ -1,4 +1,4 @@
-"""The random state of a training: Python's, NumPy's and torch's global generators, as one value.
+"""The random state of a training run: Python's, NumPy's and torch's global generators, as one value.
 
 All states are read and set with the public functions (`random.getstate`, `np.random.get_state`, `torch.get_rng_state`).
 One read of all three costs about 50 microseconds, 40 of them in NumPy. That is fine for a checkpoint, but too much

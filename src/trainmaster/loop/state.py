@@ -30,12 +30,12 @@ class Stateful(Protocol):
 
 _DATA = ("train_data", "eval_data", "valid_data")
 _WRITER = "writer"
-"""Its state does not influence training, so a training may resume with another writer."""
+"""Its state does not influence training, so a training run may resume with another writer."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TrainingState:
-    """Everything that decides how a training continues."""
+    """Everything that decides how a training run continues."""
 
     progress: dict[str, Any]
     """The loop's own counters."""

@@ -54,13 +54,13 @@ class TrainManager(Training):
             this name ("valid/accuracy", or an ending of it; the name of a set stands for its loss). The default is the
             `step_when` of the `SchedulerConfig` that made the schedule, or else after each update.
         device: "auto" is the first CUDA device if there is one, else the CPU.
-        train_dir: the folder for checkpoints, from which a new training in the same folder resumes, and for files of
+        train_dir: the folder for checkpoints, from which a new training run in the same folder resumes, and for files of
             extensions. Without it, nothing is written.
         max_steps: stop after this many updates, over all calls.
         max_time: stop after this many seconds of one call of `train()`.
         evaluate_first: also evaluate before the first epoch.
         eval_every: the number of epochs between two evaluations; 0.5 evaluates twice per epoch, 0 only at the end.
-        initialization: called with the model before the first step of a new training, unless the model has
+        initialization: called with the model before the first step of a new training run, unless the model has
             `initialize_params`.
         progress: False turns the progress bars off; your own `Progress` extension replaces the default one.
     """

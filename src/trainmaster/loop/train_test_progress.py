@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class TrainTestProgress:
-    """The position of a training in its epochs and data, and the state that the next `train()` resumes from, if any."""
+    """The position of a training run in its epochs and data, and the state that the next `train()` resumes from, if any."""
 
     def __init__(self, guards: Guards) -> None:
         self.position = Position()
@@ -35,7 +35,7 @@ class TrainTestProgress:
         self._paused_components: dict[str, Any] = {}
 
     def begin(self) -> None:
-        """Start a new training."""
+        """Start a new training run."""
         self.epochs_done = 0
         self.position.reset()
 

@@ -315,7 +315,7 @@ class Training(TrainingStep):
         )
 
     def restore(self, state: TrainingState, copied: Copy = own_copy) -> None:
-        """Restore a captured training. The next `train()` continues it bit for bit.
+        """Restore a captured training run. The next `train()` continues it bit for bit.
 
         `copied` makes the copies of its parts.
         """
@@ -347,14 +347,14 @@ class Training(TrainingStep):
         self._position.load_state_dict(own_copy(state.position), own_copy(state.rng))
 
     def restore_for_evaluation(self, state: TrainingState) -> None:
-        """Load the weights of a captured training, and nothing else that belongs to training."""
+        """Load the weights of a captured training run, and nothing else that belongs to training."""
         restore_modules(state, self)
         restore_extensions(state.extensions, {name: each for name, each in self.extensions.items() if getattr(each, "has_weights", False)})
         self._set_counters(state)
         self._has_weights = True
 
     def start_with_weights_of(self, state: TrainingState) -> None:
-        """Start a new training with the weights of a captured one."""
+        """Start a new training run with the weights of a captured one."""
         restore_modules(state, self)
         self._is_initialized = True
 

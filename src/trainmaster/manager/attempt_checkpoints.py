@@ -78,7 +78,7 @@ class AttemptCheckpoints:
             self.draw()
 
     def draw(self) -> None:
-        """Draw the curves of the run. An error is only a warning, because it must not end a training."""
+        """Draw the curves of the run. An error is only a warning, because it must not end a training run."""
         self._next_drawing = time.monotonic() + DRAWN_EVERY
         if self._sets is None:
             return

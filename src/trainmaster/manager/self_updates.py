@@ -14,7 +14,7 @@ from trainmaster.text import counted
 
 
 class UpdateCheck(Observer):
-    """Warns after the first epoch of a training if parameters were not trained."""
+    """Warns after the first epoch of a training run if parameters were not trained."""
 
     def __init__(self) -> None:
         self._versions: list[int] = []

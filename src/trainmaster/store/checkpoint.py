@@ -121,7 +121,7 @@ def delete_checkpoint(files: Files, folder: str) -> None:
 
 
 class Pruner(Generic[Name]):
-    """Deletes the old checkpoints of one training. If a deletion fails, you get a warning, and the next call tries again."""
+    """Deletes the old checkpoints of one training run. If a deletion fails, you get a warning, and the next call tries again."""
 
     def __init__(self, folder_of: Callable[[Name], str], owner: str) -> None:
         self._folder_of, self._owner = folder_of, owner

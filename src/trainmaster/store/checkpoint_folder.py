@@ -1,4 +1,4 @@
-"""Destinations for the checkpoints of a loop: the protocol, and a folder for a training without a store.
+"""Destinations for the checkpoints of a loop: the protocol, and a folder for a training run without a store.
 
 In such a folder, `3.ckpt` is the checkpoint after epoch 3, and `3+120.ckpt` the one after 120 more batches.
 `checkpoint.py` writes, prunes and reads them, as for a store. The newest checkpoint is the one that was saved last,
@@ -26,7 +26,7 @@ _DAMAGED = 10**15
 
 
 class Moment(NamedTuple):
-    """The position of a training: its epoch, step and batch."""
+    """The position of a training run: its epoch, step and batch."""
 
     epoch: int
     """Epochs done."""
@@ -112,7 +112,7 @@ class SavedAt(NamedTuple):
 
 
 class CheckpointFolder:
-    """The checkpoints of one training in the folder `root`: the last `keep` and the best, or all.
+    """The checkpoints of one training run in the folder `root`: the last `keep` and the best, or all.
 
     The first save creates the folder.
     """
@@ -129,7 +129,7 @@ class CheckpointFolder:
         return f"CheckpointFolder({self.root!r})"
 
     def open(self) -> None:
-        """Lock the folder against other trainings on this machine.
+        """Lock the folder against other training runs on this machine.
 
         The kernel releases the lock when the process ends.
         """

@@ -1,6 +1,6 @@
 """Whether two runs are the same training, bit for bit.
 
-The comparison covers a checkpoint of each run and every metric row logged up to it. It leaves out what may differ between two trainings
+The comparison covers a checkpoint of each run and every metric row logged up to it. It leaves out what may differ between two training runs
 of one config: times, checkpoint names, and the states of observers (what they logged is compared).
 """
 
@@ -56,7 +56,7 @@ class Recorded:
 
 
 class Difference(NamedTuple):
-    """One difference between two trainings."""
+    """One difference between two training runs."""
 
     kind: str
     """`ROW`, `TENSOR` or `VALUE`."""
@@ -162,7 +162,7 @@ def rows_of(events: Iterable[Mapping[str, Any]]) -> list[Row]:
 
 
 def compare(one: Recorded, other: Recorded) -> Comparison:
-    """Compare two trainings. If the checkpoint of `one` was deleted, compare only the rows that both have."""
+    """Compare two training runs. If the checkpoint of `one` was deleted, compare only the rows that both have."""
     differences, num_rows = _compare_rows(one.rows, other.rows, is_cut=not one.has_state)
     num_tensors = num_values = 0
     if one.has_state and other.has_state:
@@ -242,7 +242,7 @@ def _compare_rows(ones: Sequence[Row], others: Sequence[Row], is_cut: bool) -> t
     """The rows that differ, in the order of logging, and the number of rows compared.
 
     Rows are compared within each tag. The order of tags does not matter: observers write buffered rows when a checkpoint is saved, and
-    an interrupted training saves more checkpoints.
+    an interrupted training run saves more checkpoints.
     """
     here, there = _by_tag(ones), _by_tag(others)
     found: list[tuple[int, Difference]] = []

@@ -7,7 +7,7 @@ which readers ignore.
 
 A thread renews the lease, and no thread runs while a step holds the GIL. If a step holds it for longer than the lease lasts, another
 machine or container can take the run over. A separate process for renewing would cost memory and startup time for each run, and would keep
-the lease of a training that hangs. So the error explains the cause and recommends a longer lease.
+the lease of a training run that hangs. So the error explains the cause and recommends a longer lease.
 """
 
 from __future__ import annotations

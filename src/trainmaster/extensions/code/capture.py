@@ -31,7 +31,7 @@ MAX_NAMED: Final = 1000
 _OUTPUT = re.compile(
     r"(?:(.*)/)?(?:configs/[0-9a-f]{2}/[0-9a-f]{8,64}\.json|code/[^/]+/code\.json|checkpoints/step-\d+[^/]*/manifest\.json)", re.DOTALL
 )
-"""Files that only a training writes."""
+"""Files that only a training run writes."""
 _OUTPUT_FOLDERS: Final = ("code", "checkpoints", "plots", "capsules", "tensorboard", "configs", "stats", "ckpts", "previews", "index")
 _PACKING: Final = ("core.compression=1", "pack.compression=1", "pack.window=0", "fastimport.unpackLimit=0", "core.ignoreCase=false")
 """Training should not wait for a slightly smaller file. Loose objects would renew the timestamps of the same objects in the repository."""
@@ -49,7 +49,7 @@ _lock = threading.Lock()
 def capture_once(paths: Sequence[str], limits: Limits, values: Sequence[str], outputs: Sequence[str]) -> tuple[Capture | GitError, bool]:
     """The snapshot of the first repository among some files and folders, and whether it is new.
 
-    Later trainings in a process get the same snapshot, because they run the code that is already in memory. A failure
+    Later training runs in a process get the same snapshot, because they run the code that is already in memory. A failure
     is cached too, so if git hangs, only the first training waits.
     """
     key = (tuple(paths), limits, tuple(values))
@@ -81,7 +81,7 @@ def capture(root: str, limits: Limits, values: Sequence[str] = (), outputs: Sequ
     Args:
         values: secrets. A file that contains one of them is left out, and the patch has `***` instead. Plain words among them do not
             count: code is full of `postgres`, even if that is somebody's password.
-        outputs: folders that trainings write to.
+        outputs: folders that training runs write to.
     """
     until, mask = deadline(), Mask(values).only_strong()
     with tempfile.TemporaryDirectory(prefix="trainmaster-code-") as scratch:
@@ -122,11 +122,11 @@ def capture(root: str, limits: Limits, values: Sequence[str] = (), outputs: Sequ
 
 
 def _output_folders(root: str, untracked: Iterable[str], outputs: Iterable[str]) -> tuple[str, ...]:
-    """The folders that trainings write to, with a slash at the end: `outputs`, and folders that contain typical output files."""
+    """The folders that training runs write to, with a slash at the end: `outputs`, and folders that contain typical output files."""
     relative = (os.path.relpath(os.path.realpath(each), os.path.realpath(root)) for each in outputs)
     folders = {"" if each == "." else each for each in relative if not each.startswith("..")}
     folders |= {match[1] or "" for path in untracked if (match := _OUTPUT.fullmatch(path))}
-    if "" in folders:  # a training writes to the root: leave out only the folders that trainings create there
+    if "" in folders:  # a training run writes to the root: leave out only the folders that training runs create there
         folders = folders - {""} | {*_OUTPUT_FOLDERS}
     return tuple(f"{each}/" for each in folders)
 

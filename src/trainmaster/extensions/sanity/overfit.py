@@ -18,7 +18,7 @@ _NUM_STEPS: Final = 200
 _MAX_TIME: Final = 20.0
 """In seconds, for all learning rates together."""
 _LR_FACTORS: Final = (1.0, 10.0, 100.0)
-"""A learning rate that is right for a long training may be too small for 200 steps."""
+"""A learning rate that is right for a long training run may be too small for 200 steps."""
 _EASY: Final = 0.1
 """Stop as soon as the loss is this fraction of the first one."""
 _LEARNED: Final = 0.5
