@@ -200,7 +200,7 @@ def _print_error(text: str, code: int) -> int:
 
 
 def _discard_stdout() -> None:
-    """Keep the interpreter from flushing buffered output to a closed pipe or a full disk when it exits."""
+    """Prevent the interpreter from flushing buffered output to a closed pipe or a full disk when it exits."""
     with contextlib.suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())

@@ -37,7 +37,7 @@ def import_object(path: Any) -> Any:
 
 
 def module_name(name: str) -> str:
-    """The name under which another process can import a module.
+    """Return the name under which another process can import a module.
 
     For `__main__`, this is the name of its file, or of its module under `python -m`.
     """
@@ -51,7 +51,7 @@ def module_name(name: str) -> str:
 
 
 def import_path_of(thing: Any) -> str:
-    """The import path of a class or function, such as `lab.nets:Net`. Raises `ValueError` if another process cannot import it."""
+    """Return the import path of a class or function, such as `lab.nets:Net`. Raises `ValueError` if another process cannot import it."""
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
     if inspect.ismethod(thing):
         if not isinstance(thing.__self__, type):
@@ -80,7 +80,7 @@ def import_path_of(thing: Any) -> str:
 
 
 def is_in_stdlib(path: str) -> bool:
-    """Whether an import path leads into Python's standard library."""
+    """Return whether an import path is in Python's standard library."""
     return path.partition(":")[0].partition(".")[0] in _STDLIB
 
 

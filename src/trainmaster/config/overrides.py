@@ -25,7 +25,7 @@ class Override(NamedTuple):
 
 
 def parse(texts: Iterable[str]) -> tuple[list[Override], list[Problem]]:
-    """The overrides in `texts`, and a problem for each one that cannot be parsed.
+    """Parse overrides. Returns them, and a problem for each text that cannot be parsed.
 
     >>> parse(["train.lr=1e-3", "+tags=[a, b]"])[0][0][:3]
     (('train', 'lr'), 0.001, False)
@@ -79,7 +79,7 @@ def _parse_one(text: str) -> Override:
 
 
 def apply_overrides(tree: Mapping[str, Any], texts: Iterable[str], owner: str, takes_any: bool = False) -> tuple[Any, list[Override]]:
-    """A copy of `tree` with overrides applied, and the parsed overrides. `takes_any` allows new keys without a `+`."""
+    """Return a copy of `tree` with overrides applied, and the parsed overrides. `takes_any` allows new keys without a `+`."""
     overrides, problems = parse(texts)
     for each in overrides:
         try:
@@ -92,7 +92,7 @@ def apply_overrides(tree: Mapping[str, Any], texts: Iterable[str], owner: str, t
 
 
 def set_in(tree: Any, override: Override) -> Any:
-    """`tree` with a value set, also under a new key of a dict."""
+    """Return `tree` with a value set. The key may be new."""
     try:
         return changed(tree, override)
     except Misfit as misfit:
@@ -102,7 +102,7 @@ def set_in(tree: Any, override: Override) -> Any:
 
 
 def suggest_full_keys(problems: Iterable[Problem], tree: Mapping[str, Any]) -> list[Problem]:
-    """The problems. An unknown key `lr` gets the suggestion `optim.lr` if the config has that key."""
+    """Add suggestions to problems: for an unknown key `lr`, suggest `optim.lr` if the config has that key."""
     by_name: dict[str, list[str]] = {}
     for key, _ in leaves(tree, into_lists=False):
         group, _, last = key.rpartition(".")
@@ -124,7 +124,7 @@ class Misfit(Exception):
 
 
 def changed(node: Any, override: Override, start: int = 0) -> Any:
-    """A copy of `node`, which is at `override.path[:start]`, with the override applied."""
+    """Return a copy of `node` with the override applied. `override.path[:start]` is the path of `node`."""
     rest = override.path[start:]
     if not rest:
         return override.value

@@ -18,7 +18,7 @@ _KINDS = ("value_range", "categorical_values", "subspaces", "sub_configuration")
 
 
 def _as_plain(value: Any) -> Any:
-    """A group with the search spaces in it as plain groups."""
+    """Convert the search spaces in a group to plain groups."""
     if isinstance(value, SearchSpace):
         return value.to_dict()
     return {key: _as_plain(each) for key, each in value.items()} if isinstance(value, Mapping) else value
@@ -26,7 +26,7 @@ def _as_plain(value: Any) -> Any:
 
 @configclass
 class SearchSpace(ConfigBase):
-    """One of: a range of numbers, a list of values, a list of alternative spaces, or a group of fixed values and spaces.
+    """A range of numbers, a list of values, a list of alternative spaces, or a group of fixed values and spaces.
 
     >>> SearchSpace(value_range=(1e-4, 1e-1), log=True).contains(0.01)
     True
@@ -69,7 +69,7 @@ class SearchSpace(ConfigBase):
             yield "value_range", "a range of whole numbers must have whole numbers as its ends"
 
     def contains(self, value: Any) -> bool:
-        """Whether a search of this space could propose `value`."""
+        """Return whether a search of this space could propose `value`."""
         problems: list[Problem] = []
         value = value_to_plain(value.to_dict() if isinstance(value, ConfigBase) else value, (), problems)
         if problems:

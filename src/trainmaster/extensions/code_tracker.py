@@ -1,4 +1,4 @@
-"""Saves the code that a training runs: a snapshot of its git repository."""
+"""Saves a snapshot of the git repository of a training program."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class CodeTracker(Observer):
     """Saves a snapshot of the program's git repository when training starts; `trainmaster code KEY --checkout DIR` restores it.
 
     The snapshot is a git bundle in `train_dir/code`. It has all files except those that git ignores, that look like secrets, or that
-    are too large, and it names the files that it leaves out. Each checkpoint records its snapshot, and you get a warning if training
-    resumes with different code. If git does not work, you also get a warning, and training continues.
+    are too large, and it lists the files that it leaves out. Each checkpoint records its snapshot, and you get a
+    warning if training resumes with different code. If git does not work, you also get a warning, and training
+    continues.
 
     Args:
-        path: a file or folder of the repository. By default, the repository of the manager's class or `make_loop`, of
-            the program, or of the current folder.
-        require_clean: refuse to train with uncommitted changes.
-        max_file_size: the size in bytes above which a changed or new file is left out.
-        max_total_size: the size in bytes of all files together, committed ones included.
+        path: a file or folder of the repository. The default is the repository of the manager's class or `make_loop`,
+        of the program, or of the current folder. require_clean: refuse to train with uncommitted changes.
+        max_file_size: the size in bytes above which a changed or new file is left out. max_total_size: the size in
+        bytes of all files together, committed ones included.
     """
 
-    is_guarded = False  # it draws no random numbers, and git runs outside of this process
+    is_guarded = False  # it draws no random numbers, and git is another process
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ def _candidate_paths(fixtures: Mapping[str, Any]) -> list[str]:
 
 
 def _file_of(module: Any) -> str | None:
-    """The file of a user's module; None for installed programs, such as `trainmaster` itself."""
+    """Return the file of a user's module, or None for installed programs such as `trainmaster` itself."""
     file = getattr(module, "__file__", None)
     if not isinstance(file, str) or not os.path.isfile(file):
         return None
@@ -183,7 +183,7 @@ def _file_of(module: Any) -> str | None:
 
 
 def _store_of(train_dir: Any) -> Iterator[str]:
-    """The store that a run's folder `previews/ab/KEY/attempt-0001` is in, if it is in one."""
+    """Return the store that contains a run's folder `previews/ab/KEY/attempt-0001`, or None if it is not in a store."""
     root = os.path.abspath(train_dir)
     for _ in range(4):
         root = os.path.dirname(root)

@@ -1,4 +1,4 @@
-"""Stores the constructor arguments of a loop with each checkpoint, and rebuilds the loop from them, with some changed if you like."""
+"""Stores the constructor arguments of a loop with each checkpoint, and rebuilds the loop from them."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _STATE: Final = {"format", "blueprint", "overrides", "lineage"}
 class ConstructorArgs(Observer):
     """Stores the constructor arguments of the loop, its model, optimizer, data and extensions with each checkpoint.
 
-    Defaults are included. Under a manager, the arguments of every `nn.Module` that `make_loop` builds are recorded. Anywhere else, the
-    arguments of these are recorded: classes marked `@tracked`, the results of a `Recipe`, extensions, and optimizers and schedules that
-    the loop creates. Functions are stored as import paths. A warning at the start of training lists what cannot be rebuilt.
-    `init_from_checkpoint` rebuilds everything.
+    Defaults are included. Under a manager, the arguments of every `nn.Module` that `make_loop` builds are recorded.
+    Without a manager, the arguments of classes marked `@tracked`, the results of a `Recipe`, extensions, and optimizers
+    and schedules that the loop creates are recorded. Functions are stored as import paths. A warning at the start of
+    training lists what cannot be rebuilt. `init_from_checkpoint` rebuilds everything.
     """
 
     is_guarded = False  # it draws no random numbers and changes no mode
@@ -133,7 +133,7 @@ def init_from_checkpoint(
 
 
 def parameters_in(file: str | PathLike[str]) -> dict[str, Any]:
-    """The parameters in a checkpoint by their dotted names; classes and functions as import paths."""
+    """Return the parameters in a checkpoint by their dotted names. Classes and functions are import paths."""
     path = os.path.abspath(os.fspath(file))
     return {name: _shown(value) for name, value in leaves_of(_find_state(read_checkpoint(path), path)["blueprint"])}
 
@@ -184,7 +184,7 @@ def _without_unused_saver(blueprint: Node) -> Node:
 
 
 def _mask_override(name: str, value: Any) -> Any:
-    """A changed value for the lineage: a plain value, or a short text without secrets."""
+    """Convert a changed value for the lineage: to a plain value, or to a short text without secrets."""
     if isinstance(value, bool | int | float | None):
         return value
     text = value if isinstance(value, str) else f"{value!r:.200}"

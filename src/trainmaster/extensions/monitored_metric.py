@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 def next_value(
     monitor: str | None, loop: TrainManager, eval_losses: Mapping[str, float], last_epoch: float | None, extension: str
 ) -> Metric | None:
-    """The monitored metric.
+    """Return the monitored metric, or None if the evaluation is not part of training or was seen before.
 
-    None if the evaluation is not part of the training or was seen before. Call it in `post_eval`.
+    Call it in `post_eval`.
     """
     if not loop.is_own_evaluation or not loop.moment.is_evaluated or loop.epochs_done == last_epoch:
         return None
@@ -26,7 +26,7 @@ def next_value(
 
 
 def expected_name(monitor: str | None, loop: TrainManager) -> str:
-    """The name that is known before anything is logged: the full name of a loss, otherwise `monitor`."""
+    """Return the name that is known before anything is logged: the full name of a loss, otherwise `monitor`."""
     sets = loop.eval_data
     name = monitor if monitor is not None else next(iter(sets))
     if name in sets:
@@ -36,7 +36,7 @@ def expected_name(monitor: str | None, loop: TrainManager) -> str:
 
 
 def is_called(full_name: str, monitor: str) -> bool:
-    """Whether `monitor` is the full name of a metric or an ending of it."""
+    """Return whether `monitor` is the full name of a metric or an ending of it."""
     return full_name == monitor or full_name.endswith(f"/{monitor}")
 
 

@@ -1,4 +1,4 @@
-"""Quick checks of a training setup before a long training run, with a table of the results."""
+"""Runs quick checks before a long training run, and reports the results in a table."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _run_check(probe: LoopProbe, check: Callable[[LoopProbe], Finding]) -> Findi
         return skipped(reason, "use data that starts again each epoch: a list, a DataLoader")
     try:
         return check(probe)
-    except Exception as error:  # any error of the model, the loss or the data is the result of this check; the others still run
+    except Exception as error:  # an error of the model, the loss or the data is the result of this check; the other checks still run
         return failed(f"{type(error).__name__}: {str(error).strip() or 'no message'}{_location(error)}", "fix this error first")
     finally:
         probe.restore()
@@ -110,9 +110,9 @@ def validate_names(checks: Iterable[str] | None) -> tuple[str, ...]:
 
 
 class SanityCheck(Observer):
-    """Runs `sanity_check` once, before the first batch of a new training run. `report` holds the result.
+    """Runs `sanity_check` once, before the first batch of a new training run. `report` contains the result.
 
-    If a check fails, the extension warns or raises a `SanityCheckError`. It does not check a training run that resumes.
+    If a check fails, the extension warns or raises a `SanityCheckError`. It does not run when training resumes.
 
     Args:
         on_failure: "warn" to warn and train anyway, or "raise".

@@ -1,4 +1,4 @@
-"""The path and the writer that an extension gets from its loop."""
+"""Finds the path and the writer that an extension uses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainmaster.loop.writer import Writer
 
 
 def path_in_train_dir(path: Path | None, loop: Any, name: str) -> Path | None:
-    """The path if there is one, else `name` in the loop's `train_dir`; None if the loop has no such folder."""
+    """Return the path if there is one, or `name` in the loop's `train_dir`. None if the loop has no `train_dir`."""
     train_dir = getattr(loop, "train_dir", None)
     if path is not None:
         return path

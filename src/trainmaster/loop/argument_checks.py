@@ -1,4 +1,4 @@
-"""Checks of the arguments of a `TrainManager`, which reports all problems at once."""
+"""Checks the arguments of a `TrainManager` and reports all problems at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def find_device(device: str | torch.device) -> torch.device:
-    """The device called `device`; "auto" is the first CUDA device if there is one, else the CPU."""
+    """Return the device called `device`. "auto" is the first CUDA device if there is one, and the CPU otherwise."""
     if device == "auto":
         return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
     try:
@@ -83,7 +83,7 @@ def other_evaluation_sets(eval_data: Any, own: Mapping[str, Iterable[Any]]) -> d
     A set with the name of one of the loop's own sets must be that set, because their metrics share one curve.
     """
     sets = evaluation_sets(eval_data)
-    if sets.get("valid") is eval_data:  # test data recorded as `valid/loss` would mislead
+    if sets.get("valid") is eval_data:  # test data recorded as `valid/loss` would be misleading
         raise SettingError("the data to evaluate needs a name for its metrics", hint='eval({"test": loader})')
     for name, data in sets.items():
         if name in own and data is not own[name]:
@@ -162,7 +162,7 @@ def _loss_problems(loop: Training) -> list[str]:
 
 
 def _missing_arguments(what: str, kind: Any, first: str) -> list[str]:
-    """A problem if a class of torch, which the loop calls with one argument, needs more than that."""
+    """Return a problem if a torch class, which the loop calls with one argument, requires more arguments."""
     if not isinstance(kind, type) or not issubclass(kind, torch.optim.Optimizer | torch.optim.lr_scheduler.LRScheduler):
         return []
     missing = [each.key.rpartition(".")[2] for each in argument_problems(kind, {}, filled=(first_parameter(kind, first),))]
@@ -177,7 +177,7 @@ def takes_targets_first(function: Any) -> str | None:
     """
     try:
         first = next(iter(inspect.signature(function.forward if isinstance(function, nn.Module) else function).parameters), "")
-    except (TypeError, ValueError):  # no readable signature
+    except (TypeError, ValueError):  # it has no readable signature
         return None
     return first if first in ("y_true", "target", "targets", "label", "labels", "truth") else None
 

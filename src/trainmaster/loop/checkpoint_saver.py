@@ -32,23 +32,23 @@ class CheckpointSaver(Extension):
     """Saves a checkpoint every `every_epochs` epochs, every `every_steps` updates, when training is stopped, and at its end.
 
     An epoch is saved once, after its evaluation. If nothing was trained since the last checkpoint, a new one replaces
-    it. The saver runs after all other extensions, wherever it is in their list, so that the checkpoint includes what
-    they did.
+    it. The saver runs after all other extensions, no matter where it is in the list, so that the checkpoint includes
+    their changes.
 
-    A checkpoint contains everything that decides how the training continues: the states of the loop's attributes and of
-    the extensions, the random state, and the position in the data. The saver copies it at once, and writes it while
+    A checkpoint contains everything that training depends on: the states of the loop's attributes and of
+    the extensions, the random state, and the position in the data. The saver copies it immediately, and writes it while
     training continues. The next save waits until the previous one is written.
 
     Args:
         path: the folder; by default `checkpoints` in the loop's `train_dir`. Under a manager, checkpoints go to the
             store. Once training has started, the attribute `path` is the folder in use.
-        saved_fixtures: the names of fixtures to save, too.
+        saved_fixtures: the names of fixtures that are also saved.
         saved_attribs: the loop's attributes whose states are saved; None for all that have a state.
         keep: how many checkpoints to keep in addition to the best; None for all.
         monitor: the metric that decides which checkpoint is the best, by its name or an ending of it; by default the
             loss of the first evaluation set. For accuracies, returns and other well-known scores, the maximum is the
             best.
-        mode: "min" or "max", for a metric whose name does not tell which is the best.
+        mode: "min" or "max", for a metric whose name does not show which is better.
         in_background: with False, training waits until a checkpoint is on the disk.
     """
 
@@ -95,7 +95,7 @@ class CheckpointSaver(Extension):
 
     @property
     def has_default_settings(self) -> bool:
-        """Whether all its settings are the defaults."""
+        """Whether all settings have their defaults."""
         return self._settings() == CheckpointSaver()._settings()
 
     @property
@@ -126,7 +126,7 @@ class CheckpointSaver(Extension):
 
     def pre_train(self, loop: TrainManager, fixtures: Fixtures) -> None:
         self._check_names(loop)
-        if loop.epoch_num == loop.step_num == 0:  # a new training run: earlier checkpoints belong to another one
+        if loop.epoch_num == loop.step_num == 0:  # earlier checkpoints belong to another training run
             self._last = self._last_name = self.best = None
         destination = self._host_destination or self.folder_of(loop)
         destination.open()
@@ -138,12 +138,12 @@ class CheckpointSaver(Extension):
     def post_train_step_batch(self, loop: TrainManager, fixtures: Fixtures, step_num: int, is_update: bool) -> None:
         self._has_trained = True
         if self._pending is not None and self._is_saved(self._pending):
-            self._wait()  # to report an error now, not an epoch later
+            self._wait()  # so that an error is reported now, not an epoch later
         if self.every_steps is not None and is_update and step_num % self.every_steps == 0:
             self._save(loop, fixtures)
 
     def post_train_step_epoch(self, loop: TrainManager, fixtures: Fixtures, stopped: str | None) -> None:
-        if stopped is not None:  # this epoch is not evaluated
+        if stopped is not None:  # this epoch will not be evaluated
             self._save(loop, fixtures)
 
     def post_eval(self, loop: TrainManager, fixtures: Fixtures, eval_losses: dict[str, float], epoch_num: int, stopped: str | None) -> None:
@@ -186,7 +186,7 @@ class CheckpointSaver(Extension):
             self.best = Best(metric.name, metric.value, moment.epoch, name, self._mode_of(metric))
         elif self.best is not None and self.best.name == replaced:
             self.best = self.best._replace(name=name)
-        value = self._value(loop, fixtures)  # extensions now write the metrics that they hold back
+        value = self._value(loop, fixtures)  # extensions now write the metrics that they have held back
         flush_of(loop.writer)()
         facts = self._destination.facts()
         self._last, self._last_name, self._is_stop_saved, self._has_trained = moment, name, is_stopped, False
@@ -212,7 +212,7 @@ class CheckpointSaver(Extension):
             )
 
     def _is_saved(self, pending: Future[Any]) -> bool:
-        self._check_process()  # first, because a forked process could wait forever
+        self._check_process()  # checked first, because a forked process could wait forever
         return pending.done()
 
     def _wait(self) -> None:

@@ -30,7 +30,7 @@ _LINE_EVERY = 60.0
 def _with_restored_random(hook: Hook) -> Hook:
     """Restore Python's random state after a hook that prints, because rich draws random numbers.
 
-    A guard would take time in every step.
+    An observer guard would take time in every step.
     """
 
     @functools.wraps(hook)
@@ -45,7 +45,7 @@ def _with_restored_random(hook: Hook) -> Hook:
 
 
 class Progress(Observer):
-    """Shows bars for the run, the current epoch and the current evaluation; outside a terminal, one line per epoch and per minute.
+    """Shows progress bars on a terminal, and otherwise one line per epoch and per minute.
 
     The remaining time covers the whole run, including evaluations. An evaluation is shown with its metrics, and with
     the best loss so far if an earlier one was better. The bars are updated four times a second, so short steps are not
@@ -53,8 +53,8 @@ class Progress(Observer):
 
     Args:
         show: fixtures to show beside the bar: a scalar, such as `loss`, or a lazy fixture of the batch. console: where
-        bars and lines go; by default the terminal. has_lines: False omits the lines of epochs, for a manager that
-        prints its own. output: a function that is called with each line. If it is set, no bars are drawn. on_update: a
+        bars and lines go; by default the terminal. has_lines: False omits the line per epoch, for a manager that prints
+        its own. output: a function that is called with each line. If it is set, no bars are drawn. on_update: a
         function that is called four times a second with the completed fraction of the run, for a manager that draws its
         own bars.
     """
@@ -87,7 +87,7 @@ class Progress(Observer):
         self._is_training = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_console": None, "_bars": None}  # bars belong to this process's terminal
+        return {**vars(self), "_console": None, "_bars": None}  # bars are drawn on the terminal of this process
 
     # ---- hooks
 
@@ -97,7 +97,7 @@ class Progress(Observer):
 
         console = self._console = self._console or Console()
         self._is_training, self._evaluated = True, {}
-        if _epochs_done(loop) == 0:  # else the best losses so far stay
+        if _epochs_done(loop) == 0:  # otherwise the best losses so far are kept
             self._best = {}
         self._pace.begin(loop)
         self._line_due = time.monotonic() + _LINE_EVERY
@@ -138,7 +138,7 @@ class Progress(Observer):
     def post_train_step_epoch(self, loop: Any) -> None:
         if self._bars is not None:
             total = _num_batches(loop)
-            if total is not None and not _batches_done(loop):  # the epoch is complete, and the last update may have been some batches ago
+            if total is not None and not _batches_done(loop):  # the epoch is complete, but the bar was last updated some batches ago
                 self._bars.update(self._epoch, completed=total, of=_of(total, total))
             self._update_run(loop, 0)
         if self._has_lines and not getattr(loop, "eval_data", None):
@@ -167,7 +167,7 @@ class Progress(Observer):
         if self._is_training and eval_losses is not None and datasource_name in eval_losses:
             loss = eval_losses[datasource_name]
             self._best[datasource_name] = min(loss, self._best.get(datasource_name, loss))
-            metrics = {} if eval_metrics is None else eval_metrics  # not copied: later extensions add theirs
+            metrics = {} if eval_metrics is None else eval_metrics  # not copied, because later extensions add more metrics
             self._evaluated[datasource_name] = (loss, metrics)
 
     def _show_evaluation(self, loop: Any) -> None:
@@ -224,7 +224,7 @@ class Progress(Observer):
 
 
 class Pace:
-    """The speed of a training run, and its remaining time."""
+    """The speed of training, and its remaining time."""
 
     def __init__(self) -> None:
         self._started = self._epoch_started = 0.0
@@ -242,7 +242,7 @@ class Pace:
         return time.monotonic() - self._started
 
     def done(self, loop: Any, num_batches: int) -> float | None:
-        """The completed fraction of the run after `num_batches` batches of this epoch; None if its length is unknown."""
+        """Return the completed fraction of the run after `num_batches` batches of this epoch, or None if it is unknown."""
         parts = []
         num_epochs, length = _num_epochs(loop), _num_batches(loop)
         if num_epochs:
@@ -253,7 +253,7 @@ class Pace:
         return min(1.0, max(parts)) if parts else None
 
     def left(self, loop: Any, num_batches: int) -> float | None:
-        """The remaining seconds of the run; None as long as they cannot be estimated."""
+        """Return the remaining seconds of the run, or None if they cannot be estimated yet."""
         done = self.done(loop, num_batches)
         since = 0.0 if done is None else done - self._done_before
         found = [] if done is None or since <= 0 else [self.elapsed() * (1 - done) / since]
@@ -285,7 +285,7 @@ def clock(seconds: float) -> str:
 
 
 def _has_bars(console: Console) -> bool:
-    """Whether bars can be drawn: on a terminal, and in a notebook with ipywidgets, without which rich would warn."""
+    """Return whether bars can be drawn: on a terminal, or in a notebook with ipywidgets (rich would warn without it)."""
     return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
 
 
@@ -296,7 +296,7 @@ def _new_bars(console: Console) -> Bars:
     from rich.text import Text
 
     class Shown(TextColumn):
-        """The column that is cut if the terminal is too narrow. It never wraps to a second line."""
+        """The column that is truncated if the terminal is too narrow. It never wraps to a second line."""
 
         def render(self, task: Any) -> Text:
             return Text(str(task.fields["shown"]), no_wrap=True, overflow="ellipsis")
@@ -316,7 +316,7 @@ def _epochs_done(loop: Any) -> int:
 
 
 def _num_epochs(loop: Any) -> int | None:
-    """The total number of epochs, which the two loops have under different names."""
+    """Return the total number of epochs, which has different names in the two loops."""
     count: int | None = getattr(loop, "epochs", None) or getattr(loop, "n_epochs", None)
     return count
 

@@ -1,4 +1,4 @@
-"""`ConfigCompleter`: fills in a manager's defaults and secrets, and refuses misspelled keys."""
+"""`ConfigCompleter`: fills in a manager's defaults and secrets, and reports misspelled keys."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class LoopRunner:
         self._saver = self._take_saver()
 
     def _take_saver(self) -> CheckpointSaver:
-        """The saver of the loop, without the loader and the default saver, which work on a folder."""
+        """Remove the loader and the default saver, which use a folder, and return the saver of the loop."""
         extensions = self.loop.extensions
         extensions.pop(LOADER, None)
         saver = extensions.pop(SAVER, None)
@@ -86,7 +86,7 @@ class LoopRunner:
         return CheckpointSaver(every_epochs=self._manager.save_interval) if saver is None or saver.has_default_settings else saver
 
     def attach(self, initial_states: InitialStates, attempt: Attempt | None) -> None:
-        """Attach the manager's extensions that have loop hooks, and those that show, record and save the run."""
+        """Attach the manager's extensions that have loop hooks, and the extensions that show, record and save the run."""
         loop = self.loop
         loop.silence()
         for name, extension in self._manager.extensions.items():

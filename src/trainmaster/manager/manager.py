@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 class Manager(RunQueries, Extensible):
     """Trains configs, each once, and keeps the results in a store.
 
-    The short way: pass a function `make_loop(config)` that returns a `TrainManager`, or write it as a method of a
-    subclass. You then get exact checkpoints, metrics and resuming. If you pass no `defaults`, the annotation of its
+    The simplest way is to pass a function `make_loop(config)` that returns a `TrainManager`, or write it as a method of
+    a subclass. You then get exact checkpoints, metrics and resuming. If you pass no `defaults`, the annotation of its
     parameter names the config class: `def make_loop(config: Train)`.
 
     If you write your own epochs, write a subclass: `setup(config)` builds the model, `train()` trains one epoch, and
@@ -136,7 +136,7 @@ class Manager(RunQueries, Extensible):
         self.enter_run(Job("", "", None, None))
 
     def __repr__(self) -> str:
-        values = vars(self)  # the constructor may have failed half-way
+        values = vars(self)  # the constructor may have failed
         run = f", run {values['key']} at epoch {values.get('epoch')}" if values.get("key") else ""
         return f"{type(self).__name__}({getattr(values.get('store'), 'root', None)!r}{run})"
 
@@ -149,7 +149,7 @@ class Manager(RunQueries, Extensible):
 
     @property
     def stopped(self) -> str | None:
-        """Why the last run was saved before its end; None if it was not."""
+        """Why the last run was stopped and saved before its end; None if it was not."""
         return self.job_runner.stopped
 
     # ---- what a subclass overrides
@@ -176,9 +176,9 @@ class Manager(RunQueries, Extensible):
         return loop
 
     def setup(self, config: Any) -> None:
-        """Build what is trained.
+        """Build the model and everything else that is trained.
 
-        The base sets `self.config` and `self.key`, and builds the loop if there is a `make_loop`.
+        The base method sets `self.config` and `self.key`, and builds the loop if there is a `make_loop`.
 
         It stores nothing. A config that comes from the store keeps its key even if you have added defaults since.
         """
@@ -223,7 +223,7 @@ class Manager(RunQueries, Extensible):
         raise NotImplementedError(f"{type(self).__name__} has no `train()`, which trains one epoch")
 
     def eval(self) -> Mapping[str, Any] | None:
-        """Evaluate, and return metrics by name. They are recorded for this epoch, and are the preview of the run."""
+        """Evaluate, and return metrics by name. They are recorded for this epoch and become the run's preview."""
         raise NotImplementedError(f"{type(self).__name__} has no `eval()`, which returns metrics by name")
 
     # ---- training
@@ -345,7 +345,7 @@ class Manager(RunQueries, Extensible):
 
     @contextlib.contextmanager
     def using_store(self, store: Store) -> Iterator[None]:
-        """While the block runs, train and look for runs in another store."""
+        """While the block runs, use another store."""
         own, self.store = self.store, store
         try:
             yield

@@ -73,7 +73,7 @@ def as_module(model: Any) -> nn.Module:
 
 
 def call_model(model: nn.Module, batch: Any) -> tuple[Any, Any]:
-    """Call a model: a list gives its positional arguments, a dict its keywords, anything else is one argument."""
+    """Call a model with a batch: with the items of a list, with the items of a dict as keywords, or with a single argument."""
     if isinstance(model, LightningModel):
         result = model(batch)
     elif isinstance(batch, Mapping):
@@ -96,7 +96,7 @@ def checked_step(result: Any, what: str) -> tuple[Any, Any]:
 
 
 def named_values(model: nn.Module, batch: Any, outputs: Any) -> dict[str, Any]:
-    """The values of a batch, by the names of the model's parameters, and the outputs; `prediction` is an output without a name."""
+    """Return the values of a batch, by the names of the model's parameters, and the outputs. An output without a name is `prediction`."""
     if isinstance(batch, Mapping):
         values = dict(batch)
     else:

@@ -1,4 +1,4 @@
-"""Trains a manager whose subclass writes its own epochs: `train` and `eval`, saved with `save_ckpt`."""
+"""Trains runs of a manager whose subclass implements its own epochs with `train`, `eval` and `save_ckpt`."""
 
 from __future__ import annotations
 
