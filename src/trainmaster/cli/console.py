@@ -52,7 +52,7 @@ def is_terminal() -> bool:
 
 
 def can_draw_blocks() -> bool:
-    """Whether sparklines can use block characters; pipes get ASCII."""
+    """Return whether sparklines can use block characters. In a pipe, they are ASCII."""
     console = make_console()
     return console.is_terminal and not console.options.ascii_only
 

@@ -36,7 +36,7 @@ _CLASS: Final = (".class",)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Capsule:
-    """An error, and the state of the training before the batch that caused it."""
+    """An error, and the state of training before the batch that caused it."""
 
     error: dict[str, str]
     """`type`, `message` and `traceback`."""

@@ -44,7 +44,7 @@ class ConstructorArgs(Observer):
         self.overrides: dict[str, Any] = {}
         """All parameters that `init_from_checkpoint` has changed, for this loop or an ancestor."""
         self.lineage: list[dict[str, Any]] = []
-        """The checkpoints that this training comes from, oldest first: `file`, `epoch`, `step` and `overrides`."""
+        """The checkpoints that this loop was rebuilt from, oldest first: `file`, `epoch`, `step` and `overrides`."""
         self._is_rebuilt = False
         self._has_reported = False
 

@@ -204,7 +204,7 @@ class CheckpointSaver(Extension):
         return self.mode or ("max" if metric.is_greater_better else "min")
 
     def _check_process(self) -> None:
-        """Raise an error in a process that was forked from the training: the saving thread exists only in the parent."""
+        """Raise an error in a forked process, because the saving thread only exists in the parent."""
         if os.getpid() != self._pid:
             raise LeaseLostError(
                 f"process {os.getpid()} was forked from a training, and cannot save it",

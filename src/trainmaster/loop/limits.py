@@ -32,7 +32,7 @@ class Limits:
         return has_epochs or (loop.max_steps is not None and loop.step_num >= loop.max_steps)
 
     def is_out_of_time(self) -> bool:
-        """Whether `max_time` has passed before the training is complete."""
+        """Whether `max_time` has passed before training is complete."""
         return self._deadline is not None and time.monotonic() >= self._deadline and not self.is_over()
 
     def reached(self) -> str | None:

@@ -1,6 +1,6 @@
 """Exact training state: captured between two batches, restored in another process, continued bit for bit.
 
-A state is one value of plain data and tensors. It shares no memory with the training that it was captured from.
+A state is one value of plain data and tensors. It shares no memory with the loop that it was captured from.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class TrainManager(Training):
         is_moving = self.device.type != "cpu" or torch.accelerator.is_available()
         has_limits = self._limits.can_end_an_epoch
         is_evaluating_within = self._eval_interval() > 0
-        if is_evaluating_within and position.num_batches:  # the training may have been interrupted before this evaluation
+        if is_evaluating_within and position.num_batches:  # training may have been interrupted before this evaluation
             self._evaluate_within_epoch()
         self._scope.check_unused((*self.tree.own_fixtures("train_step_batch"), *self.tree.own_fixtures("backward")))
         with reading("train_data", position, self._scope), position.breaking_off():

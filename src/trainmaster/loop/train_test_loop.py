@@ -185,7 +185,7 @@ class TrainTestLoop(Extensible):
     # Exact state.
 
     def capture(self) -> TrainingState:
-        """The exact state of the training.
+        """Capture the exact state of training.
 
         Call it at the end of a training batch: in `on_batch_end`, while `is_training`.
         """

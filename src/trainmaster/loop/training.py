@@ -121,7 +121,7 @@ class Training(TrainingStep):
         self._has_weights = False
         self._is_training = False
         self._is_due = False
-        """Whether the current evaluation is the one that training does after an epoch."""
+        """Whether `train()` started the current evaluation after an epoch."""
         self._paused_extensions: dict[str, Any] = {}
         """The states of the extensions when training stopped in the middle of an epoch."""
         self.extensions = [*self.extensions.items(), *named_extensions(extensions)]
@@ -138,7 +138,7 @@ class Training(TrainingStep):
             parts += [f"epoch {self.epoch_num}{of}", f"step {self.step_num}", f"on {self.device}"]
         return f"{type(self).__name__}({', '.join(parts)})"
 
-    # The progress of the training.
+    # The progress of training.
 
     @property
     def epoch_num(self) -> int:
@@ -249,7 +249,7 @@ class Training(TrainingStep):
             self.fixtures.modify(name, getattr(self, name))
 
     def initialize_once(self) -> None:
-        """Initialize the parameters, unless this training has begun or was restored."""
+        """Initialize the parameters, unless training has already started or was restored."""
         if not self._is_initialized:
             self.fixtures(self.initialize_params)
             self._is_initialized = True
@@ -276,7 +276,9 @@ class Training(TrainingStep):
     # Exact state.
 
     def capture(self, copied: Copy = own_copy) -> TrainingState:
-        """The exact state of the training, as one value that shares no memory with it. It can be captured only between two batches.
+        """Capture the exact state of training, as one value that shares no memory with the loop.
+
+        This is only possible between two batches.
 
         `copied` makes the copies of its parts.
         """

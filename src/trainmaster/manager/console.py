@@ -90,7 +90,7 @@ class Console:
     def _print(self, text: str, stream: TextIO, short: str | None = None) -> None:
         self.log_line(text)
         if self.is_verbose:
-            # A closed pipe or a full disk must not stop the training.
+            # A closed pipe or a full disk must not stop training.
             try:
                 print(printable(text if short is None else short), file=stream, flush=True)
             except BrokenPipeError:  # `print` in the user's code must not fail either

@@ -34,13 +34,13 @@ class Interrupts:
 
     Outside the main thread, only `poll` can request a stop.
 
-    `poll` is called about once a second and returns why the training should stop, or None; `warn` prints a line.
+    `poll` is called about once a second and returns why training should stop, or None; `warn` prints a line.
     """
 
     def __init__(self, warn: Callable[[str], None], poll: Callable[[], str | None] = lambda: None) -> None:
         self._warn, self._poll = warn, poll
         self.reason: str | None = None
-        """Why the training should stop, once it should."""
+        """Why training should stop, after a request."""
         self.signal: int | None = None
         """The signal that requested the stop, if one did."""
         self._stop: Callable[[str], None] | None = None

@@ -65,7 +65,7 @@ class LoopRunner:
         self.is_over = False
         """Whether nothing was left to train at the last save."""
         self.stopped: str | None = None
-        """Why a hook has ended the training before its last epoch, if one has."""
+        """Why a hook has ended training before the last epoch, if it has."""
         self._num_planned: int | None = None
         """The target of the run's first attempt; a learning-rate schedule may have been built for it."""
         self._is_resumed = False

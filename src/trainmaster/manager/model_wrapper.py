@@ -130,7 +130,7 @@ class ModelWrapper:
         return None if schedule is None else schedule.make_scheduler(model, optimizer)
 
     def extensions(self) -> ExtensionsLike:
-        """More extensions for the training."""
+        """Return more extensions for the loop."""
         return ()
 
     # ---- steps

@@ -69,9 +69,12 @@ class Checkpoint(NamedTuple):
 def write_checkpoint(
     files: Files, folder: str, value: Any, context: Any, facts: Mapping[str, Any], check: Callable[[], None], mask: Mask | None = None
 ) -> Record:
-    """Write `value` to a folder, and last the manifest with `facts`, unless `check` raises. A failed write leaves nothing behind.
+    """Write `value` to a folder and then, if `check` raises no error, the manifest with `facts`.
 
-    Secrets of `mask` (by default those of the environment) are replaced in all texts if they are unlikely to occur by accident.
+    A failed write leaves no files behind.
+
+    Secrets of `mask` (by default those of the environment) are masked in all text if they are unlikely to occur by
+    accident.
     """
     files.delete_folder(folder)  # left behind by a killed process
     try:

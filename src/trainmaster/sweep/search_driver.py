@@ -139,7 +139,7 @@ class SearchDriver:
     # ---- what a batch asks
 
     def is_finished(self, job: Job) -> bool:
-        """Whether the trial of a job has its outcome: another driver may have recorded it."""
+        """Return whether the outcome of a job's trial is recorded; another driver may have recorded it."""
         number, _ = self._jobs[job.key]
         return self.records.outcome(number) is not None
 
