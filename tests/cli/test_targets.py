@@ -460,7 +460,7 @@ def written(folder: Path) -> list[str]:
 def test_a_secret_that_is_not_declared_stops_the_command_before_anything_is_written(call: Any, lab: Path, words: tuple[str, ...]) -> None:
     command, *others = words
     code, _, err = call(command, "managers.py:Mine", "+hub.password=hunter2", *others, "-q")
-    assert (code, "hub.password: looks like a secret by its name" in err, "hunter2" in err) == (2, True, False)
+    assert (code, "hub.password: looks like a secret, judging by its name" in err, "hunter2" in err) == (2, True, False)
     assert written(lab / "runs") == []
 
 

@@ -124,9 +124,9 @@ def test_pairs_are_taken_as_dict_takes_them():
 )
 def test_keys_that_are_not_text_are_refused(key, kind):
     """J1."""
-    with pytest.raises(ConfigError, match=f"a key is text, this one is {kind}"):
+    with pytest.raises(ConfigError, match=f"a key must be text, not {kind}"):
         Config({key: 1})
-    with pytest.raises(ConfigError, match=f"a key is text, this one is {kind}"):
+    with pytest.raises(ConfigError, match=f"a key must be text, not {kind}"):
         Config()[key] = 1
 
 

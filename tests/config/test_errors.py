@@ -94,7 +94,7 @@ BAD = {
 
 ALL_PROBLEMS = [
     "run.dataset: is missing; expected text",
-    "run.batch_size = 1.5: expected a whole number; this one would lose its fraction",
+    "run.batch_size = 1.5: expected a whole number; the fraction would be lost",
     "run.epochs = 'ten': expected a whole number",
     "run.amp = 'perhaps': expected true or false",
     "run.device = 'cudda': expected 'cpu' or 'cuda'; did you mean `cuda`?",
@@ -108,7 +108,7 @@ ALL_PROBLEMS = [
     "run.layers.3 = 7: expected Layer: a group of keys with values",
     "run.layers.4.class = 'Layr': no config class that fits here has this name; did you mean `Layer`?",
     "run.window.low = 5: expected at most `high`",
-    "run.limit = 2.5: expected a whole number; this one would lose its fraction",
+    "run.limit = 2.5: expected a whole number; the fraction would be lost",
     "run.seed = [1]: expected a whole number or text",
     "run.num_classes = 'many': expected a whole number",
     "run.epoch = 3: Run has no such field; did you mean `epochs`?",
@@ -140,7 +140,7 @@ def test_the_problems_are_there_for_programs_too():
         "savedir",
     }
     [problem] = [each for each in caught.value.problems if each.key == "run.batch_size"]
-    assert problem == Problem("run.batch_size", "expected a whole number; this one would lose its fraction", "1.5")
+    assert problem == Problem("run.batch_size", "expected a whole number; the fraction would be lost", "1.5")
 
 
 def test_a_config_with_an_unknown_key_among_its_problems_is_an_unknown_key_error():
@@ -307,7 +307,7 @@ def test_all_overrides_with_a_wrong_value_are_reported_together_each_with_its_te
     assert fact == "14 problems in Experiment"
     assert sorted(lines) == sorted(
         [
-            "run.batch_size = 1.5: expected a whole number; this one would lose its fraction  [run.batch_size=1.5]",
+            "run.batch_size = 1.5: expected a whole number; the fraction would be lost  [run.batch_size=1.5]",
             "run.epochs = 'ten': expected a whole number  [run.epochs=ten]",
             "run.amp = 'perhaps': expected true or false  [run.amp=perhaps]",
             "run.device = 'cudda': expected 'cpu' or 'cuda'; did you mean `cuda`?  [run.device=cudda]",
@@ -317,7 +317,7 @@ def test_all_overrides_with_a_wrong_value_are_reported_together_each_with_its_te
             "run.optimizer.arguments.momentum = 'big': expected a number  [+run.optimizer.arguments.momentum=big]",
             "run.layers.1.width = True: expected a whole number  [run.layers=[{width: 1}, {width: true}]]",
             "run.window.low = 5: expected at most `high`  [run.window.low=5]",
-            "run.limit = 2.5: expected a whole number; this one would lose its fraction  [run.limit=2.5]",
+            "run.limit = 2.5: expected a whole number; the fraction would be lost  [run.limit=2.5]",
             "run.seed = [1]: expected a whole number or text  [run.seed=[1]]",
             "run.num_classes = 'many': expected a whole number  [run.num_classes=many]",
             "save_dir = None: expected text  [save_dir=null]",

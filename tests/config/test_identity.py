@@ -494,7 +494,7 @@ def test_the_refusal_says_what_to_write_instead(value, advice):
 def test_a_key_that_is_not_text_is_refused(key):
     (problem,) = refused({"model": {key: 1}}).items()
     assert problem[0] == f"model.{key!r}"
-    assert "a key is text" in problem[1]
+    assert "a key must be text" in problem[1]
 
 
 @pytest.mark.parametrize("key", ["", ".", "..", "a.", ".a", "a..b", ".float"])

@@ -240,7 +240,7 @@ def test_an_element_of_a_wrong_type_is_refused():
     ("text", "wanted"),
     [
         ("net.width=wide", "a whole number"),
-        ("net.width=1.5", "would lose its fraction"),
+        ("net.width=1.5", "fraction would be lost"),
         ("net.width=true", "a whole number"),
         ("net.width=null", "a whole number"),
         ("net.width=[1]", "a whole number"),

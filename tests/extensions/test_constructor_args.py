@@ -418,7 +418,7 @@ class TestWhatHasChanged:
         text = str(caught.value)
         assert "was a `lab_of_parameters:Net`, which no longer exists" in text
         assert "there is no module `lab_of_parameters`" in text
-        assert "give package_dir" in text
+        assert "pass package_dir" in text
 
     def test_a_new_default_does_not_change_what_was_trained(self, changed) -> None:
         checkpoint = changed("lab_default", ("threshold=0.5", "threshold=0.9"))
@@ -473,7 +473,7 @@ class TestWhatIsKept:
         for made in (schedule(optimizer), torch.optim.lr_scheduler.StepLR(optimizer, 7)):
             node = self.node("lr_schedule", model=model, optimizer=optimizer, lr_schedule=made)
             assert node.get("with", {}).get("step_size") == (7 if recorded_call(made) else None)
-        assert "give the loop a Recipe" in node["why"]
+        assert "pass a Recipe" in node["why"]
 
     def test_one_object_in_two_places_is_made_once(self) -> None:
         data = Recipe(TensorDataset, torch.zeros(4, 3), torch.zeros(4, 1))()

@@ -184,5 +184,5 @@ def test_a_training_without_an_optimizer_is_refused_before_its_first_batch() -> 
         Own(Net(), mse, 1, BATCHES, optimizer=None, extensions=[LearningRateMonitor()], device="cpu").train()
     assert str(caught.value) == (
         "LearningRateMonitor found no optimizer\n"
-        "  try     remove the extension, or give the loop an optimizer with `param_groups`, like those in torch.optim"
+        "  try     remove the extension, or use an optimizer with `param_groups`, like those in torch.optim"
     )

@@ -826,7 +826,7 @@ def test_batches_that_cannot_be_joined_are_refused_with_a_way_out() -> None:
     assert text.startswith(
         "the batches for the metric `x` cannot be joined: the first is tuple(Tensor[2, 3], Tensor[2, 3])\n  why     Sizes of"
     )
-    assert text.endswith("try     give an object with `update`, `compute` and `reset`, which gets one batch at a time")
+    assert text.endswith("try     pass an object with `update`, `compute` and `reset`, which gets one batch at a time")
 
 
 def test_a_function_that_forgets_to_average_is_refused() -> None:

@@ -323,7 +323,7 @@ class TestStopWhenNothingRuns:
         with pytest.raises(LoopError) as caught:
             tm.stop()
         assert str(caught.value) == (
-            "nothing is running that could be stopped\n  try     call stop() from a hook, or from another thread during train()"
+            "nothing is running, so there is nothing to stop\n  try     call stop() from a hook, or from another thread during train()"
         )
 
 

@@ -991,7 +991,7 @@ class TestSchedule:
         """E33"""
         look = recorder(["train"])
         tm = make_manager(lr_schedule=torch.optim.lr_scheduler.ReduceLROnPlateau, schedule_by="epoch", extensions=[look])
-        with pytest.raises(SettingError, match=r"(?s)not after each epoch.*give eval_data, and schedule_by the metric to step by"):
+        with pytest.raises(SettingError, match=r"(?s)not after each epoch.*pass eval_data, and set schedule_by to the metric to step on"):
             tm.train()
         assert look.seen == []
 

@@ -397,7 +397,7 @@ def test_a_stopped_loop_can_train_again():
 
 
 def test_stop_outside_a_run_is_refused():
-    with pytest.raises(LoopError, match="nothing is running that could be stopped") as caught:
+    with pytest.raises(LoopError, match="nothing is running, so there is nothing to stop") as caught:
         new_loop().stop()
     assert "try     call stop() from a component" in str(caught.value)
 

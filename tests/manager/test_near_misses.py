@@ -41,7 +41,7 @@ def test_a_typo_of_a_default_is_refused_and_nothing_is_stored(work: Any) -> None
     assert str(error.value).splitlines()[:3] == [
         "a problem in the config",
         "  wrong   lrr: no such key; did you mean `lr`?",
-        '  try     if it is new, give the manager `new_keys=("lrr",)`',
+        '  try     if it is a new key, pass the manager `new_keys=("lrr",)`',
     ]
     assert list(manager.configs) == []
 
@@ -53,7 +53,7 @@ def test_all_typos_are_told_at_once_in_groups_too() -> None:
         "2 problems in the config",
         "  wrong   lrr: no such key; did you mean `lr`?",
         "          optim.momentun: no such key; did you mean `optim.momentum`?",
-        '  try     if it is new, give the manager `new_keys=("lrr", "optim.momentun")`',
+        '  try     if it is a new key, pass the manager `new_keys=("lrr", "optim.momentun")`',
     ]
 
 

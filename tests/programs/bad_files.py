@@ -350,7 +350,7 @@ FILES: dict[str, Bad] = {
     ),
     "dotted and nested keys below": typed("options:\n  b: {c: 1}\n  b.d: 2\n", "that group exists too", "2:3|3:3|1:1"),
     "a number too big": typed("lr: 1" + "0" * 400 + "\n", "expected a number within the range of a float", "1:1"),
-    "half a number": typed("sizes: [1, 2.5]\n", "would lose its fraction", "1:12"),
+    "half a number": typed("sizes: [1, 2.5]\n", "fraction would be lost", "1:12"),
 }
 
 

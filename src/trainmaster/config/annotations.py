@@ -144,7 +144,7 @@ class ParsedAnnotation:
         if issubclass(kind, PurePath):
             return Annotated[Path, BeforeValidator(to_text)]
         if not issubclass(kind, AnyConfig):
-            raise AnnotationError(f"{describe_annotation(kind)} is not a type that a config can have; give it a config class, or its parts")
+            raise AnnotationError(f"{describe_annotation(kind)} is not a type that a config can have; use a config class, or its parts")
         if kind is not self.owner and "__config_schema__" not in kind.__dict__:
             raise AnnotationError(f"`{kind.__name__}` is not decorated with @configclass")
         self.configs.append(kind)

@@ -103,12 +103,12 @@ def refuse_undeclared(config: Any, public: Collection[str] = ()) -> None:
             raise ConfigError.of("the config", wrong, hint="write it as text")
         return
     names = ", ".join(f'"{name}"' for name in found) + ("," if len(found) == 1 else "")
-    declare = "annotate it `Secret[str]`" if isinstance(config, AnyConfig) else f"give the manager `secrets=({names})`"
+    declare = "annotate it `Secret[str]`" if isinstance(config, AnyConfig) else f"pass the manager `secrets=({names})`"
     raise ConfigError.of(
         "the config",
         [*found.values(), *wrong],
         why="configs are stored in plain text",
-        hint=f"{declare}, and `***` is stored; or `public=({names})` if it is not a secret",
+        hint=f"{declare} to store `***` instead, or `public=({names})` if it is not a secret",
     )
 
 
@@ -117,7 +117,7 @@ def _reason(path: Path, text: str) -> str:
     if is_harmless(text):
         return ""
     if any(isinstance(part, str) and has_unmistakable_name(part) for part in path):
-        return "looks like a secret by its name"
+        return "looks like a secret, judging by its name"
     if has_token(text):
         return "looks like a secret: it has the form of a token"
     return "looks like a secret: it has a password in it" if secret_parts(text) else ""

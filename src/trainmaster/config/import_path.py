@@ -55,7 +55,7 @@ def import_path_of(thing: Any) -> str:
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
     if inspect.ismethod(thing):
         if not isinstance(thing.__self__, type):
-            raise ValueError("it is a method of an object: give the loop a function, or override its method")
+            raise ValueError("it is a method of an object: pass a function, or override its method")
         return f"{import_path_of(thing.__self__)}.{thing.__name__}"
     if not isinstance(module, str) or not isinstance(name, str):
         raise ValueError("it has no name to import it by")

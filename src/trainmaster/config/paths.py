@@ -46,7 +46,7 @@ def get_child(node: Any, part: str, default: Any = None) -> Any:
 def key_problem(key: Any) -> str:
     """Return why `key` cannot be a key of a config. The result is empty if it is valid."""
     if not isinstance(key, str):
-        return f"a key is text, this one is {type(key).__name__}"
+        return f"a key must be text, not {type(key).__name__}"
     if not key:
         return "a key has no empty parts"
     if "." in key:

@@ -34,7 +34,7 @@ def to_int(value: Any) -> int:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         elif isinstance(value, float):
-            refuse("a whole number; this one would lose its fraction" if math.isfinite(value) else "a whole number")
+            refuse("a whole number; the fraction would be lost" if math.isfinite(value) else "a whole number")
         elif isinstance(value, str) and _WHOLE.fullmatch(value):
             value = int(value)
     if type(value) is not int:

@@ -31,16 +31,17 @@ _written: dict[str, str] = {}
 class CodeTracker(Observer):
     """Saves a snapshot of the program's git repository when training starts; `trainmaster code KEY --checkout DIR` restores it.
 
-    The snapshot is a git bundle in `train_dir/code`. It has all files except those that git ignores, that look like secrets, or that
-    are too large, and it lists the files that it leaves out. Each checkpoint records its snapshot, and you get a
-    warning if training resumes with different code. If git does not work, you also get a warning, and training
-    continues.
+    The snapshot is a git bundle in `train_dir/code`. It has all files except those that git ignores, that look like
+    secrets, or that are too large, and it lists the files that it leaves out. Each checkpoint records its snapshot, and
+    you get a warning if training resumes with different code. If git does not work, you also get a warning, and
+    training continues.
 
     Args:
         path: a file or folder of the repository. The default is the repository of the manager's class or `make_loop`,
-        of the program, or of the current folder. require_clean: refuse to train with uncommitted changes.
-        max_file_size: the size in bytes above which a changed or new file is left out. max_total_size: the size in
-        bytes of all files together, committed ones included.
+            of the program, or of the current folder.
+        require_clean: refuse to train with uncommitted changes.
+        max_file_size: the size in bytes above which a changed or new file is left out.
+        max_total_size: the size in bytes of all files together, committed ones included.
     """
 
     is_guarded = False  # it draws no random numbers, and git is another process

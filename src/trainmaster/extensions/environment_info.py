@@ -36,7 +36,7 @@ class EnvironmentInfo(Observer):
             raise SettingError(f"path={path!r} is not the path of a file", hint='EnvironmentInfo("out/environment.json")')
         self.path = None if path is None else os.fspath(path)
         self.facts: dict[str, Any] = {}
-        """The environment of the last training."""
+        """The environment of the last call of `train()`."""
         self._relevant: dict[str, str] = {}
 
     def pre_train(self, loop: Any) -> None:

@@ -57,7 +57,7 @@ class FailureCapsule(Observer):
         path: the folder for capsules; `capsules` in the loop's `train_dir` by default. Without either, nothing is saved.
         max_capsules: how many to keep; the oldest are deleted.
         target: what builds the loop, as `file.py:name` for the command line. The default is the manager that runs the
-        loop.
+            loop.
     """
 
     is_guarded = False  # it draws no random numbers, and a guard would take more time than everything else

@@ -139,6 +139,6 @@ def _param_groups(optimizer: Any) -> list[dict[str, Any]]:
             "LearningRateMonitor found no optimizer"
             if optimizer is None
             else f"LearningRateMonitor found no parameter groups in the optimizer {type(optimizer).__name__}",
-            hint="remove the extension, or give the loop an optimizer with `param_groups`, like those in torch.optim",
+            hint="remove the extension, or use an optimizer with `param_groups`, like those in torch.optim",
         )
     return groups

@@ -46,7 +46,7 @@ def check_is_known(monitor: str | None, loop: TrainManager, extension: str) -> N
     if monitor is None and not sets:
         raise SettingError(
             f"{extension} has nothing to monitor: there is no evaluation set",
-            hint=f'give the loop eval_data={{"valid": loader}}, or {extension} another metric: monitor="train/loss"',
+            hint=f'pass eval_data={{"valid": loader}}, or set another metric in {extension}: monitor="train/loss"',
         )
     suggestion = did_you_mean(monitor, sets) if monitor is not None and monitor not in sets and "/" not in monitor else ""
     if suggestion:

@@ -22,7 +22,7 @@ def required_path(path: Path | None, loop: Any, name: str, extension: str) -> Pa
     """Like `path_in_train_dir`, but raises an error if there is no path."""
     required = path_in_train_dir(path, loop, name)
     if required is None:
-        raise SettingError(f"{extension} has no path to write to", hint=f"give the loop a train_dir, or {extension} a path")
+        raise SettingError(f"{extension} has no path to write to", hint=f"set the loop's train_dir, or pass {extension} a path")
     return required
 
 

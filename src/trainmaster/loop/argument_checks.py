@@ -50,7 +50,7 @@ def evaluation_sets(eval_data: Any) -> dict[str, Iterable[Any]]:
             )
         if not isinstance(data, Iterable):
             raise SettingError(
-                f"`eval_data[{name!r}]` must be an iterable of batches, not {shown(data)}", hint="give a DataLoader or a list"
+                f"`eval_data[{name!r}]` must be an iterable of batches, not {shown(data)}", hint="pass a DataLoader or a list"
             )
     if len(dict(pairs)) != len(pairs):
         raise SettingError("two evaluation sets have the same name", where=", ".join(name for name, _ in pairs), hint="rename one")
@@ -136,7 +136,7 @@ def _limit_problems(loop: Training) -> list[str]:
     if not isinstance(every, Real) or isinstance(every, bool) or not 0 <= float(every) < float("inf"):
         problems.append(f"`eval_every` must be a number of epochs, 0 or more, not {shown(every)}")
     if all(value is None for value in limits.values()):
-        problems.append("training has no end: give `epochs`, `max_steps` or `max_time`")
+        problems.append("training would never end: set `epochs`, `max_steps` or `max_time`")
     return problems
 
 
@@ -167,7 +167,7 @@ def _missing_arguments(what: str, kind: Any, first: str) -> list[str]:
         return []
     missing = [each.key.rpartition(".")[2] for each in argument_problems(kind, {}, filled=(first_parameter(kind, first),))]
     call = f"{kind.__name__}({first}, {', '.join(f'{name}=...' for name in missing)})"
-    return [f"`{what}` is {kind.__name__}, which needs `{'`, `'.join(missing)}`: give lambda {first}: {call}"] if missing else []
+    return [f"`{what}` is {kind.__name__}, which needs `{'`, `'.join(missing)}`: pass lambda {first}: {call}"] if missing else []
 
 
 def takes_targets_first(function: Any) -> str | None:
@@ -187,10 +187,10 @@ def _optimizer_problems(loop: Training, optimizer: Any, lr_schedule: Any) -> lis
     if optimizer is None and not loop.is_overridden("optimizer_step"):
         problems.append("`optimizer` is None and `optimizer_step` is not overridden: nothing would be trained")
     if not (optimizer is None or isinstance(optimizer, torch.optim.Optimizer) or callable(optimizer)):
-        instead = "; give config.make_optimizer(model)" if hasattr(optimizer, "make_optimizer") else ""
+        instead = "; pass config.make_optimizer(model)" if hasattr(optimizer, "make_optimizer") else ""
         problems.append(f"`optimizer` must be an optimizer, or a callable that takes the parameters, not {shown(optimizer)}{instead}")
     if not (lr_schedule is None or is_schedule(lr_schedule) or callable(lr_schedule)):
-        instead = "; give config.make_scheduler(model, optimizer)" if hasattr(lr_schedule, "make_scheduler") else ""
+        instead = "; pass config.make_scheduler(model, optimizer)" if hasattr(lr_schedule, "make_scheduler") else ""
         problems.append(f"`lr_schedule` must be a schedule, or a callable that takes the optimizer, not {shown(lr_schedule)}{instead}")
     problems += _missing_arguments("optimizer", optimizer, "params")
     problems += _missing_arguments("lr_schedule", lr_schedule, "optimizer")

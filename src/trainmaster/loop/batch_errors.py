@@ -24,7 +24,7 @@ def no_pair_error(batch: Any, who: str) -> SettingError:
     if isinstance(batch, torch.Tensor):
         return SettingError(
             f"{who} needs batches of (inputs, targets), but this batch is {outline(batch)}",
-            hint="give a DataLoader of pairs, or a list of batches: [(inputs, targets)]",
+            hint="pass a DataLoader of pairs, or a list of batches: [(inputs, targets)]",
         )
     return SettingError(
         f"{who} needs batches of (inputs, targets), but this batch is {outline(batch)}",

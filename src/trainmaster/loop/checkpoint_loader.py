@@ -93,7 +93,9 @@ class CheckpointLoader(Extension):
         if saver is not None:
             return saver.folder_of(loop)
         if loop.train_dir is None:
-            raise SettingError("there is no folder to load checkpoints from", hint="give the loop a train_dir, or CheckpointLoader a path")
+            raise SettingError(
+                "there is no folder to load checkpoints from", hint="set the loop's train_dir, or pass CheckpointLoader a path"
+            )
         return CheckpointFolder(loop.train_dir / FOLDER)
 
     def _saver(self, loop: TrainManager) -> CheckpointSaver | None:

@@ -157,7 +157,7 @@ def empty_error(data: Any, what: str) -> EmptyDataError:
         f"{what} has no batches",
         where=f"{type(data).__name__}",
         why="it is an iterator, which can be read only once, and it is exhausted" if is_exhausted else None,
-        hint="give an iterable that restarts each epoch: a list, a DataLoader, an object with __iter__"
+        hint="pass an iterable that restarts each epoch: a list, a DataLoader, an object with __iter__"
         if is_exhausted
         else "check its length, its sampler, and batch_size with drop_last",
     )

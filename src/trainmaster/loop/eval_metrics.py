@@ -247,7 +247,7 @@ class WholeSet:
             raise SettingError(
                 f"the batches for the metric `{self.name}` cannot be joined: the first is {outline(self._batches[0])}",
                 why=str(error).split("\n")[0],
-                hint="give an object with `update`, `compute` and `reset`, which gets one batch at a time",
+                hint="pass an object with `update`, `compute` and `reset`, which gets one batch at a time",
             ) from error
 
 

@@ -26,7 +26,7 @@ def make_optimizer(model: nn.Module, make: Callable[[Any], Optimizer]) -> Optimi
         raise SettingError(
             f"the model {type(model).__name__} has no parameter to train",
             why="all its parameters are frozen" if any(True for _ in model.parameters()) else "it has no parameters",
-            hint="evaluate it with eval(), give an optimizer of your own, or check that layers are attributes of the module",
+            hint="evaluate it with eval(), pass your own optimizer, or check that layers are attributes of the module",
         )
     return make(parameters)
 
@@ -91,7 +91,8 @@ def step_moment(lr_schedule: Any, schedule_by: str | None, sets: Iterable[str]) 
     if isinstance(lr_schedule, ReduceLROnPlateau) and moment in ("update", "epoch"):
         raise SettingError(
             f"ReduceLROnPlateau steps on a loss, not after each {moment}",
-            hint=" or ".join(f'schedule_by="{name}/loss"' for name in sets) or "give eval_data, and schedule_by the metric to step by",
+            hint=" or ".join(f'schedule_by="{name}/loss"' for name in sets)
+            or "pass eval_data, and set schedule_by to the metric to step on",
         )
     return moment
 

@@ -52,11 +52,12 @@ class Progress(Observer):
     slowed down.
 
     Args:
-        show: fixtures to show beside the bar: a scalar, such as `loss`, or a lazy fixture of the batch. console: where
-        bars and lines go; by default the terminal. has_lines: False omits the line per epoch, for a manager that prints
-        its own. output: a function that is called with each line. If it is set, no bars are drawn. on_update: a
-        function that is called four times a second with the completed fraction of the run, for a manager that draws its
-        own bars.
+        show: fixtures to show next to the bar: a scalar, such as `loss`, or a lazy fixture of the batch.
+        console: where bars and lines are printed; by default the terminal.
+        has_lines: False omits the line per epoch, for a manager that prints its own.
+        output: a function that is called with each line. If it is set, no bars are drawn.
+        on_update: a function that is called four times a second with the completed fraction of the run, for a manager
+            that draws its own bars.
     """
 
     is_guarded = False

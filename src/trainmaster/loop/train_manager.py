@@ -55,10 +55,12 @@ class TrainManager(Training):
             `step_when` of the `SchedulerConfig` that made the schedule, or else after each update.
         device: "auto" is the first CUDA device if there is one, else the CPU.
         train_dir: the folder for checkpoints and for files of extensions. A new training run with the same folder
-        resumes from its checkpoints. Without it, nothing is written. max_steps: stop after this many updates, over all
-        calls. max_time: stop after this many seconds of one call of `train()`. evaluate_first: also evaluate before the
-        first epoch. eval_every: the number of epochs between two evaluations; 0.5 evaluates twice per epoch, 0 only at
-        the end. initialization: called with the model before the first step of a new training run, unless the model has
+            resumes from its checkpoints. Without it, nothing is written.
+        max_steps: stop after this many updates, over all calls.
+        max_time: stop after this many seconds of one call of `train()`.
+        evaluate_first: also evaluate before the first epoch.
+        eval_every: the number of epochs between two evaluations; 0.5 evaluates twice per epoch, 0 only at the end.
+        initialization: called with the model before the first step of a new training run, unless the model has
             `initialize_params`.
         progress: False turns the progress bars off; your own `Progress` extension replaces the default one.
     """
@@ -195,7 +197,7 @@ class TrainManager(Training):
             return 0
         length = length_of(self.train_data)
         if length is None:
-            raise SettingError(f"eval_every={self.eval_every} needs train_data with a length", hint="give a whole number of epochs")
+            raise SettingError(f"eval_every={self.eval_every} needs train_data with a length", hint="use a whole number of epochs")
         return math.ceil(self.eval_every * length)
 
     def eval(self, eval_data: EvalData | None = None) -> None:
@@ -264,7 +266,7 @@ class TrainManager(Training):
         """Ask the running routine to end: it finishes the batch and closes all stages normally, with the fixture `stopped`."""
         if "stopped" not in self.fixtures:
             raise LoopError(
-                "nothing is running that could be stopped", hint="call stop() from a hook, or from another thread during train()"
+                "nothing is running, so there is nothing to stop", hint="call stop() from a hook, or from another thread during train()"
             )
         self.fixtures.modify("stopped", reason)
 

@@ -110,7 +110,7 @@ class TrainTestLoop(Extensible):
     def stop(self) -> None:
         """End the run immediately. Only `on_train_end` is still called."""
         if not self._scope.stack:
-            raise LoopError("nothing is running that could be stopped", hint="call stop() from a component")
+            raise LoopError("nothing is running, so there is nothing to stop", hint="call stop() from a component")
         raise _Stop
 
     def _train_epoch(self) -> None:

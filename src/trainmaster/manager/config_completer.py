@@ -65,7 +65,7 @@ class ConfigCompleter:
         ]
         if problems:
             names = ", ".join(f'"{each.key}"' for each in problems) + ("," if len(problems) == 1 else "")
-            raise ConfigError.of("the config", problems, hint=f"if it is new, give the manager `new_keys=({names})`")
+            raise ConfigError.of("the config", problems, hint=f"if it is a new key, pass the manager `new_keys=({names})`")
 
 
 def load_defaults(defaults: Any, secrets: tuple[str, ...]) -> Defaults:

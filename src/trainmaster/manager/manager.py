@@ -299,12 +299,13 @@ class Manager(RunQueries, Extensible):
         with other processes, and extends it if `trials` is larger.
 
         Args:
-            trials: the total number of trials. monitor: the metric to improve; several metrics search for the best
-            compromises. settings: `mode` ("min" or "max"; required if the name of the metric does not show which is
-            better), `workers` (a number or an executor), `sampler`
-                ("grid", "random", "qmc", "tpe", "gp", "cmaes", "nsga2"), `pruner` ("none", "median", "asha", "hyperband", "wilcoxon"),
-                `seed`, `epochs`, `base` (values that all trials share), `name`, `window`, `replicates` (runs per trial, with different
-                seeds), `warm_start` (use matching runs of the store), `timeout` in seconds.
+            trials: the total number of trials.
+            monitor: the metric to improve; with several metrics, the search looks for the best trade-offs.
+            settings: `mode` ("min" or "max"; required if the name of the metric does not show which is better),
+                `workers` (a number or an executor), `sampler` ("grid", "random", "qmc", "tpe", "gp", "cmaes", "nsga2"),
+                `pruner` ("none", "median", "asha", "hyperband", "wilcoxon"), `seed`, `epochs`, `base` (values that all
+                trials share), `name`, `window`, `replicates` (runs per trial, with different seeds), `warm_start` (use
+                matching runs of the store), `timeout` in seconds.
         """
         from trainmaster.sweep.search import search
 

@@ -3,7 +3,8 @@
 ```text
 sweeps/NAME/plan.json            written once
 sweeps/NAME/proposals/000012.json  the point, the keys of its runs; or why it was not run
-sweeps/NAME/outcomes/000012.json   its outcome ```
+sweeps/NAME/outcomes/000012.json   its outcome
+```
 
 Each record is created exclusively and never changed. Two drivers that make the same proposal make the same record, and the first one stays.
 """

@@ -80,8 +80,8 @@ def capture(root: str, limits: Limits, values: Sequence[str] = (), outputs: Sequ
 
     Args:
         values: secrets. A file that contains one of them is left out, and the patch has `***` instead. Plain words are
-        ignored: `postgres` is common in code, even if it is somebody's password. outputs: folders with the output of
-        training.
+            ignored: `postgres` is common in code, even if it is somebody's password.
+        outputs: folders with the output of training.
     """
     until, mask = deadline(), Mask(values).only_strong()
     with tempfile.TemporaryDirectory(prefix="trainmaster-code-") as scratch:
