@@ -83,7 +83,7 @@ def problems_of(caught):
 
 
 def refused(owner, **values):
-    """The texts of the problems that `values` make."""
+    """The texts of the problems of a config with `values`."""
     with pytest.raises(ConfigError) as caught:
         owner(**values)
     return problems_of(caught)
@@ -93,7 +93,7 @@ def refused(owner, **values):
 
 
 class DigitsWrapper(torch.utils.data.Dataset):
-    """In place of the seed's CIFAR: a data set that yields dicts."""
+    """Replaces the original example's CIFAR: a data set that yields dicts."""
 
     def __init__(self, root, train):
         self.root = root
@@ -174,7 +174,7 @@ def test_an_undecorated_subclass_of_a_decorated_class_is_an_error_when_it_is_use
 
 
 def test_an_undecorated_class_between_two_decorated_ones_is_an_error_when_the_class_is_defined():
-    """A1: its fields would be lost without a word."""
+    """A1: its fields would be lost silently."""
 
     class Between(Train):
         between: int = 1
@@ -221,7 +221,7 @@ def test_an_attribute_without_annotation_is_an_error_when_the_class_is_defined(v
 
 
 def test_a_new_default_without_annotation_is_an_error_when_the_class_is_defined():
-    """A1: the parent's default would stay, without a word."""
+    """A1: the parent's default would silently be kept."""
     with pytest.raises(ConfigClassError) as caught:
 
         @configclass
@@ -338,7 +338,7 @@ def test_methods_and_properties_of_a_config_class_are_not_fields():
 
 
 def test_an_error_inside_a_property_is_not_mistaken_for_an_unknown_field():
-    """A1: what went wrong is what is told."""
+    """A1: the original error is raised."""
 
     @configclass
     class Net(ConfigBase):
@@ -408,7 +408,7 @@ def test_a_subclass_may_change_a_fields_default_and_type_and_keeps_its_place():
 
 
 def test_a_field_redefined_without_default_is_required():
-    """A1: as in dataclasses, a redefinition is the whole definition... its own default, or none."""
+    """A1: as in dataclasses, a redefined field only has the default of its new definition."""
 
     @configclass
     class Other(ConfigBase):
@@ -570,7 +570,7 @@ def test_the_annotation_is_supported(annotation, value, stored):
     ],
 )
 def test_a_misused_annotation_is_an_error_when_the_class_is_defined(annotation, told):
-    """A2, and that A7 is dropped: plain classes are refused."""
+    """A2. A7 is dropped: plain classes are errors."""
     with pytest.raises(ConfigClassError) as caught:
         Defines(annotation)
     assert str(caught.value) == f"a problem in the config class One\n  wrong   x: {told}"
@@ -587,7 +587,7 @@ def test_the_error_for_a_state_without_a_type_asks_for_one(annotation):
 
 @pytest.mark.parametrize("annotation", [Annotated[int, MinLen(3)], Annotated[int | str, Gt(0)], Annotated[bool, Len(2)]])
 def test_a_constraint_that_cannot_apply_to_its_type_is_not_a_raw_type_error(annotation):
-    """A2: it is our error, when the class is defined, or when the value comes."""
+    """A2: it is one of our errors, raised when the class is defined or when a value is checked."""
     with pytest.raises(ConfigError, match="x"):
         Defines(annotation)(x="a" if annotation == Annotated[int | str, Gt(0)] else 1)
 
@@ -944,7 +944,7 @@ def test_a_class_that_is_not_a_name_is_refused(name):
 
 
 def test_two_classes_of_one_name_that_fit_are_refused_when_a_file_names_them():
-    """Which one would be chance."""
+    """It would be a matter of chance which one is used."""
 
     @configclass
     class Base(ConfigBase):

@@ -1,4 +1,4 @@
-"""All problems of one bad config are reported together, each with its dotted key, the value, what was wanted, and the nearest names."""
+"""All problems of a bad config are reported together, each with its dotted key, the value, what was expected, and the nearest names."""
 
 import enum
 import pickle
@@ -63,7 +63,7 @@ class Experiment(ConfigBase):
 
 
 def told(caught):
-    """The lines of the error's text, without their margins."""
+    """The lines of the error's text, without indentation."""
     fact, *lines = str(caught.value).split("\n")
     assert lines[0].startswith("  wrong   ")
     assert all(line[:10].strip() in ("", "wrong") for line in lines)

@@ -1,4 +1,4 @@
-"""Bugs that users found: each of these once failed, or gave a wrong result without an error."""
+"""Bugs that users found: each of these cases once failed, or silently gave a wrong result."""
 
 import functools
 import io

@@ -169,7 +169,7 @@ def test_a_new_key_without_plus_and_without_a_near_one_shows_the_plus():
 
 
 def test_a_long_common_group_does_not_make_two_names_near():
-    """`lr` is no slip of `momentum`; what helps is the plus."""
+    """`lr` is not a misspelled `momentum`; the plus is what helps."""
     with pytest.raises(UnknownKeyError, match=r"momentum: no such key; write \+train_config\.optimizer_config\.arguments\.momentum=0\.9"):
         parallel().override("train_config.optimizer_config.arguments.momentum=0.9")
 
@@ -339,7 +339,7 @@ def test_a_field_of_a_config_that_was_chosen_among_several_is_changed():
     ],
 )
 def test_a_value_that_two_overrides_set_is_refused(make, texts):
-    """Which of them holds would depend on their order."""
+    """Otherwise the result would depend on their order."""
     with pytest.raises(ConfigError) as caught:
         make().override(*texts)
     problem = caught.value.problems[0]
@@ -439,7 +439,7 @@ def test_a_document_mark_is_not_a_null(make):
 
 @both
 def test_what_is_not_text_is_a_config_error_or_a_type_error(make):
-    """`override(args)` for `override(*args)` is an easy slip."""
+    """It is easy to write `override(args)` instead of `override(*args)`."""
     with pytest.raises((ConfigError, TypeError)):
         make().override(["name=x"])
 
@@ -546,7 +546,7 @@ def test_no_code_runs_by_an_override(tmp_path):
 
 
 def test_deep_keys_do_not_crash():
-    """A dotted key can nest too; what is too deep to be stored is refused, not a RecursionError."""
+    """A dotted key also nests. If it is too deep to be stored, this is our error and not a RecursionError."""
     with pytest.raises(ConfigError, match="deep"):
         Config().override(f"+{'.'.join('a' * 5_000)}=1")
 

@@ -118,7 +118,7 @@ RESULTS = {
 
 @pytest.mark.parametrize("name", RESULTS)
 def test_what_changes_weights_metrics_or_the_end_of_a_run_changes_its_key(name):
-    """A13, where the issue overrides it: one key must not hold two results."""
+    """A13, as changed by the issue: two results must not have the same key."""
     assert run(**{name: RESULTS[name]}).key != run().key
 
 
@@ -190,7 +190,7 @@ def test_experiment_dir_is_a_path():
 
 
 def test_epochs_are_part_of_the_identity():
-    """A14: a larger target continues, and is no part of the config."""
+    """A14: a larger target continues the run and is not part of the config."""
     assert training(epochs=2).key != training(epochs=200).key
     assert run(train_config=training(epochs=2)).key != run(train_config=training(epochs=200)).key
 
@@ -331,12 +331,12 @@ def ready_functions(monkeypatch):
 
 
 def test_every_optimizer_of_torch_has_an_example_here():
-    """A15: fails when torch gets a new one, so that it is tried."""
+    """A15: fails when torch adds a new one, so that it gets tested."""
     assert OPTIMIZERS.keys() == classes_of(optim, optim.Optimizer)
 
 
 def test_every_scheduler_of_torch_has_an_example_here():
-    """A15: fails when torch gets a new one, so that it is tried."""
+    """A15: fails when torch adds a new one, so that it gets tested."""
     assert SCHEDULERS.keys() == classes_of(lr_scheduler, lr_scheduler.LRScheduler)
 
 
@@ -700,7 +700,7 @@ def test_check_finds_a_missing_schedule_or_function(name):
     ],
 )
 def test_check_finds_an_argument_of_a_wrong_type(name, arguments):
-    """A15: text `1e-3` is no number, so it would reach torch as text."""
+    """A15: the text `1e-3` is not a number, so torch would receive text."""
     found = problems_of(OptimizerConfig(name=name, arguments=arguments))
     assert list(found) == [f"arguments.{next(iter(arguments))}"]
     assert " wants " in str(found)
@@ -922,7 +922,7 @@ def test_said_or_not_the_default_has_the_same_key():
 
 
 def test_another_schedule_by_override_steps_when_that_schedule_does():
-    """A16: nobody said `epoch`, so a plateau that replaces a step schedule steps at evaluations."""
+    """A16: `epoch` was only the default, so a plateau schedule that replaces a step schedule steps at evaluations."""
     config = SchedulerConfig(name="step").override("name=plateau")
     assert config.moment == "val"
 
@@ -1023,7 +1023,7 @@ def test_cross_checks_hold_for_a_file_and_show_the_line(tmp_path):
 
 
 def test_cross_checks_wait_until_two_fields_are_set_one_after_the_other():
-    """A17: an assignment is not refused for what the next one mends; freezing is."""
+    """A17: an assignment is allowed if the next one may fix the problem; freezing is not."""
     config = run()
     config.early_stopping_iter = 3
     with pytest.raises(ConfigError, match="early stopping needs"):
@@ -1082,7 +1082,7 @@ def test_a_range_of_floats_contains(value, is_in):
 
 @pytest.mark.parametrize("kind", ["int", "float"])
 def test_a_range_contains_numbers_of_numpy(kind):
-    """A42: they are the plain values they stand for, here as in a config's key."""
+    """A42: they are treated as plain values, as in a config's key."""
     space = SearchSpace(value_range=(1, 5), value_type=kind)
     assert space.contains(numpy.int64(3)) is True
     assert space.contains(numpy.float64(3.0)) is True

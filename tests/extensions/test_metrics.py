@@ -1,4 +1,4 @@
-"""Metrics over whole sets: computed once over all samples, recorded, and there as lazy fixtures."""
+"""Metrics over whole sets: computed once over all samples, recorded, and available as lazy fixtures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trainmaster.testing.extension_contract import same_bits
 
 
 class Torchmetrics:
-    """What torchmetrics has, imported when a test asks for it: its import takes seconds."""
+    """torchmetrics, imported only when a test needs it, because the import takes seconds."""
 
     def __getattr__(self, name: str) -> Any:
         import torchmetrics
@@ -152,7 +152,7 @@ def test_the_inputs_of_update_may_be_anything() -> None:
 
 
 class Share:
-    """The part of predictions that are right; a metric that knows nothing of torchmetrics."""
+    """The share of correct predictions, as a metric that does not use torchmetrics."""
 
     def __init__(self) -> None:
         self.counts = torch.zeros(2)

@@ -1,4 +1,4 @@
-"""What a user can get wrong with a TrainManager, and the text that says so."""
+"""Mistakes that users can make with a TrainManager, and their error messages."""
 
 from __future__ import annotations
 

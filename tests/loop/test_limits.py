@@ -1,4 +1,4 @@
-"""Ends of a training that are not its last epoch: stop(), max_steps, max_time; and predict()."""
+"""Ways to end training before the last epoch: stop(), max_steps and max_time; and predict()."""
 
 from __future__ import annotations
 

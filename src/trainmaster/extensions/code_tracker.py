@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from trainmaster.arguments import check_int
 from trainmaster.config.declared_secrets import secret_texts
 from trainmaster.config.masking import secret_values
 from trainmaster.errors import LoopError, SettingError
@@ -62,8 +63,7 @@ class CodeTracker(Observer):
         if not isinstance(require_clean, bool):
             raise SettingError(f"require_clean={require_clean!r} must be True or False")
         for name, value in (("max_file_size", max_file_size), ("max_total_size", max_total_size)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise SettingError(f"`{name}` must be a whole number of bytes, not {value!r}", hint=f"CodeTracker({name}=1_000_000)")
+            check_int(name, value, min=0, hint=f"CodeTracker({name}=1_000_000)")
         self.path = None if path is None else os.path.abspath(os.fspath(path))
         self.require_clean = require_clean
         self.limits = Limits(max_file_size, max_total_size)

@@ -28,7 +28,7 @@ class EMA(Extension):
     has_weights = True
 
     def __init__(self, decay: float = 0.999) -> None:
-        check_number("decay", decay, min=0, below=1, hint="EMA(0.999): a larger decay averages over more updates")
+        check_number("decay", decay, min=0, below=1, hint="EMA(0.999): a larger decay averages longer")
         self.decay = decay
         self.num_updates = 0
         """The number of updates in the average."""

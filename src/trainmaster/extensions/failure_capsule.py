@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import torch
 
+from trainmaster.arguments import check_int
 from trainmaster.config.declared_secrets import masked_config, secret_texts
 from trainmaster.config.masking import Mask
 from trainmaster.errors import FixtureError, SettingError, TrainmasterError
@@ -65,10 +66,7 @@ class FailureCapsule(Observer):
     def __init__(self, path: str | os.PathLike[str] | None = None, max_capsules: int = 3, target: str | None = None) -> None:
         if path is not None and (not isinstance(path, str | os.PathLike) or not os.fspath(path)):
             raise SettingError(f"`path` must be a folder, not {path!r}", hint='FailureCapsule("capsules")')
-        if isinstance(max_capsules, bool) or not isinstance(max_capsules, int) or max_capsules < 1:
-            raise SettingError(
-                f"`max_capsules` must be an integer of at least 1, not {max_capsules!r}", hint="FailureCapsule(max_capsules=3)"
-            )
+        check_int("max_capsules", max_capsules, min=1, hint="FailureCapsule(max_capsules=3)")
         if target is not None and (not isinstance(target, str) or ":" not in target):
             raise SettingError(f"`target` must name a function or a manager, not {target!r}", hint='target="train.py:make_loop"')
         self.path = None if path is None else os.fspath(path)

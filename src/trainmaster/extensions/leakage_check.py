@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from trainmaster.arguments import check_choice
 from trainmaster.errors import SettingError, did_you_mean
 from trainmaster.extensions.example_batch import ExampleReplacer, choose_size, count_examples, map_batch, take_examples
 from trainmaster.extensions.isolated_forward import IsolatedForward
@@ -141,8 +142,7 @@ class LeakageCheck(Observer):
     is_guarded = False  # it restores everything itself, and only once; a guard would take time in every step
 
     def __init__(self, on_leak: str = "raise", allow: Iterable[type[nn.Module] | str] = ()) -> None:
-        if on_leak not in ("raise", "warn"):
-            raise SettingError(f'`on_leak` must be "raise" or "warn", not {on_leak!r}', hint='LeakageCheck(on_leak="warn")')
+        check_choice("on_leak", on_leak, ("raise", "warn"), hint='LeakageCheck(on_leak="warn")')
         self.on_leak = on_leak
         self.allow = check_allow(allow)
         self._is_done = False

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from trainmaster.errors import LossError, SettingError, did_you_mean, shown
+from trainmaster.arguments import check_choice
+from trainmaster.errors import LossError, SettingError, shown
 from trainmaster.loop.writer import Writer, record
 from trainmaster.stages import Extension, Fixtures
 
@@ -30,9 +31,7 @@ class MixedPrecision(Extension):
 
     def __init__(self, dtype: str | torch.dtype = "bfloat16") -> None:
         name = str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else dtype
-        if not isinstance(name, str) or name not in DTYPES:
-            hint = did_you_mean(str(name), DTYPES) or 'MixedPrecision("bfloat16")'
-            raise SettingError(f"`dtype` must be {' or '.join(DTYPES)}, not {dtype!r}", hint=hint)
+        check_choice("dtype", name, DTYPES, hint='MixedPrecision("bfloat16")')
         self.dtype = DTYPES[name]
         self.num_skipped = 0
         """The number of updates that were skipped because the scale was too large."""

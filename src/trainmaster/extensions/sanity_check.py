@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from torch.nn.parameter import is_lazy
 
+from trainmaster.arguments import check_choice
 from trainmaster.errors import SanityCheckError, SettingError, did_you_mean
 from trainmaster.extensions.leakage_check import check_allow
 from trainmaster.extensions.sanity.data import check_data, check_overlap
@@ -121,8 +122,7 @@ class SanityCheck(Observer):
     """
 
     def __init__(self, on_failure: str = "warn", checks: Iterable[str] | None = None, *, allow: Iterable[Any] = ()) -> None:
-        if on_failure not in ("warn", "raise"):
-            raise SettingError(f'`on_failure` must be "warn" or "raise", not {on_failure!r}', hint='SanityCheck(on_failure="raise")')
+        check_choice("on_failure", on_failure, ("warn", "raise"), hint='SanityCheck(on_failure="raise")')
         self.on_failure = on_failure
         self.checks = validate_names(checks)
         self.allow = check_allow(allow)

@@ -98,7 +98,7 @@ class Progress(Observer):
 
         console = self._console = self._console or Console()
         self._is_training, self._evaluated = True, {}
-        if _epochs_done(loop) == 0:  # otherwise the best losses so far are kept
+        if loop.epoch_num == 0:  # otherwise the best losses so far are kept
             self._best = {}
         self._pace.begin(loop)
         self._line_due = time.monotonic() + _LINE_EVERY
@@ -114,7 +114,7 @@ class Progress(Observer):
         self._due = 0.0
         self._pace.begin_epoch()
         if self._bars is not None:
-            self._bars.reset(self._epoch, total=_num_batches(loop), description=f"epoch {_epochs_done(loop) + 1}", of="", eta="", shown="")
+            self._bars.reset(self._epoch, total=_num_batches(loop), description=f"epoch {loop.epoch_num + 1}", of="", eta="", shown="")
 
     def post_train_step_batch(self, loop: Any, fixtures: Fixtures, batch_num: int) -> None:
         now = time.monotonic()
@@ -132,7 +132,7 @@ class Progress(Observer):
             self._update_run(loop, batch_num + 1)
         elif now >= self._line_due:
             self._line_due = now + _LINE_EVERY
-            parts = [f"epoch {_epochs_done(loop) + 1}{_of_epochs(loop)}", f"batch {_of(batch_num + 1, _num_batches(loop))}"]
+            parts = [f"epoch {_of(loop.epoch_num + 1, _num_epochs(loop))}", f"batch {_of(batch_num + 1, _num_batches(loop))}"]
             self._print([*parts, self._shown(fixtures, batch_num), self._left(loop, batch_num + 1)])
 
     @_with_restored_random
@@ -201,7 +201,9 @@ class Progress(Observer):
         assert self._bars is not None
         done = self._pace.done(loop, num_batches)
         total = None if done is None else 1.0
-        self._bars.update(self._run, completed=done or 0.0, total=total, of=_of_whole(loop), eta=self._left(loop, num_batches))
+        self._bars.update(
+            self._run, completed=done or 0.0, total=total, of=_of(loop.epoch_num, _num_epochs(loop)), eta=self._left(loop, num_batches)
+        )
 
     def _shown(self, fixtures: Fixtures, batch_num: int) -> str:
         values = [f"{name} {_text(fixtures[name])}" for name in self.show if name in fixtures]
@@ -214,7 +216,7 @@ class Progress(Observer):
 
     def _print_epoch(self, loop: Any, texts: list[str]) -> None:
         seconds = f"{self._pace.elapsed():.1f} s"
-        self._print([f"epoch {_epochs_done(loop)}{_of_epochs(loop)}", *texts, seconds, self._left(loop, 0)])
+        self._print([f"epoch {_of(loop.epoch_num, _num_epochs(loop))}", *texts, seconds, self._left(loop, 0)])
 
     def _print(self, texts: list[str]) -> None:
         text = "  ".join(each for each in texts if each)
@@ -247,7 +249,7 @@ class Pace:
         parts = []
         num_epochs, length = _num_epochs(loop), _num_batches(loop)
         if num_epochs:
-            parts.append((_epochs_done(loop) + (num_batches / length if length else 0.0)) / num_epochs)
+            parts.append((loop.epoch_num + (num_batches / length if length else 0.0)) / num_epochs)
         max_steps = getattr(loop, "max_steps", None)
         if max_steps:
             parts.append(loop.step_num / max_steps)
@@ -312,14 +314,9 @@ def _new_bars(console: Console) -> Bars:
     return Bars(*columns, console=console, refresh_per_second=4, transient=True)
 
 
-def _epochs_done(loop: Any) -> int:
-    return int(loop.epoch_num)
-
-
 def _num_epochs(loop: Any) -> int | None:
     """Return the total number of epochs, which has different names in the two loops."""
-    count: int | None = getattr(loop, "epochs", None) or getattr(loop, "n_epochs", None)
-    return count
+    return getattr(loop, "epochs", None) or getattr(loop, "n_epochs", None) or None
 
 
 def _batches_done(loop: Any) -> int:
@@ -333,14 +330,6 @@ def _num_batches(loop: Any) -> int | None:
 
 def _of(count: int, total: int | None) -> str:
     return f"{count:,}" if total is None else f"{count:,}/{total:,}"
-
-
-def _of_epochs(loop: Any) -> str:
-    return f"/{_num_epochs(loop)}" if _num_epochs(loop) else ""
-
-
-def _of_whole(loop: Any) -> str:
-    return f"{_epochs_done(loop)}{_of_epochs(loop)}"
 
 
 def _text(value: Any) -> str:

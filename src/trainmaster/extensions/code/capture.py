@@ -58,10 +58,8 @@ def capture_once(paths: Sequence[str], limits: Limits, values: Sequence[str], ou
         if is_new:
             try:
                 _captures[key] = capture(_first_repository(paths), limits, values, outputs)
-            except GitError as error:
-                _captures[key] = error
             except Exception as error:  # an error of the disk or of git must not stop training
-                _captures[key] = GitError(f"{type(error).__name__}: {error}")
+                _captures[key] = error if isinstance(error, GitError) else GitError(f"{type(error).__name__}: {error}")
         return _captures[key], is_new
 
 
@@ -92,7 +90,7 @@ def capture(root: str, limits: Limits, values: Sequence[str] = (), outputs: Sequ
         ranks = {**dict.fromkeys(tree.blobs, 2), **dict.fromkeys(new, 1), **dict.fromkeys(tree.changed, 0)}
         on_disk = _on_disk(root, ranks)
         order = sorted(on_disk, key=lambda path: (ranks[path], on_disk[path].st_size, path))
-        unchanged = {path for path, rank in ranks.items() if rank == 2}
+        unchanged = {path for path in order if ranks[path] == 2}
         files, left_out = _read(root, {path: on_disk[path] for path in order}, unchanged, limits, mask, until)
         tree_id, bundle = _bundle(tree, files, scratch, until)
         patch = patch_of(tree, (each.path for each in left_out), limits.max_file_size, until)
@@ -153,9 +151,8 @@ def _on_disk(root: str, paths: Iterable[str]) -> dict[str, os.stat_result]:
     return statuses
 
 
-class _File(NamedTuple):
-    mode: bytes
-    data: bytes
+_File = tuple[bytes, bytes]
+"""The mode and the bytes of a file."""
 
 
 def _read(
@@ -188,7 +185,7 @@ def _read(
             left_out.append(LeftOut(path, reason, path in unchanged))
         else:
             total += len(data)
-            files[path] = _File(b"120000" if is_link else b"100755" if status.st_mode & stat.S_IXUSR else b"100644", data)
+            files[path] = (b"120000" if is_link else b"100755" if status.st_mode & stat.S_IXUSR else b"100644", data)
     return files, left_out
 
 
@@ -212,10 +209,9 @@ def _bundle(tree: WorkingTree, files: Mapping[str, _File], scratch: str, until: 
     lines = [head.encode()]
     for path, (mode, data) in files.items():
         name = b'"%b"' % raw(path).replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n")
-        blob = hashlib.sha1(b"blob %d\0" % len(data), usedforsecurity=False)
-        blob.update(data)
-        if tree.blobs.get(path) == blob.hexdigest():
-            lines.append(b"M %b %b %b\n" % (mode, blob.hexdigest().encode(), name))
+        blob = hashlib.sha1(b"blob %d\0%b" % (len(data), data), usedforsecurity=False).hexdigest()
+        if tree.blobs.get(path) == blob:
+            lines.append(b"M %b %b %b\n" % (mode, blob.encode(), name))
         else:
             lines.append(b"M %b inline %b\ndata %d\n%b\n" % (mode, name, len(data), data))
     git(scratch, "fast-import", "--quiet", "--depth=0", stdin=b"".join(lines), until=until, settings=_PACKING)

@@ -45,9 +45,9 @@ class GitError(Exception):
     """Whether the command failed because the folder is not in a repository."""
 
 
-def deadline(seconds: float | None = None) -> float:
+def deadline() -> float:
     """Return the time by which several calls of `git` must be done."""
-    return time.monotonic() + (TIMEOUT if seconds is None else seconds)
+    return time.monotonic() + TIMEOUT
 
 
 def git(
@@ -75,10 +75,9 @@ def git(
         raise GitError("git is not installed: there is no program `git`") from None
     except (OSError, ValueError) as error:
         raise GitError(f"git cannot be started: {getattr(error, 'strerror', None) or error}") from None
-    started = time.monotonic()
     with process:
         try:
-            out, err = process.communicate(stdin, None if until is None else max(0.01, until - started))
+            out, err = process.communicate(stdin, None if until is None else max(0.01, until - time.monotonic()))
         except subprocess.TimeoutExpired:
             raise GitError(f"git {arguments[0]} did not finish within {TIMEOUT:g} s") from None
         finally:
