@@ -251,7 +251,7 @@ def refused(kind: type[Exception], *extensions: object, **settings: Any) -> tupl
 
 def test_without_an_evaluation_set_it_is_refused_before_the_first_epoch() -> None:
     told, steps = refused(SettingError, EarlyStopping(), eval_data=None)
-    assert told.startswith("EarlyStopping has nothing to monitor: there is no evaluation set\n  try     give the loop eval_data=")
+    assert told.startswith("EarlyStopping has nothing to monitor: there is no evaluation set\n  try     pass eval_data=")
     assert steps == 0
 
 

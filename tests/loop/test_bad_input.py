@@ -463,7 +463,7 @@ class TestArguments:
 
     def test_an_evaluation_set_that_is_no_iterable_is_refused(self) -> None:
         with pytest.raises(
-            SettingError, match=r"^`eval_data\['valid'\]` must be an iterable of batches, not 5 \(int\)\n  try     give a Data"
+            SettingError, match=r"^`eval_data\['valid'\]` must be an iterable of batches, not 5 \(int\)\n  try     pass a Data"
         ):
             make_manager(eval_data={"valid": 5})
 

@@ -1,4 +1,4 @@
-"""`SearchSpace`: the values that a search may give to one key of a config."""
+"""`SearchSpace`: the values that a search may try for one key of a config."""
 
 from __future__ import annotations
 

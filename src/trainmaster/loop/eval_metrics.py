@@ -302,7 +302,7 @@ def _by_name(metrics: Any) -> dict[str, Any]:
 
 
 def _without_groups(metrics: dict[str, Any]) -> dict[str, Any]:
-    """The metrics, after every collection in them is set not to share states between its metrics."""
+    """Return the metrics, with state sharing turned off in all collections among them."""
     modules = [each for metric in metrics.values() if isinstance(metric, nn.Module) for each in metric.modules()]
     for each in modules:
         if getattr(each, "_enable_compute_groups", None) is True:

@@ -75,7 +75,7 @@ class Executor(Protocol):
         """Return the new reports. Waits up to `timeout` seconds for the first one."""
 
     def stop(self, reason: str) -> None:
-        """Ask all running tasks to save and end; they still report."""
+        """Ask all running tasks to save and end. Their reports still arrive."""
 
     def close(self) -> None: ...
 

@@ -109,7 +109,7 @@ class LoopRunner:
         return {"run_report": RunReport(write, facts), "progress": progress}
 
     def train(self, job: Job, attempt: Attempt, interrupts: Interrupts) -> None:
-        """Train up to the job's target: all of `TrainManager.train()`."""
+        """Train up to the job's target, with `TrainManager.train()`."""
         manager, loop = self._manager, self.loop
         self._set_target(job)
         loop.configure(train_dir=manager.store.folder_of(attempt))

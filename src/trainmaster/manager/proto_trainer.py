@@ -111,7 +111,7 @@ def evaluate_run(manager: Manager, key: str, which: str | int = "last") -> dict[
 
 
 def checked_arguments(wrapper: Any, config: Any) -> tuple[ModelWrapper, Any]:
-    """Copies of the arguments of a trainer, if they are suitable."""
+    """Check the arguments of a trainer, and return copies of them."""
     if not isinstance(wrapper, ModelWrapper):
         raise SettingError(f"`wrapper` is a ModelWrapper, not {shown(wrapper)}", hint="ProtoTrainer(ModelWrapper(MyModel), config)")
     if not isinstance(config, RunConfig):

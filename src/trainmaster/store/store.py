@@ -277,7 +277,7 @@ class Store:
             yield Store(path, self.lease_time)
 
     def read_all(self) -> None:
-        """Read every value of every run; raise at the first damage."""
+        """Read every value of every run. Raises an error for the first damaged file."""
         for key in self.configs:
             run = self.run(key)
             for name in run.checkpoints():

@@ -26,7 +26,7 @@ FORMAT = 1
 HEADER = "trainmaster.json"
 MAX_MEMBERS = 2_000_000
 MAX_RATIO = 200
-"""The maximum ratio of unpacked to packed size: weights hardly shrink, zip bombs do."""
+"""The maximum ratio of unpacked to packed size. Weights can hardly be compressed, but a zip bomb has a huge ratio."""
 _SLACK = 64 * 2**20
 _MAX_HEADER = 256 * 2**10
 """The maximum size of the headers before one member."""

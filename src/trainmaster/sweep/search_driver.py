@@ -193,7 +193,7 @@ def _is_store_failure(text: str) -> bool:
 
 @dataclass(frozen=True)
 class PruneCheck:
-    """Whether the pruner stops a trial's run, from the metrics that the run has recorded. It is sent to workers."""
+    """Decides from the recorded metrics whether the pruner stops a trial's run. It is sent to workers."""
 
     search: str
     number: int

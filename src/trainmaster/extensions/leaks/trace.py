@@ -245,7 +245,7 @@ def _find_same_layout(result: Result) -> list[Result]:
 
 @functools.cache
 def _describe(func: Any) -> tuple[str, bool]:
-    """The name of an operation, such as aten.add_.Tensor, and whether its output has a new content.
+    """Return the name of an operation, such as aten.add_.Tensor, and whether its output has new contents.
 
     An empty tensor has undefined contents, and a detached one has the same contents.
     """
