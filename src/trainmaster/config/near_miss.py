@@ -83,22 +83,16 @@ def _num_typos(word: str, other: str) -> int:
     return 1 if longest >= 4 and is_same_start else 3
 
 
-def _distance(one: str, other: str) -> int:
-    """The number of letters to add, remove, replace or swap with their neighbor."""
-    if abs(len(one) - len(other)) > 2:
-        return 3
-    before: list[int] = []
-    row = list(range(len(other) + 1))
-    for i, letter in enumerate(one):
-        above = row
-        row = [i + 1]
-        for j, wanted in enumerate(other):
-            cost = min(above[j + 1] + 1, row[j] + 1, above[j] + (letter != wanted))
-            if i and j and letter == other[j - 1] and one[i - 1] == wanted:
-                cost = min(cost, before[j - 1] + 1)
-            row.append(cost)
-        before = above
-    return row[-1]
+def _distance(one: str, other: str, limit: int = 3) -> int:
+    """Return how many letters to add, remove, replace or swap with their neighbor, but at most `limit`."""
+    start = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    one, other = one[start:], other[start:]
+    if not one or not other or not limit:
+        return min(limit, len(one) + len(other))
+    ends = [(one[1:], other), (one, other[1:]), (one[1:], other[1:])]
+    if one[:2] == other[1::-1] and len(one) > 1:
+        ends.append((one[2:], other[2:]))
+    return 1 + min(_distance(*each, limit - 1) for each in ends)
 
 
 def _digits(name: str) -> str:
