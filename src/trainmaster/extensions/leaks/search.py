@@ -231,7 +231,7 @@ class LeakSearch:
         return Leak(phase, location.module, location.file, location.line, code or None, examples, result.fault)
 
     def _trace_all(self, trace: ExampleTrace, phase: Phase) -> list[Result]:
-        """Trace the operations of all passes. Returns the results that the output of the phase consists of."""
+        """Trace the operations of all passes. Returns the results that make up the output of the phase."""
         trace.start_pass(None)
         tensors, outputs = self._trace(trace, phase, None)
         results = [result for each in outputs for result in trace.find_results(each)]
