@@ -1,4 +1,4 @@
-"""The errors that trainmaster raises, in one tree.
+"""All errors that trainmaster raises.
 
 ```text
 TrainmasterError                     the fact, where, the options, and what to try
@@ -211,7 +211,7 @@ class ConfigError(TrainmasterError, ValueError):
 
     @classmethod
     def of(cls, owner: str, problems: Iterable[Problem], **rows: str | None) -> ConfigError:
-        """The error for these problems; an `UnknownKeyError` if one of them is an unknown key."""
+        """Create the error for these problems. It is an `UnknownKeyError` if one of them is an unknown key."""
         problems = tuple(problems)
         kind = UnknownKeyError if cls is ConfigError and any(each.is_unknown for each in problems) else cls
         count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
@@ -320,18 +320,18 @@ def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
     import difflib  # only errors need it
 
     name = str(name)
-    cutoff = 0.75 if len(name) > 4 else 0.65  # one letter matters more in a short name
+    cutoff = 0.75 if len(name) > 4 else 0.65  # in a short name, a single letter makes a larger difference
     return difflib.get_close_matches(name, sorted(set(known)), n=limit, cutoff=cutoff)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A question that suggests similar names, or an empty string."""
+    """Ask "did you mean ...?" with similar names. The result is empty if no name is similar."""
     close = nearest(name, known)
     return f"did you mean {' or '.join(f'`{each}`' for each in close)}?" if close else ""
 
 
 def shown(value: object) -> str:
-    """A value for a message: its `repr` on one line, shortened, and its type.
+    """Format a value for a message: its shortened `repr` on one line, and its type.
 
     >>> shown("10")
     "'10' (str)"

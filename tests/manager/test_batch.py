@@ -381,7 +381,7 @@ def test_a_patience_that_is_no_number_of_hours_is_refused(value: Any) -> None:
 
 @pytest.mark.parametrize("configs", [{"a": [1, 2]}, Config({"a": 1}), "configs.yaml", Path("configs.yaml")])
 def test_one_config_is_no_batch(configs: Any) -> None:
-    with pytest.raises(SettingError, match="wanted a sequence of configs") as caught:
+    with pytest.raises(SettingError, match="expected a sequence of configs") as caught:
         Counting().batch(configs, num_epochs=1)
     assert "`process` takes one; `sweep` takes choices" in str(caught.value)
 

@@ -355,7 +355,7 @@ class TestCheckpoints:
             def make_loop(self, config: Any) -> Any:
                 return nn.Linear(1, 1)
 
-        with pytest.raises(SettingError, match=r"`Wrong\.make_loop\(\)` returned Linear.*: wanted a TrainManager"):
+        with pytest.raises(SettingError, match=r"`Wrong\.make_loop\(\)` returned Linear.*: expected a TrainManager"):
             Wrong(verbose=False).process(CONFIG)
 
 
@@ -372,7 +372,7 @@ class TestFetch:
     def test_a_checkpoint_that_cannot_be_named_is_refused(self, which: Any) -> None:
         manager = small()
         manager.process(CONFIG)
-        with pytest.raises(SettingError, match="wanted 'last', 'best', or the number of a step"):
+        with pytest.raises(SettingError, match="expected 'last', 'best', or the number of a step"):
             manager.fetch(manager.key, which)
 
     def test_a_step_without_a_checkpoint_is_told(self) -> None:

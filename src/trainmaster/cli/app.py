@@ -31,10 +31,10 @@ COMMANDS = {
     "sweep": "Train every combination of config values.",
     "search": "Search for the config values that give the best metric.",
     "stop": "Ask a running run to save a checkpoint and stop.",
-    "replay": "Replay the batch that a training failed on.",
+    "replay": "Replay the batch that a training run failed on.",
     "code": "Show or restore the code that a run was trained with.",
-    "check": "Check a training for common mistakes before you start it.",
-    "stages": "Print the stages of a training and the hooks that will run.",
+    "check": "Check a training setup for common mistakes.",
+    "stages": "Print the stages of training and the hooks that will run.",
     "ls": "List the runs of a store.",
     "show": "Show everything about one run.",
     "diff": "Compare the configs and metrics of two runs.",
@@ -200,7 +200,7 @@ def _print_error(text: str, code: int) -> int:
 
 
 def _discard_stdout() -> None:
-    """Keep the interpreter from flushing buffered output to a closed pipe or a full disk when it exits."""
+    """Prevent the interpreter from flushing buffered output to a closed pipe or a full disk when it exits."""
     with contextlib.suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""Load the manager of a TARGET, and print the commands to type after a run."""
+"""Loads the manager of a TARGET, and prints the commands that are useful after a run."""
 
 from __future__ import annotations
 

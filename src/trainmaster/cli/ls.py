@@ -155,7 +155,7 @@ def _read_runs(store: Store, keys: list[str], limit: int, state: str | None) -> 
             return runs, f"... and {len(keys) - number:,} more" if state is None else "... there may be more"
         try:
             run = summarize(store, key)
-        except UnknownRunError:  # it was removed meanwhile
+        except UnknownRunError:  # it was removed in the meantime
             continue
         if state is None or run.state == state:
             runs.append(run)

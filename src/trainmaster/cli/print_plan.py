@@ -1,4 +1,4 @@
-"""Print what `run` and `sweep` will train."""
+"""Prints what `run` and `sweep` will train."""
 
 from __future__ import annotations
 

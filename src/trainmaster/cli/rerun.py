@@ -43,8 +43,8 @@ def command(
 ) -> None:
     """Train a run again and compare the results bit by bit.
 
-    The run and its store stay unchanged: the new training uses its own store, which is deleted at the end unless you pass --keep. The exit
-    code is 0 if all bits are the same, and 1 if something differs.
+    The run and its store do not change: the new run uses its own store, which is deleted at the end unless you pass
+    --keep. The exit code is 0 if all bits are the same, and 1 if something differs.
 
     \b
     Examples:
@@ -95,7 +95,7 @@ def _rerun(
 
 @contextmanager
 def _open_store(folder: str | None, manager: Manager) -> Iterator[Store]:
-    """The store of the new training: in `folder`, or in a temporary folder."""
+    """The store of the new training run: in `folder`, or in a temporary folder."""
     import tempfile
     from dataclasses import replace
 

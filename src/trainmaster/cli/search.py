@@ -100,11 +100,11 @@ def _parse_time(text: str | None) -> float | None:
         return None
     match = _TIME.fullmatch(text.strip())
     if match is None:
-        raise SettingError(f"--timeout {text}: wanted a time", hint="write 90s, 30m, 2h or 1d")
+        raise SettingError(f"--timeout {text}: expected a time", hint="write 90s, 30m, 2h or 1d")
     return float(match[1]) * _SECONDS[match[2]]
 
 
 def _parse_window(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
-        raise SettingError(f"--window {text}: wanted a number of trials, or none")
+        raise SettingError(f"--window {text}: expected a number of trials, or none")
     return int(text)

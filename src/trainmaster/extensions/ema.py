@@ -28,7 +28,7 @@ class EMA(Extension):
     has_weights = True
 
     def __init__(self, decay: float = 0.999) -> None:
-        check_number("decay", decay, min=0, below=1, hint="EMA(0.999): the larger, the slower")
+        check_number("decay", decay, min=0, below=1, hint="EMA(0.999): a larger decay averages longer")
         self.decay = decay
         self.num_updates = 0
         """The number of updates in the average."""
@@ -87,7 +87,7 @@ class EMA(Extension):
 
     @contextmanager
     def _averages_in(self, model: nn.Module) -> Iterator[None]:
-        """Use the averages as the parameters of a model; afterwards it has the same tensors as before."""
+        """Use the averages as the parameters of a model. Afterwards, the model has its original tensors again."""
         weights = []
         try:
             for name, parameter in _averaged(model).items():
@@ -111,5 +111,8 @@ class EMA(Extension):
 
 
 def _averaged(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that can be averaged, by name: not integers, and not lazy ones before the first forward pass."""
+    """Return the parameters that can be averaged, by name.
+
+    Integers are left out, and so are lazy parameters before the first forward pass.
+    """
     return {name: each for name, each in model.named_parameters() if not is_lazy(each) and each.is_floating_point()}

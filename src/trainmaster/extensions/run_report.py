@@ -1,4 +1,4 @@
-"""A short report before a training starts, and another one when it ends."""
+"""Prints a short report before training starts, and another one when it ends."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class MetricSummary(NamedTuple):
 
 
 class RunReport(Observer):
-    """Prints device, commit, data and model before a training, in at most 15 lines; metrics, time and files after it.
+    """Prints device, commit, data and model before training, in at most 15 lines, and metrics, time and files after it.
 
     For each metric, it shows the best value, the last value and the trend.
 
@@ -73,7 +73,7 @@ class RunReport(Observer):
 
     @always
     def post_run(self, train_manager: TrainManager, exc_type: type[BaseException] | None = None) -> None:
-        """After `post_train`, in which other extensions may still log or print."""
+        """Runs after `post_train`, in which other extensions may still log or print."""
         started, self._started = self._started, None
         if self._detach is not None:
             self._detach()
@@ -137,7 +137,7 @@ def end_report(metrics: dict[str, MetricSummary], seconds: float, eval_seconds: 
 
 
 def top_layers(model: nn.Module) -> list[Layer]:
-    """The layers at the first level that has more than one."""
+    """Return the layers at the first level that has more than one."""
     depth = 1
     layers = list(layers_of(model, depth))
     while len(layers) == 1:
@@ -165,7 +165,7 @@ def data_size(name: str, data: Any) -> str:
 
 
 def current_commit() -> str:
-    """The commit of the current folder, with "-dirty" if files differ from it; empty without a repository or git."""
+    """Return the commit of the current folder, with "-dirty" if files differ from it. Empty if there is no repository or no git."""
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     try:

@@ -28,7 +28,7 @@ def save(folder: str | PathLike[str], name: str, panels: Sequence[Panel], title:
     image = png(draw(panels, title))
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / f"{name}.png", image)  # first, because it is small and may be the only file that fits on the disk
+    _write(folder / f"{name}.png", image)  # written first, because it is small and may be the only file that fits on the disk
     script = _plotly_script()
     if script is None:
         return
@@ -38,7 +38,7 @@ def save(folder: str | PathLike[str], name: str, panels: Sequence[Panel], title:
 
 
 def _plotly_script() -> Path | None:
-    found = importlib.util.find_spec("plotly")  # does not import plotly, which would take longer than drawing a figure
+    found = importlib.util.find_spec("plotly")  # find the file without importing plotly, which would take longer than drawing a figure
     return None if found is None or found.origin is None else Path(found.origin).parent / "package_data" / SCRIPT
 
 

@@ -79,7 +79,7 @@ class _Writer:
         if isinstance(value, LRScheduler):
             call = recorded_call(value)
             if call is None:
-                return _unknown(value, f"{_NOT_RECORDED} give the loop a Recipe, or a partial")
+                return _unknown(value, f"{_NOT_RECORDED} pass a Recipe, or a partial")
             return self._factory("recipe", call, name)
         if isinstance(value, type):
             return self._factory("recipe", RecordedCall(value, (), {}), name)

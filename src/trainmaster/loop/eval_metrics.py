@@ -41,8 +41,8 @@ class Metrics(Observer):
     """Computes metrics over each evaluation set, and records them as `<set>/<name>` for each epoch.
 
     Each metric is computed once, over all samples of a set. Its value is a lazy fixture with its name, for hooks at the
-    end of a set (`post_eval_step_epoch`). If the evaluation was stopped, the value covers the batches so far, and is
-    not recorded. A dict of numbers is recorded as `<set>/<name>/<key>`. A value that is not a number, such as a
+    end of a set (`post_eval_step_epoch`). If the evaluation was stopped, the value is computed over the batches so far,
+    and is not recorded. A dict of numbers is recorded as `<set>/<name>/<key>`. A value that is not a number, such as a
     confusion matrix, is only a fixture.
 
     A function is called with all predictions and all targets of the set. They are collected on the CPU and must fit in
@@ -57,8 +57,8 @@ class Metrics(Observer):
             torchmetrics, by name; or a `MetricCollection`; or one such object, which is named after its class.
         inputs: returns the arguments of the functions and of `update` as a tuple. The default is `(prediction,
             batch[1])`, for batches that are pairs.
-        train: also compute them over the training batches of each epoch, as `train/<name>`. If a training resumes in
-            the middle of an epoch with an additional metric, that metric is not recorded for that epoch.
+        train: also compute them over the training batches of each epoch, as `train/<name>`. If training resumes in the
+        middle of an epoch with an additional metric, that metric is not recorded for that epoch.
     """
 
     def __init__(self, metrics: Any, inputs: Inputs | None = None, train: bool = False) -> None:
@@ -68,7 +68,7 @@ class Metrics(Observer):
                 hint='inputs=lambda batch, prediction: (prediction, batch["label"])',
             )
         if not isinstance(train, bool):
-            raise SettingError(f"train={train!r}: wanted True or False")
+            raise SettingError(f"train={train!r}: expected True or False")
         found = _by_name(metrics)
         for name, metric in found.items():
             if _is_function(metric):
@@ -126,25 +126,25 @@ class Metrics(Observer):
         stopped: str | None,
         eval_metrics: dict[str, float],
     ) -> None:
-        if stopped is None:  # else a later hook may still ask for a value
+        if stopped is None:  # otherwise a later hook may still ask for a value
             eval_metrics |= self._record(fixtures, writer, datasource_name, train_manager.eval_x)
             _reset(self.metrics)  # some metrics keep all predictions
 
     @always
     def post_eval(self, eval_metrics: dict[str, float]) -> None:
-        if self._is_running(eval_metrics):  # else an earlier extension failed before the first batch
+        if self._is_running(eval_metrics):  # otherwise an earlier extension failed before the first batch
             _reset(self.metrics)
             _, self.metrics = self._evaluations.pop()
 
     def _is_running(self, eval_metrics: dict[str, float]) -> bool:
-        """Whether the innermost evaluation that this extension knows is the one with this fixture."""
+        """Return whether this fixture belongs to the innermost evaluation that this extension knows."""
         return bool(self._evaluations) and self._evaluations[-1][0] is eval_metrics
 
     # Training.
 
     def pre_train_step_epoch(self, loop: TrainManager) -> None:
         _reset(self.train_metrics)
-        self._partial = set(self.train_metrics) if loop.moment.batch else set()  # until their states are restored
+        self._partial = set(self.train_metrics) if loop.moment.batch else set()  # incomplete until their states are restored
 
     def post_train_step_batch(self, batch: Any, prediction: Any) -> None:
         self._update(self.train_metrics, batch, prediction)
@@ -212,9 +212,9 @@ class WholeSet:
         self._batches: list[tuple[Any, ...]] = []
 
     def __deepcopy__(self, memo: dict[int, Any]) -> WholeSet:
-        """A new metric with the same function: a copy of a bound method of the model would copy the model."""
+        """Return a new metric with the same function, because copying a bound method of the model would copy the model."""
         copied = WholeSet(self.name, self.function)
-        copied._batches = list(self._batches)  # the batches themselves do not change
+        copied._batches = list(self._batches)  # the batches themselves never change
         return copied
 
     def update(self, *inputs: Any) -> None:
@@ -247,7 +247,7 @@ class WholeSet:
             raise SettingError(
                 f"the batches for the metric `{self.name}` cannot be joined: the first is {outline(self._batches[0])}",
                 why=str(error).split("\n")[0],
-                hint="give an object with `update`, `compute` and `reset`, which gets one batch at a time",
+                hint="pass an object with `update`, `compute` and `reset`, which gets one batch at a time",
             ) from error
 
 
@@ -302,7 +302,7 @@ def _by_name(metrics: Any) -> dict[str, Any]:
 
 
 def _without_groups(metrics: dict[str, Any]) -> dict[str, Any]:
-    """The metrics, after every collection in them is set not to share states between its metrics."""
+    """Return the metrics, with state sharing turned off in all collections among them."""
     modules = [each for metric in metrics.values() if isinstance(metric, nn.Module) for each in metric.modules()]
     for each in modules:
         if getattr(each, "_enable_compute_groups", None) is True:
@@ -349,12 +349,12 @@ def _reset(metrics: Mapping[str, Any]) -> None:
 
 
 def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy on the CPU: the next batch may reuse the memory of this one."""
+    """Return a copy on the CPU, because the next batch may reuse the memory of this one."""
     return tensor.detach().to("cpu", copy=True)
 
 
 def _detached(value: Any) -> Any:
-    """The arguments, detached: a metric that keeps them must not keep the graph of the forward pass."""
+    """Detach the arguments, so that a metric that keeps them does not keep the graph of the forward pass."""
     if isinstance(value, torch.Tensor):
         return value.detach()
     if type(value) in (tuple, list):
@@ -365,7 +365,7 @@ def _detached(value: Any) -> Any:
 
 
 def _numbers(tag: str, value: Any) -> Iterator[tuple[str, float]]:
-    """The numbers in a metric's value, with their names; nothing for other values."""
+    """Return the numbers in a metric's value, with their names. Other values have none."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _numbers(f"{tag}/{key}", item)

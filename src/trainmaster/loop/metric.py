@@ -1,4 +1,4 @@
-"""Metrics that decide something: the loss of an evaluation set, or another recorded metric, by name."""
+"""Finds the loss of an evaluation set, or another recorded metric, by name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _GREATER_WORDS: Final = {"map", "iou", "miou", "dice", "r2"}
 
 
 def better_of(name: str) -> str | None:
-    """ "min" or "max", whichever is better for a metric, judged by its name; None if the name does not show it.
+    """Return "min" or "max", whichever is better for a metric, judging by its name. None if the name does not show it.
 
     >>> [better_of(name) for name in ("valid/loss", "valid/multiclass_accuracy", "valid/accuracy/avg", "valid/gap")]
     ['min', 'max', 'max', None]
@@ -41,7 +41,7 @@ def better_of(name: str) -> str | None:
 
 
 def is_greater_better(name: str) -> bool:
-    """Whether the maximum of a metric is the best, judged by its name. The default is the minimum."""
+    """Return whether the maximum of a metric is the best, judging by its name. By default, the minimum is the best."""
     return better_of(name) == "max"
 
 
@@ -96,9 +96,9 @@ def check_monitor(monitor: Any, example: str) -> None:
 
 
 def monitored(monitor: str | None, loop: Training, eval_losses: Mapping[str, float], who: str) -> Metric | None:
-    """The metric that decides, at the end of an evaluation. Raises an error if it was not recorded.
+    """Return the monitored metric at the end of an evaluation. Raises an error if it was not recorded.
 
-    Returns None before the first epoch if it may be a metric that training will record.
+    Returns None before the first epoch if training may still record it.
     """
     found = find_metric(monitor, eval_losses, loop.writer, loop.eval_data)
     if found is not None or monitor is None:

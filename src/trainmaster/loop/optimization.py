@@ -1,4 +1,4 @@
-"""The optimizer and the learning-rate schedule of a `TrainManager`: built when training starts, and stepped when they are due."""
+"""Builds the optimizer and the learning-rate schedule of a `TrainManager`, and decides when the schedule steps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def make_optimizer(model: nn.Module, make: Callable[[Any], Optimizer]) -> Optimi
         raise SettingError(
             f"the model {type(model).__name__} has no parameter to train",
             why="all its parameters are frozen" if any(True for _ in model.parameters()) else "it has no parameters",
-            hint="evaluate it with eval(), give an optimizer of your own, or check that layers are attributes of the module",
+            hint="evaluate it with eval(), pass your own optimizer, or check that layers are attributes of the module",
         )
     return make(parameters)
 
@@ -44,9 +44,9 @@ def warn_of_unrelated_optimizer(model: nn.Module, optimizer: Optimizer | None) -
 
 
 def parameters_with_used_gradients(loop: Training) -> list[nn.Parameter]:
-    """The parameters whose gradients were used in an update.
+    """Return the parameters whose gradients were used in an update.
 
-    They are zeroed before the next backward pass, so no state needs them.
+    These gradients are zeroed before the next backward pass, so a state does not need them.
     """
     if loop.is_overridden("zero_grad"):
         return []
@@ -72,7 +72,7 @@ def takes_metric(schedule: Any) -> bool:
 
 
 def step_moment(lr_schedule: Any, schedule_by: str | None, sets: Iterable[str]) -> str:
-    """When a schedule steps: "update", "epoch", or the name of the metric or evaluation set it steps by.
+    """Return when a schedule steps: "update", "epoch", or the name of the metric or evaluation set that it steps on.
 
     The `SchedulerConfig` that made the schedule decides; without one, `schedule_by` does; the default is after each
     update.
@@ -86,12 +86,13 @@ def step_moment(lr_schedule: Any, schedule_by: str | None, sets: Iterable[str]) 
                 f'schedule_by="{schedule_by}", but the SchedulerConfig of {type(lr_schedule).__name__} has step_when="{step_when}"',
                 hint=f'leave `schedule_by` out, or set step_when="{requested}" in the config',
             )
-        without_sets = "update" if takes_metric(lr_schedule) else "epoch"  # the first is refused below
+        without_sets = "update" if takes_metric(lr_schedule) else "epoch"  # the first case is an error, see below
         moment = schedule_by or {"train": "update", "epoch": "epoch", "val": next(iter(sets), without_sets)}[step_when]
     if isinstance(lr_schedule, ReduceLROnPlateau) and moment in ("update", "epoch"):
         raise SettingError(
             f"ReduceLROnPlateau steps on a loss, not after each {moment}",
-            hint=" or ".join(f'schedule_by="{name}/loss"' for name in sets) or "give eval_data, and schedule_by the metric to step by",
+            hint=" or ".join(f'schedule_by="{name}/loss"' for name in sets)
+            or "pass eval_data, and set schedule_by to the metric to step on",
         )
     return moment
 

@@ -1,6 +1,6 @@
 """Exact training state: captured between two batches, restored in another process, continued bit for bit.
 
-A state is one value of plain data and tensors. It shares no memory with the training that it was captured from.
+A state is one value of plain data and tensors. It shares no memory with the loop that it was captured from.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Stateful(Protocol):
 
 _DATA = ("train_data", "eval_data", "valid_data")
 _WRITER = "writer"
-"""Its state does not influence training, so a training may resume with another writer."""
+"""Its state does not influence training, so training may resume with another writer."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TrainingState:
-    """Everything that decides how a training continues."""
+    """Everything that is needed to continue training exactly."""
 
     progress: dict[str, Any]
     """The loop's own counters."""
@@ -55,7 +55,7 @@ class TrainingState:
     data: dict[str, Any]
     """The state that data sources carry from epoch to epoch."""
     observers: tuple[str, ...] = ()
-    """The names of the extensions, most of them observers, that training can resume without."""
+    """The names of the extensions (mostly observers) that are not needed to resume training."""
 
     def __repr__(self) -> str:
         return f"<TrainingState {', '.join(f'{name} {value}' for name, value in self.progress.items())}>"
@@ -99,7 +99,7 @@ Copy = Callable[[Any], Any]
 
 
 def not_copied(value: Any) -> Any:
-    """The same tensors in new containers, for a state that is used only once or immediately."""
+    """Return the same tensors in new containers, for a state that is used only once or immediately."""
     return own_copy(value, lambda tensor: tensor if is_lazy(tensor) else tensor.detach())
 
 
@@ -118,7 +118,7 @@ def stateful_extensions(extensions: Mapping[str, object]) -> dict[str, Stateful]
 
 
 def capture_objects(owner: object, copied: Copy = own_copy, spent: Collection[nn.Parameter] = ()) -> dict[str, Any]:
-    """The parts of a state that belong to a loop's attributes, without the gradients of the parameters in `spent`."""
+    """Capture the states of a loop's attributes, without the gradients of the parameters in `spent`."""
     is_spent = set(map(id, spent))
     objects = stateful_attributes(owner)
     modules = {name: each for name, each in objects.items() if isinstance(each, nn.Module)}
@@ -169,10 +169,11 @@ def check_fits(state: TrainingState, owner: object, extensions: Mapping[str, obj
 
 
 def restore_objects(state: TrainingState, owner: object, extensions: Mapping[str, object], copied: Copy = own_copy) -> None:
-    """Load a state into a loop's attributes and extensions: all of it, or nothing if a part does not fit.
+    """Load a state into a loop's attributes and extensions.
 
-    Large modules are not copied in case something does not fit. Instead, the objects whose loading may fail load their
-    state first. Then all objects load it in order, because an object may read what was restored before it.
+    If a part does not fit, nothing is loaded. To avoid copies of large modules, the objects whose loading may fail load
+    their state first. Then all objects load their states in order, because an object may read what was restored before
+    it.
     """
     objects = stateful_attributes(owner)
     if state.kinds.get(_WRITER) != _kinds(objects).get(_WRITER):
@@ -195,7 +196,7 @@ def restore_objects(state: TrainingState, owner: object, extensions: Mapping[str
 
 
 def _surely_fits(each: object, values: Any) -> bool:
-    """Whether it is a module that loads these values in place with torch's own method, so that loading cannot fail."""
+    """Return whether a module loads these values in place with torch's own method, so that loading cannot fail."""
     if not isinstance(each, nn.Module) or type(each).load_state_dict is not nn.Module.load_state_dict or not isinstance(values, Mapping):
         return False
     here = each.state_dict()
@@ -206,7 +207,7 @@ def _surely_fits(each: object, values: Any) -> bool:
 
 
 def restore_modules(state: TrainingState, owner: object) -> None:
-    """Load the weights and buffers of a state into the modules of a loop. All of these must be in the state."""
+    """Load the weights and buffers of a state into the modules of a loop. The state must contain all of them."""
     modules = {name: each for name, each in stateful_attributes(owner).items() if isinstance(each, nn.Module)}
     for name, module in modules.items():
         if name not in state.objects:
@@ -226,7 +227,7 @@ def capture_extensions(extensions: Mapping[str, object], copied: Copy = own_copy
 
 
 def observers_among(extensions: Mapping[str, object]) -> tuple[str, ...]:
-    """The names of the extensions with a state that training can resume without."""
+    """Return the names of extensions with a state that are not needed to resume training."""
     return tuple(
         name
         for name, each in stateful_extensions(extensions).items()

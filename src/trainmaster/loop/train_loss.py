@@ -34,7 +34,7 @@ class LossMean:
     def add(self, loss: Any, size: int) -> bool:
         """Add the loss of a batch.
 
-        Returns True if the sum is up to date: losses on other devices are read later, together.
+        Returns True if the sum is up to date; losses on other devices are read together later.
         """
         if not isinstance(loss, torch.Tensor) or loss.is_cpu:
             self._add(loss if isinstance(loss, int | float) else loss.item(), size)

@@ -1,7 +1,7 @@
-"""The train loop: read it from `train()` down.
+"""The training loop. Read it from `train()` down.
 
-`training_step.py` has the calls of one step, which you can override, and `training.py` the constructor, the counters
-and the exact state. `stages.py` declares the stages and which of them owns which fixture.
+`training_step.py` has the methods of one step, which you can override, and `training.py` has the constructor, the
+counters and the exact state. `stages.py` declares the stages and which of them owns which fixture.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ class TrainManager(Training):
             this name ("valid/accuracy", or an ending of it; the name of a set stands for its loss). The default is the
             `step_when` of the `SchedulerConfig` that made the schedule, or else after each update.
         device: "auto" is the first CUDA device if there is one, else the CPU.
-        train_dir: the folder for checkpoints, from which a new training in the same folder resumes, and for files of
-            extensions. Without it, nothing is written.
+        train_dir: the folder for checkpoints and for files of extensions. A new training run with the same folder
+            resumes from its checkpoints. Without it, nothing is written.
         max_steps: stop after this many updates, over all calls.
         max_time: stop after this many seconds of one call of `train()`.
         evaluate_first: also evaluate before the first epoch.
         eval_every: the number of epochs between two evaluations; 0.5 evaluates twice per epoch, 0 only at the end.
-        initialization: called with the model before the first step of a new training, unless the model has
+        initialization: called with the model before the first step of a new training run, unless the model has
             `initialize_params`.
         progress: False turns the progress bars off; your own `Progress` extension replaces the default one.
     """
@@ -123,7 +123,7 @@ class TrainManager(Training):
         is_moving = self.device.type != "cpu" or torch.accelerator.is_available()
         has_limits = self._limits.can_end_an_epoch
         is_evaluating_within = self._eval_interval() > 0
-        if is_evaluating_within and position.num_batches:  # the training may have been interrupted before this evaluation
+        if is_evaluating_within and position.num_batches:  # training may have been interrupted before this evaluation
             self._evaluate_within_epoch()
         self._scope.check_unused((*self.tree.own_fixtures("train_step_batch"), *self.tree.own_fixtures("backward")))
         with reading("train_data", position, self._scope), position.breaking_off():
@@ -151,7 +151,7 @@ class TrainManager(Training):
                             position.are_grads_spent = True
                             values["step_num"] += 1
                     position.num_batches, position.is_in_batch = number + 1, False
-                if position.is_in_batch:  # a hook swallowed its error
+                if position.is_in_batch:  # a hook suppressed its error
                     position.num_batches = number + 1
                     position.end_batch()
                 if is_evaluating_within:
@@ -177,7 +177,7 @@ class TrainManager(Training):
                 self._is_due = False
 
     def _evaluate_within_epoch(self) -> None:
-        if self._position.num_batches != length_of(self.train_data):  # else it is due after the end of the epoch
+        if self._position.num_batches != length_of(self.train_data):  # otherwise it is due after the end of the epoch
             self._evaluate_if_due()
 
     def _is_eval_due(self) -> bool:
@@ -192,18 +192,18 @@ class TrainManager(Training):
         return bool(self.eval_every) and not num_batches and epoch_num % self.eval_every == 0
 
     def _eval_interval(self) -> int:
-        """The number of batches between two evaluations, if some of them are in the middle of an epoch, and else 0."""
+        """Return the number of batches between two evaluations, or 0 if none of them is in the middle of an epoch."""
         if float(self.eval_every).is_integer():
             return 0
         length = length_of(self.train_data)
         if length is None:
-            raise SettingError(f"eval_every={self.eval_every} needs train_data with a length", hint="give a whole number of epochs")
+            raise SettingError(f"eval_every={self.eval_every} needs train_data with a length", hint="use a whole number of epochs")
         return math.ceil(self.eval_every * length)
 
     def eval(self, eval_data: EvalData | None = None) -> None:
         """Evaluate all sets in order, or the sets in `eval_data` instead; on its own, or within `train()`.
 
-        `loop.eval({"test": loader})` records `test/loss`. Such an evaluation decides nothing: no schedule steps, no
+        `loop.eval({"test": loader})` records `test/loss`. Such an evaluation has no other effect: no schedule steps, no
         checkpoint becomes the best, and training does not stop early.
         """
         sets = self.eval_data if eval_data is None else other_evaluation_sets(eval_data, self.eval_data)
@@ -266,7 +266,7 @@ class TrainManager(Training):
         """Ask the running routine to end: it finishes the batch and closes all stages normally, with the fixture `stopped`."""
         if "stopped" not in self.fixtures:
             raise LoopError(
-                "nothing is running that could be stopped", hint="call stop() from a hook, or from another thread during train()"
+                "nothing is running, so there is nothing to stop", hint="call stop() from a hook, or from another thread during train()"
             )
         self.fixtures.modify("stopped", reason)
 
@@ -276,7 +276,7 @@ class TrainManager(Training):
     def _run(self, standalone_eval: bool) -> Iterator[None]:
         """The stage `run`, which the outermost routine opens."""
         values = self._scope.values
-        if "standalone_eval" in values:  # a hook of another routine calls this one: a stop of that routine does not stop this one
+        if "standalone_eval" in values:  # a hook of another routine called this one, and a stop of that routine does not stop this one
             outer, values["stopped"] = values["stopped"], None
             try:
                 yield
@@ -298,7 +298,7 @@ class TrainManager(Training):
         try:
             yield
         except BaseException:
-            with suppress(Exception):  # the first error is the one to report
+            with suppress(Exception):  # the first error is the one that is reported
                 flush_of(self.writer)()
             raise
         else:

@@ -62,7 +62,7 @@ class Training(TrainingStep):
     loss_arguments: ClassVar[tuple[str, str]] = ("batch", "prediction")
     """The arguments of `loss`, in order."""
     is_loss_optional: ClassVar[bool] = False
-    """Whether a batch may have the loss None: then nothing is recorded for it."""
+    """Whether the loss of a batch may be None. Nothing is recorded for such a batch."""
 
     def __init__(
         self,
@@ -116,12 +116,12 @@ class Training(TrainingStep):
         self._guards = Guards(lambda: self.model)
         self._guards.look_again()
         self._evaluated_at: tuple[int, int] | None = None
-        """The epoch and the batch of the last evaluation that training itself did."""
+        """The epoch and the batch of the last evaluation that `train()` started."""
         self._is_initialized = False
         self._has_weights = False
         self._is_training = False
         self._is_due = False
-        """Whether the current evaluation is the one that training does after an epoch."""
+        """Whether `train()` started the current evaluation after an epoch."""
         self._paused_extensions: dict[str, Any] = {}
         """The states of the extensions when training stopped in the middle of an epoch."""
         self.extensions = [*self.extensions.items(), *named_extensions(extensions)]
@@ -138,7 +138,7 @@ class Training(TrainingStep):
             parts += [f"epoch {self.epoch_num}{of}", f"step {self.step_num}", f"on {self.device}"]
         return f"{type(self).__name__}({', '.join(parts)})"
 
-    # The progress of the training.
+    # The progress of training.
 
     @property
     def epoch_num(self) -> int:
@@ -152,7 +152,7 @@ class Training(TrainingStep):
 
     @property
     def moment(self) -> Moment:
-        """The current position of the training, which is also recorded with a checkpoint."""
+        """The current position in training, which is also recorded with a checkpoint."""
         return Moment(self.epoch_num, self._position.num_batches, self.step_num, self._evaluated_at == self._now)
 
     @property
@@ -161,7 +161,7 @@ class Training(TrainingStep):
 
     @property
     def epochs_done(self) -> float:
-        """The number of epochs that are done, with the finished part of the current one: 2.5 in the middle of the third epoch."""
+        """The number of finished epochs, as a fraction: 2.5 in the middle of the third epoch."""
         epoch_num, num_batches = self._now
         length = length_of(self.train_data) if num_batches else None
         return epoch_num if length is None else epoch_num + num_batches / length
@@ -174,7 +174,7 @@ class Training(TrainingStep):
 
     @property
     def eval_x(self) -> float:
-        """The x value of the metrics of the current evaluation: a fraction only if training evaluates in the middle of an epoch."""
+        """The x value for metrics of the current evaluation. It is a fraction in the middle of an epoch."""
         return self.epochs_done if self._is_due else self.epoch_num
 
     @property
@@ -227,7 +227,7 @@ class Training(TrainingStep):
             self.epochs = epochs
 
     def silence(self) -> None:
-        """Print nothing, because a manager reports the progress. A `Progress` that the user attached stays."""
+        """Print nothing, because a manager reports the progress. A `Progress` that the user attached is kept."""
         self._is_silent = True
         if self.extensions.get("progress") is self._default_progress:
             del self.extensions["progress"]
@@ -236,7 +236,7 @@ class Training(TrainingStep):
         """Move the model and a loss module to the device, and build the optimizer and the schedule unless they exist."""
         self.model.to(self.device)
         if isinstance(self.loss, nn.Module):
-            self.loss.to(self.device)  # it may have class weights
+            self.loss.to(self.device)  # the loss may have class weights
         self._guards.look_again()
         if with_optimizer:
             if self.optimizer is None and self._make_optimizer is not None:
@@ -249,7 +249,7 @@ class Training(TrainingStep):
             self.fixtures.modify(name, getattr(self, name))
 
     def initialize_once(self) -> None:
-        """Initialize the parameters, unless this training has begun or was restored."""
+        """Initialize the parameters, unless training has already started or was restored."""
         if not self._is_initialized:
             self.fixtures(self.initialize_params)
             self._is_initialized = True
@@ -276,7 +276,9 @@ class Training(TrainingStep):
     # Exact state.
 
     def capture(self, copied: Copy = own_copy) -> TrainingState:
-        """The exact state of the training, as one value that shares no memory with it. It can be captured only between two batches.
+        """Capture the exact state of training, as one value that shares no memory with the loop.
+
+        This is only possible between two batches.
 
         `copied` makes the copies of its parts.
         """
@@ -295,7 +297,8 @@ class Training(TrainingStep):
                 hint="capture it in post_train_step_batch, post_train_step_epoch or post_eval",
             )
         self.build()
-        # Extensions first: they now write the metrics that they hold back, and the writer's state has to include these.
+        # Extensions come first: they now write the metrics that they have held back, which the writer's state has to
+        # include.
         extensions = copied(self._paused_extensions) or capture_extensions(self.extensions, copied)
         return TrainingState(
             progress={
@@ -315,7 +318,7 @@ class Training(TrainingStep):
         )
 
     def restore(self, state: TrainingState, copied: Copy = own_copy) -> None:
-        """Restore a captured training. The next `train()` continues it bit for bit.
+        """Restore a captured state. The next `train()` continues from it bit for bit.
 
         `copied` makes the copies of its parts.
         """
@@ -347,14 +350,14 @@ class Training(TrainingStep):
         self._position.load_state_dict(own_copy(state.position), own_copy(state.rng))
 
     def restore_for_evaluation(self, state: TrainingState) -> None:
-        """Load the weights of a captured training, and nothing else that belongs to training."""
+        """Load the weights of a captured state, and nothing else."""
         restore_modules(state, self)
         restore_extensions(state.extensions, {name: each for name, each in self.extensions.items() if getattr(each, "has_weights", False)})
         self._set_counters(state)
         self._has_weights = True
 
     def start_with_weights_of(self, state: TrainingState) -> None:
-        """Start a new training with the weights of a captured one."""
+        """Start a new training run with the weights of a captured state."""
         restore_modules(state, self)
         self._is_initialized = True
 

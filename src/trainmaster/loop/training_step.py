@@ -1,4 +1,4 @@
-"""The calls that one step of a `TrainManager` consists of. Subclasses override them."""
+"""The methods that make up one step of a `TrainManager`. Subclasses can override them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class TrainingStep(Extensible):
         return self.get_true_batch_size(batch)
 
     def initialize_params(self) -> None:
-        """Initialize the weights of a new model: with its own `initialize_params` (which may take fixtures), else with `initialization`."""
+        """Initialize the weights of a new model with its own `initialize_params`, which may take fixtures, or with `initialization`."""
         own = getattr(self.model, "initialize_params", None)
         if callable(own):
             self.fixtures(own)
@@ -91,6 +91,6 @@ class TrainingStep(Extensible):
         return method in vars(self) or all(vars(kind).get(method) is not found for kind in ours)
 
     def overridden_or_shared(self, method: str) -> Callable[..., Any]:
-        """`train_model_forward` if it is overridden, else the `model_forward` that it would call: this saves one call per batch."""
+        """Return `train_model_forward` if it is overridden, and otherwise `model_forward`, which saves one call per batch."""
         found: Callable[..., Any] = getattr(self, method if self.is_overridden(method) else method.removeprefix("train_"))
         return found

@@ -1,4 +1,4 @@
-"""Under a manager, the checkpoints of a loop are saved to an attempt of a run in a store."""
+"""Saves the checkpoints of a loop under a manager to the store."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class AttemptCheckpoints:
 
     def open(self) -> None:
         if self._sets is not None:
-            # Here and not in the saving thread: a loader worker that is forked during an import could deadlock.
+            # Not in the saving thread, because a loader worker that is forked during an import could deadlock.
             importlib.import_module("matplotlib.backends.backend_agg")
 
     def facts(self) -> CheckpointFacts:
@@ -78,7 +78,7 @@ class AttemptCheckpoints:
             self.draw()
 
     def draw(self) -> None:
-        """Draw the curves of the run. An error is only a warning, because it must not end a training."""
+        """Draw the curves of the run. An error only causes a warning, because it must not stop training."""
         self._next_drawing = time.monotonic() + DRAWN_EVERY
         if self._sets is None:
             return

@@ -1,8 +1,8 @@
 """Ctrl-C and SIGTERM as requests: the current step finishes, the run is saved, and the process ends.
 
-Signal handlers do nothing. Python writes each signal into a pipe, and a thread reads it. The thread prints a message at
-once, even if the main thread is deep in a hook, repeats the request until the training stops, and ends the process if
-it does not stop in time.
+Signal handlers do nothing. Python writes each signal into a pipe, and a thread reads it. The thread prints a message
+immediately, even if the main thread is busy in a hook. It repeats the request until training stops, and ends the process
+if it does not stop in time.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class Interrupts:
 
     Outside the main thread, only `poll` can request a stop.
 
-    `poll` is called about once a second and returns why the training should stop, or None; `warn` prints a line.
+    `poll` is called about once a second and returns why training should stop, or None; `warn` prints a line.
     """
 
     def __init__(self, warn: Callable[[str], None], poll: Callable[[], str | None] = lambda: None) -> None:
         self._warn, self._poll = warn, poll
         self.reason: str | None = None
-        """Why the training should stop, once it should."""
+        """Why training should stop, after a request."""
         self.signal: int | None = None
         """The signal that requested the stop, if one did."""
         self._stop: Callable[[str], None] | None = None
@@ -66,7 +66,7 @@ class Interrupts:
         return self
 
     def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
-        if os.getpid() != self._pid:  # a child process that a hook has forked must not clean this up
+        if os.getpid() != self._pid:  # a child process that was forked by a hook must not clean this up
             return
         self._is_over.set()
         if self._handlers:
@@ -93,7 +93,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def no_deadline(self) -> Iterator[None]:
-        """While the block runs, the process is not ended: a save may take as long as it needs."""
+        """While the block runs, the process is not ended, so that a save can take as long as it needs."""
         self._num_without_deadline += 1
         try:
             yield
@@ -111,7 +111,7 @@ class Interrupts:
             self.reason, self._deadline = None, float("inf")
 
     def raise_signal(self) -> None:
-        """If a signal arrived, end as it requires: with `KeyboardInterrupt`, or with exit code 143."""
+        """If there was a signal, end accordingly: with `KeyboardInterrupt`, or with exit code 143."""
         if self.signal == signal.SIGINT:
             raise KeyboardInterrupt
         if self.signal is not None:

@@ -1,4 +1,4 @@
-"""How a manager was started: the commands to print for resuming, and the callbacks of the process that started it."""
+"""How a manager was started: the commands that resume its runs, and the callbacks of the process that started it."""
 
 from __future__ import annotations
 

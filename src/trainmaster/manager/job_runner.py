@@ -87,10 +87,7 @@ class JobRunner:
     # ---- running jobs
 
     def process(self, job: Job, resume: bool) -> None:
-        """Run a job for `Manager.process`.
-
-        Raises the job's error; if a signal arrived, ends the process as the signal requires.
-        """
+        """Run a job for `Manager.process`. Raises the job's error. After a signal, the process ends accordingly."""
         store = self._manager.store
         if resume:
             self.code.check(store.run(job.key))
@@ -98,7 +95,7 @@ class JobRunner:
             self._suggest_shorter_run(job)
             if is_done(store, job):
                 self.restore(job)
-                if self._has_reached_target(job):  # the last checkpoint may have turned out to be damaged
+                if self._has_reached_target(job):  # the last checkpoint may be damaged
                     record_end(store, job)
                     self.console.print(f"run {job.key} is at epoch {self._manager.epoch} already")
                     return
@@ -223,7 +220,7 @@ class JobRunner:
             self.console.print(f"run {job.key} is done: epoch {epoch}{reason}")
             return
         self.stopped = interrupts.reason or "max_time is over"
-        attempt.check()  # raises if the lease was lost, which is then the reason
+        attempt.check()  # raises an error if the lease was lost, which is the real reason
         attempt.release("stopped" if interrupts.signal is None else "interrupted", reason=self.stopped, epoch=epoch)
         saved, again = ("has stopped", "start again") if self.invocation.is_store_temporary else ("is saved", "resume it")
         self.console.print(f"run {job.key} {saved} at epoch {epoch}: {self.stopped}")
@@ -233,7 +230,7 @@ class JobRunner:
         is_signal = isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and error.code in (130, 143))
         text = attempt.mask("".join(traceback.format_exception(error)))
         self.console.log(text)
-        with contextlib.suppress(StoreAccessError):  # the original error is the one to show
+        with contextlib.suppress(StoreAccessError):  # the user should see the original error
             attempt.release("interrupted" if is_signal else "failed", error=error_text(error, attempt.mask), traceback=text[-20000:])
 
     def _stop_loop(self, reason: str) -> None:
@@ -251,7 +248,7 @@ class JobRunner:
     # ---- setting up and loading
 
     def set_up(self, job: Job, which: str | int = "last") -> None:
-        """Call `Manager.setup` for a job, with random number generators seeded by its config."""
+        """Call `Manager.setup` for a job, after seeding the random number generators from its config."""
         from trainmaster.loop.rng import seed_rng
 
         manager = self._manager
@@ -292,7 +289,7 @@ class JobRunner:
         return runner.loop
 
     def build_loop(self, config: Any = None) -> TrainManager:
-        """The loop of a config in the state in which its run begins, including random numbers; nothing is stored."""
+        """Build the loop of a config in its initial state, including random numbers. Nothing is stored."""
         self.refuse_if_busy()
         manager = self._manager
         if not manager.has_make_loop:
@@ -305,7 +302,7 @@ class JobRunner:
         return manager.loop
 
     def restore(self, job: Job, which: str | int = "last") -> None:
-        """Set up a run and load it, without training it. The random number generators do not change."""
+        """Set up and load a run without training it. The random number generators do not change."""
         from trainmaster.loop.rng import kept_rng
 
         with kept_rng():
@@ -348,7 +345,7 @@ class JobRunner:
     # ---- messages
 
     def print_code_changes(self) -> None:
-        """Print which files have changed since the checked runs were trained; a quiet manager warns."""
+        """Print which files have changed since the checked runs were trained. A quiet manager warns instead."""
         for text in self.code.messages():
             self.console.print(text)
             if not self.console.is_verbose:

@@ -65,7 +65,7 @@ class LoopRunner:
         self.is_over = False
         """Whether nothing was left to train at the last save."""
         self.stopped: str | None = None
-        """Why a hook has ended the training before its last epoch, if one has."""
+        """Why a hook has ended training before the last epoch, if it has."""
         self._num_planned: int | None = None
         """The target of the run's first attempt; a learning-rate schedule may have been built for it."""
         self._is_resumed = False
@@ -73,7 +73,7 @@ class LoopRunner:
         self._saver = self._take_saver()
 
     def _take_saver(self) -> CheckpointSaver:
-        """The saver of the loop, without the loader and the default saver, which work on a folder."""
+        """Remove the loader and the default saver, which use a folder, and return the saver of the loop."""
         extensions = self.loop.extensions
         extensions.pop(LOADER, None)
         saver = extensions.pop(SAVER, None)
@@ -86,7 +86,7 @@ class LoopRunner:
         return CheckpointSaver(every_epochs=self._manager.save_interval) if saver is None or saver.has_default_settings else saver
 
     def attach(self, initial_states: InitialStates, attempt: Attempt | None) -> None:
-        """Attach the manager's extensions that have loop hooks, and those that show, record and save the run."""
+        """Attach the manager's extensions that have loop hooks, and the extensions that show, record and save the run."""
         loop = self.loop
         loop.silence()
         for name, extension in self._manager.extensions.items():
@@ -109,7 +109,7 @@ class LoopRunner:
         return {"run_report": RunReport(write, facts), "progress": progress}
 
     def train(self, job: Job, attempt: Attempt, interrupts: Interrupts) -> None:
-        """Train up to the job's target: all of `TrainManager.train()`."""
+        """Train up to the job's target, with `TrainManager.train()`."""
         manager, loop = self._manager, self.loop
         self._set_target(job)
         loop.configure(train_dir=manager.store.folder_of(attempt))
@@ -235,7 +235,7 @@ def make_loop_runner(
         is_method = isinstance(manager.definition, type)
         name = f"{manager.definition.__name__}.make_loop" if is_method else manager.definition.__name__
         hint = "a function that returns a manager takes `store_dir`, or nothing" if isinstance(loop, Manager) else None
-        raise SettingError(f"`{name}()` returned {loop!r:.60}: wanted a TrainManager", hint=hint)
+        raise SettingError(f"`{name}()` returned {loop!r:.60}: expected a TrainManager", hint=hint)
     if manager.eval_interval != 1:
         raise SettingError(f"eval_interval={manager.eval_interval}: a loop evaluates after every epoch", hint="leave it out")
     runner = LoopRunner(manager, loop, times, console, report)

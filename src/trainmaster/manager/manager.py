@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 class Manager(RunQueries, Extensible):
     """Trains configs, each once, and keeps the results in a store.
 
-    The short way: pass a function `make_loop(config)` that returns a `TrainManager`, or write it as a method of a
-    subclass. You then get exact checkpoints, metrics and resuming. If you pass no `defaults`, the annotation of its
+    The simplest way is to pass a function `make_loop(config)` that returns a `TrainManager`, or write it as a method of
+    a subclass. You then get exact checkpoints, metrics and resuming. If you pass no `defaults`, the annotation of its
     parameter names the config class: `def make_loop(config: Train)`.
 
     If you write your own epochs, write a subclass: `setup(config)` builds the model, `train()` trains one epoch, and
@@ -114,7 +114,9 @@ class Manager(RunQueries, Extensible):
         for name, value in intervals.items():
             check_int(name, value, min=1)
         if isinstance(store_dir, Mapping | ConfigBase):
-            raise SettingError(f"store_dir={store_dir!r:.60}: wanted a folder", hint="defaults come second: `Manager(store_dir, defaults)`")
+            raise SettingError(
+                f"store_dir={store_dir!r:.60}: expected a folder", hint="defaults come second: `Manager(store_dir, defaults)`"
+            )
         self.secrets = checked_keys("secrets", type(self).secrets if secrets is None else secrets)
         self.public = checked_keys("public", type(self).public if public is None else public)
         self.new_keys = checked_keys("new_keys", type(self).new_keys if new_keys is None else new_keys)
@@ -134,7 +136,7 @@ class Manager(RunQueries, Extensible):
         self.enter_run(Job("", "", None, None))
 
     def __repr__(self) -> str:
-        values = vars(self)  # the constructor may have failed half-way
+        values = vars(self)  # the constructor may have failed
         run = f", run {values['key']} at epoch {values.get('epoch')}" if values.get("key") else ""
         return f"{type(self).__name__}({getattr(values.get('store'), 'root', None)!r}{run})"
 
@@ -147,7 +149,7 @@ class Manager(RunQueries, Extensible):
 
     @property
     def stopped(self) -> str | None:
-        """Why the last run was saved before its end; None if it was not."""
+        """Why the last run was stopped and saved before its end; None if it was not."""
         return self.job_runner.stopped
 
     # ---- what a subclass overrides
@@ -174,9 +176,9 @@ class Manager(RunQueries, Extensible):
         return loop
 
     def setup(self, config: Any) -> None:
-        """Build what is trained.
+        """Build the model and everything else that is trained.
 
-        The base sets `self.config` and `self.key`, and builds the loop if there is a `make_loop`.
+        The base method sets `self.config` and `self.key`, and builds the loop if there is a `make_loop`.
 
         It stores nothing. A config that comes from the store keeps its key even if you have added defaults since.
         """
@@ -221,7 +223,7 @@ class Manager(RunQueries, Extensible):
         raise NotImplementedError(f"{type(self).__name__} has no `train()`, which trains one epoch")
 
     def eval(self) -> Mapping[str, Any] | None:
-        """Evaluate, and return metrics by name. They are recorded for this epoch, and are the preview of the run."""
+        """Evaluate, and return metrics by name. They are recorded for this epoch and become the run's preview."""
         raise NotImplementedError(f"{type(self).__name__} has no `eval()`, which returns metrics by name")
 
     # ---- training
@@ -274,7 +276,7 @@ class Manager(RunQueries, Extensible):
             check_number("patience", patience, min=0, hint="`patience` is a number of hours")
         self.job_runner.refuse_if_busy()
         if isinstance(configs, Mapping | ConfigBase | str | os.PathLike):
-            raise SettingError(f"wanted a sequence of configs, not {configs!r:.60}", hint="`process` takes one; `sweep` takes choices")
+            raise SettingError(f"expected a sequence of configs, not {configs!r:.60}", hint="`process` takes one; `sweep` takes choices")
         return run_batch(self, configs, Policy(num_epochs, resume, count, max_errors, max_attempts), patience, workers)
 
     def sweep(self, choices: Any, num_epochs: int | None = None, *, order: str = "random", **batch: Any) -> BatchResult:
@@ -297,12 +299,13 @@ class Manager(RunQueries, Extensible):
         with other processes, and extends it if `trials` is larger.
 
         Args:
-            trials: the total number of trials. monitor: the metric to improve; several metrics search for the best
-            compromises. settings: `mode` ("min" or "max"; required if the name of the metric does not show which is
-            better), `workers` (a number or an executor), `sampler`
-                ("grid", "random", "qmc", "tpe", "gp", "cmaes", "nsga2"), `pruner` ("none", "median", "asha", "hyperband", "wilcoxon"),
-                `seed`, `epochs`, `base` (values that all trials share), `name`, `window`, `replicates` (runs per trial, with different
-                seeds), `warm_start` (use matching runs of the store), `timeout` in seconds.
+            trials: the total number of trials.
+            monitor: the metric to improve; with several metrics, the search looks for the best trade-offs.
+            settings: `mode` ("min" or "max"; required if the name of the metric does not show which is better),
+                `workers` (a number or an executor), `sampler` ("grid", "random", "qmc", "tpe", "gp", "cmaes", "nsga2"),
+                `pruner` ("none", "median", "asha", "hyperband", "wilcoxon"), `seed`, `epochs`, `base` (values that all
+                trials share), `name`, `window`, `replicates` (runs per trial, with different seeds), `warm_start` (use
+                matching runs of the store), `timeout` in seconds.
         """
         from trainmaster.sweep.search import search
 
@@ -315,7 +318,7 @@ class Manager(RunQueries, Extensible):
         `which` is the "last" checkpoint, the "best" one, or the number of a step.
         """
         if not (which in ("last", "best") or is_int(which)):
-            raise SettingError(f"which={which!r}: wanted 'last', 'best', or the number of a step")
+            raise SettingError(f"which={which!r}: expected 'last', 'best', or the number of a step")
         self.job_runner.refuse_if_busy()
         config = self.complete_config(self.configs[key])
         if not self.configs.is_extended_by(key, config):
@@ -343,7 +346,7 @@ class Manager(RunQueries, Extensible):
 
     @contextlib.contextmanager
     def using_store(self, store: Store) -> Iterator[None]:
-        """While the block runs, train and look for runs in another store."""
+        """While the block runs, use another store."""
         own, self.store = self.store, store
         try:
             yield

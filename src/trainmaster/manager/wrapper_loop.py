@@ -150,7 +150,7 @@ class WrapperLoop(TrainManager):
     def _metric_extensions(self, model: nn.Module) -> dict[str, object]:
         functions = self.wrapper.evaluation_functions()
         if not isinstance(functions, Mapping):
-            raise SettingError(f"`evaluation_functions` returned {functions!r:.60}: wanted functions by name")
+            raise SettingError(f"`evaluation_functions` returned {functions!r:.60}: expected functions by name")
         metrics = {name: OutputMetric(name, function) for name, function in functions.items()}
         wanted: dict[str, object] = {}
         if metrics:

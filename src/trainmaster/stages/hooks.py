@@ -1,4 +1,4 @@
-"""The hooks and lazy fixtures of an extension, with their signatures read once."""
+"""Finds the hooks and lazy fixtures of an extension and reads their signatures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Guard = Callable[[], AbstractContextManager[Any]]
 
 @dataclass(slots=True, eq=False)
 class BoundMethod:
-    """One method of one extension, ready to be called with the fixtures."""
+    """A method of an extension that can be called with fixtures."""
 
     extension_name: str
     title: str
@@ -63,7 +63,7 @@ class LazyFixture(BoundMethod):
 
 
 def source_of(method: Callable[..., Any]) -> str:
-    """The file and line of a method, relative to the working directory if it is inside: `lab/plateau.py:41`."""
+    """Return the file and line of a method: `lab/plateau.py:41`. The path is relative if it is below the working directory."""
     function = inspect.unwrap(getattr(method, "__func__", method))
     code = getattr(function, "__code__", None)
     if code is None:
@@ -76,7 +76,7 @@ def source_of(method: Callable[..., Any]) -> str:
 
 
 def hook_names(extension: object) -> Iterator[tuple[str, Phase, str]]:
-    """Every method that is named like a hook: its name, the phase and the stage."""
+    """Yield the name, the phase and the stage of every method that is named like a hook."""
     for name in dir(extension):
         phase, _, stage = name.partition("_")
         if phase in PHASES and stage:
@@ -89,7 +89,7 @@ def hook_names(extension: object) -> Iterator[tuple[str, Phase, str]]:
 
 
 def find_hooks(extension_name: str, extension: object) -> list[Hook]:
-    """The hooks of an extension. A signature that fixtures cannot fill is an error."""
+    """Return the hooks of an extension. A signature that cannot be called with fixtures is an error."""
     hooks = []
     for name, phase, stage in hook_names(extension):
         method = getattr(extension, name)
@@ -166,7 +166,7 @@ def _check_runs(method: Callable[..., Any], title: str, *, may_yield: bool, hint
 
 
 def parameters_of(method: Callable[..., Any], title: str) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
-    """The required parameters of a method, those with a default, and whether some must be passed by keyword."""
+    """Return the required parameters of a method, those with a default, and whether some must be passed by keyword."""
     try:
         signature = inspect.signature(method)
     except (TypeError, ValueError) as error:
@@ -197,7 +197,7 @@ def parameters_of(method: Callable[..., Any], title: str) -> tuple[tuple[str, ..
 
 
 def bind(method: Callable[..., Any], needs: tuple[str, ...], takes: tuple[str, ...] = (), keywords: bool = False) -> Call:
-    """A function that calls `method` with the fixtures it names."""
+    """Return a function that calls `method` with the fixtures that its parameters name."""
     if not takes and not keywords:
         return lambda values: method(*[values[name] for name in needs])
 

@@ -1,4 +1,4 @@
-"""Likely causes of a difference between two trainings of one config, as far as their records show any.
+"""Finds likely causes of a difference between two runs of the same config in their records.
 
 Every attempt records its machine and its number of threads. The extensions `EnvironmentInfo` and `CodeTracker` add `environment.json` and
 `code/` to the attempt's folder. The name of a code snapshot is a commit and a git tree.
@@ -22,11 +22,11 @@ ENVIRONMENT, CODE = "environment.json", "code"
 _MAX_FACTS = 8
 """How many differing facts of an environment are listed."""
 _IRRELEVANT = ("time", "started", "argv", "host", "executable", "memory_gib", "memory_limit_gib")
-"""Facts that may differ between any two trainings, or that have no influence on numbers, by the last part of their names."""
+"""Facts that usually differ between runs, or that have no influence on numbers, by the last part of their names."""
 
 
 def likely_causes(one: Run, other: Run) -> list[str]:
-    """Possible reasons why two trainings of one config have different results."""
+    """Return possible reasons why two runs of the same config have different results."""
     here, there = _claims(one), _claims(other)
     return [
         *_thread_causes(_distinct(here, "num_threads"), _distinct(there, "num_threads")),

@@ -124,7 +124,7 @@ class Encoder:
         return dict(pairs) if is_plain else [[*pair] for pair in pairs]
 
     def _foreign(self, value: Any) -> Any:
-        """Values of NumPy and torch. They are in `sys.modules` if such a value exists."""
+        """Encode values of NumPy and torch. If such a value exists, the library is in `sys.modules`."""
         kind = type(value)
         numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
         if numpy is not None and isinstance(value, numpy.generic) and _scalar_dtype(value):
@@ -210,7 +210,7 @@ def _scalar_dtype(value: Any) -> str:
         return ""
     if dtype.kind in "US":
         return "str" if dtype.kind == "U" else "bytes"
-    return str(dtype.str if plain_dtype(dtype.str).type is dtype.type else dtype.char)  # longlong equals int64, but is another type
+    return str(dtype.str if plain_dtype(dtype.str).type is dtype.type else dtype.char)  # longlong equals int64, but is a different type
 
 
 def _scalar(value: Any) -> Any:

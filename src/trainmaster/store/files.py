@@ -58,12 +58,12 @@ class Files(Protocol):
         """The content of a file; `FileNotFoundError` if there is none."""
 
     def open(self, path: str) -> BinaryIO:
-        """A file opened for reading."""
+        """Open a file for reading."""
 
     def has(self, path: str) -> bool: ...
 
     def mark(self, path: str) -> tuple[int, int] | None:
-        """A value that changes whenever the file changes; None if there is no file."""
+        """Return a value that changes whenever the file changes, or None if there is no file."""
 
     def names(self, folder: str) -> list[str]:
         """The names in a folder except temporary files; an empty list if there is no folder."""
@@ -205,8 +205,7 @@ class LocalFiles:
             try:
                 os.link(aside, name, src_dir_fd=at, dst_dir_fd=at, follow_symlinks=False)
             except FileExistsError:
-                # A network file system may lose the reply and repeat the request. In that case, the existing file is
-                # ours.
+                # If a network file system loses the reply and repeats the request, the existing file is ours.
                 if os.stat(aside, dir_fd=at).st_nlink != 2:
                     raise
             finally:
@@ -239,7 +238,7 @@ class LocalFiles:
                         pairs.pop()
                     _sync_folder(at)
         finally:
-            for folder, pairs in waiting.items():  # left over after an error
+            for folder, pairs in waiting.items():  # left behind after an error
                 with contextlib.suppress(OSError, StoreDamagedError), self._folder(folder) as at:
                     for aside, _ in pairs:
                         _discard(aside, at)
@@ -313,7 +312,7 @@ class LocalFiles:
             old = [name for name in os.listdir(at) if is_temporary(name)]
             if not old:
                 return []
-            # Compare times of the file system only: the clock of this machine may be wrong.
+            # Only compare times of the file system, because the clock of this machine may be wrong.
             probe = self._write_aside(at, b"", is_synced=False)
             now = os.stat(probe, dir_fd=at).st_mtime
             _discard(probe, at)
@@ -387,7 +386,7 @@ class LocalFiles:
 
 
 class _LocalAppender:
-    """Appends complete records. If a write fails half-way, the partial record is removed."""
+    """Appends complete records. If a write fails, the partial record is removed."""
 
     def __init__(self, fd: int, name: str) -> None:
         self._fd, self._name = fd, name
@@ -413,7 +412,7 @@ class _LocalAppender:
 
 
 def _only_here(fd: int, name: str) -> int:
-    """Refuse an open file that has a second hard link, because writing to it would change a file outside the store."""
+    """Raise an error for an open file with a second hard link, because writing to it would change a file outside the store."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         os.close(fd)
@@ -477,8 +476,8 @@ def _discard(name: str, at: int) -> None:
 
 
 def _allow(fd: int, mode: int) -> None:
-    """Give a file the mode of the store's folder, so that a group can share a store in spite of each user's umask."""
-    with contextlib.suppress(OSError):  # not every file system has modes
+    """Give a file the mode of the store's folder, so that a group can share a store regardless of each user's umask."""
+    with contextlib.suppress(OSError):  # not every file system supports modes
         os.fchmod(fd, mode)
 
 

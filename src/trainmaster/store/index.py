@@ -23,7 +23,7 @@ Entry = tuple[str, tuple[int, int], dict[str, Any], list[str]]
 
 
 class Index:
-    """All configs with their keys, as plain values. The folders are listed each time; the index only saves reading the files."""
+    """All configs with their keys, as plain values. The folders are listed each time; with the index, the files do not have to be read."""
 
     def __init__(self, files: Files, configs: ConfigArchive) -> None:
         self._files, self._configs = files, configs
@@ -45,7 +45,7 @@ class Index:
         for key, mark in missing.items():
             try:
                 record = self._configs.record(key)
-            except FileNotFoundError:  # removed meanwhile
+            except FileNotFoundError:  # removed in the meantime
                 continue
             except StoreDamagedError as error:
                 why = ": ".join(filter(None, [error.fact, error.rows.get("why")]))

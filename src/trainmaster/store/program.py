@@ -1,7 +1,7 @@
 """The program that produced a result: the file and class of its manager, or its `make_loop`, with digests of the project's source files.
 
 A digest is computed from the syntax tree, so comments, docstrings and formatting make no difference. Each attempt records its program,
-and trainmaster compares it with the current program. This needs no git and imports no code.
+and trainmaster compares it with the current program. This does not need git and does not import code.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Program(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The program in a message: `train.py:MyManager`."""
+        """The name of the program in messages: `train.py:MyManager`."""
         return ":".join([self.file, *([self.made_by] if self.made_by else self.classes[:1])])
 
     def differs_from(self, before: Program) -> bool:

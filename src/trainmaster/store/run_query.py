@@ -1,6 +1,6 @@
-"""Select runs by an expression, and sort them.
+"""Selects runs by an expression, and sorts them.
 
-Configs come from the index. The records of a run are read only if its config does not decide the outcome.
+Configs come from the index. The records of a run are read only if its config is not enough to decide.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def select(store: Store, where: Where, progress: Progress = iter) -> list[str]:
 
 
 class _Selection:
-    """One query: the runs that are decided, and the known values of those that are not."""
+    """One query: the selected runs, and the known values of runs that are still undecided."""
 
     def __init__(self, store: Store, where: Where, progress: Progress) -> None:
         self._store, self._where, self._progress = store, where, progress

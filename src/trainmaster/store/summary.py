@@ -112,7 +112,7 @@ def summarize(store: Store, key: str) -> Summary:
             summary = _summary(run, config, tags)
         except StoreDamagedError as error:
             summary = Summary(key, "damaged", _message(error), config=config, tags=tags, num_attempts=_count(run))
-        except FileNotFoundError:  # another process changes it
+        except FileNotFoundError:  # another process is changing it
             continue
         break
     else:
@@ -242,7 +242,7 @@ def _state(run: Run, holder: Holder, numbers: list[int]) -> tuple[str, str, str]
 
 
 def _ending(run: Run, number: int) -> tuple[str, str, str]:
-    """The state that an attempt has left, the reason, and the time of its end."""
+    """Return the state of a run after an attempt, the reason, and the time when it ended."""
     outcome = run.outcome_of(number)
     if outcome is None:
         return "killed", "its process ended without an outcome", ""

@@ -28,7 +28,7 @@ class ParallelTrainer:
             raise SettingError(f"`config` is a ParallelConfig, not {shown(config)}", hint="ProtoTrainer trains a RunConfig")
         self.wrapper, self.config = checked_arguments(wrapper, config)
         trial_config = self.config.clone()
-        trial_config.search_space = {}  # a trial has values, no space
+        trial_config.search_space = {}  # a trial has values instead of a space
         self.manager = WrapperManager(self.wrapper, trial_config, store_path(self.config))
 
     def launch(self) -> SearchResult:
@@ -48,7 +48,7 @@ class ParallelTrainer:
 
 
 def _num_trials(config: ParallelConfig) -> int:
-    """All points of a grid; other searches have no end."""
+    """Return the number of points of a grid. Other searches have no limit."""
     space = Space.of(config.search_space)
     if config.search_algo != "grid":
         return sys.maxsize

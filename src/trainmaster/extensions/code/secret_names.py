@@ -1,4 +1,4 @@
-"""Files that look like secrets, judged by their names."""
+"""Recognizes files that contain secrets by their names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _CODE_AND_DOCS: Final = _words(
     lua jl r rmd m sh bash zsh fish ps1 bat pl rb hs ml proto sql cmake mk nix bzl md rst tex bib html css
     """
 )
-"""Endings of programs and pages. They are not secrets: without `secrets.py`, nothing runs. Their contents are still checked."""
+"""File name endings of programs and documents, which are not treated as secrets: a program needs its `secrets.py`.
+
+Their contents are still checked.
+"""
 _SECRETS: Final = _words(
     """
     .env .env.* *.env .envrc *.pem *.key *.p12 *.pfx *.jks *.keystore *.kdbx *.ppk *.ovpn id_rsa* id_dsa* id_ecdsa* id_ed25519*
@@ -28,7 +31,7 @@ _NOT_SECRETS: Final = ("*.example", "*.sample", "*.template", "*.dist", "*.pub")
 
 
 def is_secret_name(path: str) -> bool:
-    """Whether a file is of a kind that people keep keys and passwords in.
+    """Return whether files with this name usually contain keys or passwords.
 
     >>> [is_secret_name(each) for each in ("lab/.env", "keys/id_rsa", "client_secret.json", "secrets.py", "secrets.md", ".env.example")]
     [True, True, True, False, False, False]
