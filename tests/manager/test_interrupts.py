@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM, SIGUSR1 and requests to stop, in every stage of a training, sent to real processes (C09, C10, C11, L15, X03, X04, R03)."""
+"""Ctrl-C, SIGTERM, SIGUSR1 and requests to stop, in every stage of a training, in real processes (C09, C10, C11, L15, X03, X04, R03)."""
 
 from __future__ import annotations
 

@@ -30,6 +30,7 @@ COMMANDS = {
     "rerun": "Train a run again and compare the results bit by bit.",
     "sweep": "Train every combination of config values.",
     "search": "Search for the config values that give the best metric.",
+    "launch": "Train a sweep on several machines that share the store, with Slurm or ssh.",
     "stop": "Ask a running run to save a checkpoint and stop.",
     "replay": "Replay the batch that a training failed on.",
     "code": "Show or restore the code that a run was trained with.",
