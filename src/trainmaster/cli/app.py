@@ -31,6 +31,7 @@ COMMANDS = {
     "sweep": "Train every combination of config values.",
     "search": "Search for the config values that give the best metric.",
     "launch": "Train a sweep on several machines that share the store, with Slurm or ssh.",
+    "container": "Write the files of a container that trains TARGET.",
     "stop": "Ask a running run to save a checkpoint and stop.",
     "replay": "Replay the batch that a training failed on.",
     "code": "Show or restore the code that a run was trained with.",
