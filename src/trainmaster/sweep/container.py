@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Final
 
+import trainmaster
 from trainmaster.errors import SettingError
 from trainmaster.extensions.code.capture import Limits, capture
 from trainmaster.extensions.code.checkout import checkout_code
@@ -155,9 +156,9 @@ def _remove_stores(code: str) -> Iterator[str]:
 
 
 def _source_of_trainmaster() -> str | None:
-    """The checkout that trainmaster was installed from; None if it came from an index."""
-    origin = list_packages().get("trainmaster", "").partition("file://")[2].rstrip(")")
-    return origin if origin and all(os.path.exists(os.path.join(origin, each)) for each in _SOURCE_FILES) else None
+    """The checkout that trainmaster runs from; None if it was installed as a package."""
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(trainmaster.__file__))))
+    return root if all(os.path.exists(os.path.join(root, each)) for each in _SOURCE_FILES) else None
 
 
 def _copy_source(source: str, folder: str) -> None:
@@ -187,4 +188,4 @@ def _warnings(needed: Requirements, source: str | None) -> Iterator[str]:
     if local:
         yield f"{', '.join(local)} is not on the default index; name its index with --build-arg PIP_EXTRA_INDEX_URL=..."
     if source is None and "(" in list_packages().get("trainmaster", ""):
-        yield "trainmaster was not installed from an index, and its source was not found; the image takes the same version from the index"
+        yield "trainmaster was not installed from an index; the image takes the same version from the index"
