@@ -218,7 +218,14 @@ def test_a_module_is_found_where_it_was_found_here(write: Any, project: Path, mo
     image = write(target="own.train:Mine", output="../image").parent.parent / "image"
     docker = (image / "Dockerfile").read_text()
     assert "/app/src" in next(line for line in docker.splitlines() if line.startswith("ENV PYTHONPATH")).split('"')[1].split(":")
-    assert "WORKDIR /app/lab\n" in docker
+    assert 'WORK_FOLDER="/app/lab"\n' in docker
+
+
+def test_a_folder_that_only_looks_like_a_store_stays(write: Any, project: Path) -> None:
+    (project / "shop" / "configs").mkdir(parents=True)
+    (project / "shop" / "store.json").write_text('{"city": "Berlin"}')
+    (project / "shop" / "configs" / "a.yaml").write_text("a: 1\n")
+    assert {"shop/store.json", "shop/configs/a.yaml"} <= files_in(write() / "code")
 
 
 def test_an_image_is_not_part_of_the_next_one(write: Any) -> None:

@@ -190,6 +190,7 @@ WRONG = [
     (["slurm", "noted.py", "lr=1", "--sbatch", "time=1\nrm -rf /"], "wanted an option of sbatch"),
     (["slurm", "noted.py", "lr=1", "--store", "a\nb"], "cannot be written into a script"),
     (["slurm", "noted.py", "lr=1", "-o", "."], "is a folder"),
+    (["slurm", "noted.py", "lr=1", "-o", "no/such.sh"], "there is no folder"),
     (["slurm", "noted.py", "lr=1", "+api_token=hf_0123456789abcdef"], "is a secret, and the script would contain it"),
     (["ssh", "noted.py", "lr=1"], "no hosts"),
     (["ssh", "noted.py", "lr=1", "--hosts", "/dev/null"], "no hosts"),

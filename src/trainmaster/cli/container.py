@@ -58,7 +58,8 @@ def command(
         raise SettingError(f"the source of `{sweep.target.text}` was not found", hint="name its file: train.py:make_loop")
     options = ["--epochs", str(epochs)] if epochs is not None else []
     options += ["--config", os.path.abspath(config)] if config is not None else []
-    secrets = sorted({*secret_values(os.environ), *secret_texts(sweep.manager.defaults)})
+    defaults = sweep.manager.defaults
+    secrets = sorted({*secret_values(os.environ), *(() if isinstance(defaults, type) else secret_texts(defaults))})
     context = write_context(folder, file, SweepCommand(sweep.target.text, sweep.choices, tuple(options)), workers, secrets, [path])
     changes = " with uncommitted changes" if context.is_dirty else ""
     code = f"commit {context.commit[:12]}{changes}" if context.commit else "the files of a repository without a commit"

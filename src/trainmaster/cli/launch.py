@@ -68,9 +68,12 @@ def command(
       trainmaster launch slurm train.py choices.yaml --nodes 8 --sbatch gpus=1 --submit
       trainmaster launch ssh train.py lr=0.1,0.01 --host alpha --host beta --submit
     """
-    from trainmaster.sweep.sweep_command import SweepCommand, is_local_folder, job_name
+    from trainmaster.sweep.slurm import sbatch_directives
+    from trainmaster.sweep.sweep_command import SweepCommand, is_local_folder, job_name, quote
 
     _check_place(place, host, hosts, sbatch, is_submitted)
+    directives = sbatch_directives(sbatch or [])
+    quote(get_store_path(store))  # raises before anything is written
     machines = _list_hosts(host, hosts) if place == "ssh" else []
     if nodes is not None and 0 < len(machines) < nodes:
         raise SettingError(f"--nodes {nodes}: there are only {counted(len(machines), 'host')}", hint="name more with --host")
@@ -84,7 +87,7 @@ def command(
     sweep_command = SweepCommand(sweep.target.text, sweep.choices, tuple(options))
     path = os.path.abspath(output if output is not None else f"{job_name(sweep.target.text)}-{place}.sh")
     shared = _open_store(sweep, store)
-    script = _write_text(place, path, shared, sweep_command, min(num_nodes, num_needed), machines, sbatch or [])
+    script = _write_text(place, path, shared, sweep_command, min(num_nodes, num_needed), machines, directives)
     _save(path, script)
     facts: list[tuple[str, object]] = [("runs", f"{sweep.num_runs:,}"), ("nodes", min(num_nodes, num_needed)), ("store", shared.root)]
     print_pairs([*facts, ("script", path)], indent="")
@@ -126,7 +129,7 @@ def _open_store(sweep: PlannedSweep, option: str | None) -> Store:
     return Store(get_store_path(option))
 
 
-def _write_text(place: str, path: str, store: Store, sweep: SweepCommand, num_nodes: int, hosts: list[str], options: list[str]) -> str:
+def _write_text(place: str, path: str, store: Store, sweep: SweepCommand, num_nodes: int, hosts: list[str], directives: str) -> str:
     from trainmaster.sweep.slurm import slurm_script
     from trainmaster.sweep.ssh import ssh_script
     from trainmaster.sweep.sweep_command import check_machine, job_name, quote, shell_command
@@ -136,7 +139,7 @@ def _write_text(place: str, path: str, store: Store, sweep: SweepCommand, num_no
     words = shell_command([python, "-m", "trainmaster", *sweep.words(str(store.root))])
     if place == "slurm":
         title = "Written by `trainmaster launch slurm`: each task of the array trains the next missing run of a sweep."
-        return slurm_script(title, job_name(sweep.target), num_nodes, setup, words, options)
+        return slurm_script(title, job_name(sweep.target), num_nodes, setup, words, directives)
     variables = {name: os.environ[name] for name in ("PYTHONPATH",) if os.environ.get(name)}
     setup += "".join(f"export {name}={quote(value)}\n" for name, value in variables.items())
     title = "Written by `trainmaster launch ssh`: each host trains the next missing run of a sweep."
@@ -154,6 +157,8 @@ def _save(path: str, script: str) -> None:
         pass
     except IsADirectoryError:
         raise SettingError(f"`{path}` is a folder", hint="--output FILE") from None
+    if not os.path.isdir(os.path.dirname(path)):
+        raise SettingError(f"there is no folder `{os.path.dirname(path)}`", hint="create it first")
     with open(path, "x", encoding="utf-8", errors="surrogateescape") as file:
         file.write(script)
     os.chmod(path, os.stat(path).st_mode | 0o100)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+import re
 import shutil
 import sys
 import tempfile
@@ -72,7 +74,7 @@ def write_context(folder: str, file: str, sweep: SweepCommand, num_workers: int,
 
 def _write(folder: str, root: str, sweep: SweepCommand, num_workers: int, secrets: Sequence[str], outputs: Sequence[str]) -> Context:
     os.mkdir(folder)
-    name = f"trainmaster-{job_name(sweep.target).lower().strip('._-')}"
+    name = re.sub(r"[^a-z0-9]+", "-", f"trainmaster-{job_name(sweep.target).lower()}").rstrip("-")
     captured = capture(root, _LIMITS, secrets, outputs)
     code = os.path.join(folder, "code")
     with tempfile.TemporaryDirectory(prefix="trainmaster-code-") as scratch:
@@ -147,12 +149,22 @@ class _Image:
 def _remove_stores(code: str) -> Iterator[str]:
     """Remove stores that somebody has committed, and name them."""
     for parent, folders, files in os.walk(code):
-        if ABOUT in files and {*ARCHIVES} & {*folders}:
+        if ABOUT in files and {*ARCHIVES} & {*folders} and _is_about(os.path.join(parent, ABOUT)):
             yield f"{os.path.relpath(parent, code)}/ (it is a store)"
             for each in {*ARCHIVES, "sweeps", "tags", "index"} & {*folders}:
                 shutil.rmtree(os.path.join(parent, each))
                 folders.remove(each)
             os.remove(os.path.join(parent, ABOUT))
+
+
+def _is_about(path: str) -> bool:
+    """Whether a file describes a store; somebody else's file may have the same name."""
+    try:
+        with open(path, "rb") as file:
+            about = json.load(file)
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(about, dict) and type(about.get("format")) is int
 
 
 def _source_of_trainmaster() -> str | None:

@@ -39,8 +39,9 @@ RUN pip install --no-cache-dir -c /build/constraints.txt -r /build/requirements.
 {source}
 COPY code {app}
 ENV PYTHONPATH={path} \\
-    TRAINMASTER_STORE={store}
-WORKDIR {folder}
+    TRAINMASTER_STORE={store} \\
+    WORK_FOLDER={folder}
+WORKDIR $WORK_FOLDER
 USER 1000
 ENTRYPOINT ["trainmaster"]
 CMD {command}
@@ -61,12 +62,10 @@ services:
   head:
 {node}
     entrypoint: [ray, start, --head, --port=6379, --num-cpus=0, --include-dashboard=false, --block]
-    command: []
 {healthcheck}
   worker: # each trains one run at a time
 {node}
     entrypoint: [ray, start, "--address=head:6379", --num-cpus=1, --block]
-    command: []
     deploy:
       replicas: {num_workers}
     depends_on:
@@ -142,8 +141,8 @@ def dockerfile(
         store=STORE,
         app=APP,
         source=_SOURCE.format(extras=",".join(extras)) if is_source else "",
-        path=json.dumps(":".join(path)),
-        folder=json.dumps(folder) if " " in folder else folder,
+        path=_docker_text(":".join(path)),
+        folder=_docker_text(folder),  # WORKDIR itself cannot have spaces
         command=json.dumps(sweep.words(STORE) if sweep.choices else ["--help"]),
     )
 
@@ -176,6 +175,11 @@ def apptainer_script(sweep: SweepCommand, name: str, num_tasks: int, folder: str
     title = "Written by `trainmaster container`: each task of the array trains the next missing run of a sweep."
     setup = _APPTAINER.format(name=name, example="" if sweep.choices else " lr=0.1,0.01")
     return slurm_script(title, name, num_tasks, setup, command)
+
+
+def _docker_text(text: str) -> str:
+    """A value of ENV, in which `$` starts a variable."""
+    return json.dumps(text, ensure_ascii=False).replace("$", "\\$")
 
 
 def _compose_text(text: str) -> str:

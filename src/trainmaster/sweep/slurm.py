@@ -58,16 +58,15 @@ exit "$code"
 """
 
 
-def slurm_script(title: str, name: str, num_tasks: int, setup: str, command: str, options: Sequence[str] = ()) -> str:
+def slurm_script(title: str, name: str, num_tasks: int, setup: str, command: str, directives: str = "") -> str:
     """The script.
 
     Args:
         title: the comment at its top.
         setup: shell code that runs first.
         command: the shell command of a worker.
-        options: options of sbatch such as `time=2:00:00`.
+        directives: more lines for Slurm.
     """
-    directives = "".join(f"#SBATCH {_directive(each)}\n" for each in options)
     return _SCRIPT.format(
         title=title,
         name=name,
@@ -77,6 +76,11 @@ def slurm_script(title: str, name: str, num_tasks: int, setup: str, command: str
         setup=setup,
         command=command,
     )
+
+
+def sbatch_directives(options: Sequence[str]) -> str:
+    """The lines for options of sbatch such as `time=2:00:00`."""
+    return "".join(f"#SBATCH {_directive(each)}\n" for each in options)
 
 
 def _directive(text: str) -> str:
