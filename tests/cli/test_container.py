@@ -126,6 +126,7 @@ def test_what_is_left_out_is_said(call: Any, project: Path) -> None:
     for line in ("lab/server.pem (its name looks like a secret)", "client_secret.json (its name", "old/ (it is a store)"):
         assert f"left out: {line}" in done.out
     assert "with uncommitted changes" in done.out
+    assert f"next: docker build -t trainmaster-train '{project / 'image'}'" in done.out
 
 
 def test_trainmaster_is_shipped_as_the_source_that_runs_here(image: Path) -> None:

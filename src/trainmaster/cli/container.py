@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from typing import Annotated
 
 import typer
@@ -63,7 +64,7 @@ def command(
     context = write_context(folder, file, SweepCommand(sweep.target.text, sweep.choices, tuple(options)), workers, secrets, [path])
     changes = " with uncommitted changes" if context.is_dirty else ""
     code = f"commit {context.commit[:12]}{changes}" if context.commit else "the files of a repository without a commit"
-    packages = ", ".join(f"{name} {version}" for name, version in context.packages.items()) or "none besides trainmaster"
+    packages = ", ".join(f"{name} {version}" for name, version in context.packages.items())
     print_pairs([("folder", context.folder), ("code", code), ("packages", packages)], indent="")
     for line in context.left_out[:_MAX_SHOWN]:
         print_line(f"left out: {line}")
@@ -71,5 +72,5 @@ def command(
         print_line(f"left out: {counted(len(context.left_out) - _MAX_SHOWN, 'more file')}")
     for line in context.warnings:
         print_line(f"warning: {line}")
-    print_line(f"next: docker build -t {context.name} {folder}")
+    print_line(f"next: {shlex.join(['docker', 'build', '-t', context.name, folder])}")
     print_line("      compose.yaml and slurm.sh start with the commands that run them")

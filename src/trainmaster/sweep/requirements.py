@@ -20,7 +20,7 @@ _EXTRAS = {"TensorBoard": "tensorboard"}
 
 class Requirements(NamedTuple):
     packages: dict[str, str]
-    """The packages that the code imports, except for trainmaster, with their versions."""
+    """The packages that the code imports, except for trainmaster, with their versions. Torch is always among them."""
     extras: tuple[str, ...]
     """The extras of trainmaster that the code uses."""
     constraints: dict[str, str]
@@ -33,7 +33,7 @@ def find_requirements(root: str) -> Requirements:
     """The requirements of the modules of the project at `root` that are loaded, and of those that they import inside functions."""
     top_names, extras = _find_imports(root)
     by_module = metadata.packages_distributions()
-    needed = {name for each in top_names for name in by_module.get(each, ())} - {"trainmaster"}
+    needed = {"torch", *(name for each in top_names for name in by_module.get(each, ()))} - {"trainmaster"}
     versions, origins = {}, {}
     for name, text in list_packages().items():
         version, _, origin = text.partition(" ")
