@@ -122,7 +122,7 @@ def test_the_slurm_script_asks_for_what_makes_it_safe(call: Any, folder: Path) -
 
 def test_there_are_not_more_nodes_than_runs(call: Any, folder: Path) -> None:
     done = call("launch", "slurm", "noted.py", "lr=0.1,0.2,0.3", "--nodes", 10, "--workers", 2)
-    assert "10 nodes for 3 runs: 2 are enough" in done.out
+    assert "10 nodes for 3 runs: the script uses 2" in done.out
     assert "#SBATCH --array=1-2\n" in (folder / "noted-slurm.sh").read_text()
 
 
@@ -198,7 +198,7 @@ WRONG = [
     (["ssh", "noted.py", "lr=1", "--host", "-oProxyCommand=id"], "is not a host"),
     (["ssh", "noted.py", "lr=1", "--host", "a b"], "is not a host"),
     (["ssh", "noted.py", "lr=1", "--host", "a", "--host", "a"], "is given twice"),
-    (["ssh", "noted.py", "lr=1", "--host", "a", "--nodes", "2"], "there are only 1 host"),
+    (["ssh", "noted.py", "lr=1", "--host", "a", "--nodes", "2"], "--nodes 2 is more than the 1 host given"),
     (["ssh", "noted.py", "lr=1", "--host", "a", "--sbatch", "time=1"], "is for slurm"),
 ]
 

@@ -76,7 +76,7 @@ def command(
     quote(get_store_path(store))  # raises before anything is written
     machines = _list_hosts(host, hosts) if place == "ssh" else []
     if nodes is not None and 0 < len(machines) < nodes:
-        raise SettingError(f"--nodes {nodes}: there are only {counted(len(machines), 'host')}", hint="name more with --host")
+        raise SettingError(f"--nodes {nodes} is more than the {counted(len(machines), 'host')} given", hint="name more with --host")
     sweep = plan_sweep(target, choices, config)
     num_nodes = nodes or len(machines) or 1
     num_needed = -(-sweep.num_runs // max(1, workers))
@@ -92,7 +92,7 @@ def command(
     facts: list[tuple[str, object]] = [("runs", f"{sweep.num_runs:,}"), ("nodes", min(num_nodes, num_needed)), ("store", shared.root)]
     print_pairs([*facts, ("script", path)], indent="")
     if num_needed < num_nodes:
-        print_line(f"{counted(num_nodes, 'node')} for {counted(sweep.num_runs, 'run')}: {num_needed} are enough")
+        print_line(f"{counted(num_nodes, 'node')} for {counted(sweep.num_runs, 'run')}: the script uses {num_needed}")
     if is_local_folder(str(shared.root)):
         print_line(f"warning: other machines may not see the store {shared.root}; a node that does not see it exits")
     words = [_PLACES[place], path]
@@ -140,8 +140,8 @@ def _write_text(place: str, path: str, store: Store, sweep: SweepCommand, num_no
     if place == "slurm":
         title = "Written by `trainmaster launch slurm`: each task of the array trains the next missing run of a sweep."
         return slurm_script(title, job_name(sweep.target), num_nodes, setup, words, directives)
-    variables = {name: os.environ[name] for name in ("PYTHONPATH",) if os.environ.get(name)}
-    setup += "".join(f"export {name}={quote(value)}\n" for name, value in variables.items())
+    if path_of_modules := os.environ.get("PYTHONPATH"):  # Slurm passes it on by itself
+        setup += f"export PYTHONPATH={quote(path_of_modules)}\n"
     title = "Written by `trainmaster launch ssh`: each host trains the next missing run of a sweep."
     return ssh_script(title, hosts[:num_nodes], setup, words, quote(f"{path.removesuffix('.sh')}-logs"))
 
