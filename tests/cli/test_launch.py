@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -126,10 +127,10 @@ def test_there_are_not_more_nodes_than_runs(call: Any, folder: Path) -> None:
     assert "#SBATCH --array=1-2\n" in (folder / "noted-slurm.sh").read_text()
 
 
-def test_a_store_below_tmp_is_pointed_out(call: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = call("launch", "slurm", "noted.py", "lr=0.1", "--store", "/tmp/" + tmp_path.name + "/../" + tmp_path.name)
-    shutil.rmtree("/tmp/" + tmp_path.name)
-    assert "warning: other machines may not see the store /tmp/" in done.out
+def test_a_store_below_tmp_is_pointed_out(call: Any, folder: Path) -> None:
+    with tempfile.TemporaryDirectory() as store:
+        done = call("launch", "slurm", "noted.py", "lr=0.1", "--store", f"{store}/runs")
+        assert f"warning: other machines may not see the store {store}/runs" in done.out
 
 
 @pytest.mark.parametrize("place", ["slurm", "ssh"])

@@ -64,7 +64,11 @@ def quote(path: str) -> str:
 
 
 def is_local_folder(path: str) -> bool:
-    """Whether a path is in a folder that machines usually do not share."""
+    """Whether a path is in a folder that machines usually do not share.
+
+    >>> is_local_folder("/tmp/runs"), is_local_folder("/data/runs")
+    (True, False)
+    """
     folders = {*_LOCAL_FOLDERS, os.path.realpath(tempfile.gettempdir())}
     return any(os.path.commonpath([os.path.realpath(path), folder]) == folder for folder in folders)
 
