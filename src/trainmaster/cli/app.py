@@ -3,7 +3,7 @@
 Each command is a file of this room with a function `command`, whose parameters typer reads, and a line in `COMMANDS`. A command's file
 is imported only when the command is used, and imports other rooms inside its function. This keeps help and completion fast.
 
-Exit codes: 0 success, 1 something failed or is damaged, 2 wrong input, 130 Ctrl-C, 141 closed pipe.
+Exit codes: 0 success, 1 something failed or is damaged, 2 wrong input, 130 Ctrl-C, 138 SIGUSR1, 141 closed pipe, 143 SIGTERM.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ COMMANDS = {
     "rerun": "Train a run again and compare the results bit by bit.",
     "sweep": "Train every combination of config values.",
     "search": "Search for the config values that give the best metric.",
+    "launch": "Train a sweep on several machines that share the store, with Slurm or ssh.",
+    "container": "Write the files of a container that trains TARGET.",
     "stop": "Ask a running run to save a checkpoint and stop.",
     "replay": "Replay the batch that a training run failed on.",
     "code": "Show or restore the code that a run was trained with.",

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from trainmaster.cli.completion import complete_key, complete_override, complete_target
 from trainmaster.errors import SettingError
-
-if TYPE_CHECKING:
-    from trainmaster.store import Store
 
 StoreOption = Annotated[
     str | None,
@@ -64,13 +61,13 @@ Trust = Annotated[bool, typer.Option("--trust", help="Import the recorded TARGET
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")]
 
 
-def check_new_folder(option: str, text: str, store: Store) -> str:
+def check_new_folder(option: str, text: str, store: str) -> str:
     """The absolute path of a folder that an option names; it must be new or empty, and outside of the store."""
     from trainmaster.store.files import is_temporary
 
     if not text or "\0" in text:
         raise SettingError(f"{option} {text!r:.80} cannot be the path of a folder", hint=f"`{option} again` is the folder `again`")
-    path, root = os.path.realpath(text), os.path.realpath(str(store.root))
+    path, root = os.path.realpath(text), os.path.realpath(store)
     if os.path.commonpath([path, root]) == root:
         raise SettingError(f"{option} {text}: this folder is inside the store", hint="choose a folder elsewhere")
     if os.path.lexists(path) and not os.path.isdir(path):

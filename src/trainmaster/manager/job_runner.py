@@ -131,7 +131,7 @@ class JobRunner:
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[Interrupts]:
-        """While the block runs, Ctrl-C, SIGTERM and `trainmaster stop` are requests to stop.
+        """While the block runs, Ctrl-C, SIGTERM, SIGUSR1 and `trainmaster stop` are requests to stop.
 
         Nested blocks share them.
         """
@@ -227,7 +227,7 @@ class JobRunner:
         self.console.print(f"{again} with: {self.invocation.resume_command(self._manager.store, job.key)}")
 
     def _record_failure(self, attempt: Attempt, error: BaseException) -> None:
-        is_signal = isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and error.code in (130, 143))
+        is_signal = isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and error.code in (130, 138, 143))
         text = attempt.mask("".join(traceback.format_exception(error)))
         self.console.log(text)
         with contextlib.suppress(StoreAccessError):  # the user should see the original error

@@ -235,7 +235,7 @@ class Manager(RunQueries, Extensible):
         `num_epochs`, else to the loop's; 0, or a config without either, only evaluates. `resume=False` starts from
         scratch in a new attempt; the old attempt is kept. `start_from` is the key of a run whose weights a new run
         begins with: `"ab12cd34"`, `"ab12cd34@best"`, `"ab12cd34@120"` for a step; it becomes part of the config. Raises
-        `RunBusyError` if another process is training the run. Ctrl-C and SIGTERM save the run and then end the process
+        `RunBusyError` if another process is training the run. Ctrl-C, SIGTERM and SIGUSR1 save the run and then end the process
         as usual.
         """
         self.job_runner.refuse_if_busy()
