@@ -68,7 +68,12 @@ class JobRunner:
         """Set how the manager was started."""
         self.invocation = invocation
         self.code = CodeCheck(
-            self._manager.definition, invocation.file, invocation.target_name, invocation.is_strict_code, invocation.is_same_program
+            self._manager.definition,
+            invocation.file,
+            invocation.target_name,
+            invocation.is_strict_code,
+            invocation.is_same_program,
+            invocation.cells,
         )
 
     @contextlib.contextmanager

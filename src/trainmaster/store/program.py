@@ -44,13 +44,16 @@ class Program(NamedTuple):
     """Digests of the syntax tree and of the bytes, separated by a dot. The first may be missing because it takes time."""
 
     @classmethod
-    def of(cls, definition: type | FunctionType, file: str | None = None, made_by: str = "") -> Self:
-        """The program of a loaded manager class or `make_loop`. `file` is the file of the TARGET, if it is another one."""
+    def of(cls, definition: type | FunctionType, file: str | None = None, made_by: str = "", cells: str = "") -> Self:
+        """The program of a loaded manager class or `make_loop`.
+
+        `file` is the file of the TARGET, if it is another one; `cells` is the digest of a notebook in another process.
+        """
         own = os.path.abspath(file) if file is not None else _file_of(sys.modules.get(definition.__module__))
         main = _file_of(sys.modules.get("__main__"))
         if own is None:
             folder = os.getcwd()
-            found = {_NO_FILE: _cell_digest(definition)}
+            found = {_NO_FILE: cells or cell_digest(definition)}
         else:
             folder, found = os.path.dirname(own), {}
         root = project_root(folder)
@@ -289,7 +292,7 @@ def _is_docstring(node: Any) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
-def _cell_digest(definition: type | FunctionType) -> str:
+def cell_digest(definition: type | FunctionType) -> str:
     """A digest of the compiled classes and functions of a notebook, and of the plain attributes of its classes."""
     module = definition.__module__
     beside = vars(sys.modules[module]) if module in sys.modules else {}

@@ -1,1 +1,5 @@
-"""Search: which configs to train next, proposed by Optuna and recorded in the store."""
+"""Search and scale: which configs to train next, and workers on a Ray cluster."""
+
+from trainmaster.sweep.ray_executor import RayExecutor
+
+__all__ = ["RayExecutor"]
