@@ -147,7 +147,8 @@ class LoopRunner:
             self.writer.copy_to(self._user_writer)
         self.writer.mute(self._is_resumed)
         self._stop_reason = lambda: interrupts.reason
-        sets = ("train", *self.loop.eval_data)
+        # In a batch, drawing would take longer than the rest of a short run.
+        sets = None if attempt.by == BY_BATCH else ("train", *self.loop.eval_data)
         keep = self._saver.keep or manager.keep
         self._saver.save_to(AttemptCheckpoints(attempt, keep, self._facts, interrupts.no_deadline, manager.store.root, sets))
 
