@@ -20,7 +20,8 @@ class CodeCheck:
     """The code of one manager: what a run records about it, and whether it is still the code that trained a run.
 
     `definition` is the manager's class or its `make_loop` function; `file` is the file of the TARGET, if that is a
-    different file; `cells` is the digest of the notebook that started this process. `is_strict` refuses runs whose code has changed; `is_same_program` accepts runs of another program.
+    different file. `is_strict` refuses runs whose code has changed; `is_same_program` accepts runs of another program.
+    `cells` is the digest of the notebook that defines the manager, if that runs in another process.
     """
 
     def __init__(

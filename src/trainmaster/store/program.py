@@ -215,16 +215,28 @@ def _source(path: str) -> _Source | None:
 def _loaded(below: str) -> list[str]:
     """The source files of all loaded modules below a folder, without installed packages."""
     found = []
-    for module in list(sys.modules.values()):
-        path = _file_of(module)
-        if path is not None and path.startswith(below) and _is_own(path):
-            spec = getattr(module, "__spec__", None)
-            if path not in _sources or (spec is not None and _sources[path][0] is not spec and _sources[path][0] is not None):
-                _sources[path] = (spec, _Source.read(path))
-            found.append(path)
+    for module, path in _own_modules(below):
+        spec = getattr(module, "__spec__", None)
+        if path not in _sources or (spec is not None and _sources[path][0] is not spec and _sources[path][0] is not None):
+            _sources[path] = (spec, _Source.read(path))
+        found.append(path)
     for path in {each for each in _sources if each.startswith(below)}.difference(found):
         del _sources[path]  # the module was unloaded
     return sorted(found)
+
+
+_known_modules: tuple[str, list[int], list[tuple[ModuleType, str]]] = ("", [], [])
+
+
+def _own_modules(below: str) -> list[tuple[ModuleType, str]]:
+    """The loaded modules below a folder, with their files. Each run asks for them, so the answer is kept until another module is loaded."""
+    global _known_modules
+    modules = list(sys.modules.values())
+    ids = [*map(id, modules)]
+    if _known_modules[:2] != (below, ids):
+        files = [(module, path) for module in modules if (path := _file_of(module)) is not None]
+        _known_modules = (below, ids, [(module, path) for module, path in files if path.startswith(below) and _is_own(path)])
+    return _known_modules[2]
 
 
 _INSTALLED = tuple(

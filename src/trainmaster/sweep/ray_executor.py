@@ -206,15 +206,15 @@ class RayExecutor:
     def _drop(self, worker: _Worker, error: Exception) -> None:
         """Give up on a worker. It may only be out of reach, so it is killed before another one gets its run."""
         self._kill(worker)
-        reason = _first_sentence(error)
         if worker.task is not None:
-            kind, text = ("stopped", "its worker ended") if self._is_stopping else ("died", f"its worker on {worker.node} is gone: {reason}")
+            cause = "cannot be reached" if isinstance(error, self._ray.exceptions.ActorUnavailableError) else "has died"
+            kind, text = ("stopped", "its worker ended") if self._is_stopping else ("died", f"its worker on {worker.node} {cause}")
             self._reports.append(Report(worker.task.job.key, kind, text, attempt=worker.attempt))  # type: ignore[arg-type]
         self._num_failed_starts += not worker.is_ready
         if self._num_failed_starts >= _MAX_FAILED_STARTS:
             raise RunFailedError(
                 "Ray workers end before they are ready",
-                why=f"{counted(self._num_failed_starts, 'worker')} in a row did; the last one: {reason}",
+                why=f"{counted(self._num_failed_starts, 'worker')} in a row did; the last one: {_first_line(error)}",
                 hint="try the batch without Ray first; Ray's own logs are in the folder /tmp/ray/session_latest/logs of the node",
             )
 
@@ -270,6 +270,6 @@ def _main_file() -> str | None:
     return os.path.abspath(file) if file and os.path.isfile(file) else None
 
 
-def _first_sentence(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     """Ray's messages have many lines; the first one says what happened."""
     return str(error).strip().partition("\n")[0][:200] or type(error).__name__

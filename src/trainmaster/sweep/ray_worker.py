@@ -20,9 +20,10 @@ from typing import Any, NamedTuple
 _MERGE_TIME = 0.3
 """Seconds for which progress is collected before it is sent: each message costs a millisecond on both sides."""
 _MACHINE_VARIABLES = (
-    *("HOME", "HOSTNAME", "LOGNAME", "OLDPWD", "OMP_NUM_THREADS", "PATH", "PWD", "SHELL", "SHLVL", "TERM", "TMPDIR", "USER", "VIRTUAL_ENV", "_"),
+    *("HOME", "HOSTNAME", "LOGNAME", "OLDPWD", "PATH", "PWD", "SHELL", "SHLVL", "TERM", "TMPDIR", "USER", "VIRTUAL_ENV", "_"),
     *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR"),
-)  # fmt: skip
+    "OMP_NUM_THREADS",
+)
 _MACHINE_PREFIXES = ("DBUS_", "LC_", "LD_", "RAY_", "SLURM_", "SSH_", "XDG_")
 """Environment variables that belong to a node, or that Ray sets for each worker."""
 
@@ -71,7 +72,11 @@ class RayWorker:
         node = f"{socket.gethostname()} (process {os.getpid()})"
         note = enter(place)
         found = find_versions()
-        wrong = [f"{name} {found.get(name, 'missing')} instead of {wanted}" for name, wanted in place.versions.items() if found.get(name) != wanted]
+        wrong = [
+            f"{name} {found.get(name, 'missing')} instead of {wanted}"
+            for name, wanted in place.versions.items()
+            if found.get(name) != wanted
+        ]
         if wrong:
             return Readiness(node, f"it has {', '.join(wrong)}", "install the same versions on the driver and on all nodes")
         problem = _check_store(place)
@@ -142,9 +147,7 @@ def shared_environment(environment: Mapping[str, str]) -> dict[str, str]:
     >>> shared_environment({"PATH": "/bin", "RAY_ADDRESS": "auto", "DATA": "/data"})
     {'DATA': '/data'}
     """
-    return {
-        name: value for name, value in environment.items() if name not in _MACHINE_VARIABLES and not name.startswith(_MACHINE_PREFIXES)
-    }
+    return {name: value for name, value in environment.items() if name not in _MACHINE_VARIABLES and not name.startswith(_MACHINE_PREFIXES)}
 
 
 def find_versions() -> dict[str, str]:
