@@ -30,7 +30,7 @@ from trainmaster.text import counted
 
 _TIME_TO_END = 60.0
 """Seconds that workers have to save and end before they are killed."""
-_TIME_TO_START = 20.0
+_TIME_TO_START = 30.0
 """Seconds for which runs wait for all workers; after that, they start on those that are ready."""
 _LISTEN_TIME = 5.0
 _MAX_FAILED_STARTS = 5
@@ -156,7 +156,7 @@ class RayExecutor:
         is_late = time.monotonic() - self._opened > _TIME_TO_START
         if is_late and not ready and self._spoke < self._opened + _TIME_TO_START:
             self._spoke = time.monotonic()
-            self._print("waiting for room on the Ray cluster: other jobs may use its CPUs and GPUs")
+            self._print("no Ray worker is ready yet; other jobs may use the CPUs and GPUs of the cluster")
         self._has_started = self._has_started or len(ready) >= self._num_expected or (is_late and bool(ready))
         for worker in ready if self._has_started else ():
             if self._waiting and worker.task is None:
