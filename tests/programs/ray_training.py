@@ -96,9 +96,7 @@ def train(store: str, address: str, num: int, seconds: float, workers: int) -> N
 def run_cluster(num_nodes: int) -> None:
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, "object_store_memory": SMALL_STORE}
-    )
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, "object_store_memory": SMALL_STORE})
     nodes = [cluster.add_node(num_cpus=1, object_store_memory=SMALL_STORE, wait=False) for _ in range(num_nodes)]
     print(cluster.address, flush=True)
     for line in sys.stdin:
@@ -121,4 +119,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "cluster":
         run_cluster(int(sys.argv[2]))
     else:
-        train(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), int((sys.argv + ["2"])[5]))
+        train(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5] if len(sys.argv) > 5 else 2))
