@@ -77,11 +77,11 @@ def cluster(folder: Path, num: int) -> Iterator[Nodes]:
 
 
 class Driver:
-    def __init__(self, folder: Path, address: str, num: int, workers: int = 2) -> None:
+    def __init__(self, folder: Path, address: str, num: int, seconds: float = SECONDS) -> None:
         self.store, self._log = folder / "store", folder / "driver.log"
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
-                [sys.executable, program.__file__, str(self.store), address, str(num), str(SECONDS), str(workers)],
+                [sys.executable, program.__file__, str(self.store), address, str(num), str(seconds)],
                 env=program.environment(folder), stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
 
@@ -161,7 +161,7 @@ def test_a_sweep_whose_workers_driver_and_nodes_are_killed_trains_each_run_once(
 def test_after_the_loss_of_the_head_the_next_driver_completes_the_sweep(tmp_path: Path) -> None:
     num = 4
     with cluster(tmp_path, 2) as nodes:
-        driver = Driver(tmp_path, nodes.address, num)
+        driver = Driver(tmp_path, nodes.address, num, seconds=15.0)  # without a head, the runs would go on for a while
         until(lambda: program.epochs_of(driver.store), driver, "an epoch")
         nodes.tell("head")
         if not IS_FULL:

@@ -1,6 +1,6 @@
 """A sweep on Ray that tests can disturb, and a cluster of several nodes on one machine.
 
-python ray_training.py STORE ADDRESS NUM_RUNS SECONDS [WORKERS]   trains the runs; the last line of output is the result
+python ray_training.py STORE ADDRESS NUM_RUNS SECONDS   trains the runs; the last line of output is the result
 python ray_training.py cluster NUM_NODES                         starts a head without CPUs, and nodes with one CPU each
 
 A cluster reads commands: `add`, `kill NODE` (all processes of a node), `raylet NODE`, `head`. It answers each with a line.
@@ -85,10 +85,10 @@ def environment(folder: Path) -> dict[str, str]:
     return {**os.environ, "HOME": str(folder), "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "RAY_USAGE_STATS_ENABLED": "0"}
 
 
-def train(store: str, address: str, num: int, seconds: float, workers: int) -> None:
+def train(store: str, address: str, num: int, seconds: float) -> None:
     from trainmaster.sweep import RayExecutor
 
-    executor = RayExecutor(workers, None if address == "local" else address)
+    executor = RayExecutor(2, None if address == "local" else address)
     result = Slow(store, seconds).batch(configs_of(num), workers=executor, max_attempts=50)
     print(json.dumps({"done": len(result.done), "found": len(result.found), "failed": result.failed, "given_up": result.given_up}))
 
@@ -119,4 +119,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "cluster":
         run_cluster(int(sys.argv[2]))
     else:
-        train(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5] if len(sys.argv) > 5 else 2))
+        train(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))
