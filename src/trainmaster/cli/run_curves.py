@@ -21,12 +21,12 @@ def draw_curves(run: Run, history: History) -> str | None:
     from trainmaster.store.attempt import CURVES, plot_path
     from trainmaster.store.attempt_records import EVENTS
 
-    attempts = [link.attempt for link in run.chain()] if history.points else []
-    if not attempts:
+    if not history.points:
         return None
-    path = plot_path(run.key, attempts[0], CURVES)
     with contextlib.suppress(Exception):  # the store may be read-only, or matplotlib may not know what to do with a value
-        drawn, logged = run.files.mark(path), run.files.mark(run.path(attempts[0], EVENTS))
+        attempt = run.chain()[0].attempt
+        path = plot_path(run.key, attempt, CURVES)
+        drawn, logged = run.files.mark(path), run.files.mark(run.path(attempt, EVENTS))
         if drawn is None or (logged is not None and drawn[_MODIFIED] < logged[_MODIFIED]):
             from trainmaster.figures.curves import curves
             from trainmaster.figures.png import png

@@ -9,6 +9,7 @@ import secrets
 import signal
 import socket
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -97,11 +98,19 @@ def _split(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def count_places(ray: Any, cpus: float, gpus: float) -> int:
-    """How many workers the cluster can hold. Raises if it cannot hold a single one, which would wait forever."""
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+def count_places(ray: Any, cpus: float, gpus: float, wait: float) -> int:
+    """How many workers the cluster can hold. Raises if it cannot hold a single one, which would wait forever.
+
+    `wait` is the time in seconds in which the nodes of a cluster that has just been started may join it.
+    """
     wanted = {name: amount for name, amount in {"CPU": cpus, "GPU": gpus}.items() if amount}
-    places = [min((math.floor(node.get(name, 0) / amount + 1e-9) for name, amount in wanted.items()), default=1) for node in nodes]
+    deadline = time.monotonic() + wait
+    while True:
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        places = [min((math.floor(node.get(name, 0) / amount + 1e-9) for name, amount in wanted.items()), default=1) for node in nodes]
+        if sum(places) or time.monotonic() >= deadline:
+            break
+        time.sleep(0.5)
     if not sum(places):
         each = " and ".join(f"{amount:g} {name}{'' if amount == 1 else 's'}" for name, amount in wanted.items())
         best = ", ".join(f"{max((node.get(name, 0) for node in nodes), default=0):g} {name}s" for name in wanted)

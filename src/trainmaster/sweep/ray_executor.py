@@ -32,6 +32,8 @@ _TIME_TO_END = 60.0
 """Seconds that workers have to save and end before they are killed."""
 _TIME_TO_START = 30.0
 """Seconds for which runs wait for all workers; after that, they start on those that are ready."""
+_TIME_TO_JOIN = 10.0
+"""Seconds in which the nodes of a cluster may join it."""
 _LISTEN_TIME = 5.0
 _MAX_FAILED_STARTS = 5
 """How many workers in a row may die before they are ready."""
@@ -59,6 +61,12 @@ class _Worker:
     def assign(self, task: bytes, assigned: Task) -> None:
         self.task, self.attempt = assigned, 0
         self.call("run", task)
+
+    def note_claims(self, reports: list[Report]) -> None:
+        """Remember the attempt that the task has claimed. A report about the task before it may arrive late."""
+        for each in reports:
+            if each.kind == "claimed" and self.task is not None and each.key == self.task.job.key:
+                self.attempt = each.attempt
 
 
 class RayExecutor:
@@ -91,7 +99,7 @@ class RayExecutor:
         self._workers: list[_Worker] = []
         self._waiting: list[Task] = []
         self._reports: list[Report] = []
-        self._is_stopping = self._has_started = False
+        self._is_stopping = self._has_started = self._has_spoken = False
         self._num_failed_starts = 0
         self._print = manager.job_runner.console.print
         self._token = secrets.token_hex(8)
@@ -99,7 +107,8 @@ class RayExecutor:
         setup = self._make_setup(manager)  # first, because it may be refused
         cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self._cluster = connect(ray, self.address, max(cpus, math.ceil(self.workers * self.cpus_per_run)))
-        self._num_expected = min(self.workers, count_places(ray, self.cpus_per_run, self.gpus_per_run))
+        wait = _TIME_TO_JOIN if self.address is not None else 0.0
+        self._num_expected = min(self.workers, count_places(ray, self.cpus_per_run, self.gpus_per_run, wait))
         if self._num_expected < self.workers:
             self._print(f"the Ray cluster has room for {counted(self._num_expected, 'worker')} of {self.workers}")
         os.makedirs(os.path.dirname(self._probe), exist_ok=True)
@@ -110,7 +119,7 @@ class RayExecutor:
             num_cpus=self.cpus_per_run, num_gpus=self.gpus_per_run, scheduling_strategy="SPREAD"
         )
         self._setup, self._place = ray.put(setup), ray.put(self._make_place(manager))
-        self._opened = self._spoke = self._checked_head = self._saw_head = time.monotonic()
+        self._opened = self._was_ready = self._checked_head = self._saw_head = time.monotonic()
 
     def _make_setup(self, manager: Any) -> bytes:
         invocation, spec = manager.job_runner.invocation, ManagerSpec.of(manager)
@@ -152,11 +161,13 @@ class RayExecutor:
         while not self._is_stopping and len(self._workers) < self.workers:
             actor = self._actor_class.remote()
             self._workers.append(_Worker(actor, actor.prepare.remote(self._place, self._setup)))
-        ready = [worker for worker in self._workers if worker.is_ready]
-        is_late = time.monotonic() - self._opened > _TIME_TO_START
-        if is_late and not ready and self._spoke < self._opened + _TIME_TO_START:
-            self._spoke = time.monotonic()
-            self._print("no Ray worker is ready yet; other jobs may use the CPUs and GPUs of the cluster")
+        ready, now = [worker for worker in self._workers if worker.is_ready], time.monotonic()
+        if ready:
+            self._was_ready, self._has_spoken = now, False
+        elif now - self._was_ready > _TIME_TO_START and not self._has_spoken:
+            self._has_spoken = True
+            self._print("no Ray worker is ready; other jobs may use the CPUs and GPUs of the cluster")
+        is_late = now - self._opened > _TIME_TO_START
         self._has_started = self._has_started or len(ready) >= self._num_expected or (is_late and bool(ready))
         for worker in ready if self._has_started else ():
             if self._waiting and worker.task is None:
@@ -188,7 +199,7 @@ class RayExecutor:
         if method == "prepare":
             self._accept(worker, value)
         elif method != "stop":
-            worker.attempt = next((each.attempt for each in value if each.kind == "claimed"), worker.attempt)
+            worker.note_claims(value)
             self._reports += value
             if method == "run":
                 worker.task = None
@@ -250,10 +261,11 @@ class RayExecutor:
     def close(self) -> None:
         if self._ray is None:
             return
-        with contextlib.suppress(Exception):  # the batch is over; the first error is the one to show
+        deadline = time.monotonic() + _TIME_TO_END
+        with contextlib.suppress(Exception):
             self.stop("the batch is over")
-            deadline = time.monotonic() + _TIME_TO_END
-            while any(worker.task is not None for worker in self._workers) and time.monotonic() < deadline:
+        while any(worker.task is not None for worker in self._workers) and time.monotonic() < deadline:
+            with contextlib.suppress(Exception):  # the error that ended the batch is the one to show
                 self.reports(0.2)
         for worker in [*self._workers]:
             self._kill(worker)
