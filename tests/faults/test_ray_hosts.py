@@ -133,21 +133,21 @@ def drive(hosts: Hosts, store: Path, num: int, seconds: float) -> subprocess.Pop
 
 
 def test_runs_of_a_host_that_is_cut_off_are_trained_by_the_other_one_and_the_lost_worker_changes_nothing(tmp_path: Path) -> None:
-    store, num = tmp_path / "store", 4
+    store, num = tmp_path / "store", 3
     with two_hosts(tmp_path) as hosts:
         hosts.start_ray()
-        driver = drive(hosts, store, num, 4.0)
+        driver = drive(hosts, store, num, 20.0)
         end = time.monotonic() + PATIENCE
         while len({seed for seed, _, _ in program.epochs_of(store)}) < 2 and time.monotonic() < end and driver.poll() is None:
             time.sleep(0.2)
         hosts.unplug()
         assert driver.wait(PATIENCE) == 0, hosts.text()[-3000:]
-        assert f'"done": {num}' in hosts.text()
     program.Slow(tmp_path / "undisturbed").batch(program.configs_of(num))
     assert program.weights_of(store) == program.weights_of(tmp_path / "undisturbed")
     endings = program.endings_of(store)
     print(endings)
-    assert all("finished" in each for each in endings.values())
+    assert all(each[-1] == "finished" for each in endings.values())
+    assert max(map(len, endings.values())) == 2, "the run of the lost host was taken over"
 
 
 def test_a_host_that_does_not_see_the_store_is_an_error_before_the_first_run(tmp_path: Path) -> None:

@@ -222,10 +222,10 @@ def test_a_worker_that_cannot_train_is_an_error_before_the_first_run(tmp_path: P
 def test_two_drivers_share_a_sweep(tmp_path: Path) -> None:
     store = tmp_path / "store"
     environment = {**os.environ, "PYTHONPATH": str(Path(program.__file__).parent)}
-    other = warm.Popen([sys.executable, "-c", OTHER_DRIVER, str(store)], env=environment, stdout=subprocess.PIPE, text=True)
-    result = Slow(store, 0.1).batch(program.configs_of(6), workers=RayExecutor(2))
+    with warm.Popen([sys.executable, "-c", OTHER_DRIVER, str(store)], env=environment, stdout=subprocess.PIPE, text=True) as other:
+        result = Slow(store, 0.5).batch(program.configs_of(6), workers=RayExecutor(2))
+        out, _ = other.communicate(timeout=300)
     assert len(result.done) + len(result.found) == 6
-    out, _ = other.communicate(timeout=300)
     assert other.returncode == 0
     assert int(out.split()[0]) + len(result.done) == 6
     assert {tuple(each) for each in program.endings_of(store).values()} == {("finished",)}
@@ -235,7 +235,7 @@ OTHER_DRIVER = """
 import sys
 import ray_training
 if __name__ == "__main__":
-    result = ray_training.Slow(sys.argv[1], 0.1).batch(ray_training.configs_of(6)[::-1])
+    result = ray_training.Slow(sys.argv[1], 0.5).batch(ray_training.configs_of(6)[::-1])
     print(len(result.done))
 """
 
