@@ -9,7 +9,7 @@ import copy
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import torch
 from torch import nn
@@ -26,6 +26,11 @@ class Stateful(Protocol):
     def state_dict(self) -> Any: ...
 
     def load_state_dict(self, state_dict: Any) -> Any: ...
+
+
+def is_stateful(value: object) -> TypeGuard[Stateful]:
+    """The same as `isinstance(value, Stateful)`, which takes many times longer and is asked for at each checkpoint."""
+    return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
 
 _DATA = ("train_data", "eval_data", "valid_data")
@@ -74,7 +79,7 @@ class TrainingState:
         return cls(**values)
 
 
-_UNCHANGING = (int, float, bool, str, bytes, type(None))
+_UNCHANGING = {int, float, bool, str, bytes, type(None)}
 
 
 def _cloned(tensor: torch.Tensor) -> torch.Tensor:
@@ -90,6 +95,8 @@ def own_copy(value: Any, copy_tensor: Callable[[torch.Tensor], torch.Tensor] = _
     if isinstance(value, Mapping):
         return {key: own_copy(item, copy_tensor) for key, item in value.items()}
     if type(value) in (list, tuple):
+        if _UNCHANGING.issuperset(map(type, value)):  # such as the state of a random number generator, which is long
+            return type(value)(value)
         return type(value)(own_copy(item, copy_tensor) for item in value)
     return copy.deepcopy(value)
 
@@ -107,14 +114,15 @@ def stateful_attributes(owner: object) -> dict[str, Stateful]:
     """The public attributes of a loop that have a state, except the data; each object once."""
     objects: dict[int, tuple[str, Stateful]] = {}
     for name, value in vars(owner).items():
-        is_object = isinstance(value, Stateful) and not isinstance(value, type)
-        if is_object and not name.startswith("_") and name not in _DATA:
+        if name.startswith("_") or name in _DATA or type(value) in _UNCHANGING:
+            continue
+        if is_stateful(value) and not isinstance(value, type):
             objects.setdefault(id(value), (name, value))
     return dict(objects.values())
 
 
 def stateful_extensions(extensions: Mapping[str, object]) -> dict[str, Stateful]:
-    return {name: each for name, each in extensions.items() if isinstance(each, Stateful)}
+    return {name: each for name, each in extensions.items() if is_stateful(each)}
 
 
 def capture_objects(owner: object, copied: Copy = own_copy, spent: Collection[nn.Parameter] = ()) -> dict[str, Any]:

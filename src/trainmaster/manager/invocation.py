@@ -44,6 +44,8 @@ class Invocation:
     """Whether runs whose code has changed are refused."""
     is_same_program: bool = False
     """Whether runs of another program are accepted."""
+    cells: str = ""
+    """In a worker, the digest of the notebook that defines the manager."""
 
     def attempt_facts(self, num_epochs: int | None) -> dict[str, Any]:
         """The facts that an attempt records, so that it can be resumed, or trained again bit-for-bit."""

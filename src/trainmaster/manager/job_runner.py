@@ -68,7 +68,12 @@ class JobRunner:
         """Set how the manager was started."""
         self.invocation = invocation
         self.code = CodeCheck(
-            self._manager.definition, invocation.file, invocation.target_name, invocation.is_strict_code, invocation.is_same_program
+            self._manager.definition,
+            invocation.file,
+            invocation.target_name,
+            invocation.is_strict_code,
+            invocation.is_same_program,
+            invocation.cells,
         )
 
     @contextlib.contextmanager
@@ -115,6 +120,8 @@ class JobRunner:
         """Run a job for an executor: an error becomes a report."""
         key = task.job.key
         try:
+            if task.resume and is_done(self._manager.store, task.job):
+                return Report(key, "held")  # another process has trained it while this task was waiting for a worker
             with self.interruptible() as interrupts, contextlib.ExitStack() as stack:
                 facts = self.invocation.attempt_facts(task.job.num_epochs)
                 try:

@@ -26,6 +26,8 @@ SAFE_AGE = 24 * 3600.0
 """Seconds after which a temporary file is considered abandoned."""
 _TEMP = ".tmp"
 _PAUSES = (0.01, 0.1, 0.5, 1.0)
+_LARGE = 2**20
+"""Bytes from which on a file is hashed in a thread of its own."""
 _MAX_PENDING = 64
 """How many chunks may wait to be hashed; some of them are copies and hold memory."""
 
@@ -382,7 +384,7 @@ class LocalFiles:
         return fd
 
     def _shown(self, path: str) -> str:
-        return os.path.join(self.root, path)
+        return f"{self.root}/{path}"
 
 
 class _LocalAppender:
@@ -437,14 +439,23 @@ def _write_all(fd: int, data: bytes | memoryview) -> None:
 
 
 def _write_hashed(fd: int, chunks: Iterable[bytes | memoryview]) -> Written:
-    """Write and sync in this thread and hash in another one. Both release the GIL, so they run in parallel."""
+    """Write and sync in this thread and hash in another one. Both release the GIL, so they run in parallel.
+
+    A small file is not worth a thread.
+    """
     from concurrent.futures import Future, ThreadPoolExecutor
 
     digest, size = hashlib.sha256(), 0
-    with ThreadPoolExecutor(1, "trainmaster-hash") as hasher:
+    with contextlib.ExitStack() as stack:
+        hasher: ThreadPoolExecutor | None = None
         pending: deque[Future[None]] = deque()
         for chunk in chunks:
-            pending.append(hasher.submit(digest.update, chunk))
+            if hasher is None and size + memoryview(chunk).nbytes >= _LARGE:
+                hasher = stack.enter_context(ThreadPoolExecutor(1, "trainmaster-hash"))
+            if hasher is None:
+                digest.update(chunk)
+            else:
+                pending.append(hasher.submit(digest.update, chunk))
             _write_all(fd, chunk)
             size += len(chunk)
             if len(pending) > _MAX_PENDING:
