@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,6 +30,9 @@ from trainmaster.loop.optimization import (
     warn_of_unrelated_optimizer,
 )
 from trainmaster.loop.progress import Progress
+from trainmaster.loop.rank_state import Shared, adapt_to_rank
+from trainmaster.loop.ranks import find_ranks
+from trainmaster.loop.rng import RngState
 from trainmaster.loop.stages import TRAIN_MANAGER, WORK
 from trainmaster.loop.state import (
     Copy,
@@ -47,7 +51,7 @@ from trainmaster.loop.training_step import Loss, TrainingStep
 from trainmaster.loop.writer import MemoryWriter, Writer
 from trainmaster.stages import Extensions, StageTree
 from trainmaster.stages.extension_map import ExtensionsLike, named_extensions
-from trainmaster.stages.hooks import Guard
+from trainmaster.stages.hooks import Guard, Hook
 from trainmaster.store.checkpoint_folder import Moment
 from trainmaster.store.events import RowsByName
 
@@ -87,6 +91,7 @@ class Training(TrainingStep):
         initialization: Callable[[nn.Module], Any] | None = None,
         progress: bool = True,
     ) -> None:
+        self.ranks = find_ranks()
         self.model = model
         self.loss = loss
         self.epochs = epochs
@@ -96,7 +101,7 @@ class Training(TrainingStep):
         self.lr_schedule = lr_schedule if is_schedule(lr_schedule) else None
         self.schedule_by = schedule_by
         self.device = find_device(device)
-        self.writer: Writer = MemoryWriter() if writer is None else writer
+        self.writer: Writer = MemoryWriter() if writer is None or not self.ranks.is_first else writer
         self.train_dir = None if train_dir is None else Path(train_dir)
         self.max_steps = max_steps
         self.max_time = max_time
@@ -122,6 +127,7 @@ class Training(TrainingStep):
         self._is_training = False
         self._is_due = False
         """Whether the current evaluation is the one that training does after an epoch."""
+        self._shared = Shared(self)
         self._paused_extensions: dict[str, Any] = {}
         """The states of the extensions when training stopped in the middle of an epoch."""
         self.extensions = [*self.extensions.items(), *named_extensions(extensions)]
@@ -273,13 +279,21 @@ class Training(TrainingStep):
     def observer_guard(self) -> Guard | None:
         return self._guards
 
+    def adapt_hook(self, hook: Hook, extension: object) -> Hook | None:
+        return adapt_to_rank(hook, extension, self.ranks)
+
     # Exact state.
 
     def capture(self, copied: Copy = own_copy) -> TrainingState:
         """The exact state of the training, as one value that shares no memory with it. It can be captured only between two batches.
 
-        `copied` makes the copies of its parts.
+        `copied` makes the copies of its parts. With several ranks, all of them have to capture the state at the same time.
         """
+        self.ranks.synchronize(self.model)
+        return replace(self.capture_own(copied), ranks=self._shared.random_states())
+
+    def capture_own(self, copied: Copy = own_copy) -> TrainingState:
+        """The state of this rank alone."""
         position = self._position
         if position.is_in_batch:
             raise StateError(
@@ -310,7 +324,7 @@ class Training(TrainingStep):
             **capture_objects(self, copied, parameters_with_used_gradients(self) if position.are_grads_spent else ()),
             extensions=extensions,
             observers=observers_among(self.extensions),
-            rng=copied(position.paused or self._guards.training_rng()),
+            rng=copied(self.random_state()["rng"]),
             data={"train": data_state(self.train_data), "eval": {name: data_state(data) for name, data in self.eval_data.items()}},
         )
 
@@ -326,6 +340,7 @@ class Training(TrainingStep):
         if self._is_training:
             raise StateError("a state cannot be restored while train() runs", hint="restore it before, or in a pre_run hook")
         self.build()
+        own_position, own_rng = self.ranks.own_rng(state)
         check_fits(state, self, self.extensions)
         if state.data["eval"].keys() != self.eval_data.keys():
             raise StateError(
@@ -344,7 +359,8 @@ class Training(TrainingStep):
         self._evaluated_at = None if evaluated_at is None else (evaluated_at[0], evaluated_at[1])
         self._position.are_grads_spent = state.progress["are_grads_spent"]
         self._is_initialized = True
-        self._position.load_state_dict(own_copy(state.position), own_copy(state.rng))
+        self._position.load_state_dict(own_copy(own_position), own_copy(own_rng))
+        self._shared.outdated_by("restore", state)
 
     def restore_for_evaluation(self, state: TrainingState) -> None:
         """Load the weights of a captured training, and nothing else that belongs to training."""
@@ -352,11 +368,25 @@ class Training(TrainingStep):
         restore_extensions(state.extensions, {name: each for name, each in self.extensions.items() if getattr(each, "has_weights", False)})
         self._set_counters(state)
         self._has_weights = True
+        self._shared.outdated_by("restore_for_evaluation", state)
+
+    def random_state(self) -> dict[str, Any]:
+        """The random state that training continues with, and that of the start of the epoch in the middle of one."""
+        return {"rng": self._position.paused or self._guards.training_rng(), "epoch_start": self._position.epoch_start_rng}
+
+    def rank_notice(self) -> str | None:
+        """What does not hold because there are several ranks, or were."""
+        return self._shared.notice()
+
+    def begin_with(self, rng: RngState) -> None:
+        """Begin a new training with this random state."""
+        self._position.pause(rng)
 
     def start_with_weights_of(self, state: TrainingState) -> None:
         """Start a new training with the weights of a captured one."""
         restore_modules(state, self)
         self._is_initialized = True
+        self._shared.outdated_by("start_with_weights_of", state)
 
     def _set_counters(self, state: TrainingState) -> None:
         self.fixtures.modify("epoch_num", state.progress["epoch_num"])

@@ -183,6 +183,10 @@ class Extensible:
         """A context manager factory that undoes what the hooks of observers change; None if there is nothing to undo."""
         return None
 
+    def adapt_hook(self, hook: Hook, extension: object) -> Hook | None:
+        """The hook as it runs in this process; None if it does not run here."""
+        return hook
+
     def read_fixture(self, name: str) -> Any:
         """The value of a fixture that no stage provides, or AttributeError."""
         raise AttributeError(name)
@@ -220,7 +224,9 @@ class Extensible:
                 lazies.setdefault(lazy.name, []).append(lazy)
             for name, extension in self._extensions.items():
                 for hook in filter(self._is_own, find_hooks(name, extension)):
-                    hooks.append(replace(hook, guard=guard) if hook.is_observer else hook)
+                    adapted = self.adapt_hook(hook, extension)
+                    if adapted is not None:
+                        hooks.append(replace(adapted, guard=guard) if hook.is_observer else adapted)
                 for lazy in filter(self._is_own, find_lazy_fixtures(name, extension)):
                     lazies.setdefault(lazy.name, []).append(_guarded_lazy(lazy, guard) if lazy.is_observer and guard else lazy)
             check_cycles(lazies)

@@ -37,6 +37,10 @@ class Extension:
     """Training can resume with or without this extension, even though it has state. This holds for every observer."""
     has_weights: ClassVar[bool] = False
     """The state contains weights that evaluations use, so it is restored for a standalone evaluation, too."""
+    on_every_rank: ClassVar[bool] = False
+    """With several processes, the hooks run on all of them, and not only on rank 0. An extension that changes the training needs this."""
+    needs_whole_batches: ClassVar[bool] = False
+    """The extension reads whole batches or predictions, so it is refused with several processes, each of which has a part of them."""
     is_guarded: ClassVar[bool] = True
     """Whether changes made by an observer's hooks are undone. Set it to False to save time if the hooks never change RNGs or modes."""
 
