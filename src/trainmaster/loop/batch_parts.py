@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from trainmaster.errors import SettingError
 from trainmaster.loop.batches import outline, true_batch_size
@@ -96,7 +96,7 @@ class PartBatches:
 
 def divided(data: Any, ranks: Ranks, what: str) -> Any:
     """The data of which one rank reads its part of each batch."""
-    if isinstance(data, DataLoader) and data.batch_sampler is not None:
+    if isinstance(data, DataLoader) and data.batch_sampler is not None and not isinstance(data.dataset, IterableDataset):
         samplers = (data.sampler, data.batch_sampler, getattr(data.batch_sampler, "sampler", None))
         if any(isinstance(each, DistributedSampler) for each in samplers):
             raise SettingError(

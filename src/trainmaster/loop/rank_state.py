@@ -14,7 +14,8 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 
 from trainmaster.errors import SettingError
-from trainmaster.loop.data_position import length_of
+from trainmaster.loop.data_position import Position, length_of
+from trainmaster.loop.observer_guard import Guards
 from trainmaster.loop.ranks import Ranks
 from trainmaster.loop.sharding import has_shards
 from trainmaster.loop.state import TrainingState, capture_extensions, capture_objects, not_copied, own_copy
@@ -30,8 +31,8 @@ class Shared:
     Rank 0 may have read it from a checkpoint, which the other ranks need not see.
     """
 
-    def __init__(self, loop: Training) -> None:
-        self._loop = loop
+    def __init__(self, loop: Training, position: Position, guards: Guards) -> None:
+        self._loop, self._position, self._guards = loop, position, guards
         self._is_up_to_date = False
         self._restored: tuple[str, TrainingState] | None = None
         """The method that has set the state of this rank, and its argument, until the other ranks have it."""
@@ -57,19 +58,22 @@ class Shared:
                 method, state = "restore_for_evaluation", _weights(loop)
             else:
                 method, state = "restore", loop.capture_own(not_copied)
-        own_rng = loop.random_state()["rng"]
-        method, values, rng = sent(ranks, (method, None if state is None else state.to_dict(), own_rng))
+        method, values, rng = sent(ranks, (method, None if state is None else state.to_dict(), self.random_state()["rng"]))
         if not ranks.is_first:
             if method is not None:
                 getattr(loop, method)(TrainingState.from_dict(values))
             if method != "restore" and not standalone_eval:  # each rank has made its part of the weights
-                loop.begin_with(ranks.derived_rng(rng))
+                self._position.pause(ranks.derived_rng(rng))
         self._is_up_to_date, self._restored = True, None
+
+    def random_state(self) -> dict[str, Any]:
+        """The random state that training continues with, and that of the start of the epoch in the middle of one."""
+        return {"rng": self._position.paused or self._guards.training_rng(), "epoch_start": self._position.epoch_start_rng}
 
     def random_states(self) -> tuple[dict[str, Any], ...]:
         """For each rank but the first, its random states."""
-        loop = self._loop
-        return () if loop.ranks.num == 1 else tuple(loop.ranks.gather(loop.random_state())[1:])
+        ranks = self._loop.ranks
+        return () if ranks.num == 1 else tuple(ranks.gather(self.random_state())[1:])
 
     def notice(self) -> str | None:
         """What does not hold because there are several ranks, or were; None for one rank."""

@@ -99,6 +99,11 @@ def own_copy(value: Any, copy_tensor: Callable[[torch.Tensor], torch.Tensor] = _
     return copy.deepcopy(value)
 
 
+def _local_copy(value: Any) -> Any:
+    """A copy of what this rank has: of a sharded tensor, its part."""
+    return own_copy(value, lambda tensor: tensor if is_lazy(tensor) else tensor.detach().clone())
+
+
 Copy = Callable[[Any], Any]
 """A function that copies values into a state, or out of it."""
 
@@ -182,14 +187,14 @@ def restore_objects(state: TrainingState, owner: object, extensions: Mapping[str
     objects = stateful_attributes(owner)
     if state.kinds.get(_WRITER) != _kinds(objects).get(_WRITER):
         objects.pop(_WRITER, None)
-    before = {name: own_copy(each.state_dict()) for name, each in objects.items() if not _surely_fits(each, state.objects.get(name))}
+    before = {name: _local_copy(each.state_dict()) for name, each in objects.items() if not _surely_fits(each, state.objects.get(name))}
     for name in (*before, *objects):
         try:
-            values = state_for(objects[name], state.objects[name])
-            objects[name].load_state_dict(copied(values) if name in before else values)
+            values = copied(state.objects[name]) if name in before else state.objects[name]
+            objects[name].load_state_dict(state_for(objects[name], values))
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             for other, earlier in before.items():
-                objects[other].load_state_dict(state_for(objects[other], earlier))
+                objects[other].load_state_dict(earlier)
             kind = type(objects[name]).__name__
             raise StateError(
                 f"the captured `{name}` does not fit this {kind}", why=str(error), hint="build it with the same arguments"
@@ -218,8 +223,8 @@ def restore_modules(state: TrainingState, owner: object) -> None:
         if name not in state.objects:
             raise StateError(f"the state has no `{name}`; {did_you_mean(name, state.objects)}".rstrip("; "))
         try:
-            values = state_for(module, state.objects[name])
-            module.load_state_dict(values if _surely_fits(module, values) else own_copy(values))
+            values = state.objects[name]
+            module.load_state_dict(state_for(module, values if _surely_fits(module, values) else own_copy(values)))
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             raise StateError(
                 f"the saved `{name}` does not fit this {type(module).__name__}", why=str(error), hint="build it with the same arguments"

@@ -75,7 +75,7 @@ class TrainManager(Training):
             if isinstance(each, CheckpointSaver):  # last, so that a checkpoint includes what the other hooks of its stage do
                 self.extensions.add(name, each)
         with self._run(standalone_eval=False), self._training(), self.staged("train"):
-            self._say(self.rank_notice())
+            self._say(self.shared.notice())
             self._limits.start()
             self._position.wake()
             before = self.moment
@@ -328,7 +328,7 @@ class TrainManager(Training):
             with self.staged("run", {"standalone_eval": standalone_eval, "stopped": None}):
                 with self.staged("load_checkpoint", {"checkpoint_loaded": self._is_initialized or self._has_weights}):
                     pass
-                self._shared.share(standalone_eval)
+                self.shared.share(standalone_eval)
                 yield
         except BaseException as error:
             self.ranks.report_failure(error)

@@ -32,7 +32,6 @@ from trainmaster.loop.optimization import (
 from trainmaster.loop.progress import Progress
 from trainmaster.loop.rank_state import Shared, adapt_to_rank
 from trainmaster.loop.ranks import find_ranks
-from trainmaster.loop.rng import RngState
 from trainmaster.loop.stages import TRAIN_MANAGER, WORK
 from trainmaster.loop.state import (
     Copy,
@@ -127,7 +126,7 @@ class Training(TrainingStep):
         self._is_training = False
         self._is_due = False
         """Whether the current evaluation is the one that training does after an epoch."""
-        self._shared = Shared(self)
+        self.shared = Shared(self, self._position, self._guards)
         self._paused_extensions: dict[str, Any] = {}
         """The states of the extensions when training stopped in the middle of an epoch."""
         self.extensions = [*self.extensions.items(), *named_extensions(extensions)]
@@ -290,7 +289,7 @@ class Training(TrainingStep):
         `copied` makes the copies of its parts. With several ranks, all of them have to capture the state at the same time.
         """
         self.ranks.synchronize(self.model)
-        return replace(self.capture_own(copied), ranks=self._shared.random_states())
+        return replace(self.capture_own(copied), ranks=self.shared.random_states())
 
     def capture_own(self, copied: Copy = own_copy) -> TrainingState:
         """The state of this rank alone."""
@@ -324,7 +323,7 @@ class Training(TrainingStep):
             **capture_objects(self, copied, parameters_with_used_gradients(self) if position.are_grads_spent else ()),
             extensions=extensions,
             observers=observers_among(self.extensions),
-            rng=copied(self.random_state()["rng"]),
+            rng=copied(self.shared.random_state()["rng"]),
             data={"train": data_state(self.train_data), "eval": {name: data_state(data) for name, data in self.eval_data.items()}},
         )
 
@@ -360,7 +359,7 @@ class Training(TrainingStep):
         self._position.are_grads_spent = state.progress["are_grads_spent"]
         self._is_initialized = True
         self._position.load_state_dict(own_copy(own_position), own_copy(own_rng))
-        self._shared.outdated_by("restore", state)
+        self.shared.outdated_by("restore", state)
 
     def restore_for_evaluation(self, state: TrainingState) -> None:
         """Load the weights of a captured training, and nothing else that belongs to training."""
@@ -368,25 +367,13 @@ class Training(TrainingStep):
         restore_extensions(state.extensions, {name: each for name, each in self.extensions.items() if getattr(each, "has_weights", False)})
         self._set_counters(state)
         self._has_weights = True
-        self._shared.outdated_by("restore_for_evaluation", state)
-
-    def random_state(self) -> dict[str, Any]:
-        """The random state that training continues with, and that of the start of the epoch in the middle of one."""
-        return {"rng": self._position.paused or self._guards.training_rng(), "epoch_start": self._position.epoch_start_rng}
-
-    def rank_notice(self) -> str | None:
-        """What does not hold because there are several ranks, or were."""
-        return self._shared.notice()
-
-    def begin_with(self, rng: RngState) -> None:
-        """Begin a new training with this random state."""
-        self._position.pause(rng)
+        self.shared.outdated_by("restore_for_evaluation", state)
 
     def start_with_weights_of(self, state: TrainingState) -> None:
         """Start a new training with the weights of a captured one."""
         restore_modules(state, self)
         self._is_initialized = True
-        self._shared.outdated_by("start_with_weights_of", state)
+        self.shared.outdated_by("start_with_weights_of", state)
 
     def _set_counters(self, state: TrainingState) -> None:
         self.fixtures.modify("epoch_num", state.progress["epoch_num"])

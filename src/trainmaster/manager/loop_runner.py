@@ -117,7 +117,7 @@ class LoopRunner:
         share = Pace().done(loop, loop.moment.batch)
         self._report(Report(job.key, "progress", epoch=manager.epoch, num_epochs=loop.epochs, share=share, is_first=True))
         manager.job_runner.check_stop()
-        if (notice := loop.rank_notice()) is not None:
+        if (notice := loop.shared.notice()) is not None:
             self._console.print(notice)
         with manager.staged("work_train"):
             loop.train()
