@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from subprocess import DEVNULL, PIPE, STDOUT, Popen
 from typing import IO, Any
 
 from trainmaster.loop.ranks import FOLLOWED, LAUNCHED
@@ -39,7 +39,7 @@ class RankProcesses:
 
     def __init__(self, command: Sequence[str], num: int, environment: dict[str, str]) -> None:
         self._command, self._num, self._environment = command, num, environment
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Popen[bytes]] = []
         self._readers: list[threading.Thread] = []
         self._handlers: dict[int, Any] = {}
         self._num_signals = 0
@@ -48,13 +48,13 @@ class RankProcesses:
         self._handlers = {number: signal.signal(number, self._pass_on) for number in _SIGNALS}
         for rank in range(self._num):
             environment = {**self._environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            process = subprocess.Popen(
+            process = Popen(
                 self._command,
                 env=environment,
                 start_new_session=True,
-                stdin=None if rank == 0 else subprocess.DEVNULL,
-                stdout=None if rank == 0 else subprocess.PIPE,
-                stderr=None if rank == 0 else subprocess.STDOUT,
+                stdin=None if rank == 0 else DEVNULL,
+                stdout=None if rank == 0 else PIPE,
+                stderr=None if rank == 0 else STDOUT,
             )
             self._processes.append(process)
             if process.stdout is not None:
@@ -65,6 +65,11 @@ class RankProcesses:
 
     def __exit__(self, *_: object) -> None:
         self._kill()
+        for reader in self._readers:
+            reader.join(1.0)
+        for process in self._processes:
+            if process.stdout is not None:
+                process.stdout.close()
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
