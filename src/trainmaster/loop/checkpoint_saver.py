@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from trainmaster.errors import CodecError, LeaseLostError, SettingError
 from trainmaster.loop.buffers import Buffers
 from trainmaster.loop.metric import Metric, check_monitor, monitored
+from trainmaster.loop.sharding import refuse_shards
 from trainmaster.loop.state import stateful_attributes
 from trainmaster.loop.writer import flush_of
 from trainmaster.stages import Extension, Fixtures, always
@@ -259,6 +260,8 @@ class CheckpointSaver(Extension):
         return {"state": state, "fixtures": values, "attribs": self.saved_attribs, "best": best}
 
     def _check_names(self, loop: TrainManager) -> None:
+        if self.saved_attribs is not None:
+            refuse_shards(loop.model, "CheckpointSaver(saved_attribs=...)")
         known = list(stateful_attributes(loop))
         for name in self.saved_attribs or ():
             if name not in known:
