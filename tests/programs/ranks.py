@@ -184,6 +184,8 @@ def make_loop(options: dict[str, Any]) -> Supervised:
 def train(options: dict[str, Any]) -> dict[str, Any]:
     """Train, and return the weights, the state and the metrics."""
     loop = make_loop(options)
+    if "eval_first" in options:
+        loop.eval()
     loop.train()
     state = loop.capture()
     ema = loop.extensions.get("ema")

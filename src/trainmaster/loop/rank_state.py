@@ -64,7 +64,9 @@ class Shared:
                 getattr(loop, method)(TrainingState.from_dict(values))
             if method != "restore" and not standalone_eval:  # each rank has made its part of the weights
                 self._position.pause(ranks.derived_rng(rng))
-        self._is_up_to_date, self._restored = True, None
+        self._is_up_to_date = method == "restore" or not standalone_eval  # an evaluation only needs the weights
+        if self._is_up_to_date:
+            self._restored = None
 
     def random_state(self) -> dict[str, Any]:
         """The random state that training continues with, and that of the start of the epoch in the middle of one."""

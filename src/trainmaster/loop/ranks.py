@@ -170,9 +170,14 @@ def num_launched() -> int:
     return int(size) if is_complete and size.isdigit() and int(size) > 0 else 1
 
 
+def num_ranks() -> int:
+    """How many ranks there are, without waiting for them."""
+    return _found[0].num if _found else num_launched()
+
+
 def is_other_rank() -> bool:
-    """Whether this process is a rank other than 0, judged by its environment: such ranks print nothing."""
-    return num_launched() > 1 and os.environ.get("RANK") != "0"
+    """Whether this process is a rank other than 0, which prints and writes nothing; without waiting for the others."""
+    return not _found[0].is_first if _found else num_launched() > 1 and os.environ.get("RANK") != "0"
 
 
 def refuse_ranks(what: str, hint: str) -> None:

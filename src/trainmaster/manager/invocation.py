@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster.loop.ranks import num_launched
+from trainmaster.loop.ranks import num_ranks
 from trainmaster.manager.executor import Report
 from trainmaster.store import Store
 
@@ -53,7 +53,7 @@ class Invocation:
         torch: Any = sys.modules.get("torch")
         threads = {} if torch is None else {"num_threads": torch.get_num_threads()}
         target = {} if self.target is None else {"target": self.target, "folder": os.getcwd()}
-        ranks = {"num_ranks": num_launched()} if num_launched() > 1 else {}
+        ranks = {"num_ranks": num_ranks()} if num_ranks() > 1 else {}
         return {**target, "num_epochs": num_epochs, **threads, **ranks}
 
     def resume_command(self, store: Store, key: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from trainmaster.arguments import check_int, check_number, is_int
 from trainmaster.config import Config, ConfigBase, Grid
 from trainmaster.errors import SettingError, UnknownKeyError
-from trainmaster.loop.ranks import num_launched
+from trainmaster.loop.ranks import is_other_rank, num_ranks
 from trainmaster.loop.stages import TRAIN_MANAGER, WORK
 from trainmaster.manager.batch import BatchResult, Policy
 from trainmaster.manager.batch_session import run_batch
@@ -27,7 +27,7 @@ from trainmaster.manager.start_from import START_FROM, Origin, config_starting_f
 from trainmaster.manager.sweep_choices import refuse_idle_choices
 from trainmaster.manager.user_epochs import EVAL_RECORDS
 from trainmaster.stages import Extensible, StageTree
-from trainmaster.stages.hooks import Guard
+from trainmaster.stages.hooks import Guard, Hook
 from trainmaster.store import Store
 from trainmaster.store.events import RowsByName
 from trainmaster.store.lease import LEASE_TIME
@@ -276,9 +276,9 @@ class Manager(RunQueries, Extensible):
         if patience is not None:
             check_number("patience", patience, min=0, hint="`patience` is a number of hours")
         self.job_runner.refuse_if_busy()
-        if num_launched() > 1:
+        if num_ranks() > 1:
             raise SettingError(
-                f"`batch` does not work with {num_launched()} ranks",
+                f"`batch` does not work with {num_ranks()} ranks",
                 hint="`process` trains one config on all ranks; `batch(..., workers=2)` trains several at once, without torchrun",
             )
         if isinstance(configs, Mapping | ConfigBase | str | os.PathLike):
@@ -386,6 +386,9 @@ class Manager(RunQueries, Extensible):
 
     def observer_guard(self) -> Guard | None:
         return _kept_rng
+
+    def adapt_hook(self, hook: Hook, extension: object) -> Hook | None:
+        return None if is_other_rank() and getattr(extension, "on_every_rank", False) is not True else hook
 
 
 def _kept_rng() -> contextlib.AbstractContextManager[None]:
