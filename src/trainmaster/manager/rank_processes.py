@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from trainmaster.loop.ranks import FOLLOWED, LAUNCHED
 
-GRACE = 5.0
+GRACE = 3.0
 """Seconds that ranks have to end by themselves after one of them has failed."""
 _TICK = 0.05
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
