@@ -21,7 +21,16 @@ import typer.main
 from typer.core import TyperGroup
 from typer.exceptions import Exit, TyperException
 
-from trainmaster.errors import LeaseLostError, RunFailedError, StoreAccessError, StoreDamagedError, TrainmasterError, did_you_mean
+from trainmaster.errors import (
+    LeaseLostError,
+    RankFailedError,
+    RunFailedError,
+    StoreAccessError,
+    StoreDamagedError,
+    TrainmasterError,
+    did_you_mean,
+)
+from trainmaster.loop.ranks import FOLLOWED, LAUNCHED
 from trainmaster.text import printable_lines
 
 COMMANDS = {
@@ -55,7 +64,7 @@ CLOSED_PIPE = 141
 INTERRUPTED = 130
 WRONG_INPUT = 2
 FAILED = 1
-_FAILURES = (StoreAccessError, StoreDamagedError, LeaseLostError, RunFailedError)
+_FAILURES = (StoreAccessError, StoreDamagedError, LeaseLostError, RunFailedError, RankFailedError)
 """Errors that other input would not have prevented: the file system or another process caused them."""
 _HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
@@ -129,6 +138,8 @@ def run(args: Sequence[str] | None) -> int:
 
 def _report(error: Exception) -> int:
     """Print an error and return the exit code."""
+    if isinstance(error, RankFailedError) and LAUNCHED in os.environ:
+        return FOLLOWED  # the process that started the ranks says which one failed
     if isinstance(error, TrainmasterError):
         # Notes name the position in the training and the command that replays a failure.
         text = "\n".join([str(error), *getattr(error, "__notes__", [])])

@@ -54,6 +54,10 @@ ConfigFile = Annotated[
 Epochs = Annotated[
     int | None, typer.Option(min=0, metavar="N", help="Train up to N epochs in total (default: what the config or the loop specifies).")
 ]
+Processes = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Train the model with N processes, each on a part of every batch.", show_default=False),
+]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start over in a new attempt; earlier attempts are kept.")]
 StrictCode = Annotated[bool, typer.Option("--strict-code", help="Refuse runs whose code has changed since they were trained.")]
 SameProgram = Annotated[bool, typer.Option("--same-program", help="Accept runs that another program trained; this is recorded.")]

@@ -33,6 +33,7 @@ from trainmaster.manager.interrupts import Interrupts
 from trainmaster.manager.invocation import Invocation
 from trainmaster.manager.job import Job, job_to_load
 from trainmaster.manager.job_status import is_done, record_end
+from trainmaster.manager.rank_roles import starting_together
 from trainmaster.manager.session import Session
 from trainmaster.manager.shorter_run import shorter_run
 from trainmaster.manager.stored_secrets import refuse_hidden
@@ -93,6 +94,11 @@ class JobRunner:
 
     def process(self, job: Job, resume: bool) -> None:
         """Run a job for `Manager.process`. Raises the job's error. After a signal, the process ends accordingly."""
+        with starting_together() as start:
+            self._process(job, resume, start)
+
+    def _process(self, job: Job, resume: bool, start: Callable[[], bool]) -> None:
+        """As `process`; `start` begins the training on all ranks, and returns False if there is none."""
         store = self._manager.store
         if resume:
             self.code.check(store.run(job.key))
@@ -110,7 +116,8 @@ class JobRunner:
                 with store.attempt(
                     job.key, "process", report=self.console.print, facts=facts, is_cancelled=lambda: interrupts.reason is not None
                 ) as attempt:
-                    self._run(job, attempt, resume, interrupts)
+                    if start():
+                        self._run(job, attempt, resume, interrupts)
             except RunBusyError:
                 interrupts.raise_signal()
                 raise
@@ -243,7 +250,7 @@ class JobRunner:
     def _stop_loop(self, reason: str) -> None:
         """Ask the loop to stop after the current batch. Called repeatedly, from another thread."""
         if self._manager.loop is not None:
-            self._manager.loop.stop(reason)
+            self._manager.loop.stop(reason, is_interrupt=True)
 
     def _abandon(self, attempt: Attempt, reason: str) -> None:
         """Release the run before the process exits because its main thread does not return."""

@@ -124,8 +124,12 @@ class LoopRunner:
         share = Pace().done(loop, loop.moment.batch)
         self._report(Report(job.key, "progress", epoch=manager.epoch, num_epochs=loop.epochs, share=share, is_first=True))
         manager.job_runner.check_stop()
+        if (notice := loop.shared.notice()) is not None:
+            self._console.print(notice)
         with manager.staged("work_train"):
             loop.train()
+        if loop.ranks.interruption is not None:
+            interrupts.request_stop(loop.ranks.interruption)  # it may have reached another rank
         manager.advance_to(loop.epoch_num, self.preview())
 
     def _set_target(self, job: Job) -> None:
@@ -153,7 +157,7 @@ class LoopRunner:
         if self._user_writer is not None:
             self.writer.copy_to(self._user_writer)
         self.writer.mute(self._is_resumed)
-        self._stop_reason = lambda: interrupts.reason
+        self._stop_reason = lambda: interrupts.reason or self.loop.ranks.interruption
         # In a batch, drawing would take longer than the rest of a short run.
         sets = None if attempt.by == BY_BATCH else ("train", *self.loop.eval_data)
         keep = self._saver.keep or manager.keep
