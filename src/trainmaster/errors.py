@@ -35,6 +35,7 @@ TrainmasterError                     the fact, where, the options, and what to t
 │   ├── RunFailedError               (RuntimeError) a run that failed in a worker
 │   └── RankFailedError              (RuntimeError) another rank of this training has failed
 ├── SearchError                      a search that cannot continue as planned
+├── PlanError                        an ablation or a hypothesis that cannot continue as planned
 ├── MetricNameError                  (ValueError) a metric name that is unknown, ambiguous or too long
 ├── MissingExtraError                (ImportError) a feature needs an extra that is not installed
 └── StoreError
@@ -88,6 +89,7 @@ __all__ = [
     "NoRunningStageError",
     "NonFiniteError",
     "OtherProgramError",
+    "PlanError",
     "Problem",
     "RankFailedError",
     "RunBusyError",
@@ -269,6 +271,9 @@ class RankFailedError(LoopError, RuntimeError): ...
 
 
 class SearchError(TrainmasterError): ...
+
+
+class PlanError(TrainmasterError): ...
 
 
 class StoreError(TrainmasterError): ...
