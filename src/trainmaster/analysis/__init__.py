@@ -1,0 +1,44 @@
+"""Analysis: from runs to an answer, with intervals. Names are loaded when they are first used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainmaster.analysis.statistics import Difference as Difference
+    from trainmaster.analysis.statistics import Interval as Interval
+    from trainmaster.analysis.statistics import holm as holm
+    from trainmaster.analysis.statistics import mean_interval as mean_interval
+    from trainmaster.analysis.statistics import paired_difference as paired_difference
+    from trainmaster.analysis.statistics import pairs_needed as pairs_needed
+    from trainmaster.analysis.statistics import smallest_detectable as smallest_detectable
+    from trainmaster.analysis.statistics import smallest_significant as smallest_significant
+    from trainmaster.analysis.statistics import welch_difference as welch_difference
+
+_HOME_OF = {
+    "Difference": "trainmaster.analysis.statistics",
+    "Interval": "trainmaster.analysis.statistics",
+    "holm": "trainmaster.analysis.statistics",
+    "mean_interval": "trainmaster.analysis.statistics",
+    "paired_difference": "trainmaster.analysis.statistics",
+    "pairs_needed": "trainmaster.analysis.statistics",
+    "smallest_detectable": "trainmaster.analysis.statistics",
+    "smallest_significant": "trainmaster.analysis.statistics",
+    "welch_difference": "trainmaster.analysis.statistics",
+}
+
+__all__ = [*sorted(_HOME_OF)]  # noqa: PLE0604 - strings all
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        from trainmaster.errors import did_you_mean
+
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; {did_you_mean(name, _HOME_OF)}".rstrip("; "))
+    value = globals()[name] = getattr(importlib.import_module(_HOME_OF[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME_OF})
