@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,11 +17,13 @@ from trainmaster.cli.open_store import find_store, print_no_runs
 from trainmaster.cli.options import Json, StoreArgument, StoreOption, WhereOption
 from trainmaster.cli.replicates import group_replicates
 from trainmaster.cli.slow_progress import report_progress
+from trainmaster.errors import SettingError, UnknownRunError, did_you_mean
 from trainmaster.text import counted
 
 if TYPE_CHECKING:
     from trainmaster.cli.replicates import Group
     from trainmaster.store import Store
+    from trainmaster.store.run_table import RunTable
     from trainmaster.store.summary import Summary
 
 STALLED = 300.0
@@ -99,9 +102,8 @@ def command(
             print_json([])
         return
     keys = _select_keys(found, query, label, search, sort, is_reversed)
-    runs, rest = _read_runs(found, keys, 0 if is_grouped else limit, state)
     if is_grouped:
-        groups = group_replicates(found, runs)
+        groups = group_replicates(_read_table(found, keys, state))
         metric = _find_metric(groups, sort)
         groups = _sort_groups(groups, metric, is_descending=(sort or "").startswith("-") != is_reversed)
         shown = groups[:limit] if limit else groups
@@ -109,14 +111,15 @@ def command(
             print_json([group.to_json() for group in shown])
         else:
             _print_groups(shown, len(groups) - len(shown), metric)
-    elif is_json:
+        return
+    runs, rest = _read_runs(found, keys, limit, state)
+    if is_json:
         print_json([run_to_json(run) for run in runs])
     else:
         _print_runs(runs, rest)
 
 
 def _check_state(state: str | None) -> None:
-    from trainmaster.errors import SettingError, did_you_mean
     from trainmaster.store.summary import STATES
 
     if state is not None and state not in STATES:
@@ -144,22 +147,30 @@ def _select_keys(store: Store, query: Any, label: str | None, search: str | None
     return keys[::-1] if is_reversed else keys
 
 
+def _read_table(store: Store, keys: list[str], state: str | None) -> RunTable:
+    """The runs in a state, in the order of `keys`."""
+    table = store.index.runs(keys, report_progress)
+    rows = {key: row for row, (key, each) in enumerate(zip(table.keys, table.fact("state"), strict=True)) if state in (None, each)}
+    return table.take([rows[key] for key in keys if key in rows])
+
+
 def _read_runs(store: Store, keys: list[str], limit: int, state: str | None) -> tuple[list[Summary], str]:
-    """Summarize the first `limit` runs in a state, and describe the rest. Reads no more runs than needed."""
-    from trainmaster.errors import UnknownRunError
+    """The first `limit` runs in a state, and a description of the rest. The first page of a store reads only the runs that it shows."""
+    from trainmaster.store.index import summary_at
     from trainmaster.store.summary import summarize
 
-    runs: list[Summary] = []
-    for number, key in enumerate(report_progress(keys)):
-        if limit and len(runs) == limit:
-            return runs, f"... and {len(keys) - number:,} more" if state is None else "... there may be more"
-        try:
-            run = summarize(store, key)
-        except UnknownRunError:  # it was removed meanwhile
-            continue
-        if state is None or run.state == state:
-            runs.append(run)
-    return runs, ""
+    if limit and state is None:
+        runs: list[Summary] = []
+        for number, key in enumerate(keys):
+            if len(runs) == limit:
+                return runs, f"... and {len(keys) - number:,} more"
+            with contextlib.suppress(UnknownRunError):  # it was removed meanwhile
+                runs.append(summarize(store, key))
+        return runs, ""
+    table = _read_table(store, keys, state)
+    num_shown = min(limit, len(table)) if limit else len(table)
+    runs = [summary_at(table, row, store.tags[table.keys[row]]) for row in range(num_shown)]
+    return runs, f"... and {len(table) - num_shown:,} more" if num_shown < len(table) else ""
 
 
 def _print_runs(runs: list[Summary], rest: str) -> None:

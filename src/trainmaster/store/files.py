@@ -69,7 +69,7 @@ class Files(Protocol):
         """The names in a folder except temporary files; an empty list if there is no folder."""
 
     def marks(self, folder: str) -> dict[str, tuple[int, int]]:
-        """The result of `mark` for each file in a folder."""
+        """The result of `mark` for each file in a folder. The mark of a subfolder changes when a name appears in it or disappears."""
 
     def create(self, path: str, data: bytes) -> None:
         """Create a file; `FileExistsError` if it exists. If several processes try at once, exactly one succeeds."""
@@ -194,7 +194,9 @@ class LocalFiles:
             for entry in entries:
                 if not is_temporary(entry.name):
                     status = entry.stat(follow_symlinks=False)
-                    marks[entry.name] = (status.st_size, status.st_mtime_ns)
+                    # The number of links of a folder, or its size on some file systems, shows two changes within one tick of the clock.
+                    size = status.st_size + status.st_nlink if stat.S_ISDIR(status.st_mode) else status.st_size
+                    marks[entry.name] = (size, status.st_mtime_ns)
         return marks
 
     # ---- writing
