@@ -10,7 +10,7 @@
   const text = (value) => (value === null ? "" : String(value));
   const make = (tag, parent) => parent.appendChild(document.createElement(tag));
   const table = make("table", box), head = make("tr", make("thead", table)), body = make("tbody", table);
-  const isNumber = columns.map(({ values }) => values.every((v) => v === null || typeof v === "number"));
+  const isNumber = columns.map(({ values }) => values.every((v) => v === null || !isNaN(v) || v === "nan" || /^-?inf$/.test(v)));
   let rows = [...Array(size).keys()], sorted = -1, sign = 1, lines = null;
 
   columns.forEach((column, at) => {

@@ -37,6 +37,7 @@ COMMANDS = {
     "stages": "Print the stages of a training and the hooks that will run.",
     "ls": "List the runs of a store.",
     "show": "Show everything about one run.",
+    "report": "Write what the runs of a store show to one HTML file.",
     "diff": "Compare the configs and metrics of two runs.",
     "logs": "Print the output of a run.",
     "tag": "Add labels to a run, or remove them.",

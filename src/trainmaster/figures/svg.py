@@ -7,10 +7,10 @@ paper. Every text is escaped, so names may contain anything.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from trainmaster.text import printable
 
@@ -18,9 +18,11 @@ NUM_COLORS = 7
 """The style sheet has the colors s0 to s6. After these, lines are dashed."""
 _WIDTH, _HEIGHT = 480, 250
 _TOP, _RIGHT, _BOTTOM = 10, 12, 34
+_WHISKER_WIDTH = 12
 _STRIP_WIDTH, _STRIP_HEIGHT = 240, 20
 _MAX_BUCKETS = 120
 _LOG_RATIO = 50.0
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Curve:
 
 
 class Whisker(NamedTuple):
-    """A forecast of the last value of a curve, at an x that the curve has not reached."""
+    """A forecast of a curve's last value, drawn to the right of the curves. `x` is where the curve would end."""
 
     x: float
     y: float
@@ -107,7 +109,9 @@ def format_ticks(ticks: Sequence[float]) -> list[str]:
         return [f"{tick / 1000:g}k" if tick else "0" for tick in ticks]
     for digits in range(2, 12):
         texts = [f"{tick:.{digits}g}" for tick in ticks]
-        if len({*texts}) == len({*ticks}) and all(abs(float(text) - tick) <= 1e-3 * abs(tick) for text, tick in zip(texts, ticks, strict=True)):
+        if len({*texts}) == len({*ticks}) and all(
+            abs(float(text) - tick) <= 1e-3 * abs(tick) for text, tick in zip(texts, ticks, strict=True)
+        ):
             break
     return texts if ticks else []
 
@@ -121,19 +125,24 @@ def draw_curves(curves: Sequence[Curve], x_label: str, label: str, whiskers: Seq
     left = 14 + 6.4 * max(map(len, texts), default=1)
     xs = [value for curve in curves for value in curve.x] + [mark.x for mark in whiskers]
     low, high = (min(xs), max(xs)) if xs else (0.0, 1.0)
-    x = Scale(low, high if high > low else low + 1, left, _WIDTH - _RIGHT)
+    right = _WIDTH - _RIGHT - _WHISKER_WIDTH * len(whiskers)
+    x = Scale(low, high if high > low else low + 1, left, right)
     parts = [f'<svg class="fig" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img"><title>{svg_text(label)}</title>']
     for tick, text in zip(ticks, texts, strict=True):
         at = f"{y(tick):.1f}"
         parts.append(f'<path class="grid" d="M{left:.1f} {at}H{_WIDTH - _RIGHT}"/>')
         parts.append(f'<text class="end" x="{left - 6:.1f}" y="{at}" dy=".33em">{svg_text(text)}</text>')
     x_ticks = linear_ticks(x.low, x.high, 6)
+    if all(float(value).is_integer() for value in xs):
+        x_ticks = [tick for tick in x_ticks if tick.is_integer()]
     for tick, text in zip(x_ticks, format_ticks(x_ticks), strict=True):
         parts.append(f'<text class="mid" x="{x(tick):.1f}" y="{_HEIGHT - _BOTTOM + 16}">{svg_text(text)}</text>')
-    parts.append(f'<text class="end" x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 3}">{svg_text(x_label)}</text>')
+    parts.append(f'<text class="end" x="{right:.1f}" y="{_HEIGHT - 3}">{svg_text(x_label)}</text>')
+    if y.is_log:
+        parts.append(f'<text x="{left:.1f}" y="{_HEIGHT - 3}">log scale</text>')
     parts += [_draw_band(curve, x, y) for curve in curves if curve.low]
     parts += [_draw_line(curve, x, y) for curve in reversed(curves)]  # the first one is drawn on top
-    parts += [_draw_whisker(mark, x, y) for mark in whiskers]
+    parts += [_draw_whisker(mark, right + _WHISKER_WIDTH * (number + 0.8), y) for number, mark in enumerate(whiskers)]
     return "".join([*parts, "</svg>"])
 
 
@@ -178,7 +187,9 @@ def _draw_line(curve: Curve, x: Scale, y: Scale) -> str:
     title = f"<title>{svg_text(curve.label)}</title>"
     classes = f"line {color_class(curve.color)}"
     if len(points) == 1 and _is_drawable(points[0][1], y):
-        return f'<circle class="point {color_class(curve.color)}" cx="{x(points[0][0]):.1f}" cy="{y(points[0][1]):.1f}" r="3">{title}</circle>'
+        return (
+            f'<circle class="point {color_class(curve.color)}" cx="{x(points[0][0]):.1f}" cy="{y(points[0][1]):.1f}" r="3">{title}</circle>'
+        )
     return f'<path class="{classes}" d="{_path(points, x, y)}">{title}</path>'
 
 
@@ -187,21 +198,20 @@ def _draw_band(curve: Curve, x: Scale, y: Scale) -> str:
     starts = range(0, len(curve.x), step)
     edges = [(curve.x[min(at + step, len(curve.x)) - 1], min(curve.low[at : at + step]), max(curve.high[at : at + step])) for at in starts]
     path = []
-    for run in _runs([edge for edge in edges], lambda edge: _is_drawable(edge[1], y) and _is_drawable(edge[2], y)):
-        upper = "L".join(f"{x(at):.1f} {y(high):.1f}" for at, _, high in run)
-        lower = "L".join(f"{x(at):.1f} {y(low):.1f}" for at, low, _ in reversed(run))
+    for piece in _pieces(edges, lambda edge: _is_drawable(edge[1], y) and _is_drawable(edge[2], y)):
+        upper = "L".join(f"{x(at):.1f} {y(high):.1f}" for at, _, high in piece)
+        lower = "L".join(f"{x(at):.1f} {y(low):.1f}" for at, low, _ in reversed(piece))
         path.append(f"M{upper}L{lower}Z")
     return f'<path class="band {color_class(curve.color)}" d="{"".join(path)}"/>'
 
 
-def _draw_whisker(mark: Whisker, x: Scale, y: Scale) -> str:
-    low, high = (max(each, y.low) for each in (mark.low, mark.high))
-    at, top, bottom = x(mark.x), y(high), y(low)
+def _draw_whisker(mark: Whisker, at: float, y: Scale) -> str:
+    top, middle, bottom = (y(max(each, y.low)) for each in (mark.high, mark.y, mark.low))  # a low end may be too low for a log scale
     shape = f"M{at:.1f} {top:.1f}V{bottom:.1f}M{at - 3:.1f} {top:.1f}H{at + 3:.1f}M{at - 3:.1f} {bottom:.1f}H{at + 3:.1f}"
     color = color_class(mark.color)
     return (
         f'<path class="whisker {color}" d="{shape}"><title>{svg_text(mark.label)}</title></path>'
-        f'<circle class="point {color}" cx="{at:.1f}" cy="{y(max(mark.y, y.low)):.1f}" r="3"/>'
+        f'<circle class="point {color}" cx="{at:.1f}" cy="{middle:.1f}" r="3"/>'
     )
 
 
@@ -229,13 +239,13 @@ def thin_out(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
 
 
 def _path(points: Sequence[tuple[float, float]], x: Scale, y: Scale) -> str:
-    lines = _runs(points, lambda point: _is_drawable(point[1], y))
+    lines = _pieces(points, lambda point: _is_drawable(point[1], y))
     return "".join("M" + "L".join(f"{x(at):.1f} {y(value):.1f}" for at, value in line) for line in lines)
 
 
-def _runs(items: Sequence, is_in) -> list[list]:  # type: ignore
-    """The longest pieces without a gap."""
-    found: list[list] = [[]]  # type: ignore
+def _pieces(items: Sequence[_T], is_in: Callable[[_T], bool]) -> list[list[_T]]:
+    """The pieces between items that cannot be drawn."""
+    found: list[list[_T]] = [[]]
     for item in items:
         if is_in(item):
             found[-1].append(item)
