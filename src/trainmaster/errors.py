@@ -34,6 +34,7 @@ TrainmasterError                     the fact, where, the options, and what to t
 │   ├── StateError                   a training state that cannot be captured or restored
 │   └── RunFailedError               (RuntimeError) a run that failed in a worker
 ├── SearchError                      a search that cannot continue as planned
+├── PlanError                        an ablation or a hypothesis that cannot continue as planned
 ├── MetricNameError                  (ValueError) a metric name that is unknown, ambiguous or too long
 ├── MissingExtraError                (ImportError) a feature needs an extra that is not installed
 └── StoreError
@@ -87,6 +88,7 @@ __all__ = [
     "NoRunningStageError",
     "NonFiniteError",
     "OtherProgramError",
+    "PlanError",
     "Problem",
     "RunBusyError",
     "RunFailedError",
@@ -264,6 +266,9 @@ class RunFailedError(LoopError, RuntimeError): ...
 
 
 class SearchError(TrainmasterError): ...
+
+
+class PlanError(TrainmasterError): ...
 
 
 class StoreError(TrainmasterError): ...

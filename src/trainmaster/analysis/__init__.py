@@ -6,6 +6,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trainmaster.analysis.ablation import Ablation as Ablation
+    from trainmaster.analysis.contributions import AblationReport as AblationReport
+    from trainmaster.analysis.contributions import read_ablation as read_ablation
+    from trainmaster.analysis.hypothesis import Hypothesis as Hypothesis
+    from trainmaster.analysis.hypothesis_driver import read_verdict as read_verdict
+    from trainmaster.analysis.plan_records import plan_names as plan_names
     from trainmaster.analysis.statistics import Difference as Difference
     from trainmaster.analysis.statistics import Interval as Interval
     from trainmaster.analysis.statistics import holm as holm
@@ -15,16 +21,26 @@ if TYPE_CHECKING:
     from trainmaster.analysis.statistics import smallest_detectable as smallest_detectable
     from trainmaster.analysis.statistics import smallest_significant as smallest_significant
     from trainmaster.analysis.statistics import welch_difference as welch_difference
+    from trainmaster.analysis.verdict import Verdict as Verdict
+    from trainmaster.analysis.verify_hypothesis import verify_hypothesis as verify_hypothesis
 
 _HOME_OF = {
+    "Ablation": "trainmaster.analysis.ablation",
+    "AblationReport": "trainmaster.analysis.contributions",
     "Difference": "trainmaster.analysis.statistics",
+    "Hypothesis": "trainmaster.analysis.hypothesis",
     "Interval": "trainmaster.analysis.statistics",
+    "Verdict": "trainmaster.analysis.verdict",
     "holm": "trainmaster.analysis.statistics",
     "mean_interval": "trainmaster.analysis.statistics",
     "paired_difference": "trainmaster.analysis.statistics",
     "pairs_needed": "trainmaster.analysis.statistics",
+    "plan_names": "trainmaster.analysis.plan_records",
+    "read_ablation": "trainmaster.analysis.contributions",
+    "read_verdict": "trainmaster.analysis.hypothesis_driver",
     "smallest_detectable": "trainmaster.analysis.statistics",
     "smallest_significant": "trainmaster.analysis.statistics",
+    "verify_hypothesis": "trainmaster.analysis.verify_hypothesis",
     "welch_difference": "trainmaster.analysis.statistics",
 }
 

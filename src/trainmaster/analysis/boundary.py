@@ -64,9 +64,9 @@ def _criticals(alpha: float, budget: int | None, last: int) -> NDArray[np.float6
 def boundary(spent_by: Callable[[int], float], last: int, first: int = FIRST_LOOK) -> NDArray[np.float64]:
     """The critical |t| after n pairs such that, under the null hypothesis, the probability of having crossed by n is `spent_by(n)`.
 
-    For normal differences, sin(theta) = S / sqrt(n * Q), of the sum S and the sum of squares Q of n differences from the margin, is a Markov
-    chain that does not depend on their scale, and t = sqrt(n - 1) * tan(theta). So the distribution of |theta| among the studies that have
-    not crossed is kept on a grid; each look cuts off its tail, and each pair moves the rest.
+    For normal differences, sin(theta) = S / sqrt(n * Q), of the sum S and the sum of squares Q of n differences from the margin, is a
+    Markov chain that does not depend on their scale, and t = sqrt(n - 1) * tan(theta). So the distribution of |theta| among the studies
+    that have not crossed is kept on a grid; each look cuts off its tail, and each pair moves the rest.
     """
     criticals = np.full(last + 1, np.inf)
     edges = np.linspace(0, np.pi / 2, _NUM_CELLS + 1)

@@ -68,8 +68,8 @@ def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
     """
     check_number("level", level, above=0, below=1)
     numbers = _floats("values", values)
-    mean, sd = _mean_and_sd(numbers)
-    margin = _margin(sd / math.sqrt(len(numbers)), len(numbers) - 1, level) if _has_spread(sd, numbers) else math.nan
+    mean, sd = mean_and_sd(numbers)
+    margin = _margin(sd / math.sqrt(len(numbers)), len(numbers) - 1, level) if has_spread(sd, numbers) else math.nan
     return Interval(len(numbers), mean, sd, mean - margin, mean + margin)
 
 
@@ -84,8 +84,8 @@ def paired_difference(a: Sequence[float], b: Sequence[float], level: float = 0.9
             hint="keep the values of shared seeds only, or use `welch_difference`",
         )
     differences = [one - two for one, two in zip(first, second, strict=True)]
-    mean, sd = _mean_and_sd(differences)
-    if not _has_spread(sd, [*first, *second]):
+    mean, sd = mean_and_sd(differences)
+    if not has_spread(sd, [*first, *second]):
         return Difference(n, n, mean, math.nan, math.nan, math.nan, math.nan, "paired t")
     error, df = sd / math.sqrt(n), n - 1
     margin = _margin(error, df, level)
@@ -96,9 +96,9 @@ def welch_difference(a: Sequence[float], b: Sequence[float], level: float = 0.95
     """The difference of the means of two independent groups, whose spreads may differ."""
     check_number("level", level, above=0, below=1)
     first, second = _floats("a", a), _floats("b", b)
-    (mean_a, sd_a), (mean_b, sd_b) = _mean_and_sd(first), _mean_and_sd(second)
+    (mean_a, sd_a), (mean_b, sd_b) = mean_and_sd(first), mean_and_sd(second)
     n, m, mean = len(first), len(second), mean_a - mean_b
-    if not (n > 1 and m > 1 and _has_spread(max(sd_a, sd_b), [*first, *second])):
+    if not (n > 1 and m > 1 and has_spread(max(sd_a, sd_b), [*first, *second])):
         return Difference(n, m, mean, math.nan, math.nan, math.nan, math.nan, "Welch")
     scale = max(sd_a, sd_b)  # squares of large values would overflow
     var_a, var_b = (sd_a / scale) ** 2, (sd_b / scale) ** 2
@@ -187,6 +187,21 @@ def t_p_value(t: float, df: float) -> float:
 # ---- parts
 
 
+def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
+    """The mean and the sample standard deviation; nan where there are too few values, or one is not finite."""
+    if not values or not all(map(math.isfinite, values)):
+        return math.nan, math.nan
+    mean = math.fsum(value / len(values) for value in values)  # a sum of large values would overflow
+    if len(values) == 1:
+        return mean, math.nan
+    return mean, math.hypot(*(value - mean for value in values)) / math.sqrt(len(values) - 1)
+
+
+def has_spread(sd: float, values: Sequence[float]) -> bool:
+    """Whether a standard deviation is more than the rounding of the values that it comes from."""
+    return sd > ROUNDING * max(map(abs, values), default=0.0)  # False for nan
+
+
 def _check_design(n: int, comparisons: int, level: float) -> None:
     check_int("n", n, min=0)
     check_int("comparisons", comparisons, min=1)
@@ -212,19 +227,6 @@ def _small_sample(df: float) -> float:
     if df <= 1:
         return math.nan
     return math.exp(math.lgamma(df / 2) - math.lgamma((df - 1) / 2) - math.log(df / 2) / 2)
-
-
-def _mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
-    if not values or not all(map(math.isfinite, values)):
-        return math.nan, math.nan
-    mean = math.fsum(value / len(values) for value in values)  # a sum of large values would overflow
-    if len(values) == 1:
-        return mean, math.nan
-    return mean, math.hypot(*(value - mean for value in values)) / math.sqrt(len(values) - 1)
-
-
-def _has_spread(sd: float, values: Sequence[float]) -> bool:
-    return sd > ROUNDING * max(map(abs, values), default=0.0)  # False for nan
 
 
 def _floats(name: str, values: Any) -> list[float]:

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from trainmaster.figures.colors import COLORS, MARK_COLOR, line_styles
+from trainmaster.figures.forest import forest_shapes, forest_traces
 from trainmaster.figures.labels import shorten
-from trainmaster.figures.panels import Array, Bars, HeatMap, Histogram, Lines, Panel, finite, isolated
+from trainmaster.figures.panels import Array, Bars, Forest, HeatMap, Histogram, Lines, Panel, finite, isolated
 from trainmaster.text import printable
 
 SCRIPT = "plotly.min.js"
@@ -76,6 +77,12 @@ def plot(panel: Panel) -> dict[str, Any]:
     if isinstance(panel, Histogram):
         layout |= {"yaxis": _axis(panel.y_label), "barmode": "overlay"}
         return {"data": _histogram(panel), "layout": layout}
+    if isinstance(panel, Forest):
+        rows = _rows([row.name for row in panel.rows], {})
+        layout["height"] = _MARGINS + min(26 * max(6, len(rows)), _MAX_ROWS_HEIGHT)
+        layout["yaxis"] = {"type": "category", "autorange": "reversed", "automargin": True, "categoryarray": rows, "tickfont": {"size": 11}}
+        layout["shapes"] = forest_shapes(panel)
+        return {"data": forest_traces(panel, rows), "layout": layout}
     rows = _rows(panel.rows if isinstance(panel, HeatMap) else panel.names, panel.marks)
     layout["height"] = _MARGINS + min(_ROW_HEIGHT * max(8, len(rows)), _MAX_ROWS_HEIGHT)
     layout["yaxis"] = {"type": "category", "autorange": "reversed", "automargin": True, "tickfont": {"size": 10}}

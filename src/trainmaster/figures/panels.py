@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -155,7 +157,34 @@ class Histogram:
         return _needs_legend(list(self.counts), self.title, self.x_label)
 
 
-Panel = Lines | HeatMap | Bars | Histogram
+@dataclass(frozen=True)
+class ForestRow:
+    """One mean with its interval, or a single value without one."""
+
+    name: str
+    mean: float
+    low: float = math.nan
+    high: float = math.nan
+    color: Literal["good", "bad", "unclear", "point"] = "point"
+    is_summary: bool = False
+    """Drawn apart from the rows above, with a diamond."""
+
+
+@dataclass(frozen=True)
+class Forest:
+    """Means with their intervals, from top to bottom, and a line to compare them with."""
+
+    title: str
+    x_label: str
+    rows: Sequence[ForestRow]
+    line: float = 0.0
+
+    @property
+    def is_empty(self) -> bool:
+        return not np.isfinite(finite([row.mean for row in self.rows])).any()
+
+
+Panel = Lines | HeatMap | Bars | Histogram | Forest
 
 
 def finite(values: ArrayLike, is_log: bool = False) -> Array:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainmaster.figures.colors import COLORS, MARK_COLOR, line_styles
+from trainmaster.figures.forest import draw_forest
 from trainmaster.figures.labels import shorten
-from trainmaster.figures.panels import Array, Bars, HeatMap, Histogram, Lines, Panel, are_integers, finite, isolated
+from trainmaster.figures.panels import Array, Bars, Forest, HeatMap, Histogram, Lines, Panel, are_integers, finite, isolated
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,6 +60,8 @@ def png(figure: Figure) -> bytes:
 def _height(panel: Panel) -> float:
     if isinstance(panel, Lines | Histogram):
         return _HEIGHT
+    if isinstance(panel, Forest):
+        return 1.0 + min(max(1.0, 0.26 * len(panel.rows)), _MAX_ROWS_HEIGHT)
     num_rows = len(panel.rows if isinstance(panel, HeatMap) else panel.names)
     return 1.0 + min(max(1.0, _ROW_HEIGHT * num_rows), _MAX_ROWS_HEIGHT)
 
@@ -75,6 +78,9 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         _draw_heat_map(axes, panel)
     elif isinstance(panel, Bars):
         _draw_bars(axes, panel)
+    elif isinstance(panel, Forest):
+        draw_forest(axes, panel)
+        _name_rows(axes, [row.name for row in panel.rows], {})
     else:
         axes.grid(alpha=0.3)
         handles = _draw_lines(axes, panel) if isinstance(panel, Lines) else _draw_histogram(axes, panel)

@@ -14,6 +14,9 @@ MAX_LENGTH = 200
 """The maximum length of a name."""
 _MAX_LISTED = 20
 _MAX_SHOWN = 80
+_LESS = ("loss", "err", "mse", "mae", "mape", "nll", "perplexity", "ppl", "divergence", "distance")
+_GREATER = ("acc", "return", "reward", "f1", "auc", "auroc", "precision", "recall", "bleu", "rouge", "psnr", "ssim")
+_GREATER_WORDS = {"map", "iou", "miou", "dice", "r2"}
 
 
 def resolve_metric(name: str, known: Iterable[str]) -> str:
@@ -86,3 +89,15 @@ def checked_metric_name(name: str) -> str:
             hint="use a short name; log texts with `add_text`",
         )
     return name
+
+
+def better_of(name: str) -> str | None:
+    """ "min" or "max", whichever is better for a metric, judged by its name; None if the name does not show it.
+
+    >>> [better_of(name) for name in ("valid/loss", "valid/multiclass_accuracy", "valid/accuracy/avg", "valid/gap")]
+    ['min', 'max', 'max', None]
+    """
+    words = name.lower().replace("/", "_").split("_")
+    if any(each in name.lower().rpartition("/")[2] for each in _LESS):
+        return "min"
+    return "max" if any(word.startswith(_GREATER) or word in _GREATER_WORDS for word in words) else None
