@@ -15,7 +15,8 @@ from trainmaster.analysis.forecast import Forecast
 from trainmaster.analysis.groups import Group, Groups
 from trainmaster.analysis.provenance import Fact, code_and_environment
 from trainmaster.analysis.report_curves import forecast_figure, legend, make_figures, swatch
-from trainmaster.analysis.report_page import Html, element, join, page, prose, runs_table, section, table
+from trainmaster.analysis.report_page import Html, Section, element, join, notes, page, prose, runs_table, section, table
+from trainmaster.analysis.report_studies import ablations_section, answers, importance_section, read_studies, verdicts_section
 from trainmaster.analysis.results import Results
 from trainmaster.analysis.unfinished_runs import RunForecasts, forecast_runs
 from trainmaster.config.varying import short_values
@@ -35,8 +36,6 @@ _MAX_FORECASTS = 50
 _MAX_KEYS = 6
 _MAX_COLUMNS = 60
 _FAILED = ("failed", "killed", "damaged")
-
-Section = tuple[str, str, Html]
 
 
 def write_report(path: str | os.PathLike[str], store: Store, **arguments: Any) -> int:
@@ -89,11 +88,16 @@ def make_report(
     finished = runs if where is None else store.index.runs()
     forecasts = RunForecasts(rank.metric, forecast_runs(store, finished, rank.metric, {*runs.keys})) if rank is not None else None
     code, environment = code_and_environment(store, progress(runs.keys))
+    studies = read_studies(store, None if where is None else {*runs.keys})
     name = os.path.basename(store.root or "in memory")
+    claims = [each.verdict.plan.claim for each in studies.verdicts]
+    title = title or (claims[0] if len(claims) == 1 else f"Runs of {name}")
     sections = [
         _settings_section(results, groups, rank),
         _curves_section(results, groups),
-        _importance_section(results, rank),
+        importance_section(results, rank.metric) if rank is not None else None,
+        ablations_section(studies),
+        verdicts_section(studies),
         _runs_section(runs),
         _unfinished_section(forecasts),
         _failures_section(results, rank),
@@ -108,19 +112,19 @@ def make_report(
     states = [(state, runs.fact("state").count(state)) for state in STATES]
     head = join(
         [
-            element("h1", title or f"Runs of {name}"),
+            element("h1", title),
             element("p", " · ".join(filter(None, facts)), class_="sub"),
             element(
                 "ul",
                 *(element("li", element("b", f"{count:,}"), f" {state}", data_state=state) for state, count in states if count),
                 class_="states",
             ),
-            _answer(groups, rank),
+            answers(studies) or _answer(groups, rank),
         ]
     )
     foot = f"Written by trainmaster on {day}. This file contains all its data and requests nothing."
     shown = [each for each in sections if each is not None]
-    return page(title or f"Runs of {name}", head, shown, _columns(store, runs, rank), foot)
+    return page(title, head, shown, _columns(store, runs, rank), foot)
 
 
 def _ranked_by(results: Results, metric: str | None) -> RankedBy | None:
@@ -141,7 +145,7 @@ def _count_settings(groups: Groups | None) -> str:
         return ""
     sizes = sorted({group.n for group in groups})
     seeds = f"{sizes[0]} to {sizes[-1]} seeds" if len(sizes) > 1 else counted(sizes[0], "seed")
-    return f"{counted(len(groups), 'setting')} × {seeds}"
+    return f"{counted(len(groups), 'setting')} of {seeds}"
 
 
 def _answer(groups: Groups | None, rank: RankedBy | None) -> Html:
@@ -162,13 +166,8 @@ def _answer(groups: Groups | None, rank: RankedBy | None) -> Html:
     if len(groups) > 1 and not math.isnan(groups[1].mean):
         second: Group = groups[1]
         lines.append(join(["Next: ", second.label, f", {_interval(second, digits)}."]))
-        lines.append(
-            element(
-                "span",
-                f"It was chosen as the best of {len(groups):,} settings, so its mean is too good on average. Train it with new seeds before you rely on it.",
-                class_="note",
-            )
-        )
+        chosen = f"It was chosen as the best of {len(groups):,} settings, so its mean is too good on average."
+        lines.append(element("span", chosen, " Train it with new seeds before you rely on it.", class_="note"))
     return element("div", *(element("p", line) for line in lines), class_="card answer")
 
 
@@ -208,15 +207,15 @@ def _settings_section(results: Results, groups: Groups | None, rank: RankedBy | 
         drawn = Html(draw_interval(scale, group.mean, group.low, group.high, color=color)) if math.isfinite(group.mean) else ""
         mark = swatch(number) if number < NUM_COLORS else ""
         rows.append([mark, _interval(group, digits) + _describe_gaps(group), drawn, group.n, *values])
-    heads = ["", f"{rank.metric}, mean [95 %]", "", "seeds", *names]
+    heads = ["", f"{rank.metric}, mean [95%]", "", "seeds", *names]
     foot = ["", "", Html(draw_interval_axis(scale)), "", *([""] * len(names))]
-    notes = [
+    said = [
         f"Runs that differ only in their seed are one setting. {'Higher' if rank.is_greater_better else 'Lower'} {rank.metric} is better. "
         "The interval is Student's t over seeds; one seed, or equal values, give none."
     ]
     if len(groups) > len(shown):
-        notes.append(f"The best {len(shown)} of {len(groups):,} settings are shown; the table of all runs has the others.")
-    return section("settings", "Settings", element("p", " ".join(notes), class_="note"), table(heads, rows, [1, 3], foot))
+        said.append(f"The best {len(shown)} of {len(groups):,} settings are shown; the table of all runs has the others.")
+    return section("settings", "Settings", notes([" ".join(said)]), table(heads, rows, [1, 3], foot))
 
 
 def _describe_gaps(group: Group) -> str:
@@ -233,15 +232,11 @@ def _curves_section(results: Results, groups: Groups | None) -> Section | None:
     if not figures:
         return None
     most = max(group.n for group in shown)
-    what = "Each line is the mean over seeds; the band is the 95 % interval of the mean." if most > 1 else "Each line is a single run."
+    what = "Each line is the mean over seeds; the band is the 95% interval of the mean." if most > 1 else "Each line is a single run."
     if len(groups) > len(shown):
         what = f"The best {len(shown)} settings. {what}"
     labels = [group.label for group in shown]
-    return section("curves", "Curves", element("p", what, class_="note"), legend(labels), element("div", *figures, class_="figures"))
-
-
-def _importance_section(results: Results, rank: RankedBy | None) -> Section | None:
-    return None
+    return section("curves", "Curves", notes([what]), legend(labels), element("div", *figures, class_="figures"))
 
 
 def _runs_section(runs: RunTable) -> Section:
@@ -259,10 +254,9 @@ def _unfinished_section(forecasts: RunForecasts | None) -> Section | None:
         rows.append([element("code", run.key), element("span", run.state, data_state=run.state), epochs, last, forecasts.describe(run.key)])
     heads = ["run", "state", "epoch", forecasts.metric, "forecast [band]"]
     what = "Forecasts come from the finished runs that began most like these. They are no results."
-    notes = [element("p", line, class_="note") for line in forecasts.notes]
     drawn = forecast_figure(runs, forecasts.metric) if any(isinstance(run.forecast, Forecast) for run in runs) else ""
     more = element("p", f"... and {len(runs) - _MAX_FORECASTS:,} more", class_="note") if len(runs) > _MAX_FORECASTS else ""
-    return section("unfinished", "Unfinished runs", element("p", what, class_="note"), drawn, table(heads, rows, [2, 3, 4]), more, *notes)
+    return section("unfinished", "Unfinished runs", notes([what]), drawn, table(heads, rows, [2, 3, 4]), more, notes(forecasts.notes))
 
 
 def _failures_section(results: Results, rank: RankedBy | None) -> Section | None:
@@ -331,7 +325,7 @@ def _facts_section(name: str, title: str, facts: Sequence[Fact], otherwise: str)
             rows.append(["", f"... and {fact.num_more:,} other values", ""])
     differing = [fact.name for fact in facts if len(fact.values) > 1]
     note = f"These differ between runs: {', '.join(differing)}." if differing else "All runs agree."
-    return section(name, title, element("p", note, class_="note"), table(["", "value", "runs"], rows, [2], long=[1]))
+    return section(name, title, notes([note]), table(["", "value", "runs"], rows, [2], long=[1]))
 
 
 # ---- the table of all runs
@@ -361,9 +355,9 @@ def _best_first(runs: RunTable, rank: RankedBy | None) -> list[int]:
     sign = -1 if rank is not None and rank.is_greater_better else 1
 
     def position(row: int) -> tuple[bool, float, str]:
-        value = values[row] if values is not None else MISSING
-        is_number = isinstance(value, int | float) and value == value
-        return not is_number, sign * float(value) if is_number else 0.0, runs.keys[row]
+        value = values[row] if values is not None else math.nan
+        number = float(value) if isinstance(value, int | float) else math.nan
+        return math.isnan(number), 0.0 if math.isnan(number) else sign * number, runs.keys[row]
 
     return sorted(range(len(runs)), key=position)
 

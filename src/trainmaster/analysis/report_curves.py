@@ -41,7 +41,7 @@ def make_figures(results: Results, groups: Sequence[Group], metric: str) -> list
     names = sorted({name for found in steps.values() for name in found}, key=lambda name: (name != metric, name.startswith("train"), name))
     axes = {name: found[name].over for name in names for found in steps.values() if name in found}
     panels = grouped({name: [(0.0, float(number))] for number, name in enumerate(names)}, axes, _sets(names))
-    figures = []
+    figures: list[Html] = []
     for (title, axis), members in panels.items():
         if len(members) <= _MAX_SETS and len(figures) < MAX_FIGURES:
             sets = [(label, names[int(points[0][1])]) for label, points in members.items()]

@@ -28,6 +28,10 @@ class Html(str):
     """Text that is already HTML."""
 
 
+Section = tuple[str, str, Html]
+"""The id, the title and the content of a section."""
+
+
 def text(value: object) -> Html:
     """A value as HTML text; a value that is HTML stays as it is."""
     return value if isinstance(value, Html) else Html(svg_text(value))
@@ -57,6 +61,17 @@ def prose(sentence: str, **attributes: object) -> Html:
     return element("p", *(element("code", part) if number % 2 else part for number, part in enumerate(parts)), **attributes)
 
 
+def notes(lines: Iterable[str]) -> Html:
+    """Small paragraphs, each a sentence.
+
+    >>> notes(["positive is better"])
+    '<p class="note">Positive is better.</p>'
+    """
+    return join(
+        element("p", f"{line[:1].upper()}{line[1:]}" + ("" if line.endswith(".") else "."), class_="note") for line in lines if line
+    )
+
+
 def table(
     heads: Sequence[object],
     rows: Iterable[Sequence[object]],
@@ -76,12 +91,11 @@ def table(
     return element("div", element("table", head, body, last), class_="scroll")
 
 
-def section(name: str, title: str, *content: object) -> tuple[str, str, Html]:
-    """The id, the title and the content of a section."""
+def section(name: str, title: str, *content: object) -> Section:
     return name, title, element("section", element("h2", title), *content, id=name)
 
 
-def page(title: str, head: Html, sections: Sequence[tuple[str, str, Html]], columns: Mapping[str, Sequence[Any]] | None, foot: str) -> str:
+def page(title: str, head: Html, sections: Sequence[Section], columns: Mapping[str, Sequence[Any]] | None, foot: str) -> str:
     """The whole file. `columns` is the data of the table of all runs, which the section `runs` has a place for."""
     style, script = (files(__package__).joinpath(name).read_text("utf-8") for name in ("report.css", "report.js"))
     policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; img-src data:; base-uri 'none'; form-action 'none'"

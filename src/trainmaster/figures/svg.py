@@ -1,7 +1,7 @@
 """Figures as SVG text for HTML pages: curves with bands, and intervals and bars for the rows of a table.
 
-They have no colors of their own. Classes name what a shape is, and the page's style sheet decides how it looks in light and dark mode and on
-paper. Every text is escaped, so names may contain anything.
+They have no colors of their own. Classes name what a shape is, and the style sheet of the page decides how it looks in light and dark mode
+and on paper. Every text is escaped, so names may contain anything.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class Scale(NamedTuple):
 
     def ticks(self, count: int = 5) -> list[float]:
         if not self.is_log:
-            return linear_ticks(self.low, self.high, count)
+            ticks = linear_ticks(self.low, self.high, count)
+            return ticks if len(ticks) > 1 else linear_ticks(self.low, self.high, 2 * count)
         first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
         step = max(1, math.ceil((last - first + 1) / (count + 1)))
         ticks = [10.0**power for power in range(first, last + 1, step)]
