@@ -26,7 +26,7 @@ from trainmaster.store import Store
 from trainmaster.store.files import access_error, sync_folder
 from trainmaster.store.index import Progress
 from trainmaster.store.monitored import RankedBy, ranked_by
-from trainmaster.store.run_table import MISSING, RunTable
+from trainmaster.store.run_table import MISSING, Column, RunTable
 from trainmaster.store.summary import STATES
 from trainmaster.text import counted
 
@@ -34,7 +34,8 @@ _MAX_SETTINGS = 20
 _MAX_VALUES = 12
 _MAX_FORECASTS = 50
 _MAX_KEYS = 6
-_MAX_COLUMNS = 60
+_MAX_COLUMNS = 200
+"""Of config keys, and of metrics, in the table of all runs."""
 _FAILED = ("failed", "killed", "damaged")
 
 
@@ -98,7 +99,7 @@ def make_report(
         importance_section(results, rank.metric) if rank is not None else None,
         ablations_section(studies),
         verdicts_section(studies),
-        _runs_section(runs),
+        section("runs", "All runs", runs_table(), notes(_left_out_columns(runs))),
         _unfinished_section(forecasts),
         _failures_section(results, rank),
         _config_section(runs),
@@ -239,10 +240,6 @@ def _curves_section(results: Results, groups: Groups | None) -> Section | None:
     return section("curves", "Curves", notes([what]), legend(labels), element("div", *figures, class_="figures"))
 
 
-def _runs_section(runs: RunTable) -> Section:
-    return section("runs", "All runs", runs_table())
-
-
 def _unfinished_section(forecasts: RunForecasts | None) -> Section | None:
     if forecasts is None or not forecasts.runs:
         return None
@@ -337,10 +334,10 @@ def _columns(store: Store, runs: RunTable, rank: RankedBy | None) -> dict[str, l
     ordered = runs.take(order)
     tags = store.tags.all()
     metrics = sorted(ordered.metrics, key=lambda name: (rank is None or name != rank.metric, name))
-    varying = {name: column for name, column in ordered.config.items() if len({*map(_cell_id, column)}) > 1}
+    varying = _varying(ordered)
     found: dict[str, list[Any]] = {"run": ordered.keys, "state": ordered.fact("state")}
     found |= {name: [_metric_cell(value) for value in ordered.metrics[name]] for name in metrics[:1]}
-    found |= {_free(name, found): [_config_cell(value) for value in column] for name, column in [*varying.items()][:_MAX_COLUMNS]}
+    found |= {_free(name, found): [_config_cell(value) for value in column] for name, column in varying[:_MAX_COLUMNS]}
     found |= {_free("epoch", found): ordered.fact("epoch")}
     found |= {_free(name, found): [_metric_cell(value) for value in ordered.metrics[name]] for name in metrics[1:_MAX_COLUMNS]}
     found |= {_free("seconds", found): [None if each is None else round(each, 1) for each in ordered.fact("duration")]}
@@ -348,6 +345,15 @@ def _columns(store: Store, runs: RunTable, rank: RankedBy | None) -> dict[str, l
         found |= {_free("tags", found): [", ".join(tags.get(key, ())) or None for key in ordered.keys]}
     found |= {_free("reason", found): [each or None for each in ordered.fact("reason")]}
     return found
+
+
+def _varying(runs: RunTable) -> list[tuple[str, Column]]:
+    return [(name, column) for name, column in runs.config.items() if len({*map(_cell_id, column)}) > 1]
+
+
+def _left_out_columns(runs: RunTable) -> list[str]:
+    numbers = {"config key": len(_varying(runs)) - _MAX_COLUMNS, "metric": len(runs.metrics) - _MAX_COLUMNS}
+    return [f"the table has no column for {counted(number, f'more {what}')}" for what, number in numbers.items() if number > 0]
 
 
 def _best_first(runs: RunTable, rank: RankedBy | None) -> list[int]:
