@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from trainmaster.analysis.hypothesis import Hypothesis as Hypothesis
     from trainmaster.analysis.hypothesis_driver import read_verdict as read_verdict
     from trainmaster.analysis.plan_records import plan_names as plan_names
+    from trainmaster.analysis.plot_analysis import PlotAnalysis as PlotAnalysis
+    from trainmaster.analysis.results import Results as Results
     from trainmaster.analysis.statistics import Difference as Difference
     from trainmaster.analysis.statistics import Interval as Interval
     from trainmaster.analysis.statistics import holm as holm
@@ -31,6 +33,8 @@ _HOME_OF = {
     "Hypothesis": "trainmaster.analysis.hypothesis",
     "Interval": "trainmaster.analysis.statistics",
     "Verdict": "trainmaster.analysis.verdict",
+    "PlotAnalysis": "trainmaster.analysis.plot_analysis",
+    "Results": "trainmaster.analysis.results",
     "holm": "trainmaster.analysis.statistics",
     "mean_interval": "trainmaster.analysis.statistics",
     "paired_difference": "trainmaster.analysis.statistics",

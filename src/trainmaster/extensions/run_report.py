@@ -16,10 +16,10 @@ from trainmaster.extensions.model_summary import Layer, headline, layers_of
 from trainmaster.figures.series import Series
 from trainmaster.figures.spark import spark
 from trainmaster.loop.loggers import Mirrored
-from trainmaster.loop.metric import is_greater_better
 from trainmaster.loop.progress import clock
 from trainmaster.loop.train_manager import TrainManager
 from trainmaster.stages import Observer, always
+from trainmaster.store.metric_names import is_greater_better
 from trainmaster.text import counted
 
 MAX_LINES = 15

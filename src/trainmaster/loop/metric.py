@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmaster.errors import LoopError, SettingError
 from trainmaster.store.metric_names import better_of as better_of
-from trainmaster.store.metric_names import listed, matching_metrics, resolve_metric, suggest
+from trainmaster.store.metric_names import is_greater_better, listed, matching_metrics, resolve_metric, suggest
 
 if TYPE_CHECKING:
     from trainmaster.loop.training import Training
@@ -22,11 +22,6 @@ class Metric(NamedTuple):
     @property
     def is_greater_better(self) -> bool:
         return is_greater_better(self.name)
-
-
-def is_greater_better(name: str) -> bool:
-    """Whether the maximum of a metric is the best, judged by its name. The default is the minimum."""
-    return better_of(name) == "max"
 
 
 def loss_name(datasource_name: str) -> str:

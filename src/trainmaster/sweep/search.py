@@ -15,12 +15,12 @@ from trainmaster.arguments import check_int, check_number
 from trainmaster.config import Config, ConfigBase
 from trainmaster.config.identity import identity_tree
 from trainmaster.errors import ConfigError, MissingExtraError, Problem, SettingError
-from trainmaster.loop.metric import better_of
 from trainmaster.manager.batch import Policy
 from trainmaster.manager.executor import Executor
 from trainmaster.manager.job import config_epochs
 from trainmaster.manager.varied_keys import problem_of_key
 from trainmaster.store.epoch_values import epoch_values
+from trainmaster.store.metric_names import better_of
 from trainmaster.sweep.plan import (
     PRUNERS,
     SAMPLERS,
