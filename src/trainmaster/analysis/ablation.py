@@ -86,8 +86,11 @@ class Ablation:
 
     # ---- the plan
 
-    def plan(self, manager: Manager) -> AblationPlan:
-        """Check the ablation, record its plan in the store, and return it. More parts and seeds extend a recorded plan."""
+    def plan(self, manager: Manager, is_dry: bool = False) -> AblationPlan:
+        """Check the ablation, record its plan in the store, and return it. More parts and seeds extend a recorded plan.
+
+        `is_dry` records nothing.
+        """
         arms = self.arms(manager)
         arms.check("the ablation")
         settings = json.loads(json.dumps(self._settings(manager, arms)))
@@ -107,6 +110,8 @@ class Ablation:
                     return recorded
                 done = sum(run.value is not None for runs in report_of(manager.store, recorded).runs.values() for run in runs)
                 wanted = replace(wanted, revision=recorded.revision + 1, num_done=done)
+            if is_dry:
+                return wanted
             records.create(plan_path(wanted.revision), json.loads(json.dumps(wanted.to_dict())))
 
     def run(self, manager: Manager, workers: int | Executor = 0) -> AblationReport:

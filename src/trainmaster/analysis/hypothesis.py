@@ -102,8 +102,11 @@ class Hypothesis:
 
     # ---- the plan
 
-    def plan(self, manager: Manager | None = None) -> HypothesisPlan:
-        """The plan, with what it can show. With a manager, it is checked and recorded in the store; from then on it cannot change."""
+    def plan(self, manager: Manager | None = None, is_dry: bool = False) -> HypothesisPlan:
+        """The plan, with what it can show. With a manager, it is checked and recorded in the store; from then on it cannot change.
+
+        `is_dry` records nothing.
+        """
         if manager is None:
             seeds = checked_seeds(self.seeds)
             return self._make_plan(self.name or "unnamed", self._settings({}), Spread(self.sd, "given"), seeds, (), ("", ""))
@@ -120,6 +123,8 @@ class Hypothesis:
             known = [seed for seed in checked_seeds(self.seeds)[: self._num_candidates] if arms.is_known(A, seed) or arms.is_known(B, seed)]
             plan = self._make_plan(records.name, settings, spread, checked_seeds(self.seeds), tuple(known), groups)
             plan = replace(plan, earlier=_earlier(manager, groups))
+            if is_dry:
+                return plan
             recorded = records.create("hypothesis.json", json.loads(json.dumps(plan.to_dict())))
         records.refuse_changes(recorded["settings"], json.loads(json.dumps(settings)), _NEW_ONE)
         records.refuse_changes(

@@ -30,6 +30,9 @@ COMMANDS = {
     "rerun": "Train a run again and compare the results bit by bit.",
     "sweep": "Train every combination of config values.",
     "search": "Search for the config values that give the best metric.",
+    "ablate": "Measure what each part of a config contributes.",
+    "test-hypothesis": "Test whether one config is better than another.",
+    "verify-hypothesis": "Recompute the verdict of a hypothesis from the store.",
     "stop": "Ask a running run to save a checkpoint and stop.",
     "replay": "Replay the batch that a training failed on.",
     "code": "Show or restore the code that a run was trained with.",
@@ -82,7 +85,7 @@ class Commands(TyperGroup):
         if cmd_name not in COMMANDS:
             return None
         if cmd_name not in self.commands:
-            module = importlib.import_module(f"trainmaster.cli.{'import_' if cmd_name == 'import' else cmd_name}")
+            module = importlib.import_module(f"trainmaster.cli.{'import_' if cmd_name == 'import' else cmd_name.replace('-', '_')}")
             app = typer.Typer(add_completion=False, rich_markup_mode=None)
             app.command(cmd_name, context_settings=_HELP_OPTIONS)(module.command)
             self.commands[cmd_name] = typer.main.get_command(app)
