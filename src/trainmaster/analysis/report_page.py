@@ -158,7 +158,7 @@ def plain_cell(value: Any) -> str | int | float | None:
     [0.1, '1152921504606846976', 'true', None, '[1, "a"]', 'nan']
     """
     if value is None or (type(value) is float and math.isfinite(value)) or (type(value) is int and abs(value) <= _EXACT):
-        return value  # type: ignore[no-any-return]
+        return value
     if isinstance(value, float | int) and not isinstance(value, bool):
         return str(value)
     return printable(value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False))
