@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import report_store
+import warm
 
 from trainmaster.store import Store
 
@@ -61,10 +62,21 @@ def test_an_empty_store_says_how_to_start(call: Call) -> None:
     assert not os.path.exists("report.html")
 
 
+_FULL_DISK = """
+import resource, signal, sys
+from trainmaster.cli import main
+from trainmaster.store import Store
+Store("runs").index.runs()
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+sys.exit(main(["report"]))
+"""
+
+
+@pytest.mark.integration
 def test_a_full_disk_leaves_no_file(store: Store) -> None:
     report_store.fill(store, num_seeds=1, has_problems=False)
-    limit = "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); from trainmaster.cli import main; import trainmaster.analysis.report; from trainmaster.store import Store; Store('runs').index.runs(); resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)); sys.exit(main(['report']))"
-    found = subprocess.run([sys.executable, "-c", limit], capture_output=True, text=True)
+    found = warm.run([sys.executable, "-c", _FULL_DISK], capture_output=True, text=True)
     assert found.returncode == 1
     assert "`report.html` cannot be written: File too large" in found.stderr
     assert os.listdir() == ["runs"]
