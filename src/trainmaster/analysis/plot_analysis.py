@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,13 +67,12 @@ class PlotAnalysis:
             missing = "config key varies" if not attributes else "metric exists"
             raise SettingError(f"there is nothing to draw: no {missing}", known=listed(results.table.config), hint="train other configs")
         self._warn_if_unbalanced([name for name in attributes if name in self.categorical])
-        figures = {}
-        for metric in metrics:
-            for name in attributes:
-                panel = attribute_panel(results, name, metric, {**metrics, **attributes})
-                figures[metric, name] = Drawing([panel])
-                if save_dir is not None:
-                    figures[metric, name].save(Path(save_dir) / _file_name(metric) / f"{_file_name(name)}.png")
+        labels = {**metrics, **attributes}
+        figures = {(metric, name): Drawing([attribute_panel(results, name, metric, labels)]) for metric in metrics for name in attributes}
+        if save_dir is not None:
+            folders, files = _file_names(metrics), _file_names(attributes)
+            for (metric, name), drawing in figures.items():
+                drawing.save(Path(save_dir) / folders[metric] / f"{files[name]}.png")
         return figures
 
     def _attributes(self) -> list[str]:
@@ -94,10 +93,19 @@ class PlotAnalysis:
                 warnings.warn(f"the design is unbalanced in {name}: {runs} (runs)", stacklevel=3)
 
 
-def _file_name(name: str) -> str:
+def _file_names(names: Iterable[str]) -> dict[str, str]:
+    """A different file name for each name."""
+    found: dict[str, str] = {}
+    for name in names:
+        text = file_name(name)
+        found[name] = text if text not in found.values() else f"{text}-{len(found) + 1}"
+    return found
+
+
+def file_name(name: str) -> str:
     """A name that is safe as the name of a file.
 
-    >>> _file_name("valid/loss")
+    >>> file_name("valid/loss")
     'valid-loss'
     """
     return re.sub(r"[^A-Za-z0-9._-]", "-", name).lstrip(".")[:80] or "unnamed"

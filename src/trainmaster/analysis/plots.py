@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainmaster.analysis.columns import Array, Floats, array_of, distinct, exact_text, floats_of, is_numeric
-from trainmaster.analysis.groups import by_value, config_means, rows_with
+from trainmaster.analysis.groups import by_value, config_means, rows_with, varies
 from trainmaster.analysis.importance import MAX_CATEGORIES
 from trainmaster.analysis.regression import fit_line, t_quantile
 from trainmaster.config.varying import short_names, short_values
@@ -94,9 +94,10 @@ def curves(results: Results, metric: str | None, by: str | Iterable[str] | None)
         rows = rows_with(results, name)
         sets = {results.keys[row]: [row] for row in rows}
     else:
-        groups = results.groups(by, name)
-        sets = dict(zip(_labels([group.values for group in groups]), (list(group.rows) for group in groups), strict=True))
-    drawn = {label: rows for label, rows in list(sets.items())[:MAX_CURVES] if rows}
+        groups = [group for group in results.groups(by, name) if group.rows]
+        labels = [*_labels([group.values for group in groups[:MAX_CURVES]]), *(group.keys[0] for group in groups[MAX_CURVES:])]
+        sets = {label: list(group.rows) for label, group in zip(labels, groups, strict=True)}
+    drawn = dict(list(sets.items())[:MAX_CURVES])
     logs = {
         row: found[name] for row, found in results.read_steps([name], [row for rows in drawn.values() for row in rows]) if name in found
     }
@@ -138,16 +139,16 @@ def _mean_line(label: str, units: Sequence[Mapping[float, float]]) -> Line:
 
 
 def _labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What distinguishes each group, with names and values as short as possible."""
+    """What distinguishes each group from the others, with names and values as short as possible."""
     names = [*dict.fromkeys(name for each in settings for name in each)]
+    names = [name for name in names if len(settings) == 1 or varies([each.get(name, MISSING) for each in settings])]
     short = short_names(names, ".")
     texts: dict[str, dict[str, str]] = {}
     for name in names:
         values = distinct([each[name] for each in settings if name in each])
         texts[name] = dict(zip(map(exact_text, values), short_values(values), strict=True))
-    labels = [
-        ", ".join(f"{short[name]}={texts[name][exact_text(value)]}" for name, value in each.items()) or "all runs" for each in settings
-    ]
+    parts = [[f"{short[name]}={texts[name][exact_text(each[name])]}" for name in names if name in each] for each in settings]
+    labels = [", ".join(each) or "all runs" for each in parts]
     return [label if labels.count(label) == 1 else f"{label} #{number}" for number, label in enumerate(labels, 1)]
 
 

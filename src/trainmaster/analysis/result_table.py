@@ -51,7 +51,7 @@ def group_table(results: Results, metrics: str | Iterable[str] | None = None, by
     first = results.groups(by, names[0])
     others = {name: {group.id: group for group in results.groups(by, name)} for name in names}
     table: Table = {name: [group.values.get(name) for group in first] for name in first.names if any(name in each.values for each in first)}
-    table[_free("n", table)] = [max(others[name][group.id].n for name in names) for group in first]
+    table[_free("configs" if first.unit == "config" else "n", table)] = [max(others[name][group.id].n for name in names) for group in first]
     for name in names:
         groups = [others[name][group.id] for group in first]
         table[name if name not in table else f"{name} (metric)"] = [

@@ -15,7 +15,7 @@ from trainmaster.analysis.groups import Groups, make_groups, varies
 from trainmaster.config import ConfigBase
 from trainmaster.errors import MetricNameError, SettingError, StoreDamagedError, StoreFormatError, shown
 from trainmaster.store import Store
-from trainmaster.store.index import summary_at
+from trainmaster.store.index import Progress, summary_at
 from trainmaster.store.metric_names import listed, short_name
 from trainmaster.store.monitored import RankedBy, ranked_by
 from trainmaster.store.query import Where, parse_where
@@ -53,12 +53,20 @@ class Results:
     ```
     """
 
-    def __init__(self, source: Any, experiment_dir: str | os.PathLike[str] | None = None, *, where: str | None = None) -> None:
+    def __init__(
+        self,
+        source: Any,
+        experiment_dir: str | os.PathLike[str] | None = None,
+        *,
+        where: str | None = None,
+        progress: Progress = iter,
+    ) -> None:
+        """`progress` iterates over the keys of the runs that have to be read, and may show how far it is."""
         query = None if where is None else parse_where(where)
         self.store = _open(source if experiment_dir is None else experiment_dir)
         self.attributes: Mapping[str, bool] | None = None
         """With a config: the searched keys, and whether each is a range of numbers."""
-        table = self.store.index.runs()
+        table = self.store.index.runs(None, progress)
         if experiment_dir is not None:
             from trainmaster.analysis.trials import is_range_by_key, trial_rows
 

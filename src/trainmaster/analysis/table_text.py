@@ -48,7 +48,7 @@ def to_markdown(table: Table) -> str:
     def escaped(text: str) -> str:
         return printable(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
 
-    lines = [[escaped(name) for name in table], ["---:" if _is_number_column(column) else "---" for column in table.values()]]
+    lines = [[escaped(name) for name in table], ["---:" if is_number_column(column) else "---" for column in table.values()]]
     lines += [[escaped(text) for text in row] for row in _texts(table)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
@@ -59,7 +59,7 @@ def to_latex(table: Table) -> str:
     def escaped(text: str) -> str:
         return re.sub(r"[\\~^&%$#_{}]", lambda match: _LATEX[match[0]], printable(text)).replace("±", r"$\pm$")
 
-    alignment = "".join("r" if _is_number_column(column) else "l" for column in table.values())
+    alignment = "".join("r" if is_number_column(column) else "l" for column in table.values())
     rows = [" & ".join(map(escaped, row)) + r" \\" for row in [[*table], *_texts(table)]]
     return (
         "\n".join([f"\\begin{{tabular}}{{{alignment}}}", r"\toprule", rows[0], r"\midrule", *rows[1:], r"\bottomrule", r"\end{tabular}"])
@@ -122,7 +122,8 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else value if isinstance(value, str) else str(_plain(value))
 
 
-def _is_number_column(column: Sequence[Any]) -> bool:
+def is_number_column(column: Sequence[Any]) -> bool:
+    """Whether a column is aligned to the right."""
     return all(
         value is None or isinstance(value, Estimate) or (isinstance(value, int | float) and not isinstance(value, bool)) for value in column
     )

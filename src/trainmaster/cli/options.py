@@ -26,6 +26,14 @@ WhereOption = Annotated[
     str | None,
     typer.Option("--where", metavar="FILTER", help="Only runs that match, e.g. 'lr<0.01 and arch=ResNet18'.", show_default=False),
 ]
+ByOption = Annotated[
+    list[str] | None,
+    typer.Option("--by", metavar="KEY", help="Group runs by this config key; give it again for more.", show_default=False),
+]
+FigureFile = Annotated[
+    str | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Write the figure to this .png or .html file.", show_default=False),
+]
 TargetArgument = Annotated[
     str,
     typer.Argument(

@@ -77,12 +77,6 @@ def plot(panel: Panel) -> dict[str, Any]:
     if isinstance(panel, Histogram):
         layout |= {"yaxis": _axis(panel.y_label), "barmode": "overlay"}
         return {"data": _histogram(panel), "layout": layout}
-    if isinstance(panel, Forest):
-        rows = _rows([row.name for row in panel.rows], {})
-        layout["height"] = _MARGINS + min(26 * max(6, len(rows)), _MAX_ROWS_HEIGHT)
-        layout["yaxis"] = {"type": "category", "autorange": "reversed", "automargin": True, "categoryarray": rows, "tickfont": {"size": 11}}
-        layout["shapes"] = forest_shapes(panel)
-        return {"data": forest_traces(panel, rows), "layout": layout}
     if isinstance(panel, Scatter):
         layout |= {"xaxis": _axis(panel.x_label, panel.is_log_x), "yaxis": _axis(panel.y_label, panel.is_log_y)}
         return {"data": _scatter(panel), "layout": layout}
@@ -91,6 +85,12 @@ def plot(panel: Panel) -> dict[str, Any]:
         return {"data": _violins(panel), "layout": layout}
     if isinstance(panel, Parallel):
         return {"data": [_parallel(panel)], "layout": {**layout, "margin": {"t": 100, "b": 40, "l": 80, "r": 80}}}
+    if isinstance(panel, Forest):
+        rows = _rows([row.name for row in panel.rows], {})
+        layout["height"] = _MARGINS + min(26 * max(6, len(rows)), _MAX_ROWS_HEIGHT)
+        layout["yaxis"] = {"type": "category", "autorange": "reversed", "automargin": True, "categoryarray": rows, "tickfont": {"size": 11}}
+        layout["shapes"] = forest_shapes(panel)
+        return {"data": forest_traces(panel, rows), "layout": layout}
     rows = _rows(panel.rows if isinstance(panel, HeatMap) else panel.names, panel.marks)
     layout["height"] = _MARGINS + min(_ROW_HEIGHT * max(8, len(rows)), _MAX_ROWS_HEIGHT)
     layout["yaxis"] = {"type": "category", "autorange": "reversed", "automargin": True, "tickfont": {"size": 10}}

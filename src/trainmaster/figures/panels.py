@@ -158,33 +158,6 @@ class Histogram:
 
 
 @dataclass(frozen=True)
-class ForestRow:
-    """One mean with its interval, or a single value without one."""
-
-    name: str
-    mean: float
-    low: float = math.nan
-    high: float = math.nan
-    color: Literal["good", "bad", "unclear", "point"] = "point"
-    is_summary: bool = False
-    """Drawn apart from the rows above, with a diamond."""
-
-
-@dataclass(frozen=True)
-class Forest:
-    """Means with their intervals, from top to bottom, and a line to compare them with."""
-
-    title: str
-    x_label: str
-    rows: Sequence[ForestRow]
-    line: float = 0.0
-
-    @property
-    def is_empty(self) -> bool:
-        return not np.isfinite(finite([row.mean for row in self.rows])).any()
-
-
-@dataclass(frozen=True)
 class Scatter:
     """Points, and a fitted line with its band."""
 
@@ -267,7 +240,34 @@ class Parallel:
         return [line for line in lines.tolist() if np.isfinite(last[line])]
 
 
-Panel = Lines | HeatMap | Bars | Histogram | Forest | Scatter | Violins | Parallel
+@dataclass(frozen=True)
+class ForestRow:
+    """One mean with its interval, or a single value without one."""
+
+    name: str
+    mean: float
+    low: float = math.nan
+    high: float = math.nan
+    color: Literal["good", "bad", "unclear", "point"] = "point"
+    is_summary: bool = False
+    """Drawn apart from the rows above, with a diamond."""
+
+
+@dataclass(frozen=True)
+class Forest:
+    """Means with their intervals, from top to bottom, and a line to compare them with."""
+
+    title: str
+    x_label: str
+    rows: Sequence[ForestRow]
+    line: float = 0.0
+
+    @property
+    def is_empty(self) -> bool:
+        return not np.isfinite(finite([row.mean for row in self.rows])).any()
+
+
+Panel = Lines | HeatMap | Bars | Histogram | Scatter | Violins | Parallel | Forest
 
 
 def finite(values: ArrayLike, is_log: bool = False) -> Array:

@@ -55,6 +55,8 @@ def draw(panels: Sequence[Panel], title: str = "") -> Figure:
 
     num_columns = min(len(panels), 2)
     width = _WIDTH * max([num_columns, *(_PARALLEL_WIDTH * len(panel.axes) / _WIDTH for panel in panels if isinstance(panel, Parallel))])
+    if len(panels) == 1 and isinstance(panels[0], Lines) and panels[0].has_legend:  # a long legend does not squeeze the axes
+        width += 0.05 * max(0, max(len(_text(line.label, _MAX_LEGEND_LABEL)) for line in panels[0].lines) - 12)
     heights = [max(map(_height, panels[start : start + 2])) for start in range(0, len(panels), 2)]
     figure = Figure(figsize=(max(width, _WIDTH), max(sum(heights), 0.5) + (0.3 if title else 0.0)), layout="constrained")
     FigureCanvasAgg(figure)
@@ -77,10 +79,10 @@ def png(figure: Figure) -> bytes:
 
 
 def _height(panel: Panel) -> float:
+    if not isinstance(panel, HeatMap | Bars | Forest):
+        return _HEIGHT
     if isinstance(panel, Forest):
         return 1.0 + min(max(1.0, 0.26 * len(panel.rows)), _MAX_ROWS_HEIGHT)
-    if not isinstance(panel, HeatMap | Bars):
-        return _HEIGHT
     num_rows = len(panel.rows if isinstance(panel, HeatMap) else panel.names)
     return 1.0 + min(max(1.0, _ROW_HEIGHT * num_rows), _MAX_ROWS_HEIGHT)
 
@@ -97,15 +99,15 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         _draw_heat_map(axes, panel)
     elif isinstance(panel, Bars):
         _draw_bars(axes, panel)
-    elif isinstance(panel, Forest):
-        draw_forest(axes, panel)
-        _name_rows(axes, [row.name for row in panel.rows], {})
     elif isinstance(panel, Parallel):
         _draw_parallel(axes, panel)
     elif isinstance(panel, Scatter | Violins):
         axes.grid(alpha=0.3)
         axes.set_axisbelow(True)
         _draw_scatter(axes, panel) if isinstance(panel, Scatter) else _draw_violins(axes, panel)
+    elif isinstance(panel, Forest):
+        draw_forest(axes, panel)
+        _name_rows(axes, [row.name for row in panel.rows], {})
     else:
         axes.grid(alpha=0.3)
         handles = _draw_lines(axes, panel) if isinstance(panel, Lines) else _draw_histogram(axes, panel)

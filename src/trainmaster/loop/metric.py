@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmaster.errors import LoopError, SettingError
-from trainmaster.store.metric_names import better_of as better_of
 from trainmaster.store.metric_names import is_greater_better, listed, matching_metrics, resolve_metric, suggest
 
 if TYPE_CHECKING:

@@ -110,7 +110,10 @@ def resolve_name(name: str, config: Iterable[str], metrics: Iterable[str], own: 
         return found[0]
     if found:
         raise MetricNameError(f"`{short_name(name)}` is ambiguous", hint=f"use the full name: {listed(each.full for each in found)}")
-    hint = suggest(name, [*own, *known, *keys]) or f"names: {listed([*own, *known])}; config keys: {listed(keys)}"
+    hint = (
+        suggest(name, [*own, *known, *keys, *(key.rpartition(".")[2] for key in keys)])
+        or f"names: {listed([*own, *known])}; config keys: {listed(keys)}"
+    )
     raise MetricNameError(f"no run has `{short_name(name)}`", hint=hint)
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from trainmaster.arguments import is_int, is_number
 from trainmaster.errors import StoreDamagedError
@@ -21,6 +21,7 @@ from trainmaster.store.dict_filter import restore_floats
 from trainmaster.store.files import Files
 from trainmaster.store.keys import config_path
 from trainmaster.store.lease import Hold, Holder, holder_of
+from trainmaster.store.read_once import ReadOnce
 from trainmaster.store.run import Run
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def summarize_run(run: Run, config: dict[str, Any], tags: tuple[str, ...] = ()) 
     """The summary of a run whose config was already read."""
     for _ in range(_MAX_LOOKS):
         try:
-            return _summary(run, config, tags)
+            return _summary(Run(cast(Files, ReadOnce(run.files)), run.key), config, tags)
         except StoreDamagedError as error:
             return Summary(run.key, "damaged", message_of(error), config=config, tags=tags, num_attempts=_count(run))
         except FileNotFoundError:  # another process changes it
