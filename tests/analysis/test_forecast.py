@@ -131,3 +131,20 @@ def test_the_order_of_the_curves_does_not_matter() -> None:
     curves, groups = draw_curves(np.random.default_rng(0), 60, 3)
     forward = FinishedCurves(curves, groups, EPOCHS).forecast(cut(curves[5], 8))
     assert forward == FinishedCurves(curves[::-1], groups[::-1], EPOCHS).forecast(cut(curves[5], 8))
+
+
+def test_a_band_of_a_share_stays_between_0_and_1_and_that_of_a_loss_above_0() -> None:
+    rng = np.random.default_rng(0)
+    shares = [{epoch: float(value) for epoch, value in enumerate(rng.uniform(0, 1, 4))} for _ in range(30)]
+    groups = [str(number) for number in range(30)]
+    share = FinishedCurves(shares, groups, 3).forecast({0: 0.5, 1: 0.9})
+    loss = FinishedCurves([{epoch: 5 * value for epoch, value in each.items()} for each in shares], groups, 3).forecast({0: 2.0, 1: 0.1})
+    signed = FinishedCurves([{epoch: value - 0.5 for epoch, value in each.items()} for each in shares], groups, 3).forecast(
+        {0: 0.0, 1: 0.4}
+    )
+    assert isinstance(share, Forecast)
+    assert isinstance(loss, Forecast)
+    assert isinstance(signed, Forecast)
+    assert 0 <= share.low < share.high <= 1
+    assert loss.low == 0
+    assert signed.low < -0.5

@@ -89,5 +89,5 @@ def test_the_notes_say_how_often_bands_were_right_and_why_there_is_none(store: S
     add_run(store, {"lr": 0.01, "seed": 77}, cut(5), "stopped", target=None)
     notes = RunForecasts(METRIC, list(forecasts_of(store).values())).notes
     assert len(notes) == 2
-    assert notes[0].startswith(f"{METRIC} at epoch {EPOCHS}: bands for 90% from 48 finished curves; with one curve left out at a time, ")
+    assert notes[0].startswith(f"bands for 90% of {METRIC} at epoch {EPOCHS}, from 48 finished curves; with one curve left out at a time, ")
     assert notes[1] == "no forecast for 1 run: its number of epochs was not recorded"

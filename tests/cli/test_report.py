@@ -88,7 +88,7 @@ def test_ls_forecasts_unfinished_runs(call: Call, store: Store) -> None:
     head, *lines = found.out.splitlines()
     assert head.split()[-1] == "FORECAST"
     assert sum("[" in line for line in lines) == 5
-    assert "bands for 90% from 48 finished curves" in lines[5]
+    assert "bands for 90% of valid/accuracy at epoch 12, from 48 finished curves" in lines[5]
     assert "final values were inside" in lines[5]
     runs = json.loads(call("ls", "--forecast", "--json", "--limit", 0).out)
     forecasts = [run["forecast"] for run in runs if "forecast" in run]

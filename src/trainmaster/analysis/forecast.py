@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +72,7 @@ class FinishedCurves:
         """The number of curves that are left out because they contain NaN or infinity."""
         self._curves = [curve for curve, _ in used[:MAX_CURVES]]
         self._groups = np.unique([group for _, group in used[:MAX_CURVES]], return_inverse=True)[1]
+        self._bounds = _bounds(self._curves)
         self._calibrations: dict[tuple[float, ...], _Calibration | NoForecast] = {}
 
     def forecast(self, curve: Curve) -> Forecast | NoForecast:
@@ -83,7 +84,7 @@ class FinishedCurves:
         if not np.isfinite(values).all():
             return NoForecast("it contains NaN or infinity")
         calibration = self._calibrate(tuple(prefix))
-        return calibration if isinstance(calibration, NoForecast) else calibration.forecast(values)
+        return calibration if isinstance(calibration, NoForecast) else _clipped(calibration.forecast(values), *self._bounds)
 
     def _calibrate(self, prefix: tuple[float, ...]) -> _Calibration | NoForecast:
         """Everything that depends only on where a curve ends; cached, because pruned curves often end at the same epochs."""
@@ -154,6 +155,20 @@ class _Calibration:
         value = float(values[-1] + np.median(gains))
         margin = _quantile(self._scores) * (float(gains.std(ddof=1)) + self._floor)
         return Forecast(value, value - margin, value + margin, len(self._finals), self._coverage, self._num_measured, self._held_out)
+
+
+def _bounds(curves: Sequence[Curve]) -> tuple[float, float]:
+    """The smallest and the largest possible value: a metric that is never negative stays so, and one from 0 to 1 is a share."""
+    values = [value for curve in curves for value in curve.values()]
+    low = 0.0 if min(values, default=-1.0) >= 0 else -math.inf
+    return low, 1.0 if low == 0.0 and max(values) <= 1 else math.inf
+
+
+def _clipped(found: Forecast | NoForecast, low: float, high: float) -> Forecast | NoForecast:
+    if isinstance(found, NoForecast):
+        return found
+    value, start, end = (min(max(each, low), high) for each in (found.value, found.low, found.high))
+    return replace(found, value=value, low=start, high=end)
 
 
 def _quantile(scores: Array) -> float:

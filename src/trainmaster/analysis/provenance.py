@@ -15,6 +15,7 @@ from trainmaster.store import Run, Store
 from trainmaster.store.checksummed_json import Record
 from trainmaster.store.keys import attempt_folder
 from trainmaster.store.program import Program
+from trainmaster.text import counted
 
 _CODE, _ENVIRONMENT = "code", "environment.json"
 _SHOWN = {
@@ -74,7 +75,7 @@ def _code_facts(run: Run, number: int) -> dict[str, str]:
     facts = {}
     if program is not None:
         digest = hashlib.sha256(json.dumps(sorted(program.files.items())).encode()).hexdigest()[:12]
-        facts = {"program": program.title, "source files": f"{len(program.files)} files, digest {digest}"}
+        facts = {"program": program.title, "source files": f"{counted(len(program.files), 'file')}, digest {digest}"}
     snapshots = [name for name in run.files.names(f"{attempt_folder('previews', run.key, number)}/{_CODE}") if "." not in name]
     if snapshots:
         commit, _, tree = max(snapshots).rpartition("-")

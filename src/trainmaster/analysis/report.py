@@ -19,6 +19,7 @@ from trainmaster.analysis.report_page import Html, Section, element, join, notes
 from trainmaster.analysis.report_studies import ablations_section, answers, importance_section, read_studies, verdicts_section
 from trainmaster.analysis.results import Results
 from trainmaster.analysis.unfinished_runs import RunForecasts, forecast_runs
+from trainmaster.arguments import is_number
 from trainmaster.config.varying import short_values
 from trainmaster.errors import SettingError
 from trainmaster.figures.svg import NUM_COLORS, draw_interval, draw_interval_axis, interval_scale
@@ -155,20 +156,13 @@ def _answer(groups: Groups | None, rank: RankedBy | None) -> Html:
         return Html()
     best: Group = groups[0]
     digits = _digits(groups)
-    direction = "highest" if rank.is_greater_better else "lowest"
-    lines = [
-        join(
-            [
-                element("strong", best.label),
-                f" has the {direction} mean {rank.metric}: {_interval(best, digits)}, {counted(best.n, 'seed')}.",
-            ]
-        )
-    ]
+    what = f"{'highest' if rank.is_greater_better else 'lowest'} {'mean ' if best.n > 1 else ''}{rank.metric}"
+    lines = [join([element("strong", best.label), f" has the {what}: {_interval(best, digits)}, {counted(best.n, 'seed')}."])]
     if len(groups) > 1 and not math.isnan(groups[1].mean):
-        second: Group = groups[1]
-        lines.append(join(["Next: ", second.label, f", {_interval(second, digits)}."]))
-        chosen = f"It was chosen as the best of {len(groups):,} settings, so its mean is too good on average."
-        lines.append(element("span", chosen, " Train it with new seeds before you rely on it.", class_="note"))
+        lines.append(join(["Next: ", groups[1].label, f", {_interval(groups[1], digits)}."]))
+        luck = "its mean is too good on average" if best.n > 1 else "part of its lead is luck, and one seed cannot show how much"
+        chosen = f"It was chosen as the best of {len(groups):,} settings, so {luck}. Train it with new seeds before you rely on it."
+        lines.append(element("span", chosen, class_="note"))
     return element("div", *(element("p", line) for line in lines), class_="card answer")
 
 
@@ -274,9 +268,7 @@ def _failures_section(results: Results, rank: RankedBy | None) -> Section | None
         more = f" and {len(keys) - _MAX_KEYS:,} more" if len(keys) > _MAX_KEYS else ""
         listed = join([element("code", ", ".join(sorted(keys)[:_MAX_KEYS])), more])
         rows.append([len(keys), element("span", state, data_state=state), why, listed])
-    what = (
-        "`trainmaster logs KEY` prints the output of a run; `trainmaster replay KEY` repeats the batch that it failed on, if it was kept."
-    )
+    what = "`trainmaster logs KEY` prints the output of a run, and `trainmaster resume KEY` tries again from its last checkpoint."
     return section(
         "failures", "What failed and why", prose(what, class_="note"), table(["runs", "state", "why", "keys"], rows, [0], long=[2])
     )
@@ -285,11 +277,11 @@ def _failures_section(results: Results, rank: RankedBy | None) -> Section | None
 def _config_section(runs: RunTable) -> Section:
     varying, constant = [], []
     for name, column in runs.config.items():
-        values = _distinct(column)
+        values = distinct([each for each in column if each is not MISSING])
         num_missing = sum(value is MISSING for value in column)
-        gap = f"; {num_missing:,} of {len(column):,} runs do not have it" if num_missing else ""
+        gap = f"; {num_missing:,} of {counted(len(column), 'run')} do not have it" if num_missing else ""
         if len(values) == 1 and not num_missing:
-            constant.append([name, values[0]])
+            constant.append([name, _config_text(values[0])])
         else:
             varying.append([name, len(values), _describe_values(values) + gap])
     parts: list[Html] = []
@@ -300,15 +292,17 @@ def _config_section(runs: RunTable) -> Section:
     return section("config", "Config", *parts) if parts else section("config", "Config", element("p", "The configs are empty."))
 
 
-def _distinct(column: Sequence[Any]) -> list[str]:
-    """The different values as texts: numbers by size, then the others."""
-    return [value if isinstance(value, str) else exact_text(value) for value in distinct([each for each in column if each is not MISSING])]
+def _config_text(value: Any) -> str:
+    return value if isinstance(value, str) else exact_text(value)
 
 
-def _describe_values(values: Sequence[str]) -> str:
+def _describe_values(values: Sequence[Any]) -> str:
+    """All values if they are few; the range of many numbers; the first ones of many others."""
     if len(values) <= _MAX_VALUES:
-        return ", ".join(values)
-    return f"{', '.join(values[:5])}, ..., {', '.join(values[-2:])}"
+        return ", ".join(map(_config_text, values))
+    if all(map(is_number, values)):
+        return f"from {min(values):.6g} to {max(values):.6g}"
+    return f"{', '.join(map(_config_text, values[:_MAX_VALUES]))}, ..."
 
 
 def _facts_section(name: str, title: str, facts: Sequence[Fact], otherwise: str) -> Section:

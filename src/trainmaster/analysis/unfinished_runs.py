@@ -117,6 +117,6 @@ class RunForecasts:
         measured = shares[0] if len(shares) == 1 else f"{shares[0]} to {shares[-1]}, depending on the epoch,"
         left_out = "all seeds of a setting" if held_out == "setting" else "one curve"
         return (
-            f"{self.metric} at epoch {target}: bands for {LEVEL:.0%} from {max(each.num_curves for each in forecasts)} finished curves; "
+            f"bands for {LEVEL:.0%} of {self.metric} at epoch {target}, from {max(each.num_curves for each in forecasts)} finished curves; "
             f"with {left_out} left out at a time, {measured} of their final values were inside"
         )
