@@ -91,7 +91,7 @@ def linear_ticks(low: float, high: float, count: int) -> list[float]:
     """Round numbers between `low` and `high`, about `count` of them.
 
     >>> linear_ticks(0.0, 1.03, 5)
-    [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    [0.0, 0.25, 0.5, 0.75, 1.0]
     """
     rough = (high - low) / count
     power = 10.0 ** math.floor(math.log10(rough))
