@@ -8,18 +8,17 @@ import os
 import secrets
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
-from trainmaster.analysis.columns import distinct, exact_text
 from trainmaster.analysis.forecast import Forecast
 from trainmaster.analysis.groups import Group, Groups
-from trainmaster.analysis.provenance import Fact, code_and_environment
+from trainmaster.analysis.provenance import code_and_environment
 from trainmaster.analysis.report_curves import forecast_figure, legend, make_figures, swatch
-from trainmaster.analysis.report_page import Html, Section, element, join, notes, page, prose, runs_table, section, table
+from trainmaster.analysis.report_facts import config_section, facts_section, failures_section
+from trainmaster.analysis.report_page import Html, Section, element, join, notes, page, section, table
+from trainmaster.analysis.report_runs import runs_columns, runs_section
 from trainmaster.analysis.report_studies import ablations_section, answers, importance_section, read_studies, verdicts_section
 from trainmaster.analysis.results import Results
 from trainmaster.analysis.unfinished_runs import RunForecasts, forecast_runs
-from trainmaster.arguments import is_number
 from trainmaster.config.varying import short_values
 from trainmaster.errors import SettingError
 from trainmaster.figures.svg import NUM_COLORS, draw_interval, draw_interval_axis, interval_scale
@@ -27,26 +26,28 @@ from trainmaster.store import Store
 from trainmaster.store.files import access_error, sync_folder
 from trainmaster.store.index import Progress
 from trainmaster.store.monitored import RankedBy, ranked_by
-from trainmaster.store.run_table import MISSING, Column, RunTable
+from trainmaster.store.run_table import MISSING
 from trainmaster.store.summary import STATES
 from trainmaster.text import counted
 
 _MAX_SETTINGS = 20
-_MAX_VALUES = 12
 _MAX_FORECASTS = 50
-_MAX_KEYS = 6
-_MAX_COLUMNS = 200
-"""Of config keys, and of metrics, in the table of all runs."""
-_FAILED = ("failed", "killed", "damaged")
 
 
-def write_report(path: str | os.PathLike[str], store: Store, **arguments: Any) -> int:
+def write_report(
+    path: str | os.PathLike[str],
+    store: Store,
+    where: str | None = None,
+    metric: str | None = None,
+    title: str | None = None,
+    progress: Progress = iter,
+) -> int:
     """Write the report of a store to a file, and return its size in bytes. See `make_report` for the arguments.
 
     The file appears complete or not at all.
     """
     target = os.fspath(path)
-    data = make_report(store, **arguments).encode()
+    data = make_report(store, where, metric, title, progress=progress).encode()
     aside = os.path.join(os.path.dirname(target), f".{secrets.token_hex(8)}.tmp")
     try:
         with open(aside, "xb") as file:
@@ -81,7 +82,7 @@ def make_report(
         date: the date that is shown; today by default.
         progress: iterates over the keys of the runs that are read.
     """
-    results = Results(store, where=where)
+    results = Results(store, where=where, progress=progress)
     runs = results.all_runs
     if not len(runs):
         raise SettingError("there is no run to report", where=store.root, hint="`trainmaster ls` lists the runs of a store")
@@ -100,14 +101,14 @@ def make_report(
         importance_section(results, rank.metric) if rank is not None else None,
         ablations_section(studies),
         verdicts_section(studies),
-        section("runs", "All runs", runs_table(), notes(_left_out_columns(runs))),
+        runs_section(runs),
         _unfinished_section(forecasts),
-        _failures_section(results, rank),
-        _config_section(runs),
-        _facts_section(
+        failures_section(runs, rank),
+        config_section(runs),
+        facts_section(
             "code", "Code", code, "No run has recorded its code: add the extension `CodeTracker` to keep the commit and all changes."
         ),
-        _facts_section("environment", "Environment", environment, "No run has recorded its environment."),
+        facts_section("environment", "Environment", environment, "No run has recorded its environment."),
     ]
     day = (date or datetime.now(UTC)).strftime("%-d %B %Y")
     facts = [counted(len(runs), "run"), _count_settings(groups), f"store {name}", f"where {where}" if where else "", day]
@@ -126,7 +127,7 @@ def make_report(
     )
     foot = f"Written by trainmaster on {day}. This file contains all its data and requests nothing."
     shown = [each for each in sections if each is not None]
-    return page(title, head, shown, _columns(store, runs, rank), foot)
+    return page(title, head, shown, runs_columns(runs, store.tags.all(), rank), foot)
 
 
 def _ranked_by(results: Results, metric: str | None) -> RankedBy | None:
@@ -167,11 +168,11 @@ def _answer(groups: Groups | None, rank: RankedBy | None) -> Html:
 
 
 def _digits(groups: Sequence[Group]) -> int:
-    """The decimals that show two digits of the narrowest interval."""
-    widths = [group.high - group.low for group in groups[:_MAX_SETTINGS] if group.high > group.low]
+    """The decimals that show two digits of a typical interval."""
+    widths = sorted(width for group in groups[:_MAX_SETTINGS] if math.isfinite(width := group.high - group.low) and width > 0)
     means = [abs(group.mean) for group in groups[:_MAX_SETTINGS] if math.isfinite(group.mean) and group.mean]
-    smallest = min(widths, default=0.0) or 1e-3 * max(means, default=1.0)
-    return min(max(2 - math.floor(math.log10(smallest)) - 1, 0), 12)
+    typical = widths[len(widths) // 2] if widths else 1e-3 * max(means, default=1.0)
+    return min(max(1 - math.floor(math.log10(typical)), 0), 12)
 
 
 def _number(value: float, digits: int) -> str:
@@ -208,6 +209,9 @@ def _settings_section(results: Results, groups: Groups | None, rank: RankedBy | 
         f"Runs that differ only in their seed are one setting. {'Higher' if rank.is_greater_better else 'Lower'} {rank.metric} is better. "
         "The interval is Student's t over seeds; one seed, or equal values, give none."
     ]
+    epochs = sorted({each for each in results.table.fact("epoch") if each is not None})
+    if len(epochs) > 1:
+        said.append(f"These runs were trained for different numbers of epochs, {epochs[0]} to {epochs[-1]}.")
     if len(groups) > len(shown):
         said.append(f"The best {len(shown)} of {len(groups):,} settings are shown; the table of all runs has the others.")
     return section("settings", "Settings", notes([" ".join(said)]), table(heads, rows, [1, 3], foot))
@@ -248,132 +252,3 @@ def _unfinished_section(forecasts: RunForecasts | None) -> Section | None:
     drawn = forecast_figure(runs, forecasts.metric) if any(isinstance(run.forecast, Forecast) for run in runs) else ""
     more = element("p", f"... and {len(runs) - _MAX_FORECASTS:,} more", class_="note") if len(runs) > _MAX_FORECASTS else ""
     return section("unfinished", "Unfinished runs", notes([what]), drawn, table(heads, rows, [2, 3, 4]), more, notes(forecasts.notes))
-
-
-def _failures_section(results: Results, rank: RankedBy | None) -> Section | None:
-    runs = results.all_runs
-    reasons: dict[tuple[str, str], list[str]] = {}
-    bad = runs.metrics.get(rank.metric, []) if rank is not None else []
-    for row, (key, state, reason) in enumerate(zip(runs.keys, runs.fact("state"), runs.fact("reason"), strict=True)):
-        if state in _FAILED:
-            reasons.setdefault((state, str(reason or "no reason was recorded")), []).append(key)
-        elif rank is not None and bad and isinstance(value := bad[row], float) and not math.isfinite(value):
-            reasons.setdefault((state, f"{rank.metric} is {value}"), []).append(key)
-    if not reasons:
-        return None
-    rows = []
-    for (state, reason), keys in sorted(reasons.items(), key=lambda item: (-len(item[1]), item[0])):
-        first, *rest = reason.split("\n")
-        why = join([first, element("pre", "\n".join(rest))]) if rest else first
-        more = f" and {len(keys) - _MAX_KEYS:,} more" if len(keys) > _MAX_KEYS else ""
-        listed = join([element("code", ", ".join(sorted(keys)[:_MAX_KEYS])), more])
-        rows.append([len(keys), element("span", state, data_state=state), why, listed])
-    what = "`trainmaster logs KEY` prints the output of a run, and `trainmaster resume KEY` tries again from its last checkpoint."
-    return section(
-        "failures", "What failed and why", prose(what, class_="note"), table(["runs", "state", "why", "keys"], rows, [0], long=[2])
-    )
-
-
-def _config_section(runs: RunTable) -> Section:
-    varying, constant = [], []
-    for name, column in runs.config.items():
-        values = distinct([each for each in column if each is not MISSING])
-        num_missing = sum(value is MISSING for value in column)
-        gap = f"; {num_missing:,} of {counted(len(column), 'run')} do not have it" if num_missing else ""
-        if len(values) == 1 and not num_missing:
-            constant.append([name, _config_text(values[0])])
-        else:
-            varying.append([name, len(values), _describe_values(values) + gap])
-    parts: list[Html] = []
-    if varying:
-        parts += [element("h3", "Varied"), table(["key", "values", ""], varying, [1], long=[2])]
-    if constant:
-        parts += [element("h3", "The same in all runs"), table(["key", "value"], constant, long=[1])]
-    return section("config", "Config", *parts) if parts else section("config", "Config", element("p", "The configs are empty."))
-
-
-def _config_text(value: Any) -> str:
-    return value if isinstance(value, str) else exact_text(value)
-
-
-def _describe_values(values: Sequence[Any]) -> str:
-    """All values if they are few; the range of many numbers; the first ones of many others."""
-    if len(values) <= _MAX_VALUES:
-        return ", ".join(map(_config_text, values))
-    if all(map(is_number, values)):
-        return f"from {min(values):.6g} to {max(values):.6g}"
-    return f"{', '.join(map(_config_text, values[:_MAX_VALUES]))}, ..."
-
-
-def _facts_section(name: str, title: str, facts: Sequence[Fact], otherwise: str) -> Section:
-    if not facts:
-        return section(name, title, prose(otherwise))
-    rows = []
-    for fact in facts:
-        for number, (value, count) in enumerate(fact.values):
-            rows.append([fact.name if number == 0 else "", value, f"{count:,}"])
-        if fact.num_more:
-            rows.append(["", f"... and {fact.num_more:,} other values", ""])
-    differing = [fact.name for fact in facts if len(fact.values) > 1]
-    note = f"These differ between runs: {', '.join(differing)}." if differing else "All runs agree."
-    return section(name, title, notes([note]), table(["", "value", "runs"], rows, [2], long=[1]))
-
-
-# ---- the table of all runs
-
-
-def _columns(store: Store, runs: RunTable, rank: RankedBy | None) -> dict[str, list[Any]]:
-    """The columns of the table of all runs: what identifies and ranks a run first, then what varies, then the other metrics."""
-    order = _best_first(runs, rank)
-    ordered = runs.take(order)
-    tags = store.tags.all()
-    metrics = sorted(ordered.metrics, key=lambda name: (rank is None or name != rank.metric, name))
-    varying = _varying(ordered)
-    found: dict[str, list[Any]] = {"run": ordered.keys, "state": ordered.fact("state")}
-    found |= {name: [_metric_cell(value) for value in ordered.metrics[name]] for name in metrics[:1]}
-    found |= {_free(name, found): [_config_cell(value) for value in column] for name, column in varying[:_MAX_COLUMNS]}
-    found |= {_free("epoch", found): ordered.fact("epoch")}
-    found |= {_free(name, found): [_metric_cell(value) for value in ordered.metrics[name]] for name in metrics[1:_MAX_COLUMNS]}
-    found |= {_free("seconds", found): [None if each is None else round(each, 1) for each in ordered.fact("duration")]}
-    if any(key in tags for key in ordered.keys):
-        found |= {_free("tags", found): [", ".join(tags.get(key, ())) or None for key in ordered.keys]}
-    found |= {_free("reason", found): [each or None for each in ordered.fact("reason")]}
-    return found
-
-
-def _varying(runs: RunTable) -> list[tuple[str, Column]]:
-    return [(name, column) for name, column in runs.config.items() if len({*map(_cell_id, column)}) > 1]
-
-
-def _left_out_columns(runs: RunTable) -> list[str]:
-    numbers = {"config key": len(_varying(runs)) - _MAX_COLUMNS, "metric": len(runs.metrics) - _MAX_COLUMNS}
-    return [f"the table has no column for {counted(number, f'more {what}')}" for what, number in numbers.items() if number > 0]
-
-
-def _best_first(runs: RunTable, rank: RankedBy | None) -> list[int]:
-    values = runs.metrics.get(rank.metric) if rank is not None else None
-    sign = -1 if rank is not None and rank.is_greater_better else 1
-
-    def position(row: int) -> tuple[bool, float, str]:
-        value = values[row] if values is not None else math.nan
-        number = float(value) if isinstance(value, int | float) else math.nan
-        return math.isnan(number), 0.0 if math.isnan(number) else sign * number, runs.keys[row]
-
-    return sorted(range(len(runs)), key=position)
-
-
-def _free(name: str, taken: dict[str, list[Any]]) -> str:
-    """A name for a column that no other column has."""
-    return name if name not in taken else _free(f"{name} ", taken)
-
-
-def _cell_id(value: Any) -> Any:
-    return (type(value), value) if isinstance(value, str | int | float) else repr(value)
-
-
-def _metric_cell(value: Any) -> Any:
-    return None if value is MISSING else float(f"{value:.6g}") if isinstance(value, float) else value
-
-
-def _config_cell(value: Any) -> Any:
-    return None if value is MISSING else "none" if value is None else value
