@@ -1,7 +1,7 @@
 """Results of a large store: frames with and without the index, next to plain json + pandas; parameter importance; the report.
 
-Every number is CPU time of a fresh process, the minimum of several, next to its limit if there is one. The store is made once and can be
-kept.
+Every number is CPU time of a fresh process, the minimum of several, next to its limit if there is one. `--store` keeps the store for the next
+time; making it takes several minutes.
 """
 
 from __future__ import annotations
@@ -35,13 +35,7 @@ def configs(count: int) -> Iterator[dict[str, Any]]:
     for number in range(count):
         yield {
             "seed": number % 5,
-            "data": {
-                "name": "digits",
-                "path": "data/digits",
-                "workers": 4,
-                "batch_size": choose.choice([32, 64, 128]),
-                "is_shuffled": True,
-            },
+            "data": {"name": "digits", "path": "data/digits", "workers": 4, "is_shuffled": True, "batch_size": choose.choice([32, 64])},
             "model": {
                 "arch": choose.choice(["ResNet18", "ResNet50", "ViT"]),
                 "width": 64 * choose.randint(1, 8),

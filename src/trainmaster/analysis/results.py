@@ -63,7 +63,7 @@ class Results:
     ) -> None:
         """`progress` iterates over the keys of the runs that have to be read, and may show how far it is."""
         query = None if where is None else parse_where(where)
-        self.store = _open(source if experiment_dir is None else experiment_dir)
+        self.store = _open(source if experiment_dir is None else _trial_folder(source, experiment_dir))
         self.attributes: Mapping[str, bool] | None = None
         """With a config: the searched keys, and whether each is a range of numbers."""
         table = self.store.index.runs(None, progress)
@@ -288,6 +288,12 @@ class Results:
         from trainmaster.analysis.table_text import results_html
 
         return results_html(self)
+
+
+def _trial_folder(config: Any, experiment_dir: str | os.PathLike[str]) -> str:
+    """The folder of the store: `experiment_dir` or, for a config with an `experiment_id`, the folder of that name in it."""
+    inner = os.path.join(experiment_dir, str(getattr(config, "experiment_id", None) or ""))
+    return inner if os.path.lexists(os.path.join(inner, ABOUT)) else os.fspath(experiment_dir)
 
 
 def _open(source: Any) -> Store:

@@ -19,9 +19,9 @@ def command(
     where: WhereOption = None,
     output: FigureFile = None,
 ) -> None:
-    """Draw a metric of the finished runs against a config value.
+    """Draw a metric against a config value.
 
-    Numbers get a regression line with its 95 % band, categories and numbers with at most ten different values get violins. The default
+    Draws the finished runs. Numbers get a regression line with its 95 % band, categories and numbers with at most ten different values get violins. The default
     metric is the one that the runs monitor. Without --output, the figure is named after both.
 
     \b
