@@ -58,6 +58,8 @@ class HypothesisPlan:
     """Seeds of which a run had been started when the plan was made."""
     groups: tuple[str, str]
     """The identities of both arms."""
+    seed_key: str
+    """The key of the config that holds the seed."""
     criticals: tuple[float | None, ...]
     """The critical |t| by the number of pairs; None where there is no look. Empty for a plan without a budget."""
     statement: tuple[str, ...]
