@@ -51,10 +51,10 @@ def test_every_public_name_can_be_imported_and_is_listed() -> None:
 
 def test_the_public_names_are_these() -> None:
     assert sorted(trainmaster.__all__) == [
-            "ActivationStats", "Avg", "CSVLogger", "CheckpointLoader", "CheckpointSaver", "ClipGradients", "CodeTracker", "Compile",
+            "Ablation", "ActivationStats", "Avg", "CSVLogger", "CheckpointLoader", "CheckpointSaver", "ClipGradients", "CodeTracker", "Compile",
             "Config", "ConfigBase", "ConfigError", "ConstructorArgs", "Derived", "Deterministic", "DivergenceGuard", "EMA", "EarlyStopping",
             "EnvironmentInfo", "Extensible", "Extension", "FailureCapsule", "Fixtures", "GradCoeffRMSVis", "GradNormVis",
-            "GradientAccumulation", "Grid", "HookProfiler", "LeakageCheck", "LearningRateMonitor", "Logger", "LoopComponent", "LossPlot",
+            "GradientAccumulation", "Grid", "HookProfiler", "Hypothesis", "LeakageCheck", "LearningRateMonitor", "Logger", "LoopComponent", "LossPlot",
             "Manager", "MemoryWriter", "Metrics", "Mirrored", "MixedPrecision", "ModelConfig", "ModelSummary", "ModelWrapper", "NaNGuard",
             "Observer", "OptimizerConfig", "ParallelConfig", "ParallelTrainer", "Plot", "Progress", "ProtoTrainer", "Recipe", "Replicate",
             "RunConfig", "RunReport", "SampleLoss", "SanityCheck", "SchedulerConfig", "SearchSpace", "Secret", "Seed", "Stage", "StageTree",

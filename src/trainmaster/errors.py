@@ -32,8 +32,10 @@ TrainmasterError                     the fact, where, the options, and what to t
 │   ├── LossDivergedError            (ArithmeticError) a loss has become much worse
 │   ├── SanityCheckError             training failed its sanity check
 │   ├── StateError                   a training state that cannot be captured or restored
-│   └── RunFailedError               (RuntimeError) a run that failed in a worker
+│   ├── RunFailedError               (RuntimeError) a run that failed in a worker
+│   └── RankFailedError              (RuntimeError) another rank of this training has failed
 ├── SearchError                      a search that cannot continue as planned
+├── PlanError                        an ablation or a hypothesis that cannot continue as planned
 ├── MetricNameError                  (ValueError) a metric name that is unknown, ambiguous or too long
 ├── MissingExtraError                (ImportError) a feature needs an extra that is not installed
 └── StoreError
@@ -87,7 +89,9 @@ __all__ = [
     "NoRunningStageError",
     "NonFiniteError",
     "OtherProgramError",
+    "PlanError",
     "Problem",
+    "RankFailedError",
     "RunBusyError",
     "RunFailedError",
     "SanityCheckError",
@@ -263,7 +267,13 @@ class StateError(LoopError): ...
 class RunFailedError(LoopError, RuntimeError): ...
 
 
+class RankFailedError(LoopError, RuntimeError): ...
+
+
 class SearchError(TrainmasterError): ...
+
+
+class PlanError(TrainmasterError): ...
 
 
 class StoreError(TrainmasterError): ...

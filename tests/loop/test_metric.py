@@ -13,10 +13,11 @@ from trainmaster import CheckpointSaver, Manager
 from trainmaster.errors import LoopError, MetricNameError, SettingError
 from trainmaster.extensions.early_stopping import EarlyStopping
 from trainmaster.loop import TrainManager
-from trainmaster.loop.metric import Metric, find_metric, is_greater_better
+from trainmaster.loop.metric import Metric, find_metric
 from trainmaster.loop.optimization import takes_metric
 from trainmaster.loop.writer import MemoryWriter
 from trainmaster.stages import Extension
+from trainmaster.store.metric_names import is_greater_better
 
 DATA = [torch.ones(2, 1), torch.zeros(2, 1)]
 SCORES = [0.9, 0.1, 0.4, 0.3, 0.2, 0.5]

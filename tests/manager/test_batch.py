@@ -499,3 +499,14 @@ def test_the_attempt_that_a_dead_worker_reports_is_replaced_without_waiting_for_
     assert manager.batch(CONFIGS[:1], num_epochs=1, workers=executor) == BatchResult(done=[KEYS[0]])
     assert manager.store.run(KEYS[0]).attempts() == [2, 1]
     assert executor.dead is not None
+
+
+def test_a_task_whose_run_was_trained_while_it_waited_makes_no_attempt(tmp_path: Path) -> None:
+    from trainmaster.manager.job import make_job
+
+    manager = Counting(tmp_path)
+    job = make_job(manager, CONFIGS[0], 2)
+    manager.process(CONFIGS[0], 2)
+    assert manager.job_runner.run_task(Task(job, resume=True)).kind == "held"
+    assert len(manager.store.run(job.key).attempts()) == 1
+    assert manager.batch(CONFIGS[:1], 2).found == [job.key]

@@ -254,6 +254,10 @@ class TestRecords:
         assert picture.read_bytes().startswith(b"\x89PNG")
         assert manager.store.verify() == []
 
+    def test_the_runs_of_a_batch_are_not_drawn(self, tmp_path: Path) -> None:
+        small(tmp_path).batch([CONFIG])
+        assert not list((tmp_path / "previews").glob("*/*/*/plots"))
+
     def test_the_saver_s_path_is_where_the_store_keeps_the_checkpoints(self, tmp_path: Path) -> None:
         manager = small(tmp_path)
         manager.process(CONFIG)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from typing import Any
 
@@ -26,6 +27,19 @@ class Toy(Manager):
 
     def eval(self) -> dict[str, float]:
         return {"loss": final_loss(self.config) * (1 + 2 / max(1, self.epoch)), "size": abs(self.config.x)}
+
+
+class CannotBePickledError(Exception):
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} and {second}")
+        self.lock = threading.Lock()
+
+
+class RaisesUnpicklable(Toy):
+    def train(self) -> None:
+        if self.config.kind == "b":
+            raise CannotBePickledError("one", "two")
+        super().train()
 
 
 def final_loss(config: Any) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toy_search import EPOCHS, GRID, SPACE, Toy, final_loss
+from toy_search import EPOCHS, GRID, SPACE, RaisesUnpicklable, Toy, final_loss
 
 from trainmaster import SearchSpace, configclass
 from trainmaster.config import ConfigBase, Stateless
@@ -94,6 +94,23 @@ def test_a_changed_space_is_refused_with_the_difference(tmp_path: Path) -> None:
     assert "20.0" in str(caught.value)
     with pytest.raises(SearchError, match="epochs"):
         run(toy(tmp_path), 4, epochs=EPOCHS + 1)
+
+
+def test_a_driver_with_another_space_is_refused_while_the_search_runs(tmp_path: Path) -> None:
+    refused: list[str] = []
+
+    class StartsAnother(Toy):
+        def train(self) -> None:
+            if not refused:
+                with pytest.raises(SearchError, match="the search test exists with another plan") as caught:
+                    run(toy(tmp_path), 4, space={**SPACE, "y": "float(0,20)"})
+                refused.append(str(caught.value))
+            super().train()
+
+    result = run(StartsAnother(tmp_path, verbose=False), 3)
+    assert "space.y.value_range" in refused[0]
+    assert result.count("complete") == 3
+    assert points(result) == points(run(toy(), 3))
 
 
 def test_a_run_trained_by_hand_is_used_and_not_trained_again(tmp_path: Path) -> None:
@@ -300,6 +317,14 @@ def test_a_failed_trial_does_not_stop_the_search() -> None:
     result = run(Failing(verbose=False), 8, seed=3)
     assert {trial.state for trial in result.trials} == {"complete", "failed"}
     assert next(trial.reason for trial in result.trials if trial.state == "failed") == "RuntimeError: no such kind"
+
+
+@pytest.mark.integration
+def test_an_exception_that_cannot_be_pickled_fails_its_trial_only(tmp_path: Path) -> None:
+    result = run(RaisesUnpicklable(tmp_path, verbose=False), 8, seed=3, workers=2)
+    states = {trial.config["kind"]: trial.state for trial in result.trials}
+    assert states == {"a": "complete", "b": "failed"}
+    assert {trial.reason for trial in result.trials if trial.state == "failed"} == {"CannotBePickledError: one and two"}
 
 
 def test_a_search_whose_first_trials_all_fail_ends_with_their_error() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,11 +17,14 @@ from trainmaster.cli.open_store import find_store, print_no_runs
 from trainmaster.cli.options import Json, StoreArgument, StoreOption, WhereOption
 from trainmaster.cli.replicates import group_replicates
 from trainmaster.cli.slow_progress import report_progress
+from trainmaster.errors import SettingError, UnknownRunError, did_you_mean
 from trainmaster.text import counted
 
 if TYPE_CHECKING:
+    from trainmaster.analysis.unfinished_runs import RunForecasts
     from trainmaster.cli.replicates import Group
     from trainmaster.store import Store
+    from trainmaster.store.run_table import RunTable
     from trainmaster.store.summary import Summary
 
 STALLED = 300.0
@@ -38,7 +42,7 @@ _STYLES = {
 }
 _MAX_METRICS = 3
 _MAX_CONFIG_KEYS = 8
-_FIRST_METRIC, _CONFIG, _EPOCH, _TIME, _TAGS, _AGE, _METRICS = 1, 2, 20, 30, 31, 32, 40
+_FIRST_METRIC, _FORECAST, _CONFIG, _EPOCH, _TIME, _TAGS, _AGE, _METRICS = 1, 1, 2, 20, 30, 31, 32, 40
 """Ranks of columns: a narrow terminal keeps the first metric and the varying config values longest."""
 
 
@@ -71,6 +75,9 @@ def command(
     is_grouped: Annotated[
         bool, typer.Option("--group", help="One row for all runs that differ only in their seed: mean ± std of the finished ones.")
     ] = False,
+    is_forecast: Annotated[
+        bool, typer.Option("--forecast", help="Forecast the final metric of unfinished runs from the store's finished ones.")
+    ] = False,
     is_json: Json = False,
 ) -> None:
     """List the runs of a store.
@@ -85,11 +92,14 @@ def command(
       trainmaster ls --where 'lr<0.01 and arch=ResNet18' --sort -accuracy
       trainmaster ls --state failed --limit 0 --json
       trainmaster ls --group --sort valid/loss
+      trainmaster ls --state running --forecast
     """
     from trainmaster.store.query import parse_where
     from trainmaster.store.tags import check_label
 
     _check_state(state)
+    if is_grouped and is_forecast:
+        raise SettingError("`--group` and `--forecast` cannot be combined", hint="a forecast is for a single run")
     query = parse_where(where) if where is not None else None
     label = check_label(tag) if tag is not None else None
     found = find_store(store, store_dir)
@@ -99,9 +109,8 @@ def command(
             print_json([])
         return
     keys = _select_keys(found, query, label, search, sort, is_reversed)
-    runs, rest = _read_runs(found, keys, 0 if is_grouped else limit, state)
     if is_grouped:
-        groups = group_replicates(found, runs)
+        groups = group_replicates(_read_table(found, keys, state))
         metric = _find_metric(groups, sort)
         groups = _sort_groups(groups, metric, is_descending=(sort or "").startswith("-") != is_reversed)
         shown = groups[:limit] if limit else groups
@@ -109,14 +118,17 @@ def command(
             print_json([group.to_json() for group in shown])
         else:
             _print_groups(shown, len(groups) - len(shown), metric)
-    elif is_json:
-        print_json([run_to_json(run) for run in runs])
+        return
+    runs, rest = _read_runs(found, keys, limit, state)
+    forecasts = _forecast(found, runs) if is_forecast else None
+    if is_json:
+        more = [forecasts.to_json(run.key) if forecasts else {} for run in runs]
+        print_json([run_to_json(run) | each for run, each in zip(runs, more, strict=True)])
     else:
-        _print_runs(runs, rest)
+        _print_runs(runs, rest, forecasts)
 
 
 def _check_state(state: str | None) -> None:
-    from trainmaster.errors import SettingError, did_you_mean
     from trainmaster.store.summary import STATES
 
     if state is not None and state not in STATES:
@@ -144,25 +156,44 @@ def _select_keys(store: Store, query: Any, label: str | None, search: str | None
     return keys[::-1] if is_reversed else keys
 
 
+def _read_table(store: Store, keys: list[str], state: str | None) -> RunTable:
+    """The runs in a state, in the order of `keys`."""
+    table = store.index.runs(keys, report_progress)
+    rows = {key: row for row, (key, each) in enumerate(zip(table.keys, table.fact("state"), strict=True)) if state in (None, each)}
+    return table.take([rows[key] for key in keys if key in rows])
+
+
 def _read_runs(store: Store, keys: list[str], limit: int, state: str | None) -> tuple[list[Summary], str]:
-    """Summarize the first `limit` runs in a state, and describe the rest. Reads no more runs than needed."""
-    from trainmaster.errors import UnknownRunError
+    """The first `limit` runs in a state, and a description of the rest. The first page of a store reads only the runs that it shows."""
+    from trainmaster.store.index import summary_at
     from trainmaster.store.summary import summarize
 
-    runs: list[Summary] = []
-    for number, key in enumerate(report_progress(keys)):
-        if limit and len(runs) == limit:
-            return runs, f"... and {len(keys) - number:,} more" if state is None else "... there may be more"
-        try:
-            run = summarize(store, key)
-        except UnknownRunError:  # it was removed in the meantime
-            continue
-        if state is None or run.state == state:
-            runs.append(run)
-    return runs, ""
+    if limit and state is None:
+        runs: list[Summary] = []
+        for number, key in enumerate(keys):
+            if len(runs) == limit:
+                return runs, f"... and {len(keys) - number:,} more"
+            with contextlib.suppress(UnknownRunError):  # it was removed meanwhile
+                runs.append(summarize(store, key))
+        return runs, ""
+    table = _read_table(store, keys, state)
+    num_shown = min(limit, len(table)) if limit else len(table)
+    runs = [summary_at(table, row, store.tags[table.keys[row]]) for row in range(num_shown)]
+    return runs, f"... and {len(table) - num_shown:,} more" if num_shown < len(table) else ""
 
 
-def _print_runs(runs: list[Summary], rest: str) -> None:
+def _forecast(store: Store, runs: list[Summary]) -> RunForecasts | None:
+    """The forecasts of the first metric that the table shows; None if no run has a metric."""
+    from trainmaster.analysis.unfinished_runs import RunForecasts, forecast_runs
+
+    metrics = _choose_metrics(runs)
+    if not metrics:
+        return None
+    table = store.index.runs(progress=report_progress)
+    return RunForecasts(metrics[0], forecast_runs(store, table, metrics[0], {run.key for run in runs}))
+
+
+def _print_runs(runs: list[Summary], rest: str, forecasts: RunForecasts | None = None) -> None:
     if not runs:
         print_line("no run matches")
         return
@@ -179,7 +210,11 @@ def _print_runs(runs: list[Summary], rest: str) -> None:
     columns += _make_config_columns([run.config for run in runs])
     values = [{name: format_short(run.metrics[name]) for name in metrics if name in run.metrics} for run in runs]
     columns += _make_metric_columns(metrics, values, runs)
+    if forecasts is not None:
+        columns.append(Column("FORECAST", [Cell(forecasts.describe(run.key)) for run in runs], is_number=True, rank=_FORECAST))
     print_table(columns)
+    for line in forecasts.notes if forecasts is not None else ():
+        print_line(line, "dim")
     if rest:
         print_line(f"{rest}: --limit 0 shows all", "dim")
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainmaster.store import Store
+    from trainmaster.store.run_table import RunTable
     from trainmaster.store.summary import Summary
 
 
@@ -78,32 +78,21 @@ class Group:
         }
 
 
-def group_replicates(store: Store, runs: Iterable[Summary]) -> list[Group]:
+def group_replicates(table: RunTable) -> list[Group]:
     """Group runs that differ only in their seed (keys that end in `seed`, and `Replicate` fields), in the order of their first runs.
 
-    If several runs have the same seed, they count as one replicate: the first one that is finished.
+    If several runs have the same seed, they count as one replicate: the first one that is finished. Damaged configs are left out.
     """
-    groups: dict[str, dict[str, Summary]] = {}
-    for run in runs:
-        if not run.config:  # its config is damaged
-            continue
-        group_name, replicate = _get_group_and_replicate(store, run.key)
-        group = groups.setdefault(group_name, {})
-        if replicate not in group or (group[replicate].state != "finished" and run.state == "finished"):
-            group[replicate] = run
-    return [Group([*group.values()]) for group in groups.values()]
+    from trainmaster.store.index import summary_at
 
-
-def _get_group_and_replicate(store: Store, key: str) -> tuple[str, str]:
-    from trainmaster.config.identity import group_of
-    from trainmaster.config.seed import replicate_key
-    from trainmaster.store.dict_filter import restore_floats
-
-    record = store.configs.record(key)
-    if "group" in record:  # of a typed config
-        return record["group"], record["replicate"]
-    config = restore_floats(record.get("identity", record["config"]))
-    return group_of(config, 64), replicate_key(config, 64)
+    groups: dict[str, dict[str, int]] = {}
+    states = table.fact("state")
+    for row, (name, replicate) in enumerate(zip(table.fact("group"), table.fact("replicate"), strict=True)):
+        if name is not None:
+            group = groups.setdefault(name, {})
+            if replicate not in group or (states[group[replicate]] != "finished" and states[row] == "finished"):
+                group[replicate] = row
+    return [Group([summary_at(table, row) for row in group.values()]) for group in groups.values()]
 
 
 def _to_float(value: float) -> float:

@@ -58,7 +58,7 @@ def command(
     before = recorded(run, epochs)
     if epochs is not None and epochs > before.status["epoch"]:
         raise SettingError(f"run {run.key} was trained for {before.status['epoch']} epochs, not for {epochs}", hint="give fewer --epochs")
-    folder = None if keep is None else check_new_folder("--keep", keep, found)
+    folder = None if keep is None else check_new_folder("--keep", keep, str(found.root))
     is_silent = is_quiet or is_json
     manager, config, _ = find_manager(found, run, target, "rerun", is_silent, is_trusted)
     if not is_silent:

@@ -140,7 +140,10 @@ def _texts(node: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
         yield path, node
     elif isinstance(node, dict):
         for key, each in node.items():
-            yield from _texts(each, (*path, key))
+            if isinstance(each, str):
+                yield (*path, key), each
+            elif isinstance(each, dict | list | tuple):
+                yield from _texts(each, (*path, key))
     elif isinstance(node, list | tuple):
         for number, each in enumerate(node):
             yield from _texts(each, (*path, number))

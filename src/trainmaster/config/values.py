@@ -103,7 +103,8 @@ def configs_in(value: Any, at: str) -> Iterator[tuple[str, Any]]:
         yield at, value
     elif isinstance(value, dict | list | tuple):
         for key, each in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from configs_in(each, f"{at}.{key}")
+            if isinstance(each, AnyConfig | dict | list | tuple):  # most values are numbers and texts
+                yield from configs_in(each, f"{at}.{key}")
 
 
 def value_at(path: tuple[str, ...], value: Any, key: str) -> Any:

@@ -24,6 +24,8 @@ class Compile(Extension):
             `options`, ...
     """
 
+    on_every_rank = True
+
     def __init__(self, **options: Any) -> None:
         known = [name for name in inspect.signature(torch.compile).parameters if name != "model"]
         for name in options:

@@ -32,6 +32,8 @@ class Deterministic(Extension):
         warn_only: warn about an operation without a deterministic algorithm, and continue.
     """
 
+    on_every_rank = True
+
     def __init__(self, warn_only: bool = False) -> None:
         self.warn_only = warn_only
         self._before: list[Settings] = []

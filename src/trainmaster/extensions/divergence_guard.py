@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from trainmaster.arguments import check_number
 from trainmaster.errors import LossDivergedError, SettingError
 from trainmaster.extensions.monitored_metric import check_is_known, is_from_other_training, next_value
-from trainmaster.loop.metric import check_monitor, is_greater_better
+from trainmaster.loop.metric import check_monitor
 from trainmaster.stages import Extension
+from trainmaster.store.metric_names import is_greater_better
 
 if TYPE_CHECKING:
     from trainmaster.loop.train_manager import TrainManager

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from trainmaster.arguments import check_choice, check_int, check_number
 from trainmaster.errors import SettingError
 from trainmaster.extensions.monitored_metric import check_is_known, expected_name, is_called, is_from_other_training, next_value
-from trainmaster.loop.metric import better_of, check_monitor
+from trainmaster.loop.metric import check_monitor
 from trainmaster.stages import Extension
+from trainmaster.store.metric_names import better_of
 
 if TYPE_CHECKING:
     from trainmaster.loop.train_manager import TrainManager

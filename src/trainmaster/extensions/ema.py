@@ -13,6 +13,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from trainmaster.arguments import check_number
 from trainmaster.errors import LoopError, StateError, did_you_mean
+from trainmaster.loop.sharding import refuse_shards
 from trainmaster.stages import Extension
 
 
@@ -26,6 +27,7 @@ class EMA(Extension):
     """
 
     has_weights = True
+    on_every_rank = True
 
     def __init__(self, decay: float = 0.999) -> None:
         check_number("decay", decay, min=0, below=1, hint="EMA(0.999): a larger decay averages longer")
@@ -58,6 +60,9 @@ class EMA(Extension):
                 parameters[name].copy_(average)
 
     # Hooks.
+
+    def pre_train(self, model: nn.Module) -> None:
+        refuse_shards(model, "EMA")
 
     def post_optimizer_step(self, model: nn.Module) -> None:
         groups: dict[tuple[torch.device, torch.dtype], tuple[list[torch.Tensor], list[torch.Tensor]]] = {}

@@ -24,6 +24,8 @@ class GradientAccumulation(Extension):
     `objective` is divided.
     """
 
+    on_every_rank = True
+
     def __init__(self, num_batches: int) -> None:
         check_int("num_batches", num_batches, min=1, hint="GradientAccumulation(4)")
         self.num_batches = num_batches

@@ -54,8 +54,8 @@ class LossPlot(FigureObserver):
     def pre_train(self, loop: Any, writer: Writer | None = None) -> None:
         self._writer = writer
         self._is_component = isinstance(loop, TrainTestLoop)
-        is_overridden = not self._is_component and loop.is_overridden("get_true_batch_size")
-        self._batch_size = loop.get_true_batch_size if is_overridden else true_batch_size  # saves a call per batch
+        is_overridden = not self._is_component and (loop.is_overridden("get_true_batch_size") or loop.ranks.num > 1)
+        self._batch_size = loop.whole_batch_size if is_overridden else true_batch_size  # saves a call per batch
         super().pre_train(loop)
 
     def pre_train_step_epoch(self) -> None:

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from trainmaster.arguments import check_choice
 from trainmaster.errors import LossError, SettingError, shown
+from trainmaster.loop.optimization import all_parameters
 from trainmaster.loop.writer import Writer, record
 from trainmaster.stages import Extension, Fixtures
 
@@ -28,6 +29,8 @@ class MixedPrecision(Extension):
     extensions. If a gradient is not finite, the update is skipped and the scale is reduced. `num_skipped` counts these
     updates, and `mixed_precision/skipped` logs them.
     """
+
+    on_every_rank = True
 
     def __init__(self, dtype: str | torch.dtype = "bfloat16") -> None:
         name = str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else dtype
@@ -160,12 +163,6 @@ class _Probe:
 
     def step(self) -> None:
         self.is_stepped = True
-
-
-def all_parameters(model: nn.Module, optimizer: Optimizer | None) -> list[torch.Tensor]:
-    """The parameters of the model, and those that only the optimizer has, such as parameters of a loss."""
-    groups = () if optimizer is None else optimizer.param_groups
-    return list(dict.fromkeys([*model.parameters(), *(each for group in groups for each in group["params"])]))
 
 
 def check_device(device: torch.device, dtype: torch.dtype) -> None:

@@ -15,7 +15,9 @@ from torch.nn.parameter import is_lazy
 from trainmaster.arguments import check_choice, check_int
 from trainmaster.errors import NonFiniteError, SettingError
 from trainmaster.loop.batches import named_tensors, tensors_in
+from trainmaster.loop.ranks import is_other_rank
 from trainmaster.loop.rng import Saved, Watch
+from trainmaster.loop.sharding import refuse_shards
 from trainmaster.loop.train_loss import NON_FINITE
 from trainmaster.loop.writer import record
 from trainmaster.stages import Extension, Fixtures
@@ -42,6 +44,7 @@ class NaNGuard(Extension):
     name = "nan_guard"
     creates = {FIXTURE: "train_step_batch"}
     is_optional = True
+    on_every_rank = True  # the loss is that of all ranks, and gradients are averaged, so all ranks decide alike
 
     def __init__(self, policy: str = "stop", every: int = 1, *, checks_grads: bool = True) -> None:
         check_choice("policy", policy, ("stop", "skip", "continue"), hint='NaNGuard("stop")')
@@ -69,6 +72,9 @@ class NaNGuard(Extension):
         self._rng: Saved | None = None
 
     # Hooks.
+
+    def pre_train(self, model: nn.Module) -> None:
+        refuse_shards(model, "NaNGuard")
 
     def pre_train_step_epoch(self) -> None:
         self._parameters, self._buffers = [], []
@@ -147,7 +153,7 @@ class NaNGuard(Extension):
             step = fixtures.get("step_num")
             record(writer, "non_finite/losses", self.num_losses, step, "update")
             record(writer, "non_finite/grads", self.num_grads, step, "update")
-        if self.num_losses + self.num_grads == 1:
+        if self.num_losses + self.num_grads == 1 and not is_other_rank():
             action = "skipped" if self.policy == "skip" else "trained on"
             warnings.warn(f"{fact} in {error.rows['where']}; such batches are {action}, and counted as `non_finite/...`", stacklevel=2)
 

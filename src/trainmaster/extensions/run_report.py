@@ -16,10 +16,10 @@ from trainmaster.extensions.model_summary import Layer, headline, layers_of
 from trainmaster.figures.series import Series
 from trainmaster.figures.spark import spark
 from trainmaster.loop.loggers import Mirrored
-from trainmaster.loop.metric import is_greater_better
 from trainmaster.loop.progress import clock
 from trainmaster.loop.train_manager import TrainManager
 from trainmaster.stages import Observer, always
+from trainmaster.store.metric_names import is_greater_better
 from trainmaster.text import counted
 
 MAX_LINES = 15
@@ -100,15 +100,15 @@ def start_report(loop: TrainManager, facts: Sequence[tuple[str, str]]) -> list[s
         device += f" ({torch.cuda.get_device_name(loop.device)})"
     data = [data_size("train", loop.train_data), *(data_size(name, each) for name, each in loop.eval_data.items())]
     more = [f"{len(data) - _MAX_SETS} more"] if len(data) > _MAX_SETS else []
-    commit = current_commit()
+    commits = [] if "commit" in dict(facts) else [("commit", current_commit())]
     rows = [
         *facts,
         ("device", f"{device}, {counted(torch.get_num_threads(), 'thread')}"),
-        *([("commit", commit)] if commit else []),
+        *commits,
         ("data", "; ".join([*data[:_MAX_SETS], *more])),
         ("model", headline(loop.model)),
     ]
-    lines = [f"{label:<8}{text}" for label, text in rows]
+    lines = [f"{label:<8}{text}" for label, text in rows if text]
     layers = top_layers(loop.model)
     num_shown = min(_MAX_LAYERS, MAX_LINES - len(lines) - 1)
     if layers and num_shown > 1:

@@ -63,6 +63,8 @@ class SampleLoss(Observer):
             the batches, so a sample keeps its index only if the data is not shuffled.
     """
 
+    needs_whole_batches = True
+
     def __init__(
         self,
         loss: LossPerSample | None = None,

@@ -21,6 +21,8 @@ class Seed(Extension):
     or give the model a method `initialize_params`.
     """
 
+    on_every_rank = True
+
     def __init__(self, seed: int) -> None:
         if not is_int(seed) or not 0 <= seed < 2**63:
             raise SettingError(f"`seed` must be a whole number from 0 to 2**63 - 1, not {seed!r}", hint="Seed(7)")

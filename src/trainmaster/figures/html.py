@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from trainmaster.figures.colors import COLORS, MARK_COLOR, line_styles
+from trainmaster.figures.forest import forest_shapes, forest_traces
 from trainmaster.figures.labels import shorten
-from trainmaster.figures.panels import Array, Bars, HeatMap, Histogram, Lines, Panel, finite, isolated
+from trainmaster.figures.panels import Array, Bars, Forest, HeatMap, Histogram, Lines, Panel, Parallel, Scatter, Violins, finite, isolated
 from trainmaster.text import printable
 
 SCRIPT = "plotly.min.js"
@@ -78,6 +79,20 @@ def plot(panel: Panel) -> dict[str, Any]:
     if isinstance(panel, Histogram):
         layout |= {"yaxis": _axis(panel.y_label), "barmode": "overlay"}
         return {"data": _histogram(panel), "layout": layout}
+    if isinstance(panel, Scatter):
+        layout |= {"xaxis": _axis(panel.x_label, panel.is_log_x), "yaxis": _axis(panel.y_label, panel.is_log_y)}
+        return {"data": _scatter(panel), "layout": layout}
+    if isinstance(panel, Violins):
+        layout |= {"xaxis": {**layout["xaxis"], "type": "category"}, "yaxis": _axis(panel.y_label, panel.is_log)}
+        return {"data": _violins(panel), "layout": layout}
+    if isinstance(panel, Parallel):
+        return {"data": [_parallel(panel)], "layout": {**layout, "margin": {"t": 100, "b": 40, "l": 80, "r": 80}}}
+    if isinstance(panel, Forest):
+        rows = _rows([row.name for row in panel.rows], {})
+        layout["height"] = _MARGINS + min(26 * max(6, len(rows)), _MAX_ROWS_HEIGHT)
+        layout["yaxis"] = {"type": "category", "autorange": "reversed", "automargin": True, "categoryarray": rows, "tickfont": {"size": 11}}
+        layout["shapes"] = forest_shapes(panel)
+        return {"data": forest_traces(panel, rows), "layout": layout}
     rows = _rows(panel.rows if isinstance(panel, HeatMap) else panel.names, panel.marks)
     layout["height"] = _MARGINS + min(_ROW_HEIGHT * max(8, len(rows)), _MAX_ROWS_HEIGHT)
     layout["yaxis"] = {"type": "category", "autorange": "reversed", "automargin": True, "tickfont": {"size": 10}}
@@ -121,6 +136,68 @@ def _band(xs: Array, low: Array, high: Array) -> dict[str, Any]:
     x = [np.concatenate([xs[part], xs[part][::-1], [np.nan]]) for part in parts]
     y = [np.concatenate([low[part], high[part][::-1], [np.nan]]) for part in parts]
     return {"x": _array(np.concatenate([np.zeros(0), *x])), "y": _array(np.concatenate([np.zeros(0), *y]))}
+
+
+def _scatter(panel: Scatter) -> list[dict[str, Any]]:
+    points: dict[str, Any] = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": _array(finite(panel.xs, panel.is_log_x)),
+        "y": _array(finite(panel.ys, panel.is_log_y)),
+        "text": [_text(name) for name in panel.names],
+        "marker": {"color": COLORS[0], "size": 6, "opacity": 0.6},
+        "showlegend": False,
+        "hovertemplate": "%{x:.6~g}<br>%{y:.6~g}<extra>%{text}</extra>" if panel.names else "%{x:.6~g}<br>%{y:.6~g}<extra></extra>",
+    }
+    if panel.fit is None:
+        return [points]
+    fit = panel.fit
+    common: dict[str, Any] = {"type": "scatter", "mode": "lines", "hoverinfo": "skip", "name": _text(fit.label)}
+    xs = finite(fit.xs, panel.is_log_x)
+    traces = [points, {**common, "x": _array(xs), "y": _array(finite(fit.ys, panel.is_log_y)), "line": {"color": MARK_COLOR}}]
+    if fit.low is not None and fit.high is not None:
+        low, high = finite(fit.low, panel.is_log_y), finite(fit.high, panel.is_log_y)
+        outline = {"fill": "toself", "fillcolor": MARK_COLOR, "line": {"width": 0, "color": MARK_COLOR}, "opacity": 0.2}
+        traces.insert(1, {**common, **outline, **_band(xs, low, high), "showlegend": False})
+    return traces
+
+
+def _violins(panel: Violins) -> list[dict[str, Any]]:
+    return [
+        {
+            "type": "violin",
+            "name": _text(name),
+            "y": _array(finite(values, panel.is_log)),
+            "points": "all",
+            "pointpos": 0,
+            "jitter": 0.3,
+            "spanmode": "hard",
+            "meanline": {"visible": True},
+            "line": {"color": COLORS[number % len(COLORS)]},
+            "marker": {"size": 4, "opacity": 0.6},
+            "showlegend": False,
+            "hoverinfo": "y+name",
+        }
+        for number, (name, values) in enumerate(panel.values.items())
+    ]
+
+
+def _parallel(panel: Parallel) -> dict[str, Any]:
+    """Drawn with brushing by plotly. It has no gaps, so a missing value is drawn at the bottom."""
+    order = panel.order()
+    axes = [np.nan_to_num(finite(axis.positions)[order]) for axis in panel.axes]
+    dimensions = [
+        {
+            "label": _text(axis.name),
+            "range": [0, 1],
+            "values": values.tolist(),
+            "tickvals": [position for position, _ in axis.ticks],
+            "ticktext": [_text(text) for _, text in axis.ticks],
+        }
+        for axis, values in zip(panel.axes, axes, strict=True)
+    ]
+    line = {"color": axes[-1].tolist(), "colorscale": "Viridis", "cmin": 0, "cmax": 1, "reversescale": panel.is_reversed}
+    return {"type": "parcoords", "dimensions": dimensions, "line": line}
 
 
 def _histogram(panel: Histogram) -> list[dict[str, Any]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -158,7 +160,117 @@ class Histogram:
         return _needs_legend(list(self.counts), self.title, self.x_label)
 
 
-Panel = Lines | HeatMap | Bars | Histogram
+@dataclass(frozen=True)
+class Scatter:
+    """Points, and a fitted line with its band."""
+
+    title: str
+    x_label: str
+    y_label: str
+    xs: Sequence[float]
+    ys: Sequence[float]
+    names: Sequence[str] = ()
+    """What each point is, shown in a page when the mouse is over it."""
+    fit: Line | None = None
+    is_log_x: bool = False
+    is_log_y: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.xs) != len(self.ys) or len(self.names) not in (0, len(self.xs)):
+            raise SettingError(
+                f"scatter {self.title!r} has {len(self.xs)} xs, {len(self.ys)} ys and {len(self.names)} names",
+                hint="pass one y for each x, and one name for each or none",
+            )
+
+    @property
+    def is_empty(self) -> bool:
+        return not (np.isfinite(finite(self.xs, self.is_log_x)) & np.isfinite(finite(self.ys, self.is_log_y))).any()
+
+
+@dataclass(frozen=True)
+class Violins:
+    """The distribution of a number in each category: all values as points and, if there are enough, their density."""
+
+    title: str
+    x_label: str
+    y_label: str
+    values: Mapping[str, Sequence[float]]
+    """By category, from left to right."""
+    is_log: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(np.isfinite(finite(each, self.is_log)).any() for each in self.values.values())
+
+
+@dataclass(frozen=True)
+class ParallelAxis:
+    """One axis of a `Parallel` panel: a position for each line, and texts for some positions."""
+
+    name: str
+    positions: Sequence[float]
+    """From 0, the bottom, to 1, the top. NaN leaves a gap in the line."""
+    ticks: Sequence[tuple[float, str]]
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """Parallel coordinates: one line for each run through all axes, colored by the position on the last axis."""
+
+    title: str
+    axes: Sequence[ParallelAxis]
+    is_reversed: bool = False
+    """Whether the bottom of the last axis is the best; the best lines are drawn last."""
+
+    def __post_init__(self) -> None:
+        if len({len(axis.positions) for axis in self.axes}) > 1:
+            raise SettingError(
+                f"parallel coordinates {self.title!r} have axes of different lengths", hint="pass one position for each line"
+            )
+
+    @property
+    def x_label(self) -> str:
+        return ""
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.axes or not np.isfinite(finite(self.axes[-1].positions)).any()
+
+    def order(self) -> list[int]:
+        """The lines that have a color, the best last."""
+        last = finite(self.axes[-1].positions)
+        lines = np.argsort(-last if self.is_reversed else last, kind="stable")
+        return [line for line in lines.tolist() if np.isfinite(last[line])]
+
+
+@dataclass(frozen=True)
+class ForestRow:
+    """One mean with its interval, or a single value without one."""
+
+    name: str
+    mean: float
+    low: float = math.nan
+    high: float = math.nan
+    color: Literal["good", "bad", "unclear", "point"] = "point"
+    is_summary: bool = False
+    """Drawn apart from the rows above, with a diamond."""
+
+
+@dataclass(frozen=True)
+class Forest:
+    """Means with their intervals, from top to bottom, and a line to compare them with."""
+
+    title: str
+    x_label: str
+    rows: Sequence[ForestRow]
+    line: float = 0.0
+
+    @property
+    def is_empty(self) -> bool:
+        return not np.isfinite(finite([row.mean for row in self.rows])).any()
+
+
+Panel = Lines | HeatMap | Bars | Histogram | Scatter | Violins | Parallel | Forest
 
 
 def finite(values: ArrayLike, is_log: bool = False) -> Array:

@@ -11,8 +11,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainmaster.figures.colors import COLORS, MARK_COLOR, line_styles
+from trainmaster.figures.forest import draw_forest
 from trainmaster.figures.labels import shorten
-from trainmaster.figures.panels import Array, Bars, HeatMap, Histogram, Lines, Panel, are_integers, finite, isolated
+from trainmaster.figures.panels import (
+    Array,
+    Bars,
+    Forest,
+    HeatMap,
+    Histogram,
+    Lines,
+    Panel,
+    Parallel,
+    Scatter,
+    Violins,
+    are_integers,
+    finite,
+    isolated,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,8 +36,12 @@ if TYPE_CHECKING:
 _WIDTH, _HEIGHT, _ROW_HEIGHT = 6.0, 3.4, 0.19
 """The size of a panel, and the height of a row in it, in inches."""
 _MAX_ROWS_HEIGHT = 8.0
+_PARALLEL_WIDTH = 1.3
+"""Of one axis of parallel coordinates."""
+_MIN_FOR_DENSITY = 5
+"""With fewer values, a violin would be an invention."""
 _MAX_NAMED_ROWS = 48
-_MAX_TITLE, _MAX_LABEL, _MAX_ROW_NAME, _MAX_MARK, _MAX_LEGEND_LABEL = 60, 40, 48, 16, 24
+_MAX_TITLE, _MAX_LABEL, _MAX_ROW_NAME, _MAX_MARK, _MAX_LEGEND_LABEL = 60, 40, 48, 16, 40
 """In characters."""
 _MAX_LEGEND_ENTRIES = 24
 _MAX_POINTS_WITH_MARKERS = 30
@@ -35,8 +54,11 @@ def draw(panels: Sequence[Panel], title: str = "") -> Figure:
     from matplotlib.figure import Figure
 
     num_columns = min(len(panels), 2)
+    width = _WIDTH * max([num_columns, *(_PARALLEL_WIDTH * len(panel.axes) / _WIDTH for panel in panels if isinstance(panel, Parallel))])
+    if len(panels) == 1 and isinstance(panels[0], Lines) and panels[0].has_legend:  # a long legend does not squeeze the axes
+        width += 0.05 * max(0, max(len(_text(line.label, _MAX_LEGEND_LABEL)) for line in panels[0].lines) - 12)
     heights = [max(map(_height, panels[start : start + 2])) for start in range(0, len(panels), 2)]
-    figure = Figure(figsize=(_WIDTH * max(num_columns, 1), max(sum(heights), 0.5) + (0.3 if title else 0.0)), layout="constrained")
+    figure = Figure(figsize=(max(width, _WIDTH), max(sum(heights), 0.5) + (0.3 if title else 0.0)), layout="constrained")
     FigureCanvasAgg(figure)
     if title:
         figure.suptitle(_text(title, 60 * max(num_columns, 1)), fontsize=12)
@@ -57,8 +79,10 @@ def png(figure: Figure) -> bytes:
 
 
 def _height(panel: Panel) -> float:
-    if isinstance(panel, Lines | Histogram):
+    if not isinstance(panel, HeatMap | Bars | Forest):
         return _HEIGHT
+    if isinstance(panel, Forest):
+        return 1.0 + min(max(1.0, 0.26 * len(panel.rows)), _MAX_ROWS_HEIGHT)
     num_rows = len(panel.rows if isinstance(panel, HeatMap) else panel.names)
     return 1.0 + min(max(1.0, _ROW_HEIGHT * num_rows), _MAX_ROWS_HEIGHT)
 
@@ -75,6 +99,15 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         _draw_heat_map(axes, panel)
     elif isinstance(panel, Bars):
         _draw_bars(axes, panel)
+    elif isinstance(panel, Parallel):
+        _draw_parallel(axes, panel)
+    elif isinstance(panel, Scatter | Violins):
+        axes.grid(alpha=0.3)
+        axes.set_axisbelow(True)
+        _draw_scatter(axes, panel) if isinstance(panel, Scatter) else _draw_violins(axes, panel)
+    elif isinstance(panel, Forest):
+        draw_forest(axes, panel)
+        _name_rows(axes, [row.name for row in panel.rows], {})
     else:
         axes.grid(alpha=0.3)
         handles = _draw_lines(axes, panel) if isinstance(panel, Lines) else _draw_histogram(axes, panel)
@@ -84,7 +117,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         low, high = axis.get_view_interval()
         if axis.get_scale() == "log" and high >= 100 * low:
             axis.minorticks_off()  # the major ticks are enough, and the layout measures each tick
-    if isinstance(panel, Lines | Histogram):
+    if isinstance(panel, Lines | Histogram | Scatter | Violins):
         axes.set_ylabel(_text(panel.y_label, _MAX_LABEL), fontsize=9)
 
 
@@ -93,13 +126,14 @@ def _draw_lines(axes: Axes, panel: Lines) -> dict[str, Any]:
     if is_log:
         axes.set_yscale("log")
     handles = {}
+    num_bands = sum(line.low is not None for line in panel.lines)
     for line, style in zip(panel.lines, line_styles(panel.lines), strict=True):
         xs, ys = finite(line.xs), finite(line.ys, is_log)
         opacity = 0.3 if line.is_faint else 1.0
         if line.low is not None and line.high is not None:
             # If `low` is not positive, the band on a log scale extends to the end of the axis.
             low, high = finite(line.low), finite(line.high, is_log)
-            axes.fill_between(xs, low, high, color=style.color, alpha=0.2 * opacity, linewidth=0, zorder=1)
+            axes.fill_between(xs, low, high, color=style.color, alpha=min(0.2, 0.6 / num_bands) * opacity, linewidth=0, zorder=1)
         marked = None if len(ys) <= _MAX_POINTS_WITH_MARKERS else isolated(ys)  # None means all points
         (handle,) = axes.plot(
             xs,
@@ -128,6 +162,89 @@ def _draw_histogram(axes: Axes, panel: Histogram) -> dict[str, Any]:
             finite(counts), finite(panel.edges), fill=True, facecolor=(color, opacity), edgecolor=color, linewidth=1.2
         )
     return handles
+
+
+def _draw_scatter(axes: Axes, panel: Scatter) -> None:
+    xs, ys = finite(panel.xs, panel.is_log_x), finite(panel.ys, panel.is_log_y)
+    axes.set_xscale("log" if panel.is_log_x else "linear")
+    axes.set_yscale("log" if panel.is_log_y else "linear")
+    opacity = min(0.8, max(0.15, 40 / max(1, len(xs))))
+    axes.scatter(xs, ys, s=14, color=COLORS[0], alpha=opacity, linewidths=0, zorder=2, rasterized=True)
+    if panel.fit is not None:
+        line = panel.fit
+        if line.low is not None and line.high is not None:
+            low, high = finite(line.low, panel.is_log_y), finite(line.high, panel.is_log_y)
+            axes.fill_between(finite(line.xs, panel.is_log_x), low, high, color=MARK_COLOR, alpha=0.2, linewidth=0, zorder=2.5)
+        (handle,) = axes.plot(finite(line.xs, panel.is_log_x), finite(line.ys, panel.is_log_y), color=MARK_COLOR, linewidth=1.4, zorder=3)
+        if line.label:
+            axes.legend([handle], [_text(line.label, _MAX_LABEL)], loc="best", fontsize=7, framealpha=0.8, edgecolor="none")
+
+
+def _draw_violins(axes: Axes, panel: Violins) -> None:
+    if panel.is_log:
+        axes.set_yscale("log")
+    for number, values in enumerate(panel.values.values()):
+        ys = finite(values, panel.is_log)
+        ys = ys[np.isfinite(ys)]
+        if len(ys) == 0:
+            continue
+        color = COLORS[number % len(COLORS)]
+        scaled = np.log(ys) if panel.is_log else ys
+        if len(ys) >= _MIN_FOR_DENSITY and np.ptp(scaled) > 1e-9 * np.abs(scaled).max():
+            positions, widths = density(scaled)
+            positions = np.exp(positions) if panel.is_log else positions
+            axes.fill_betweenx(positions, number - 0.4 * widths, number + 0.4 * widths, color=color, alpha=0.25, linewidth=0)
+        spread = (np.arange(len(ys)) * 0.618034 % 1 - 0.5) * 0.24  # an even spread that is the same each time
+        axes.scatter(number + spread, ys, s=10, color=color, alpha=min(0.8, max(0.1, 60 / len(ys))), linewidths=0)
+        axes.plot([number - 0.22, number + 0.22], [np.median(ys)] * 2, color="black", linewidth=1.4)
+    names = [_text(name, _MAX_LEGEND_LABEL) for name in panel.values]
+    is_crowded = sum(map(len, names)) > 60
+    axes.set_xticks(range(len(names)), names, rotation=30 if is_crowded else 0, ha="right" if is_crowded else "center", fontsize=8)
+    axes.set_xlim(-0.6, len(names) - 0.4)
+    axes.grid(axis="x", visible=False)
+
+
+def density(values: Array, num_points: int = 100) -> tuple[Array, Array]:
+    """Positions from the smallest to the largest value, and a smooth density there, at most 1: a Gaussian kernel of Silverman's width."""
+    quartiles = np.quantile(values, [0.25, 0.75])
+    spread = min(float(values.std(ddof=1)), float(np.ptp(quartiles)) / 1.34 or np.inf)
+    width = 0.9 * spread * len(values) ** -0.2
+    counts, edges = np.histogram(values, bins=512)  # thousands of values are drawn as fast as hundreds
+    positions = np.linspace(values.min(), values.max(), num_points)
+    kernel = np.exp(-0.5 * ((positions[:, None] - (edges[:-1] + edges[1:]) / 2) / width) ** 2) @ counts
+    return positions, kernel / kernel.max()
+
+
+def _draw_parallel(axes: Axes, panel: Parallel) -> None:
+    from matplotlib.collections import LineCollection
+
+    positions = np.array([finite(axis.positions) for axis in panel.axes]).T
+    order = panel.order()
+    xs = np.arange(len(panel.axes), dtype=float)
+    segments = [np.column_stack([xs, positions[line]]) for line in order]
+    colors = positions[order, -1]
+    lines = LineCollection(
+        segments,
+        array=1 - colors if panel.is_reversed else colors,
+        cmap="viridis",
+        linewidths=1.0,
+        alpha=min(0.8, max(0.1, 40 / len(order))),
+    )
+    lines.set_clim(0.0, 1.0)
+    axes.add_collection(lines)
+    axes.set_xlim(-0.3, len(xs) - 0.4)
+    axes.set_ylim(-0.05, 1.05)
+    axes.set_xticks(xs, [_text(axis.name, _MAX_LEGEND_LABEL) for axis in panel.axes], fontsize=8)
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0)
+    axes.set_yticks([])
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    for x, axis in zip(xs, panel.axes, strict=True):
+        axes.axvline(x, color="#4D4D4D", linewidth=0.8, zorder=3)
+        for position, text in axis.ticks:
+            box = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.8}
+            axes.text(x + 0.04, position, _text(text, 14), fontsize=6.5, va="center", zorder=4, bbox=box)
 
 
 def _draw_heat_map(axes: Axes, panel: HeatMap) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
-from trainmaster.errors import SettingError
+from trainmaster.errors import MissingExtraError, SettingError
 from trainmaster.figures.html import SCRIPT, page
 from trainmaster.figures.panels import Panel
 from trainmaster.figures.png import draw, png
@@ -25,16 +25,29 @@ def save(folder: str | PathLike[str], name: str, panels: Sequence[Panel], title:
         raise SettingError(
             f"{name!r} cannot be the name of a figure, because its files are named after it", hint="use a name without slashes"
         )
+    path = Path(folder) / name
+    save_png(path.with_name(f"{name}.png"), panels, title)  # first, because it is small and may be the only file that fits on the disk
+    if _plotly_script() is not None:
+        save_page(path.with_name(f"{name}.html"), panels, title)
+
+
+def save_png(path: Path, panels: Sequence[Panel], title: str = "") -> None:
+    """Write a figure as PNG. Its folder is created if necessary."""
     image = png(draw(panels, title))
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / f"{name}.png", image)  # written first, because it is small and may be the only file that fits on the disk
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _write(path, image)
+
+
+def save_page(path: Path, panels: Sequence[Panel], title: str = "") -> None:
+    """Write a figure as an interactive page, and plotly's script next to it if it is not there yet."""
     script = _plotly_script()
     if script is None:
-        return
-    if not (folder / SCRIPT).is_file() or (folder / SCRIPT).stat().st_size != script.stat().st_size:
-        _write(folder / SCRIPT, script.read_bytes())
-    _write(folder / f"{name}.html", page(panels, title, name).encode())
+        raise MissingExtraError("interactive figures need plotly: pip install 'trainmaster[analysis]'")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    copy = path.with_name(SCRIPT)
+    if not copy.is_file() or copy.stat().st_size != script.stat().st_size:
+        _write(copy, script.read_bytes())
+    _write(path, page(panels, title, path.stem).encode())
 
 
 def _plotly_script() -> Path | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import warnings
 from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader
 from trainmaster.config.torch_call import argument_problems, first_parameter
 from trainmaster.errors import SettingError, did_you_mean, shown
 from trainmaster.loop.optimization import is_schedule
+from trainmaster.loop.ranks import num_launched
 from trainmaster.loop.writer import Writer
 
 if TYPE_CHECKING:
@@ -22,9 +24,10 @@ if TYPE_CHECKING:
 
 
 def find_device(device: str | torch.device) -> torch.device:
-    """Return the device called `device`. "auto" is the first CUDA device if there is one, and the CPU otherwise."""
+    """Return the device called `device`. "auto" is the first CUDA device (that of this rank, if there are several), else the CPU."""
     if device == "auto":
-        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+        number = int(os.environ.get("LOCAL_RANK", "0")) if num_launched() > 1 else 0
+        return torch.device(f"cuda:{number % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu")
     try:
         chosen = torch.device(device)
     except (RuntimeError, TypeError) as error:
@@ -145,7 +148,10 @@ def _loss_problems(loop: Training) -> list[str]:
         wanted = f"({', '.join(loop.loss_arguments)})"
         if isinstance(loop.loss, type) and issubclass(loop.loss, nn.Module):
             return [f"`loss` is the class {loop.loss.__name__}: create one, {loop.loss.__name__}()"]
-        if getattr(loop.loss, "reduction", None) == "sum":
+        is_sum = getattr(loop.loss, "reduction", None) == "sum"
+        if is_sum and loop.ranks.num > 1:
+            return [f"`loss` is a sum over samples, and {loop.ranks.num} ranks need a mean: reduction='mean'"]
+        if is_sum:
             warnings.warn(
                 f"{type(loop.loss).__name__}(reduction='sum') depends on the batch size: recorded losses are means over samples only"
                 " with reduction='mean'",

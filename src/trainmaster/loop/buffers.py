@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from trainmaster.loop.sharding import whole
 from trainmaster.loop.state import own_copy
 
 _Layout = tuple[torch.dtype, torch.Size]
@@ -38,7 +39,8 @@ class Buffers:
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.layout is not torch.strided or tensor.is_quantized or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-            return tensor.detach().clone()
+            found: torch.Tensor = whole(tensor).detach().clone()
+            return found
         same = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
         if tensor.numel() and same in self._copied:
             return self._copied[same][1]

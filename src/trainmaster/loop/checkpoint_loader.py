@@ -128,7 +128,7 @@ def restore_from(loop: TrainManager, value: dict[str, Any], name: Any = None, sa
     """
     values = dict(value["state"])
     if value["attribs"] is not None:  # attributes that were not saved do not change
-        here = loop.capture(not_copied).to_dict()
+        here = loop.capture_own(not_copied).to_dict()
         for part in ("kinds", "objects", "buffers", "grads"):
             values[part] = {**{name: each for name, each in here[part].items() if name not in value["attribs"]}, **values[part]}
     loop.restore(TrainingState.from_dict(values), not_copied)

@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from trainmaster.errors import CodecError, LeaseLostError, SettingError
 from trainmaster.loop.buffers import Buffers
 from trainmaster.loop.metric import Metric, check_monitor, monitored
+from trainmaster.loop.sharding import refuse_shards
 from trainmaster.loop.state import stateful_attributes
 from trainmaster.loop.writer import flush_of
 from trainmaster.stages import Extension, Fixtures, always
@@ -26,6 +27,23 @@ if TYPE_CHECKING:
 
 FOLDER = "checkpoints"
 """The folder of the checkpoints in `train_dir`."""
+
+
+class NotSaved:
+    """The destination on ranks other than 0, which only help to capture the state."""
+
+    path = None
+
+    def __init__(self, destination: CheckpointDestination) -> None:
+        self.facts = destination.facts
+
+    def open(self) -> None: ...
+
+    def next_name(self, moment: Moment) -> Any: ...
+
+    def save(self, moment: Moment, value: dict[str, Any], facts: Any, best: Best | None, replaced: Any = None) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class CheckpointSaver(Extension):
@@ -51,6 +69,8 @@ class CheckpointSaver(Extension):
         mode: "min" or "max", for a metric whose name does not show which is better.
         in_background: with False, training waits until a checkpoint is on the disk.
     """
+
+    on_every_rank = True  # all ranks capture the state together; only rank 0 writes
 
     def __init__(
         self,
@@ -129,6 +149,8 @@ class CheckpointSaver(Extension):
         if loop.epoch_num == loop.step_num == 0:  # earlier checkpoints belong to another training run
             self._last = self._last_name = self.best = None
         destination = self._host_destination or self.folder_of(loop)
+        if not loop.ranks.is_first:
+            destination = NotSaved(destination)
         destination.open()
         self._destination, self._pid, self.path = destination, os.getpid(), destination.path
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="trainmaster-save") if self.in_background else None
@@ -150,7 +172,9 @@ class CheckpointSaver(Extension):
         """Save the evaluated epoch, which may be the best."""
         if self._destination is None or not loop.is_own_evaluation or not loop.moment.is_evaluated:
             return
-        metric = monitored(self.monitor, loop, eval_losses, "CheckpointSaver")  # reports an unknown name at the first evaluation
+        metric = None
+        if loop.ranks.is_first:
+            metric = monitored(self.monitor, loop, eval_losses, "CheckpointSaver")  # reports an unknown name at the first evaluation
         is_turn = self.every_epochs is not None and loop.epochs_done > 0 and epoch_num % self.every_epochs == 0
         if is_turn or stopped is not None or loop.is_over():
             self._save(loop, fixtures, metric)
@@ -177,7 +201,7 @@ class CheckpointSaver(Extension):
         """Save the current state, unless it is saved already. `metric` decides whether it is the best."""
         assert self._destination is not None
         moment, is_stopped = loop.moment, fixtures["stopped"] is not None
-        if moment == self._last and (self._is_stop_saved or not is_stopped):
+        if loop.ranks.from_first(moment == self._last and (self._is_stop_saved or not is_stopped)):
             return
         self._wait()
         name = self._destination.next_name(moment)
@@ -236,6 +260,8 @@ class CheckpointSaver(Extension):
         return {"state": state, "fixtures": values, "attribs": self.saved_attribs, "best": best}
 
     def _check_names(self, loop: TrainManager) -> None:
+        if self.saved_attribs is not None:
+            refuse_shards(loop.model, "CheckpointSaver(saved_attribs=...)")
         known = list(stateful_attributes(loop))
         for name in self.saved_attribs or ():
             if name not in known:

@@ -43,14 +43,18 @@ class Position:
         self.paused: RngState | None = None
         """The random state to continue with, if training was stopped or restored."""
 
-    def batches(self, data: Any, what: str) -> Iterator[Any]:
-        """The remaining batches of this epoch. The caller adds 1 to `num_batches` after each."""
+    def batches(self, data: Any, what: str, own: Any = None, *, is_silent: bool = False) -> Iterator[Any]:
+        """The remaining batches of this epoch. The caller adds 1 to `num_batches` after each.
+
+        They are read from `own`, this rank's part of the data, if there is one.
+        """
+        own = data if own is None else own
         self.is_broken_off = False
         if self.num_batches == 0:
             self._epoch_start = {"rng": get_rng(), "data": data_state(data)}
-            iterator = fresh_iterator(data)
+            iterator = fresh_iterator(own)
         else:
-            iterator = data if data is self._live else self._replayed(data, what)
+            iterator = data if data is self._live else self._replayed(data, what, own, is_silent)
         self._live = data if isinstance(data, Iterator) else None
         return iterator
 
@@ -99,7 +103,7 @@ class Position:
             if self.num_batches == 0:
                 self.paused = None
 
-    def _replayed(self, data: Any, what: str) -> Iterator[Any]:
+    def _replayed(self, data: Any, what: str, own: Any, is_silent: bool) -> Iterator[Any]:
         now = self.paused or get_rng()
         self.paused = None
         if self._epoch_start is None:
@@ -109,8 +113,8 @@ class Position:
         started = time.monotonic()
         set_rng(self._epoch_start["rng"])
         set_data_state(data, self._epoch_start["data"])
-        iterator = fresh_iterator(data)
-        is_skipped = loading_changes_nothing(data)
+        iterator = fresh_iterator(own)
+        is_skipped = loading_changes_nothing(own)
         for done in range(self.num_batches):
             try:
                 next(iterator._sampler_iter if is_skipped else iterator)  # type: ignore[attr-defined]  # only a DataLoader is skipped
@@ -121,13 +125,19 @@ class Position:
                     hint="use the same data, or start a new training",
                 ) from None
         seconds = time.monotonic() - started
-        print(
-            f"trainmaster: {'skipped' if is_skipped else 'replayed'} the {self.num_batches} batches of {what} "
-            f"that were done in this epoch ({seconds:.1f} s)",
-            file=sys.stderr,
-        )
+        if not is_silent:
+            print(
+                f"trainmaster: {'skipped' if is_skipped else 'replayed'} the {self.num_batches} batches of {what} "
+                f"that were done in this epoch ({seconds:.1f} s)",
+                file=sys.stderr,
+            )
         set_rng(now)
         return iterator
+
+    @property
+    def epoch_start_rng(self) -> RngState | None:
+        """The random state at the start of the epoch, in the middle of one."""
+        return self._epoch_start["rng"] if self._epoch_start is not None and self.num_batches else None
 
     def state_dict(self) -> dict[str, Any]:
         return {"num_batches": self.num_batches, "epoch_start": self._epoch_start if self.num_batches else None}

@@ -16,6 +16,7 @@ from trainmaster.errors import SettingError, shown
 from trainmaster.loop.argument_checks import takes_targets_first
 from trainmaster.loop.batches import outline
 from trainmaster.loop.eval_state import EvalState
+from trainmaster.loop.ranks import Ranks
 from trainmaster.loop.stages import TRAIN_MANAGER
 from trainmaster.loop.state import Stateful, own_copy
 from trainmaster.loop.writer import Writer, record
@@ -60,6 +61,8 @@ class Metrics(Observer):
         train: also compute them over the training batches of each epoch, as `train/<name>`. If training resumes in the
         middle of an epoch with an additional metric, that metric is not recorded for that epoch.
     """
+
+    on_every_rank = True  # each rank sends its part of a batch to rank 0, which computes the metrics
 
     def __init__(self, metrics: Any, inputs: Inputs | None = None, train: bool = False) -> None:
         if inputs is not None and not callable(inputs):
@@ -106,6 +109,8 @@ class Metrics(Observer):
         for metric in (*self.metrics.values(), *self.train_metrics.values()):
             if isinstance(metric, nn.Module):
                 metric.to(device)
+            for part in _parts(metric).values():
+                part.distributed_available_fn = _no_other_ranks  # torchmetrics would add the states of ranks that have none
 
     def pre_eval_step_epoch(self, eval_metrics: dict[str, float]) -> None:
         if not self._is_running(eval_metrics):
@@ -114,8 +119,8 @@ class Metrics(Observer):
                 self.metrics = copy.deepcopy(self.metrics)
         _reset(self.metrics)
 
-    def post_eval_step_batch(self, batch: Any, prediction: Any) -> None:
-        self._update(self.metrics, batch, prediction)
+    def post_eval_step_batch(self, batch: Any, prediction: Any, loop: TrainManager) -> None:
+        self._update(self.metrics, batch, prediction, loop.ranks)
 
     def post_eval_step_epoch(
         self,
@@ -126,7 +131,7 @@ class Metrics(Observer):
         stopped: str | None,
         eval_metrics: dict[str, float],
     ) -> None:
-        if stopped is None:  # otherwise a later hook may still ask for a value
+        if stopped is None and train_manager.ranks.is_first:  # otherwise a later hook may still ask for a value
             eval_metrics |= self._record(fixtures, writer, datasource_name, train_manager.eval_x)
             _reset(self.metrics)  # some metrics keep all predictions
 
@@ -146,18 +151,23 @@ class Metrics(Observer):
         _reset(self.train_metrics)
         self._partial = set(self.train_metrics) if loop.moment.batch else set()  # incomplete until their states are restored
 
-    def post_train_step_batch(self, batch: Any, prediction: Any) -> None:
-        self._update(self.train_metrics, batch, prediction)
+    def post_train_step_batch(self, batch: Any, prediction: Any, loop: TrainManager) -> None:
+        self._update(self.train_metrics, batch, prediction, loop.ranks)
 
     def post_train_step_epoch(self, loop: TrainManager, fixtures: Fixtures, writer: Writer, epoch_num: int) -> None:
-        if not loop.moment.batch:  # the epoch is complete, even if a stop was requested since
+        if not loop.moment.batch and loop.ranks.is_first:  # the epoch is complete, even if a stop was requested since
             self._record(fixtures, writer, "train", epoch_num, self._partial)
             _reset(self.train_metrics)
 
     # Updates and values.
 
-    def _update(self, metrics: Mapping[str, Any], batch: Any, prediction: Any) -> None:
+    def _update(self, metrics: Mapping[str, Any], batch: Any, prediction: Any, ranks: Ranks) -> None:
         inputs = _detached(self._inputs(batch, prediction))
+        if ranks.num > 1:
+            parts = ranks.gather_parts(own_copy(inputs, _on_cpu))
+            if not ranks.is_first:
+                return
+            inputs = tuple(_joined_parts(list(each)) for each in zip(*parts, strict=True))
         kept: tuple[Any, ...] | None = None
         with torch.no_grad():
             for metric in metrics.values():
@@ -266,6 +276,18 @@ def _joined(parts: list[Any]) -> Any:
     if isinstance(first, np.ndarray):
         return np.concatenate(parts)
     raise TypeError(f"a {type(first).__name__} has no samples to join")
+
+
+def _joined_parts(parts: list[Any]) -> Any:
+    """The inputs of all ranks as those of one batch; single values are those of the first rank."""
+    try:
+        return _joined(parts) if len(parts) > 1 else parts[0]
+    except TypeError:
+        return parts[0]
+
+
+def _no_other_ranks() -> bool:
+    return False
 
 
 def _is_function(metric: Any) -> bool:

@@ -33,6 +33,7 @@ class EvalState(Observer):
     stopped, or for a set in which a batch has no loss.
     """
 
+    on_every_rank = True
     creates = dict.fromkeys(("num_batches", "num_samples", "cum_loss", "cum_sample_loss"), "eval_step_epoch")
 
     def __init__(self, per_batch: bool = False) -> None:

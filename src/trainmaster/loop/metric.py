@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmaster.errors import LoopError, SettingError
-from trainmaster.store.metric_names import listed, matching_metrics, resolve_metric, suggest
+from trainmaster.store.metric_names import is_greater_better, listed, matching_metrics, resolve_metric, suggest
 
 if TYPE_CHECKING:
     from trainmaster.loop.training import Training
@@ -21,28 +21,6 @@ class Metric(NamedTuple):
     @property
     def is_greater_better(self) -> bool:
         return is_greater_better(self.name)
-
-
-_LESS: Final = ("loss", "err", "mse", "mae", "mape", "nll", "perplexity", "ppl", "divergence", "distance")
-_GREATER: Final = ("acc", "return", "reward", "f1", "auc", "auroc", "precision", "recall", "bleu", "rouge", "psnr", "ssim")
-_GREATER_WORDS: Final = {"map", "iou", "miou", "dice", "r2"}
-
-
-def better_of(name: str) -> str | None:
-    """Return "min" or "max", whichever is better for a metric, judging by its name. None if the name does not show it.
-
-    >>> [better_of(name) for name in ("valid/loss", "valid/multiclass_accuracy", "valid/accuracy/avg", "valid/gap")]
-    ['min', 'max', 'max', None]
-    """
-    words = name.lower().replace("/", "_").split("_")
-    if any(each in name.lower().rpartition("/")[2] for each in _LESS):
-        return "min"
-    return "max" if any(word.startswith(_GREATER) or word in _GREATER_WORDS for word in words) else None
-
-
-def is_greater_better(name: str) -> bool:
-    """Return whether the maximum of a metric is the best, judging by its name. By default, the minimum is the best."""
-    return better_of(name) == "max"
 
 
 def loss_name(datasource_name: str) -> str:

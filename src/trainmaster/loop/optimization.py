@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -55,6 +56,12 @@ def parameters_with_used_gradients(loop: Training) -> list[nn.Parameter]:
     if type(loop.optimizer).zero_grad is not Optimizer.zero_grad or "zero_grad" in vars(loop.optimizer):
         return []
     return [each for group in loop.optimizer.param_groups for each in group["params"]]
+
+
+def all_parameters(model: nn.Module, optimizer: Optimizer | None) -> list[torch.Tensor]:
+    """The parameters of the model, and those that only the optimizer has, such as parameters of a loss."""
+    groups = () if optimizer is None else optimizer.param_groups
+    return list(dict.fromkeys([*model.parameters(), *(each for group in groups for each in group["params"])]))
 
 
 def is_schedule(value: Any) -> bool:

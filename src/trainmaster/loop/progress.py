@@ -207,7 +207,8 @@ class Progress(Observer):
 
     def _shown(self, fixtures: Fixtures, batch_num: int) -> str:
         values = [f"{name} {_text(fixtures[name])}" for name in self.show if name in fixtures]
-        rate = self._pace.samples_per_second(fixtures["batch"], batch_num + 1)
+        size_of = getattr(fixtures["loop"], "whole_batch_size", true_batch_size)
+        rate = self._pace.samples_per_second(size_of(fixtures["batch"]), batch_num + 1)
         return "  ".join([*values, *([rate] if rate else [])])
 
     def _left(self, loop: Any, num_batches: int) -> str:
@@ -265,12 +266,11 @@ class Pace:
             found.append(max(0.0, max_time - self.elapsed()))
         return min(found) if found else None
 
-    def samples_per_second(self, batch: Any, num_batches: int) -> str:
+    def samples_per_second(self, size: int, num_batches: int) -> str:
         """Computed from the size of this batch, because counting all samples would cost time in every step."""
         if self._first_batch < 0:  # training may have resumed in the middle of an epoch
             self._first_batch = num_batches - 1
         seconds = time.monotonic() - self._epoch_started
-        size = true_batch_size(batch)
         return f"{(num_batches - self._first_batch) * size / seconds:,.0f} samples/s" if seconds > 0 and size else ""
 
 

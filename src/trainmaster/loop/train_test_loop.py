@@ -18,6 +18,7 @@ from trainmaster.errors import LoopError, SettingError, shown
 from trainmaster.loop.components import callbacks_of, named_components
 from trainmaster.loop.data_position import Position, empty_error, fresh_iterator, length_of, reading
 from trainmaster.loop.observer_guard import Guards, mode
+from trainmaster.loop.ranks import refuse_ranks
 from trainmaster.loop.stages import TRAIN_TEST_LOOP
 from trainmaster.loop.state import TrainingState
 from trainmaster.loop.train_test_progress import TrainTestProgress
@@ -76,6 +77,7 @@ class TrainTestLoop(Extensible):
     def train(self, n_epochs: int) -> None:
         """Train for `n_epochs` epochs, each a pass over the training data and one over the validation data."""
         self._check_idle("train")
+        refuse_ranks("a TrainTestLoop", hint="its components take the steps, so nothing can average gradients: use a TrainManager")
         if not isinstance(n_epochs, Integral) or isinstance(n_epochs, bool) or n_epochs < 0:
             raise SettingError(f"`n_epochs` must be a whole number of at least 0, not {shown(n_epochs)}", hint="loop.train(n_epochs=10)")
         progress = self._progress

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,6 +30,8 @@ from trainmaster.loop.optimization import (
     warn_of_unrelated_optimizer,
 )
 from trainmaster.loop.progress import Progress
+from trainmaster.loop.rank_state import Shared, adapt_to_rank
+from trainmaster.loop.ranks import find_ranks
 from trainmaster.loop.stages import TRAIN_MANAGER, WORK
 from trainmaster.loop.state import (
     Copy,
@@ -47,7 +50,7 @@ from trainmaster.loop.training_step import Loss, TrainingStep
 from trainmaster.loop.writer import MemoryWriter, Writer
 from trainmaster.stages import Extensions, StageTree
 from trainmaster.stages.extension_map import ExtensionsLike, named_extensions
-from trainmaster.stages.hooks import Guard
+from trainmaster.stages.hooks import Guard, Hook
 from trainmaster.store.checkpoint_folder import Moment
 from trainmaster.store.events import RowsByName
 
@@ -87,6 +90,7 @@ class Training(TrainingStep):
         initialization: Callable[[nn.Module], Any] | None = None,
         progress: bool = True,
     ) -> None:
+        self.ranks = find_ranks()
         self.model = model
         self.loss = loss
         self.epochs = epochs
@@ -96,7 +100,7 @@ class Training(TrainingStep):
         self.lr_schedule = lr_schedule if is_schedule(lr_schedule) else None
         self.schedule_by = schedule_by
         self.device = find_device(device)
-        self.writer: Writer = MemoryWriter() if writer is None else writer
+        self.writer: Writer = MemoryWriter() if writer is None or not self.ranks.is_first else writer
         self.train_dir = None if train_dir is None else Path(train_dir)
         self.max_steps = max_steps
         self.max_time = max_time
@@ -122,6 +126,7 @@ class Training(TrainingStep):
         self._is_training = False
         self._is_due = False
         """Whether `train()` started the current evaluation after an epoch."""
+        self.shared = Shared(self, self._position, self._guards)
         self._paused_extensions: dict[str, Any] = {}
         """The states of the extensions when training stopped in the middle of an epoch."""
         self.extensions = [*self.extensions.items(), *named_extensions(extensions)]
@@ -273,6 +278,9 @@ class Training(TrainingStep):
     def observer_guard(self) -> Guard | None:
         return self._guards
 
+    def adapt_hook(self, hook: Hook, extension: object) -> Hook | None:
+        return adapt_to_rank(hook, extension, self.ranks)
+
     # Exact state.
 
     def capture(self, copied: Copy = own_copy) -> TrainingState:
@@ -280,8 +288,13 @@ class Training(TrainingStep):
 
         This is only possible between two batches.
 
-        `copied` makes the copies of its parts.
+        `copied` makes the copies of its parts. With several ranks, all of them have to capture the state at the same time.
         """
+        self.ranks.synchronize(self.model)
+        return replace(self.capture_own(copied), ranks=self.shared.random_states())
+
+    def capture_own(self, copied: Copy = own_copy) -> TrainingState:
+        """The state of this rank alone."""
         position = self._position
         if position.is_in_batch:
             raise StateError(
@@ -313,7 +326,7 @@ class Training(TrainingStep):
             **capture_objects(self, copied, parameters_with_used_gradients(self) if position.are_grads_spent else ()),
             extensions=extensions,
             observers=observers_among(self.extensions),
-            rng=copied(position.paused or self._guards.training_rng()),
+            rng=copied(self.shared.random_state()["rng"]),
             data={"train": data_state(self.train_data), "eval": {name: data_state(data) for name, data in self.eval_data.items()}},
         )
 
@@ -329,6 +342,7 @@ class Training(TrainingStep):
         if self._is_training:
             raise StateError("a state cannot be restored while train() runs", hint="restore it before, or in a pre_run hook")
         self.build()
+        own_position, own_rng = self.ranks.own_rng(state)
         check_fits(state, self, self.extensions)
         if state.data["eval"].keys() != self.eval_data.keys():
             raise StateError(
@@ -347,7 +361,8 @@ class Training(TrainingStep):
         self._evaluated_at = None if evaluated_at is None else (evaluated_at[0], evaluated_at[1])
         self._position.are_grads_spent = state.progress["are_grads_spent"]
         self._is_initialized = True
-        self._position.load_state_dict(own_copy(state.position), own_copy(state.rng))
+        self._position.load_state_dict(own_copy(own_position), own_copy(own_rng))
+        self.shared.outdated_by("restore", state)
 
     def restore_for_evaluation(self, state: TrainingState) -> None:
         """Load the weights of a captured state, and nothing else."""
@@ -355,11 +370,13 @@ class Training(TrainingStep):
         restore_extensions(state.extensions, {name: each for name, each in self.extensions.items() if getattr(each, "has_weights", False)})
         self._set_counters(state)
         self._has_weights = True
+        self.shared.outdated_by("restore_for_evaluation", state)
 
     def start_with_weights_of(self, state: TrainingState) -> None:
         """Start a new training run with the weights of a captured state."""
         restore_modules(state, self)
         self._is_initialized = True
+        self.shared.outdated_by("start_with_weights_of", state)
 
     def _set_counters(self, state: TrainingState) -> None:
         self.fixtures.modify("epoch_num", state.progress["epoch_num"])

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from trainmaster.loop import batches
 from trainmaster.loop.batch_errors import note_whole_batch, swapped_error
 from trainmaster.loop.losses import backward_error, is_torch_loss
+from trainmaster.loop.ranks import Ranks
 from trainmaster.stages import Extensible, fixture
 
 Loss = Callable[[Any, Any], torch.Tensor]
@@ -24,6 +25,7 @@ class TrainingStep(Extensible):
     loss: Loss | None
     optimizer: Optimizer | None
     initialization: Callable[[nn.Module], Any] | None
+    ranks: Ranks
 
     def model_forward(self, batch: Any) -> Any:
         try:
@@ -73,8 +75,14 @@ class TrainingStep(Extensible):
 
     @fixture("train_step_batch", "eval_step_batch", "predict_step_batch")
     def true_batch_size(self, batch: Any) -> int:
-        """The number of samples in the batch, counted only if a hook asks for it."""
-        return self.get_true_batch_size(batch)
+        """The number of samples in the batch, over all ranks, counted only if a hook asks for it."""
+        return self.whole_batch_size(batch)
+
+    def whole_batch_size(self, batch: Any) -> int:
+        """The number of samples in the current batch: of all ranks, if this rank's `batch` is a part of it."""
+        if self.fixtures.get("mode_name") == "predict":  # which is not divided
+            return self.get_true_batch_size(batch)
+        return self.ranks.whole_size(lambda: self.get_true_batch_size(batch))
 
     def initialize_params(self) -> None:
         """Initialize the weights of a new model with its own `initialize_params`, which may take fixtures, or with `initialization`."""

@@ -21,6 +21,7 @@ class CodeCheck:
 
     `definition` is the manager's class or its `make_loop` function; `file` is the file of the TARGET, if that is a
     different file. `is_strict` refuses runs whose code has changed; `is_same_program` accepts runs of another program.
+    `cells` is the digest of the notebook that defines the manager, if that runs in another process.
     """
 
     def __init__(
@@ -30,8 +31,9 @@ class CodeCheck:
         target_name: str = "",
         is_strict: bool = False,
         is_same_program: bool = False,
+        cells: str = "",
     ) -> None:
-        self._definition, self._file, self._target_name = definition, file, target_name
+        self._definition, self._file, self._target_name, self._cells = definition, file, target_name, cells
         self._is_strict, self._is_same_program = is_strict, is_same_program
         self._now = self._program()  # read now, because the files may be edited before the first run
         self._started = self._now
@@ -93,7 +95,7 @@ class CodeCheck:
         return messages
 
     def _program(self) -> Program:
-        return Program.of(self._definition, self._file, self._target_name)
+        return Program.of(self._definition, self._file, self._target_name, self._cells)
 
     def late_facts(self) -> dict[str, Any]:
         """The facts that an attempt records at its end: the program, if it has loaded more modules since the start."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 from collections.abc import Callable
+
+from trainmaster.errors import StoreAccessError
 
 _TRACEBACK = "Traceback (most recent call last):\n"
 
@@ -36,3 +39,8 @@ def _loader_error(text: str) -> str | None:
 
 def first_line(text: str) -> str:
     return text.partition("\n")[0]
+
+
+def is_store_failure(text: str) -> bool:
+    """Whether a run failed because its files could not be written, which says nothing about its config."""
+    return text.startswith(StoreAccessError.__name__) or f"[Errno {errno.ENOSPC}]" in text

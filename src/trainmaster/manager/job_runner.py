@@ -33,6 +33,7 @@ from trainmaster.manager.interrupts import Interrupts
 from trainmaster.manager.invocation import Invocation
 from trainmaster.manager.job import Job, job_to_load
 from trainmaster.manager.job_status import is_done, record_end
+from trainmaster.manager.rank_roles import starting_together
 from trainmaster.manager.session import Session
 from trainmaster.manager.shorter_run import shorter_run
 from trainmaster.manager.stored_secrets import refuse_hidden
@@ -68,7 +69,12 @@ class JobRunner:
         """Set how the manager was started."""
         self.invocation = invocation
         self.code = CodeCheck(
-            self._manager.definition, invocation.file, invocation.target_name, invocation.is_strict_code, invocation.is_same_program
+            self._manager.definition,
+            invocation.file,
+            invocation.target_name,
+            invocation.is_strict_code,
+            invocation.is_same_program,
+            invocation.cells,
         )
 
     @contextlib.contextmanager
@@ -88,6 +94,11 @@ class JobRunner:
 
     def process(self, job: Job, resume: bool) -> None:
         """Run a job for `Manager.process`. Raises the job's error. After a signal, the process ends accordingly."""
+        with starting_together() as start:
+            self._process(job, resume, start)
+
+    def _process(self, job: Job, resume: bool, start: Callable[[], bool]) -> None:
+        """As `process`; `start` begins the training on all ranks, and returns False if there is none."""
         store = self._manager.store
         if resume:
             self.code.check(store.run(job.key))
@@ -105,7 +116,8 @@ class JobRunner:
                 with store.attempt(
                     job.key, "process", report=self.console.print, facts=facts, is_cancelled=lambda: interrupts.reason is not None
                 ) as attempt:
-                    self._run(job, attempt, resume, interrupts)
+                    if start():
+                        self._run(job, attempt, resume, interrupts)
             except RunBusyError:
                 interrupts.raise_signal()
                 raise
@@ -115,6 +127,8 @@ class JobRunner:
         """Run a job for an executor: an error becomes a report."""
         key = task.job.key
         try:
+            if task.resume and is_done(self._manager.store, task.job):
+                return Report(key, "held")  # another process has trained it while this task was waiting for a worker
             with self.interruptible() as interrupts, contextlib.ExitStack() as stack:
                 facts = self.invocation.attempt_facts(task.job.num_epochs)
                 try:
@@ -131,7 +145,7 @@ class JobRunner:
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[Interrupts]:
-        """While the block runs, Ctrl-C, SIGTERM and `trainmaster stop` are requests to stop.
+        """While the block runs, Ctrl-C, SIGTERM, SIGUSR1 and `trainmaster stop` are requests to stop.
 
         Nested blocks share them.
         """
@@ -227,7 +241,7 @@ class JobRunner:
         self.console.print(f"{again} with: {self.invocation.resume_command(self._manager.store, job.key)}")
 
     def _record_failure(self, attempt: Attempt, error: BaseException) -> None:
-        is_signal = isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and error.code in (130, 143))
+        is_signal = isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and error.code in (130, 138, 143))
         text = attempt.mask("".join(traceback.format_exception(error)))
         self.console.log(text)
         with contextlib.suppress(StoreAccessError):  # the user should see the original error
@@ -236,7 +250,7 @@ class JobRunner:
     def _stop_loop(self, reason: str) -> None:
         """Ask the loop to stop after the current batch. Called repeatedly, from another thread."""
         if self._manager.loop is not None:
-            self._manager.loop.stop(reason)
+            self._manager.loop.stop(reason, is_interrupt=True)
 
     def _abandon(self, attempt: Attempt, reason: str) -> None:
         """Release the run before the process exits because its main thread does not return."""

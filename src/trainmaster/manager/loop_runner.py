@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -10,7 +11,7 @@ from typing import Any
 from trainmaster.config.seed import seed_of
 from trainmaster.errors import SettingError
 from trainmaster.extensions.constructor_args import ConstructorArgs
-from trainmaster.extensions.run_report import RunReport
+from trainmaster.extensions.run_report import RunReport, current_commit
 from trainmaster.loop.checkpoint_loader import checked, restore_from
 from trainmaster.loop.checkpoint_saver import CheckpointSaver
 from trainmaster.loop.metric import loss_name, own_first
@@ -39,6 +40,10 @@ from trainmaster.text import counted
 SAVER, LOADER = "checkpoint_saver", "checkpoint_loader"
 _MAX_PREVIEW = 200
 """The largest number of metrics in a preview."""
+
+
+_first_commit = functools.cache(current_commit)
+"""The commit when this process trained its first run of a batch: asking git takes as long as a short run."""
 
 
 class InitialStates:
@@ -104,6 +109,8 @@ class LoopRunner:
         """The extensions that show the run. Runs of a batch print less: their lines only go to their logs."""
         write = self._console.print if is_single else self._console.log_line
         facts = [("seed", f"{seed_of(self._manager.config)}"), ("store", self._manager.store.root or "in memory")]
+        if not is_single:
+            facts.append(("commit", _first_commit()))
         has_bars = self._console.has_bars and self._console.width is not None and is_single
         progress = Progress(has_lines=False) if has_bars else Progress(has_lines=False, output=write, on_update=self._report_share)
         return {"run_report": RunReport(write, facts), "progress": progress}
@@ -117,8 +124,12 @@ class LoopRunner:
         share = Pace().done(loop, loop.moment.batch)
         self._report(Report(job.key, "progress", epoch=manager.epoch, num_epochs=loop.epochs, share=share, is_first=True))
         manager.job_runner.check_stop()
+        if (notice := loop.shared.notice()) is not None:
+            self._console.print(notice)
         with manager.staged("work_train"):
             loop.train()
+        if loop.ranks.interruption is not None:
+            interrupts.request_stop(loop.ranks.interruption)  # it may have reached another rank
         manager.advance_to(loop.epoch_num, self.preview())
 
     def _set_target(self, job: Job) -> None:
@@ -146,8 +157,9 @@ class LoopRunner:
         if self._user_writer is not None:
             self.writer.copy_to(self._user_writer)
         self.writer.mute(self._is_resumed)
-        self._stop_reason = lambda: interrupts.reason
-        sets = ("train", *self.loop.eval_data)
+        self._stop_reason = lambda: interrupts.reason or self.loop.ranks.interruption
+        # In a batch, drawing would take longer than the rest of a short run.
+        sets = None if attempt.by == BY_BATCH else ("train", *self.loop.eval_data)
         keep = self._saver.keep or manager.keep
         self._saver.save_to(AttemptCheckpoints(attempt, keep, self._facts, interrupts.no_deadline, manager.store.root, sets))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from trainmaster.arguments import check_int, check_number, is_int
 from trainmaster.config import Config, ConfigBase, Grid
 from trainmaster.errors import SettingError, UnknownKeyError
+from trainmaster.loop.ranks import is_other_rank, num_ranks
 from trainmaster.loop.stages import TRAIN_MANAGER, WORK
 from trainmaster.manager.batch import BatchResult, Policy
 from trainmaster.manager.batch_session import run_batch
@@ -20,12 +21,13 @@ from trainmaster.manager.invocation import Invocation
 from trainmaster.manager.job import Job, job_to_load, make_job
 from trainmaster.manager.job_runner import JobRunner
 from trainmaster.manager.make_loop import annotated_class, checked_function, refuse_other_defaults
+from trainmaster.manager.rank_roles import rank_store
 from trainmaster.manager.run_queries import RunQueries
 from trainmaster.manager.start_from import START_FROM, Origin, config_starting_from
 from trainmaster.manager.sweep_choices import refuse_idle_choices
 from trainmaster.manager.user_epochs import EVAL_RECORDS
 from trainmaster.stages import Extensible, StageTree
-from trainmaster.stages.hooks import Guard
+from trainmaster.stages.hooks import Guard, Hook
 from trainmaster.store import Store
 from trainmaster.store.events import RowsByName
 from trainmaster.store.lease import LEASE_TIME
@@ -194,7 +196,7 @@ class Manager(RunQueries, Extensible):
     def init_ckpt(self) -> None:
         """Start at epoch 0, with the weights of another run if the config has a `start_from`."""
         self.epoch, self.ckpt, self.preview = 0, {EVAL_RECORDS: {}}, {}
-        if self.loop is not None and START_FROM in self.config and self.config[START_FROM] is not None:
+        if self.loop is not None and START_FROM in self.config and self.config[START_FROM] is not None and self.loop.ranks.is_first:
             from trainmaster.manager.loop_runner import load_weights
 
             load_weights(self.loop, Origin.parse(self.config[START_FROM]).read(self.store))
@@ -235,19 +237,20 @@ class Manager(RunQueries, Extensible):
         `num_epochs`, else to the loop's; 0, or a config without either, only evaluates. `resume=False` starts from
         scratch in a new attempt; the old attempt is kept. `start_from` is the key of a run whose weights a new run
         begins with: `"ab12cd34"`, `"ab12cd34@best"`, `"ab12cd34@120"` for a step; it becomes part of the config. Raises
-        `RunBusyError` if another process is training the run. Ctrl-C and SIGTERM save the run and then end the process
+        `RunBusyError` if another process is training the run. Ctrl-C, SIGTERM and SIGUSR1 save the run and then end the process
         as usual.
         """
         self.job_runner.refuse_if_busy()
         if start_from is not None:
             config = config_starting_from(self, config, start_from)
-        job = make_job(self, config, num_epochs)
-        stored_key = self.stored_key(config, job.config)
-        if stored_key not in (None, job.key):
-            self.job_runner.console.print(
-                f"run {stored_key} was stored before a default was added: with that default, the config is run {job.key}"
-            )
-        self.job_runner.process(job, resume)
+        with rank_store(self):
+            job = make_job(self, config, num_epochs)
+            stored_key = self.stored_key(config, job.config)
+            if stored_key not in (None, job.key):
+                self.job_runner.console.print(
+                    f"run {stored_key} was stored before a default was added: with that default, the config is run {job.key}"
+                )
+            self.job_runner.process(job, resume)
 
     def batch(
         self,
@@ -275,6 +278,11 @@ class Manager(RunQueries, Extensible):
         if patience is not None:
             check_number("patience", patience, min=0, hint="`patience` is a number of hours")
         self.job_runner.refuse_if_busy()
+        if num_ranks() > 1:
+            raise SettingError(
+                f"`batch` does not work with {num_ranks()} ranks",
+                hint="`process` trains one config on all ranks; `batch(..., workers=2)` trains several at once, without torchrun",
+            )
         if isinstance(configs, Mapping | ConfigBase | str | os.PathLike):
             raise SettingError(f"expected a sequence of configs, not {configs!r:.60}", hint="`process` takes one; `sweep` takes choices")
         return run_batch(self, configs, Policy(num_epochs, resume, count, max_errors, max_attempts), patience, workers)
@@ -381,6 +389,9 @@ class Manager(RunQueries, Extensible):
 
     def observer_guard(self) -> Guard | None:
         return _kept_rng
+
+    def adapt_hook(self, hook: Hook, extension: object) -> Hook | None:
+        return None if is_other_rank() and getattr(extension, "on_every_rank", False) is not True else hook
 
 
 def _kept_rng() -> contextlib.AbstractContextManager[None]:

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmaster.arguments import is_number
-from trainmaster.errors import MetricNameError
-from trainmaster.loop.metric import better_of, is_greater_better
-from trainmaster.store.metric_names import listed, resolve_metric
+from trainmaster.store.metric_names import resolve_metric
+from trainmaster.store.monitored import ranked_by
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,20 +81,9 @@ def ranking_of(rows: Iterable[Row], p_key: str | None = None, reverse: bool | No
     if not counts:
         return None
     monitored = [best for _, stats, _ in runs if isinstance(best := stats.get("best"), Mapping)]
-    modes = {name: best.get("mode") for best in monitored if isinstance(name := best.get("metric"), str) and name in counts}
-    is_clear = p_key is not None or len(modes) == 1 or (not modes and "loss_test" in counts)
-    if not is_clear and is_lenient:
-        p_key = min(counts, key=lambda name: (name not in modes, -counts[name], better_of(name) is None, name))
-    elif not is_clear and modes:
-        raise MetricNameError(
-            "these runs monitor different metrics", known=listed(modes), hint=f"name one, p_key={min(modes)!r}, or choose runs by `cond`"
-        )
-    elif not is_clear:
-        raise MetricNameError("these runs monitor no metric", known=listed(counts), hint=f"name one: p_key={min(counts)!r}")
-    name = resolve_metric(p_key if p_key is not None else next(iter(modes), "loss_test"), counts)
-    if reverse is None:
-        mode = modes.get(name)
-        reverse = mode == "max" if mode in ("min", "max") else name.startswith(("acc", "return")) or is_greater_better(name)
+    modes = {name: best.get("mode") for best in monitored if isinstance(name := best.get("metric"), str)}
+    name, is_greater_better = ranked_by(p_key, counts, modes, is_lenient, "p_key")
+    reverse = is_greater_better if reverse is None else reverse
     values = [(value, key) for key, each in numbers.items() if (value := each.get(name)) is not None and value == value]
     return Ranking(name, reverse, sorted(values, key=lambda each: (-each[0] if reverse else each[0], each[1])))
 

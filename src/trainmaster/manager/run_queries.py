@@ -15,12 +15,13 @@ from trainmaster.config.identity import canonical
 from trainmaster.config.seed import replicate_key
 from trainmaster.config.to_plain import is_same
 from trainmaster.errors import ConfigError, RunBusyError, StoreDamagedError
-from trainmaster.manager.overview import Overview, best_of, overview_of
+from trainmaster.manager.overview import Overview, Row, best_of, overview_of
 from trainmaster.store import Store
 from trainmaster.store.archives import CheckpointArchive, PreviewArchive, StatsArchive
 from trainmaster.store.configs import ConfigArchive
-from trainmaster.store.dict_filter import Condition, is_met
+from trainmaster.store.dict_filter import Condition, matcher
 from trainmaster.store.keys import is_key
+from trainmaster.store.run_table import row_values
 from trainmaster.store.store import Records
 from trainmaster.store.verify import check_run
 
@@ -75,8 +76,7 @@ class RunQueries:
         `loss_test`. `reverse` defaults to the direction in which the runs monitor it, else to what the name suggests:
         accuracies, returns and other well-known scores are maximized. NaN is never the best.
         """
-        runs = self.store.completed(min_epoch, cond)
-        return best_of(((key, stats, self.previews.get(key) or {}) for key, stats, _ in runs), p_key, reverse)
+        return best_of(self._rows(min_epoch, cond), p_key, reverse)
 
     def overview(
         self,
@@ -90,16 +90,33 @@ class RunQueries:
 
         `p_keys` are names of metrics, or endings of them; by default all. `configs` and `cond` select runs.
         """
-        if configs is None:
-            runs = [(key, stats) for key, stats, _ in self.store.completed(min_epoch, cond)]
-        else:
-            keys = [each if is_key(each) else self.find_key(each) for each in configs]
-            stored = [key for key in keys if key is not None and key in self.configs and is_met(cond, self.configs.record(key)["config"])]
-            runs = [(key, stats) for key in stored if (stats := self.stats.get(key)) is not None and stats["epoch"] >= min_epoch]
-        overview = overview_of(((key, stats, self.previews.get(key) or {}) for key, stats in runs), p_keys)
+        keys = None
+        if configs is not None:
+            found = [each if is_key(each) else self.find_key(each) for each in configs]
+            keys = [key for key in found if key is not None]
+        overview = overview_of(self._rows(min_epoch, cond, keys), p_keys)
         for line in str(overview).split("\n"):
             self.job_runner.console.print(line)
         return overview
+
+    def _rows(self, min_epoch: int, cond: Condition | None, keys: list[str] | None = None) -> list[Row]:
+        """Key, stats and metrics of the saved runs that meet `cond`, in the order of `keys`. Damaged runs are skipped with a warning."""
+        table = self.store.index.runs(keys)
+        names = ("reason", "epoch", "t_train", "t_eval", *(name for name in table.facts if name.startswith("best.")))
+        facts = zip(*map(table.fact, names), strict=True)
+        rows: dict[str, Row] = {}
+        is_met = matcher(cond)
+        for row, (key, tree, state, values) in enumerate(zip(table.keys, table.trees(), table.fact("state"), facts, strict=True)):
+            reason, epoch, t_train, t_eval, *best = values
+            if not is_met(tree):
+                continue
+            if state == "damaged":
+                warnings.warn(f"run {key} is skipped: {reason}", stacklevel=3)
+            elif epoch is not None and epoch >= min_epoch:
+                monitored = {name.removeprefix("best."): value for name, value in zip(names[4:], best, strict=True)}
+                stats = {"epoch": epoch, "t_train": t_train, "t_eval": t_eval, "best": monitored}
+                rows[key] = key, stats, dict(row_values(table.metrics, row))
+        return [*rows.values()] if keys is None else [rows[key] for key in keys if key in rows]
 
     def find_key(self, config: Any) -> str | None:
         """The key of a config's run; None if the store has no such run."""

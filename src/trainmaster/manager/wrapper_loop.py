@@ -25,6 +25,7 @@ from trainmaster.loop.checkpoint_loader import read_checkpoint
 from trainmaster.loop.checkpoint_saver import CheckpointSaver
 from trainmaster.loop.data_position import length_of
 from trainmaster.loop.eval_metrics import Metrics
+from trainmaster.loop.ranks import refuse_ranks
 from trainmaster.loop.state import TrainingState
 from trainmaster.loop.train_manager import TrainManager
 from trainmaster.manager.model_call import LightningModel, as_module, checked_step, named_values
@@ -48,6 +49,7 @@ class WrapperLoop(TrainManager):
     is_loss_optional = True
 
     def __init__(self, wrapper: ModelWrapper, config: RunConfig, max_batches: int | None = None) -> None:
+        refuse_ranks("a ModelWrapper", hint="write `make_loop(config)`, which returns a TrainManager or Supervised")
         self.config: Any = config.clone()
         self.loaders: dict[str, Any] = {}
         self.wrapper = wrapper._copy_for(self)

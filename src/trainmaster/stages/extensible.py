@@ -184,6 +184,10 @@ class Extensible:
         """Return a function that creates context managers, which undo changes made by observers. None if nothing has to be undone."""
         return None
 
+    def adapt_hook(self, hook: Hook, extension: object) -> Hook | None:
+        """The hook as it runs in this process; None if it does not run here."""
+        return hook
+
     def read_fixture(self, name: str) -> Any:
         """Return the value of a fixture that no stage provides. Raises `AttributeError` if there is none."""
         raise AttributeError(name)
@@ -221,7 +225,9 @@ class Extensible:
                 lazies.setdefault(lazy.name, []).append(lazy)
             for name, extension in self._extensions.items():
                 for hook in filter(self._is_own, find_hooks(name, extension)):
-                    hooks.append(replace(hook, guard=guard) if hook.is_observer else hook)
+                    adapted = self.adapt_hook(hook, extension)
+                    if adapted is not None:
+                        hooks.append(replace(adapted, guard=guard) if hook.is_observer else adapted)
                 for lazy in filter(self._is_own, find_lazy_fixtures(name, extension)):
                     lazies.setdefault(lazy.name, []).append(_guarded_lazy(lazy, guard) if lazy.is_observer and guard else lazy)
             check_cycles(lazies)

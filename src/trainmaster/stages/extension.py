@@ -37,6 +37,10 @@ class Extension:
     """Whether training can resume with or without this extension although it has state. This is true for every observer."""
     has_weights: ClassVar[bool] = False
     """Whether the state contains weights that evaluations use. If so, it is also restored for an evaluation without training."""
+    on_every_rank: ClassVar[bool] = False
+    """With several processes, the hooks run on all of them, and not only on rank 0. An extension that changes the training needs this."""
+    needs_whole_batches: ClassVar[bool] = False
+    """The extension reads whole batches or predictions, so it is refused with several processes, each of which has a part of them."""
     is_guarded: ClassVar[bool] = True
     """Whether changes made by an observer's hooks are undone. Set it to False to save time if the hooks never change RNGs or modes."""
 

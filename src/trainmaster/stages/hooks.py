@@ -8,6 +8,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
+from types import FunctionType, MethodType
 from typing import Any
 
 from trainmaster.errors import HookSignatureError
@@ -80,12 +82,19 @@ def hook_names(extension: object) -> Iterator[tuple[str, Phase, str]]:
     for name in dir(extension):
         phase, _, stage = name.partition("_")
         if phase in PHASES and stage:
-            static = inspect.getattr_static(extension, name)
+            static = _static_value(extension, name)
             if isinstance(static, property):
                 continue
             method = getattr(extension, name)
             if callable(method) and not is_marked_not_a_hook(method):
                 yield name, phase, stage
+
+
+def _static_value(extension: object, name: str) -> Any:
+    """The value of an attribute, found without calling properties. `inspect.getattr_static` is much slower."""
+    found = next((vars(kind)[name] for kind in type(extension).__mro__ if name in vars(kind)), None)
+    own = getattr(extension, "__dict__", {})
+    return own[name] if name in own and not hasattr(found, "__set__") else found
 
 
 def find_hooks(extension_name: str, extension: object) -> list[Hook]:
@@ -102,7 +111,8 @@ def find_hooks(extension_name: str, extension: object) -> list[Hook]:
 
 def find_lazy_fixtures(extension_name: str, extension: object) -> list[LazyFixture]:
     """The methods marked `@fixture(stage)`, and the result of `named_fixtures()`."""
-    marked = [(name, getattr(extension, name)) for name in dir(type(extension)) if lazy_spec(inspect.getattr_static(extension, name))]
+    names = {name for kind in type(extension).__mro__ for name, value in vars(kind).items() if lazy_spec(value)}
+    marked = [(name, getattr(extension, name)) for name in sorted(names) if lazy_spec(_static_value(extension, name))]
     lazies = []
     for name, method in (*marked, *_named_fixtures(extension)):
         spec = lazy_spec(method)
@@ -168,13 +178,13 @@ def _check_runs(method: Callable[..., Any], title: str, *, may_yield: bool, hint
 def parameters_of(method: Callable[..., Any], title: str) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
     """Return the required parameters of a method, those with a default, and whether some must be passed by keyword."""
     try:
-        signature = inspect.signature(method)
+        parameters = _parameters(method)
     except (TypeError, ValueError) as error:
         raise HookSignatureError(
             f"`{title}` has no readable signature", why=str(error), hint="wrap it in a function whose parameters name its fixtures"
         ) from error
     needs, takes, keywords = [], [], False
-    for name, parameter in signature.parameters.items():
+    for name, parameter in parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
             raise HookSignatureError(
@@ -194,6 +204,18 @@ def parameters_of(method: Callable[..., Any], title: str) -> tuple[tuple[str, ..
         else:
             takes.append(name)
     return tuple(needs), tuple(takes), keywords
+
+
+_function_signature = lru_cache(maxsize=512)(inspect.signature)
+"""Cached, because each run of a batch attaches new objects of the same classes."""
+
+
+def _parameters(method: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    if isinstance(method, MethodType) and isinstance(method.__func__, FunctionType):
+        own, *others = _function_signature(method.__func__).parameters.items()
+        if own[1].kind is not inspect.Parameter.VAR_POSITIONAL:
+            return dict(others)
+    return inspect.signature(method).parameters
 
 
 def bind(method: Callable[..., Any], needs: tuple[str, ...], takes: tuple[str, ...] = (), keywords: bool = False) -> Call:

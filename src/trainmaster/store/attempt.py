@@ -26,8 +26,8 @@ from trainmaster.store.lease import BEATS_PER_LEASE, ExpiredLease, Heartbeat, Ho
 from trainmaster.store.process_identity import Owner
 from trainmaster.store.run import NEVER_SAVED, Run
 
-PLOTS = "plots"
-"""The folder for plots, next to the preview."""
+CURVES = "curves.png"
+"""The plot of all metrics of a run."""
 Facts = Mapping[str, Any]
 _NO_FACTS: Facts = MappingProxyType({})
 _FROM_SCRATCH: Record = {"parent": None, "checkpoint": None, "step": None, "events": 0, "preview": {}}
@@ -96,6 +96,11 @@ def busy(run: Run, holder: Holder) -> RunBusyError:
         where=run.path(holder.attempt, ATTEMPT),
         hint=f"wait until it ends, or stop it after its next checkpoint: `trainmaster stop {run.key}`",
     )
+
+
+def plot_path(key: str, attempt: int, name: str) -> str:
+    """Where a plot of an attempt is, next to its preview."""
+    return f"{attempt_folder('previews', key, attempt)}/plots/{name}"
 
 
 class Attempt:
@@ -311,7 +316,7 @@ class Attempt:
     def write_plot(self, name: str, data: bytes) -> None:
         """Write a plot next to the preview; replace the one of the same name."""
         self._check_process()
-        self._files.replace(f"{attempt_folder('previews', self.key, self.number)}/{PLOTS}/{name}", data)
+        self._files.replace(plot_path(self.key, self.number, name), data)
 
     def is_stop_requested(self) -> bool:
         """Whether `request_stop` was called for this attempt, by any process."""

@@ -28,17 +28,13 @@ class Nothing(Enum):
     UNKNOWN = "the run was not read yet"
 
 
-def is_met(condition: Condition | None, config: Tree) -> bool:
-    """Whether a stored config meets a condition. A key that the config does not have meets no condition.
+def matcher(condition: Condition | None) -> Callable[[Tree], bool]:
+    """A function that checks whether a stored config meets a condition. A key that the config does not have meets no condition.
 
-    >>> is_met({"optim": {"lr": (None, 0.1)}, "arch": ["ResNet18", "ResNet50"]}, {"optim": {"lr": 0.01}, "arch": "ResNet18"})
+    >>> is_met = matcher({"optim": {"lr": (None, 0.1)}, "arch": ["ResNet18", "ResNet50"]})
+    >>> is_met({"optim": {"lr": 0.01}, "arch": "ResNet18"})
     True
     """
-    return matcher(condition)(config)
-
-
-def matcher(condition: Condition | None) -> Callable[[Tree], bool]:
-    """`is_met` for many configs: the condition is compiled once."""
     tests = [(path, _test(accepted, path)) for path, accepted in _leaves(condition or {})]
 
     def is_met(config: Tree) -> bool:

@@ -30,6 +30,7 @@ def likely_causes(one: Run, other: Run) -> list[str]:
     here, there = _claims(one), _claims(other)
     return [
         *_thread_causes(_distinct(here, "num_threads"), _distinct(there, "num_threads")),
+        *_rank_causes(_ranks(here), _ranks(there)),
         *_machine_causes(_hosts(here), _hosts(there)),
         *_code_causes(_snapshots(one), _snapshots(other)),
         *_environment_causes(_environment(one), _environment(other)),
@@ -69,6 +70,17 @@ def _thread_causes(ours: list[int], theirs: list[int]) -> Iterator[str]:
         yield f"it was trained in parts with {', then '.join(map(str, ours))} threads; this time with {', '.join(map(str, theirs))}"
     elif ours and theirs and ours != theirs:
         yield f"it was trained with {counted(ours[0], 'thread')}, this time with {theirs[0]}"
+
+
+def _ranks(claims: list[Record]) -> list[int]:
+    """The numbers of processes that trained the run together, in order."""
+    return list(dict.fromkeys(claim.get("num_ranks", 1) for claim in claims))
+
+
+def _rank_causes(ours: list[int], theirs: list[int]) -> Iterator[str]:
+    if ours != theirs:
+        before = ", then ".join(counted(num, "rank") for num in ours)
+        yield f"it was trained with {before}, this time with {', then '.join(map(str, theirs))}: sums over a batch round differently"
 
 
 def _machine_causes(ours: list[str], theirs: list[str]) -> Iterator[str]:

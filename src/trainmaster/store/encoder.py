@@ -77,8 +77,11 @@ class Encoder:
         return self._foreign(value)
 
     def _list(self, value: Iterable[Any]) -> list[Any]:
+        numbers = list(value)
+        if {*map(type, numbers)} == {int} and min(numbers) > -_BIG and max(numbers) < _BIG:
+            return numbers  # the state of a random number generator has 625
         nodes = []
-        for number, each in enumerate(value):
+        for number, each in enumerate(numbers):
             self.path.append(number)
             nodes.append(self.value(each))
             self.path.pop()

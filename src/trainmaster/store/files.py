@@ -26,6 +26,8 @@ SAFE_AGE = 24 * 3600.0
 """Seconds after which a temporary file is considered abandoned."""
 _TEMP = ".tmp"
 _PAUSES = (0.01, 0.1, 0.5, 1.0)
+_LARGE = 2**20
+"""Bytes from which on a file is hashed in a thread of its own."""
 _MAX_PENDING = 64
 """How many chunks may wait to be hashed; some of them are copies and hold memory."""
 
@@ -69,7 +71,7 @@ class Files(Protocol):
         """The names in a folder except temporary files; an empty list if there is no folder."""
 
     def marks(self, folder: str) -> dict[str, tuple[int, int]]:
-        """The result of `mark` for each file in a folder."""
+        """The result of `mark` for each file in a folder. The mark of a subfolder changes when a name appears in it or disappears."""
 
     def create(self, path: str, data: bytes) -> None:
         """Create a file; `FileExistsError` if it exists. If several processes try at once, exactly one succeeds."""
@@ -194,7 +196,9 @@ class LocalFiles:
             for entry in entries:
                 if not is_temporary(entry.name):
                     status = entry.stat(follow_symlinks=False)
-                    marks[entry.name] = (status.st_size, status.st_mtime_ns)
+                    # The number of links of a folder, or its size on some file systems, shows two changes within one tick of the clock.
+                    size = status.st_size + status.st_nlink if stat.S_ISDIR(status.st_mode) else status.st_size
+                    marks[entry.name] = (size, status.st_mtime_ns)
         return marks
 
     # ---- writing
@@ -382,7 +386,7 @@ class LocalFiles:
         return fd
 
     def _shown(self, path: str) -> str:
-        return os.path.join(self.root, path)
+        return f"{self.root}/{path}"
 
 
 class _LocalAppender:
@@ -437,14 +441,23 @@ def _write_all(fd: int, data: bytes | memoryview) -> None:
 
 
 def _write_hashed(fd: int, chunks: Iterable[bytes | memoryview]) -> Written:
-    """Write and sync in this thread and hash in another one. Both release the GIL, so they run in parallel."""
+    """Write and sync in this thread and hash in another one. Both release the GIL, so they run in parallel.
+
+    A small file is not worth a thread.
+    """
     from concurrent.futures import Future, ThreadPoolExecutor
 
     digest, size = hashlib.sha256(), 0
-    with ThreadPoolExecutor(1, "trainmaster-hash") as hasher:
+    with contextlib.ExitStack() as stack:
+        hasher: ThreadPoolExecutor | None = None
         pending: deque[Future[None]] = deque()
         for chunk in chunks:
-            pending.append(hasher.submit(digest.update, chunk))
+            if hasher is None and size + memoryview(chunk).nbytes >= _LARGE:
+                hasher = stack.enter_context(ThreadPoolExecutor(1, "trainmaster-hash"))
+            if hasher is None:
+                digest.update(chunk)
+            else:
+                pending.append(hasher.submit(digest.update, chunk))
             _write_all(fd, chunk)
             size += len(chunk)
             if len(pending) > _MAX_PENDING:

@@ -1,67 +1,156 @@
-"""The index: all configs in one file, for queries over many runs. It is a cache: you can delete it at any time."""
+"""The index: the configs and summaries of all runs in one file, for queries over many runs.
+
+It is a cache: you can delete it at any time. The folders are listed for each query; the index only saves reading the files.
+
+- The config of a run is read from the index if the mark of its file is unchanged.
+- The rest of a row is used if, in addition, the mark of the run's folder is unchanged and its newest attempt was over when the row was
+  written. Each later change of the run is a new attempt, which is a new name in that folder. A run that is being trained, was killed, or is
+  damaged, is read again each time.
+- Labels are not in the index.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import json
+import time
 import warnings
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import fields
+from typing import Any, NamedTuple
 
-from trainmaster.errors import StoreAccessError, StoreDamagedError
+from trainmaster.config.identity import group_of
+from trainmaster.config.seed import replicate_key, seed_of
+from trainmaster.errors import ConfigError, StoreAccessError, StoreDamagedError
+from trainmaster.store.attempt_records import OUTCOME
+from trainmaster.store.checksummed_json import Record
 from trainmaster.store.configs import ConfigArchive
+from trainmaster.store.dict_filter import restore_floats
 from trainmaster.store.files import Files
+from trainmaster.store.run import Run
+from trainmaster.store.run_table import MISSING, Row, RunTable, joined, row_values, table_of
+from trainmaster.store.summary import Summary, flat, message_of, summarize_run
 
-PATH = "index/configs.jsonl"
+PATH = "index/runs.jsonl"
+CONFIG_FACTS = ("config_size", "config_time", "secrets", "group", "replicate", "config_seed")
+"""The facts of a row that follow from its config."""
+Progress = Callable[[list[str]], Iterable[str]]
+"""Iterates over the keys of runs that are read, and may show a progress bar."""
 _STALE = 0.01
-"""The share of missing configs at which the index is written again."""
-_PER_LINE = 200
-_encode = json.JSONEncoder(separators=(",", ":")).encode
+"""The share of new rows at which the index is written again."""
+_PER_LINE = 2000
+_TICK = 2.0
+"""Seconds. A folder may change again without a new mark if its last change is not older than this, on a file system with a coarse clock."""
+_NOT_STARTED = (0, 0)
+"""Stands for the mark of a run without a folder."""
+_SUMMARY_FACTS = tuple(each.name for each in fields(Summary) if each.name not in ("key", "tags", "config", "metrics", "best"))
 
-Entry = tuple[str, tuple[int, int], dict[str, Any], list[str]]
-"""The key of a config, the mark of its file, the config, and the dotted keys of its secrets."""
+Mark = tuple[int, int]
+
+
+class _Block(NamedTuple):
+    """A line of the file, and the rows whose configs are valid."""
+
+    line: bytes
+    table: RunTable
+    rows: list[int]
 
 
 class Index:
-    """All configs with their keys, as plain values. The folders are listed each time; with the index, the files do not have to be read."""
+    """All configs, and the summaries of all runs, as columns."""
 
     def __init__(self, files: Files, configs: ConfigArchive) -> None:
         self._files, self._configs = files, configs
 
     def __iter__(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        return ((key, config) for key, config, _ in self.with_secrets())
+        """Key and nested config of each run."""
+        table = self.configs()
+        return iter(zip(table.keys, table.trees(), strict=True))
 
-    def with_secrets(self) -> Iterator[tuple[str, dict[str, Any], list[str]]]:
-        """Key, config, and the dotted keys of its secrets."""
-        missing = dict(self._configs.marks())
-        total = len(missing)
-        for key, mark, config, secrets in self._entries():
-            if missing.get(key) == mark:
-                del missing[key]
-                yield key, config, secrets
-        is_stale = len(missing) > total * _STALE
-        fresh: list[bytes] = []
-        waiting: list[Entry] = []
-        for key, mark in missing.items():
+    def configs(self) -> RunTable:
+        """The configs of all runs, with the facts in `CONFIG_FACTS`. Damaged configs are left out with a warning."""
+        marks = dict(self._configs.marks())
+        blocks = list(self._blocks(marks))
+        tables = [_config_part(each.table).take(each.rows) for each in blocks]
+        known = {key for table in tables for key in table.keys}
+        fresh = table_of(row for key, mark in marks.items() if key not in known and (row := self._config_row(key, mark)) is not None)
+        if len(fresh) > len(marks) * _STALE:
+            self._write(blocks, fresh)
+        return joined([*tables, fresh])
+
+    def runs(self, keys: Collection[str] | None = None, progress: Progress = iter) -> RunTable:
+        """The summaries of all runs, or of some. `progress` gets the keys of the runs whose files have to be read."""
+        started = self._run_marks()
+        now = time.time()
+        configs = dict(self._configs.marks())
+        wanted = configs if keys is None else {key: configs[key] for key in keys if key in configs}
+        blocks = list(self._blocks(configs))
+        tables = [block.table.take(_unchanged(block, started, wanted)) for block in blocks]
+        known = {key for table in tables for key in table.keys}
+        final: list[Row] = []
+        others: list[Row] = []
+        for key in progress([key for key in wanted if key not in known]):
+            mark = started.get(key, _NOT_STARTED)
+            row = self._row(key, wanted[key], mark)
+            if row is not None:
+                is_recent = mark is not _NOT_STARTED and abs(now - mark[1] / 1e9) < _TICK
+                (final if "run_time" in row[1] and not is_recent else others).append(row)
+        fresh = table_of(final)
+        if len(fresh) > len(configs) * _STALE:
+            self._write(blocks, fresh)
+        return joined([*tables, fresh, table_of(others)])
+
+    # ---- reading files
+
+    def _run_marks(self) -> dict[str, Mark]:
+        """The mark of each run's folder, taken before the run is read."""
+        return {key: mark for folder in self._files.names("stats") for key, mark in self._files.marks(f"stats/{folder}").items()}
+
+    def _config_row(self, key: str, mark: Mark) -> Row | None:
+        """The config of a run; None if it was removed meanwhile, and None with a warning if it is damaged."""
+        try:
+            record = self._configs.record(key)
+        except FileNotFoundError:
+            return None
+        except StoreDamagedError as error:
+            warnings.warn(f"run {key} is skipped: {message_of(error)}", stacklevel=4)
+            return None
+        return key, _config_facts(record, mark), dict(flat(restore_floats(record["config"]))), {}
+
+    def _row(self, key: str, config_mark: Mark, run_mark: Mark) -> Row | None:
+        """Everything about a run. The row has the mark of the run if its newest attempt is over."""
+        try:
+            record = self._configs.record(key)
+        except FileNotFoundError:
+            return None
+        except StoreDamagedError as error:
+            return key, {"state": "damaged", "reason": message_of(error)}, {}, {}
+        run = Run(self._files, key)
+        is_over = run_mark is _NOT_STARTED or run.files.has(run.path(run.newest(), OUTCOME))  # before the rest is read
+        config = restore_floats(record["config"])
+        summary = summarize_run(run, config)
+        facts = {name: value for name in _SUMMARY_FACTS if (value := getattr(summary, name)) is not None}
+        facts |= {f"best.{name}": value for name, value in (summary.best or {}).items()}
+        facts |= _config_facts(record, config_mark)
+        if is_over and summary.state != "damaged":
+            facts |= {"run_size": run_mark[0], "run_time": run_mark[1]}
+        return key, facts, dict(flat(config)), dict(summary.metrics)
+
+    # ---- the file
+
+    def _blocks(self, marks: dict[str, Mark]) -> Iterator[_Block]:
+        seen: set[str] = set()
+        for line in self._lines():
             try:
-                record = self._configs.record(key)
-            except FileNotFoundError:  # removed in the meantime
-                continue
-            except StoreDamagedError as error:
-                why = ": ".join(filter(None, [error.fact, error.rows.get("why")]))
-                warnings.warn(f"run {key} is skipped: {why}", stacklevel=2)
-                continue
-            config, secrets = record["config"], record.get("secrets", [])
-            waiting.append((key, mark, config, secrets))
-            if is_stale and len(waiting) >= _PER_LINE:
-                fresh.append(_line(waiting))
-                waiting = []
-            yield key, config, secrets
-        if is_stale and missing:
-            self._write(missing.keys(), [*fresh, _line(waiting)])
+                table = RunTable.decode(line)
+                found = zip(table.keys, table.facts["config_size"], table.facts["config_time"], strict=True)
+                rows = [row for row, (key, size, moment) in enumerate(found) if marks.get(key) == (size, moment) and key not in seen]
+            except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):  # not written by this version
+                return
+            seen.update(table.keys[row] for row in rows)
+            yield _Block(line, table, rows)
 
-    def _entries(self) -> Iterator[Entry]:
-        """The entries of the index, if its checksum matches."""
+    def _lines(self) -> Iterator[bytes]:
+        """The lines of the file, if its checksum matches."""
         try:
             with self._files.open(PATH) as file:
                 header = file.readline(100).strip()
@@ -71,31 +160,57 @@ class Index:
                 if digest.hexdigest().encode() != header:
                     return
                 file.seek(len(header) + 1)
-                for line in file:
-                    for key, size, time, config, secrets in json.loads(line):
-                        if type(key) is str and type(config) is dict and type(secrets) is list:
-                            yield key, (size, time), config, secrets
+                yield from file
         except (FileNotFoundError, StoreAccessError, StoreDamagedError):
             return
-        except (ValueError, TypeError, RecursionError):  # not written by trainmaster
-            return
 
-    def _write(self, replaced: Any, fresh: list[bytes]) -> None:
-        """Write the entries that are still valid, and the new ones."""
-        present = dict(self._configs.marks())
-        lines, waiting = [], []
-        for entry in self._entries():
-            if entry[0] not in replaced and entry[0] in present:
-                waiting.append(entry)
-                if len(waiting) >= _PER_LINE:
-                    lines.append(_line(waiting))
-                    waiting = []
-        body = b"".join([*lines, _line(waiting), *fresh])
+    def _write(self, blocks: list[_Block], fresh: RunTable) -> None:
+        """Write the rows whose configs are still valid, and the new ones. Lines that do not change are not encoded again."""
+        lines, rest = [], [fresh]
+        replaced = {*fresh.keys}
+        for line, table, rows in blocks:
+            kept = [row for row in rows if table.keys[row] not in replaced]
+            if len(kept) == len(table) >= _PER_LINE // 2:
+                lines.append(line)
+            else:
+                rest.append(table.take(kept))
+        table = joined(rest)
+        lines += [table.take(range(start, min(start + _PER_LINE, len(table)))).encode() for start in range(0, len(table), _PER_LINE)]
+        body = b"".join(lines)
         try:
             self._files.replace(PATH, hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
         except (StoreAccessError, StoreDamagedError):  # a read-only store has no index
             return
 
 
-def _line(entries: list[Entry]) -> bytes:
-    return _encode([[key, *mark, config, secrets] for key, mark, config, secrets in entries]).encode() + b"\n"
+def summary_at(table: RunTable, row: int, tags: tuple[str, ...] = ()) -> Summary:
+    """The summary of one run."""
+    facts = dict(row_values(table.facts, row))
+    best = {name.removeprefix("best."): value for name, value in facts.items() if name.startswith("best.")}
+    own = {name: facts[name] for name in _SUMMARY_FACTS if name in facts}
+    config = RunTable([""], config={name: [value] for name, value in row_values(table.config, row)}).trees()[0]
+    return Summary(key=table.keys[row], tags=tags, config=config, metrics=dict(row_values(table.metrics, row)), best=best or None, **own)
+
+
+def _config_part(table: RunTable) -> RunTable:
+    return RunTable(table.keys, {name: column for name, column in table.facts.items() if name in CONFIG_FACTS}, table.config)
+
+
+def _unchanged(block: _Block, started: dict[str, Mark], wanted: Collection[str]) -> list[int]:
+    """The rows of wanted runs that were over and have not changed since."""
+    keys = block.table.keys
+    sizes, times = (block.table.facts.get(name, [MISSING] * len(keys)) for name in ("run_size", "run_time"))
+    return [row for row in block.rows if started.get(key := keys[row], _NOT_STARTED) == (sizes[row], times[row]) and key in wanted]
+
+
+def _config_facts(record: Record, mark: Mark) -> dict[str, Any]:
+    facts: dict[str, Any] = {"config_size": mark[0], "config_time": mark[1]}
+    if record.get("secrets"):
+        facts["secrets"] = record["secrets"]
+    if "group" in record:  # of a typed config
+        return {**facts, "group": str(record["group"])[:16], "replicate": str(record["replicate"])[:16]}
+    config = restore_floats(record.get("identity", record["config"]))
+    try:
+        return {**facts, "group": group_of(config, 16), "replicate": replicate_key(config, 16), "config_seed": seed_of(config)}
+    except ConfigError:  # a record with a correct checksum that no config could have written
+        return facts

@@ -86,7 +86,15 @@ class MemoryFiles:
                 del self._files[path]
 
     def marks(self, folder: str) -> dict[str, tuple[int, int]]:
-        return {name: mark for name in self.names(folder) if (mark := self.mark(f"{folder}/{name}")) is not None}
+        start = f"{folder}/" if folder else ""
+        marks: dict[str, tuple[int, int]] = {}
+        with self._lock:
+            for path, data in self._files.items():
+                if path.startswith(start):
+                    name, _, rest = path[len(start) :].partition("/")
+                    count, changes = marks.get(name, (0, 0))
+                    marks[name] = (count + 1 if rest else len(data), changes + self._changes[path])
+        return marks
 
     def sweep(self, folder: str) -> list[str]:
         return []

@@ -6,12 +6,16 @@ A metric that belongs to no data set has no set in its name: `lr`, `grad_norm/0.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from trainmaster.errors import MetricNameError, did_you_mean
 from trainmaster.text import printable
 
 MAX_LENGTH = 200
 """The maximum length of a name."""
+_LESS: Final = ("loss", "err", "mse", "mae", "mape", "nll", "perplexity", "ppl", "divergence", "distance")
+_GREATER: Final = ("acc", "return", "reward", "f1", "auc", "auroc", "precision", "recall", "bleu", "rouge", "psnr", "ssim")
+_GREATER_WORDS: Final = {"map", "iou", "miou", "dice", "r2"}
 _MAX_LISTED = 20
 _MAX_SHOWN = 80
 
@@ -86,3 +90,20 @@ def checked_metric_name(name: str) -> str:
             hint="use a short name; log texts with `add_text`",
         )
     return name
+
+
+def better_of(name: str) -> str | None:
+    """ "min" or "max", whichever is better for a metric, judged by its name; None if the name does not show it.
+
+    >>> [better_of(name) for name in ("valid/loss", "valid/multiclass_accuracy", "valid/accuracy/avg", "valid/gap")]
+    ['min', 'max', 'max', None]
+    """
+    words = name.lower().replace("/", "_").split("_")
+    if any(each in name.lower().rpartition("/")[2] for each in _LESS):
+        return "min"
+    return "max" if any(word.startswith(_GREATER) or word in _GREATER_WORDS for word in words) else None
+
+
+def is_greater_better(name: str) -> bool:
+    """Whether the maximum of a metric is the best, judged by its name. The default is the minimum."""
+    return better_of(name) == "max"

@@ -17,13 +17,13 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
 from trainmaster.arguments import is_number
 from trainmaster.errors import StoreError
-from trainmaster.store.dict_filter import Nothing, value_at
+from trainmaster.store.dict_filter import Nothing
 from trainmaster.text import printable, width
 
 MAX_LENGTH = 4000
@@ -145,12 +145,6 @@ def parse_where(text: str) -> Where:
     if len(text) > MAX_LENGTH:
         raise StoreError(f"the condition has {len(text):,} characters; the limit is {MAX_LENGTH:,}", hint="select runs by tags: `--tag`")
     return Where(text, _Parser(text).parse())
-
-
-def at_path(tree: Mapping[str, Any], name: str) -> Any:
-    """The value of a stored config at a dotted key; `Nothing.MISSING` if there is none, or a group."""
-    node = value_at(tree, name.split("."))
-    return Nothing.MISSING if type(node) is dict and node and node.keys() != {".float"} else node
 
 
 # ---- comparing

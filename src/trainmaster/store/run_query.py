@@ -1,206 +1,163 @@
-"""Selects runs by an expression, and sorts them.
+"""Select runs by an expression, and sort them.
 
-Configs come from the index. The records of a run are read only if its config is not enough to decide.
+Configs come from the index. The records of a run are read only if its config does not decide the outcome.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NoReturn
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainmaster.errors import MetricNameError, StoreDamagedError, StoreError
-from trainmaster.store.codec import decode
-from trainmaster.store.dict_filter import Nothing, restore_floats
-from trainmaster.store.metric_names import listed, matching_metrics, resolve_metric, short_name, suggest
-from trainmaster.store.query import OWN, Where, at_path
-from trainmaster.store.store import Store
-from trainmaster.store.summary import Summary, flat, numbers_of, summarize
+from trainmaster.errors import MetricNameError
+from trainmaster.store.dict_filter import Nothing
+from trainmaster.store.index import Progress
+from trainmaster.store.metric_names import listed, matching_metrics, short_name, suggest
+from trainmaster.store.query import OWN, Where
+from trainmaster.store.run_table import MISSING, Column, RunTable
 
-Progress = Callable[[list[str]], Iterable[str]]
-"""Iterates over the keys of runs that are read, and may show a progress bar."""
+if TYPE_CHECKING:
+    from trainmaster.store.store import Store
+
+Tags = Mapping[str, Collection[str]]
+"""The labels of the runs that have any, by key."""
 _NUM_PROBED = 20
 """The number of runs whose metrics are checked for a name that may also be the last part of a config key."""
 
 
+class Name(NamedTuple):
+    """What a name in an expression refers to."""
+
+    full: str
+    is_metric: bool
+
+    def column(self, table: RunTable) -> Column:
+        columns = table.metrics if self.is_metric else table.config
+        return columns.get(self.full) or [MISSING] * len(table)
+
+
 def select(store: Store, where: Where, progress: Progress = iter) -> list[str]:
     """The keys of all runs that meet a condition, unordered. A name that no run has is an error."""
-    return _Selection(store, where, progress).keys()
+    configs = store.index.configs()
+    tags = store.tags.all() if "tag" in _names(where) else {}
+    known = _config_names(store, where, configs)
+    verdicts = _verdicts(configs, where, known, tags, Nothing.UNKNOWN)
+    selected = [key for key, verdict in zip(configs.keys, verdicts, strict=True) if verdict]
+    undecided = [key for key, verdict in zip(configs.keys, verdicts, strict=True) if verdict is None]
+    missing = [name for name in _names(where) if name not in OWN and name not in known]
+    if not configs.keys or not (undecided or missing):
+        return selected
+    table = store.index.runs(undecided, progress)
+    is_all = len(undecided) == len(configs)
+    others = configs if is_all or all(matching_metrics(name, table.metrics) for name in missing) else store.index.runs(None, progress)
+    names = known | {name: _resolve(where, name, configs.config, {*table.metrics, *others.metrics}) for name in missing}
+    verdicts = _verdicts(table, where, names, tags, Nothing.MISSING)
+    return [*selected, *(key for key, verdict in zip(table.keys, verdicts, strict=True) if verdict)]
 
 
-class _Selection:
-    """One query: the selected runs, and the known values of runs that are still undecided."""
+def matching_rows(table: RunTable, where: Where, tags: Tags) -> list[int]:
+    """The rows of a table that meet a condition. A name that no run has is an error."""
+    if not table.keys:
+        return []
+    names = {name: _resolve(where, name, table.config, table.metrics) for name in _names(where) if name not in OWN}
+    return [row for row, verdict in enumerate(_verdicts(table, where, names, tags, Nothing.MISSING)) if verdict]
 
-    def __init__(self, store: Store, where: Where, progress: Progress) -> None:
-        self._store, self._where, self._progress = store, where, progress
-        self._names = {each.name for each in where.comparisons()}
-        self._selected: list[str] = []
-        self._rejected: list[str] = []
-        self._undecided: dict[str, dict[str, Any]] = {}
-        """By key, the values of the names that were looked up."""
 
-    def keys(self) -> list[str]:
-        others = self._names.difference(OWN)
-        others -= self._read_configs(others)
-        others -= self._read_short_names(others) if others else set()
-        if (self._selected or self._rejected or self._undecided) and (others or not self._names.isdisjoint(("state", "epoch"))):
-            self._read_runs(others)
-        return [*self._selected, *(key for key, values in self._undecided.items() if self._verdict(values, Nothing.MISSING))]
+def _names(where: Where) -> list[str]:
+    return [*dict.fromkeys(each.name for each in where.comparisons())]
 
-    def _verdict(self, values: Mapping[str, Any], default: Nothing) -> bool | None:
-        return self._where.verdict(lambda name: values.get(name, default))
 
-    def _read_configs(self, names: set[str]) -> set[str]:
-        """Decide the runs for which config, key and labels are enough; return the names that some config has."""
-        config_names: set[str] = set()
-        tags = self._store.tags.all() if "tag" in self._names else {}
-        for key, tree in self._store.index:
-            values: dict[str, Any] = {"key": key, "tag": frozenset(tags.get(key, ()))}
-            for name in names:
-                if (value := at_path(tree, name)) is not Nothing.MISSING:
-                    values[name] = restore_floats(value)
-                    config_names.add(name)
-            verdict = self._verdict(values, Nothing.UNKNOWN)
-            if verdict is None:
-                self._undecided[key] = values
-            else:
-                (self._selected if verdict else self._rejected).append(key)
-        return config_names
+def _verdicts(table: RunTable, where: Where, names: Mapping[str, Name], tags: Tags, default: Nothing) -> list[bool | None]:
+    """Whether each run meets a condition; None if that depends on names that are not known, which count as `default`."""
+    columns: dict[str, Sequence[Any]] = {name: each.column(table) for name, each in names.items()}
+    columns |= {"key": table.keys, "tag": [frozenset(tags.get(key, ())) for key in table.keys]}
+    if default is Nothing.MISSING:
+        columns |= {name: table.facts.get(name, [MISSING] * len(table)) for name in ("state", "epoch")}
+    used = [name for name in _names(where) if name in columns]
+    rows = zip(*(columns[name] for name in used), strict=True) if used else [()] * len(table)
+    found = []
+    for row in rows:
+        values = dict(zip(used, row, strict=True))
+        found.append(where.verdict(lambda name, values=values: values.get(name, default)))  # type: ignore[misc]
+    return found
 
-    def _read_short_names(self, names: set[str]) -> set[str]:
-        """Look up names that are the last part of a single config key; return these names."""
-        full: dict[str, set[str]] = {name: set() for name in names}
-        for key, tree in self._store.index:
-            for name, each, value in _shortened(tree, names):
-                full[name].add(each)
-                if key in self._undecided:
-                    self._undecided[key][name] = restore_floats(value)
-        probed = itertools.islice(self._store.configs, _NUM_PROBED) if any(full.values()) else ()
-        metrics = {name for key in probed for name in _summary(self._store, key, False).metrics}
-        resolved = {name for name in names if full[name] and name not in metrics}
-        for name in resolved:
-            self._refuse_ambiguous(name, sorted({*full[name], *matching_metrics(name, metrics)}))
-        for values in self._undecided.values():
-            for name in names - resolved:
-                values.pop(name, None)
-        return resolved
 
-    def _read_runs(self, metrics: set[str]) -> None:
-        """Read the undecided runs; `metrics` are the names that no config has."""
-        summaries = {key: _summary(self._store, key, "state" in self._names) for key in self._progress([*self._undecided])}
-        known = {name for each in summaries.values() for name in each.metrics}
-        full = {name: self._metric(name, known) for name in metrics}
-        for key, each in summaries.items():
-            values = self._undecided[key]
-            values |= {"state": each.state, "epoch": Nothing.MISSING if each.epoch is None else each.epoch}
-            values |= {name: each.metrics.get(full[name], Nothing.MISSING) for name in metrics}
+def _config_names(store: Store, where: Where, configs: RunTable) -> dict[str, Name]:
+    """The names of an expression that are keys of configs, or the last part of a single one."""
+    names = [name for name in _names(where) if name not in OWN]
+    exact = {name: Name(name, False) for name in names if name in configs.config}
+    endings = {name: found for name in names if name not in exact and (found := _endings(name, configs.config))}
+    metrics = store.index.runs(configs.keys[:_NUM_PROBED]).metrics if endings else {}
+    return exact | {name: _resolve(where, name, configs.config, metrics) for name in endings if name not in metrics}
 
-    def _metric(self, name: str, known: set[str]) -> str:
-        """The full name of a metric. If no undecided run has it, read the others: a name that no run has is an error."""
-        full, seen = matching_metrics(name, known), {*known}
-        for key in self._progress([*self._rejected, *self._selected]) if not full else ():
-            seen |= _summary(self._store, key, False).metrics.keys()
-            full = matching_metrics(name, seen)
-            if full:
-                break
-        if not full:
-            keys = _config_keys(self._store)
-            hint = suggest(name, [*OWN, *seen, *keys]) or f"names: {listed([*OWN, *seen])}; config keys: {listed(keys)}"
-            self._refuse(name, f"no run has `{short_name(name)}`", hint)
-        self._refuse_ambiguous(name, full)
-        return full[0]
 
-    def _refuse_ambiguous(self, name: str, matches: list[str]) -> None:
-        if len(matches) > 1:
-            self._refuse(name, f"`{short_name(name)}` is ambiguous", f"use the full name: {listed(matches)}")
+def _resolve(where: Where, name: str, config: Iterable[str], metrics: Iterable[str]) -> Name:
+    """What a name refers to: a key of configs, else a metric, else an ending of a single one of them."""
+    try:
+        return resolve_name(name, config, metrics, OWN)
+    except MetricNameError as error:
+        where.refuse(next(each for each in where.comparisons() if each.name == name), error.fact, error.rows["hint"])
 
-    def _refuse(self, name: str, fact: str, hint: str) -> NoReturn:
-        self._where.refuse(next(each for each in self._where.comparisons() if each.name == name), fact, hint)
+
+def resolve_name(name: str, config: Iterable[str], metrics: Iterable[str], own: Sequence[str] = ()) -> Name:
+    """What a name refers to: a key of configs, else a metric, else an ending of a single one of them; `own` are further names."""
+    keys, known = [*config], [*metrics]
+    if name in keys:
+        return Name(name, False)
+    if name in known:
+        return Name(name, True)
+    found = [*(Name(each, False) for each in _endings(name, keys)), *(Name(each, True) for each in matching_metrics(name, known))]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise MetricNameError(f"`{short_name(name)}` is ambiguous", hint=f"use the full name: {listed(each.full for each in found)}")
+    hint = (
+        suggest(name, [*own, *known, *keys, *(key.rpartition(".")[2] for key in keys)])
+        or f"names: {listed([*own, *known])}; config keys: {listed(keys)}"
+    )
+    raise MetricNameError(f"no run has `{short_name(name)}`", hint=hint)
+
+
+def _endings(name: str, keys: Iterable[str]) -> list[str]:
+    return sorted(key for key in keys if key.endswith(f".{name}"))
+
+
+# ---- sorting
 
 
 def sort(store: Store, keys: list[str], name: str, is_descending: bool = False, progress: Progress = iter) -> list[str]:
     """Sort keys by `key`, `time`, `epoch`, a config value or a metric. Runs without a value, or with NaN, come last."""
-    return _ordered(keys, _values(store, keys, name, progress), is_descending)
-
-
-def _values(store: Store, keys: list[str], name: str, progress: Progress) -> Mapping[str, Any]:
-    """The sort value of each run that has one."""
     if name == "key":
-        return {key: key for key in keys}
+        return sorted(keys, reverse=is_descending)
+    configs = store.index.configs()
+    is_of_config = name not in ("time", "epoch") and name in configs.config
+    table = configs if is_of_config else store.index.runs(keys, progress)
+    values = dict(zip(table.keys, _sort_values(table, name), strict=True))
+    return sorted_by([*keys], [values.get(key, MISSING) for key in keys], is_descending)
+
+
+def _sort_values(table: RunTable, name: str) -> Column:
     if name in ("time", "epoch"):
-        summaries = {key: _summary(store, key, name == "time") for key in progress(keys)}
-        return {key: each.changed if name == "time" else each.epoch for key, each in summaries.items()}
-    wanted = {*keys}
-    values = {
-        key: restore_floats(value) for key, tree in store.index if key in wanted and (value := at_path(tree, name)) is not Nothing.MISSING
-    }
-    if values or not keys:
-        return values
-    by_config: dict[str, dict[str, Any]] = {}
-    for key, tree in store.index:
-        for _, full, value in _shortened(tree, {name}) if key in wanted else ():
-            by_config.setdefault(full, {})[key] = restore_floats(value)
-    by_metric: dict[str, dict[str, Any]] = {}
-    for key in progress(keys):
-        for full, value in _summary(store, key, False).metrics.items():
-            by_metric.setdefault(full, {})[key] = value
-    if not by_config:
-        return by_metric[_metric_to_sort_by(store, name, by_metric)]
-    matches = [name] if name in by_metric else [*matching_metrics(name, by_metric), *by_config]
-    if len(matches) > 1:
-        raise StoreError(f"`{short_name(name)}` is ambiguous", known=listed(matches), hint="use the full name")
-    return by_metric.get(matches[0]) or by_config[matches[0]]
+        return table.facts.get("changed" if name == "time" else name, [MISSING] * len(table))
+    try:
+        return resolve_name(name, table.config, table.metrics).column(table)
+    except MetricNameError as error:
+        if "ambiguous" in error.fact:
+            raise
+        own = ("key", "time", "epoch")
+        raise MetricNameError(
+            f"cannot sort by `{short_name(name)}`: no run has it",
+            known=f"metrics: {listed(table.metrics) or 'none'}\nconfig: {listed(table.config) or 'nothing'}\nand {', '.join(own)}",
+            hint=suggest(name, [*own, *table.metrics, *table.config]) or "use one of these",
+        ) from None
 
 
-def _metric_to_sort_by(store: Store, name: str, known: Iterable[str]) -> str:
-    if matching_metrics(name, known):
-        return resolve_metric(name, known)
-    own, keys = ("key", "time", "epoch"), _config_keys(store)
-    raise MetricNameError(
-        f"cannot sort by `{short_name(name)}`: no run has it",
-        known=f"metrics: {listed(known) or 'none'}\nconfig: {listed(keys) or 'nothing'}\nand {', '.join(own)}",
-        hint=suggest(name, [*own, *known, *keys]) or "use one of these",
-    )
+def sorted_by(items: list[Any], values: Sequence[Any], is_descending: bool = False) -> list[Any]:
+    """Items in the order of their values: numbers, then texts; those without a value, or with NaN, come last."""
 
-
-def _ordered(keys: list[str], values: Mapping[str, Any], is_descending: bool) -> list[str]:
-    def rank(key: str) -> tuple[int, Any]:
-        value = values[key]
+    def rank(at: int) -> tuple[int, Any]:
+        value = values[at]
         return (0, value) if isinstance(value, int | float) else (1, str(value))
 
-    has_value = {key for key in keys if values.get(key) is not None and values[key] == values[key]}
-    ranked = sorted((key for key in keys if key in has_value), key=rank, reverse=is_descending)
-    return ranked + [key for key in keys if key not in has_value]
-
-
-def _shortened(tree: Mapping[str, Any], names: set[str]) -> Iterator[tuple[str, str, Any]]:
-    """The keys of a stored config whose last part is one of `names`: the name, the full key, and the value."""
-    todo: list[tuple[str, Mapping[str, Any]]] = [("", tree)]
-    while todo:
-        prefix, group = todo.pop()
-        for name in names if prefix else ():
-            if (value := at_path(group, name)) is not Nothing.MISSING:
-                yield name, f"{prefix}{name}", value
-        todo += [(f"{prefix}{part}.", value) for part, value in group.items() if type(value) is dict]
-
-
-def _summary(store: Store, key: str, is_whole: bool) -> Summary:
-    """The summary of a run, or without `is_whole` only its epoch and metrics, which is faster."""
-    if is_whole:
-        return summarize(store, key)
-    run = store.run(key)
-    try:
-        number = run.newest()
-        record, preview = run.status_of(number), run.preview_of(number)
-        if record is None or preview is None:  # it has not saved yet, so its predecessor has the values
-            status, numbers = run.status(), run.preview()
-        else:
-            status, numbers = decode(record["status"]), decode(preview["preview"])
-        epoch = (status or {}).get("epoch")
-        return Summary(key, "", epoch=epoch if isinstance(epoch, int) and epoch >= 0 else None, metrics=numbers_of(numbers))
-    except (StoreDamagedError, FileNotFoundError):
-        return Summary(key, "damaged")
-
-
-def _config_keys(store: Store) -> set[str]:
-    return {name for _, tree in store.index for name, _ in flat(restore_floats(tree))}
+    has_value = [value is not MISSING and value is not None and value == value for value in values]
+    ranked = sorted((at for at in range(len(items)) if has_value[at]), key=rank, reverse=is_descending)
+    return [items[at] for at in [*ranked, *(at for at in range(len(items)) if not has_value[at])]]

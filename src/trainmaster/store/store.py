@@ -173,8 +173,9 @@ class Store:
 
     def select(self, cond: Condition | None = None) -> Iterator[tuple[str, Config]]:
         """Key and config of all runs that meet `cond`, trained or not."""
-        is_met = matcher(cond)
-        return ((key, config_of(tree, key, secrets)) for key, tree, secrets in self.index.with_secrets() if is_met(tree))
+        is_met, table = matcher(cond), self.index.configs()
+        rows = zip(table.keys, table.trees(), table.fact("secrets"), strict=True)
+        return ((key, config_of(tree, key, secrets or ())) for key, tree, secrets in rows if is_met(tree))
 
     def keys_in_use(self, keys: Iterable[str]) -> set[str]:
         """The dotted keys in `keys` that at least one config of this store has."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from trainmaster.arguments import is_int, is_number
 from trainmaster.errors import StoreDamagedError
@@ -21,8 +21,11 @@ from trainmaster.store.dict_filter import restore_floats
 from trainmaster.store.files import Files
 from trainmaster.store.keys import config_path
 from trainmaster.store.lease import Hold, Holder, holder_of
+from trainmaster.store.read_once import ReadOnce
 from trainmaster.store.run import Run
-from trainmaster.store.store import Store
+
+if TYPE_CHECKING:
+    from trainmaster.store.store import Store
 
 STATES = {
     "new": "it has a config and was never started",
@@ -79,6 +82,11 @@ class Summary:
     """For a run that is held: the time of its last event or save. If that is long ago, the run has stalled."""
     duration: float | None = None
     """The total time of its attempts in seconds; None if it is unknown, as for an imported run."""
+    t_train: float | None = None
+    """Seconds of training per epoch, if the manager measured it."""
+    t_eval: float | None = None
+    seed: int | None = None
+    """The effective seed that was recorded when it started."""
 
 
 @dataclass(frozen=True)
@@ -104,22 +112,25 @@ class PastAttempt:
 
 def summarize(store: Store, key: str) -> Summary:
     """The summary of a run at this moment. A damaged run has the state "damaged"."""
-    run = store.run(key)
-    config, wrong = _config_of(store, key)
-    tags = store.tags[key]
+    store.configs.require(key)
+    try:
+        config, wrong = restore_floats(store.configs.record(key)["config"]), ""
+    except StoreDamagedError as error:
+        config, wrong = {}, message_of(error)
+    summary = summarize_run(store.run(key), config, store.tags[key])
+    return replace(summary, state="damaged", reason=wrong) if wrong else summary
+
+
+def summarize_run(run: Run, config: dict[str, Any], tags: tuple[str, ...] = ()) -> Summary:
+    """The summary of a run whose config was already read."""
     for _ in range(_MAX_LOOKS):
         try:
-            summary = _summary(run, config, tags)
+            return _summary(Run(cast(Files, ReadOnce(run.files)), run.key), config, tags)
         except StoreDamagedError as error:
-            summary = Summary(key, "damaged", _message(error), config=config, tags=tags, num_attempts=_count(run))
-        except FileNotFoundError:  # another process is changing it
+            return Summary(run.key, "damaged", message_of(error), config=config, tags=tags, num_attempts=_count(run))
+        except FileNotFoundError:  # another process changes it
             continue
-        break
-    else:
-        summary = Summary(key, "damaged", "its files change too fast to be read", config=config, tags=tags)
-    if wrong:
-        return replace(summary, state="damaged", reason=wrong)
-    return summary
+    return Summary(run.key, "damaged", "its files change too fast to be read", config=config, tags=tags)
 
 
 def attempts_of(run: Run) -> list[PastAttempt]:
@@ -162,16 +173,6 @@ def numbers_of(preview: Mapping[str, Any] | None) -> dict[str, int | float]:
     return {name: value for name, value in values.items() if is_number(value)}
 
 
-def _config_of(store: Store, key: str) -> tuple[dict[str, Any], str]:
-    """The config of a run as plain values, and the reason if it is damaged."""
-    store.configs.require(key)
-    try:
-        config: dict[str, Any] = restore_floats(store.configs.record(key)["config"])
-        return config, ""
-    except StoreDamagedError as error:
-        return {}, _message(error)
-
-
 def _summary(run: Run, config: dict[str, Any], tags: tuple[str, ...]) -> Summary:
     holder = holder_of(run)
     numbers = run.attempts()
@@ -208,7 +209,16 @@ def _summary(run: Run, config: dict[str, Any], tags: tuple[str, ...]) -> Summary
         owner=str(holder.owner or "an unknown process") if is_held else "",
         progressed=max(filter(None, progress), default=None) if is_held else None,
         duration=_duration(run, holder.attempt, is_held),
+        t_train=_number(status.get("t_train")),
+        t_eval=_number(status.get("t_eval")),
+        seed=_seed(run),
     )
+
+
+def _seed(run: Run) -> int | None:
+    head = run.head()
+    seed = (run.resume_of(head) or {}).get("seed") if head is not None else None
+    return seed if is_int(seed) else None
 
 
 def _duration(run: Run, newest: int, is_held: bool) -> float | None:
@@ -260,7 +270,7 @@ def _past(run: Run, number: int) -> PastAttempt:
         outcome = run.outcome_of(number) or {}
         resume = run.resume_of(number)
     except StoreDamagedError as error:
-        wrong = _message(error)
+        wrong = message_of(error)
     owner = claim.get("owner") if isinstance(claim.get("owner"), dict) else {}
     return PastAttempt(
         number,
@@ -289,7 +299,8 @@ def _count(run: Run) -> int:
     return 0
 
 
-def _message(error: StoreDamagedError) -> str:
+def message_of(error: StoreDamagedError) -> str:
+    """What is damaged, and why, in one line."""
     return ": ".join(filter(None, [error.fact, error.rows.get("why")]))
 
 

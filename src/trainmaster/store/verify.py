@@ -47,9 +47,9 @@ def verify(files: Files, configs: ConfigArchive) -> Iterator[Damage]:
 
 
 def _check_searches(files: Files) -> Iterator[Damage]:
-    """The damage in the records of searches."""
+    """The damage in the records of searches, ablations and hypotheses."""
     for search in files.names("sweeps"):
-        folders = [f"sweeps/{search}", f"sweeps/{search}/proposals", f"sweeps/{search}/outcomes"]
+        folders = [f"sweeps/{search}", *(f"sweeps/{search}/{kind}" for kind in ("proposals", "outcomes", "pairs"))]
         paths = [f"{folder}/{name}" for folder in folders for name in files.names(folder) if name.endswith(".json")]
         for path in paths:
             yield from _damage(path, partial(read_record, files, path))

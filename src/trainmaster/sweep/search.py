@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from trainmaster.arguments import check_int, check_number
 from trainmaster.config import Config, ConfigBase
 from trainmaster.config.identity import identity_tree
-from trainmaster.errors import ConfigError, MissingExtraError, Problem, SettingError, did_you_mean
-from trainmaster.loop.metric import better_of
+from trainmaster.errors import ConfigError, MissingExtraError, Problem, SettingError
 from trainmaster.manager.batch import Policy
 from trainmaster.manager.executor import Executor
 from trainmaster.manager.job import config_epochs
+from trainmaster.manager.varied_keys import problem_of_key
+from trainmaster.store.epoch_values import epoch_values
+from trainmaster.store.metric_names import better_of
 from trainmaster.sweep.plan import (
     PRUNERS,
     SAMPLERS,
@@ -244,18 +246,14 @@ def _check_keys(manager: Manager, space: Space, fixed: Mapping[str, Any]) -> Non
     """Raise `ConfigError`, before anything is trained, for keys that the config does not have or that do not change a run."""
     config = manager.complete_config({**fixed, **_known_example(manager, space, fixed)})
     values = config if isinstance(config, Config) else Config(config.to_dict())
-    identity = Config(identity_tree(config))
-    takes_any = isinstance(config, Config) and not (isinstance(manager.defaults, Config) and manager.defaults)
     problems: list[Problem] = []
     for key, each in space.keys.items():
         if key in fixed:
             problems.append(Problem(key, "is both fixed and searched"))
         elif key in values and isinstance(values[key], Mapping) and each.sub_configuration is None and each.subspaces is None:
             problems.append(Problem(key, "is a group of keys, not a value", ", ".join(f"{key}.{name}" for name in values[key])))
-        elif key in values and key not in identity:
-            problems.append(Problem(key, "is not part of the identity: all trials would be the same run"))
-        elif key not in values and not takes_any and key not in manager.new_keys and not _is_in_free_group(config, key):
-            problems.append(Problem(key, f"the config has no such key; {did_you_mean(key, values.flatten())}".rstrip("; ")))
+        elif (problem := problem_of_key(manager, config, key)) is not None:
+            problems.append(problem)
         else:
             problems += _refused_values(manager, fixed, key, extremes(each))
     if problems:
@@ -271,12 +269,6 @@ def _known_example(manager: Manager, space: Space, fixed: Mapping[str, Any]) -> 
     return {}
 
 
-def _is_in_free_group(config: Any, key: str) -> bool:
-    """Whether a key is a new entry of a dict field, such as `optimizer_config.arguments.lr`."""
-    group = key.rpartition(".")[0]
-    return isinstance(config, ConfigBase) and bool(group) and group in config and isinstance(config[group], dict)
-
-
 def _refused_values(manager: Manager, fixed: Mapping[str, Any], key: str, values: Sequence[Any]) -> list[Problem]:
     """Return a problem if all values of a key are invalid. If only some are, they may be valid in combination with other values."""
     problems: list[Problem] = []
@@ -290,8 +282,6 @@ def _refused_values(manager: Manager, fixed: Mapping[str, Any], key: str, values
 
 def _known_points(manager: Manager, plan: Plan) -> tuple[dict[str, Any], ...]:
     """The runs of the store that are points of this search: they agree with its config in every other key, and reached its epochs."""
-    from trainmaster.sweep.search_driver import epoch_values
-
     space = plan.space_of()
     found: list[dict[str, Any]] = []
     for key, stats, config in manager.store.completed():

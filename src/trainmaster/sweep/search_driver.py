@@ -5,7 +5,6 @@ A driver has no state of its own: it can be killed at any moment, and any number
 
 from __future__ import annotations
 
-import errno
 import math
 import statistics
 import sys
@@ -16,11 +15,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.config.seed import seed_key, seed_of
-from trainmaster.errors import ConfigError, SearchError, StoreAccessError, TrainmasterError
-from trainmaster.manager.error_text import first_line
+from trainmaster.errors import ConfigError, SearchError
+from trainmaster.manager.error_text import first_line, is_store_failure
 from trainmaster.manager.job import Job, make_job
 from trainmaster.manager.job_status import is_done
 from trainmaster.store import Run, Store
+from trainmaster.store.epoch_values import epoch_values
 from trainmaster.store.events import RowsByName
 from trainmaster.store.metric_names import resolve_metric
 from trainmaster.sweep.optuna_study import Proposer, judge
@@ -156,7 +156,7 @@ class SearchDriver:
         if self.records.outcome(number) is not None:
             return
         proposal = self.records.proposals()[number]
-        if kind == "failed" and _is_store_failure(text):
+        if kind == "failed" and is_store_failure(text):
             raise SearchError(
                 f"run {key} could not be saved",
                 why=first_line(text),
@@ -184,11 +184,6 @@ class SearchDriver:
                 why=first_line(text),
                 hint="correct the program, then start the search again under another name",
             )
-
-
-def _is_store_failure(text: str) -> bool:
-    """Return whether a run failed because of its disk, which is not the fault of its trial."""
-    return text.startswith(StoreAccessError.__name__) or f"[Errno {errno.ENOSPC}]" in text
 
 
 @dataclass(frozen=True)
@@ -253,23 +248,6 @@ def _replicated_outcome(plan: Plan, trials: Sequence[Trial], number: int, curves
         return None
     means = tuple(statistics.fmean(each) for each in zip(*finals, strict=True))
     return Outcome("complete", means, by_replicate, epochs, notes=notes)
-
-
-def epoch_values(history: RowsByName, name: str, epochs: int | None) -> dict[int, float] | None:
-    """The values of a metric by epoch, from the first trained epoch up to the target; None if there are none.
-
-    Values beyond the target are ignored, so a run that was trained further by hand has the same outcome.
-    """
-    try:
-        rows = history[resolve_metric(name, history)]
-    except TrainmasterError:
-        return None
-    values = {
-        epoch: float(value)
-        for epoch, value in rows
-        if isinstance(epoch, int) and epoch >= 1 and (epochs is None or epoch <= epochs) and isinstance(value, int | float)
-    }
-    return values or None
 
 
 def replicate_configs(manager: Manager, values: Mapping[str, Any], plan: Plan) -> list[Any]:

@@ -143,7 +143,7 @@ class SearchRecords:
 
 def search_names(store: Store) -> list[str]:
     """The names of the searches of a store."""
-    return sorted(name for name in store.files.names(FOLDER) if _NAME.fullmatch(name))
+    return sorted(name for name in store.files.names(FOLDER) if _NAME.fullmatch(name) and store.files.has(f"{FOLDER}/{name}/plan.json"))
 
 
 def find_search(store: Store, name: str) -> SearchRecords:

@@ -166,6 +166,17 @@ class FilesContract:
         files.names("a")
         assert files.mark("a/b") == mark
 
+    def test_the_mark_of_a_folder_changes_with_each_new_name_in_it(self, files: Files) -> None:
+        files.create("a/run/1/x", b"")
+        marks = [files.marks("a")["run"]]
+        for number in range(2, 6):
+            files.create(f"a/run/{number}/x", b"")
+            marks.append(files.marks("a")["run"])
+        assert len(set(marks)) == 5
+        assert files.marks("a")["run"] == marks[-1]
+        files.delete_folder("a/run/3")
+        assert files.marks("a")["run"] != marks[-1]
+
     def test_names_lists_the_files_and_folders_of_a_folder(self, files: Files) -> None:
         for path in ("a/1", "a/2", "a/deep/3", "ab/4"):
             files.create(path, b"")

@@ -20,14 +20,20 @@ _CODE_AND_DOCS: Final = _words(
 
 Their contents are still checked.
 """
-_SECRETS: Final = _words(
+SECRET_FILES: Final = _words(
     """
     .env .env.* *.env .envrc *.pem *.key *.p12 *.pfx *.jks *.keystore *.kdbx *.ppk *.ovpn id_rsa* id_dsa* id_ecdsa* id_ed25519*
-    credentials *credentials.* .netrc _netrc .npmrc .pypirc .pgpass .htpasswd .git-credentials .dockercfg .dockerconfigjson
-    kubeconfig *.kubeconfig *secret* *password* *passwd* *api_key* *apikey* *access_token* *auth_token* *service_account* *service-account*
+    .netrc _netrc .npmrc .pypirc .pgpass .htpasswd .git-credentials .dockercfg .dockerconfigjson *.kubeconfig
     """
 )
-_NOT_SECRETS: Final = ("*.example", "*.sample", "*.template", "*.dist", "*.pub")
+"""Patterns of files that hold keys and passwords, and nothing else."""
+_SECRETS: Final = SECRET_FILES | _words(
+    """
+    credentials *credentials.* kubeconfig *secret* *password* *passwd* *api_key* *apikey* *access_token* *auth_token*
+    *service_account* *service-account*
+    """
+)
+NOT_SECRETS: Final = ("*.example", "*.sample", "*.template", "*.dist", "*.pub")
 
 
 def is_secret_name(path: str) -> bool:
@@ -40,4 +46,4 @@ def is_secret_name(path: str) -> bool:
     stem, _, ending = name.rpartition(".")
     if stem and ending in _CODE_AND_DOCS and not name.startswith(".env"):
         return False
-    return any(fnmatchcase(name, each) for each in _SECRETS) and not any(fnmatchcase(name, each) for each in _NOT_SECRETS)
+    return any(fnmatchcase(name, each) for each in _SECRETS) and not any(fnmatchcase(name, each) for each in NOT_SECRETS)

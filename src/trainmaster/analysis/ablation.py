@@ -1,0 +1,217 @@
+"""`Ablation`: what each part of a config contributes, from runs that share their seeds."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from trainmaster.analysis.ablation_plan import BASE, DESIGNS, AblationPlan, DesignName, arms_of
+from trainmaster.analysis.arms import Arms, Overrides, base_values, checked_seeds, direction_of, parse_overrides, plain, read_value
+from trainmaster.analysis.contributions import AblationReport, newest_plan, plan_path, report_of
+from trainmaster.analysis.plan_records import PlanRecords
+from trainmaster.arguments import check_choice, check_int, check_number, is_int
+from trainmaster.config import Config
+from trainmaster.config.identity import key_of
+from trainmaster.config.seed import seed_of
+from trainmaster.errors import PlanError, SettingError, shown
+from trainmaster.manager.batch import Policy
+from trainmaster.manager.batch_session import run_batch
+from trainmaster.manager.error_text import first_line, is_store_failure
+from trainmaster.manager.executor import StopCheck
+from trainmaster.manager.job import Job
+
+if TYPE_CHECKING:
+    from trainmaster.manager.executor import Executor
+    from trainmaster.manager.manager import Manager
+
+_MAX_ATTEMPTS = 10
+_MAX_FAILED_FIRST = 3
+"""An ablation ends if so many runs have failed and none has succeeded: then the program is wrong."""
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """Plans, trains and reports an ablation: the same config with parts removed or changed, each with the same seeds.
+
+    The result of a run is the last value of the metric up to its target epoch.
+
+    Args:
+        base: values of the config that is taken apart (leave-one-out), or that changes are added to; None for the defaults.
+        factors: by the name of a part, the values that remove it (leave-one-out) or that change the base (one-at-a-time and factorial).
+        seeds: a number of seeds, which count up from the config's own, or a list of seeds.
+        design: "leave-one-out" estimates base minus the config without the part; "one-at-a-time" the config with the change minus the base;
+            "factorial" trains all combinations, and also estimates how each two changes interact.
+        on: the metric, or an unambiguous ending of its name.
+        direction: "max" or "min"; by default what the name of the metric says.
+        alpha: the rate of any wrong finding in the table.
+        epochs: the target of all runs; by default what the config or the loop says.
+        name: by default it depends on the base, the metric and the design, so that the same call continues the ablation.
+    """
+
+    base: Any
+    factors: Mapping[str, Overrides]
+    seeds: int | Sequence[int] = 5
+    design: DesignName = "leave-one-out"
+    on: str = "loss"
+    direction: Literal["min", "max"] | None = None
+    alpha: float = 0.05
+    epochs: int | None = None
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("design", self.design, DESIGNS, hint="design='leave-one-out'")
+        check_number("alpha", self.alpha, above=0, below=1)
+        direction_of(self.on, self.direction)
+        if self.epochs is not None:
+            check_int("epochs", self.epochs, min=1)
+        seeds = range(self.seeds) if is_int(self.seeds) else self.seeds  # type: ignore[arg-type]
+        if len(checked_seeds(seeds)) < 2:  # type: ignore[arg-type]
+            raise SettingError(
+                "an ablation needs at least 2 seeds: one run of each config says nothing about chance", hint="seeds=5, better 8"
+            )
+        if not isinstance(self.factors, Mapping) or not self.factors:
+            raise SettingError(f"factors={shown(self.factors)}: wanted at least one part", hint='factors={"dropout": {"model.dropout": 0}}')
+        for name, values in self.factors.items():
+            if not isinstance(name, str) or not name.strip() or name == BASE:
+                raise SettingError(f"{shown(name)} cannot be the name of a part", hint=f"use a short text other than {BASE!r}")
+            if not parse_overrides(values, f"the part {name}"):
+                raise SettingError(f"the part {name} changes no value", hint='{"model.dropout": 0}')
+
+    def extend(self, factors: Mapping[str, Overrides] | None = None, seeds: int | Sequence[int] | None = None) -> Ablation:
+        """The same ablation with more parts or more seeds."""
+        return replace(self, factors={**self.factors, **(factors or {})}, seeds=self.seeds if seeds is None else seeds)
+
+    # ---- the plan
+
+    def plan(self, manager: Manager, is_dry: bool = False) -> AblationPlan:
+        """Check the ablation, record its plan in the store, and return it. More parts and seeds extend a recorded plan.
+
+        `is_dry` records nothing.
+        """
+        arms = self.arms(manager)
+        arms.check("the ablation")
+        settings = json.loads(json.dumps(self._settings(manager, arms)))
+        records = PlanRecords(manager.store, "ablation", self.name or _name_of(settings, arms.group(BASE)))
+        wanted = AblationPlan(
+            name=records.name,
+            settings=settings,
+            direction=direction_of(self.on, self.direction),  # type: ignore[arg-type]
+            groups={arm: arms.group(arm) for arm in arms.values},
+            keys={arm: [arms.key(arm, seed) for seed in settings["seeds"]] for arm in arms.values},
+        )
+        while True:
+            recorded = newest_plan(records) if records.has(plan_path(1)) else None
+            if recorded is not None:
+                _refuse_changes(records, recorded, wanted)
+                if recorded.settings == wanted.settings:
+                    return recorded
+                done = sum(run.value is not None for runs in report_of(manager.store, recorded).runs.values() for run in runs)
+                wanted = replace(wanted, revision=recorded.revision + 1, num_done=done)
+            if is_dry:
+                return wanted
+            records.create(plan_path(wanted.revision), json.loads(json.dumps(wanted.to_dict())))
+
+    def run(self, manager: Manager, workers: int | Executor = 0) -> AblationReport:
+        """Train the missing runs, and return the report.
+
+        The same call continues after a crash, and shares the work with other processes. `workers` is a number of worker processes or an
+        executor.
+        """
+        manager.job_runner.refuse_if_busy()
+        plan, console = self.plan(manager), manager.job_runner.console
+        for line in str(plan).split("\n"):
+            console.print(line)
+        driver = AblationDriver(manager, plan, self.arms(manager))
+
+        def summarize(is_over: bool) -> None:
+            for line in report_of(manager.store, plan).table.to_lines(console.width):
+                console.print(line)
+
+        policy = Policy(self.epochs, True, 0, sys.maxsize, _MAX_ATTEMPTS)
+        run_batch(manager, driver, policy, None, workers, observer=driver, summarize=summarize)
+        return report_of(manager.store, plan)
+
+    def arms(self, manager: Manager) -> Arms:
+        factors = {name: parse_overrides(values, f"the part {name}") for name, values in self.factors.items()}
+        return Arms(manager, base_values(self.base), arms_of(self.design, factors), self.epochs)
+
+    def _settings(self, manager: Manager, arms: Arms) -> dict[str, Any]:
+        start = seed_of(manager.complete_config(dict(arms.base)))
+        seeds = range(start, start + self.seeds) if isinstance(self.seeds, int) else self.seeds
+        factors = {name: parse_overrides(values, name) for name, values in self.factors.items()}
+        return {
+            "base": arms.recorded_base(),
+            "factors": {name: {key: plain(value) for key, value in values.items()} for name, values in factors.items()},
+            "seeds": list(seeds),
+            "design": self.design,
+            "on": self.on,
+            "direction": direction_of(self.on, self.direction),
+            "alpha": self.alpha,
+            "epochs": self.epochs,
+        }
+
+
+def _refuse_changes(records: PlanRecords, recorded: AblationPlan, wanted: AblationPlan) -> None:
+    """Raise `PlanError` unless a plan has everything that is recorded; it may have more parts and seeds."""
+    hint = "an ablation can get more parts and seeds; give another one a name of its own"
+    old, new = dict(recorded.settings), dict(wanted.settings)
+    if {*old["seeds"]} <= {*new["seeds"]}:
+        old["seeds"] = new["seeds"] = []
+    shared = {f"factors.{name}": values for name, values in old.pop("factors").items()}
+    given = {f"factors.{name}": values for name, values in new.pop("factors").items() if f"factors.{name}" in shared}
+    records.refuse_changes({**old, **shared}, {**new, **given}, hint)
+    records.refuse_changes(
+        {f"config of {arm}": group for arm, group in recorded.groups.items()},
+        {f"config of {arm}": group for arm, group in wanted.groups.items() if arm in recorded.groups},
+        f"the defaults of the config, or `get_config`, have changed since the plan was made; {hint}",
+    )
+
+
+def _name_of(settings: Mapping[str, Any], group: str) -> str:
+    """A name that stays the same when parts and seeds are added."""
+    fixed = {key: settings[key] for key in ("design", "on", "direction", "alpha", "epochs")}
+    return f"ablation-{key_of(Config({**fixed, 'group': group}))}"
+
+
+class AblationDriver:
+    """The jobs of an ablation, seed by seed, so that unfinished results are balanced."""
+
+    def __init__(self, manager: Manager, plan: AblationPlan, arms: Arms) -> None:
+        self._manager, self._plan, self._arms = manager, plan, arms
+        self._num_failed = self._num_ended = 0
+
+    def __len__(self) -> int:
+        return self._plan.num_runs
+
+    def __iter__(self) -> Iterator[Job]:
+        for index, seed in enumerate(self._plan.seeds):
+            for arm in self._arms.values:
+                job = self._arms.job(arm, seed)
+                if job.key != self._plan.keys[arm][index]:
+                    raise PlanError(f"the run of {arm} with seed {seed} was planned as {self._plan.keys[arm][index]}, and is now {job.key}")
+                yield job
+
+    def is_finished(self, job: Job) -> bool:
+        return False
+
+    def stop_check(self, job: Job) -> StopCheck | None:
+        return None
+
+    def job_ended(self, key: str, kind: str, text: str) -> None:
+        self._num_ended += 1
+        if kind in ("done", "found"):
+            read_value(self._manager.store, key, self._plan.settings["on"], self._plan.settings["epochs"])  # raises without the metric
+        if kind not in ("failed", "given_up"):
+            return
+        self._num_failed += 1
+        if is_store_failure(text):
+            raise PlanError(
+                f"run {key} could not be saved", why=first_line(text), hint="repeat the command when the store can be written again"
+            )
+        if self._num_failed == self._num_ended >= _MAX_FAILED_FIRST:
+            raise PlanError(
+                f"the first {self._num_failed} runs failed", why=first_line(text), hint="correct the program, then repeat the command"
+            )

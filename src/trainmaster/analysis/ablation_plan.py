@@ -1,0 +1,134 @@
+"""The designs of an ablation: which configs are trained, and how their results combine to the effect of each part."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple, get_args
+
+from trainmaster.analysis.statistics import smallest_detectable, smallest_significant
+from trainmaster.errors import ConfigError, Problem, SettingError
+from trainmaster.text import counted
+
+DesignName = Literal["leave-one-out", "one-at-a-time", "factorial"]
+DESIGNS: tuple[str, ...] = get_args(DesignName)
+BASE = "base"
+"""The name of the arm without any change."""
+_MAX_FACTORS = 6
+"""Of a factorial design, which trains 2 ** 6 = 64 configs for each seed."""
+_POWER = 0.8
+
+
+class Effect(NamedTuple):
+    """An effect to estimate: a sum of results within each seed."""
+
+    part: str
+    weights: Mapping[str, float]
+    """By arm."""
+    is_interaction: bool = False
+
+
+@dataclass(frozen=True)
+class AblationPlan:
+    """What an ablation trains and estimates."""
+
+    name: str
+    settings: Mapping[str, Any]
+    """What the user has set, with `factors` and the list of `seeds`."""
+    direction: Literal["min", "max"]
+    groups: Mapping[str, str]
+    """By arm, the identity that its replicates share."""
+    keys: Mapping[str, Sequence[str]]
+    """By arm, the keys of its runs, in the order of the seeds."""
+    revision: int = 1
+    num_done: int = 0
+    """How many runs were done when this revision was made."""
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(self.settings["seeds"])
+
+    @property
+    def effects(self) -> list[Effect]:
+        return effects_of(self.settings["design"], list(self.settings["factors"]))
+
+    @property
+    def num_runs(self) -> int:
+        return len(self.keys) * len(self.seeds)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> AblationPlan:
+        return cls(**values)
+
+    def statement(self) -> list[str]:
+        """What the plan can show, in sentences."""
+        n, m, level = len(self.seeds), len(self.effects), 1 - self.settings["alpha"]
+        needed, found = smallest_significant(n, m, level), smallest_detectable(n, m, level, _POWER)
+        return [
+            f"{counted(len(self.keys), 'config')} x {counted(n, 'seed')} = {counted(self.num_runs, 'run')}, {self.settings['design']}",
+            f"with {counted(n, 'seed')} and {counted(m, 'effect')}, an effect shows if it exceeds {needed:.1f} sd of its differences; "
+            f"a true effect of {found:.1f} sd is found in {_POWER:.0%} of cases",
+        ]
+
+    def __str__(self) -> str:
+        return "\n".join([f"ablation {self.name} of {self.settings['on']}", *(f"  {line}" for line in self.statement())])
+
+
+def arms_of(design: str, factors: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The changed values of each arm, by its name.
+
+    >>> arms_of("one-at-a-time", {"wide": {"width": 64}})
+    {'base': {}, 'wide': {'width': 64}}
+    """
+    if design != "factorial":
+        return {BASE: {}, **{name: dict(values) for name, values in factors.items()}}
+    if len(factors) > _MAX_FACTORS:
+        raise SettingError(
+            f"a factorial design of {len(factors)} factors has {2 ** len(factors)} configs for each seed; at most {_MAX_FACTORS} factors",
+            hint="design='leave-one-out' trains one config for each factor",
+        )
+    arms: dict[str, dict[str, Any]] = {}
+    for subset in _subsets(list(factors)):
+        merged: dict[str, Any] = {}
+        for name in subset:
+            twice = [key for key in factors[name] if key in merged]
+            if twice:
+                raise ConfigError.of("the ablation", [Problem(twice[0], "is set by two factors, so they cannot be combined")])
+            merged.update(factors[name])
+        arms[arm_name(subset)] = merged
+    return arms
+
+
+def arm_name(subset: Sequence[str]) -> str:
+    return " + ".join(subset) or BASE
+
+
+def effects_of(design: str, factors: Sequence[str]) -> list[Effect]:
+    """The effects that a design estimates.
+
+    Leave-one-out: base minus the config without the part. One-at-a-time: the config with the change minus the base. Factorial: the mean
+    difference that a change makes over all combinations of the others, and for each two changes how much one changes the other's effect.
+    """
+    if design == "leave-one-out":
+        return [Effect(name, {BASE: 1.0, name: -1.0}) for name in factors]
+    if design == "one-at-a-time":
+        return [Effect(name, {name: 1.0, BASE: -1.0}) for name in factors]
+    subsets, k = _subsets(factors), len(factors)
+    main = [Effect(name, {arm_name(s): _sign(name, s) / 2 ** (k - 1) for s in subsets}) for name in factors]
+    pairs = [
+        Effect(f"{one} x {two}", {arm_name(s): _sign(one, s) * _sign(two, s) / 2 ** (k - 2) for s in subsets}, True)
+        for one, two in itertools.combinations(factors, 2)
+    ]
+    return main + pairs
+
+
+def _sign(name: str, subset: Sequence[str]) -> float:
+    return 1.0 if name in subset else -1.0
+
+
+def _subsets(names: Sequence[str]) -> list[tuple[str, ...]]:
+    return [subset for size in range(len(names) + 1) for subset in itertools.combinations(names, size)]

@@ -1,0 +1,200 @@
+"""Arms: the sets of config values that an ablation or a hypothesis compares. Runs of different arms with the same seed belong together."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trainmaster.arguments import is_number
+from trainmaster.config import Config, ConfigBase, canonical
+from trainmaster.config.identity import group_of, identity_tree
+from trainmaster.config.overrides import apply_overrides
+from trainmaster.config.seed import seed_key
+from trainmaster.errors import ConfigError, MetricNameError, PlanError, Problem, SettingError, did_you_mean, shown
+from trainmaster.manager.job import Job, config_epochs, make_job
+from trainmaster.manager.varied_keys import problem_of_key
+from trainmaster.store import Store
+from trainmaster.store.epoch_values import epoch_values
+from trainmaster.store.metric_names import better_of, resolve_metric
+
+if TYPE_CHECKING:
+    from trainmaster.manager.manager import Manager
+
+Overrides = str | Sequence[str] | Mapping[str, Any]
+"""Config values: `"model.dropout=0"`, several such texts, or `{"model.dropout": 0}`."""
+
+
+class RunValue(NamedTuple):
+    """The result of one run: the last value of the metric up to the run's target."""
+
+    key: str
+    value: float | None
+    """None if the run failed, or its value is not finite."""
+    epoch: int | None = None
+    metric: str = ""
+    """The full name of the metric."""
+    why: str = ""
+    """Why there is no value."""
+
+
+@dataclass(frozen=True)
+class Arms:
+    """Arms with a manager that trains them: each arm is the base with some values changed."""
+
+    manager: Manager
+    base: Mapping[str, Any]
+    values: Mapping[str, Mapping[str, Any]]
+    """By the name of an arm, the changed values by dotted key."""
+    epochs: int | None
+    """The target of every run; None leaves it to each config, or to the loop."""
+
+    def config(self, arm: str, seed: int) -> Any:
+        """The completed config of a run."""
+        return self.manager.complete_config({**self.base, **self.values[arm], self.seed_key: seed})
+
+    def key(self, arm: str, seed: int) -> str:
+        """The key of a run, which may not be stored yet."""
+        return self.manager.configs.key_for(self.config(arm, seed))
+
+    def job(self, arm: str, seed: int) -> Job:
+        return make_job(self.manager, self.config(arm, seed), self.epochs)
+
+    def group(self, arm: str) -> str:
+        """The identity of an arm, which its replicates share."""
+        return group_of(self.config(arm, 0), 64)
+
+    def is_known(self, arm: str, seed: int) -> bool:
+        """Whether a run was started before."""
+        key = self.manager.configs.get_key(self.config(arm, seed))
+        return key is not None and bool(self.manager.store.run(key).attempts())
+
+    def recorded_base(self) -> dict[str, Any]:
+        """The values of the base that are part of the runs' identity, as plain values; this leaves out secrets."""
+        identity = Config(identity_tree(self.config(next(iter(self.values)), 0)))
+        return {key: plain(value) for key, value in sorted(self.base.items()) if key in identity}
+
+    @cached_property
+    def seed_key(self) -> str:
+        """The key of the config that holds the seed."""
+        name = seed_key(self.manager.complete_config({**self.base, **next(iter(self.values.values()))}))
+        if name is None:
+            raise SettingError("the config has no seed, so its runs cannot be repeated with others", hint="add a field `seed: int = 0`")
+        return name
+
+    def check(self, owner: str) -> None:
+        """Raise, before anything is stored, if a key or a value is wrong, if two arms are the same, or if the seed changes nothing."""
+        problems: list[Problem] = []
+        start = self._complete({})
+        for values in self.values.values():
+            for key in values:
+                if key == self.seed_key:
+                    problems.append(Problem(key, "is the seed, which all arms share"))
+                else:
+                    problems += [problem for problem in (self._near_miss(key), problem_of_key(self.manager, start, key)) if problem][:1]
+        if problems:
+            raise ConfigError.of(owner, dict.fromkeys(problems))
+        names: dict[str, str] = {}
+        for arm in self.values:
+            other = names.setdefault(canonical(self.config(arm, 0)), arm)
+            if other != arm:
+                text = ", ".join(f"{key}={value!r}" for key, value in self.values[arm].items())
+                raise ConfigError.of(
+                    owner,
+                    [Problem(arm, f"gives the same runs as {other}: the config has {text or 'these values'} already")],
+                    hint="compare values that differ",
+                )
+        if canonical(self.config(next(iter(self.values)), 0)) == canonical(self.config(next(iter(self.values)), 1)):
+            raise SettingError(
+                "runs with different seeds are the same run, so there are no replicates",
+                hint=f"`{self.seed_key}` must be part of the config's identity, and `get_config` must keep it",
+            )
+
+    def _complete(self, values: Mapping[str, Any]) -> Any:
+        """The base, completed; with the values of the first arm if the config requires them."""
+        try:
+            return self.manager.complete_config({**self.base, **values})
+        except ConfigError:
+            if values:
+                raise
+            return self._complete(next(iter(self.values.values())))
+
+    def _near_miss(self, key: str) -> Problem | None:
+        """Without defaults, a config accepts every key; then a key that is similar to one of the base is taken for a mistake."""
+        if key in self.base or not isinstance(self.manager.defaults, Config) or self.manager.defaults:
+            return None
+        similar = did_you_mean(key, self.base)
+        return Problem(key, f"the config has no such key; {similar}", is_unknown=True) if similar else None
+
+
+def parse_overrides(given: Overrides | None, owner: str) -> dict[str, Any]:
+    """Config values by dotted key.
+
+    >>> parse_overrides("model.dropout=0", "the claim")
+    {'model.dropout': 0}
+    """
+    if given is None or isinstance(given, Mapping):
+        return Config(given or {}).flatten()
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+        raise SettingError(f"{owner} must be config values, not {shown(given)}", hint='"model.dropout=0", or {"model.dropout": 0}')
+    texts = [text for text in texts if text.strip()]
+    return Config(apply_overrides({}, texts, owner, takes_any=True)[0]).flatten()
+
+
+def base_values(base: Any) -> dict[str, Any]:
+    """The values that all runs share, by dotted key."""
+    if isinstance(base, str | os.PathLike):
+        base = Config.load(base)
+    return Config(base.to_dict() if isinstance(base, ConfigBase) else {} if base is None else base).flatten()
+
+
+def read_value(store: Store, key: str, metric: str, epochs: int | None) -> RunValue:
+    """The result of a run that is done: the last value of the metric up to the target; `PlanError` if it has no such metric."""
+    history = store.run(key).history
+    try:
+        name = resolve_metric(metric, history)
+    except MetricNameError as error:
+        raise PlanError(f"run {key}: {error.fact}", **error.rows) from None
+    target = config_epochs(store.configs[key]) if epochs is None else epochs
+    values = epoch_values(history, name, target if is_number(target) else None)
+    if values is None:
+        raise PlanError(f"run {key} has no value of `{name}` after its first epoch", hint="use a metric of evaluations")
+    epoch = max(values)
+    is_finite = math.isfinite(values[epoch])
+    return RunValue(key, values[epoch] if is_finite else None, epoch, name, "" if is_finite else f"its {name} is {values[epoch]}")
+
+
+def direction_of(metric: str, given: str | None) -> str:
+    """Whether a larger or a smaller value is better: "max" or "min"."""
+    if given not in ("min", "max", None):
+        raise SettingError(f"direction={given!r}: wanted min or max")
+    direction = given or better_of(metric)
+    if direction is None:
+        raise SettingError(
+            f"is a smaller or a larger `{metric}` better? Its name does not tell", hint="give direction='min' or direction='max'"
+        )
+    return direction
+
+
+def checked_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
+    found = tuple(seeds)
+    wrong = [each for each in found if isinstance(each, bool) or not isinstance(each, int) or each < 0]
+    if wrong:
+        raise SettingError(f"a seed must be a whole number of at least 0, not {shown(wrong[0])}")
+    if len({*found}) < len(found):
+        twice = next(each for each in found if found.count(each) > 1)
+        raise SettingError(f"the seed {twice} is given twice: its runs are the same, and would count twice")
+    return found
+
+
+def plain(value: Any) -> Any:
+    """A config value for a JSON record."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return value if value is None or isinstance(value, str | int | float) else str(value)

@@ -1,0 +1,172 @@
+"""The boundary of a sequential t test: how far the data must be from the margin after n pairs, if somebody looks after every pair.
+
+A test that is looked at again and again finds something sooner or later. Here the looks share one error rate: after n of N pairs, wrong
+verdicts have spent `alpha * (n / N) ** 2`, and all of `alpha` at the end. The boundary is computed, not simulated, so no verdict depends on
+a stream of random numbers; power is only stated, and comes from simulated studies.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainmaster.analysis.statistics import pairs_needed
+
+FIRST_LOOK = 5
+"""With fewer pairs, metrics that move in steps give too many wrong verdicts."""
+_OPEN_END = 10.0
+MAX_PAIRS = 200
+_MIN_CELLS, _CELLS_PER_PAIR, _NUM_NODES = 300, 10, 80
+"""Of the grid. With fewer cells, the boundary of a long study would be too far out."""
+_NUM_STUDIES, _MAX_SIMULATED_PAIRS = 10_000, 2_000_000
+
+
+@dataclass(frozen=True)
+class Design:
+    """What the looks of a study depend on: the rate of wrong verdicts, the number of pairs, and when it gives up."""
+
+    alpha: float
+    budget: int | None
+    """The number of pairs at most; None for a study that may be extended at any time, which needs about 1.3 times the pairs."""
+    hopeless: float = 0.0
+    """From half of the budget on, stop when the chance of a verdict falls below this."""
+
+    def spent_by(self, n: int) -> float:
+        """The probability of a wrong verdict in the first `n` pairs."""
+        if self.budget is None:
+            return self.alpha * (n - FIRST_LOOK + 1) / (n - FIRST_LOOK + 1 + _OPEN_END)
+        return self.alpha * (n / self.budget) ** 2
+
+    def criticals(self, last: int) -> NDArray[np.float64]:
+        """The critical |t| by the number of pairs, up to `last`; infinite where there is no look."""
+        return _criticals(self.alpha, self.budget, last)[: last + 1]
+
+    def is_hopeless(self, n: int, t: float, last_critical: float) -> bool:
+        """Whether the data after `n` pairs leave almost no chance of a verdict, if the rest is like the data so far."""
+        if self.budget is None or not self.hopeless or n >= self.budget or 2 * n < self.budget:
+            return False
+        share = n / self.budget
+        z = (abs(t) / math.sqrt(share) - last_critical) / math.sqrt(1 - share)
+        return (1 + math.erf(z / math.sqrt(2))) / 2 < self.hopeless
+
+
+@functools.lru_cache(maxsize=64)
+def _criticals(alpha: float, budget: int | None, last: int) -> NDArray[np.float64]:
+    longest = MAX_PAIRS if budget is None else budget
+    return boundary(Design(alpha, budget).spent_by, budget or last, max(_MIN_CELLS, _CELLS_PER_PAIR * longest))
+
+
+def boundary(spent_by: Callable[[int], float], last: int, num_cells: int) -> NDArray[np.float64]:
+    """The critical |t| after n pairs such that, under the null hypothesis, the probability of having crossed by n is `spent_by(n)`.
+
+    For normal differences, sin(theta) = S / sqrt(n * Q), of the sum S and the sum of squares Q of n differences from the margin, is a
+    Markov chain that does not depend on their scale, and t = sqrt(n - 1) * tan(theta). So the distribution of |theta| among the studies
+    that have not crossed is kept on a grid; each look cuts off its tail, and each pair moves the rest.
+    """
+    criticals = np.full(last + 1, np.inf)
+    edges = np.linspace(0, np.pi / 2, num_cells + 1)
+    middles = (edges[1:] + edges[:-1]) / 2
+    nodes, weights = np.polynomial.legendre.leggauss(_NUM_NODES)
+    mass, spent = np.full(num_cells, 1 / num_cells), 0.0
+    for n in range(2, last + 1):
+        if n >= min(FIRST_LOOK, last) and (wanted := spent_by(n) - spent) > 1e-12:
+            tail = np.cumsum(mass[::-1])
+            cut = int(np.searchsorted(tail, wanted))
+            part = (wanted - (tail[cut - 1] if cut else 0)) / mass[num_cells - 1 - cut]
+            upper, lower = edges[num_cells - cut], edges[num_cells - 1 - cut]
+            criticals[n] = np.sqrt(n - 1) * np.tan(upper - part * (upper - lower))
+            mass[num_cells - cut :] = 0
+            mass[num_cells - 1 - cut] *= 1 - part
+            spent += wanted
+        phi = nodes * min(np.pi / 2, 9 / np.sqrt(n))  # beyond that there is no density
+        density = weights * np.cos(phi) ** (n - 1)
+        moved = np.sqrt(n / (n + 1)) * np.sin(middles)[:, None] * np.cos(phi) + np.sin(phi) / np.sqrt(n + 1)
+        at = np.abs(np.arcsin(np.clip(moved, -1, 1))) / (np.pi / 2) * num_cells - 0.5
+        low = np.floor(at).astype(int)
+        share = mass[:, None] * density / density.sum()
+        mass = np.zeros(num_cells)
+        for step, weight in ((0, 1 - at + low), (1, at - low)):
+            cells = np.clip(low + step, 0, num_cells - 1).ravel()
+            mass += np.bincount(cells, (share * weight).ravel(), num_cells)
+    return criticals
+
+
+# ---- what a design can show
+
+
+def power_of(design: Design, distance: float, last: int | None = None) -> float:
+    """How often a study ends in the right verdict if the true mean is `distance` standard deviations of the differences from the margin."""
+    return _outcomes(design, distance, last)[0]
+
+
+def mean_pairs(design: Design, distance: float) -> float:
+    """How many pairs a study uses on average."""
+    return _outcomes(design, distance, None)[1]
+
+
+def smallest_distance(design: Design, power: float, last: int | None = None) -> float:
+    """The distance from the margin, in standard deviations of the pairs' differences, that a study finds with probability `power`."""
+    low, high = 0.0, 1.0
+    while power_of(design, high, last) < power:
+        high *= 2
+    for _ in range(12):
+        middle = (low + high) / 2
+        low, high = (middle, high) if power_of(design, middle, last) < power else (low, middle)
+    return high
+
+
+def budget_for(distance: float, power: float, alpha: float, hopeless: float) -> int | None:
+    """The smallest budget that finds a distance with probability `power`; None if even 200 pairs do not."""
+
+    def reaches(budget: int) -> bool:
+        return power_of(Design(alpha, budget, hopeless), distance) >= power
+
+    budget = max(FIRST_LOOK, min(pairs_needed(distance, level=1 - alpha, power=power), MAX_PAIRS))
+    while not reaches(budget):
+        if budget >= MAX_PAIRS:
+            return None
+        budget = min(budget + max(1, budget // 25), MAX_PAIRS)
+    while budget > FIRST_LOOK and reaches(budget - 1):
+        budget -= 1
+    return budget
+
+
+def _outcomes(design: Design, distance: float, last: int | None) -> tuple[float, float]:
+    """The share of simulated studies with the right verdict, and the mean number of pairs used."""
+    num_pairs = last or design.budget
+    assert num_pairs is not None
+    differences = _noise(num_pairs) + distance
+    sizes = np.arange(1, num_pairs + 1)
+    sums, squares = np.cumsum(differences, axis=1), np.cumsum(differences**2, axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = sums / np.sqrt(sizes) / np.sqrt((squares - sums**2 / sizes) / (sizes - 1))
+    criticals = design.criticals(num_pairs)
+    crossed = np.abs(t) >= criticals[1:]
+    stopped = crossed.copy()
+    if design.hopeless and design.budget is not None:
+        looks = np.arange((design.budget + 1) // 2, num_pairs)
+        share = looks / design.budget
+        z = (np.abs(t[:, looks - 1]) / np.sqrt(share) - criticals[-1]) / np.sqrt(1 - share)
+        stopped[:, looks - 1] |= z < _normal_quantile(design.hopeless)
+    stopped[:, -1] = True
+    at = stopped.argmax(axis=1)
+    rows = np.arange(len(t))
+    right = crossed[rows, at] & (t[rows, at] > 0)
+    return float(right.mean()), float(at.mean()) + 1
+
+
+def _normal_quantile(share: float) -> float:
+    import statistics
+
+    return statistics.NormalDist().inv_cdf(share)
+
+
+@functools.lru_cache(maxsize=2)
+def _noise(num_pairs: int) -> NDArray[np.float64]:
+    num_studies = min(_NUM_STUDIES, _MAX_SIMULATED_PAIRS // num_pairs)
+    return np.random.default_rng(0).standard_normal((num_pairs, num_studies)).T.copy()

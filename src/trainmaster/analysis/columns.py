@@ -1,0 +1,77 @@
+"""Columns of many runs as NumPy arrays."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainmaster.arguments import is_number
+from trainmaster.store.run_table import MISSING, Column
+
+Array = NDArray[Any]
+Floats = NDArray[np.float64]
+_EXACT = 2**53
+"""Floats represent all integers up to this one."""
+_MISSING = type(MISSING)
+
+
+def array_of(column: Column) -> Array:
+    """The values of a config key: integers, floats (NaN where a run has no value), bools, or objects (None where a run has no value).
+
+    Integers stay exact: a column with missing values and an integer that a float cannot represent has objects.
+
+    >>> array_of([1, 2]).dtype.name, array_of([1, 0.5]).dtype.name, array_of([1, "a"]).dtype.name
+    ('int64', 'float64', 'object')
+    """
+    kinds = {*map(type, column)}
+    if kinds == {float}:
+        return np.array(column, dtype=np.float64)
+    if kinds == {bool}:
+        return np.array(column, dtype=np.bool_)
+    if kinds == {int}:
+        try:
+            return np.array(column, dtype=np.int64)
+        except OverflowError:
+            pass
+    elif kinds & {int, float} and kinds <= {int, float, _MISSING} and all(abs(each) <= _EXACT for each in column if type(each) is int):
+        return np.array([math.nan if each is MISSING else each for each in column], dtype=np.float64)
+    return np.fromiter((None if each is MISSING else each for each in column), dtype=object, count=len(column))
+
+
+def floats_of(column: Column) -> Floats:
+    """The values of a metric, with NaN where a run has none."""
+    kinds = {*map(type, column)}
+    if kinds <= {float}:
+        return np.array(column, dtype=np.float64)
+    return np.array([_float(each) for each in column], dtype=np.float64)
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value) if is_number(value) else math.nan
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def is_numeric(values: Array) -> bool:
+    """Whether a column holds numbers, which have a position on an axis. Bools are categories."""
+    return values.dtype.kind in "if"
+
+
+def exact_text(value: Any) -> str:
+    """A config value as text that differs for different values: `1`, `1.0`, `true` and `"1"` are four values.
+
+    >>> exact_text("a"), exact_text(True), exact_text([1, 2.0]), exact_text(MISSING)
+    ('"a"', 'true', '[1, 2.0]', '')
+    """
+    return "" if value is MISSING else json.dumps(value, default=str, sort_keys=True)
+
+
+def distinct(column: Column) -> list[Any]:
+    """The different values in order: numbers, then others. Missing values are left out."""
+    found = {exact_text(value): value for value in column if value is not MISSING}
+    return sorted(found.values(), key=lambda value: (0, value, "") if is_number(value) and value == value else (1, 0, exact_text(value)))

@@ -1,0 +1,95 @@
+"""The difference of a metric between two sets of runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trainmaster.analysis.columns import exact_text
+from trainmaster.analysis.groups import by_value, config_means, rows_with
+from trainmaster.analysis.statistics import Difference, paired_difference, welch_difference
+from trainmaster.errors import SettingError
+from trainmaster.store.query import OWN, parse_where
+from trainmaster.text import counted
+
+if TYPE_CHECKING:
+    from trainmaster.analysis.results import Results
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The difference a - b of a metric."""
+
+    a: str
+    b: str
+    metric: str
+    is_greater_better: bool
+    difference: Difference
+    unit: str
+    """What the difference counts: "seed", or "config" if there are several on a side, whose seeds are averaged first."""
+    pairs: tuple[tuple[str, str], ...]
+    """The keys of the runs of each pair; empty if no run of `a` has a partner."""
+    unpaired: tuple[str, ...]
+    """The runs that were left out because they have no partner."""
+
+    def __str__(self) -> str:
+        better = "higher" if self.is_greater_better else "lower"
+        left = f"; {counted(len(self.unpaired), 'run')} without a partner left out" if self.unpaired else ""
+        return f"{self.metric} ({better} is better), {self.a} minus {self.b}, by {self.unit}: {self.difference}{left}"
+
+
+def compare(results: Results, a: str, b: str, on: str | None) -> Comparison:
+    metric, is_greater_better = results.ranked_by(on)
+    rows_a, rows_b = _rows(results, a, metric), _rows(results, b, metric)
+    if both := {*rows_a} & {*rows_b}:
+        key = results.keys[min(both)]
+        raise SettingError(f"run {key} meets both conditions: `{a}` and `{b}`", hint="compare runs that exclude each other")
+    names = {name for text in (a, b) for each in parse_where(text).comparisons() if (name := _config_name(results, each.name))}
+    partners_a, partners_b = (_by_partner(results, rows, names) for rows in (rows_a, rows_b))
+    pairs = [(row, partners_b[partner]) for partner, row in partners_a.items() if partner in partners_b]
+    configs = results.config_ids
+    values = results.metrics[metric]
+    if pairs:
+        settings = by_value(range(len(pairs)), [(configs[one], configs[other]) for one, other in pairs])
+        sides = [[float(values[row]) for row in side] for side in zip(*pairs, strict=True)]
+        if len(settings) > 1:
+            sides = [[float(np.mean([side[at] for at in members])) for members in settings.values()] for side in sides]
+        unit, difference = "config" if len(settings) > 1 else "seed", paired_difference(sides[0], sides[1])
+    else:
+        is_mixed = max(len({configs[row] for row in rows}) for rows in (rows_a, rows_b)) > 1
+        sides = [config_means(results, metric, rows) if is_mixed else [float(values[row]) for row in rows] for rows in (rows_a, rows_b)]
+        unit, difference = "config" if is_mixed else "seed", welch_difference(sides[0], sides[1])
+    paired = {row for pair in pairs for row in pair}
+    unpaired = tuple(results.keys[row] for row in [*rows_a, *rows_b] if pairs and row not in paired)
+    keys = tuple((results.keys[one], results.keys[other]) for one, other in pairs)
+    return Comparison(a, b, metric, is_greater_better, difference, unit, keys, unpaired)
+
+
+def _rows(results: Results, text: str, metric: str) -> list[int]:
+    """The rows that meet a condition and have the metric, one for each effective seed of a config."""
+    part = results[text]
+    chosen = {*part.keys}
+    rows = rows_with(results, metric, (row for row, key in enumerate(results.keys) if key in chosen))
+    if not rows:
+        why = f"{counted(len(part), 'run')} found, none with `{metric}`" if len(part) else "no finished run meets it"
+        raise SettingError(f"there is nothing to compare for `{text}`", why=why, found=part.describe())
+    return rows
+
+
+def _config_name(results: Results, name: str) -> str | None:
+    return None if name in OWN or (found := results.find(name)).is_metric else found.full
+
+
+def _by_partner(results: Results, rows: list[int], names: set[str]) -> dict[tuple[Any, ...], int]:
+    """Rows by what a run shares with its partner: its effective seed, and all config values except the compared ones.
+
+    A run whose seed is not known has no partner.
+    """
+    columns = [results.table.config[name] for name in results.varying if name not in names]
+    found: dict[tuple[Any, ...], int] = {}
+    for row in rows:
+        if results.seeds[row] is not None:
+            found.setdefault((results.seeds[row], *(exact_text(column[row]) for column in columns)), row)
+    return found

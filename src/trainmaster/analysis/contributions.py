@@ -1,0 +1,210 @@
+"""The report of an ablation: the contribution of each part, from the runs in the store."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from trainmaster.analysis.ablation_plan import AblationPlan, Effect
+from trainmaster.analysis.arms import RunValue, read_value
+from trainmaster.analysis.plan_records import PlanRecords
+from trainmaster.analysis.report_table import Table, as_number, as_signed
+from trainmaster.analysis.statistics import holm, paired_difference
+from trainmaster.errors import PlanError, StoreDamagedError
+from trainmaster.manager.job import Job
+from trainmaster.manager.job_status import is_done
+from trainmaster.store import Store
+from trainmaster.text import counted
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from trainmaster.figures.panels import Panel
+
+Word = Literal["helps", "hurts", "interacts", "unclear", "incomplete"]
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """The effect of one part on the metric; positive is better. Numbers that the runs do not give are nan."""
+
+    part: str
+    n: int
+    """The number of seeds with all results."""
+    mean: float
+    low: float
+    high: float
+    """The interval is simultaneous: all intervals of the table contain their true values with probability 1 - alpha."""
+    p: float
+    """Adjusted by Holm's method for all effects of the table."""
+    effect_size: float
+    verdict: Word
+    """What the adjusted p says at the level alpha. "unclear" does not mean that the part has no effect."""
+
+
+@dataclass(frozen=True)
+class AblationReport:
+    """The contributions of all parts, and the runs that they are computed from."""
+
+    plan: AblationPlan
+    contributions: tuple[Contribution, ...]
+    runs: Mapping[str, tuple[RunValue, ...]]
+    """By arm, in the order of the seeds."""
+
+    @property
+    def missing(self) -> list[str]:
+        """The runs without a result, and why."""
+        return [
+            f"{arm}, seed {seed}, run {run.key}: {run.why}"
+            for arm, runs in self.runs.items()
+            for seed, run in zip(self.plan.seeds, runs, strict=True)
+            if run.value is None
+        ]
+
+    @property
+    def is_complete(self) -> bool:
+        return not self.missing
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        settings, notes = self.plan.settings, []
+        better = "higher" if self.plan.direction == "max" else "lower"
+        level = f"{100 * (1 - settings['alpha']):.4g}%"
+        notes.append(f"positive is better ({better} {settings['on']}); simultaneous intervals at {level}, p by Holm's method")
+        if settings["design"] == "factorial":
+            notes.append("an effect is that of the change, on average over the other changes; a x b is how much b changes the effect of a")
+        missing = self.missing
+        if missing:
+            more = f"; and {len(missing) - 3} more" if len(missing) > 3 else ""
+            notes.append(
+                f"{counted(len(missing), 'run')} without a result, so no verdict where they are needed: {'; '.join(missing[:3])}{more}"
+            )
+        constant = [each.part for each in self.contributions if each.verdict == "unclear" and math.isnan(each.low)]
+        if constant:
+            notes.append(f"no interval for {', '.join(constant)}: the differences are the same for all seeds, so their spread is unknown")
+        if self.plan.revision > 1 and self.plan.num_done:
+            notes.append(
+                f"extended after {counted(self.plan.num_done, 'run')} had been seen; the intervals do not account for that: "
+                "to confirm a finding, test it as a hypothesis on new seeds"
+            )
+        return tuple(notes)
+
+    @property
+    def table(self) -> Table:
+        rows = tuple(
+            (each.part, str(each.n), as_signed(each.mean), as_signed(each.low), as_signed(each.high), as_number(each.p), each.verdict)
+            for each in self.contributions
+        )
+        what = "effect" if self.plan.settings["design"] == "factorial" else "contribution"
+        columns = ("part", "n", what, "low", "high", "p (Holm)", "verdict")
+        return Table(columns, rows, (1, 2, 3, 4, 5), f"ablation {self.plan.name}: {self.plan.settings['on']}", self.notes)
+
+    def __str__(self) -> str:
+        return str(self.table)
+
+    def to_markdown(self) -> str:
+        return self.table.to_markdown()
+
+    def to_latex(self) -> str:
+        return self.table.to_latex()
+
+    def _repr_html_(self) -> str:
+        return self.table.to_html()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as plain values; nan becomes None."""
+        rows = [{key: None if value != value else value for key, value in asdict(each).items()} for each in self.contributions]
+        runs = {arm: [run._asdict() for run in runs] for arm, runs in self.runs.items()}
+        return {"name": self.plan.name, "contributions": rows, "notes": list(self.notes), "runs": runs, "plan": self.plan.to_dict()}
+
+    def panels(self) -> list[Panel]:
+        from trainmaster.figures.panels import Forest, ForestRow
+
+        colors: dict[str, Any] = {"helps": "good", "hurts": "bad"}
+        rows = [ForestRow(each.part, each.mean, each.low, each.high, colors.get(each.verdict, "unclear")) for each in self.contributions]
+        what = "effect on" if self.plan.settings["design"] == "factorial" else "contribution to"
+        return [Forest(f"ablation {self.plan.name}", f"{what} {self.plan.settings['on']} (positive is better)", rows)]
+
+    def figure(self) -> Figure:
+        """A forest plot of the contributions."""
+        from trainmaster.figures.png import draw
+
+        return draw(self.panels())
+
+
+def read_ablation(store: Store, name: str) -> AblationReport:
+    """The report of an ablation, computed from its plan and its runs in the store."""
+    return report_of(store, newest_plan(PlanRecords(store, "ablation", name)))
+
+
+def newest_plan(records: PlanRecords) -> AblationPlan:
+    revision = 1
+    found = records.require(plan_path(revision))
+    while (newer := records.read(plan_path(revision + 1))) is not None:
+        found, revision = newer, revision + 1
+    return AblationPlan.from_dict(found)
+
+
+def plan_path(revision: int) -> str:
+    return f"ablation-{revision:03}.json"
+
+
+def report_of(store: Store, plan: AblationPlan) -> AblationReport:
+    runs = {arm: tuple(_result(store, plan, key) for key in keys) for arm, keys in plan.keys.items()}
+    names = sorted({run.metric for each in runs.values() for run in each if run.metric})
+    if len(names) > 1:
+        raise PlanError(f"`{plan.settings['on']}` is not the same metric in all runs: {' and '.join(names)}", hint="use the full name")
+    effects = plan.effects
+    found = [_contribution(plan, effect, runs, 1 - plan.settings["alpha"] / len(effects)) for effect in effects]
+    adjusted = holm([each.p for each in found])
+    judged = [replace(each, p=p, verdict=_word(each, p, effect, plan)) for each, p, effect in zip(found, adjusted, effects, strict=True)]
+    return AblationReport(plan, tuple(judged), runs)
+
+
+def _contribution(plan: AblationPlan, effect: Effect, runs: Mapping[str, tuple[RunValue, ...]], level: float) -> Contribution:
+    sign = 1.0 if plan.direction == "max" else -1.0
+    plus: list[float] = []
+    minus: list[float] = []
+    for index in range(len(plan.seeds)):
+        values = {arm: runs[arm][index].value for arm in effect.weights}
+        if None not in values.values():
+            scores = {arm: sign * weight * (values[arm] or 0.0) for arm, weight in effect.weights.items()}
+            plus.append(sum(score for arm, score in scores.items() if effect.weights[arm] > 0))
+            minus.append(-sum(score for arm, score in scores.items() if effect.weights[arm] < 0))
+    found = paired_difference(plus, minus, level)
+    is_complete = len(plus) == len(plan.seeds)
+    low, high, p, size = (found.low, found.high, found.p, found.effect_size) if is_complete else (math.nan,) * 4
+    return Contribution(effect.part, len(plus), found.mean, low, high, p, size, "unclear" if is_complete else "incomplete")
+
+
+def _word(found: Contribution, p: float, effect: Effect, plan: AblationPlan) -> Word:
+    if found.verdict == "incomplete" or not p <= plan.settings["alpha"]:
+        return found.verdict
+    if effect.is_interaction:
+        return "interacts"
+    return "helps" if found.mean > 0 else "hurts"
+
+
+def _result(store: Store, plan: AblationPlan, key: str) -> RunValue:
+    """The result of a run, or why it has none."""
+    run = store.run(key)
+    if not run.attempts():
+        return RunValue(key, None, why="not trained yet")
+    try:
+        target = plan.settings["epochs"]
+        if not is_done(store, Job(key, "", None, _target(store, key) if target is None else target)):
+            outcome = run.outcome_of(run.newest())
+            failed = outcome is not None and outcome["outcome"] == "failed"
+            return RunValue(key, None, why=f"failed: {str(outcome and outcome.get('error')).splitlines()[0]}" if failed else "not done")
+        return read_value(store, key, plan.settings["on"], target)
+    except (PlanError, StoreDamagedError) as error:
+        return RunValue(key, None, why=error.fact)
+
+
+def _target(store: Store, key: str) -> int | None:
+    from trainmaster.manager.job import config_epochs
+
+    found = config_epochs(store.configs[key])
+    return found if isinstance(found, int) else None

@@ -1,0 +1,156 @@
+"""Groups of runs: replicates of one config, or all runs with the same values of some keys; and their statistics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trainmaster.analysis.statistics import mean_interval
+from trainmaster.config.to_plain import is_same
+from trainmaster.config.varying import short_values
+from trainmaster.store.run_table import MISSING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from trainmaster.analysis.results import Results
+
+STATISTICS = ("n", "missing", "mean", "median", "sd", "low", "high")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs with the same settings, and the statistics of one metric over them."""
+
+    id: Any
+    """The same for all metrics."""
+    values: Mapping[str, Any]
+    """The config values in which the groups differ."""
+    keys: tuple[str, ...]
+    """The runs with the metric, one for each effective seed of a config."""
+    rows: tuple[int, ...]
+    """Their rows in the results."""
+    numbers: tuple[float, ...]
+    """The independent values of the metric: one for each run or, in groups of several configs, the mean of each config."""
+    missing: int
+    """How many replicates do not have the metric."""
+    repeated: int
+    """How many runs repeat the effective seed of another one; they do not count."""
+    mean: float
+    median: float
+    sd: float
+    low: float
+    """The 95 % confidence interval of the mean; NaN for fewer than two values, for equal values, and if a value is not finite."""
+    high: float
+
+    @property
+    def n(self) -> int:
+        return len(self.numbers)
+
+    @property
+    def label(self) -> str:
+        """What distinguishes the group: `lr=0.1, arch=ViT`."""
+        return ", ".join(f"{name}={short_values([value])[0]}" for name, value in self.values.items()) or "all runs"
+
+
+@dataclass(frozen=True)
+class Groups(Sequence[Group]):
+    """The groups of some results, the best first."""
+
+    metric: str
+    names: tuple[str, ...]
+    """The config keys in which the groups differ."""
+    unit: str
+    """What `n` counts: "seed", or "config" if a group has several configs, whose seeds are averaged first."""
+    members: tuple[Group, ...]
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self.members[at]
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(self.members)
+
+    @property
+    def columns(self) -> dict[str, list[Any]]:
+        """One list for each config key in which the groups differ, and for each statistic."""
+        names = {name: [group.values.get(name) for group in self] for name in self.names}
+        return names | {name: [getattr(group, name) for group in self] for name in STATISTICS}
+
+    @property
+    def df(self) -> pd.DataFrame:
+        from trainmaster.analysis.frames import import_pandas
+
+        return import_pandas().DataFrame(self.columns)
+
+    def _repr_html_(self) -> str:
+        from trainmaster.analysis.table_text import to_html
+
+        return to_html(self.columns, num_rows=len(self))
+
+
+def rows_with(results: Results, metric: str, among: Iterable[int] | None = None) -> list[int]:
+    """The rows that have a metric, one for each effective seed of a config: a run that repeats another one does not count."""
+    replicates, column = results.replicate_ids, results.table.metrics[metric]
+    found: dict[Any, int] = {}
+    for row in range(len(results)) if among is None else among:
+        if column[row] is not MISSING:
+            found.setdefault(replicates[row], row)
+    return [*found.values()]
+
+
+def by_value(rows: Iterable[int], values: Sequence[Any]) -> dict[Any, list[int]]:
+    """Rows by their value, in the order of their first rows."""
+    found: dict[Any, list[int]] = {}
+    for row in rows:
+        found.setdefault(values[row], []).append(row)
+    return found
+
+
+def config_means(results: Results, metric: str, rows: Iterable[int]) -> list[float]:
+    """The mean of a metric over the seeds of each config. Seeds of one config are not independent settings."""
+    values = results.metrics[metric]
+    return [float(np.mean(values[members])) for members in by_value(rows, results.config_ids).values()]
+
+
+def make_groups(results: Results, metric: str, names: Sequence[str], ids: Sequence[Any], is_greater_better: bool) -> Groups:
+    """Group runs by their ids; the best group first."""
+    rows_by_id = {id: (rows, rows_with(results, metric, rows)) for id, rows in by_value(range(len(results)), ids).items()}
+    configs, replicates = results.config_ids, results.replicate_ids
+    is_mixed = any(len({configs[row] for row in present}) > 1 for _, present in rows_by_id.values())
+    found = []
+    for id, (rows, present) in rows_by_id.items():
+        numbers = config_means(results, metric, present) if is_mixed else [float(results.metrics[metric][row]) for row in present]
+        num_replicates = len({replicates[row] for row in rows})
+        interval = mean_interval(numbers)
+        columns = {name: [results.table.config[name][row] for row in rows] for name in names}
+        found.append(
+            Group(
+                id=id,
+                values={name: column[0] for name, column in columns.items() if column[0] is not MISSING and not varies(column)},
+                keys=tuple(results.keys[row] for row in present),
+                rows=tuple(present),
+                numbers=tuple(numbers),
+                missing=num_replicates - len(present),
+                repeated=len(rows) - num_replicates,
+                mean=interval.mean,
+                median=float(np.median(numbers)) if numbers else math.nan,
+                sd=interval.sd,
+                low=interval.low,
+                high=interval.high,
+            )
+        )
+    ranked = sorted(found, key=lambda group: (math.isnan(group.mean), -group.mean if is_greater_better else group.mean))
+    return Groups(metric, tuple(names), "config" if is_mixed else "seed", tuple(ranked))
+
+
+def varies(column: Sequence[Any]) -> bool:
+    """Whether the values of a column differ."""
+    first = column[0]
+    return any(each is not first and not (type(each) is type(first) and is_same(each, first)) for each in column)

@@ -1,0 +1,289 @@
+"""`Hypothesis`: a claim about two configs, tested with pairs of runs that share a seed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from trainmaster.analysis.arms import Arms, Overrides, base_values, checked_seeds, direction_of, parse_overrides, plain
+from trainmaster.analysis.boundary import FIRST_LOOK, MAX_PAIRS, Design, budget_for, mean_pairs, power_of, smallest_distance
+from trainmaster.analysis.plan_records import PlanRecords, plan_names
+from trainmaster.analysis.replicate_spread import Spread, find_spread
+from trainmaster.analysis.verdict import HypothesisPlan, Verdict
+from trainmaster.arguments import check_choice, check_int, check_number
+from trainmaster.errors import SettingError
+from trainmaster.text import counted
+
+if TYPE_CHECKING:
+    from trainmaster.manager.executor import Executor
+    from trainmaster.manager.manager import Manager
+
+A, B = "claim", "better_than"
+"""The names of the two arms."""
+DEFAULT_BUDGET = 20
+_NEW_ONE = "a hypothesis is never changed once its plan is made; give the new one another name, or none"
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """The claim that one config is better than another, tested with pairs of runs.
+
+    Both runs of a pair have the same seed. After each pair from the fifth on, the claim is supported if the interval of the mean
+    improvement lies wholly above the margin `by`, and refuted if it lies wholly below. The intervals allow for looking after every pair:
+    together, wrong verdicts of either kind have the rate `alpha`. A claim that is neither when the budget is used up is inconclusive.
+
+    The result of a run is the last value of the metric up to its target epoch.
+
+    Args:
+        claim: the values that should be better: `"model.activation=gelu"`, several such texts, or a mapping.
+        better_than: the values to compare with; an empty text for the base itself.
+        on: the metric, or an unambiguous ending of its name.
+        by: the margin, in units of the metric, always as a positive number.
+        budget: the number of pairs at most. "auto" computes it from `effect`, `power` and the spread, or is 20 without an `effect`.
+            None has no limit: such a hypothesis can be continued at any time, and needs about 1.3 times the pairs.
+        effect: the true improvement that the hypothesis should be able to tell from the margin.
+        sd: the standard deviation of the pairs' differences; by default from replicates of other configs in the store.
+        seeds: where the seeds come from. Seeds whose runs are new are used first.
+        direction: "max" or "min"; by default what the name of the metric says.
+        failed: "wait" leaves the verdict open while a run has failed or has a value that is not finite; "worst" counts it as the worst run.
+        hopeless: from half of the budget on, stop when the chance of a verdict is below this.
+        base: values that both configs share.
+        epochs: the target of all runs; by default what the config or the loop says.
+    """
+
+    claim: Overrides
+    better_than: Overrides
+    on: str
+    by: float = 0.0
+    alpha: float = 0.05
+    budget: int | Literal["auto"] | None = "auto"
+    effect: float | None = None
+    power: float = 0.8
+    sd: float | None = None
+    seeds: Sequence[int] = range(1000)
+    direction: Literal["min", "max"] | None = None
+    failed: Literal["wait", "worst"] = "wait"
+    hopeless: float = 0.05
+    base: Any = None
+    epochs: int | None = None
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        check_number("by", self.by, min=0, hint="it is the size of the improvement, also if a smaller value is better: by=0.005")
+        check_number("alpha", self.alpha, above=0, below=1)
+        check_number("power", self.power, above=0, below=1)
+        check_number("hopeless", self.hopeless, min=0, below=0.5)
+        check_choice("failed", self.failed, ("wait", "worst"), hint="failed='wait'")
+        if self.budget not in ("auto", None):
+            check_int("budget", self.budget, min=FIRST_LOOK, hint=f"there is no verdict before {FIRST_LOOK} pairs; budget=20")
+            if isinstance(self.budget, int) and self.budget > MAX_PAIRS:
+                raise SettingError(f"`budget` must be at most {MAX_PAIRS} pairs, not {self.budget}", hint="that many find 0.23 sd")
+        if self.effect is not None:
+            check_number("effect", self.effect)
+            if self.effect == self.by:
+                raise SettingError(
+                    f"the effect and the margin are both {self.by:g}; no number of pairs can tell them apart",
+                    hint="`effect` is the true improvement at which the study should decide: give one beyond the margin",
+                )
+        if self.sd is not None:
+            check_number("sd", self.sd, above=0, hint="it is the standard deviation of the differences between paired runs")
+        if self.epochs is not None:
+            check_int("epochs", self.epochs, min=1)
+        if not isinstance(self.on, str) or not self.on:
+            raise SettingError(f"on={self.on!r}: wanted the name of a metric", hint='on="valid/accuracy"')
+        direction_of(self.on, self.direction)
+        checked_seeds(self.seeds)
+        if parse_overrides(self.claim, "the claim") == parse_overrides(self.better_than, "`better_than`"):
+            raise SettingError("both sides of the hypothesis have the same values", hint="compare values that differ")
+
+    # ---- the plan
+
+    def plan(self, manager: Manager | None = None, is_dry: bool = False) -> HypothesisPlan:
+        """The plan, with what it can show. With a manager, it is checked and recorded in the store; from then on it cannot change.
+
+        `is_dry` records nothing.
+        """
+        if manager is None:
+            seeds = checked_seeds(self.seeds)
+            return self._make_plan(self.name or "unnamed", self._settings({}), Spread(self.sd, "given"), seeds, (), ("", ""), "seed")
+        arms = self.arms(manager)
+        arms.check("the hypothesis")
+        settings = self._settings(arms.recorded_base())
+        groups = (arms.group(A), arms.group(B))
+        records = PlanRecords(manager.store, "hypothesis", self.name or _name_of(settings, groups))
+        recorded = records.read("hypothesis.json")
+        if recorded is None:
+            spread = (
+                Spread(self.sd, "given") if self.sd or self.effect is None else find_spread(manager.store, self.on, self.epochs, groups)
+            )
+            known = [seed for seed in checked_seeds(self.seeds)[: self._num_candidates] if arms.is_known(A, seed) or arms.is_known(B, seed)]
+            plan = self._make_plan(records.name, settings, spread, checked_seeds(self.seeds), tuple(known), groups, arms.seed_key)
+            plan = replace(plan, earlier=_earlier(manager, groups))
+            if is_dry:
+                return plan
+            recorded = records.create("hypothesis.json", json.loads(json.dumps(plan.to_dict())))
+        records.refuse_changes(recorded["settings"], json.loads(json.dumps(settings)), _NEW_ONE)
+        records.refuse_changes(
+            {"config of the claim": recorded["groups"][0], "config it is compared with": recorded["groups"][1]},
+            {"config of the claim": groups[0], "config it is compared with": groups[1]},
+            f"the defaults of the config, or `get_config`, have changed since the plan was made; {_NEW_ONE}",
+        )
+        return HypothesisPlan.from_dict(recorded)
+
+    def test(self, manager: Manager, workers: int | Executor = 0, max_pairs: int | None = None) -> Verdict:
+        """Train pairs until there is a verdict, and return it.
+
+        The plan is recorded before the first pair, and each pair when its runs are done, so the same call continues after a crash, and
+        shares the work with other processes. `max_pairs` limits how many pairs there are after this call; the verdict is then "pending".
+        """
+        from trainmaster.analysis.hypothesis_driver import run_hypothesis
+
+        manager.job_runner.refuse_if_busy()
+        if max_pairs is not None:
+            check_int("max_pairs", max_pairs, min=1)
+        elif self.budget is None:
+            raise SettingError("a hypothesis without a budget has no end", hint="test(manager, max_pairs=40); a later call can continue it")
+        return run_hypothesis(manager, self.plan(manager), self.arms(manager), workers, max_pairs)
+
+    def arms(self, manager: Manager) -> Arms:
+        values = {A: parse_overrides(self.claim, "the claim"), B: parse_overrides(self.better_than, "`better_than`")}
+        return Arms(manager, base_values(self.base), values, self.epochs)
+
+    @property
+    def _num_candidates(self) -> int:
+        """How many seeds are checked for known runs: enough to find new ones among them, without computing thousands of keys."""
+        return MAX_PAIRS + (self.budget if isinstance(self.budget, int) else 0) * 2
+
+    def _settings(self, recorded_base: dict[str, Any]) -> dict[str, Any]:
+        seeds = self.seeds
+        return {
+            A: {key: plain(value) for key, value in parse_overrides(self.claim, "the claim").items()},
+            B: {key: plain(value) for key, value in parse_overrides(self.better_than, "`better_than`").items()},
+            "base": recorded_base,
+            "on": self.on,
+            "by": self.by,
+            "direction": direction_of(self.on, self.direction),
+            "alpha": self.alpha,
+            "budget": self.budget,
+            "effect": self.effect,
+            "power": self.power,
+            "sd": self.sd,
+            "seeds": [seeds.start, seeds.stop, seeds.step] if isinstance(seeds, range) else {"listed": list(seeds)},
+            "failed": self.failed,
+            "hopeless": self.hopeless,
+            "epochs": self.epochs,
+        }
+
+    def _make_plan(
+        self,
+        name: str,
+        settings: dict[str, Any],
+        spread: Spread,
+        seeds: Sequence[int],
+        known: tuple[int, ...],
+        groups: tuple[str, str],
+        seed_key: str,
+    ) -> HypothesisPlan:
+        budget = self._find_budget(spread)
+        num_pairs = budget or min(MAX_PAIRS, len(seeds))
+        if len(seeds) < num_pairs:
+            raise SettingError(
+                f"{num_pairs} pairs need {num_pairs} seeds, but there are {len(seeds)}", hint="give more seeds: seeds=range(1000)"
+            )
+        candidates = seeds[: max(self._num_candidates, num_pairs)]
+        new_first = [seed for seed in candidates if seed not in known] + [seed for seed in candidates if seed in known]
+        chosen = tuple(new_first[:num_pairs])
+        design = Design(self.alpha, budget, self.hopeless)
+        criticals = () if budget is None else tuple(None if math.isinf(each) else float(each) for each in design.criticals(budget))
+        plan = HypothesisPlan(
+            name=name,
+            settings=settings,
+            direction=settings["direction"],
+            budget=budget,
+            sd=spread.sd,
+            sd_source=spread.source,
+            seeds=chosen,
+            known_seeds=tuple(seed for seed in chosen if seed in known),
+            groups=groups,
+            seed_key=seed_key,
+            criticals=criticals,
+            statement=(),
+        )
+        return replace(plan, statement=tuple(self._state(plan)))
+
+    def _find_budget(self, spread: Spread) -> int | None:
+        if self.budget != "auto":
+            return self.budget
+        if self.effect is None:
+            return DEFAULT_BUDGET
+        if spread.sd is None:
+            raise SettingError(
+                "`effect` needs the spread of the differences to compute a budget, and it is unknown",
+                why=spread.source,
+                hint="give `sd`, or a `budget`; do not take it from runs that the hypothesis will use",
+            )
+        budget = budget_for(abs(self.effect - self.by) / spread.sd, self.power, self.alpha, self.hopeless)
+        if budget is None:
+            raise SettingError(
+                f"{MAX_PAIRS} pairs do not tell the effect {self.effect:g} from the margin {self.by:g}: differences have sd {spread.sd:g}",
+                hint="test for a larger effect, or find a less noisy metric",
+            )
+        return budget
+
+    def _state(self, plan: HypothesisPlan) -> list[str]:
+        """What the plan can show, in sentences."""
+        design = plan.design
+        last = plan.budget or 40
+        distance = smallest_distance(design, self.power, last)
+        unit = f" (with sd {plan.sd:.3g}: {distance * plan.sd:.3g})" if plan.sd else ""
+        pairs = f"at most {plan.budget} pairs" if plan.budget else "no limit of pairs"
+        seeds = f"seeds {plan.seeds[0]} to {plan.seeds[-1]}" if _is_run(plan.seeds) else f"seeds {', '.join(map(str, plan.seeds[:8]))}, ..."
+        lines = [f"{pairs}, {seeds}; wrong verdicts: at most {self.alpha:.3g}"]
+        lines.append(
+            f"{last} pairs find a true difference of {distance:.2f} sd of the pairs' differences{unit} from the margin "
+            f"in {self.power:.0%} of cases"
+        )
+        if self.effect is not None and plan.sd:
+            away = abs(self.effect - self.by) / plan.sd
+            average = f", with {mean_pairs(design, away):.1f} pairs on average" if plan.budget else ""
+            lines.append(
+                f"at a true improvement of {self.effect:g}, the chance of a verdict is {power_of(design, away, last):.0%}{average}"
+            )
+        if plan.sd:
+            lines.append(f"sd {plan.sd:.3g}: {plan.sd_source}")
+        criticals = design.criticals(last)
+        shown = [n for n in (FIRST_LOOK, 10, 15, 20, 30, 50, 100, last) if n <= last]
+        lines.append("critical |t|: " + ", ".join(f"{criticals[n]:.2f} after {n}" for n in dict.fromkeys(shown)))
+        if plan.known_seeds:
+            lines.append(
+                f"too few new seeds: the runs of {counted(len(plan.known_seeds), 'seed')} were known before ({_listed(plan.known_seeds)})"
+            )
+        return lines
+
+
+def _is_run(seeds: Sequence[int]) -> bool:
+    return len(seeds) > 1 and list(seeds) == list(range(seeds[0], seeds[0] + len(seeds)))
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    return ", ".join(map(str, seeds[:10])) + (", ..." if len(seeds) > 10 else "")
+
+
+def _name_of(settings: dict[str, Any], groups: tuple[str, str]) -> str:
+    """A name that the same hypothesis gets again, so that repeating a command continues it."""
+    text = json.dumps([settings, groups], sort_keys=True)
+    return f"hypothesis-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def _earlier(manager: Manager, groups: tuple[str, str]) -> tuple[str, ...]:
+    """The hypotheses about the same two arms that the store already has: a claim that is tested again and again is supported some day."""
+    found = []
+    for name in plan_names(manager.store, "hypothesis"):
+        record = PlanRecords(manager.store, "hypothesis", name).read("hypothesis.json")
+        if record is not None and sorted(record["groups"]) == sorted(groups):
+            found.append(name)
+    return tuple(found)

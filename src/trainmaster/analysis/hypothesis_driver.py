@@ -1,0 +1,218 @@
+"""`PairDriver`: has a batch train the pairs of a hypothesis, and records them.
+
+A driver keeps nothing that matters: it can be killed at any moment, and any number of drivers can work on one hypothesis.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainmaster.analysis.arms import Arms, RunValue, read_value
+from trainmaster.analysis.hypothesis import A, B
+from trainmaster.analysis.plan_records import PlanRecords
+from trainmaster.analysis.verdict import HypothesisPlan, Pair, Verdict, decide
+from trainmaster.errors import PlanError
+from trainmaster.manager.batch import Policy
+from trainmaster.manager.batch_session import run_batch
+from trainmaster.manager.error_text import first_line, is_store_failure
+from trainmaster.manager.job_status import is_done
+
+if TYPE_CHECKING:
+    from trainmaster.manager.executor import Executor
+    from trainmaster.manager.job import Job
+    from trainmaster.manager.manager import Manager
+    from trainmaster.store import Store
+    from trainmaster.store.events import RowsByName
+
+MAX_ATTEMPTS = 10
+"""Attempts in a row without a new checkpoint after which a run counts as failed. Kills of workers count, so this is not few."""
+
+
+class HypothesisRecords:
+    """The plan, pairs and verdict of one hypothesis. Records that were read once are kept: they never change."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._records = PlanRecords(store, "hypothesis", name)
+        self._pairs: dict[int, Pair] = {}
+
+    def plan(self) -> HypothesisPlan:
+        return HypothesisPlan.from_dict(self._records.require("hypothesis.json"))
+
+    def pair(self, index: int) -> Pair | None:
+        if index not in self._pairs:
+            found = self._records.read(f"pairs/{index:06}.json")
+            if found is None:
+                return None
+            self._pairs[index] = Pair(found["seed"], RunValue(**found["a"]), RunValue(**found["b"]))
+        return self._pairs[index]
+
+    def add_pair(self, index: int, pair: Pair) -> None:
+        self._records.create(f"pairs/{index:06}.json", {"seed": pair.seed, "a": pair.a._asdict(), "b": pair.b._asdict()})
+
+    def pairs(self) -> list[Pair]:
+        """The longest sequence of pairs from the first one on. A later pair does not count while one before it is missing: a pair that is
+        done sooner is not a random one."""
+        pairs: list[Pair] = []
+        while (pair := self.pair(len(pairs))) is not None:
+            pairs.append(pair)
+        return pairs
+
+    def has_verdict(self) -> bool:
+        return self._records.has("verdict.json")
+
+    def recorded_verdict(self) -> dict[str, Any] | None:
+        return self._records.read("verdict.json")
+
+    def record_verdict(self, verdict: Verdict) -> None:
+        if not self.has_verdict():
+            found = verdict.to_dict()
+            kept = {key: found[key] for key in ("state", "why", "n", "mean", "low", "high", "looks")}
+            self._records.create("verdict.json", json.loads(json.dumps(kept)))
+
+
+def read_verdict(store: Store, name: str) -> Verdict:
+    """The verdict of a hypothesis, computed from the plan and the pairs in the store."""
+    records = HypothesisRecords(store, name)
+    return decide(records.plan(), records.pairs())
+
+
+def run_hypothesis(manager: Manager, plan: HypothesisPlan, arms: Arms, workers: int | Executor, max_pairs: int | None) -> Verdict:
+    """Train the missing pairs of a hypothesis until there is a verdict."""
+    driver = PairDriver(manager, plan, arms, max_pairs)
+    console = manager.job_runner.console
+    for line in str(plan).split("\n"):
+        console.print(line)
+
+    def summarize(is_over: bool) -> None:
+        for line in str(driver.verdict()).split("\n"):
+            console.print(line)
+        if is_over and manager.store.root is not None:
+            console.print(f"next: {manager.job_runner.invocation.command(manager.store, 'verify-hypothesis', plan.name)}")
+
+    policy = Policy(plan.settings["epochs"], True, 0, sys.maxsize, MAX_ATTEMPTS)
+    run_batch(manager, driver, policy, None, workers, observer=driver, summarize=summarize, status=driver.status)
+    return driver.verdict()
+
+
+class PairDriver:
+    """The jobs of a hypothesis, as a batch asks for them."""
+
+    def __init__(self, manager: Manager, plan: HypothesisPlan, arms: Arms, max_pairs: int | None) -> None:
+        self._manager, self._plan, self._arms = manager, plan, arms
+        self._limit = min(len(plan.seeds), sys.maxsize if max_pairs is None else max_pairs)
+        self.records = HypothesisRecords(manager.store, plan.name)
+        self._jobs: dict[str, int] = {}
+        """By key of a run, the number of its pair."""
+        self._failures: dict[str, str] = {}
+        self._wait = ""
+        """Why no more pairs are started, if a run has failed."""
+
+    def __len__(self) -> int:
+        """The number of runs at most, for the live view."""
+        return 2 * max(0, self._limit - len(self.records.pairs()))
+
+    def __iter__(self) -> Iterator[Job | None]:
+        for index in range(self._limit):
+            if self._wait or self.verdict().state != "pending":
+                return
+            if self.records.pair(index) is None:
+                for arm in (A, B):
+                    job = self._arms.job(arm, self._plan.seeds[index])
+                    if self._jobs.setdefault(job.key, index) != index:
+                        raise PlanError(f"two pairs of the hypothesis {self._plan.name} have the same run {job.key}")
+                    yield job
+
+    def verdict(self) -> Verdict:
+        pairs = self.records.pairs()
+        reason = self._wait or (f"{self._limit} pairs were asked for" if len(pairs) >= self._limit else "not all pairs are complete")
+        verdict = decide(self._plan, pairs, reason)
+        if verdict.state != "pending":
+            self.records.record_verdict(verdict)
+        return verdict
+
+    def status(self) -> str:
+        """A line for the live view."""
+        verdict = self.verdict()
+        look = verdict.looks[-1] if verdict.looks else None
+        seen = f", |t| {abs(look.t):.2f} of {look.critical:.2f}" if look is not None and look.t is not None else ""
+        mean = "" if math.isnan(verdict.mean) else f", improvement {verdict.mean:+.4g}"
+        return f"hypothesis {self._plan.name}: {len(verdict.pairs)} pairs{mean}{seen}"
+
+    # ---- what a batch asks
+
+    def is_finished(self, job: Job) -> bool:
+        """Whether another driver has recorded the pair of a job."""
+        return self.records.pair(self._jobs[job.key]) is not None
+
+    def stop_check(self, job: Job) -> VerdictCheck:
+        return VerdictCheck(self._plan.name)
+
+    def job_ended(self, key: str, kind: str, text: str) -> None:
+        """Record a pair when both its runs are done."""
+        index = self._jobs[key]
+        if self.records.pair(index) is not None:
+            return
+        seed = self._plan.seeds[index]
+        if kind == "failed" and is_store_failure(text):
+            raise PlanError(
+                f"run {key} could not be saved",
+                why=first_line(text),
+                hint="repeat the command when the store can be written again; it resumes the run",
+            )
+        if kind == "stopped":
+            if not self.records.has_verdict():
+                self._wait = f"run {key} (seed {seed}) was stopped: {text}"
+        elif kind in ("failed", "given_up"):
+            self._fail(key, seed, first_line(text))
+            self._record(index)
+        else:
+            self._record(index)
+
+    def _fail(self, key: str, seed: int, reason: str) -> None:
+        if self._plan.settings["failed"] == "worst":
+            self._failures[key] = reason
+        else:
+            self._wait = f"run {key} (seed {seed}) has no value: {reason}; correct it and repeat the command, or plan with failed='worst'"
+
+    def _record(self, index: int) -> None:
+        seed = self._plan.seeds[index]
+        found = [self._value(self._arms.job(arm, seed), seed) for arm in (A, B)]
+        a, b = found
+        if a is None or b is None:
+            return
+        names = {run.metric for run in (a, b) if run.metric} | {
+            run.metric for pair in self.records.pairs()[:1] for run in pair[1:] if run.metric
+        }
+        if len(names) > 1:
+            raise PlanError(
+                f"`{self._plan.settings['on']}` is not the same metric in all runs: {' and '.join(sorted(names))}",
+                hint="start a new hypothesis with the full name of the metric",
+            )
+        self.records.add_pair(index, Pair(seed, a, b))
+
+    def _value(self, job: Job, seed: int) -> RunValue | None:
+        """The result of a run; None if it is not done, or has failed and the verdict waits for it."""
+        if job.key in self._failures:
+            return RunValue(job.key, None, why=self._failures[job.key])
+        if not is_done(self._manager.store, job):
+            return None
+        found = read_value(self._manager.store, job.key, self._plan.settings["on"], self._plan.settings["epochs"])
+        if found.value is None and self._plan.settings["failed"] == "wait":
+            self._fail(job.key, seed, found.why)
+            return None
+        return found
+
+
+@dataclass(frozen=True)
+class VerdictCheck:
+    """Stops runs that were started in advance when the verdict is there without them. It is sent to workers."""
+
+    name: str
+
+    def __call__(self, store: Store, history: RowsByName) -> str | None:
+        return f"hypothesis {self.name} has its verdict" if HypothesisRecords(store, self.name).has_verdict() else None

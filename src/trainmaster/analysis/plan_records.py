@@ -1,0 +1,92 @@
+"""The records of ablations and hypotheses in the store. Each is created exclusively and never changed.
+
+```text
+sweeps/NAME/hypothesis.json        the plan of a hypothesis
+sweeps/NAME/pairs/000003.json      the two runs of its fourth seed, with their values
+sweeps/NAME/verdict.json           the verdict, once there is one
+sweeps/NAME/ablation-001.json      the plan of an ablation; an extension adds ablation-002.json
+```
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from trainmaster.errors import PlanError, SettingError, did_you_mean
+from trainmaster.store import Store
+from trainmaster.store.checksummed_json import find_record, record_bytes
+
+FOLDER = "sweeps"
+Kind = Literal["ablation", "hypothesis"]
+_FIRST: Mapping[str, str] = {"ablation": "ablation-001.json", "hypothesis": "hypothesis.json", "search": "plan.json"}
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class PlanRecords:
+    """The records of one ablation or hypothesis."""
+
+    def __init__(self, store: Store, kind: Kind, name: str) -> None:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise SettingError(f"name={name!r}: a name consists of letters, digits, '.', '_' and '-', at most 64")
+        self._files, self.kind, self.name = store.files, kind, name
+        self._folder = f"{FOLDER}/{name}"
+
+    def read(self, path: str) -> dict[str, Any] | None:
+        return find_record(self._files, f"{self._folder}/{path}")
+
+    def has(self, path: str) -> bool:
+        return self._files.has(f"{self._folder}/{path}")
+
+    def create(self, path: str, members: Mapping[str, Any]) -> dict[str, Any]:
+        """Create a record, and return what is recorded: another process may have been faster."""
+        self._refuse_other_kinds()
+        with contextlib.suppress(FileExistsError):
+            self._files.create(f"{self._folder}/{path}", record_bytes(members))
+        found = self.read(path)
+        assert found is not None
+        return found
+
+    def require(self, path: str) -> dict[str, Any]:
+        """A record that must exist; the error lists the names of this kind."""
+        found = self.read(path)
+        if found is None:
+            known = plan_names_of_files(self._files, self.kind)
+            raise PlanError(
+                f"no {self.kind} is called {self.name!r}",
+                where=getattr(self._files, "root", None),
+                known=", ".join(known) or "none",
+                hint=did_you_mean(self.name, known) or None,
+            )
+        return found
+
+    def _refuse_other_kinds(self) -> None:
+        for kind, path in _FIRST.items():
+            if kind != self.kind and self.has(path):
+                raise PlanError(f"the name {self.name} belongs to a {kind} of this store", hint="choose another name")
+
+    def refuse_changes(self, recorded: Mapping[str, Any], wanted: Mapping[str, Any], hint: str) -> None:
+        """Raise `PlanError`, with what differs, if the recorded settings are not those that are wanted now."""
+        lines = [
+            f"{key}: {_short(recorded.get(key))} → {_short(wanted.get(key))}"
+            for key in {**recorded, **wanted}
+            if recorded.get(key) != wanted.get(key)
+        ]
+        if lines:
+            raise PlanError(f"the {self.kind} {self.name} exists with another plan", wrong="\n".join(lines), hint=hint)
+
+
+def plan_names(store: Store, kind: Kind) -> list[str]:
+    """The names of the ablations or hypotheses of a store."""
+    return plan_names_of_files(store.files, kind)
+
+
+def plan_names_of_files(files: Any, kind: Kind) -> list[str]:
+    return sorted(name for name in files.names(FOLDER) if _NAME.fullmatch(name) and files.has(f"{FOLDER}/{name}/{_FIRST[kind]}"))
+
+
+def _short(value: Any) -> str:
+    text = repr(value) if value is not None else "none"
+    return text if len(text) <= 60 else f"{text[:57]}..."

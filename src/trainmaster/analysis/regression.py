@@ -1,0 +1,51 @@
+"""A straight line through points, with the band that contains the true line at each x with a probability of 95 %."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainmaster.analysis.columns import Floats
+from trainmaster.errors import MissingExtraError
+
+LEVEL = 0.95
+_NUM_POINTS = 60
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A line from the smallest to the largest x, with its band."""
+
+    xs: Floats
+    ys: Floats
+    low: Floats
+    high: Floats
+    r_squared: float
+
+
+def fit_line(xs: Floats, ys: Floats, is_log_x: bool = False, is_log_y: bool = False) -> Fit | None:
+    """The least-squares line, on log scales if asked; None for fewer than three points, or if all xs are equal."""
+    x, y = np.log(xs) if is_log_x else xs, np.log(ys) if is_log_y else ys
+    n, spread = len(x), float(np.sum((x - x.mean()) ** 2)) if len(x) else 0.0
+    if n < 3 or spread == 0 or not math.isfinite(spread):
+        return None
+    slope = float(np.sum((x - x.mean()) * (y - y.mean()))) / spread
+    residual = float(np.sum((y - y.mean() - slope * (x - x.mean())) ** 2))
+    total = float(np.sum((y - y.mean()) ** 2))
+    at = np.linspace(x.min(), x.max(), _NUM_POINTS)
+    line = y.mean() + slope * (at - x.mean())
+    margin = t_quantile(n - 2) * math.sqrt(residual / (n - 2)) * np.sqrt(1 / n + (at - x.mean()) ** 2 / spread)
+    original = np.exp if is_log_y else np.asarray
+    scaled = np.exp(at) if is_log_x else at
+    return Fit(scaled, original(line), original(line - margin), original(line + margin), 1 - residual / total if total > 0 else math.nan)
+
+
+def t_quantile(df: float) -> float:
+    """How many standard errors a 95 % interval extends to each side."""
+    try:
+        import scipy.special
+    except ImportError:
+        raise MissingExtraError("intervals need SciPy: pip install 'trainmaster[analysis]'") from None
+    return float(scipy.special.stdtrit(df, (1 + LEVEL) / 2))

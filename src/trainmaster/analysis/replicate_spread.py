@@ -1,0 +1,63 @@
+"""How much a metric varies between replicates of the configs in a store."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import NamedTuple
+
+from trainmaster.analysis.arms import read_value
+from trainmaster.analysis.statistics import mean_and_sd
+from trainmaster.config.identity import group_of
+from trainmaster.errors import TrainmasterError
+from trainmaster.store import Store
+from trainmaster.store.dict_filter import restore_floats
+from trainmaster.text import counted
+
+
+class Spread(NamedTuple):
+    """The standard deviation of the difference between two paired runs, and where it comes from."""
+
+    sd: float | None
+    source: str
+
+
+def find_spread(store: Store, metric: str, epochs: int | None, excluded: Collection[str]) -> Spread:
+    """The spread of differences, from replicates of configs other than the `excluded` groups.
+
+    A test may not choose its size from its own data. Two independent replicates differ by sqrt(2) times their standard deviation; paired
+    runs usually by less, so the estimate is on the safe side.
+    """
+    groups: dict[str, list[str]] = {}
+    for key in store.configs:
+        group = group_of_run(store, key)
+        if group not in excluded:
+            groups.setdefault(group, []).append(key)
+    squares, df, num_groups = 0.0, 0, 0
+    for keys in groups.values():
+        values = [value for key in keys if (value := _value_of(store, key, metric, epochs)) is not None] if len(keys) > 1 else []
+        if len(values) > 1:
+            squares += (len(values) - 1) * mean_and_sd(values)[1] ** 2
+            df, num_groups = df + len(values) - 1, num_groups + 1
+    if df < 2 or not squares:
+        return Spread(None, f"the store has too few replicates of other configs with `{metric}`")
+    source = f"from {counted(df + num_groups, 'replicate')} of {counted(num_groups, 'other config')} in the store"
+    return Spread(math.sqrt(2 * squares / df), source)
+
+
+def group_of_run(store: Store, key: str) -> str:
+    """The identity that a run shares with its replicates."""
+    record = store.configs.record(key)
+    group = record.get("group")  # only the class of a typed config knows which fields are replicate fields
+    return group if isinstance(group, str) else group_of(restore_floats(record.get("identity", record["config"])), 64)
+
+
+def _value_of(store: Store, key: str, metric: str, epochs: int | None) -> float | None:
+    run = store.run(key)
+    outcome = run.outcome_of(run.newest())
+    if outcome is None or outcome["outcome"] != "finished":
+        return None
+    try:
+        return read_value(store, key, metric, epochs).value
+    except TrainmasterError:  # another kind of run, without this metric
+        return None

@@ -1,0 +1,87 @@
+"""Tables of results: one row per run, or one row per group with the mean of each metric and its spread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trainmaster.errors import SettingError
+from trainmaster.store.run_query import sorted_by
+from trainmaster.store.run_table import MISSING
+
+if TYPE_CHECKING:
+    from trainmaster.analysis.results import Results
+
+Table = dict[str, list[Any]]
+"""The columns of a table: plain values and `Estimate`s, None where there is no value."""
+_MAX_METRICS = 6
+
+
+class Estimate(NamedTuple):
+    """The mean of a metric over the seeds of a group."""
+
+    mean: float
+    sd: float
+    low: float
+    high: float
+    n: int
+
+
+def run_table(results: Results, metrics: Iterable[str] | None = None) -> Table:
+    """One row per run: its key, the config values that vary, and its metrics."""
+    names = _metric_names(results, metrics)
+    seeds = [name for name, values in results.config.items() if name.endswith("seed") and len({*map(str, values.tolist())}) > 1]
+    table: Table = {"key": list(results.keys)}
+    for name in [*results.varying, *seeds]:
+        table[name] = [None if value is MISSING else value for value in results.table.config[name]]
+    states = results.table.fact("state")
+    if len({*states}) > 1:
+        table["state" if "state" not in table else "state (run)"] = states
+    table[_free("epoch", table)] = results.table.fact("epoch")
+    for name in names:
+        table[name if name not in table else f"{name} (metric)"] = [
+            None if value is MISSING else value for value in results.table.metrics[name]
+        ]
+    return table
+
+
+def group_table(results: Results, metrics: str | Iterable[str] | None = None, by: str | Iterable[str] | None = None) -> Table:
+    """One row per group, the best by the first metric first: the config values that distinguish it, and an `Estimate` of each metric."""
+    names = _metric_names(results, [metrics] if isinstance(metrics, str) else metrics)
+    first = results.groups(by, names[0])
+    others = {name: {group.id: group for group in results.groups(by, name)} for name in names}
+    table: Table = {name: [group.values.get(name) for group in first] for name in first.names if any(name in each.values for each in first)}
+    table[_free("configs" if first.unit == "config" else "n", table)] = [max(others[name][group.id].n for name in names) for group in first]
+    for name in names:
+        groups = [others[name][group.id] for group in first]
+        table[name if name not in table else f"{name} (metric)"] = [
+            Estimate(each.mean, each.sd, each.low, each.high, each.n) if each.n else None for each in groups
+        ]
+    return table
+
+
+def sorted_table(table: Table, name: str, is_descending: bool) -> Table:
+    """The rows in the order of one column; rows without a value come last."""
+    endings = [each for each in table if each == name] or [each for each in table if each.endswith((f".{name}", f"/{name}"))]
+    if len(endings) != 1:
+        raise SettingError(
+            f"the table has no column `{name}`" if not endings else f"`{name}` is ambiguous", known=", ".join(endings or table)
+        )
+    values = [each.mean if isinstance(each, Estimate) else each for each in table[endings[0]]]
+    order = sorted_by([*range(len(values))], values, is_descending)
+    return {each: [column[row] for row in order] for each, column in table.items()}
+
+
+def _metric_names(results: Results, metrics: Iterable[str] | None) -> list[str]:
+    """Some metrics by their full names; by default the ones that rank the runs first, at most six."""
+    if metrics is not None:
+        return [results.ranked_by(name).metric for name in metrics]
+    counts = {name: sum(value is not MISSING for value in column) for name, column in results.table.metrics.items()}
+    monitored = {name for name in results.table.fact("best.metric") if name is not None}
+    if not counts:
+        results.ranked_by(None)  # raises
+    return sorted(counts, key=lambda name: (name not in monitored, name.startswith("train/"), -counts[name], name))[:_MAX_METRICS]
+
+
+def _free(name: str, table: Table) -> str:
+    return name if name not in table else f"{name} (run)"

@@ -1,0 +1,324 @@
+"""`Results`: the runs of a store as columns, to filter, group, compare and draw."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trainmaster.analysis.columns import Array, Floats, array_of, exact_text, floats_of
+from trainmaster.analysis.groups import Groups, make_groups, varies
+from trainmaster.config import ConfigBase
+from trainmaster.errors import MetricNameError, SettingError, StoreDamagedError, StoreFormatError, shown
+from trainmaster.store import Store
+from trainmaster.store.index import Progress, summary_at
+from trainmaster.store.metric_names import listed, short_name
+from trainmaster.store.monitored import RankedBy, ranked_by
+from trainmaster.store.query import Where, parse_where
+from trainmaster.store.run_query import Name, matching_rows, resolve_name
+from trainmaster.store.run_table import MISSING, RunTable
+from trainmaster.store.steps import Steps, read_steps
+from trainmaster.store.store import ABOUT
+from trainmaster.store.summary import Summary
+from trainmaster.text import counted
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from trainmaster.analysis.compare import Comparison
+    from trainmaster.analysis.importance import Importance
+    from trainmaster.figures.drawing import Drawing
+
+FACTS = ("state", "epoch", "step", "duration")
+"""The facts of a run that have a column."""
+FINISHED = "finished"
+
+
+class Results:
+    """The finished runs of a store, as they were when this object was made.
+
+    `source` is a store, its folder, or a manager. `where` selects runs, as in `trainmaster ls --where`. If it names `state`, it also
+    decides which states are included; otherwise only finished runs are, and `left_out` has the others by state. With a `ParallelConfig`
+    as `source` and the folder of the store as `experiment_dir`, the results are the trials of that config.
+
+    ```python
+    results = Results("runs", where="lr<0.01")
+    results.df                      # one row per run
+    results.groups()                # replicates, with mean and interval
+    results["arch=ViT"].best()      # the best of some
+    ```
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        experiment_dir: str | os.PathLike[str] | None = None,
+        *,
+        where: str | None = None,
+        progress: Progress = iter,
+    ) -> None:
+        """`progress` iterates over the keys of the runs that have to be read, and may show how far it is."""
+        query = None if where is None else parse_where(where)
+        self.store = _open(source if experiment_dir is None else _trial_folder(source, experiment_dir))
+        self.attributes: Mapping[str, bool] | None = None
+        """With a config: the searched keys, and whether each is a range of numbers."""
+        table = self.store.index.runs(None, progress)
+        if experiment_dir is not None:
+            from trainmaster.analysis.trials import is_range_by_key, trial_rows
+
+            self.attributes = is_range_by_key(source)
+            table = table.take(trial_rows(table, source))
+        self._set(table, self.store.tags.all(), query)
+
+    def _set(self, table: RunTable, tags: Mapping[str, tuple[str, ...]], query: Where | None, has_state: bool = False) -> None:
+        self._has_state = has_state or (query is not None and any(each.name == "state" for each in query.comparisons()))
+        matching = table if query is None else table.take(matching_rows(table, query, tags))
+        moments, keys = np.array([moment or 0.0 for moment in matching.fact("changed")]), np.array(matching.keys)
+        self.all_runs, self._tags = matching.take(np.lexsort((keys, moments)).tolist()), tags
+        """The runs in all states that meet the condition, oldest first."""
+        states = self.all_runs.fact("state")
+        is_in = [state == FINISHED or (self._has_state and state != "damaged") for state in states]
+        self.table = self.all_runs.take([row for row, is_included in enumerate(is_in) if is_included])
+        """The runs as plain columns, oldest first."""
+        self.left_out: dict[str, list[str]] = {}
+        """The keys of the runs that are not included, by state."""
+        for key, state, is_included in zip(self.all_runs.keys, states, is_in, strict=True):
+            if not is_included:
+                self.left_out.setdefault(str(state), []).append(key)
+
+    def __getitem__(self, where: str) -> Results:
+        """The runs that meet a condition: `results["lr<0.01 and arch=ViT"]`."""
+        if not isinstance(where, str):
+            raise SettingError(f"results are selected by a condition, not {shown(where)}", hint='results["lr<0.01 and arch=ViT"]')
+        part = object.__new__(Results)
+        part.store, part.attributes = self.store, self.attributes
+        part._set(self.all_runs, self._tags, parse_where(where), self._has_state)
+        return part
+
+    # ---- runs
+
+    @property
+    def keys(self) -> list[str]:
+        return self.table.keys
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __iter__(self) -> Iterator[Summary]:
+        """The runs, each with `key`, `config`, `metrics`, `state`, `epoch`, ..."""
+        return (self._summary(row) for row in range(len(self)))
+
+    def _summary(self, row: int) -> Summary:
+        return summary_at(self.table, row, self._tags.get(self.keys[row], ()))
+
+    def __repr__(self) -> str:
+        return f"Results({self.store.root!r}: {self.describe()})"
+
+    def describe(self) -> str:
+        """How many runs are included, and how many are not, by state."""
+        others = ", ".join(f"{len(keys):,} {state}" for state, keys in sorted(self.left_out.items()))
+        return counted(len(self), "run") + (f"; left out: {others}" if others else "")
+
+    # ---- columns
+
+    @cached_property
+    def config(self) -> dict[str, Array]:
+        """The values of each config key; see `array_of` for the types."""
+        return {name: array_of(column) for name, column in self.table.config.items()}
+
+    @cached_property
+    def metrics(self) -> dict[str, Floats]:
+        """The last value of each metric, with NaN where a run has none."""
+        return {name: floats_of(column) for name, column in self.table.metrics.items()}
+
+    @cached_property
+    def columns(self) -> dict[str, Array]:
+        """All columns: config values, metrics, and facts about the run. If a name is taken already, a metric is called `lr (metric)`."""
+        columns: dict[str, Array] = dict(self.config)
+        facts = {name: array_of(self.table.facts.get(name, [MISSING] * len(self))) for name in FACTS}
+        for part, suffix in ((self.metrics, " (metric)"), (facts, " (run)")):
+            columns |= {f"{name}{suffix}" if name in columns else name: values for name, values in part.items()}
+        return columns
+
+    @cached_property
+    def varying(self) -> list[str]:
+        """The config keys whose values differ between the runs, without seeds."""
+        return [name for name, column in self.table.config.items() if not name.endswith("seed") and varies(column)]
+
+    @cached_property
+    def seeds(self) -> list[int | None]:
+        """The effective seed of each run; None if it is not known."""
+        recorded, computed = self.table.fact("seed"), self.table.fact("config_seed")
+        return [one if one is not None else other for one, other in zip(recorded, computed, strict=True)]
+
+    @cached_property
+    def config_ids(self) -> list[str | None]:
+        """An id for each run that is the same for all replicates of its config."""
+        return self.table.fact("group")
+
+    @cached_property
+    def replicate_ids(self) -> list[str | None]:
+        """An id for each run that is the same for all runs of its config with its effective seed."""
+        return self.table.fact("replicate")
+
+    @property
+    def df(self) -> pd.DataFrame:
+        """A pandas DataFrame with one row per run, indexed by key."""
+        from trainmaster.analysis.frames import import_pandas
+
+        pd = import_pandas()
+        return pd.DataFrame(self.columns, index=pd.Index(self.keys, name="key"))
+
+    def find(self, name: str) -> Name:
+        """The config key or metric that a name refers to: its full name, or an unambiguous ending of it."""
+        return resolve_name(name, self.table.config, self.table.metrics)
+
+    def ranked_by(self, metric: str | None = None) -> RankedBy:
+        """A metric, by default the one that the runs monitor, and whether its maximum is the best."""
+        self._require_runs()
+        counts = {name: sum(value is not MISSING for value in column) for name, column in self.table.metrics.items()}
+        if not counts:
+            raise MetricNameError("none of these runs has a metric", hint="a training records metrics with `writer.add_scalar`")
+        monitored = dict(zip(self.table.fact("best.metric"), self.table.fact("best.mode"), strict=True))
+        return ranked_by(metric, counts, {name: mode for name, mode in monitored.items() if isinstance(name, str)})
+
+    def _require_runs(self) -> None:
+        if not len(self):
+            others = "; ".join(f"{len(keys):,} {state}, e.g. {keys[0]}" for state, keys in sorted(self.left_out.items()))
+            hint = (
+                '`where="state in (finished, stopped)"` includes other states' if others else "`trainmaster ls` lists the runs of a store"
+            )
+            raise SettingError("there is no finished run to analyze", where=self.store.root, found=others or "no run matches", hint=hint)
+
+    # ---- answers
+
+    def best(self, metric: str | None = None) -> Summary:
+        """The single run with the best last value of a metric. It may owe that to its seed; `groups()` compares means."""
+        name, is_greater_better = self.ranked_by(metric)
+        values = self.metrics[name]
+        if np.isnan(values).all():
+            raise MetricNameError(f"no run has a number for `{short_name(name)}`", hint="all its values are NaN")
+        return self._summary(int(np.nanargmax(values) if is_greater_better else np.nanargmin(values)))
+
+    def groups(self, by: str | Iterable[str] | None = None, metric: str | None = None) -> Groups:
+        """Groups of runs that differ only in their seed, or agree in the keys `by`, with statistics of a metric; the best first.
+
+        Runs with the same effective seed and otherwise equal configs count once. If `by` puts several configs into a group, the seeds of
+        each config are averaged first, and `n` counts configs. A group with a NaN has a NaN mean and comes last.
+        """
+        name, is_greater_better = self.ranked_by(metric)
+        if by is None:
+            return make_groups(self, name, self.varying, self.config_ids, is_greater_better)
+        names = self._config_names([by] if isinstance(by, str) else by)
+        ids = [tuple(map(exact_text, row)) for row in zip(*(self.table.config[each] for each in names), strict=True)]
+        return make_groups(self, name, names, ids, is_greater_better)
+
+    def _config_names(self, names: Iterable[str]) -> list[str]:
+        self._require_runs()
+        found = [self.find(name) for name in names]
+        metrics = [name.full for name in found if name.is_metric]
+        if metrics:
+            raise SettingError(f"`{short_name(metrics[0])}` is a metric, not a config key", known=listed(self.varying))
+        return [name.full for name in found]
+
+    def compare(self, a: str, b: str, on: str | None = None) -> Comparison:
+        """The difference of a metric between the runs that meet two conditions: `compare("act=gelu", "act=relu", on="valid/accuracy")`.
+
+        Runs whose configs differ only in the names of the conditions are paired, and so have the same seed. Without pairs, all runs of
+        one side are compared with all runs of the other.
+        """
+        from trainmaster.analysis.compare import compare
+
+        return compare(self, a, b, on)
+
+    def importance(self, metric: str | None = None) -> Importance:
+        """How much each config key matters for a metric, by Optuna's PED-ANOVA, with the seed as a bar of its own."""
+        from trainmaster.analysis.importance import importance
+
+        return importance(self, metric)
+
+    # ---- curves
+
+    def read_steps(
+        self, metrics: str | Iterable[str] | None = None, rows: Iterable[int] | None = None
+    ) -> Iterator[tuple[int, dict[str, Steps]]]:
+        """Row and logged values of each run. Runs that were removed or damaged meanwhile are left out with a warning."""
+        names = None if metrics is None else {*([metrics] if isinstance(metrics, str) else metrics)}
+        for row in range(len(self)) if rows is None else rows:
+            run = self.store.run(self.keys[row])
+            try:
+                yield row, read_steps(run, names)
+            except (StoreDamagedError, FileNotFoundError) as error:
+                why = error.rows.get("why", "") if isinstance(error, StoreDamagedError) else "it was removed meanwhile"
+                warnings.warn(f"the log of run {run.key} cannot be read: {why}", stacklevel=3)
+
+    def steps(self, metrics: str | Iterable[str] | None = None) -> pd.DataFrame:
+        """Every logged value of some metrics, by default all, as a DataFrame indexed by key and step, with all config columns.
+
+        The column `over` says what a step is: an epoch, an update, ... Reads the logs of all runs.
+        """
+        from trainmaster.analysis.frames import steps_frame
+
+        return steps_frame(self, metrics)
+
+    # ---- figures
+
+    def plot(self, x: str, y: str | None = None) -> Drawing:
+        """A metric against a config key: a regression with its band for numbers, violins for categories."""
+        from trainmaster.analysis.plots import plot
+
+        return plot(self, x, y)
+
+    def curves(self, metric: str | None = None, by: str | Iterable[str] | None = None) -> Drawing:
+        """The curves of a metric: the mean over the seeds of each group and its 95 % interval. `by="key"` draws each run."""
+        from trainmaster.analysis.plots import curves
+
+        return curves(self, metric, by)
+
+    def parallel(self, metric: str | None = None) -> Drawing:
+        """Parallel coordinates: a line for each run through its config values to its metric, which also colors it."""
+        from trainmaster.analysis.plots import parallel
+
+        return parallel(self, metric)
+
+    # ---- tables
+
+    def to_latex(self, metrics: str | Iterable[str] | None = None, by: str | Iterable[str] | None = None) -> str:
+        """A LaTeX table of the groups with the mean and standard deviation of some metrics (`\\usepackage{booktabs}`)."""
+        from trainmaster.analysis.result_table import group_table
+        from trainmaster.analysis.table_text import to_latex
+
+        return to_latex(group_table(self, metrics, by))
+
+    def _repr_html_(self) -> str:
+        from trainmaster.analysis.table_text import results_html
+
+        return results_html(self)
+
+
+def _trial_folder(config: Any, experiment_dir: str | os.PathLike[str]) -> str:
+    """The folder of the store: `experiment_dir` or, for a config with an `experiment_id`, the folder of that name in it."""
+    inner = os.path.join(experiment_dir, str(getattr(config, "experiment_id", None) or ""))
+    return inner if os.path.lexists(os.path.join(inner, ABOUT)) else os.fspath(experiment_dir)
+
+
+def _open(source: Any) -> Store:
+    if isinstance(source, Store):
+        return source
+    store = getattr(source, "store", None)
+    if isinstance(store, Store):
+        return store
+    if isinstance(source, ConfigBase):
+        raise SettingError("the results of a config need the folder of its store", hint="Results(config, experiment_dir)")
+    if not isinstance(source, str | os.PathLike):
+        raise SettingError(f"`source` must be a store, its folder or a manager, not {shown(source)}", hint='Results("runs")')
+    path = os.fspath(source)
+    if not os.path.lexists(os.path.join(path, ABOUT)):
+        raise StoreFormatError(
+            f"there is no store at `{path}`", where=os.path.abspath(path), hint="a store is the folder of a manager: `runs`"
+        )
+    return Store(path)

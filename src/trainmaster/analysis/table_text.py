@@ -1,0 +1,160 @@
+"""Tables as text: CSV and JSON with exact values, Markdown, LaTeX and HTML with rounded ones."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from trainmaster.analysis.result_table import Estimate, Table, run_table
+from trainmaster.text import printable
+
+if TYPE_CHECKING:
+    from trainmaster.analysis.results import Results
+
+_NUM_ROWS = 10
+"""How many rows a notebook shows."""
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    **{char: f"\\{char}" for char in "&%$#_{}"},
+}
+
+
+def to_csv(table: Table) -> str:
+    """Comma-separated values. Text that a spreadsheet would run as a formula is quoted with an apostrophe."""
+    text = io.StringIO()
+    rows = _expanded(table)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([_no_formula(name) for name in rows])
+    writer.writerows([_no_formula(_plain(value)) for value in row] for row in zip(*rows.values(), strict=True))
+    return text.getvalue()
+
+
+def to_json(table: Table) -> str:
+    """A list of rows; NaN and infinities become the texts "nan", "inf" and "-inf"."""
+    rows = _expanded(table)
+    found = [dict(zip(rows, map(_strict, row), strict=True)) for row in zip(*rows.values(), strict=True)]
+    return json.dumps(found, indent=1, allow_nan=False, default=str) + "\n"
+
+
+def to_markdown(table: Table) -> str:
+    def escaped(text: str) -> str:
+        return printable(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+
+    lines = [[escaped(name) for name in table], ["---:" if is_number_column(column) else "---" for column in table.values()]]
+    lines += [[escaped(text) for text in row] for row in _texts(table)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def to_latex(table: Table) -> str:
+    """A `tabular` for the package booktabs."""
+
+    def escaped(text: str) -> str:
+        return re.sub(r"[\\~^&%$#_{}]", lambda match: _LATEX[match[0]], printable(text)).replace("±", r"$\pm$")
+
+    alignment = "".join("r" if is_number_column(column) else "l" for column in table.values())
+    rows = [" & ".join(map(escaped, row)) + r" \\" for row in [[*table], *_texts(table)]]
+    return (
+        "\n".join([f"\\begin{{tabular}}{{{alignment}}}", r"\toprule", rows[0], r"\midrule", *rows[1:], r"\bottomrule", r"\end{tabular}"])
+        + "\n"
+    )
+
+
+def to_html(table: Table, num_rows: int = _NUM_ROWS) -> str:
+    def cells(row: Sequence[str], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(printable(text))}</{tag}>" for text in row) + "</tr>"
+
+    num_all = len(next(iter(table.values()), []))
+    shown = {name: column[:num_rows] for name, column in table.items()}
+    more = f"<p>... and {num_all - num_rows:,} more</p>" if num_all > num_rows else ""
+    return f"<table>{cells([*table], 'th')}{''.join(cells(row, 'td') for row in _texts(shown))}</table>{more}"
+
+
+def results_html(results: Results) -> str:
+    """What a notebook shows: counts by state, the runs that were left out, and the first rows."""
+    lines = [f"<p><b>{html.escape(results.describe())}</b> in {html.escape(printable(results.store.root or 'memory'))}</p>"]
+    for state, keys in sorted(results.left_out.items()):
+        some = ", ".join(keys[:_NUM_ROWS]) + (", ..." if len(keys) > _NUM_ROWS else "")
+        lines.append(f"<p>{html.escape(state)}: {html.escape(some)}</p>")
+    if len(results) and results.table.metrics:
+        lines.append(to_html(run_table(results)))
+    return "".join(lines)
+
+
+def texts_of(table: Table) -> dict[str, list[str]]:
+    """The columns as rounded texts, for a terminal."""
+    rows = _texts(table)
+    return {name: [row[number] for row in rows] for number, name in enumerate(table)}
+
+
+def format_estimate(estimate: Estimate) -> str:
+    """The mean, with as many digits as the spread justifies.
+
+    >>> format_estimate(Estimate(0.912345, 0.00451, 0, 1, 5)), format_estimate(Estimate(0.5, math.nan, 0, 1, 1))
+    ('0.9123 ± 0.0045', '0.5')
+    """
+    mean, sd = estimate.mean, estimate.sd
+    if not math.isfinite(sd) or not 1e-6 <= sd < 1e4 or not abs(mean) < 1e6:
+        return f"{mean:.4g}" if not math.isfinite(sd) else f"{mean:.4g} ± {sd:.2g}"
+    digits = max(0, 1 - math.floor(math.log10(sd)))
+    return f"{mean:.{digits}f} ± {sd:.{digits}f}"
+
+
+def _texts(table: Table) -> list[list[str]]:
+    columns = [[_text(value) for value in column] for column in table.values()]
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, Estimate):
+        return format_estimate(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value).lower() if isinstance(value, bool) else value if isinstance(value, str) else str(_plain(value))
+
+
+def is_number_column(column: Sequence[Any]) -> bool:
+    """Whether a column is aligned to the right."""
+    return all(
+        value is None or isinstance(value, Estimate) or (isinstance(value, int | float) and not isinstance(value, bool)) for value in column
+    )
+
+
+def _expanded(table: Table) -> Table:
+    """A column of estimates becomes a column of means, and columns for the rest."""
+    found: Table = {}
+    for name, column in table.items():
+        if not any(isinstance(value, Estimate) for value in column):
+            found[name] = column
+            continue
+        parts: Mapping[str, Callable[[Estimate], Any]] = {
+            "": lambda each: each.mean,
+            " sd": lambda each: each.sd,
+            " low": lambda each: each.low,
+            " high": lambda each: each.high,
+            " n": lambda each: each.n,
+        }
+        for ending, part in parts.items():
+            found[f"{name}{ending}"] = [None if value is None else part(value) for value in column]
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, str | int | float) else json.dumps(value, default=str)
+
+
+def _strict(value: Any) -> Any:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _no_formula(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value

@@ -1,0 +1,265 @@
+"""The verdict of a hypothesis: a function of its plan and its recorded pairs, and nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from trainmaster.analysis.arms import RunValue
+from trainmaster.analysis.boundary import FIRST_LOOK, Design
+from trainmaster.analysis.report_table import Table, as_signed
+from trainmaster.analysis.statistics import has_spread, mean_and_sd
+from trainmaster.text import counted
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from trainmaster.figures.panels import Panel
+
+State = Literal["supported", "refuted", "inconclusive", "pending"]
+
+
+class Pair(NamedTuple):
+    """The two runs of one seed."""
+
+    seed: int
+    a: RunValue
+    b: RunValue
+
+
+class Look(NamedTuple):
+    """What was seen after some pairs."""
+
+    n: int
+    mean: float
+    sd: float
+    t: float | None
+    """None if all differences are equal: their spread is unknown, so there is no t."""
+    critical: float
+
+
+@dataclass(frozen=True)
+class HypothesisPlan:
+    """What a verdict depends on besides the pairs; frozen before the first pair."""
+
+    name: str
+    settings: Mapping[str, Any]
+    """What the user has set."""
+    direction: Literal["min", "max"]
+    budget: int | None
+    sd: float | None
+    """The standard deviation of the pairs' differences that the power is stated for, if it is known."""
+    sd_source: str
+    seeds: tuple[int, ...]
+    """In the order in which their pairs count."""
+    known_seeds: tuple[int, ...]
+    """Seeds of which a run had been started when the plan was made."""
+    groups: tuple[str, str]
+    """The identities of both arms."""
+    seed_key: str
+    """The key of the config that holds the seed."""
+    criticals: tuple[float | None, ...]
+    """The critical |t| by the number of pairs; None where there is no look. Empty for a plan without a budget."""
+    statement: tuple[str, ...]
+    """What the plan can show."""
+    earlier: tuple[str, ...] = ()
+    """Hypotheses about the same two arms that were there before."""
+
+    @property
+    def design(self) -> Design:
+        return Design(self.settings["alpha"], self.budget, self.settings["hopeless"])
+
+    @property
+    def claim(self) -> str:
+        margin = f" by more than {self.settings['by']:g}" if self.settings["by"] else ""
+        better = "higher" if self.direction == "max" else "lower"
+        a, b = (describe_arm(self.settings[arm]) for arm in ("claim", "better_than"))
+        return f"{a} has a {better} {self.settings['on']} than {b}{margin}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> HypothesisPlan:
+        lists = {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
+        return cls(**{**values, **lists})
+
+    def __str__(self) -> str:
+        return "\n".join([f"hypothesis {self.name}: {self.claim}", *(f"  {line}" for line in self.statement)])
+
+
+def describe_arm(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in values.items()) or "the base"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the pairs say about a hypothesis: `state`, the mean difference with its interval, and how it was reached."""
+
+    plan: HypothesisPlan
+    state: State
+    why: str
+    n: int
+    """The number of pairs that the verdict uses."""
+    mean: float
+    """The mean improvement of the claim, with the sign turned if smaller is better; nan without pairs."""
+    low: float
+    high: float
+    pairs: tuple[Pair, ...]
+    """All recorded pairs without a gap, in the declared order of seeds; only the first `n` count."""
+    looks: tuple[Look, ...]
+
+    @property
+    def known_seeds(self) -> tuple[int, ...]:
+        """The seeds among the counted pairs that had been trained when the plan was made."""
+        return tuple(pair.seed for pair in self.pairs[: self.n] if pair.seed in self.plan.known_seeds)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader should know about the numbers."""
+        notes = []
+        if self.known_seeds:
+            listed = ", ".join(map(str, self.known_seeds))
+            notes.append(f"known before the plan was made, so not evidence on the same terms: the runs of the seeds {listed}")
+        if self.plan.earlier:
+            notes.append(f"earlier hypotheses about the same runs: {', '.join(self.plan.earlier)}")
+        failed = [run for pair in self.pairs[: self.n] for run in (pair.a, pair.b) if run.value is None]
+        if failed:
+            notes.append(f"{counted(len(failed), 'run')} without a value count as the worst value seen: {', '.join(r.key for r in failed)}")
+        if self.state in ("supported", "refuted") and (self.plan.budget is None or self.n < self.plan.budget):
+            notes.append("a study that stops early overstates the distance from the margin a little; the interval accounts for that")
+        if len(self.pairs) > self.n:
+            notes.append(f"{counted(len(self.pairs) - self.n, 'later pair')} were trained, too, and do not count")
+        return notes
+
+    @property
+    def table(self) -> Table:
+        """The counted pairs, with their runs."""
+        columns = ("seed", "claim", "run", "against", "run", "difference")
+        rows = []
+        for index, difference in enumerate(differences(self.plan, self.pairs[: self.n])):
+            pair = self.pairs[index]
+            cells = (_value(pair.a), pair.a.key, _value(pair.b), pair.b.key, as_signed(difference))
+            rows.append((str(pair.seed), *cells))
+        return Table(columns, tuple(rows), numbers=(0, 1, 3, 5), title=f"{self.plan.claim}: {self.state}", notes=(self.why, *self.notes))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as plain values; nan and infinities become None."""
+        looks = [{**look._asdict(), "critical": _finite(look.critical)} for look in self.looks]
+        return {
+            "name": self.plan.name,
+            "claim": self.plan.claim,
+            "state": self.state,
+            "why": self.why,
+            "n": self.n,
+            "mean": _finite(self.mean),
+            "low": _finite(self.low),
+            "high": _finite(self.high),
+            "known_seeds": list(self.known_seeds),
+            "notes": self.notes,
+            "looks": looks,
+            "pairs": [{"seed": pair.seed, "a": pair.a._asdict(), "b": pair.b._asdict()} for pair in self.pairs],
+            "plan": self.plan.to_dict(),
+        }
+
+    def __str__(self) -> str:
+        lines = [f"hypothesis {self.plan.name}: {self.plan.claim}", f"{self.state}: {self.why}", *(f"note: {each}" for each in self.notes)]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return self.table.to_html()
+
+    def panels(self) -> list[Panel]:
+        """The differences of the pairs against the margin, and the looks against the boundary."""
+        from trainmaster.figures.panels import Forest, ForestRow, Line, Lines
+
+        counted_pairs = self.pairs[: self.n]
+        rows = [
+            ForestRow(f"seed {pair.seed}", value) for pair, value in zip(counted_pairs, differences(self.plan, counted_pairs), strict=True)
+        ]
+        color: Any = {"supported": "good", "refuted": "bad"}.get(self.state, "unclear")
+        rows.append(ForestRow(f"mean of {self.n}", self.mean, self.low, self.high, color, is_summary=True))
+        label = f"improvement of {self.plan.settings['on']} (dashed: margin {self.plan.settings['by']:g})"
+        forest = Forest(f"{self.plan.name}: {self.state}", label, rows, line=self.plan.settings["by"])
+        boundary = [(n, each) for n, each in enumerate(self.plan.criticals) if each] or [(look.n, look.critical) for look in self.looks]
+        lines = [
+            Line("|t| of the data", [look.n for look in self.looks], [math.nan if look.t is None else abs(look.t) for look in self.looks]),
+            Line("boundary", [n for n, _ in boundary], [each for _, each in boundary]),
+        ]
+        return [forest, Lines("looks", "pairs", "|t|", lines, is_log=False)]
+
+    def figure(self) -> Figure:
+        from trainmaster.figures.png import draw
+
+        return draw(self.panels(), self.plan.claim)
+
+
+def decide(plan: HypothesisPlan, pairs: Sequence[Pair], reason_to_wait: str = "") -> Verdict:
+    """The verdict from the first pairs in the declared order of seeds.
+
+    The first look that crosses the boundary decides; looking less often than after every pair changes nothing.
+    """
+    design, by = plan.design, plan.settings["by"]
+    last = len(pairs) if plan.budget is None else plan.budget
+    criticals = [math.inf if each is None else each for each in plan.criticals] or [*map(float, design.criticals(max(last, FIRST_LOOK)))]
+    looks: list[Look] = []
+    state: State = "pending"
+    why = ""
+    for n in range(FIRST_LOOK, len(pairs) + 1):
+        look = _look(plan, pairs[:n], criticals[n])
+        looks.append(look)
+        if look.t is not None and abs(look.t) >= look.critical:
+            state = "supported" if look.t > 0 else "refuted"
+        elif plan.budget is not None and n >= plan.budget:
+            state, why = "inconclusive", "all differences are equal, so nothing is known about their spread" if look.t is None else ""
+            why = f"the budget of {plan.budget} pairs is used up" + (f"; {why}" if why else "")
+        elif look.t is not None and design.is_hopeless(n, look.t, criticals[-1]):
+            chance = f"{plan.settings['hopeless']:.0%}"
+            state, why = "inconclusive", f"the chance of a verdict within the budget of {plan.budget} pairs is below {chance}"
+        if state != "pending":
+            break
+    n = looks[-1].n if looks else len(pairs)
+    look = looks[-1] if looks else _look(plan, pairs, math.inf)
+    margin = look.critical * look.sd / math.sqrt(n) if look.t is not None and math.isfinite(look.critical) else math.nan
+    verdict = Verdict(plan, state, "", n, look.mean, look.mean - margin, look.mean + margin, tuple(pairs), tuple(looks))
+    return replace(verdict, why=_explain(verdict, reason_to_wait if state == "pending" else why, by))
+
+
+def _look(plan: HypothesisPlan, pairs: Sequence[Pair], critical: float) -> Look:
+    found = differences(plan, pairs)
+    mean, sd = mean_and_sd(found)
+    values = [run.value for pair in pairs for run in (pair.a, pair.b) if run.value is not None]
+    t = math.sqrt(len(pairs)) * (mean - plan.settings["by"]) / sd if has_spread(sd, values) else None
+    return Look(len(pairs), mean, sd, t, critical)
+
+
+def differences(plan: HypothesisPlan, pairs: Sequence[Pair]) -> list[float]:
+    """How much better the claim is in each pair. A run without a value counts as the worst run of either arm in these pairs."""
+    sign = 1.0 if plan.direction == "max" else -1.0
+    known = [sign * run.value for pair in pairs for run in (pair.a, pair.b) if run.value is not None]
+    worst = min(known, default=math.nan)
+    scores = [[worst if run.value is None else sign * run.value for run in (pair.a, pair.b)] for pair in pairs]
+    return [a - b for a, b in scores]
+
+
+def _explain(verdict: Verdict, reason: str, by: float) -> str:
+    if not verdict.pairs:
+        return reason or "no pair is complete yet"
+    level = f"{100 * (1 - verdict.plan.settings['alpha']):.4g}%"
+    mean = f"after {counted(verdict.n, 'pair')}, the mean improvement is {verdict.mean:+.4g}"
+    if math.isnan(verdict.low):
+        few = f"; there is no verdict before {FIRST_LOOK} pairs" if verdict.n < FIRST_LOOK else ""
+        return mean + few + (f"; {reason}" if reason else "; all differences are equal, so their spread is unknown" if not few else "")
+    where = {"supported": "wholly above", "refuted": "wholly below"}.get(verdict.state, "on both sides of")
+    interval = f"[{verdict.low:+.4g}, {verdict.high:+.4g}]"
+    return f"{mean}, with the {level} interval {interval} {where} the margin {by:g}" + (f"; {reason}" if reason else "")
+
+
+def _value(run: RunValue) -> str:
+    return f"{run.value:.6g}" if run.value is not None else "failed"
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,74 @@
+"""`trainmaster ablate`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from trainmaster.cli.load_manager import load_manager
+from trainmaster.cli.open_store import find_store, get_store_path
+from trainmaster.cli.options import DryRun, Quiet, SameProgram, StoreOption, StrictCode, TargetArgument
+from trainmaster.cli.print_report import Format, check_format, print_report
+from trainmaster.cli.target import Target
+from trainmaster.errors import ConfigError, Problem, SettingError, did_you_mean
+
+_MEMBERS = ("factors", "base", "seeds", "design", "on", "direction", "alpha", "epochs", "name")
+
+
+def command(
+    target: TargetArgument,
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A YAML or JSON file with `factors` and other settings.")],
+    store: StoreOption = None,
+    workers: Annotated[int, typer.Option(min=0, metavar="N", help="Number of worker processes; 0 trains in this process.")] = 0,
+    format: Format = None,
+    figure: Annotated[str | None, typer.Option(metavar="FOLDER", help="Write a forest plot as PNG and HTML into this folder.")] = None,
+    is_strict_code: StrictCode = False,
+    is_same_program: SameProgram = False,
+    is_quiet: Quiet = False,
+    is_dry: DryRun = False,
+) -> int:
+    """Measure what each part of a config contributes.
+
+    The recipe names the parts and the values that remove or change them. All configs are trained with the same seeds, and the
+    report has the contribution of each part with a simultaneous interval and Holm's p. The ablation is recorded in the store: the same
+    command continues it after a crash, and more factors or seeds in the recipe extend it. The exit code is 1 if runs have no result.
+
+    \b
+    Examples:
+      trainmaster ablate train.py parts.yaml --workers 2
+      trainmaster ablate train.py parts.yaml --dry-run
+      trainmaster ablate train.py parts.yaml --format latex -q
+    """
+    from trainmaster.config import Config
+
+    check_format(format)
+    values = read_recipe(Config.load(recipe).asdict(), recipe)
+    path = get_store_path(store)
+    is_new = is_dry and find_store(store) is None  # a dry run must not create the store
+    manager = load_manager(Target.parse(target), None if is_new else path, is_quiet or format is not None, is_strict_code, is_same_program)
+    if is_dry:
+        print(values.plan(manager, is_dry=True))
+        print(f"store: {path} (nothing was written)")
+        return 0
+    report = values.run(manager, workers=workers)
+    print_report(report.table, report.to_dict(), report.panels(), format, figure, f"ablation_{report.plan.name}")
+    return 0 if report.is_complete else 1
+
+
+def read_recipe(tree: Any, file: str) -> Any:
+    """The ablation that a recipe describes; the error lists everything that is wrong with its members."""
+    from trainmaster.analysis import Ablation
+
+    wrong = [
+        Problem(str(key), f"is not part of a recipe; {did_you_mean(str(key), _MEMBERS)}".rstrip("; "))
+        for key in tree
+        if key not in _MEMBERS
+    ]
+    if "factors" not in tree:
+        wrong.append(Problem("factors", "is missing: the parts, each with the values that remove it"))
+    if wrong:
+        raise ConfigError.of(file, wrong, known=", ".join(_MEMBERS))
+    if not isinstance(tree["factors"], dict):
+        raise SettingError(f"`factors` in {file} must have a name for each part", hint="factors: {dropout: {model.dropout: 0}}")
+    return Ablation(**{"base": None, **tree})

@@ -1,0 +1,42 @@
+"""Open the results that a command shows, and report the runs that are left out."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from trainmaster.cli.open_store import find_store, print_no_runs
+from trainmaster.cli.slow_progress import report_progress
+from trainmaster.text import counted, printable
+
+if TYPE_CHECKING:
+    from trainmaster.analysis.results import Results
+    from trainmaster.figures.drawing import Drawing
+
+_MAX_KEYS = 3
+
+
+def open_results(option: str | None, argument: str | None, where: str | None) -> Results | None:
+    """The results of a store; None and a message if it has no runs."""
+    from trainmaster.analysis.results import Results
+    from trainmaster.store.query import parse_where
+
+    if where is not None:
+        parse_where(where)  # before a large store is read
+    store = find_store(option, argument)
+    if store is None or next(iter(store.configs), None) is None:
+        print_no_runs(option, argument)
+        return None
+    return Results(store, where=where, progress=report_progress)
+
+
+def print_left_out(results: Results) -> None:
+    """Name the runs that are left out, on stderr."""
+    for state, keys in sorted(results.left_out.items()):
+        some = ", ".join(keys[:_MAX_KEYS]) + (", ..." if len(keys) > _MAX_KEYS else "")
+        print(f"left out: {counted(len(keys), f'{state} run')}: {some}", file=sys.stderr)
+
+
+def save_figure(drawing: Drawing, path: str) -> None:
+    drawing.save(path)
+    print(f"wrote {printable(path)}")

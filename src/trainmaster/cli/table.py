@@ -1,0 +1,91 @@
+"""`trainmaster table`."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trainmaster.cli.console import Cell, Column, print_line, print_table
+from trainmaster.cli.open_results import open_results, print_left_out
+from trainmaster.cli.options import ByOption, Json, StoreArgument, StoreOption, WhereOption
+
+if TYPE_CHECKING:
+    from trainmaster.analysis.result_table import Table
+
+
+class Format(enum.StrEnum):
+    TEXT = "text"
+    CSV = "csv"
+    MARKDOWN = "markdown"
+    LATEX = "latex"
+    JSON = "json"
+
+
+def command(
+    store_dir: StoreArgument = None,
+    store: StoreOption = None,
+    where: WhereOption = None,
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option("--metric", "-m", metavar="NAME", help="Only this metric; give it again for more.", show_default=False),
+    ] = None,
+    is_grouped: Annotated[bool, typer.Option("--group", help="One row for all runs that differ only in their seed.")] = False,
+    by: ByOption = None,
+    sort: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Sort by a column; -NAME sorts in descending order.", show_default=False)
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, metavar="N", help="Print at most N rows; 0 prints all.")] = 0,
+    style: Annotated[Format, typer.Option("--format", "-f", help="How to print the table.")] = Format.TEXT,
+    is_json: Json = False,
+) -> None:
+    """Print the results of runs as text, CSV, Markdown, LaTeX or JSON.
+
+    One row per finished run, with the config values that vary and the metrics; with --group or --by, one row per group, with mean ±
+    standard deviation. Text, Markdown and LaTeX are rounded; CSV and JSON have the exact values and, for groups, the 95 % interval of each
+    mean. A filter that names `state` includes other than finished runs.
+
+    \b
+    Examples:
+      trainmaster table --where 'lr<0.01' --sort valid/loss
+      trainmaster table --group -m accuracy --format latex
+      trainmaster table --by model.arch --by optim.lr --format csv > results.csv
+    """
+    from trainmaster.analysis import table_text
+    from trainmaster.analysis.result_table import group_table, run_table, sorted_table
+
+    results = open_results(store, store_dir, where)
+    if results is None:
+        if is_json or style is Format.JSON:
+            print("[]")
+        return
+    print_left_out(results)
+    if not len(results):
+        print_line("no finished run matches") if style is Format.TEXT and not is_json else print("[]" if is_json else "", end="")
+        return
+    table = group_table(results, metrics, by) if is_grouped or by else run_table(results, metrics)
+    if sort is not None:
+        table = sorted_table(table, sort.removeprefix("-"), sort.startswith("-"))
+    num_rows = len(next(iter(table.values())))
+    if limit:
+        table = {name: column[:limit] for name, column in table.items()}
+    if is_json or style is Format.JSON:
+        print(table_text.to_json(table), end="")
+    elif style is Format.TEXT:
+        _print_text(table)
+        if 0 < limit < num_rows:
+            print_line(f"... and {num_rows - limit:,} more: --limit 0 prints all", "dim")
+    else:
+        writers = {Format.CSV: table_text.to_csv, Format.MARKDOWN: table_text.to_markdown, Format.LATEX: table_text.to_latex}
+        print(writers[style](table), end="")
+
+
+def _print_text(table: Table) -> None:
+    from trainmaster.analysis.table_text import is_number_column, texts_of
+
+    texts = texts_of(table)
+    print_table([
+        Column(name, [Cell(text) for text in texts[name]], is_number_column(column), rank=number)
+        for number, (name, column) in enumerate(table.items())
+    ])  # fmt: skip

@@ -1,0 +1,88 @@
+"""`trainmaster test-hypothesis`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from trainmaster.cli.completion import complete_override
+from trainmaster.cli.load_manager import load_manager
+from trainmaster.cli.open_store import find_store, get_store_path
+from trainmaster.cli.options import ConfigFile, DryRun, Epochs, Quiet, SameProgram, StoreOption, StrictCode, TargetArgument
+from trainmaster.cli.print_report import Format, check_format, print_report
+from trainmaster.cli.target import Target
+from trainmaster.errors import SettingError
+
+
+def command(
+    target: TargetArgument,
+    claim: Annotated[
+        list[str], typer.Argument(metavar="KEY=VALUE...", help="The values that should be better.", autocompletion=complete_override)
+    ],
+    better_than: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="The values to compare with; repeat it for several (default: the config itself)."),
+    ] = None,
+    on: Annotated[str, typer.Option("--on", metavar="METRIC", help="The metric that decides, e.g. valid/accuracy.")] = "loss",
+    by: Annotated[float, typer.Option(metavar="X", help="The margin: better by more than this.")] = 0.0,
+    budget: Annotated[
+        str, typer.Option(metavar="N|auto|none", help="Pairs of runs at most; `auto` uses --effect and --sd, or is 20.")
+    ] = "auto",
+    effect: Annotated[float | None, typer.Option(metavar="X", help="The true improvement that should be found.")] = None,
+    power: Annotated[float, typer.Option(metavar="P", help="How often it should be found.")] = 0.8,
+    sd: Annotated[float | None, typer.Option(metavar="X", help="The standard deviation of the differences between paired runs.")] = None,
+    alpha: Annotated[float, typer.Option(metavar="P", help="The rate of wrong verdicts.")] = 0.05,
+    direction: Annotated[
+        str | None, typer.Option(metavar="min|max", help="Whether smaller or larger is better (default: by name).")
+    ] = None,
+    failed: Annotated[str, typer.Option(metavar="wait|worst", help="What a failed run means for the verdict.")] = "wait",
+    max_pairs: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop for now when there are N pairs.")] = None,
+    store: StoreOption = None,
+    config: ConfigFile = None,
+    epochs: Epochs = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="A name for the hypothesis (default: from its settings).")] = None,
+    workers: Annotated[int, typer.Option(min=0, metavar="N", help="Number of worker processes; 0 trains in this process.")] = 0,
+    format: Format = None,
+    figure: Annotated[str | None, typer.Option(metavar="FOLDER", help="Write the figure as PNG and HTML into this folder.")] = None,
+    is_strict_code: StrictCode = False,
+    is_same_program: SameProgram = False,
+    is_quiet: Quiet = False,
+    is_dry: DryRun = False,
+) -> int:
+    """Test whether one config is better than another.
+
+    Pairs of runs with the same seed are trained until the claim is supported or refuted, or the budget is used up. The plan is recorded
+    before the first run and cannot be changed afterwards; the same command continues after a crash. The exit code is 1 if there is no
+    verdict yet.
+
+    \b
+    Examples:
+      trainmaster test-hypothesis train.py model.act=gelu --better-than model.act=relu --on valid/accuracy --by 0.005
+      trainmaster test-hypothesis train.py lr=0.01 --on valid/loss --effect 0.02 --sd 0.01 --workers 2
+      trainmaster test-hypothesis train.py lr=0.01 --on valid/loss --dry-run
+    """
+    from trainmaster.analysis import Hypothesis
+
+    check_format(format)
+    settings: dict[str, Any] = {"direction": direction, "failed": failed, "epochs": epochs or None, "name": name}
+    design: dict[str, Any] = {"alpha": alpha, "budget": _parse_budget(budget), "effect": effect, "power": power, "sd": sd}
+    hypothesis = Hypothesis(claim, better_than=better_than or "", on=on, by=by, base=config, **design, **settings)
+    path = get_store_path(store)
+    is_new = is_dry and find_store(store) is None  # a dry run must not create the store
+    manager = load_manager(Target.parse(target), None if is_new else path, is_quiet or format is not None, is_strict_code, is_same_program)
+    if is_dry:
+        print(hypothesis.plan(manager, is_dry=True))
+        print(f"store: {path} (nothing was written)")
+        return 0
+    verdict = hypothesis.test(manager, workers=workers, max_pairs=max_pairs)
+    print_report(verdict.table, verdict.to_dict(), verdict.panels(), format, figure, f"hypothesis_{verdict.plan.name}")
+    return 0 if verdict.state != "pending" else 1
+
+
+def _parse_budget(text: str) -> int | str | None:
+    if text in ("auto", "none"):
+        return None if text == "none" else text
+    if not text.isdigit():
+        raise SettingError(f"--budget {text}: wanted a number of pairs, auto or none")
+    return int(text)

@@ -1,0 +1,44 @@
+"""`Drawing`: a figure before it is drawn, which you can show in a notebook or save as PNG or as an interactive page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmaster.errors import SettingError
+from trainmaster.figures.panels import Panel
+from trainmaster.figures.png import draw, png
+from trainmaster.figures.save import save, save_page, save_png
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Panels with a title. A notebook shows it as an image."""
+
+    panels: Sequence[Panel]
+    title: str = ""
+
+    def figure(self) -> Figure:
+        """The matplotlib figure, to change it before you save it yourself."""
+        return draw(self.panels, self.title)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a file: `lr.png`, or the interactive page `lr.html`, which needs `plotly.min.js` next to it. `lr` writes both."""
+        path = Path(path)
+        if path.suffix == ".png":
+            save_png(path, self.panels, self.title)
+        elif path.suffix == ".html":
+            save_page(path, self.panels, self.title)
+        elif path.suffix:
+            raise SettingError(f"a figure cannot be saved as `{path.name}`", hint="use .png or .html, or no ending for both")
+        else:
+            save(path.parent, path.name, self.panels, self.title)
+
+    def _repr_png_(self) -> bytes:
+        return png(self.figure())

@@ -1,0 +1,31 @@
+"""Which keys of a config a search, an ablation or a hypothesis can vary."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trainmaster.config import Config, ConfigBase
+from trainmaster.config.identity import identity_tree
+from trainmaster.errors import Problem, did_you_mean
+
+if TYPE_CHECKING:
+    from trainmaster.manager.manager import Manager
+
+
+def problem_of_key(manager: Manager, config: Any, key: str) -> Problem | None:
+    """Why varying a key of a completed config would not work: there is no such key, or all its values give the same run."""
+    values = config if isinstance(config, Config) else Config(config.to_dict())
+    if key in values:
+        return (
+            None if key in Config(identity_tree(config)) else Problem(key, "is not part of the identity: all its values give the same run")
+        )
+    takes_any = isinstance(config, Config) and not (isinstance(manager.defaults, Config) and manager.defaults)
+    if takes_any or key in manager.new_keys or _is_in_free_group(config, key):
+        return None
+    return Problem(key, f"the config has no such key; {did_you_mean(key, values.flatten())}".rstrip("; "), is_unknown=True)
+
+
+def _is_in_free_group(config: Any, key: str) -> bool:
+    """Whether a key is a new entry of a dict field, such as `optimizer_config.arguments.lr`."""
+    group = key.rpartition(".")[0]
+    return isinstance(config, ConfigBase) and bool(group) and group in config and isinstance(config[group], dict)

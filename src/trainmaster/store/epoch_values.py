@@ -1,0 +1,24 @@
+"""The values of a metric by epoch. A run's result is the last of them up to its target."""
+
+from __future__ import annotations
+
+from trainmaster.errors import TrainmasterError
+from trainmaster.store.events import RowsByName
+from trainmaster.store.metric_names import resolve_metric
+
+
+def epoch_values(history: RowsByName, name: str, epochs: int | None) -> dict[int, float] | None:
+    """The values of a metric by epoch, from the first trained epoch up to the target; None if there are none.
+
+    Values beyond the target do not count: a run that was trained further, by hand, has the same outcome.
+    """
+    try:
+        rows = history[resolve_metric(name, history)]
+    except TrainmasterError:
+        return None
+    values = {
+        epoch: float(value)
+        for epoch, value in rows
+        if isinstance(epoch, int) and epoch >= 1 and (epochs is None or epoch <= epochs) and isinstance(value, int | float)
+    }
+    return values or None

@@ -1,0 +1,40 @@
+"""Which metric ranks some runs, and in which direction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from trainmaster.errors import MetricNameError
+from trainmaster.store.metric_names import better_of, is_greater_better, listed, resolve_metric
+
+
+class RankedBy(NamedTuple):
+    """A metric, and whether its maximum is the best."""
+
+    metric: str
+    is_greater_better: bool
+
+
+def ranked_by(
+    name: str | None, counts: Mapping[str, int], modes: Mapping[str, str | None], is_lenient: bool = False, argument: str = "metric"
+) -> RankedBy:
+    """The metric `name`, else the one that the runs monitor, else `loss_test`; and its direction.
+
+    `counts` has all metrics with the number of runs that have them, `modes` the monitored ones with "min" or "max". If the runs monitor
+    nothing, or different metrics, it raises an error that names the `argument`. With `is_lenient` it takes the metric that most of the runs
+    have, preferring names with a known direction. The direction is that in which the runs monitor the metric, else what its name suggests.
+    """
+    monitored = {each: mode for each, mode in modes.items() if each in counts}
+    is_clear = name is not None or len(monitored) == 1 or (not monitored and "loss_test" in counts)
+    if not is_clear and is_lenient:
+        name = min(counts, key=lambda each: (each not in monitored, -counts[each], better_of(each) is None, each))
+    elif not is_clear and monitored:
+        hint = f"name one, {argument}={min(monitored)!r}, or choose runs by a condition"
+        raise MetricNameError("these runs monitor different metrics", known=listed(monitored), hint=hint)
+    elif not is_clear:
+        raise MetricNameError("these runs monitor no metric", known=listed(counts), hint=f"name one: {argument}={min(counts)!r}")
+    metric = resolve_metric(name if name is not None else next(iter(monitored), "loss_test"), counts)
+    mode = monitored.get(metric)
+    is_greater = mode == "max" if mode in ("min", "max") else metric.startswith(("acc", "return")) or is_greater_better(metric)
+    return RankedBy(metric, is_greater)

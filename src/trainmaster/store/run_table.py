@@ -1,0 +1,151 @@
+"""Facts, config values and metrics of many runs as columns: the form in which the index stores them and queries read them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainmaster.store.dict_filter import Nothing
+
+MISSING = Nothing.MISSING
+Column = list[Any]
+"""One value for each run; `MISSING` if the run has none."""
+Columns = dict[str, Column]
+Row = tuple[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]
+"""Key, facts, config values by dotted key, and metrics of one run."""
+_FORMAT = 1
+_SCALARS = (str, int, float, bool, type(None))
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+@dataclass(frozen=True)
+class RunTable:
+    """Runs by row, in three sets of columns. Columns in which no run has a value are left out."""
+
+    keys: list[str] = field(default_factory=list)
+    facts: Columns = field(default_factory=dict)
+    """The state, the epoch, ...: the fields of a `Summary`, and what only the index needs."""
+    config: Columns = field(default_factory=dict)
+    """By dotted key."""
+    metrics: Columns = field(default_factory=dict)
+    """By the name of the metric: its last value."""
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def parts(self) -> tuple[Columns, Columns, Columns]:
+        return self.facts, self.config, self.metrics
+
+    def fact(self, name: str) -> Column:
+        """A column of facts, with None where a run has no value."""
+        return [None if value is MISSING else value for value in self.facts.get(name, [MISSING] * len(self))]
+
+    def take(self, rows: Sequence[int]) -> RunTable:
+        """These rows, in this order."""
+        if len(rows) == len(self) and all(row == at for at, row in enumerate(rows)):
+            return self
+
+        def taken(columns: Columns) -> Columns:
+            found = {name: [column[row] for row in rows] for name, column in columns.items()}
+            return {name: column for name, column in found.items() if any(value is not MISSING for value in column)}
+
+        return RunTable([self.keys[row] for row in rows], *map(taken, self.parts()))
+
+    def trees(self) -> list[dict[str, Any]]:
+        """The config of each run, nested.
+
+        >>> RunTable(["a", "b"], config={"lr": [1, 2], "model.width": [8, MISSING]}).trees()
+        [{'lr': 1, 'model': {'width': 8}}, {'lr': 2}]
+        """
+        return _nested({tuple(name.split(".")): column for name, column in self.config.items()}, len(self))
+
+    def encode(self) -> bytes:
+        """The table as a line of JSON."""
+        parts = [{name: _encoded(column) for name, column in columns.items()} for columns in self.parts()]
+        return _encode([_FORMAT, self.keys, *parts]).encode() + b"\n"
+
+    @classmethod
+    def decode(cls, line: bytes) -> RunTable:
+        """The table in a line; `ValueError` if another version or program wrote the line."""
+        number, keys, *parts = json.loads(line)
+        if number != _FORMAT or len(parts) != 3:
+            raise ValueError(f"this is not format {_FORMAT}")
+        return cls(keys, *({name: _decoded(column, len(keys)) for name, column in columns.items()} for columns in parts))
+
+
+def table_of(rows: Iterable[Row]) -> RunTable:
+    found = list(rows)
+
+    def columns(parts: list[Mapping[str, Any]]) -> Columns:
+        names = dict.fromkeys(name for part in parts for name in part)
+        return {name: [part.get(name, MISSING) for part in parts] for name in names}
+
+    return RunTable([row[0] for row in found], *(columns([row[part] for row in found]) for part in (1, 2, 3)))  # type: ignore[misc]
+
+
+def joined(tables: Sequence[RunTable]) -> RunTable:
+    """The rows of all tables, one table after the other."""
+
+    def columns(part: int) -> Columns:
+        found: Columns = {}
+        for name in dict.fromkeys(name for table in tables for name in table.parts()[part]):
+            column: Column = []
+            for table in tables:
+                own = table.parts()[part].get(name)
+                column += [MISSING] * len(table) if own is None else own
+            found[name] = column
+        return found
+
+    return RunTable([key for table in tables for key in table.keys], columns(0), columns(1), columns(2))
+
+
+def row_values(columns: Columns, row: int) -> Iterator[tuple[str, Any]]:
+    """The values of one run by name."""
+    return ((name, value) for name, column in columns.items() if (value := column[row]) is not MISSING)
+
+
+def _nested(columns: Mapping[tuple[str, ...], Column], num_rows: int) -> list[dict[str, Any]]:
+    groups: dict[str, dict[tuple[str, ...], Column]] = {}
+    for path, column in columns.items():
+        groups.setdefault(path[0], {})[path[1:]] = column
+    names, values, has_missing = [], [], False
+    for name, members in groups.items():
+        own = members.pop((), None)
+        if members:
+            nested: Column = [tree or MISSING for tree in _nested(members, num_rows)]
+            own = nested if own is None else [one if other is MISSING else other for one, other in zip(own, nested, strict=True)]
+        assert own is not None
+        names.append(name)
+        values.append(own)
+        has_missing = has_missing or any(value is MISSING for value in own)
+    if not names:
+        return [{} for _ in range(num_rows)]
+    rows = zip(*values, strict=True)
+    if not has_missing:
+        return [dict(zip(names, row, strict=True)) for row in rows]
+    return [{name: value for name, value in zip(names, row, strict=True) if value is not MISSING} for row in rows]
+
+
+def _encoded(column: Column) -> Any:
+    """All values; one value that all runs have; or the rows that have a value, and their values."""
+    rows = [row for row, value in enumerate(column) if value is not MISSING]
+    values = column if len(rows) == len(column) else [column[row] for row in rows]
+    first = values[0] if values else None
+    if len(values) > 1 and type(first) in _SCALARS and all(type(each) is type(first) and each == first for each in values):
+        values = [first]
+    return values if len(rows) == len(column) else {"rows": rows, "values": values}
+
+
+def _decoded(column: Any, num_rows: int) -> Column:
+    if type(column) is list:
+        full = column * num_rows if len(column) == 1 else column
+    else:
+        rows, values = column["rows"], column["values"]
+        full = [MISSING] * num_rows
+        for row, value in zip(rows, values * len(rows) if len(values) == 1 else values, strict=True):
+            full[row] = value
+    if len(full) != num_rows:
+        raise ValueError("a column has the wrong length")
+    return full

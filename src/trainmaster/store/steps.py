@@ -1,0 +1,67 @@
+"""Every logged value of a run's metrics, for analysis. `history.py` keeps only a sample of a long log, which is enough to draw it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainmaster.arguments import is_number
+from trainmaster.store.history import AXES
+from trainmaster.store.run import Run
+
+STEP = "step"
+"""The axis of a metric whose axis was not logged."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The values of one metric, in the order in which they were logged."""
+
+    over: str
+    """What `xs` counts: "epoch", "update", "batch", "sample" or, if that was not logged, "step"."""
+    xs: list[float] = field(default_factory=list)
+    ys: list[float] = field(default_factory=list)
+
+
+def read_steps(run: Run, names: Collection[str] | None = None) -> dict[str, Steps]:
+    """The logged values of all metrics, or of some, by name.
+
+    Raises `StoreDamagedError` if a log has fewer events than were saved in it. If a value was logged twice at one x, both are returned.
+    """
+    chain = run.chain()
+    saved = next(iter(run.checkpoints(chain)), None)
+    if saved is not None:  # its manifest has the number of events up to it
+        run.check_events(saved, chain)
+    found: dict[str, Steps] = {}
+    for event in json.loads(b"[%b]" % b",".join(run.event_lines(chain))):  # parsing all lines at once is four times faster
+        if isinstance(tag := event.get("tag"), str):
+            over = event.get("over")
+            _add(found, names, tag, over if over in AXES else STEP, event.get("step"), event.get("value"))
+        elif isinstance(values := event.get("eval"), dict):
+            for name, value in values.items():
+                _add(found, names, name, "epoch", event.get("epoch"), value)
+    return found
+
+
+def _add(found: dict[str, Steps], names: Collection[str] | None, name: str, over: str, x: Any, value: Any) -> None:
+    number = _number(value)
+    if (names is None or name in names) and number is not None:
+        steps = found.setdefault(name, Steps(over))
+        position = _number(x)
+        steps.xs.append(len(steps.xs) if position is None else position)
+        steps.ys.append(number)
+
+
+def _number(value: Any) -> float | None:
+    """A logged number. NaN and the infinities are logged as `{".float": "nan"}`."""
+    if type(value) is dict and value.keys() == {".float"}:
+        value = float(value[".float"]) if value[".float"] in ("nan", "inf", "-inf") else None
+    if not is_number(value):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
