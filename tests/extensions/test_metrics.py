@@ -557,7 +557,7 @@ def test_it_can_be_sent_to_another_process() -> None:
 
 def test_metrics_are_moved_to_the_device_of_the_loop() -> None:
     metrics = Metrics({"accuracy": accuracy()}, train=True)
-    metrics.pre_run(torch.device("meta"))
+    metrics.pre_run(torch.device("meta"), TrainManager(nn.Linear(1, 1), lambda batch, prediction: prediction, 0, []))
     assert metrics.metrics["accuracy"].tp.device.type == metrics.train_metrics["accuracy"].tp.device.type == "meta"
 
 

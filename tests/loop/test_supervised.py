@@ -189,7 +189,7 @@ class TestExtensions:
     def test_describe_names_the_metrics(self) -> None:
         text = str(make_loop().describe())
         assert "lazy      accuracy   eval_metrics, after body" in text
-        assert "Metrics.post_eval_step_batch(batch, prediction, loop)" in text
+        assert "Metrics.post_eval_step_batch(batch, prediction)" in text
 
 
 class TestBadInput:

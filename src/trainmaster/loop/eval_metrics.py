@@ -16,7 +16,7 @@ from trainmaster.errors import SettingError, shown
 from trainmaster.loop.argument_checks import takes_targets_first
 from trainmaster.loop.batches import outline
 from trainmaster.loop.eval_state import EvalState
-from trainmaster.loop.ranks import Ranks
+from trainmaster.loop.ranks import OneRank, Ranks
 from trainmaster.loop.stages import TRAIN_MANAGER
 from trainmaster.loop.state import Stateful, own_copy
 from trainmaster.loop.writer import Writer, record
@@ -85,6 +85,7 @@ class Metrics(Observer):
         self._evaluations: list[tuple[dict[str, float], dict[str, Any]]] = []
         """For each running evaluation, its fixture `eval_metrics`, and the metrics of the evaluation around it."""
         self.train_metrics: dict[str, Any] = copy.deepcopy(self.metrics) if train else {}
+        self._ranks: Ranks = OneRank()
         self._partial = set(self.train_metrics)
         """The metrics that have not seen all batches of the epoch, because they were added in the middle of it."""
         if not train:  # without these hooks, steps are faster
@@ -105,7 +106,8 @@ class Metrics(Observer):
 
     # Evaluation.
 
-    def pre_run(self, device: torch.device) -> None:
+    def pre_run(self, device: torch.device, loop: TrainManager) -> None:
+        self._ranks = loop.ranks
         for metric in (*self.metrics.values(), *self.train_metrics.values()):
             if isinstance(metric, nn.Module):
                 metric.to(device)
@@ -119,8 +121,8 @@ class Metrics(Observer):
                 self.metrics = copy.deepcopy(self.metrics)
         _reset(self.metrics)
 
-    def post_eval_step_batch(self, batch: Any, prediction: Any, loop: TrainManager) -> None:
-        self._update(self.metrics, batch, prediction, loop.ranks)
+    def post_eval_step_batch(self, batch: Any, prediction: Any) -> None:
+        self._update(self.metrics, batch, prediction)
 
     def post_eval_step_epoch(
         self,
@@ -131,7 +133,7 @@ class Metrics(Observer):
         stopped: str | None,
         eval_metrics: dict[str, float],
     ) -> None:
-        if stopped is None and train_manager.ranks.is_first:  # otherwise a later hook may still ask for a value
+        if stopped is None and self._ranks.is_first:  # otherwise a later hook may still ask for a value
             eval_metrics |= self._record(fixtures, writer, datasource_name, train_manager.eval_x)
             _reset(self.metrics)  # some metrics keep all predictions
 
@@ -151,21 +153,21 @@ class Metrics(Observer):
         _reset(self.train_metrics)
         self._partial = set(self.train_metrics) if loop.moment.batch else set()  # incomplete until their states are restored
 
-    def post_train_step_batch(self, batch: Any, prediction: Any, loop: TrainManager) -> None:
-        self._update(self.train_metrics, batch, prediction, loop.ranks)
+    def post_train_step_batch(self, batch: Any, prediction: Any) -> None:
+        self._update(self.train_metrics, batch, prediction)
 
     def post_train_step_epoch(self, loop: TrainManager, fixtures: Fixtures, writer: Writer, epoch_num: int) -> None:
-        if not loop.moment.batch and loop.ranks.is_first:  # the epoch is complete, even if a stop was requested since
+        if not loop.moment.batch and self._ranks.is_first:  # the epoch is complete, even if a stop was requested since
             self._record(fixtures, writer, "train", epoch_num, self._partial)
             _reset(self.train_metrics)
 
     # Updates and values.
 
-    def _update(self, metrics: Mapping[str, Any], batch: Any, prediction: Any, ranks: Ranks) -> None:
+    def _update(self, metrics: Mapping[str, Any], batch: Any, prediction: Any) -> None:
         inputs = _detached(self._inputs(batch, prediction))
-        if ranks.num > 1:
-            parts = ranks.gather_parts(own_copy(inputs, _on_cpu))
-            if not ranks.is_first:
+        if self._ranks.num > 1:
+            parts = self._ranks.gather_parts(own_copy(inputs, _on_cpu))
+            if not self._ranks.is_first:
                 return
             inputs = tuple(_joined_parts(list(each)) for each in zip(*parts, strict=True))
         kept: tuple[Any, ...] | None = None
@@ -279,11 +281,17 @@ def _joined(parts: list[Any]) -> Any:
 
 
 def _joined_parts(parts: list[Any]) -> Any:
-    """The inputs of all ranks as those of one batch; single values are those of the first rank."""
-    try:
-        return _joined(parts) if len(parts) > 1 else parts[0]
-    except TypeError:
+    """The inputs of all ranks as those of one batch; a single value is that of the first rank."""
+    if len(parts) == 1 or parts[0] is None or isinstance(parts[0], (int, float, str)):
         return parts[0]
+    try:
+        return _joined(parts)
+    except (RuntimeError, ValueError, TypeError, KeyError) as error:
+        raise SettingError(
+            f"the inputs of the metrics cannot be joined over ranks: the first is {outline(parts[0])}",
+            why=str(error).split("\n")[0],
+            hint="Metrics(..., inputs=...) returns tensors, arrays or lists with one item per sample",
+        ) from error
 
 
 def _no_other_ranks() -> bool:

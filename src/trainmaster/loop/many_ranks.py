@@ -77,6 +77,14 @@ class ManyRanks:
             self._own_size = size_of() if self._own_size else 0
             self._whole_size = sum(self.gather(self._own_size))
 
+    @contextlib.contextmanager
+    def other_batches(self) -> Iterator[None]:
+        before = self._own_size, self._whole_size
+        try:
+            yield
+        finally:
+            self._own_size, self._whole_size = before
+
     def whole_size(self, own: Callable[[], int]) -> int:
         return self._whole_size
 

@@ -42,6 +42,9 @@ class Ranks(Protocol):
     def begin_batch(self, data: Any, number: int, size_of: Callable[[], int] | None = None) -> None:
         """Note the sizes of the batch `number` of divided data. `size_of` counts samples in a way of its own."""
 
+    def other_batches(self) -> AbstractContextManager[None]:
+        """Return to the sizes of the current batch after the block: a hook may evaluate in the middle of one."""
+
     def whole_size(self, own: Callable[[], int]) -> int:
         """The number of samples in the current batch, over all ranks; `own` counts those of this rank."""
 
@@ -107,6 +110,9 @@ class OneRank:
         return data
 
     def begin_batch(self, data: Any, number: int, size_of: Callable[[], int] | None = None) -> None: ...
+
+    def other_batches(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def whole_size(self, own: Callable[[], int]) -> int:
         return own()

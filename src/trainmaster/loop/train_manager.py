@@ -359,7 +359,7 @@ class TrainManager(Training):
         """
         was_due, self._is_due = self._is_due, self._is_due and is_own
         try:
-            with self._run(standalone_eval=True), self._scope.set_aside("run", "train"), self._guards():
+            with self._run(standalone_eval=True), self._scope.set_aside("run", "train"), self._guards(), self.ranks.other_batches():
                 self.ranks.synchronize(self.model)
                 yield
         finally:
