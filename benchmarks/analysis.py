@@ -1,7 +1,7 @@
 """Results of a large store: frames with and without the index, next to plain json + pandas; parameter importance; the report.
 
-Every number is CPU time of a fresh process, the minimum of several, next to its limit if there is one. `--store` keeps the store for the next
-time; making it takes several minutes.
+Every number is CPU time of a fresh process, the minimum of several, next to its limit if there is one. `--store PATH` keeps the
+store for the next time; making it takes several minutes.
 """
 
 from __future__ import annotations

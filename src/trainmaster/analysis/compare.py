@@ -49,7 +49,7 @@ def compare(results: Results, a: str, b: str, on: str | None) -> Comparison:
     names = {name for text in (a, b) for each in parse_where(text).comparisons() if (name := _config_name(results, each.name))}
     partners_a, partners_b = (_by_partner(results, rows, names) for rows in (rows_a, rows_b))
     pairs = [(row, partners_b[partner]) for partner, row in partners_a.items() if partner in partners_b]
-    configs = results.table.fact("group")
+    configs = results.config_ids
     values = results.metrics[metric]
     if pairs:
         settings = by_value(range(len(pairs)), [(configs[one], configs[other]) for one, other in pairs])

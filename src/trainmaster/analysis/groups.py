@@ -97,7 +97,7 @@ class Groups(Sequence[Group]):
 
 def rows_with(results: Results, metric: str, among: Iterable[int] | None = None) -> list[int]:
     """The rows that have a metric, one for each effective seed of a config: a run that repeats another one does not count."""
-    replicates, column = results.table.fact("replicate"), results.table.metrics[metric]
+    replicates, column = results.replicate_ids, results.table.metrics[metric]
     found: dict[Any, int] = {}
     for row in range(len(results)) if among is None else among:
         if column[row] is not MISSING:
@@ -116,13 +116,13 @@ def by_value(rows: Iterable[int], values: Sequence[Any]) -> dict[Any, list[int]]
 def config_means(results: Results, metric: str, rows: Iterable[int]) -> list[float]:
     """The mean of a metric over the seeds of each config. Seeds of one config are not independent settings."""
     values = results.metrics[metric]
-    return [float(np.mean(values[members])) for members in by_value(rows, results.table.fact("group")).values()]
+    return [float(np.mean(values[members])) for members in by_value(rows, results.config_ids).values()]
 
 
 def make_groups(results: Results, metric: str, names: Sequence[str], ids: Sequence[Any], is_greater_better: bool) -> Groups:
     """Group runs by their ids; the best group first."""
     rows_by_id = {id: (rows, rows_with(results, metric, rows)) for id, rows in by_value(range(len(results)), ids).items()}
-    configs, replicates = results.table.fact("group"), results.table.fact("replicate")
+    configs, replicates = results.config_ids, results.replicate_ids
     is_mixed = any(len({configs[row] for row in present}) > 1 for _, present in rows_by_id.values())
     found = []
     for id, (rows, present) in rows_by_id.items():

@@ -63,7 +63,7 @@ def attribute_panel(results: Results, name: str, metric: str, labels: Mapping[st
 
 def _fitted(results: Results, metric: str, xs: Floats, rows: list[int], is_log_x: bool, is_log_y: bool) -> Line | None:
     """The regression of the configs' means, because the seeds of one config are not independent points."""
-    configs = by_value(rows, results.table.fact("group")).values()
+    configs = by_value(rows, results.config_ids).values()
     means = np.array(config_means(results, metric, rows), dtype=np.float64)
     fit = fit_line(np.array([float(np.mean(xs[members])) for members in configs]), means, is_log_x, is_log_y)
     if fit is None:
@@ -116,7 +116,7 @@ def curves(results: Results, metric: str | None, by: str | Iterable[str] | None)
 def _units(results: Results, rows: list[int], logs: Mapping[int, Steps]) -> list[dict[float, float]]:
     """The independent curves of a group: one for each seed or, if it has several configs, their means over seeds."""
     curves = {row: dict(zip(logs[row].xs, logs[row].ys, strict=True)) for row in rows}
-    configs = by_value(rows, results.table.fact("group"))
+    configs = by_value(rows, results.config_ids)
     if len(configs) == 1:
         return [*curves.values()]
     found = []

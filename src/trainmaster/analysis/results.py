@@ -155,6 +155,16 @@ class Results:
         recorded, computed = self.table.fact("seed"), self.table.fact("config_seed")
         return [one if one is not None else other for one, other in zip(recorded, computed, strict=True)]
 
+    @cached_property
+    def config_ids(self) -> list[str | None]:
+        """An id for each run that is the same for all replicates of its config."""
+        return self.table.fact("group")
+
+    @cached_property
+    def replicate_ids(self) -> list[str | None]:
+        """An id for each run that is the same for all runs of its config with its effective seed."""
+        return self.table.fact("replicate")
+
     @property
     def df(self) -> pd.DataFrame:
         """A pandas DataFrame with one row per run, indexed by key."""
@@ -202,7 +212,7 @@ class Results:
         """
         name, is_greater_better = self.ranked_by(metric)
         if by is None:
-            return make_groups(self, name, self.varying, self.table.fact("group"), is_greater_better)
+            return make_groups(self, name, self.varying, self.config_ids, is_greater_better)
         names = self._config_names([by] if isinstance(by, str) else by)
         ids = [tuple(map(exact_text, row)) for row in zip(*(self.table.config[each] for each in names), strict=True)]
         return make_groups(self, name, names, ids, is_greater_better)

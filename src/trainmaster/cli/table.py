@@ -42,9 +42,9 @@ def command(
 ) -> None:
     """Print the results of runs as text, CSV, Markdown, LaTeX or JSON.
 
-    One row per finished run, with the config values that vary and the metrics, or with --group or --by one row per group, with mean ± standard
-    deviation. Text, Markdown and LaTeX are rounded; CSV and JSON have the exact values and, for groups, the 95 % interval of each mean.
-    A filter that names `state` includes other than finished runs.
+    One row per finished run, with the config values that vary and the metrics; with --group or --by, one row per group, with mean ±
+    standard deviation. Text, Markdown and LaTeX are rounded; CSV and JSON have the exact values and, for groups, the 95 % interval of each
+    mean. A filter that names `state` includes other than finished runs.
 
     \b
     Examples:

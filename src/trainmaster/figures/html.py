@@ -13,7 +13,21 @@ import numpy as np
 from trainmaster.figures.colors import COLORS, MARK_COLOR, line_styles
 from trainmaster.figures.forest import forest_shapes, forest_traces
 from trainmaster.figures.labels import shorten
-from trainmaster.figures.panels import Array, Bars, Forest, HeatMap, Histogram, Lines, Panel, Parallel, Scatter, Violins, finite, isolated
+from trainmaster.figures.panels import (
+    Array,
+    Bars,
+    Forest,
+    HeatMap,
+    Histogram,
+    Lines,
+    Panel,
+    Parallel,
+    Scatter,
+    Violins,
+    finite,
+    has_density,
+    isolated,
+)
 from trainmaster.text import printable
 
 SCRIPT = "plotly.min.js"
@@ -170,8 +184,9 @@ def _violins(panel: Violins) -> list[dict[str, Any]]:
             "pointpos": 0,
             "jitter": 0.3,
             "spanmode": "hard",
-            "meanline": {"visible": True},
-            "line": {"color": COLORS[number % len(COLORS)]},
+            "box": {"visible": True, "width": 0.05},
+            "line": {"color": COLORS[number % len(COLORS)], "width": 1 if has_density(values) else 0},
+            **({} if has_density(values) else {"fillcolor": "rgba(0,0,0,0)", "box": {"visible": False}}),
             "marker": {"size": 4, "opacity": 0.6},
             "showlegend": False,
             "hoverinfo": "y+name",

@@ -16,6 +16,7 @@ Array = NDArray[np.float64]
 
 _HUGE, _TINY = 1e100, 1e-100
 """Values beyond these count as infinite or as zero, because libraries compute margins, powers and differences with them."""
+_MIN_FOR_DENSITY = 5
 _LOG_RATIO = 30.0
 """A `Lines` panel gets a log scale if its largest value is at least this many times its smallest one."""
 
@@ -277,6 +278,13 @@ def finite(values: ArrayLike, is_log: bool = False) -> Array:
         found[np.abs(found) < _TINY] = 0.0
         found[~(np.abs(found) <= _HUGE) | (is_log & (found <= 0))] = np.nan
     return found
+
+
+def has_density(values: ArrayLike) -> bool:
+    """Whether there are enough different values to draw a density; with fewer it would be an invention."""
+    found = finite(values)
+    found = found[np.isfinite(found)]
+    return len(found) >= _MIN_FOR_DENSITY and bool(np.ptp(found) > 1e-9 * np.abs(found).max())
 
 
 def isolated(ys: Array) -> list[int]:

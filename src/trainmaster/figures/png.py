@@ -26,6 +26,7 @@ from trainmaster.figures.panels import (
     Violins,
     are_integers,
     finite,
+    has_density,
     isolated,
 )
 
@@ -38,8 +39,6 @@ _WIDTH, _HEIGHT, _ROW_HEIGHT = 6.0, 3.4, 0.19
 _MAX_ROWS_HEIGHT = 8.0
 _PARALLEL_WIDTH = 1.3
 """Of one axis of parallel coordinates."""
-_MIN_FOR_DENSITY = 5
-"""With fewer values, a violin would be an invention."""
 _MAX_NAMED_ROWS = 48
 _MAX_TITLE, _MAX_LABEL, _MAX_ROW_NAME, _MAX_MARK, _MAX_LEGEND_LABEL = 60, 40, 48, 16, 40
 """In characters."""
@@ -190,7 +189,7 @@ def _draw_violins(axes: Axes, panel: Violins) -> None:
             continue
         color = COLORS[number % len(COLORS)]
         scaled = np.log(ys) if panel.is_log else ys
-        if len(ys) >= _MIN_FOR_DENSITY and np.ptp(scaled) > 1e-9 * np.abs(scaled).max():
+        if has_density(scaled):
             positions, widths = density(scaled)
             positions = np.exp(positions) if panel.is_log else positions
             axes.fill_betweenx(positions, number - 0.4 * widths, number + 0.4 * widths, color=color, alpha=0.25, linewidth=0)
