@@ -71,9 +71,9 @@ def test_a_factorial_design_finds_an_interaction() -> None:
 
     report = ablation(design="factorial").run(Interacting(None, verbose=False))
     found = words(report)
-    assert found["helps x idle"] == "interacts"
-    assert found["helps x hurts"] == found["hurts x idle"] == "unclear"
-    assert {each.part: round(each.mean, 1) for each in report.contributions}["helps x idle"] == 0.1
+    assert found["helps * idle"] == "interacts"
+    assert found["helps * hurts"] == found["hurts * idle"] == "unclear"
+    assert {each.part: round(each.mean, 1) for each in report.contributions}["helps * idle"] == 0.1
     assert len(report.runs) == 8
 
 

@@ -18,7 +18,7 @@ def test_an_ablation_says_what_helps_hurts_does_nothing_and_interacts() -> None:
     report = Ablation(None, parts, seeds=5, design="factorial", on="valid/loss").run(trainer)
     found = {each.part: each.verdict for each in report.contributions}
     assert {part: found[part] for part in parts} == {"no x": "hurts", "no y": "hurts", "right labels": "helps", "idle": "unclear"}
-    assert {part: word for part, word in found.items() if part not in parts and word != "unclear"} == {"no x x no y": "interacts"}
+    assert {part: word for part, word in found.items() if part not in parts and word != "unclear"} == {"no x * no y": "interacts"}
     one_by_one = Ablation(None, parts, seeds=5, on="valid/loss").run(trainer)
     assert [each.verdict for each in one_by_one.contributions] == ["helps", "helps", "hurts", "unclear"]
     assert len(trainer.configs) == 16 * 5, "the runs of the factorial design serve the other one, too"

@@ -109,6 +109,7 @@ def mean_pairs(design: Design, distance: float) -> float:
     return _outcomes(design, distance, None)[1]
 
 
+@functools.lru_cache(maxsize=64)
 def smallest_distance(design: Design, power: float, last: int | None = None) -> float:
     """The distance from the margin, in standard deviations of the pairs' differences, that a study finds with probability `power`."""
     low, high = 0.0, 1.0
@@ -136,6 +137,7 @@ def budget_for(distance: float, power: float, alpha: float, hopeless: float) -> 
     return budget
 
 
+@functools.lru_cache(maxsize=64)
 def _outcomes(design: Design, distance: float, last: int | None) -> tuple[float, float]:
     """The share of simulated studies with the right verdict, and the mean number of pairs used."""
     num_pairs = last or design.budget
