@@ -11,6 +11,7 @@ import json
 import math
 import os
 import re
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from html.parser import HTMLParser
@@ -320,8 +321,12 @@ def test_it_is_written_whole_or_not_at_all(filled: Store, tmp_path: Path, monkey
 
 
 def test_an_unwritable_path_is_an_error(filled: Store, tmp_path: Path) -> None:
-    with pytest.raises(StoreAccessError, match="No such file or directory"):
+    with pytest.raises(SettingError, match="there is no folder"):
         write_report(tmp_path / "missing" / "report.html", filled)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(StoreAccessError, match="`folder` cannot be written"):
+        write_report(tmp_path / "folder", filled)
+    assert os.listdir(tmp_path) == ["folder"]
 
 
 def test_a_store_that_changes_during_the_report_gives_a_whole_report(store: Store) -> None:
@@ -347,7 +352,8 @@ def test_a_damaged_run_is_named_and_the_others_are_reported(store: Store) -> Non
     log.write_bytes(log.read_bytes()[:1000])
     Path(str(store.root), "configs", keys[1][:2], f"{keys[1]}.json").write_text("{}")
     Path(str(store.root), "stats", keys[2][:2], keys[2], "attempt-0001", "status.json").write_text("{}")
-    page = report_of(store)
+    with pytest.warns(UserWarning, match=f"the log of run {keys[-1]} cannot be read"):
+        page = report_of(store)
     assert keys[1] in page.sections["failures"]
     assert "is damaged" in page.sections["failures"]
     assert len(page.columns["run"]) == len(keys)
@@ -384,3 +390,10 @@ def test_runs_with_different_numbers_of_epochs_are_said(store: Store) -> None:
     add_run(store, {"lr": 0.1}, {"valid/loss": {5: 1.0}}, target=5, monitor="valid/loss")
     add_run(store, {"lr": 0.2}, {"valid/loss": {9: 1.0}}, target=9, monitor="valid/loss")
     assert "trained for different numbers of epochs, 5 to 9" in report_of(store).sections["settings"]
+
+
+def test_without_optuna_the_report_says_what_is_missing(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "optuna"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert "pip install 'trainmaster[analysis]'" in report_of(filled).sections["importance"]

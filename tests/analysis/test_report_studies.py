@@ -56,7 +56,7 @@ def test_a_verdict_that_the_runs_contradict_is_shown_as_such(studied: Store, tmp
     page = make_report(Store(root))
     assert "its log has" in page
     assert "every value agrees" not in page
-    assert "the hypothesis false cannot be read: `sweeps/false/hypothesis.json` is damaged" in page
+    assert "The hypothesis false cannot be read: `sweeps/false/hypothesis.json` is damaged" in page
 
 
 def change(path: Path, edit: Any) -> None:

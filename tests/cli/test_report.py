@@ -46,7 +46,7 @@ def test_wrong_input_is_refused_without_a_file(call: Call, store: Store) -> None
         (["--where", "lrr>5"], "lrr"),
         (["--metric", "acuracy"], "acuracy"),
         (["-o", "."], "cannot be the file of a report"),
-        (["-o", "missing/report.html"], "No such file or directory"),
+        (["-o", "missing/report.html"], "there is no folder `missing`"),
     ):
         found = call("report", *args)
         assert found.code in (1, 2)

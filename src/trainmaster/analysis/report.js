@@ -16,7 +16,7 @@
   columns.forEach((column, at) => {
     const cell = make("th", head), button = make("button", cell);
     const longest = column.values.reduce((most, value) => Math.max(most, text(value).length), column.name.length + 2);
-    cell.style.width = Math.min(longest, 40) + 4 + "ch";
+    cell.style.width = Math.min(longest, 40) + 3 + "ch";
     cell.scope = "col";
     if (isNumber[at]) cell.className = "num";
     button.textContent = button.title = column.name;

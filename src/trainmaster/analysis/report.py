@@ -47,15 +47,18 @@ def write_report(
     The file appears complete or not at all.
     """
     target = os.fspath(path)
+    folder = os.path.dirname(target) or "."
+    if not os.path.isdir(folder):
+        raise SettingError(f"there is no folder `{folder}` for the report", hint="create it, or choose another one")
     data = make_report(store, where, metric, title, progress=progress).encode()
-    aside = os.path.join(os.path.dirname(target), f".{secrets.token_hex(8)}.tmp")
+    aside = os.path.join(folder, f".{secrets.token_hex(8)}.tmp")
     try:
         with open(aside, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, target)
-        sync_folder(os.path.dirname(target) or ".")
+        sync_folder(folder)
     except OSError as error:
         raise access_error(error, target, "written") from error
     finally:

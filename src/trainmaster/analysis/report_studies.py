@@ -42,7 +42,11 @@ def read_studies(store: Store, keys: Collection[str] | None) -> Studies:
             try:
                 study = read_one(store, name)
             except (TrainmasterError, KeyError, TypeError, ValueError) as error:  # a record may have been written by anyone
-                fact = error.fact if isinstance(error, TrainmasterError) else f"{type(error).__name__}: {error}"
+                fact = (
+                    error.fact
+                    if isinstance(error, TrainmasterError)
+                    else f"another version wrote its records ({type(error).__name__}: {error})"
+                )
                 problems.append(f"the {kind} {name} cannot be read: {fact}")
                 continue
             if keys is None or not runs_of(study).isdisjoint(keys):
@@ -82,7 +86,7 @@ def verdicts_section(studies: Studies) -> Section | None:
     """The pairs behind each verdict."""
     if not studies.verdicts and not studies.problems:
         return None
-    parts: list[Html] = [element("p", each, class_="wrong") for each in studies.problems]
+    parts: list[Html] = [element("p", f"{each[:1].upper()}{each[1:]}.", class_="wrong") for each in studies.problems]
     for verdict, _ in studies.verdicts:
         pairs = verdict.table
         said = notes([*verdict.plan.statement, *verdict.notes])
