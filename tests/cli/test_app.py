@@ -73,7 +73,7 @@ def test_every_command_has_help_with_an_example(call: Call, name: str) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_of_a_command_starts_with_its_line_in_the_list_of_commands(name: str) -> None:
-    command = importlib.import_module(f"trainmaster.cli.{'import_' if name == 'import' else name}").command
+    command = importlib.import_module(f"trainmaster.cli.{'import_' if name == 'import' else name.replace('-', '_')}").command
     assert command.__doc__.splitlines()[0] == COMMANDS[name]
 
 

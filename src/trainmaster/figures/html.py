@@ -102,7 +102,7 @@ def plot(panel: Panel) -> dict[str, Any]:
     if isinstance(panel, Forest):
         rows = _rows([row.name for row in panel.rows], {})
         layout["height"] = _MARGINS + min(26 * max(6, len(rows)), _MAX_ROWS_HEIGHT)
-        layout["yaxis"] = {"type": "category", "autorange": "reversed", "automargin": True, "categoryarray": rows, "tickfont": {"size": 11}}
+        layout["yaxis"] = {"type": "category", "categoryarray": rows, "range": [len(rows) - 0.5, -0.5], "automargin": True}
         layout["shapes"] = forest_shapes(panel)
         return {"data": forest_traces(panel, rows), "layout": layout}
     rows = _rows(panel.rows if isinstance(panel, HeatMap) else panel.names, panel.marks)
