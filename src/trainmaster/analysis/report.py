@@ -130,7 +130,7 @@ def make_report(
     )
     foot = f"Written by trainmaster on {day}. This file contains all its data and requests nothing."
     shown = [each for each in sections if each is not None]
-    return page(title, head, shown, runs_columns(runs, store.tags.all(), rank), foot)
+    return page(title, head, shown, runs_columns(runs, results.tags, rank), foot)
 
 
 def _ranked_by(results: Results, metric: str | None) -> RankedBy | None:

@@ -12,9 +12,8 @@ import numpy as np
 
 from trainmaster.analysis.columns import Array, Floats, array_of, exact_text, floats_of
 from trainmaster.analysis.groups import Groups, make_groups, varies
-from trainmaster.config import ConfigBase
-from trainmaster.errors import MetricNameError, SettingError, StoreDamagedError, StoreFormatError, shown
-from trainmaster.store import Store
+from trainmaster.analysis.source import open_source, trial_folder
+from trainmaster.errors import MetricNameError, SettingError, StoreDamagedError, shown
 from trainmaster.store.index import Progress, summary_at
 from trainmaster.store.metric_names import listed, short_name
 from trainmaster.store.monitored import RankedBy, ranked_by
@@ -22,7 +21,6 @@ from trainmaster.store.query import Where, parse_where
 from trainmaster.store.run_query import Name, matching_rows, resolve_name
 from trainmaster.store.run_table import MISSING, RunTable
 from trainmaster.store.steps import Steps, read_steps
-from trainmaster.store.store import ABOUT
 from trainmaster.store.summary import Summary
 from trainmaster.text import counted
 
@@ -63,7 +61,7 @@ class Results:
     ) -> None:
         """`progress` iterates over the keys of the runs that have to be read, and may show how far it is."""
         query = None if where is None else parse_where(where)
-        self.store = _open(source if experiment_dir is None else _trial_folder(source, experiment_dir))
+        self.store = open_source(source if experiment_dir is None else trial_folder(source, experiment_dir))
         self.attributes: Mapping[str, bool] | None = None
         """With a config: the searched keys, and whether each is a range of numbers."""
         table = self.store.index.runs(None, progress)
@@ -78,7 +76,7 @@ class Results:
         self._has_state = has_state or (query is not None and any(each.name == "state" for each in query.comparisons()))
         matching = table if query is None else table.take(matching_rows(table, query, tags))
         moments, keys = np.array([moment or 0.0 for moment in matching.fact("changed")]), np.array(matching.keys)
-        self.all_runs, self._tags = matching.take(np.lexsort((keys, moments)).tolist()), tags
+        self.all_runs, self.tags = matching.take(np.lexsort((keys, moments)).tolist()), tags
         """The runs in all states that meet the condition, oldest first."""
         states = self.all_runs.fact("state")
         is_in = [state == FINISHED or (self._has_state and state != "damaged") for state in states]
@@ -96,7 +94,7 @@ class Results:
             raise SettingError(f"results are selected by a condition, not {shown(where)}", hint='results["lr<0.01 and arch=ViT"]')
         part = object.__new__(Results)
         part.store, part.attributes = self.store, self.attributes
-        part._set(self.all_runs, self._tags, parse_where(where), self._has_state)
+        part._set(self.all_runs, self.tags, parse_where(where), self._has_state)
         return part
 
     # ---- runs
@@ -110,10 +108,7 @@ class Results:
 
     def __iter__(self) -> Iterator[Summary]:
         """The runs, each with `key`, `config`, `metrics`, `state`, `epoch`, ..."""
-        return (self._summary(row) for row in range(len(self)))
-
-    def _summary(self, row: int) -> Summary:
-        return summary_at(self.table, row, self._tags.get(self.keys[row], ()))
+        return (_summary(self, row) for row in range(len(self)))
 
     def __repr__(self) -> str:
         return f"Results({self.store.root!r}: {self.describe()})"
@@ -179,20 +174,12 @@ class Results:
 
     def ranked_by(self, metric: str | None = None) -> RankedBy:
         """A metric, by default the one that the runs monitor, and whether its maximum is the best."""
-        self._require_runs()
+        _require_runs(self)
         counts = {name: sum(value is not MISSING for value in column) for name, column in self.table.metrics.items()}
         if not counts:
             raise MetricNameError("none of these runs has a metric", hint="a training records metrics with `writer.add_scalar`")
         monitored = dict(zip(self.table.fact("best.metric"), self.table.fact("best.mode"), strict=True))
         return ranked_by(metric, counts, {name: mode for name, mode in monitored.items() if isinstance(name, str)})
-
-    def _require_runs(self) -> None:
-        if not len(self):
-            others = "; ".join(f"{len(keys):,} {state}, e.g. {keys[0]}" for state, keys in sorted(self.left_out.items()))
-            hint = (
-                '`where="state in (finished, stopped)"` includes other states' if others else "`trainmaster ls` lists the runs of a store"
-            )
-            raise SettingError("there is no finished run to analyze", where=self.store.root, found=others or "no run matches", hint=hint)
 
     # ---- answers
 
@@ -202,7 +189,7 @@ class Results:
         values = self.metrics[name]
         if np.isnan(values).all():
             raise MetricNameError(f"no run has a number for `{short_name(name)}`", hint="all its values are NaN")
-        return self._summary(int(np.nanargmax(values) if is_greater_better else np.nanargmin(values)))
+        return _summary(self, int(np.nanargmax(values) if is_greater_better else np.nanargmin(values)))
 
     def groups(self, by: str | Iterable[str] | None = None, metric: str | None = None) -> Groups:
         """Groups of runs that differ only in their seed, or agree in the keys `by`, with statistics of a metric; the best first.
@@ -213,17 +200,9 @@ class Results:
         name, is_greater_better = self.ranked_by(metric)
         if by is None:
             return make_groups(self, name, self.varying, self.config_ids, is_greater_better)
-        names = self._config_names([by] if isinstance(by, str) else by)
+        names = _config_names(self, [by] if isinstance(by, str) else by)
         ids = [tuple(map(exact_text, row)) for row in zip(*(self.table.config[each] for each in names), strict=True)]
         return make_groups(self, name, names, ids, is_greater_better)
-
-    def _config_names(self, names: Iterable[str]) -> list[str]:
-        self._require_runs()
-        found = [self.find(name) for name in names]
-        metrics = [name.full for name in found if name.is_metric]
-        if metrics:
-            raise SettingError(f"`{short_name(metrics[0])}` is a metric, not a config key", known=listed(self.varying))
-        return [name.full for name in found]
 
     def compare(self, a: str, b: str, on: str | None = None) -> Comparison:
         """The difference of a metric between the runs that meet two conditions: `compare("act=gelu", "act=relu", on="valid/accuracy")`.
@@ -300,25 +279,20 @@ class Results:
         return results_html(self)
 
 
-def _trial_folder(config: Any, experiment_dir: str | os.PathLike[str]) -> str:
-    """The folder of the store: `experiment_dir` or, for a config with an `experiment_id`, the folder of that name in it."""
-    inner = os.path.join(experiment_dir, str(getattr(config, "experiment_id", None) or ""))
-    return inner if os.path.lexists(os.path.join(inner, ABOUT)) else os.fspath(experiment_dir)
+def _summary(results: Results, row: int) -> Summary:
+    return summary_at(results.table, row, results.tags.get(results.keys[row], ()))
 
 
-def _open(source: Any) -> Store:
-    if isinstance(source, Store):
-        return source
-    store = getattr(source, "store", None)
-    if isinstance(store, Store):
-        return store
-    if isinstance(source, ConfigBase):
-        raise SettingError("the results of a config need the folder of its store", hint="Results(config, experiment_dir)")
-    if not isinstance(source, str | os.PathLike):
-        raise SettingError(f"`source` must be a store, its folder or a manager, not {shown(source)}", hint='Results("runs")')
-    path = os.fspath(source)
-    if not os.path.lexists(os.path.join(path, ABOUT)):
-        raise StoreFormatError(
-            f"there is no store at `{path}`", where=os.path.abspath(path), hint="a store is the folder of a manager: `runs`"
-        )
-    return Store(path)
+def _require_runs(results: Results) -> None:
+    if not len(results):
+        others = "; ".join(f"{len(keys):,} {state}, e.g. {keys[0]}" for state, keys in sorted(results.left_out.items()))
+        hint = "a condition on `state` includes others: 'state in (finished, stopped)'" if others else "`trainmaster ls` lists all runs"
+        raise SettingError("there is no finished run to analyze", where=results.store.root, found=others or "no run matches", hint=hint)
+
+
+def _config_names(results: Results, names: Iterable[str]) -> list[str]:
+    found = [results.find(name) for name in names]
+    metrics = [name.full for name in found if name.is_metric]
+    if metrics:
+        raise SettingError(f"`{short_name(metrics[0])}` is a metric, not a config key", known=listed(results.varying))
+    return [name.full for name in found]

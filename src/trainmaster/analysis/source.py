@@ -1,0 +1,36 @@
+"""Open the store that results come from."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from trainmaster.config import ConfigBase
+from trainmaster.errors import SettingError, StoreFormatError, shown
+from trainmaster.store import Store
+from trainmaster.store.store import ABOUT
+
+
+def trial_folder(config: Any, experiment_dir: str | os.PathLike[str]) -> str:
+    """The folder of the store: `experiment_dir` or, for a config with an `experiment_id`, the folder of that name in it."""
+    inner = os.path.join(experiment_dir, str(getattr(config, "experiment_id", None) or ""))
+    return inner if os.path.lexists(os.path.join(inner, ABOUT)) else os.fspath(experiment_dir)
+
+
+def open_source(source: Any) -> Store:
+    """The store of a manager, or in a folder. No store is created."""
+    if isinstance(source, Store):
+        return source
+    store = getattr(source, "store", None)
+    if isinstance(store, Store):
+        return store
+    if isinstance(source, ConfigBase):
+        raise SettingError("the results of a config need the folder of its store", hint="Results(config, experiment_dir)")
+    if not isinstance(source, str | os.PathLike):
+        raise SettingError(f"`source` must be a store, its folder or a manager, not {shown(source)}", hint='Results("runs")')
+    path = os.fspath(source)
+    if not os.path.lexists(os.path.join(path, ABOUT)):
+        raise StoreFormatError(
+            f"there is no store at `{path}`", where=os.path.abspath(path), hint="a store is the folder of a manager: `runs`"
+        )
+    return Store(path)
