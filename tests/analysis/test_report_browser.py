@@ -95,11 +95,11 @@ def test_the_table_sorts_filters_and_scrolls(browser: Any, large_path: Path) -> 
     assert visit.rows()[0].startswith("00000000")
     assert len(visit.rows()) < 100
     visit.page.evaluate("document.getElementById('table').scrollTop = 1e9")
-    visit.page.wait_for_function("document.querySelector('#table').textContent.includes('0000270f')")
+    visit.page.get_by_text("0000270f", exact=True).wait_for()
     assert len(visit.rows()) < 100
     visit.page.get_by_role("button", name="metric0", exact=True).click()
     visit.page.evaluate("document.getElementById('table').scrollTop = 0")
-    visit.page.wait_for_function("document.querySelector('#table tbody').textContent.includes('00000000')")
+    visit.page.get_by_text("00000000", exact=True).wait_for()
     values = [float(row.split("\t")[1]) for row in visit.rows()]
     assert values == sorted(values)
     visit.page.get_by_role("button", name="metric0", exact=True).click()

@@ -19,7 +19,7 @@ from trainmaster.analysis.report_runs import runs_columns, runs_section
 from trainmaster.analysis.report_studies import ablations_section, answers, importance_section, read_studies, verdicts_section
 from trainmaster.analysis.results import Results
 from trainmaster.analysis.unfinished_runs import RunForecasts, forecast_runs
-from trainmaster.config.varying import short_values
+from trainmaster.config.varying import short_names, short_values
 from trainmaster.errors import SettingError
 from trainmaster.figures.svg import NUM_COLORS, draw_interval, draw_interval_axis, interval_scale
 from trainmaster.store import Store
@@ -125,12 +125,12 @@ def make_report(
                 *(element("li", element("b", f"{count:,}"), f" {state}", data_state=state) for state, count in states if count),
                 class_="states",
             ),
-            answers(studies) or _answer(groups, rank),
+            answers(studies) or _answer(results, groups, rank),
         ]
     )
     foot = f"Written by trainmaster on {day}. This file contains all its data and requests nothing."
     shown = [each for each in sections if each is not None]
-    return page(title, head, shown, runs_columns(runs, store.tags.all(), rank), foot)
+    return page(title, head, shown, runs_columns(runs, results.tags, rank), foot)
 
 
 def _ranked_by(results: Results, metric: str | None) -> RankedBy | None:
@@ -154,16 +154,37 @@ def _count_settings(groups: Groups | None) -> str:
     return f"{counted(len(groups), 'setting')} of {seeds}"
 
 
-def _answer(groups: Groups | None, rank: RankedBy | None) -> Html:
+def _titles(results: Results, groups: Groups) -> dict[str, str]:
+    """The config keys in which the settings differ, with names that are as short as possible."""
+    return short_names(groups.names, ".", results.table.config)
+
+
+def _value_texts(groups: Sequence[Group], name: str) -> list[str]:
+    """The value of a config key in each setting; empty where its runs differ in it or do not have it."""
+    texts = iter(short_values([group.values[name] for group in groups if name in group.values]))
+    return [next(texts) if name in group.values else "" for group in groups]
+
+
+def _labels(results: Results, groups: Groups) -> list[str]:
+    """What distinguishes each of the first settings: `lr=0.1, width=64`."""
+    shown = groups[:_MAX_SETTINGS]
+    columns = [
+        [f"{title}={text}" if text else "" for text in _value_texts(shown, name)] for name, title in _titles(results, groups).items()
+    ]
+    return [", ".join(filter(None, row)) or "all runs" for row in zip(*columns, strict=True)] if columns else ["all runs"] * len(shown)
+
+
+def _answer(results: Results, groups: Groups | None, rank: RankedBy | None) -> Html:
     """The best setting in two lines, with what a reader must know about it."""
     if not groups or rank is None or math.isnan(groups[0].mean):
         return Html()
     best: Group = groups[0]
+    labels = _labels(results, groups)
     digits = _digits(groups)
     what = f"{'highest' if rank.is_greater_better else 'lowest'} {'mean ' if best.n > 1 else ''}{rank.metric}"
-    lines = [join([element("strong", best.label), f" has the {what}: {_interval(best, digits)}, {counted(best.n, 'seed')}."])]
+    lines = [join([element("strong", labels[0]), f" has the {what}: {_interval(best, digits)}, {counted(best.n, 'seed')}."])]
     if len(groups) > 1 and not math.isnan(groups[1].mean):
-        lines.append(join(["Next: ", groups[1].label, f", {_interval(groups[1], digits)}."]))
+        lines.append(join(["Next: ", labels[1], f", {_interval(groups[1], digits)}."]))
         luck = "its mean is too good on average" if best.n > 1 else "part of its lead is luck, and one seed cannot show how much"
         chosen = f"It was chosen as the best of {len(groups):,} settings, so {luck}. Train it with new seeds before you rely on it."
         lines.append(element("span", chosen, class_="note"))
@@ -195,19 +216,18 @@ def _settings_section(results: Results, groups: Groups | None, rank: RankedBy | 
         fact = "No run has finished, so there is nothing to compare." if not len(results) else "None of the finished runs has a metric."
         return section("settings", "Settings", element("p", fact))
     shown: list[Group] = list(groups[:_MAX_SETTINGS])
-    names = [name for name in groups.names if any(name in group.values for group in shown)][:8]
-    texts = {name: iter(short_values([group.values[name] for group in shown if name in group.values])) for name in names}
+    titles = _titles(results, groups)
+    columns = [[title, *texts] for name, title in titles.items() if any(texts := _value_texts(shown, name))]
     digits = _digits(shown)
     scale = interval_scale(value for group in shown for value in (group.mean, group.low, group.high))
     rows = []
     for number, group in enumerate(shown):
         color = number if number < NUM_COLORS else 6
-        values = [next(texts[name]) if name in group.values else "" for name in names]
         drawn = Html(draw_interval(scale, group.mean, group.low, group.high, color=color)) if math.isfinite(group.mean) else ""
         mark = swatch(number) if number < NUM_COLORS else ""
-        rows.append([mark, _interval(group, digits) + _describe_gaps(group), drawn, group.n, *values])
-    heads = ["", f"{rank.metric}, mean [95%]", "", "seeds", *names]
-    foot = ["", "", Html(draw_interval_axis(scale)), "", *([""] * len(names))]
+        rows.append([mark, _interval(group, digits) + _describe_gaps(group), drawn, group.n, *(column[number + 1] for column in columns)])
+    heads = ["", f"{rank.metric}, mean [95%]", "", "seeds", *(column[0] for column in columns)]
+    foot = ["", "", Html(draw_interval_axis(scale)), "", *([""] * len(columns))]
     said = [
         f"Runs that differ only in their seed are one setting. {'Higher' if rank.is_greater_better else 'Lower'} {rank.metric} is better. "
         "The interval is Student's t over seeds; one seed, or equal values, give none."
@@ -237,7 +257,7 @@ def _curves_section(results: Results, groups: Groups | None) -> Section | None:
     what = "Each line is the mean over seeds; the band is the 95% interval of the mean." if most > 1 else "Each line is a single run."
     if len(groups) > len(shown):
         what = f"The best {len(shown)} settings. {what}"
-    labels = [group.label for group in shown]
+    labels = _labels(results, groups)[: len(shown)]
     return section("curves", "Curves", notes([what]), legend(labels), element("div", *figures, class_="figures"))
 
 
