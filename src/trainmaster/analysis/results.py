@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from trainmaster.analysis.compare import Comparison
     from trainmaster.analysis.importance import Importance
+    from trainmaster.dashboard.open_page import Page
     from trainmaster.figures.drawing import Drawing
 
 FACTS = ("state", "epoch", "step", "duration")
@@ -245,6 +246,12 @@ class Results:
         return steps_frame(self, metrics)
 
     # ---- figures
+
+    def ui(self) -> Page:
+        """Open the dashboard with the store of these results in a new tab; in a notebook, a link to it stands below the cell."""
+        from trainmaster.dashboard.open_page import open_page
+
+        return open_page(self.store)
 
     def plot(self, x: str, y: str | None = None) -> Drawing:
         """A metric against a config key: a regression with its band for numbers, violins for categories."""

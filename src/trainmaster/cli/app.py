@@ -50,6 +50,7 @@ COMMANDS = {
     "check": "Check a training setup for common mistakes.",
     "stages": "Print the stages of training and the hooks that will run.",
     "ls": "List the runs of a store.",
+    "ui": "Open the dashboard: a web page with the runs of a store.",
     "table": "Print the results of runs as text, CSV, Markdown, LaTeX or JSON.",
     "plot": "Draw a metric against a config value.",
     "curves": "Draw the curves of a metric.",

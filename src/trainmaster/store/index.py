@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any, NamedTuple
 
@@ -79,7 +79,7 @@ class Index:
 
     def runs(self, keys: Collection[str] | None = None, progress: Progress = iter) -> RunTable:
         """The summaries of all runs, or of some. `progress` gets the keys of the runs whose files have to be read."""
-        started = self._run_marks()
+        started = self.run_marks()
         now = time.time()
         configs = dict(self._configs.marks())
         wanted = configs if keys is None else {key: configs[key] for key in keys if key in configs}
@@ -99,11 +99,16 @@ class Index:
             self._write(blocks, fresh)
         return joined([*tables, fresh, table_of(others)])
 
-    # ---- reading files
+    def read(self, marks: Mapping[str, tuple[Mark, Mark | None]]) -> RunTable:
+        """The summaries of some runs from their files, without the index. `marks` are those of their configs and of their folders."""
+        rows = (self._row(key, config, _NOT_STARTED if run is None else run) for key, (config, run) in marks.items())
+        return table_of(row for row in rows if row is not None)
 
-    def _run_marks(self) -> dict[str, Mark]:
+    def run_marks(self) -> dict[str, Mark]:
         """The mark of each run's folder, taken before the run is read."""
         return {key: mark for folder in self._files.names("stats") for key, mark in self._files.marks(f"stats/{folder}").items()}
+
+    # ---- reading files
 
     def _config_row(self, key: str, mark: Mark) -> Row | None:
         """The config of a run; None if it was removed meanwhile, and None with a warning if it is damaged."""

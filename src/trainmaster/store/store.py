@@ -32,6 +32,7 @@ from trainmaster.store.index import Index
 from trainmaster.store.keys import attempt_folder, check_key, config_path
 from trainmaster.store.lease import LEASE_TIME, ExpiredLease, Watch
 from trainmaster.store.memory_files import MemoryFiles
+from trainmaster.store.notes import Notes
 from trainmaster.store.prune import prune
 from trainmaster.store.run import Run
 from trainmaster.store.tags import Tags
@@ -77,6 +78,7 @@ class Store:
         self.ckpts = CheckpointArchive(self.files, self.writing, self._reset)
         self.previews = PreviewArchive(self.files, self.writing, self._reset)
         self.tags = Tags(self.files, self.configs)
+        self.notes = Notes(self.files, self.configs)
         self.index = Index(self.files, self.configs)
 
     def __repr__(self) -> str:
@@ -166,6 +168,7 @@ class Store:
     def _remove(self, attempt: Attempt) -> None:
         attempt.remove()
         self.tags.clear(attempt.key)
+        self.notes.clear(attempt.key)
         self.files.delete(config_path(attempt.key))
         attempt.release("removed")
 

@@ -1,0 +1,47 @@
+// Axes of parallel coordinates: where a value lies between the bottom (0) and the top (1).
+
+import { formatTick, formatValue } from "./format";
+import type { Plain } from "./types";
+
+export interface Axis {
+  name: string;
+  /** The place of a value; NaN if it has none. */
+  place: (value: Plain | undefined) => number;
+  ticks: { text: string; at: number }[];
+}
+
+const MAX_CATEGORIES = 12;
+
+export function makeAxis(name: string, values: (Plain | undefined)[]): Axis {
+  const known = values.filter((value) => value !== undefined && value !== null);
+  const numbers = known.filter((value): value is number => typeof value === "number" && Number.isFinite(value));
+  const isNumeric = known.length > 0 && numbers.length === known.length;
+  if (!isNumeric || new Set(numbers).size === 1) {
+    const texts = [...new Set(known.map((value) => formatValue(value as Plain)))].sort().slice(0, MAX_CATEGORIES);
+    const at = (text: string): number => (texts.length === 1 ? 0.5 : texts.indexOf(text) / (texts.length - 1));
+    return {
+      name,
+      place: (value) => (value === undefined || value === null || !texts.includes(formatValue(value)) ? NaN : at(formatValue(value))),
+      ticks: texts.map((text) => ({ text, at: at(text) })),
+    };
+  }
+  const low = Math.min(...numbers);
+  const high = Math.max(...numbers);
+  const isLog = low > 0 && high / low >= 100;
+  const place = (value: Plain | undefined): number => {
+    if (typeof value !== "number" || !Number.isFinite(value)) return NaN;
+    return isLog ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low);
+  };
+  const inner = isLog ? Math.sqrt(low * high) : (low + high) / 2;
+  return { name, place, ticks: [low, inner, high].map((value) => ({ text: formatTick(Number(value.toPrecision(3))), at: place(value) })) };
+}
+
+export type Brushes = Record<string, [number, number]>;
+
+/** Whether a point lies within all brushes. */
+export function isInside(places: Record<string, number>, brushes: Brushes): boolean {
+  return Object.entries(brushes).every(([name, [low, high]]) => {
+    const at = places[name] ?? NaN;
+    return at >= low && at <= high;
+  });
+}

@@ -1,0 +1,59 @@
+"""`trainmaster ui`."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+import sys
+import webbrowser
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trainmaster.cli.console import print_line
+from trainmaster.cli.open_store import FIRST_RUN, find_store, get_store_path
+from trainmaster.cli.options import StoreArgument, StoreOption
+
+if TYPE_CHECKING:
+    from trainmaster.dashboard.serve import Address
+
+
+def command(
+    store_dir: StoreArgument = None,
+    store: StoreOption = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, metavar="N", help="The port (default: 7400, or the next free one); 0 takes any.")
+    ] = None,
+    is_silent: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
+    can_edit: Annotated[bool, typer.Option("--allow-edit", help="Allow the page to label, annotate, stop and delete runs.")] = False,
+) -> None:
+    """Open the dashboard: a web page with the runs of a store.
+
+    The page only reads, unless you pass --allow-edit. It is served on this machine only (127.0.0.1). Ctrl-C ends it; trainings are not
+    affected.
+
+    \b
+    Examples:
+      trainmaster ui
+      trainmaster ui runs --port 8123 --no-open
+    """
+    from trainmaster.dashboard.serve import check_built, has_display, is_remote, serve
+    from trainmaster.errors import StoreFormatError
+
+    check_built()
+    found = find_store(store, store_dir)
+    if found is None:
+        raise StoreFormatError(f"there is no store at `{get_store_path(store, store_dir)}` yet", hint=f"start a first run: `{FIRST_RUN}`")
+
+    def report(address: Address, taken: int | None) -> None:
+        if taken is not None:
+            print_line(f"port {taken} is in use; this is port {address.port}")
+        print_line(f"dashboard  {address}")
+        if is_remote():
+            print_line(f"from your computer: ssh -L {address.port}:127.0.0.1:{address.port} {getpass.getuser()}@{socket.gethostname()}")
+        elif not is_silent and has_display():
+            webbrowser.open(str(address))
+        print_line("Ctrl-C ends it")
+        sys.stdout.flush()
+
+    serve(found, port, can_edit, report)

@@ -1,0 +1,401 @@
+"""The routes of the dashboard: the page, its static files, and `/api/v1`.
+
+The API only reads, except for `POST /api/v1/runs/KEY/...`. Its answers are strict JSON and have an `ETag`. An error is `{"error": ...}`
+with the status 400 for wrong input, 404 for what does not exist, 409 for a run that is in use, 422 for a damaged record and 503 for a
+store that cannot be read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mimetypes
+import os
+import sys
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+import trainmaster
+from trainmaster.dashboard.attention import needs_attention
+from trainmaster.dashboard.comparison import compare
+from trainmaster.dashboard.curves import MAX_POINTS, Curve, band_of, metric_names, read_curve, thin
+from trainmaster.dashboard.edits import EDITS
+from trainmaster.dashboard.event_columns import EventColumns
+from trainmaster.dashboard.guard import MAX_BODY, Guard
+from trainmaster.dashboard.live_table import LiveTable, View
+from trainmaster.dashboard.run_details import code_of, describe_run, environment_of, log_of, read_image
+from trainmaster.dashboard.run_rows import ARCHIVED, MAX_ROWS, Query, Selections, describe_columns, group_rows, monitored, window
+from trainmaster.dashboard.searches import describe_search, list_searches, search_names
+from trainmaster.dashboard.verdicts import list_verdicts
+from trainmaster.dashboard.wire import encode, etag_of, is_known, not_modified, reply
+from trainmaster.errors import (
+    KeyTextError,
+    RunBusyError,
+    SearchError,
+    SettingError,
+    StoreAccessError,
+    StoreDamagedError,
+    TrainmasterError,
+    UnknownRunError,
+)
+from trainmaster.store import Run, Store
+from trainmaster.store.keys import check_key
+
+STATIC = Path(__file__).parent / "static"
+PAGES = ("/", "/run/{key}", "/compare", "/searches", "/searches/{name}", "/verdicts")
+"""The addresses of pages; the script shows the right one."""
+MAX_CURVES = 2000
+_MAX_RUNS = 400
+_MAX_NAMED = 20
+"""How many runs of a comparison are asked for the names of their metrics."""
+_STATUS: tuple[tuple[type[Exception], int], ...] = (
+    (UnknownRunError, 404),
+    (KeyTextError, 404),
+    (SearchError, 404),
+    (FileNotFoundError, 404),
+    (RunBusyError, 409),
+    (StoreDamagedError, 422),
+    (StoreAccessError, 503),
+    (TrainmasterError, 400),
+)
+
+
+class Dashboard:
+    """The state that all requests share: the store, its table, and the logs that were read last."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.live = LiveTable(store)
+        self.columns = EventColumns()
+        self.selections = Selections()
+        self._described: tuple[int, dict[str, Any]] = (-1, {})
+
+    def describe(self) -> dict[str, Any]:
+        """What only changes with the table."""
+        view = self.live.current()
+        if self._described[0] != view.number:
+            self._described = (view.number, _describe_view(view))
+        return self._described[1]
+
+
+def make_app(store: Store, token: str | None = None, static: Path = STATIC) -> Starlette:
+    """The web application for a store. With a `token`, requests that carry it can change runs."""
+    dashboard = Dashboard(store)
+    routes = [
+        Route("/api/v1/store", _endpoint(dashboard, get_store)),
+        Route("/api/v1/attention", _endpoint(dashboard, get_attention)),
+        Route("/api/v1/runs", _endpoint(dashboard, get_runs)),
+        Route("/api/v1/runs/{key}", _endpoint(dashboard, get_run)),
+        Route("/api/v1/runs/{key}/code", _endpoint(dashboard, get_code)),
+        Route("/api/v1/runs/{key}/environment", _endpoint(dashboard, get_environment)),
+        Route("/api/v1/runs/{key}/log", _endpoint(dashboard, get_log)),
+        Route("/api/v1/runs/{key}/image", _endpoint(dashboard, get_image)),
+        Route("/api/v1/curves", _endpoint(dashboard, get_curves)),
+        Route("/api/v1/compare", _endpoint(dashboard, get_comparison)),
+        Route("/api/v1/searches", _endpoint(dashboard, get_searches)),
+        Route("/api/v1/searches/{name}", _endpoint(dashboard, get_search)),
+        Route("/api/v1/importance", _endpoint(dashboard, get_importance)),
+        Route("/api/v1/verdicts", _endpoint(dashboard, get_verdicts)),
+        *(Route(f"/api/v1/runs/{{key}}/{name}", _edit_endpoint(dashboard, name), methods=["POST"]) for name in EDITS),
+        *_static_routes(static),
+    ]
+    app = Starlette(
+        routes=routes,
+        middleware=[Middleware(Guard, token=token)],
+        exception_handlers={HTTPException: _answer_http_error, Exception: _answer_bug},
+    )
+    app.state.dashboard = dashboard
+    return app
+
+
+# ---- the API
+
+
+def get_store(dashboard: Dashboard, request: Request) -> Any:
+    """The store: its name, the number of runs by state, and its columns."""
+    store = dashboard.store
+    about = {"name": os.path.basename(store.root or "") or "memory", "root": store.root, "version": trainmaster.__version__}
+    return {**about, **dashboard.describe(), "num_searches": len(search_names(store))}
+
+
+def _describe_view(view: View) -> dict[str, Any]:
+    return {
+        "num_runs": len(view.table),
+        "states": dict(Counter(view.table.fact("state"))),
+        "num_archived": sum(ARCHIVED in labels for labels in view.tags.values()),
+        "tags": sorted({label for labels in view.tags.values() for label in labels}),
+        "monitored": monitored(view),
+        **describe_columns(view),
+    }
+
+
+def get_attention(dashboard: Dashboard, request: Request) -> Any:
+    return {"items": needs_attention(dashboard.store, dashboard.live.current(), dashboard.columns)}
+
+
+def get_runs(dashboard: Dashboard, request: Request) -> Any:
+    """A window of the table: `where`, `sort`, `group`, `archived`, `columns`, `offset`, `limit`."""
+    view, given = dashboard.live.current(), request.query_params
+    tag = etag_of("runs", id(dashboard), view.number, str(given))
+    if is_known(request, tag):
+        return not_modified(tag)
+    query = _query(request)
+    columns = _list(given.get("columns"), separator="\n")[:200]
+    offset, limit = _int(given.get("offset"), "offset", 0, 10**9), _int(given.get("limit"), "limit", 100, MAX_ROWS)
+    selection = dashboard.selections.of(view, query)
+    return Response(encode(window(view, query, selection, columns, offset, limit)), 200, {"etag": tag}, "application/json")
+
+
+def _query(request: Request) -> Query:
+    given = request.query_params
+    return Query(given.get("where", ""), given.get("sort", ""), given.get("group") == "1", given.get("archived") == "1")
+
+
+def get_run(dashboard: Dashboard, request: Request) -> Any:
+    """A run, and the runs before and after it in the table of `where` and `sort`."""
+    view, key = dashboard.live.current(), _known_run(dashboard, request).key
+    rows = [group[0] for group in dashboard.selections.of(view, _query(request)._replace(is_grouped=False)).groups]
+    at = rows.index(view.rows[key]) if view.rows.get(key) in rows else None
+    before = view.table.keys[rows[at - 1]] if at else None
+    after = view.table.keys[rows[at + 1]] if at is not None and at + 1 < len(rows) else None
+    return {
+        **describe_run(dashboard.store, view, dashboard.columns, key),
+        "previous": before,
+        "next": after,
+        "position": at,
+        "num": len(rows),
+    }
+
+
+def get_code(dashboard: Dashboard, request: Request) -> Any:
+    return code_of(dashboard.store, _known_run(dashboard, request).key)
+
+
+def get_environment(dashboard: Dashboard, request: Request) -> Any:
+    return environment_of(dashboard.store, _known_run(dashboard, request).key)
+
+
+def get_log(dashboard: Dashboard, request: Request) -> Any:
+    given = request.query_params
+    attempt = _int(given["attempt"], "attempt", 0, 10**9) if "attempt" in given else None
+    start = _int(given["start"], "start", 0, 2**53) if "start" in given else None
+    return log_of(dashboard.store, _known_run(dashboard, request).key, attempt, start)
+
+
+def get_image(dashboard: Dashboard, request: Request) -> Any:
+    """A figure of the run. It is always sent as an image, never as a page."""
+    data = read_image(dashboard.store, _known_run(dashboard, request).key, request.query_params.get("path", ""))
+    tag = etag_of(data)
+    return not_modified(tag) if is_known(request, tag) else Response(data, 200, {"etag": tag}, "image/png")
+
+
+def get_curves(dashboard: Dashboard, request: Request) -> Any:
+    """Curves of runs (`keys`), or means of runs that differ only in their seed (`groups`); `metrics`, `axis`, `points`, `from`, `to`."""
+    given = request.query_params
+    groups = _groups(dashboard, _list(given.get("groups"))) or [(key, [key]) for key in _list(given.get("keys"))]
+    metrics = _list(given.get("metrics"), separator="\n")
+    axis = given.get("axis", "step")
+    if axis not in ("step", "time"):
+        raise SettingError(f"axis={axis:.40}: this is not an axis", known="step, time")
+    points = _int(given.get("points"), "points", MAX_POINTS, MAX_POINTS)
+    low, high = (_float(given.get(name), name) for name in ("from", "to"))
+    num_runs = sum(len(keys) for _, keys in groups)
+    if num_runs > _MAX_RUNS or len(groups) * len(metrics) > MAX_CURVES:
+        raise SettingError(f"{num_runs:,} runs x {len(metrics):,} metrics are too many curves", hint=f"at most {MAX_CURVES:,}")
+    found = []
+    for name, keys in groups:
+        runs = [dashboard.store.run(key) for key in keys]
+        for metric in metrics:
+            curves = [curve for run in runs if (curve := _curve(dashboard, run, metric, axis)) is not None and len(curve.x)]
+            if curves:
+                found.append({"key": name, "metric": metric, **_drawn(curves, "groups" in given, points, low, high)})
+    return {"curves": found}
+
+
+def _drawn(curves: list[Curve], is_grouped: bool, points: int, low: float | None, high: float | None) -> dict[str, Any]:
+    """The points of a curve, or of the mean of several with its band."""
+    if not is_grouped:
+        (curve,) = curves
+        columns = {"x": curve.x, "y": curve.y}
+    else:
+        band = band_of(curves)
+        curve = Curve(band.over, band.x, band.mean)
+        columns = {"x": band.x, "y": band.mean, "low": band.low, "high": band.high}
+    part = thin(curve, points, low, high)
+    rows = [*part.rows]
+    about = {"over": curve.over, "num_runs": len(curves), "num": len(curve.x), "is_sampled": part.is_sampled}
+    return about | {name: values[rows].tolist() for name, values in columns.items()}
+
+
+def _groups(dashboard: Dashboard, names: list[str]) -> list[tuple[str, list[str]]]:
+    """The runs of each group. A run with the same seed as another one counts once, as in the table."""
+    if not names:
+        return []
+    table = dashboard.live.current().table
+    found = {table.facts["group"][rows[0]]: rows for rows in group_rows(table, range(len(table)))}
+    return [(name, [table.keys[row] for row in found.get(name, ())]) for name in names]
+
+
+def _curve(dashboard: Dashboard, run: Run, metric: str, axis: str) -> Any:
+    try:
+        return read_curve(dashboard.columns, run, metric, axis)
+    except (StoreDamagedError, FileNotFoundError):  # its row says so
+        return None
+
+
+def get_comparison(dashboard: Dashboard, request: Request) -> Any:
+    keys = [check_key(key) for key in _list(request.query_params.get("keys"))]
+    found = compare(dashboard.store, dashboard.live.current(), keys)
+    names: dict[str, None] = {}
+    for key in keys[:_MAX_NAMED]:
+        with contextlib.suppress(StoreDamagedError, FileNotFoundError):  # its row says so
+            names |= dict.fromkeys(metric_names(dashboard.columns, dashboard.store.run(key)))
+    return {**found, "metric_names": [*names]}
+
+
+def get_searches(dashboard: Dashboard, request: Request) -> Any:
+    return {"searches": list_searches(dashboard.store)}
+
+
+def get_search(dashboard: Dashboard, request: Request) -> Any:
+    return describe_search(dashboard.store, dashboard.live.current(), request.path_params["name"])
+
+
+def get_importance(dashboard: Dashboard, request: Request) -> Any:
+    """How much each config key matters for a `metric` among the finished runs that match `where`, with the seed for comparison."""
+    given = request.query_params
+    from trainmaster.analysis.results import Results
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # runs that are left out are named in the notes
+        found = Results(dashboard.store, where=given.get("where") or None).importance(given.get("metric") or None)
+    return {"metric": found.metric, "shares": found.values, "num_runs": found.num_runs, "notes": found.notes}
+
+
+def get_verdicts(dashboard: Dashboard, request: Request) -> Any:
+    return list_verdicts(dashboard.store)
+
+
+# ---- requests and answers
+
+
+def _endpoint(dashboard: Dashboard, get: Callable[[Dashboard, Request], Any]) -> Callable[[Request], Response]:
+    """A function of a request that answers with JSON. It runs in a thread, so a slow disk does not hold up other requests."""
+
+    def endpoint(request: Request) -> Response:
+        try:
+            value = get(dashboard, request)
+        except (TrainmasterError, FileNotFoundError) as error:
+            return _answer_error(request, error)
+        return value if isinstance(value, Response) else reply(request, value)
+
+    return endpoint
+
+
+def _edit_endpoint(dashboard: Dashboard, name: str) -> Callable[[Request], Any]:
+    async def endpoint(request: Request) -> Response:
+        from starlette.concurrency import run_in_threadpool
+
+        body = b""
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_BODY:
+                return reply(request, {"error": "the body is too large"}, 413)
+        return await run_in_threadpool(_edit, request, body)
+
+    def _edit(request: Request, body: bytes) -> Response:
+        try:
+            change = json.loads(body or b"{}")
+            if not isinstance(change, dict):
+                raise ValueError
+        except (ValueError, RecursionError):
+            return reply(request, {"error": "the body is not a JSON object"}, 400)
+        try:
+            value = EDITS[name](dashboard.store, _known_run(dashboard, request).key, change)
+        except (TrainmasterError, FileNotFoundError) as error:
+            return _answer_error(request, error)
+        dashboard.live.forget()
+        return reply(request, value)
+
+    return endpoint
+
+
+def _answer_error(request: Request, error: Exception) -> Response:
+    """What went wrong, without the paths of files that a `FileNotFoundError` has."""
+    status = next(code for kind, code in _STATUS if isinstance(error, kind))
+    if not isinstance(error, TrainmasterError):
+        return reply(request, {"error": "there is no such file"}, status)
+    rows = {name: error.rows[name] for name in ("where", "why", "known", "hint") if error.rows.get(name)}
+    if "x-trainmaster-page" in request.headers:  # a filter that is still being typed is no failure, which a browser would log
+        return reply(request, {"error": error.fact, **rows, "status": status})
+    return reply(request, {"error": error.fact, **rows}, status)
+
+
+async def _answer_http_error(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    return reply(request, {"error": "there is nothing at this address" if status == 404 else "this is not possible"}, status)
+
+
+async def _answer_bug(request: Request, error: Exception) -> Response:
+    """A bug: the answer says nothing about the machine; the details go to the terminal."""
+    print("".join(traceback.format_exception(error)), file=sys.stderr)
+    return reply(request, {"error": "the server failed; its terminal has the details"}, 500)
+
+
+def _known_run(dashboard: Dashboard, request: Request) -> Run:
+    key = check_key(request.path_params["key"])
+    dashboard.store.configs.require(key)
+    return dashboard.store.run(key)
+
+
+def _list(text: str | None, separator: str = ",") -> list[str]:
+    return [each for each in (text or "").split(separator) if each]
+
+
+def _int(text: str | None, name: str, default: int, most: int) -> int:
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdigit() or len(text) > 16:
+        raise SettingError(f"{name}={text:.40}: this is not a whole number")
+    return min(int(text), most)
+
+
+def _float(text: str | None, name: str) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        raise SettingError(f"{name}={text:.40}: this is not a number") from None
+
+
+# ---- the page
+
+
+def _static_routes(static: Path) -> list[Route]:
+    """A route for each built file. They are read once, so no request is ever turned into a path."""
+    page = static / "index.html"
+    if not page.is_file():
+        return []
+    files = sorted(path for path in static.rglob("*") if path.is_file())
+    routes = [Route(f"/static/{path.relative_to(static).as_posix()}", _send_file(path)) for path in files if path != page]
+    return [*routes, *(Route(address, _send_file(page)) for address in PAGES)]
+
+
+def _send_file(path: Path) -> Callable[[Request], Response]:
+    data, kind = path.read_bytes(), mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+    tag = etag_of(data)
+
+    def endpoint(request: Request) -> Response:
+        return not_modified(tag) if is_known(request, tag) else Response(data, 200, {"etag": tag}, kind)
+
+    return endpoint

@@ -1,0 +1,127 @@
+"""Why two or more runs are different: their configs, code, environments and seeds, and how their metrics differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from trainmaster.arguments import is_number
+from trainmaster.dashboard.live_table import View
+from trainmaster.dashboard.run_details import code_of, environment_of
+from trainmaster.errors import MissingExtraError, SettingError, UnknownRunError
+from trainmaster.store import Store
+from trainmaster.store.run_table import MISSING, Columns
+
+MAX_RUNS = 200
+_MAX_DETAILED = 12
+"""For how many runs code and environment are compared: they are read from files."""
+
+
+def compare(store: Store, view: View, keys: Sequence[str]) -> dict[str, Any]:
+    """Everything in which runs differ. With exactly two runs, also the difference of their metrics over all shared seeds."""
+    if not 2 <= len(keys) <= MAX_RUNS:
+        raise SettingError(f"{len(keys)} runs cannot be compared", hint=f"choose 2 to {MAX_RUNS} runs")
+    unknown = [key for key in keys if key not in view.rows]
+    if unknown:
+        raise UnknownRunError(f"there is no run {unknown[0]:.64}", hint="it may have been deleted")
+    rows = [view.rows[key] for key in keys]
+    table = view.table
+    detailed = keys[:_MAX_DETAILED]
+    codes = [code_of(store, key) for key in detailed]
+    return {
+        "runs": [_facts(view, row) for row in rows],
+        "config": _by_name(table.config, rows),
+        "metrics": _by_name(table.metrics, rows),
+        "code": [{name: each for name, each in code.items() if name != "program"} for code in codes],
+        "files": _compare_files([_digests(code) for code in codes]),
+        "environment": _compare_mappings([environment_of(store, key) for key in detailed], ("started", "argv")),
+        "num_detailed": len(detailed),
+        **(_differences(view, *rows) if len(rows) == 2 else {"differences": [], "why_no_interval": ""}),
+    }
+
+
+def _facts(view: View, row: int) -> dict[str, Any]:
+    facts, key = view.table.facts, view.table.keys[row]
+    names = ("state", "epoch", "num_epochs", "step", "seed", "group", "duration", "started")
+    return {"key": key, "tags": view.tags.get(key, ()), **{name: facts[name][row] if name in facts else None for name in names}}
+
+
+def _by_name(columns: Columns, rows: Sequence[int]) -> list[dict[str, Any]]:
+    found = []
+    for name, column in columns.items():
+        values = [column[row] for row in rows]
+        if any(value is not MISSING for value in values):
+            found.append({"name": name, "values": values, "has": [value is not MISSING for value in values], "is_same": _is_same(values)})
+    return found
+
+
+def _is_same(values: Sequence[Any]) -> bool:
+    return all(type(each) is type(values[0]) and repr(each) == repr(values[0]) for each in values)
+
+
+def _compare_mappings(mappings: Sequence[Mapping[str, Any]], ignored: Sequence[str]) -> list[dict[str, Any]]:
+    names = dict.fromkeys(name for each in mappings for name in each if name not in ignored)
+    found = []
+    for name in names:
+        values = [each.get(name, MISSING) for each in mappings]
+        found.append({"name": name, "values": values, "has": [value is not MISSING for value in values], "is_same": _is_same(values)})
+    return found
+
+
+def _digests(code: Mapping[str, Any]) -> dict[str, str]:
+    files = (code.get("program") or {}).get("files")
+    return {str(path): str(digest) for path, digest in files.items()} if isinstance(files, dict) else {}
+
+
+def _compare_files(digests: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
+    """The source files that differ between programs. A digest ignores comments and formatting."""
+    if not all(digests):  # a run without a recorded program cannot be compared
+        return []
+    return [
+        {"path": path, "has": [path in each for each in digests]}
+        for path in sorted({path for each in digests for path in each})
+        if len({each.get(path) for each in digests}) > 1
+    ]
+
+
+# ---- metrics
+
+
+def _differences(view: View, one: int, other: int) -> dict[str, Any]:
+    """The difference of each metric over all finished replicates of both runs: paired where they share seeds."""
+    table = view.table
+    groups, seeds, states = table.fact("group"), table.fact("replicate"), table.fact("state")
+    if groups[one] is None or groups[one] == groups[other]:
+        return {"differences": [], "why_no_interval": "both runs have the same config except for the seed"}
+
+    def finished(group: str) -> dict[str, int]:
+        rows = [row for row, each in enumerate(groups) if each == group and states[row] == "finished"]
+        return {_seed_text(table.fact("seed")[row], seeds[row]): row for row in reversed(rows)}
+
+    ours, theirs = finished(groups[one]), finished(groups[other])
+    try:
+        found = [{"name": name, **each} for name, column in table.metrics.items() if (each := _difference(column, ours, theirs))]
+    except MissingExtraError as error:
+        return {"differences": [], "why_no_interval": str(error).splitlines()[0]}
+    why = "" if found else "an interval needs at least two finished seeds of each config"
+    return {"differences": found, "why_no_interval": why}
+
+
+def _seed_text(seed: Any, replicate: Any) -> str:
+    return f"seed {seed}" if seed is not None else f"replicate {replicate}"
+
+
+def _difference(column: Sequence[Any], ours: Mapping[str, int], theirs: Mapping[str, int]) -> dict[str, Any] | None:
+    from trainmaster.analysis.statistics import paired_difference, welch_difference
+
+    here = {seed: float(column[row]) for seed, row in ours.items() if is_number(column[row])}
+    there = {seed: float(column[row]) for seed, row in theirs.items() if is_number(column[row])}
+    shared = [seed for seed in here if seed in there]
+    if len(shared) >= 2:
+        found = paired_difference([there[seed] for seed in shared], [here[seed] for seed in shared])
+    elif len(here) >= 2 and len(there) >= 2:
+        found = welch_difference([*there.values()], [*here.values()])
+    else:
+        return None
+    return asdict(found)

@@ -1,0 +1,149 @@
+"""Curves of metrics for drawing: at most some thousand points each, without losing a peak, and the mean of several runs with its band."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trainmaster.dashboard.event_columns import EventColumns
+from trainmaster.store import Run
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+MAX_POINTS = 4000
+_T_975 = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+"""The 97.5 % quantiles of Student's t for 1 to 30 degrees of freedom."""
+
+
+class Curve(NamedTuple):
+    over: str
+    """What `x` counts: "epoch", "update", ...; "second" for the time axis."""
+    x: Floats
+    y: Floats
+
+
+class Part(NamedTuple):
+    """The points of a curve that are drawn."""
+
+    rows: Sequence[int]
+    is_sampled: bool
+
+
+def metric_names(columns: EventColumns, run: Run) -> list[str]:
+    """The metrics that a run has logged, in the order of their first values."""
+    return [*dict.fromkeys(name for link in reversed(run.chain()) for name in columns.of(run, link.attempt).series)]
+
+
+def read_curve(columns: EventColumns, run: Run, metric: str, axis: str = "step") -> Curve | None:
+    """The curve of a metric over the attempts that belong to the run, with ascending `x`; None if the run has not logged it.
+
+    With the axis "time", `x` is the time in seconds since the run started, without the pauses between attempts.
+    """
+    import numpy as np
+
+    xs, ys, over = [], [], ""
+    before = 0.0
+    for link in reversed(run.chain()):
+        log = columns.of(run, link.attempt)
+        series = log.series.get(metric)
+        last = float("inf") if link.num_events is None else link.num_events
+        start = run.claim_or_empty(link.attempt).get("toc") if axis == "time" else None
+        if series is not None:
+            over = series.over or over
+            is_part = np.array(series.number) < last
+            x = np.array(series.time if axis == "time" else series.x)[is_part]
+            if axis == "time":
+                x = x - (start if isinstance(start, int | float) else x[0] if len(x) else 0.0) + before
+            xs.append(x)
+            ys.append(np.array(series.value)[is_part])
+        if axis == "time" and link.num_events is not None:
+            before += _seconds(log.series.values(), last, start)
+    if not xs:
+        return None
+    x, y = np.concatenate(xs), np.concatenate(ys)
+    is_known = np.isfinite(x)
+    x, y = x[is_known], y[is_known]
+    if np.any(np.diff(x) < 0):
+        order = np.argsort(x, kind="stable")
+        x, y = x[order], y[order]
+    return Curve("second" if axis == "time" else over, x, y)
+
+
+def _seconds(series: Any, last: float, start: Any) -> float:
+    """The time from the start of an attempt to its last event that belongs to the run."""
+    times = [time for each in series for number, time in zip(each.number, each.time, strict=True) if number < last]
+    return max(times) - start if times and isinstance(start, int | float) else 0.0
+
+
+def thin(curve: Curve, points: int = MAX_POINTS, low: float | None = None, high: float | None = None) -> Part:
+    """Choose points between two values of `x`: the first, last, lowest and highest of each bucket, and the first that is not a number.
+
+    The edges of the buckets are multiples of a power of two, so points do not jump while a curve grows.
+    """
+    import numpy as np
+
+    x, y = curve.x, curve.y
+    start = 0 if low is None else max(0, int(np.searchsorted(x, low, "left")) - 1)
+    end = len(x) if high is None else min(len(x), int(np.searchsorted(x, high, "right")) + 1)
+    if end - start <= max(points, 8):
+        return Part(range(start, end), False)
+    x, y = x[start:end], y[start:end]
+    span = max(float(x[-1] - x[0]), 1e-12)
+    width = 2.0 ** np.ceil(np.log2(span / (max(points, 8) / 5)))
+    buckets = np.floor(x / width)
+    firsts = np.flatnonzero(np.r_[True, np.diff(buckets) != 0])
+    lasts = np.r_[firsts[1:] - 1, len(x) - 1]
+    group = np.repeat(np.arange(len(firsts)), np.diff(np.r_[firsts, len(x)]))
+    is_number = ~np.isnan(y)
+    lowest = np.lexsort((np.where(is_number, y, np.inf), group))[firsts]
+    highest = np.lexsort((np.where(is_number, -y, np.inf), group))[firsts]
+    missing = np.flatnonzero(~is_number)
+    gaps = missing[np.unique(group[missing], return_index=True)[1]]
+    rows = np.unique(np.concatenate([firsts, lasts, lowest, highest, gaps])) + start
+    return Part(rows.tolist(), True)
+
+
+class Band(NamedTuple):
+    """The mean of several curves and the 95 % interval of the mean, where all of them have a point."""
+
+    over: str
+    x: Floats
+    mean: Floats
+    low: Floats
+    high: Floats
+    num_runs: int
+
+
+def band_of(curves: Sequence[Curve]) -> Band:
+    """The mean of curves at every `x` that all of them have."""
+    import numpy as np
+
+    units = {curve.over for curve in curves}
+    if len(units) > 1:  # epochs of one and updates of another must not be averaged
+        nothing = np.array([])
+        return Band("", nothing, nothing, nothing, nothing, len(curves))
+    common = curves[0].x
+    for curve in curves[1:]:
+        common = np.intersect1d(common, curve.x)
+    common = np.unique(common)
+    values = np.stack([curve.y[np.searchsorted(curve.x, common, "right") - 1] for curve in curves])
+    mean = values.mean(axis=0)
+    margin = np.full_like(mean, np.nan)
+    if len(curves) > 1:
+        with np.errstate(invalid="ignore"):
+            margin = t_quantile(len(curves) - 1) * values.std(axis=0, ddof=1) / np.sqrt(len(curves))
+    return Band(curves[0].over, common, mean, mean - margin, mean + margin, len(curves))
+
+
+def t_quantile(df: int) -> float:
+    """The 97.5 % quantile of Student's t; a Cornish-Fisher expansion beyond the table."""
+    if df <= len(_T_975):
+        return _T_975[df - 1]
+    z = 1.959964
+    return z + (z**3 + z) / (4 * df) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * df**2)

@@ -1,0 +1,157 @@
+"""The event logs of runs as columns of numbers. A log that has grown is read from where the last read ended."""
+
+from __future__ import annotations
+
+import json
+import threading
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainmaster.arguments import is_number
+from trainmaster.errors import StoreDamagedError
+from trainmaster.store import Run
+from trainmaster.store.attempt_records import EVENTS
+from trainmaster.store.codec import decode
+from trainmaster.store.events import is_whole_line, seed_of
+from trainmaster.store.files import Files
+from trainmaster.store.history import AXES
+
+MAX_VALUES = 3_000_000
+"""How many logged numbers are kept in memory."""
+MAX_TEXTS = 2000
+_BLOCK = 8 * 2**20
+
+
+@dataclass
+class Series:
+    """The numbers of one metric, in the order in which they were logged."""
+
+    over: str = ""
+    """What `x` counts: "epoch", "update", "batch" or "sample"; empty if that was not logged."""
+    number: array[float] = field(default_factory=lambda: array("d"))
+    """The number of each event in its log."""
+    x: array[float] = field(default_factory=lambda: array("d"))
+    value: array[float] = field(default_factory=lambda: array("d"))
+    time: array[float] = field(default_factory=lambda: array("d"))
+
+
+@dataclass
+class LogColumns:
+    """One event log, as far as it was read."""
+
+    series: dict[str, Series] = field(default_factory=dict)
+    texts: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    """Events that are not numbers, with their numbers in the log."""
+    size: int = 0
+    num_events: int = 0
+    num_values: int = 0
+
+
+class EventColumns:
+    """The logs that were read last."""
+
+    def __init__(self) -> None:
+        self._logs: OrderedDict[tuple[str, int], LogColumns] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, run: Run, attempt: int) -> LogColumns:
+        """The log of one attempt, up to its current end."""
+        path = run.path(attempt, EVENTS)
+        with self._lock:
+            mark = run.files.mark(path)
+            log = self._logs.pop((run.key, attempt), None)
+            if log is None or mark is None or mark[0] < log.size:
+                log = LogColumns()
+            if mark is not None and mark[0] > log.size:
+                _read_on(run.files, path, log)
+            self._logs[run.key, attempt] = log
+            while len(self._logs) > 1 and sum(each.num_values for each in self._logs.values()) > MAX_VALUES:
+                self._logs.popitem(last=False)
+            return log
+
+
+def _read_on(files: Files, path: str, log: LogColumns) -> None:
+    """Read the complete lines after those that are known."""
+    seed = seed_of(path)
+    for lines in _line_blocks(files, path, log.size):
+        whole = []
+        for number, line in enumerate(lines, log.num_events):
+            if not is_whole_line(line, number, seed):
+                break
+            whole.append(line)
+        for event in _parsed(whole):
+            _add(log, event)
+            log.num_events += 1
+        log.size += sum(map(len, whole))
+        if len(whole) < len(lines):
+            return
+
+
+def _line_blocks(files: Files, path: str, start: int) -> Iterator[list[bytes]]:
+    try:
+        with files.open(path) as file:
+            file.seek(start)
+            rest = b""
+            while block := file.read(_BLOCK):
+                lines = (rest + block).splitlines(keepends=True)
+                rest = b"" if lines[-1].endswith(b"\n") else lines.pop()
+                if lines:
+                    yield lines
+    except FileNotFoundError:
+        return
+
+
+def _parsed(lines: list[bytes]) -> list[Any]:
+    """All lines in one call, which is much faster than one call for each."""
+    try:
+        found: list[Any] = json.loads(b"[" + b",".join(lines) + b"]")
+        if len(found) == len(lines):
+            return found
+    except (ValueError, RecursionError):
+        pass
+    return [None] * len(lines)  # with a correct checksum, but not written by trainmaster
+
+
+def _add(log: LogColumns, event: Any) -> None:
+    if not isinstance(event, dict):
+        return
+    tag, value, time = event.get("tag"), _number(event.get("value")), _number(event.get("time"))
+    over = event.get("over")
+    x = _number(event.get("step", event.get("epoch")))
+    if isinstance(tag, str) and value is not None:
+        _append(log, tag, over if over in AXES else "", x, value, time)
+    elif isinstance(event.get("eval"), dict):
+        for name, each in event["eval"].items():
+            number = _number(each)
+            if number is not None:
+                _append(log, name, "epoch", x, number, time)
+    elif len(log.texts) < MAX_TEXTS:
+        log.texts.append((log.num_events, {name: each for name, each in event.items() if name not in ("n", "crc")}))
+
+
+def _append(log: LogColumns, name: str, over: str, x: float | None, value: float, time: float | None) -> None:
+    series = log.series.get(name)
+    if series is None:
+        series = log.series[name] = Series()
+    series.over = over or series.over
+    series.number.append(log.num_events)
+    series.x.append(len(series.x) if x is None else x)
+    series.value.append(value)
+    series.time.append(float("nan") if time is None else time)
+    log.num_values += 1
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, dict):
+        try:
+            value = decode(value)
+        except StoreDamagedError:
+            return None
+        value = value.item() if hasattr(value, "item") else value
+    try:
+        return float(value) if is_number(value) else None
+    except OverflowError:
+        return None

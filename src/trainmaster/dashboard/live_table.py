@@ -1,0 +1,164 @@
+"""The runs of a store as one table that all viewers share.
+
+The store is scanned only when somebody asks, at most once per second, and at most a tenth of the time: a store with 100,000 runs is
+scanned less often. A scan lists folders and reads the runs that have changed. If scans are slow, viewers get the last table while the next
+one is made.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainmaster.store import Store
+from trainmaster.store.files import Files
+from trainmaster.store.index import Mark
+from trainmaster.store.keys import attempt_folder
+from trainmaster.store.run_table import MISSING, Column, Columns, RunTable, joined
+
+PERIOD = 1.0
+"""Seconds between two scans."""
+_MAX_SHARE = 0.1
+_SLOW = 0.25
+"""A scan that takes longer than this, in seconds, runs in the background."""
+_MAX_AGE = 30.0
+"""Nobody gets a table older than this, in seconds."""
+_LIVE = ("running", "held?")
+SHOWN = (
+    *("state", "reason", "epoch", "step", "num_epochs", "changed", "progressed", "duration", "seed", "group", "replicate"),
+    *("best.metric", "best.mode", "best.value", "best.epoch", "best.step"),
+)
+"""The facts of runs that are kept in memory."""
+_NUM_PROBED = 200
+_MAX_SINGLE = 500
+"""If more runs have changed, the index is used."""
+
+
+@dataclass(frozen=True)
+class View:
+    """The table at one moment."""
+
+    number: int
+    """Counts the changes. Two views of one process with the same number are the same."""
+    table: RunTable = field(default_factory=RunTable)
+    tags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    rows: Mapping[str, int] = field(default_factory=dict)
+    """The row of each key."""
+
+
+@dataclass(frozen=True)
+class _Marks:
+    """What a scan has seen. Runs whose marks are the same are not read again."""
+
+    files: Mapping[str, int]
+    """For each run a digest of the marks of its config and of its folder, which needs less memory than the marks."""
+    unfinished: Mapping[str, Any]
+    """The marks of the files of runs that are not over, taken before the runs were read."""
+
+
+class LiveTable:
+    """The current table of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._view: View | None = None
+        self._marks = _Marks({}, {})
+        self._scanned, self._seconds = 0.0, 0.0
+        self._lock = threading.Lock()
+        self._is_scanning = threading.Event()
+
+    def current(self) -> View:
+        """The table, scanned again if it is due."""
+        view, age = self._view, time.monotonic() - self._scanned
+        if view is not None and age < max(PERIOD, self._seconds / _MAX_SHARE):
+            return view
+        if view is not None and self._seconds > _SLOW and age < _MAX_AGE:
+            if not self._is_scanning.is_set():
+                self._is_scanning.set()
+                threading.Thread(target=self._scan_aside, name="scan", daemon=True).start()
+            return view
+        with self._lock:
+            if self._view is view or self._view is None:  # nobody else scanned while this thread waited
+                self._scan()
+            assert self._view is not None
+            return self._view
+
+    def forget(self) -> None:
+        """Scan again at the next request, because this process has changed the store."""
+        self._scanned, self._seconds = 0.0, 0.0
+
+    def _scan_aside(self) -> None:
+        try:
+            with self._lock:
+                self._scan()
+        finally:
+            self._is_scanning.clear()
+
+    def _scan(self) -> None:
+        started = time.monotonic()
+        cpu = time.thread_time()
+        old = self._view or View(0)
+        configs, runs = dict(self._store.configs.marks()), self._store.index.run_marks()
+        files = {key: hash((mark, runs.get(key))) for key, mark in configs.items()}
+        tags = self._store.tags.all()
+        unfinished = {key: _file_marks(self._store, key) for key in _unfinished(old.table) if key in configs}
+        same = [row for row, key in enumerate(old.table.keys) if self._is_same(old.table, row, key, files, unfinished)]
+        known = {old.table.keys[row] for row in same}
+        changed = {key: (mark, runs.get(key)) for key, mark in configs.items() if key not in known}
+        if changed or len(same) != len(old.table) or tags != old.tags or self._view is None:
+            fresh = self._store.index.read(changed) if len(changed) <= _MAX_SINGLE else self._store.index.runs([*changed])
+            fresh = _compact(_completed(fresh, runs))
+            table = joined([old.table.take(same), fresh]) if same else fresh
+            self._view = View(old.number + 1, table, tags, {key: row for row, key in enumerate(table.keys)})
+        self._marks = _Marks(files, unfinished)
+        self._scanned, self._seconds = time.monotonic(), min(time.thread_time() - cpu, time.monotonic() - started)
+
+    def _is_same(self, table: RunTable, row: int, key: str, files: Mapping[str, int], unfinished: Mapping[str, Any]) -> bool:
+        """Whether a run is as it was at the last scan. A run at work is always read again: only that shows that its process was killed."""
+        old = self._marks
+        if key not in files or files[key] != old.files.get(key):
+            return False
+        return table.facts["state"][row] not in _LIVE and unfinished.get(key) == old.unfinished.get(key)
+
+
+def _unfinished(table: RunTable) -> list[str]:
+    """The runs whose records can change without a new attempt: the index has no mark for them."""
+    return [key for key, mark in zip(table.keys, table.fact("is_over"), strict=True) if mark is None]
+
+
+def _file_marks(store: Store, key: str) -> Any:
+    number = store.run(key).newest()
+    files: Files = store.files
+    return [files.marks(attempt_folder(archive, key, number)) for archive in ("stats", "previews")] if number else None
+
+
+def _completed(table: RunTable, marks: Mapping[str, Mark]) -> RunTable:
+    """The table with the facts that pages show, and the time at which each run was last started.
+
+    Where a run has not recorded its seed, it is that of the config.
+    """
+    made = table.fact("config_time")
+    started: Column = [(marks[key][1] if key in marks else made[row] or 0) / 1e9 for row, key in enumerate(table.keys)]
+    seeds = [own if recorded is None else recorded for recorded, own in zip(table.fact("seed"), table.fact("config_seed"), strict=True)]
+    facts = {name: table.facts[name] for name in SHOWN if name in table.facts}
+    facts["is_over"] = [mark is not None or MISSING for mark in table.fact("run_time")]
+    return RunTable(table.keys, {**facts, "started": started, "seed": seeds}, table.config, table.metrics)
+
+
+def _compact(table: RunTable) -> RunTable:
+    """The same table with one object for equal values of a column, so that 100,000 runs need little memory."""
+
+    def compact(columns: Columns) -> Columns:
+        return {name: _shared(column) for name, column in columns.items()}
+
+    return RunTable(table.keys, compact(table.facts), compact(table.config), table.metrics)
+
+
+def _shared(column: Column) -> Column:
+    if len({*map(id, column[:_NUM_PROBED])}) <= 2:  # a column of one value: the index has it once
+        return column
+    seen: dict[Any, Any] = {}
+    return [seen.setdefault((type(value), value), value) if isinstance(value, str | int | float) else value for value in column]

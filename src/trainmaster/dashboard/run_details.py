@@ -1,0 +1,228 @@
+"""Everything about one run that its page shows: facts, config, attempts, checkpoints, code, environment, files and log.
+
+The files of a run's folder (`environment.json`, patches, figures) were written by the training program. They are shown as text, or as an
+image if they are one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import struct
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from trainmaster.dashboard.event_columns import EventColumns
+from trainmaster.dashboard.live_table import View
+from trainmaster.errors import StoreAccessError, StoreDamagedError, StoreError
+from trainmaster.store import Run, Store
+from trainmaster.store.attempt_records import LOG
+from trainmaster.store.checkpoint import read_manifest
+from trainmaster.store.files import Files
+from trainmaster.store.keys import attempt_folder
+from trainmaster.store.run_table import MISSING
+from trainmaster.store.summary import STATES, attempts_of, flat, summarize
+
+MAX_TEXT = 400_000
+"""How many bytes of a log or a patch are sent at once."""
+MAX_IMAGE = 20 * 2**20
+MAX_PIXELS = 50_000_000
+_MAX_FILES = 200
+_MAX_DEPTH = 3
+_PNG = b"\x89PNG\r\n\x1a\n"
+_READ_ERRORS = (StoreDamagedError, StoreAccessError, FileNotFoundError)
+
+
+def describe_run(store: Store, view: View, columns: EventColumns, key: str) -> dict[str, Any]:
+    """The facts, the config, the attempts, the checkpoints and the names of metrics and files of a run."""
+    run = store.run(key)
+    summary = summarize(store, key)
+    about = asdict(summary)
+    del about["config"]
+    problems: list[str] = []
+    with _problems(problems):
+        about["attempts"] = [asdict(each) for each in attempts_of(run)]
+    with _problems(problems):
+        about["metric_names"], about["texts"] = _logged(columns, run)
+    with _problems(problems):
+        about["checkpoints"] = [_checkpoint(run, name) for name in run.checkpoints()]
+    return {
+        "attempts": [],
+        "metric_names": [],
+        "texts": [],
+        "checkpoints": [],
+        **about,
+        "meaning": STATES.get(summary.state, ""),
+        "config": [{"name": name, "value": value, "num_same": _num_same(view, name, value)} for name, value in flat(summary.config)],
+        "num_runs": len(view.table),
+        "files": [*_files(store, run)],
+        "capsules": [path for path in _files(store, run) if path.endswith(".capsule")],
+        "replicates": _replicates(view, key),
+        "notes": store.notes[key],
+        "problems": problems,
+        "store": store.root,
+    }
+
+
+@contextlib.contextmanager
+def _problems(problems: list[str]) -> Iterator[None]:
+    """A damaged part of a run does not hide the other parts."""
+    try:
+        yield
+    except StoreDamagedError as error:
+        problems.append(": ".join(filter(None, [error.fact, error.rows.get("why")])))
+    except (FileNotFoundError, StoreAccessError) as error:
+        problems.append(f"a file cannot be read: {type(error).__name__}")
+
+
+def _logged(columns: EventColumns, run: Run) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The metrics with their number of points, last, lowest and highest value; and the events that are not numbers."""
+    found: dict[str, dict[str, Any]] = {}
+    texts: list[dict[str, Any]] = []
+    for link in reversed(run.chain()):
+        log = columns.of(run, link.attempt)
+        last = float("inf") if link.num_events is None else link.num_events
+        for name, series in log.series.items():
+            about = found.setdefault(name, {"name": name, "over": series.over, "num": 0})
+            values = [value for number, value in zip(series.number, series.value, strict=True) if number < last]
+            about["num"] += len(values)
+            about["last"] = values[-1] if values else about.get("last")
+            finite = [value for value in values if value == value]
+            about["low"] = min([*finite, *([about["low"]] if about.get("low") is not None else [])], default=None)
+            about["high"] = max([*finite, *([about["high"]] if about.get("high") is not None else [])], default=None)
+            about["num_nan"] = about.get("num_nan", 0) + len(values) - len(finite)
+        texts += [{"attempt": link.attempt, "event": event} for number, event in log.texts if number < last]
+    return [each for each in found.values() if each["num"]], texts[-_MAX_FILES:]
+
+
+def _checkpoint(run: Run, name: Any) -> dict[str, Any]:
+    about: dict[str, Any] = {"attempt": name.attempt, "name": name.text, "step": name.step}
+    try:
+        manifest = read_manifest(run.files, run.key, name)
+        return about | {"size": sum(each["size"] for each in manifest["files"].values()), "epoch": manifest["status"].get("epoch")}
+    except _READ_ERRORS:
+        return about | {"size": None, "epoch": None}
+
+
+def _num_same(view: View, name: str, value: Any) -> int | None:
+    """How many runs of the store have the same value."""
+    column = view.table.config.get(name)
+    return None if column is None else sum(type(each) is type(value) and each == value for each in column)
+
+
+def _replicates(view: View, key: str) -> list[dict[str, Any]]:
+    """The runs that differ from this one only in their seed."""
+    table, row = view.table, view.rows.get(key)
+    groups = table.facts.get("group")
+    if row is None or groups is None or groups[row] is MISSING:
+        return []
+    states, seeds = table.fact("state"), table.fact("seed")
+    return [{"key": table.keys[at], "state": states[at], "seed": seeds[at]} for at, group in enumerate(groups) if group == groups[row]]
+
+
+# ---- files of the run's folder
+
+
+def _files(store: Store, run: Run) -> Iterator[str]:
+    """The paths of the files that the training wrote, below `attempt-NNNN`; at most 200."""
+    todo = [(attempt_folder("previews", run.key, number), f"attempt-{number:04}") for number in reversed(run.attempts())]
+    num = 0
+    while todo and num < _MAX_FILES:
+        folder, shown = todo.pop()
+        try:
+            names = sorted(store.files.names(folder))
+        except (StoreDamagedError, StoreAccessError):  # it is not a folder, or a link
+            num += 1
+            yield shown
+            continue
+        for name in names:
+            if "." not in name and shown.count("/") < _MAX_DEPTH:
+                todo.append((f"{folder}/{name}", f"{shown}/{name}"))
+            elif num < _MAX_FILES:
+                num += 1
+                yield f"{shown}/{name}"
+
+
+def read_image(store: Store, key: str, path: str) -> bytes:
+    """A PNG image of the run's folder. Its size is checked before it is sent: a browser would unpack it."""
+    if path not in _files(store, store.run(key)) or not path.endswith(".png"):
+        raise FileNotFoundError(path)
+    data = _read(store.files, f"previews/{key[:2]}/{key}/{path}", MAX_IMAGE + 1)
+    if len(data) > MAX_IMAGE or not data.startswith(_PNG) or data[12:16] != b"IHDR" or len(data) < 33:
+        raise StoreDamagedError("this file is not a PNG image, or too large")
+    width, height = struct.unpack(">II", data[16:24])
+    if width * height > MAX_PIXELS:
+        raise StoreDamagedError(f"this image has {width:,} x {height:,} pixels; the limit is {MAX_PIXELS:,}")
+    return data
+
+
+def code_of(store: Store, key: str) -> dict[str, Any]:
+    """The newest code snapshot of a run with its uncommitted changes, and the digests of its source files."""
+    run = store.run(key)
+    about: dict[str, Any] = {"snapshot": None, "patch": "", "is_cut": False, "program": None}
+    for link in _chain(run):
+        resume = run.resume_of(link.attempt) or {}
+        if about["program"] is None and isinstance(resume.get("program"), dict):
+            about["program"] = resume["program"]
+        folder = f"{attempt_folder('previews', run.key, link.attempt)}/code"
+        for name in store.files.names(folder):
+            facts = _json(store.files, f"{folder}/{name}/code.json")
+            if about["snapshot"] is None and isinstance(facts, dict):
+                about["snapshot"] = {"name": name, **{each: value for each, value in facts.items() if each not in ("checksum", "format")}}
+                with contextlib.suppress(*_READ_ERRORS):
+                    patch = _read(store.files, f"{folder}/{name}/changes.patch", MAX_TEXT + 1)
+                    about["patch"], about["is_cut"] = patch[:MAX_TEXT].decode(errors="backslashreplace"), len(patch) > MAX_TEXT
+    return about
+
+
+def environment_of(store: Store, key: str) -> dict[str, Any]:
+    """The newest `environment.json` of a run, by dotted names."""
+    run = store.run(key)
+    for link in _chain(run):
+        tree = _json(store.files, f"{attempt_folder('previews', run.key, link.attempt)}/environment.json")
+        if isinstance(tree, dict):
+            return dict(flat(tree))
+    return {}
+
+
+def log_of(store: Store, key: str, attempt: int | None, start: int | None) -> dict[str, Any]:
+    """A piece of what a run printed: from the byte `start`, or the last piece. Without `attempt`, of the newest attempt that has a log."""
+    run = store.run(key)
+    numbers = [number for number in run.attempts() if run.files.has(run.path(number, LOG))]
+    number = attempt if attempt is not None else next(iter(numbers), None)
+    if number not in numbers:
+        return {"attempt": None, "attempts": numbers, "text": "", "start": 0, "end": 0, "size": 0}
+    with run.files.open(run.path(number, LOG)) as file:
+        size = file.seek(0, 2)
+        begin = max(0, size - MAX_TEXT) if start is None else min(max(0, start), size)
+        file.seek(begin)
+        data = file.read(MAX_TEXT)
+    end = begin + len(data)
+    if end < size or not data.endswith(b"\n"):  # do not cut a character in two
+        data = data[: data.rfind(b"\n") + 1] or data
+    return {
+        "attempt": number,
+        "attempts": numbers,
+        "text": data.decode(errors="backslashreplace"),
+        "start": begin,
+        "end": begin + len(data),
+        "size": size,
+    }
+
+
+def _chain(run: Run) -> list[Any]:
+    with contextlib.suppress(*_READ_ERRORS):
+        return run.chain()
+    return []
+
+
+def _read(files: Files, path: str, limit: int) -> bytes:
+    with files.open(path) as file:
+        return file.read(limit)
+
+
+def _json(files: Files, path: str) -> Any:
+    with contextlib.suppress(*_READ_ERRORS, ValueError, RecursionError, StoreError):
+        return json.loads(_read(files, path, 2 * 2**20))
+    return None

@@ -1,0 +1,271 @@
+"""Rows of the table of runs: filtered, sorted and optionally grouped, a window of them at a time.
+
+A column is named by its kind and its name: `config:train.lr`, `metric:valid/loss`, `fact:epoch`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from trainmaster.arguments import is_number
+from trainmaster.dashboard.live_table import View
+from trainmaster.errors import MetricNameError, StoreError
+from trainmaster.store.query import parse_where
+from trainmaster.store.run_query import matching_rows, resolve_name, sorted_by
+from trainmaster.store.run_table import MISSING, Column, RunTable
+
+MAX_ROWS = 500
+"""How many rows a request can ask for."""
+MAX_VARYING = 200
+_MAX_KEPT = 8
+_MAX_VALUES = 12
+"""How many values of a config key are offered for completion."""
+_NUM_PROBED = 2000
+ARCHIVED = "archived"
+"""The label of runs that are not shown unless somebody asks for them."""
+FACTS = ("key", "state", "epoch", "step", "seed", "duration", "started", "changed", "tag", "best")
+"""The facts by which rows can be sorted."""
+
+
+class Query(NamedTuple):
+    where: str = ""
+    sort: str = ""
+    """A column, with `-` before it for the descending order; empty for the last started run first."""
+    is_grouped: bool = False
+    has_archived: bool = False
+    """Whether runs with the label `archived` are included. A filter on labels includes them, too."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The rows of a query, in order; a group has several runs."""
+
+    groups: Sequence[Sequence[int]]
+    num_runs: int
+    """How many runs match."""
+    varying: Sequence[str]
+    """The config keys in which the matching runs differ; keys that most runs have come first."""
+
+
+class Stats(NamedTuple):
+    """The mean and the sample standard deviation of the finished runs of a group."""
+
+    mean: float | None
+    std: float | None
+    num: int
+
+
+def select(view: View, query: Query) -> Selection:
+    """The rows that match a query. A wrong filter or column is a `StoreError` or a `MetricNameError`."""
+    table = view.table
+    where = parse_where(query.where) if query.where.strip() else None
+    rows = [*range(len(table))] if where is None else matching_rows(table, where, view.tags)
+    archived = {key for key, labels in view.tags.items() if ARCHIVED in labels}
+    if archived and not query.has_archived and not (where and any(each.name == "tag" for each in where.comparisons())):
+        rows = [row for row in rows if table.keys[row] not in archived]
+    started = table.fact("started")
+    rows.sort(key=lambda row: (-(started[row] or 0), table.keys[row]))
+    groups = group_rows(table, rows) if query.is_grouped else [(row,) for row in rows]
+    if query.sort:
+        name = query.sort.removeprefix("-")
+        groups = sorted_by(groups, _sort_values(view, groups, name), query.sort.startswith("-"))
+    return Selection(groups, len(rows), _varying(table, rows))
+
+
+class Selections:
+    """The rows of the last queries, so that scrolling does not filter and sort again."""
+
+    def __init__(self) -> None:
+        self._number = -1
+        self._found: dict[Query, Selection] = {}
+
+    def of(self, view: View, query: Query) -> Selection:
+        if view.number != self._number or len(self._found) >= _MAX_KEPT:
+            self._number, self._found = view.number, {}
+        found = self._found  # another thread may replace it
+        if query not in found:
+            found[query] = select(view, query)
+        return found[query]
+
+
+def window(view: View, query: Query, selection: Selection, columns: Sequence[str], offset: int, limit: int) -> dict[str, Any]:
+    """A part of the rows of a query."""
+    shown = selection.groups[offset : offset + min(limit, MAX_ROWS)]
+    found = [_column(view.table, name) for name in columns]
+    make = _group_row if query.is_grouped else _run_row
+    return {
+        "version": view.number,
+        "num_rows": len(selection.groups),
+        "num_runs": selection.num_runs,
+        "num_all": len(view.table),
+        "varying": selection.varying,
+        "offset": offset,
+        "rows": [make(view, group, found) for group in shown],
+    }
+
+
+def _column(table: RunTable, name: str) -> Column:
+    kind, _, rest = name.partition(":")
+    columns = {"config": table.config, "metric": table.metrics, "fact": table.facts}.get(kind)
+    if columns is None:
+        raise StoreError(f"`{name:.80}` is not a column", hint="a column is `config:KEY`, `metric:NAME` or `fact:NAME`")
+    return columns.get(rest) or [MISSING] * len(table)
+
+
+def _sort_values(view: View, groups: Sequence[Sequence[int]], name: str) -> list[Any]:
+    table = view.table
+    kind, _, rest = name.partition(":")
+    if kind == "metric" and any(len(group) > 1 for group in groups):
+        column = _column(table, name)
+        return [stats_of(table, group, column).mean for group in groups]
+    if kind in ("config", "metric"):
+        column = _column(table, name)
+    elif kind == "fact" and rest in FACTS:
+        column = _fact_column(view, rest)
+    else:
+        try:
+            column = resolve_name(name, table.config, table.metrics).column(table)
+        except MetricNameError as error:
+            raise StoreError(f"cannot sort by `{name:.80}`: {error.fact}", hint=error.rows.get("hint")) from None
+    return [column[group[0]] for group in groups]
+
+
+def _fact_column(view: View, name: str) -> Column:
+    if name == "key":
+        return [*view.table.keys]
+    if name == "tag":
+        return [",".join(view.tags.get(key, ())) or MISSING for key in view.table.keys]
+    return view.table.facts.get("best.value" if name == "best" else name) or [MISSING] * len(view.table)
+
+
+# ---- rows
+
+
+def _run_row(view: View, group: Sequence[int], columns: Sequence[Column]) -> dict[str, Any]:
+    row = group[0]
+    facts = view.table.facts
+
+    def fact(name: str) -> Any:
+        value = facts[name][row] if name in facts else None
+        return None if value is MISSING else value
+
+    key = view.table.keys[row]
+    return {
+        "key": key,
+        "state": fact("state"),
+        "reason": fact("reason") or "",
+        "epoch": fact("epoch"),
+        "num_epochs": fact("num_epochs"),
+        "step": fact("step"),
+        "changed": fact("changed"),
+        "progressed": fact("progressed"),
+        "started": fact("started"),
+        "duration": fact("duration"),
+        "seed": fact("seed"),
+        "tags": view.tags.get(key, ()),
+        "best": {name: fact(f"best.{name}") for name in ("metric", "mode", "value", "epoch", "step")} if fact("best.metric") else None,
+        "group": fact("group"),
+        "values": [column[row] for column in columns],
+    }
+
+
+def _group_row(view: View, group: Sequence[int], columns: Sequence[Column]) -> dict[str, Any]:
+    """A row for runs that differ only in their seed: the values that all of them share, and the mean of numbers of finished runs."""
+    table = view.table
+    states: dict[str, int] = {}
+    for row in group:
+        states[table.facts["state"][row]] = states.get(table.facts["state"][row], 0) + 1
+    metrics = {id(column) for column in table.metrics.values()}
+    values: list[Any] = []
+    for column in columns:
+        if id(column) in metrics:
+            stats = stats_of(table, group, column)
+            values.append(None if stats.mean is None else stats._asdict())
+        else:
+            first = column[group[0]]
+            values.append(first if all(column[row] == first for row in group) else None)
+    return {**_run_row(view, group[:1], ()), "keys": [table.keys[row] for row in group], "states": states, "values": values}
+
+
+def group_rows(table: RunTable, rows: Iterable[int]) -> list[tuple[int, ...]]:
+    """Group rows that differ only in their seed, in the order of their first runs.
+
+    If several runs have the same seed, they count as one replicate: the first one that is finished. A run without a readable config is
+    left out.
+    """
+    groups: dict[str, dict[str, int]] = {}
+    names, replicates, states = table.fact("group"), table.fact("replicate"), table.fact("state")
+    for row in rows:
+        if names[row] is None:
+            continue
+        group = groups.setdefault(names[row], {})
+        other = group.get(replicates[row])
+        if other is None or (states[other] != "finished" and states[row] == "finished"):
+            group[replicates[row]] = row
+    return [tuple(group.values()) for group in groups.values()]
+
+
+def stats_of(table: RunTable, rows: Iterable[int], column: Column) -> Stats:
+    """The mean and standard deviation over finished runs."""
+    states = table.facts.get("state", [])
+    values = [_to_float(column[row]) for row in rows if states[row] == "finished" and is_number(column[row])]
+    if not values:
+        return Stats(None, None, 0)
+    mean = sum(values) / len(values)
+    if len(values) < 2 or not math.isfinite(mean):
+        return Stats(mean, None, len(values))
+    return Stats(mean, math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1)), len(values))
+
+
+def _to_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an integer may be larger than any float
+        return math.inf if value > 0 else -math.inf
+
+
+# ---- what the table has
+
+
+def _varying(table: RunTable, rows: Sequence[int]) -> list[str]:
+    if len(rows) < 2:
+        return []
+    chosen = itemgetter(*rows)
+    found = []
+    for name, column in table.config.items():
+        values: tuple[Any, ...] = chosen(column)
+        # In C where possible: a store may have 100,000 runs. 1, 1.0 and True are equal, but not the same value.
+        if values.count(values[0]) != len(values) or len({*map(type, values)}) > 1:
+            found.append((values.count(MISSING), name))
+        if len(found) >= MAX_VARYING:
+            break
+    return [name for _, name in sorted(found)]
+
+
+def describe_columns(view: View) -> dict[str, list[dict[str, Any]]]:
+    """All columns by kind, with a few values for completion."""
+    return {
+        "config": [{"name": name, **_describe(column)} for name, column in view.table.config.items()],
+        "metrics": [{"name": name, **_describe(column, has_values=False)} for name, column in view.table.metrics.items()],
+    }
+
+
+def _describe(column: Column, has_values: bool = True) -> dict[str, Any]:
+    kinds = {*map(type, column)} - {type(MISSING)}
+    values: dict[str, Any] = {}
+    for value in column[:_NUM_PROBED] if has_values else ():
+        if value is not MISSING and len(values) < _MAX_VALUES:
+            values.setdefault(repr(value), value)
+    return {"is_number": kinds <= {int, float, type(None)} and kinds != {type(None)}, "values": [*values.values()]}
+
+
+def monitored(view: View) -> dict[str, str]:
+    """The metrics by which runs choose their best checkpoint, each with "min" or "max"; the most frequent one first."""
+    pairs = zip(view.table.fact("best.metric"), view.table.fact("best.mode"), strict=True)
+    counts = Counter((metric, str(mode)) for metric, mode in pairs if isinstance(metric, str))
+    return {metric: mode for (metric, mode), _ in counts.most_common()}

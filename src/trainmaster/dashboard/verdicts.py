@@ -1,0 +1,76 @@
+"""Hypotheses with their verdicts, and ablations with their contributions, as they are recorded in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from trainmaster.analysis.plan_records import plan_names
+from trainmaster.errors import TrainmasterError
+from trainmaster.store import Store
+
+
+def list_verdicts(store: Store) -> dict[str, Any]:
+    """All hypotheses and ablations of a store. One that cannot be read has an `error`."""
+    return {
+        "hypotheses": [_or_error(_hypothesis, store, name) for name in plan_names(store, "hypothesis")],
+        "ablations": [_or_error(_ablation, store, name) for name in plan_names(store, "ablation")],
+    }
+
+
+def _or_error(describe: Callable[[Store, str], dict[str, Any]], store: Store, name: str) -> dict[str, Any]:
+    try:
+        return {"name": name, "error": "", **describe(store, name)}
+    except TrainmasterError as error:  # damaged, or the extra `analysis` is missing
+        return {"name": name, "error": error.fact}
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):  # a record with a valid checksum that another version wrote
+        return {"name": name, "error": "its records cannot be read by this version"}
+
+
+def _hypothesis(store: Store, name: str) -> dict[str, Any]:
+    from trainmaster.analysis.hypothesis_driver import read_verdict
+    from trainmaster.analysis.verdict import differences
+
+    verdict = read_verdict(store, name)
+    plan = verdict.plan
+    pairs = [
+        {
+            "seed": pair.seed,
+            "a": pair.a.value,
+            "b": pair.b.value,
+            "keys": [pair.a.key, pair.b.key],
+            "difference": difference,
+            "counts": at < verdict.n,
+        }
+        for at, (pair, difference) in enumerate(zip(verdict.pairs, differences(plan, verdict.pairs), strict=True))
+    ]
+    return {
+        "claim": plan.claim,
+        "state": verdict.state,
+        "why": verdict.why,
+        "metric": plan.settings["on"],
+        "margin": plan.settings["by"],
+        "mean": verdict.mean,
+        "low": verdict.low,
+        "high": verdict.high,
+        "num_pairs": verdict.n,
+        "budget": plan.budget,
+        "pairs": pairs,
+        "looks": [{"n": look.n, "t": look.t, "critical": look.critical} for look in verdict.looks],
+        "notes": verdict.notes,
+        "statement": plan.statement,
+    }
+
+
+def _ablation(store: Store, name: str) -> dict[str, Any]:
+    from trainmaster.analysis.contributions import read_ablation
+
+    report = read_ablation(store, name)
+    about = report.to_dict()
+    return {
+        "metric": report.plan.settings["on"],
+        "contributions": about["contributions"],
+        "notes": about["notes"],
+        "missing": report.missing,
+        "seeds": report.plan.seeds,
+    }

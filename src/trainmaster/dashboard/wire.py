@@ -1,0 +1,67 @@
+"""Strict JSON on the wire. NaN and infinities, which JSON lacks, become the strings "nan", "inf" and "-inf", as in `--json`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from trainmaster.store.run_table import MISSING
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+MAX_INTEGER = 2**53
+"""JavaScript reads larger integers wrongly, so they are sent as text."""
+
+
+def encode(value: Any) -> bytes:
+    """
+    >>> encode({"loss": float("nan"), "count": 2**60, "missing": None})
+    b'{"loss":"nan","count":"1152921504606846976","missing":null}'
+    """
+    return json.dumps(plain(value), separators=(",", ":"), allow_nan=False, ensure_ascii=True).encode()
+
+
+def plain(value: Any) -> Any:
+    """A value with only what strict JSON has. A value that a run does not have is None."""
+    if value is None or value is MISSING or isinstance(value, str | bool):
+        return None if value is MISSING else value
+    if isinstance(value, int):
+        return value if abs(value) <= MAX_INTEGER else str(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(each) for each in value]
+    return str(value)
+
+
+def etag_of(*parts: object) -> str:
+    return '"' + hashlib.blake2b(repr(parts).encode(errors="backslashreplace"), digest_size=12).hexdigest() + '"'
+
+
+def reply(request: Request, value: Any, status: int = 200) -> Response:
+    """A response with a JSON body, or "not modified" if the client already has it."""
+    from starlette.responses import Response
+
+    body = encode(value)
+    tag = etag_of(body)
+    if status == 200 and is_known(request, tag):
+        return not_modified(tag)
+    return Response(body, status, {"etag": tag}, "application/json")
+
+
+def is_known(request: Request, tag: str) -> bool:
+    """Whether the client already has the version with this tag."""
+    return request.headers.get("if-none-match") == tag
+
+
+def not_modified(tag: str) -> Response:
+    from starlette.responses import Response
+
+    return Response(status_code=304, headers={"etag": tag})

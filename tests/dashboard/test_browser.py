@@ -1,0 +1,338 @@
+"""The dashboard in a real browser: live curves, filters, groups, comparison, keyboard, phone, dark mode; nothing leaves this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import dashboard_store
+import pytest
+
+from trainmaster.dashboard.app import STATIC
+from trainmaster.dashboard.serve import Address, serving
+from trainmaster.store import Store
+
+pytestmark = pytest.mark.integration
+
+CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
+ARGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+ARGS += ["--disable-component-update", "--disable-sync"]
+NUM_MANY = 10_000
+
+
+def _why_not() -> str:
+    if not os.access(CHROMIUM, os.X_OK):
+        return "there is no chromium"
+    return "" if (STATIC / "index.html").is_file() else "the page is not built: make frontend"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """One browser for all tests. Under CI it must be there."""
+    if why := _why_not():
+        if os.environ.get("CI"):
+            pytest.fail(why)
+        pytest.skip(why)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGS)
+        yield started
+        started.close()
+
+
+class Tab(NamedTuple):
+    """A page of the dashboard that records what went wrong."""
+
+    page: Any
+    address: Address
+    problems: list[str]
+
+    def open(self, path: str) -> Any:
+        token = f"#token={self.address.token}" if self.address.token else ""
+        self.page.goto(f"http://127.0.0.1:{self.address.port}{path}{token}")
+        return self.page
+
+
+Open = Callable[..., Tab]
+
+
+@pytest.fixture
+def tab(browser: Any) -> Iterator[Open]:
+    """Opens pages, and checks at the end that no error was logged and that no request left this machine."""
+    opened: list[tuple[Any, list[str]]] = []
+
+    def make(address: Address, width: int = 1280, height: int = 800, scheme: str = "light") -> Tab:
+        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+        page, problems = context.new_page(), list[str]()
+        page.set_default_timeout(60_000)
+        page.on(
+            "console", lambda message: problems.append(f"{message.type}: {message.text}") if message.type in ("error", "warning") else None
+        )
+        page.on("pageerror", lambda error: problems.append(f"error: {error}"))
+        page.on("request", lambda request: None if request.url.startswith("http://127.0.0.1:") else problems.append(f"left: {request.url}"))
+        opened.append((context, problems))
+        return Tab(page, address, problems)
+
+    yield make
+    found = [problem for _, problems in opened for problem in problems]
+    for context, _ in opened:
+        context.close()
+    assert found == []
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Address, Store, dict[str, str]]]:
+    store, keys = dashboard_store.make_store(tmp_path_factory.mktemp("small") / "runs")
+    with serving(store, 0) as (address, _):
+        yield address, store, keys
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
+    root = tmp_path_factory.mktemp("large") / "runs"
+    dashboard_store.write_many(root, NUM_MANY, num_config=4)
+    with serving(Store(root), 0) as (address, _):
+        yield address
+
+
+def row_keys(page: Any) -> list[str]:
+    found: list[str] = page.eval_on_selector_all(".body .row[data-key]", "rows => rows.map(row => row.dataset.key)")
+    return found
+
+
+def wait_for(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"waited for {what}"
+        time.sleep(0.1)
+
+
+def test_the_first_look_at_a_store(tab: Open, small: Any) -> None:
+    address, _, keys = small
+    page = tab(address).open("/")
+    page.wait_for_selector(".body .row[data-key]")
+    assert {*row_keys(page)} == {*keys.values()}
+    page.wait_for_selector(".chart canvas")
+    assert "6 runs" in page.inner_text("header")
+    assert page.get_by_role("navigation", name="Needs attention").inner_text().count("failed") == 1
+    assert page.locator(".row.selected").count() == 5
+    page.wait_for_selector(".spark path[d^=M]", state="attached")
+
+
+def test_the_address_is_the_view(tab: Open, small: Any) -> None:
+    """Filter, group, sort and selection are in the address: reload and the back button work."""
+    address, _, keys = small
+    page = tab(address).open("/")
+    page.wait_for_selector(".body .row[data-key]")
+    page.fill("#filter", "lr<1 and seed=0")
+    wait_for(lambda: len(row_keys(page)) == 2, "the filter")
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="group: none").click()
+    wait_for(lambda: "group=1" in page.url, "the address")
+    page.go_back()
+    wait_for(lambda: "group=1" not in page.url and page.get_by_role("button", name="group: none").count() == 1, "the way back")
+    page.get_by_role("button", name="valid/loss", exact=True).click()
+    wait_for(lambda: "sort=-metric" in page.url, "the order")
+    page.reload()
+    wait_for(lambda: row_keys(page) == [keys["0.1-0"], keys["0.5-0"]], "the same view after a reload")
+    assert page.input_value("#filter") == "lr<1 and seed=0"
+
+
+def test_a_wrong_filter_is_explained_below_it(tab: Open, small: Any) -> None:
+    address, _, _ = small
+    page = tab(address).open("/")
+    page.wait_for_selector(".body .row[data-key]")
+    page.fill("#filter", "lrr<1")
+    page.wait_for_selector("#filter-error")
+    assert "did you mean `lr`?" in page.inner_text("#filter-error")
+    assert len(row_keys(page)) == 6  # the last rows stay
+
+
+def test_completion_by_keyboard(tab: Open, small: Any) -> None:
+    address, _, keys = small
+    page = tab(address).open("/")
+    page.wait_for_selector(".body .row[data-key]")
+    page.keyboard.press("/")
+    page.keyboard.type("model.a")
+    page.wait_for_selector("[role=option]")
+    page.keyboard.press("Tab")
+    page.keyboard.type("=ml")
+    page.keyboard.press("Tab")
+    wait_for(lambda: {*row_keys(page)} == {keys["failed"], keys["diverged"]}, "the completed filter")
+
+
+def test_keyboard_only(tab: Open, small: Any) -> None:
+    """Choose a row, select it, open it, go to the next run and back."""
+    address, _, keys = small
+    page = tab(address).open("/?sort=fact:key&sel=none")
+    page.wait_for_selector(".body .row[data-key]")
+    ordered = sorted(keys.values())
+    for key in ("j", "j", "x"):
+        page.keyboard.press(key)
+    wait_for(lambda: page.locator(f".row.selected[data-key='{ordered[1]}']").count() == 1, "the selection")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("h1")
+    assert page.inner_text("h1") == ordered[1]
+    page.keyboard.press("j")
+    wait_for(lambda: page.inner_text("h1") == ordered[2], "the next run")
+    page.keyboard.press("k")
+    wait_for(lambda: page.inner_text("h1") == ordered[1], "the previous run")
+    page.keyboard.press("Escape")
+    page.wait_for_selector(".body .row[data-key]")
+
+
+def test_groups_show_mean_and_spread(tab: Open, small: Any) -> None:
+    address, _, _ = small
+    page = tab(address).open("/?group=1&where=lr%3D0.5")
+    page.wait_for_selector(".body .row[data-key]")
+    wait_for(lambda: "±" in page.inner_text(".body"), "the spread")
+    assert page.inner_text(".body .count") == "\N{MULTIPLICATION SIGN} 2"
+    page.wait_for_selector("text=mean of 2, 95 %")
+
+
+def test_comparing_two_runs(tab: Open, small: Any) -> None:
+    address, _, keys = small
+    page = tab(address).open(f"/compare?keys={keys['0.1-0']},{keys['0.5-0']}")
+    page.wait_for_selector("text=1 value differs")
+    assert "paired t" in page.inner_text(".differences")
+    page.get_by_role("button", name=f"Remove {keys['0.5-0']}").click()
+    page.wait_for_selector("text=Why are two runs different?")
+    page.fill("[aria-label='Add a run']", keys["failed"][:6])
+    page.get_by_role("option").first.click()
+    page.wait_for_selector("text=2 values differ")
+
+
+def test_a_failed_run_shows_the_failure_first(tab: Open, small: Any) -> None:
+    address, _, keys = small
+    page = tab(address).open(f"/run/{keys['failed']}")
+    page.wait_for_selector(".failure")
+    assert "ValueError: no" in page.inner_text(".failure")
+
+
+def test_code_is_shown_as_a_highlighted_diff(tab: Open, tmp_path: Path) -> None:
+    store, keys = dashboard_store.make_store(tmp_path / "runs")
+    key = keys["0.1-0"]
+    folder = tmp_path / "runs" / "previews" / key[:2] / key / "attempt-0001" / "code" / "abc-def"
+    folder.mkdir(parents=True)
+    (folder / "code.json").write_text(
+        json.dumps({"commit": "abc", "tree": "def", "subject": "s", "changed": ["x"], "new": [], "deleted": []})
+    )
+    (folder / "changes.patch").write_text("diff --git a/x.py b/x.py\n@@ -1,2 +1,2 @@\n same\n-old <b>\n+new <script>alert(1)</script>\n")
+    with serving(store, 0) as (address, _):
+        page = tab(address).open(f"/run/{key}?tab=code")
+        page.wait_for_selector(".diff .added")
+        assert page.inner_text(".diff .added code") == "new <script>alert(1)</script>"
+        assert page.inner_text(".diff .removed code") == "old <b>"
+
+
+def test_a_live_curve_grows(tab: Open, tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs")
+    key = store.configs.add({"lr": 0.1})
+    with serving(Store(tmp_path / "runs"), 0) as (address, _), store.attempt(key, "process", facts={"num_epochs": 4}) as attempt:
+        attempt.start(None)
+
+        def train(epoch: int) -> None:
+            attempt.log.append({"tag": "valid/loss", "value": 1 / epoch, "step": epoch, "over": "epoch", "time": time.time()})
+            status = {
+                "epoch": epoch,
+                "step": epoch,
+                "toc": time.time(),
+                "best": {"metric": "valid/loss", "mode": "min", "value": 1 / epoch},
+            }
+            attempt.save(epoch, {}, status, {"valid/loss": 1 / epoch})
+
+        train(1)
+        page = tab(address).open("/")
+        page.wait_for_selector(".body .row[data-key]")
+        wait_for(lambda: "running 1/4" in page.inner_text(".body"), "the first epoch")
+        picture = page.locator(".chart canvas").first
+        before = picture.evaluate("each => each.toDataURL()")
+        for epoch in (2, 3):
+            train(epoch)
+        wait_for(lambda: "running 3/4" in page.inner_text(".body"), "the third epoch")
+        wait_for(lambda: picture.evaluate("each => each.toDataURL()") != before, "the curve")
+        attempt.release("finished")
+        wait_for(lambda: "finished" in page.inner_text(".body"), "the end")
+
+
+def test_ten_thousand_runs(tab: Open, large: Address) -> None:
+    """Filter, group and sort; jump to the middle; only the visible rows exist."""
+    page = tab(large).open("/?sort=config:model.width&charts=%20")
+    page.wait_for_selector(".body .row[data-key]")
+    assert page.locator(".body .row").count() < 80
+    page.eval_on_selector(".scroller", "each => { each.scrollTop = each.scrollHeight / 2 }")
+    page.wait_for_selector(f".body .row[data-key][aria-rowindex='{NUM_MANY // 2 + 1}']")
+    page.fill("#filter", "lr<0.002 and arch=vit")
+    wait_for(lambda: "of 10,000 runs" in page.inner_text(".status"), "the filter")
+    page.fill("#filter", "")
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="group: none").click()
+    wait_for(lambda: "in 2,000 groups" in page.inner_text(".status"), "the groups")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_follows_the_scheme_of_the_system_until_one_is_chosen(tab: Open, small: Any, scheme: str) -> None:
+    address, _, _ = small
+    page = tab(address, scheme=scheme).open("/")
+    page.wait_for_selector(".body .row[data-key]")
+    theme = "document.documentElement.dataset.theme"
+    assert page.evaluate(theme) == scheme
+    other = "dark" if scheme == "light" else "light"
+    while page.evaluate(theme) != other or page.evaluate("localStorage.getItem('trainmaster-theme')") != other:
+        page.keyboard.press("t")
+    page.reload()
+    page.wait_for_selector(".body .row[data-key]")
+    assert page.evaluate(theme) == other
+
+
+@pytest.mark.parametrize("path", ["/", "/run/KEY", "/run/KEY?tab=config", "/compare?keys=KEY,OTHER", "/searches"])
+def test_nothing_is_wider_than_a_phone(tab: Open, small: Any, path: str) -> None:
+    address, _, keys = small
+    page = tab(address, width=360, height=740).open(path.replace("KEY", keys["0.1-0"]).replace("OTHER", keys["0.5-0"]))
+    page.wait_for_selector("main > *")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_script_in_a_store_does_not_run(tab: Open, tmp_path: Path) -> None:
+    """Every page of a store whose every field is a script."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    spec = spec_from_file_location("test_hostile", Path(__file__).with_name("test_hostile.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    hostile = module_from_spec(spec)
+    spec.loader.exec_module(hostile)
+    store, key = hostile.hostile_store(tmp_path / "runs")
+    with serving(store, 0) as (address, _):
+        opened = tab(address)
+        opened.page.on("dialog", lambda dialog: opened.problems.append(f"dialog {dialog.message}"))
+        tabs = ("curves", "config", "code", "environment", "layers", "attempts", "events", "log")
+        for path in ["/", *(f"/run/{key}?tab={name}" for name in tabs), "/?where=<script>alert(1)</script>", "/searches/<script>"]:
+            opened.open(path)
+            opened.page.wait_for_selector("main > *, .problem")
+        assert opened.page.evaluate("document.querySelectorAll('script').length") == 1
+    opened.problems[:] = [each for each in opened.problems if "404" not in each]
+
+
+def test_labels_and_notes_by_hand(tab: Open, tmp_path: Path) -> None:
+    store, keys = dashboard_store.make_store(tmp_path / "runs")
+    key = keys["0.1-0"]
+    with serving(store, 0, can_edit=True) as (address, _):
+        page = tab(address).open(f"/run/{key}")
+        page.wait_for_selector(".edit")
+        assert "token" not in page.url
+        page.fill("[aria-label='Add a label']", "best")
+        page.keyboard.press("Enter")
+        wait_for(lambda: store.tags[key] == ("best",), "the label")
+        page.fill("[aria-label='Notes']", "looks good")
+        page.get_by_role("button", name="save notes").click()
+        wait_for(lambda: store.notes[key] == "looks good", "the note")
+        page.get_by_role("button", name="delete …").click()
+        page.get_by_role("button", name="cancel").click()
+        assert key in store.configs

@@ -1,0 +1,147 @@
+"""Curves: points are left out without losing peaks, means are taken only where all runs have a value, and logs are read on."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import dashboard_store
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainmaster.dashboard.curves import Curve, band_of, metric_names, read_curve, t_quantile, thin
+from trainmaster.dashboard.event_columns import EventColumns
+from trainmaster.store import Store
+
+
+def curve(y: list[float], x: list[float] | None = None) -> Curve:
+    return Curve("update", np.array(range(len(y)) if x is None else x, dtype=float), np.array(y, dtype=float))
+
+
+def test_few_points_are_all_kept() -> None:
+    part = thin(curve([1.0] * 100), 100)
+    assert ([*part.rows], part.is_sampled) == ([*range(100)], False)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(300, 3000), st.integers(50, 200))
+def test_peaks_first_and_last_points_survive(seed: int, size: int, points: int) -> None:
+    values = np.random.default_rng(seed).standard_cauchy(size).tolist()
+    part = thin(curve(values), points)
+    kept = [values[row] for row in part.rows]
+    assert len(kept) <= points + 10
+    assert (min(kept), max(kept)) == (min(values), max(values))
+    assert (part.rows[0], part.rows[-1]) == (0, len(values) - 1)
+    assert [*part.rows] == sorted({*part.rows})
+
+
+def test_a_nan_among_many_points_is_kept() -> None:
+    values = [1.0] * 10_000
+    values[777] = math.nan
+    assert 777 in thin(curve(values), 100).rows
+
+
+def test_points_do_not_jump_while_a_curve_grows() -> None:
+    values = np.sin(np.arange(5000) / 7).tolist()
+    before, after = thin(curve(values[:4400]), 500), thin(curve(values[:4500]), 500)
+    assert {row for row in before.rows if row < 4000} == {row for row in after.rows if row < 4000}
+
+
+def test_zoom_gives_every_point_between_its_edges() -> None:
+    part = thin(curve([float(each % 97) for each in range(100_000)]), 1000, 500.0, 900.0)
+    assert ([*part.rows], part.is_sampled) == ([*range(499, 902)], False)
+
+
+def test_a_mean_is_taken_only_where_all_runs_have_a_value() -> None:
+    band = band_of([curve([1.0, 2.0, 3.0]), curve([3.0, 4.0]), curve([5.0, 6.0, 7.0], [0.0, 1.0, 9.0])])
+    assert (band.x.tolist(), band.mean.tolist(), band.num_runs) == ([0.0, 1.0], [3.0, 4.0], 3)
+
+
+def test_one_run_has_no_interval() -> None:
+    assert np.isnan(band_of([curve([1.0, 2.0])]).low).all()
+
+
+def test_epochs_and_updates_are_never_averaged() -> None:
+    assert len(band_of([curve([1.0]), curve([1.0])._replace(over="epoch")]).x) == 0
+
+
+@pytest.mark.parametrize("df", [1, 2, 5, 29, 30, 31, 60, 500])
+def test_t_quantiles(df: int) -> None:
+    special = pytest.importorskip("scipy.special")
+    assert t_quantile(df) == pytest.approx(special.stdtrit(df, 0.975), abs=1e-3)
+
+
+# ---- logs
+
+
+def test_a_log_is_read_on_where_the_last_read_ended(tmp_path: Path) -> None:
+    store, columns = Store(tmp_path), EventColumns()
+    key = store.configs.add({"lr": 0.1})
+    with store.attempt(key, "process") as attempt:
+        attempt.start(None)
+        run = store.run(key)
+        for step in range(5):
+            attempt.log.append({"tag": "loss", "value": float(step), "step": step, "time": 1.0})
+        attempt.log.sync()
+        path = tmp_path / "stats" / key[:2] / key / "attempt-0001" / "events.jsonl"
+        size = path.stat().st_size
+        assert columns.of(run, 1).size == size
+        with path.open("ab") as file:
+            file.write(b'{"n":5,"tag":"loss","val')  # the line is being written
+        log = columns.of(run, 1)
+        assert (log.size, log.num_events) == (size, 5)
+        path.write_bytes(path.read_bytes()[:size])
+        attempt.log.append({"tag": "loss", "value": math.inf, "step": 5, "time": 1.0})
+        found = read_curve(columns, run, "loss")
+        assert found is not None
+        assert found.y.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, math.inf]
+        attempt.release("stopped")
+
+
+def test_a_line_with_a_wrong_checksum_ends_the_log(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    key = dashboard_store.add_run(store, {"lr": 0.1})
+    path = tmp_path / "stats" / key[:2] / key / "attempt-0001" / "events.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[3] = lines[3].replace(b'"value":', b'"value":1')
+    path.write_bytes(b"".join(lines))
+    assert EventColumns().of(store.run(key), 1).num_events == 3
+
+
+def test_rows_that_a_resumed_run_has_dropped_are_not_drawn(tmp_path: Path) -> None:
+    """The first attempt logged two more epochs after its last checkpoint and was killed; the second repeats them."""
+    store, columns = Store(tmp_path), EventColumns()
+    key = store.configs.add({"lr": 0.1})
+    for number, epochs in enumerate([(1, 2, 3), (2, 3)]):
+        with store.attempt(key, "process") as attempt:
+            attempt.start(store.run(key).latest())
+            for epoch in epochs:
+                attempt.log.append({"tag": "loss", "value": epoch + 10.0 * number, "step": epoch, "over": "epoch", "time": 1.0})
+                if number or epoch == 1:
+                    attempt.save(epoch, {}, {"epoch": epoch, "step": epoch, "toc": 1.0}, {})
+            attempt.release("stopped")
+    found = read_curve(columns, store.run(key), "loss")
+    assert found is not None
+    assert (found.x.tolist(), found.y.tolist()) == ([1.0, 2.0, 3.0], [1.0, 12.0, 13.0])
+    assert metric_names(columns, store.run(key)) == ["loss"]
+
+
+def test_numbers_of_a_managers_evaluation_are_curves(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    rows = [{"epoch": epoch, "eval": {"loss_test": 1.0 / epoch, "note": "x"}} for epoch in (1, 2)]
+    key = dashboard_store.add_run(store, {"lr": 0.1}, metrics=["m"], rows=rows)
+    found = read_curve(EventColumns(), store.run(key), "loss_test")
+    assert found is not None
+    assert (found.over, found.y.tolist()) == ("epoch", [1.0, 0.5])
+
+
+def test_old_logs_are_forgotten_before_memory_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainmaster.dashboard.event_columns.MAX_VALUES", 40)
+    store, columns = Store(tmp_path), EventColumns()
+    keys = [dashboard_store.add_run(store, {"lr": float(number)}) for number in range(5)]
+    for key in keys:
+        columns.of(store.run(key), 1)
+    assert sum(log.num_values for log in columns._logs.values()) <= 40
+    assert json.dumps([*columns.of(store.run(keys[0]), 1).series]) == '["valid/loss", "valid/accuracy", "train/loss"]'

@@ -1,0 +1,214 @@
+"""Who gets an answer: all routes, methods, and forms of `Host` and `Origin` that a hostile page can cause."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import dashboard_store
+import pytest
+from dashboard_site import TOKEN, Site, make_client
+from starlette.testclient import TestClient
+
+from trainmaster.dashboard import guard
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
+HOSTS = {
+    "own": ("127.0.0.1:7400", True),
+    "localhost through a tunnel": ("localhost:9000", True),
+    "IPv6": ("[::1]:7400", True),
+    "rebound name": ("evil.example:7400", False),
+    "a name that ends like ours": ("127.0.0.1.evil.example", False),
+    "user part": ("127.0.0.1@evil.example", False),
+    "other loopback": ("127.0.0.2:7400", False),
+    "empty": ("", False),
+}
+ORIGINS = {
+    "none": (None, True),
+    "own": ("http://127.0.0.1:7400", True),
+    "null": ("null", False),
+    "other site": ("http://evil.example", False),
+    "other port": ("http://127.0.0.1:8888", False),
+    "other scheme": ("https://127.0.0.1:7400", False),
+    "prefix": ("http://127.0.0.1:7400.evil.example", False),
+    "two": ("http://127.0.0.1:7400 http://evil.example", False),
+}
+
+
+def routes(key: str) -> list[str]:
+    names = ["store", "attention", "runs", f"runs/{key}", f"runs/{key}/code", f"runs/{key}/environment", f"runs/{key}/log", "curves"]
+    names += ["compare", "searches", "searches/x", *(f"runs/{key}/{edit}" for edit in ("tags", "notes", "stop", "delete"))]
+    return ["/", f"/run/{key}", "/compare", "/searches", "/static/icon.svg", *(f"/api/v1/{name}" for name in names), "/nothing"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_only_the_page_itself_gets_an_answer(site: Site, method: str) -> None:
+    """S07: all routes x methods x 8 hosts, and x 8 origins."""
+    key = site.keys["0.1-0"]
+    for path in routes(key):
+        forms = [(host, None, is_ok) for host, is_ok in HOSTS.values()]
+        forms += [("127.0.0.1:7400", origin, is_ok) for origin, is_ok in ORIGINS.values()]
+        for host, origin, is_ok in forms:
+            headers = {"host": host, **({"origin": origin} if origin is not None else {})}
+            answer = site.client.request(method, path, headers=headers)
+            if not is_ok:
+                assert answer.status_code in (403, 421), (path, host, origin)
+            elif method not in ("GET", "HEAD"):
+                assert answer.status_code in (403, 405), (path, host, origin)
+            assert answer.status_code != 500, (path, host, origin)
+            assert answer.headers["content-security-policy"] == guard.POLICY
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert "access-control-allow-origin" not in answer.headers
+
+
+def test_nothing_changes_without_permission(site: Site) -> None:
+    key = site.keys["0.1-0"]
+    for edit, body in {"tags": {"add": ["x"]}, "notes": {"text": "x"}, "delete": {"confirm": key}}.items():
+        answer = site.client.post(
+            f"/api/v1/runs/{key}/{edit}", json=body, headers={"origin": "http://127.0.0.1:7400", guard.TOKEN_HEADER: TOKEN}
+        )
+        assert (answer.status_code, "--allow-edit" in answer.text) == (403, True)
+    assert site.store.tags[key] == ()
+    assert site.store.notes[key] == ""
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_allowed"),
+    [
+        ({"sec-fetch-site": "same-origin"}, True),
+        ({"sec-fetch-site": "none", "sec-fetch-mode": "navigate"}, True),
+        ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}, False),
+        ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}, False),
+        ({"sec-fetch-site": "same-site", "sec-fetch-mode": "cors"}, False),
+    ],
+)
+def test_another_site_cannot_read_data(site: Site, headers: dict[str, str], is_allowed: bool) -> None:
+    assert (site.client.get("/api/v1/store", headers=headers).status_code == 200) is is_allowed
+
+
+def test_a_link_on_another_site_may_open_the_page(site: Site) -> None:
+    headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+    assert site.client.get("/", headers=headers).status_code == 200
+    assert site.client.post("/", headers=headers).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/../app.py",
+        "/static/..%2fapp.py",
+        "/static/%2e%2e/app.py",
+        "/static//etc/passwd",
+        "/static/assets/%00",
+        "/..%2f..%2fetc%2fpasswd",
+        "/api/v1/runs/..%2f..%2fstore.json",
+        "/api/v1/runs/%00",
+        "/api/v1/searches/..%2f..",
+        "/api/v1/runs/ABCDEFGH",
+        "/run/../../etc/passwd",
+    ],
+)
+def test_a_path_cannot_leave_its_place(site: Site, path: str) -> None:
+    answer = site.client.get(path)
+    assert answer.status_code in (404, 405)
+    assert "root:" not in answer.text
+    assert "Traceback" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "path", ["../outcome.json", "attempt-0001/../../x.png", "/etc/passwd", "attempt-0001/preview.json", "", "attempt-0001/plots"]
+)
+def test_an_image_is_one_of_the_files_of_the_run(site: Site, path: str) -> None:
+    assert site.get(f"runs/{site.keys['0.1-0']}/image", 404, path=path) == {"error": "there is no such file"}
+
+
+def test_errors_do_not_reflect_or_reveal(site: Site) -> None:
+    """S16."""
+    answer = site.client.get("/<script>alert(1)</script>")
+    assert answer.headers["content-type"] == "application/json"
+    assert "script" not in answer.text
+    assert str(site.store.root) not in site.client.get("/api/v1/runs/ffffffff").text
+    assert site.client.get("/api/v1/runs/ffffffff").status_code == 404
+
+
+# ---- with permission
+
+
+@pytest.fixture
+def editing(tmp_path: Path) -> tuple[TestClient, Any, str]:
+    store, keys = dashboard_store.make_store(tmp_path / "runs")
+    return make_client(store, tmp_path / "static", TOKEN), store, keys["0.1-0"]
+
+
+def post(client: TestClient, path: str, body: Any, **headers: str) -> Any:
+    given = {"origin": "http://127.0.0.1:7400", guard.TOKEN_HEADER: TOKEN, **headers}
+    return client.post(f"/api/v1/runs/{path}", content=json.dumps(body), headers=given)
+
+
+def test_edits_need_the_token_and_an_origin(editing: Any) -> None:
+    client, store, key = editing
+    assert post(client, f"{key}/tags", {"add": ["x"]}, **{guard.TOKEN_HEADER: "wrong"}).status_code == 403
+    assert client.post(f"/api/v1/runs/{key}/tags", json={"add": ["x"]}, headers={guard.TOKEN_HEADER: TOKEN}).status_code == 403
+    for wrong in ("http://evil.example", "null"):
+        assert post(client, f"{key}/tags", {"add": ["x"]}, origin=wrong).status_code == 403
+    assert post(client, f"{key}/tags", {"add": ["x"]}, **{"content-length": "999999999"}).status_code == 413
+    assert store.tags[key] == ()
+
+
+def test_labels_and_notes_are_files_of_the_store(editing: Any) -> None:
+    client, store, key = editing
+    assert post(client, f"{key}/tags", {"add": ["best", "paper"]}).json() == {"tags": ["best", "paper"]}
+    assert post(client, f"{key}/tags", {"remove": ["paper"]}).json() == {"tags": ["best"]}
+    assert post(client, f"{key}/notes", {"text": "<b>bold</b>"}).json() == {"notes": "<b>bold</b>"}
+    assert (Path(store.root) / "notes" / key[:2] / f"{key}.txt").read_text() == "<b>bold</b>"
+    assert client.get(f"/api/v1/runs/{key}").json()["tags"] == ["best"]
+    assert post(client, f"{key}/tags", {"add": ["../x"]}).status_code == 400
+    assert post(client, f"{key}/notes", {"text": 3}).status_code == 400
+    assert post(client, f"{key}/tags", [1]).status_code == 400
+
+
+def test_deleting_needs_a_confirmation(editing: Any) -> None:
+    client, store, key = editing
+    assert post(client, f"{key}/delete", {}).status_code == 400
+    assert key in store.configs
+    assert post(client, f"{key}/delete", {"confirm": key}).json() == {"deleted": key}
+    assert key not in store.configs
+    assert client.get("/api/v1/store").json()["num_runs"] == 5
+
+
+def test_stopping_a_run_that_does_not_run_is_refused(editing: Any) -> None:
+    client, _, key = editing
+    answer = post(client, f"{key}/stop", {"confirm": key})
+    assert (answer.status_code, answer.json()["error"]) == (400, f"no process is training run {key}")
+
+
+def test_a_run_at_work_cannot_be_deleted(editing: Any) -> None:
+    client, store, _ = editing
+    key = store.configs.add({"lr": 3.0})
+    with store.attempt(key, "process") as attempt:
+        attempt.start(None)
+        assert post(client, f"{key}/delete", {"confirm": key}).status_code == 409
+        assert client.get(f"/api/v1/runs/{key}").json()["state"] == "running"
+        assert post(client, f"{key}/stop", {"confirm": key}).status_code == 200
+        attempt.release("stopped")
+
+
+def test_an_archived_run_is_shown_only_on_request(editing: Any) -> None:
+    client, _, key = editing
+    post(client, f"{key}/tags", {"add": ["archived"]})
+    shown = {name: [row["key"] for row in client.get("/api/v1/runs", params=params).json()["rows"]] for name, params in {
+        "usual": {}, "asked": {"archived": "1"}, "by label": {"where": "tag=archived"},
+    }.items()}  # fmt: skip
+    assert key not in shown["usual"]
+    assert key in shown["asked"]
+    assert shown["by label"] == [key]
+
+
+def test_every_combination_of_a_token_and_a_method(editing: Any) -> None:
+    client, store, key = editing
+    for method, path in itertools.product(METHODS, (f"/api/v1/runs/{key}", "/", "/api/v1/store")):
+        answer = client.request(method, path, headers={"origin": "http://127.0.0.1:7400", guard.TOKEN_HEADER: TOKEN})
+        assert answer.status_code == 200 if method in ("GET", "HEAD") else answer.status_code in (405, 413), (method, path)
+    assert len([*store.configs]) == 6

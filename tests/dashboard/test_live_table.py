@@ -1,0 +1,105 @@
+"""The table that all viewers share: it is scanned when somebody asks, reads only what has changed, and is never silently old."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dashboard_store
+import pytest
+
+from trainmaster.dashboard import live_table
+from trainmaster.dashboard.live_table import LiveTable
+from trainmaster.store import Store
+from trainmaster.store.index import Index
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The keys of runs whose files are read."""
+    found: list[str] = []
+    read = Index._row
+
+    def recorded(self: Index, key: str, *rest: Any) -> Any:
+        found.append(key)
+        return read(self, key, *rest)
+
+    monkeypatch.setattr(Index, "_row", recorded)
+    return found
+
+
+def test_only_runs_that_changed_are_read_again(tmp_path: Path, always_scanned: None, reads: list[str]) -> None:
+    store, keys = dashboard_store.make_store(tmp_path)
+    live = LiveTable(store)
+    first = live.current()
+    assert sorted(reads) == sorted(keys.values())
+    reads.clear()
+    assert live.current() is first
+    assert reads == []
+    new = dashboard_store.add_run(Store(tmp_path), {"lr": 5.0})
+    second = live.current()
+    assert reads == [new]
+    assert (second.number, len(second.table)) == (first.number + 1, 7)
+
+
+def test_a_resumed_run_is_read_again(tmp_path: Path, always_scanned: None) -> None:
+    store, keys = dashboard_store.make_store(tmp_path)
+    live, key = LiveTable(store), keys["failed"]
+    assert live.current().table.fact("state").count("failed") == 1
+    other = Store(tmp_path)
+    with other.attempt(key, "process") as attempt:
+        attempt.start(other.run(key).latest())
+        assert live.current().table.facts["state"][live.current().rows[key]] == "running"
+        attempt.save(60, {}, {"epoch": 6, "step": 60, "toc": 1.0}, {"valid/loss": 0.25})
+        view = live.current()
+        assert view.table.metrics["valid/loss"][view.rows[key]] == 0.25
+        attempt.release("finished")
+    view = live.current()
+    assert (view.table.facts["state"][view.rows[key]], view.table.facts["epoch"][view.rows[key]]) == ("finished", 6)
+
+
+def test_a_killed_run_is_read_once_more_and_then_left_alone(tmp_path: Path, always_scanned: None, reads: list[str]) -> None:
+    store, keys = dashboard_store.make_store(tmp_path)
+    key = keys["0.1-0"]
+    (tmp_path / "stats" / key[:2] / key / "attempt-0001" / "outcome.json").unlink()
+    live = LiveTable(store)
+    view = live.current()
+    assert view.table.facts["state"][view.rows[key]] == "killed"
+    live.current()
+    reads.clear()
+    live.current()
+    assert reads == []
+    (tmp_path / "stats" / key[:2] / key / "attempt-0001" / "status.json").write_text("{")
+    view = live.current()
+    assert view.table.facts["state"][view.rows[key]] == "damaged"
+
+
+def test_nobody_scans_twice_within_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, _ = dashboard_store.make_store(tmp_path)
+    live = LiveTable(store)
+    first = live.current()
+    dashboard_store.add_run(Store(tmp_path), {"lr": 5.0})
+    monkeypatch.setattr(live_table, "PERIOD", 1000.0)
+    assert live.current() is first
+    live.forget()
+    monkeypatch.setattr(live_table, "PERIOD", 0.0)
+    assert len(live.current().table) == 7
+
+
+def test_equal_values_are_stored_once(tmp_path: Path) -> None:
+    store, _ = dashboard_store.make_store(tmp_path)
+    columns = LiveTable(store).current().table.config
+    assert len({id(value) for value in columns["model.arch"]}) == 2
+    assert all(type(value) is float for value in columns["lr"])
+
+
+def test_true_and_one_stay_apart(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for value in (1, 1.0, True):
+        store.configs.add({"x": value, "kind": type(value).__name__})
+    table = LiveTable(store).current().table
+    assert {kind: type(value).__name__ for kind, value in zip(table.config["kind"], table.config["x"], strict=True)} == {
+        "int": "int",
+        "float": "float",
+        "bool": "bool",
+    }

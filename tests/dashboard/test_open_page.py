@@ -1,0 +1,43 @@
+"""`Results.ui()`: a dashboard in the process of a notebook."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import dashboard_store
+import pytest
+from dashboard_site import built_page
+
+from trainmaster.analysis.results import Results
+from trainmaster.dashboard import app, open_page
+from trainmaster.dashboard.serve import serving
+
+
+def test_results_open_a_page_that_can_be_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "STATIC", built_page(tmp_path / "static"))
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    dashboard_store.make_store(tmp_path / "runs")
+    page = Results(tmp_path / "runs").ui()
+    try:
+        with urllib.request.urlopen(f"{page.address}api/v1/store", timeout=60) as answer:
+            assert json.load(answer)["num_runs"] == 6
+        assert Results(tmp_path / "runs").ui() is page
+        assert f'href="{page.address}"' in page._repr_html_()
+    finally:
+        page.close()
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(str(page.address), timeout=10)
+    assert not page.is_open
+    open_page._pages.clear()
+
+
+def test_another_program_reads_through_http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, keys = dashboard_store.make_store(tmp_path / "runs")
+    monkeypatch.setattr(app, "STATIC", built_page(tmp_path / "static"))
+    with serving(store, 0) as (address, _):
+        with urllib.request.urlopen(f"{address}api/v1/curves?keys={keys['0.1-0']}&metrics=valid/loss", timeout=60) as answer:
+            assert len(json.load(answer)["curves"][0]["y"]) == 6
