@@ -95,9 +95,9 @@ def make_report(
     forecasts = RunForecasts(rank.metric, forecast_runs(store, finished, rank.metric, {*runs.keys})) if rank is not None else None
     code, environment = code_and_environment(store, progress(runs.keys))
     studies = read_studies(store, None if where is None else {*runs.keys})
-    name = os.path.basename(store.root or "in memory")
+    name = _name_of(store)
     claims = [each.verdict.plan.claim for each in studies.verdicts]
-    title = title or (claims[0] if len(claims) == 1 else f"Runs of {name}")
+    title = title or (claims[0] if len(claims) == 1 else f"Runs in {name}")
     sections = [
         _settings_section(results, groups, rank),
         _curves_section(results, groups),
@@ -131,6 +131,15 @@ def make_report(
     foot = f"Written by trainmaster on {day}. This file contains all its data and requests nothing."
     shown = [each for each in sections if each is not None]
     return page(title, head, shown, runs_columns(runs, results.tags, rank), foot)
+
+
+def _name_of(store: Store) -> str:
+    """The name of the store's folder; most are called `runs`, and then that of the folder around it."""
+    if store.root is None:
+        return "memory"
+    path = os.path.abspath(store.root)
+    name = os.path.basename(path)
+    return os.path.basename(os.path.dirname(path)) or name if name == "runs" else name
 
 
 def _ranked_by(results: Results, metric: str | None) -> RankedBy | None:
