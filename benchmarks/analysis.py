@@ -1,4 +1,4 @@
-"""Results of a large store: frames with and without the index, next to plain json + pandas, and parameter importance.
+"""Results of a large store: frames with and without the index, next to plain json + pandas; parameter importance; the report.
 
 Every number is CPU time of a fresh process, the minimum of several, next to its limit if there is one. `--store PATH` keeps the
 store for the next time; making it takes several minutes.
@@ -146,6 +146,31 @@ def importance(root: str, count: int) -> Any:
     return lambda: len(results.importance("valid/loss").values)
 
 
+def report(root: str, count: int) -> Any:
+    from trainmaster.analysis.report import write_report
+
+    return lambda: f"{write_report(Path(root) / 'report.html', Store(root), where=f'number<{count}') / 1e6:.2f} MB"
+
+
+def open_report(root: str) -> Any:
+    """Open the report in a browser. The result is the wall time until its table has rows, the least of five."""
+    from playwright.sync_api import sync_playwright
+
+    def open_once(browser: Any) -> float:
+        page = browser.new_context().new_page()
+        started = time.perf_counter()
+        page.goto((Path(root) / "report.html").resolve().as_uri())
+        page.wait_for_selector("#table tbody tr:not(.space)")
+        return time.perf_counter() - started
+
+    def measure() -> str:
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"])
+            return f"opened after {min(open_once(browser) for _ in range(5)):.2f} s"
+
+    return measure
+
+
 TASKS = {
     "index: first build": (build_index, None),
     "columns, with the index": (columns, 3.0),
@@ -153,6 +178,8 @@ TASKS = {
     "frame by plain json + pandas": (json_and_pandas, None),
     "importance of 1,000 runs": (lambda root: importance(root, 1000), None),
     "importance of 10,000 runs": (lambda root: importance(root, 10_000), None),
+    "report of 10,000 runs": (lambda root: report(root, 10_000), None),
+    "report of 10,000 runs, in chromium": (open_report, None),
 }
 
 
@@ -179,7 +206,7 @@ def main() -> None:
             command = [sys.executable, __file__, "--task", name, str(root)]
             found = [json.loads(subprocess.run(command, check=True, capture_output=True).stdout) for _ in range(repeats)]
             best = min(each[0] for each in found)
-            print(f"  {name:<32} {best:8.2f} s   {f'limit {limit:g}' if limit else '':<10} {found[0][1]}", flush=True)
+            print(f"  {name:<36} {best:8.2f} s   {f'limit {limit:g}' if limit else '':<10} {found[0][1]}", flush=True)
     finally:
         if not given.store:
             shutil.rmtree(root)

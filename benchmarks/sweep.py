@@ -4,8 +4,9 @@
 
 A trial trains a tiny model for 300 steps with 10 evaluations. Two local workers train 4 trials and then 16; the difference, divided by 12,
 is the time of a trial without the start of the workers. CPU time is that of this process and all workers, and the minimum of several
-repeats is robust on a busy machine. The same loop without a manager is the training itself. If Ray is installed, `ray.tune` trains the same
-loop, with its defaults and with `reuse_actors=True`.
+repeats is robust on a busy machine. The same loop without a manager is the training itself. If Ray is installed, `RayExecutor` and
+`ray.tune` train the same loop on one Ray; the latter with its defaults and with `reuse_actors=True`. The CPU time of Ray's processes, which
+are not our children, is read from /proc while they run, so what their last fifth of a second uses is missing.
 
 The second table has the CPU time of a proposal by the number of trials before it. CMA-ES replays the search once in each
 process, which is the column "first".
@@ -14,10 +15,14 @@ process, which is the column "first".
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import resource
 import tempfile
+import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import optuna
@@ -25,8 +30,10 @@ import torch
 from torch import nn
 
 from trainmaster import Manager, Supervised
+from trainmaster.sweep import RayExecutor
 from trainmaster.sweep.optuna_study import Proposer
 from trainmaster.sweep.plan import SAMPLERS, Plan, Trial
+from trainmaster.sweep.ray_cluster import connect, import_ray
 from trainmaster.sweep.space import Space
 
 EPOCHS, STEPS, FEW, WORKERS = 10, 30, 4, 2
@@ -61,15 +68,54 @@ class Times(NamedTuple):
 
 
 def timed(work: Callable[[], object]) -> Times:
-    """The time of this process and of all processes that it has started and joined."""
-    wall, cpu = time.perf_counter(), _cpu()
-    work()
-    return Times(_cpu() - cpu, time.perf_counter() - wall)
+    """The time of this process, of all processes that it has started and joined, and of its running descendants."""
+    with Descendants() as descendants:
+        wall, cpu = time.perf_counter(), _cpu() + descendants.cpu()
+        work()
+        return Times(_cpu() + descendants.cpu() - cpu, time.perf_counter() - wall)
 
 
 def _cpu() -> float:
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+class Descendants:
+    """The CPU time of Ray's processes, including those that end meanwhile. Workers of trainmaster are joined, so they are left out."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Descendants:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._is_over.wait(0.2):
+            self.cpu()
+
+    def cpu(self) -> float:
+        processes: dict[str, tuple[str, str, float]] = {}
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit():
+                with contextlib.suppress(OSError):
+                    name, _, rest = (folder / "stat").read_text().rpartition(")")
+                    fields = rest.split()
+                    processes[folder.name] = (fields[1], name, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
+        for pid, (parent, _, seconds) in processes.items():
+            line = [pid]
+            while parent in processes and parent != str(os.getpid()):
+                line.append(parent)
+                parent = processes[parent][0]
+            if parent == str(os.getpid()) and any("ray" in processes[each][1] or "gcs_server" in processes[each][1] for each in line):
+                self._seconds[pid] = seconds
+        return sum(self._seconds.values())
 
 
 def search(num_trials: int) -> None:
@@ -78,10 +124,14 @@ def search(num_trials: int) -> None:
         assert result.count("complete") == num_trials
 
 
-def batch(num_trials: int) -> None:
+def batch(num_trials: int, workers: Any = WORKERS) -> None:
     configs = [{"lr": 0.001 * (1 + number), "width": 8 + number} for number in range(num_trials)]
     with tempfile.TemporaryDirectory() as folder:
-        assert len(Tiny(folder, verbose=False).batch(configs, workers=WORKERS).done) == num_trials
+        assert len(Tiny(folder, verbose=False).batch(configs, workers=workers).done) == num_trials
+
+
+def batch_on_ray(num_trials: int) -> None:
+    batch(num_trials, RayExecutor(WORKERS))
 
 
 def train_alone(num_trials: int) -> None:
@@ -119,14 +169,15 @@ def print_trial_costs(repeats: int, many: int) -> None:
         "Manager.search, random": search,
     }
     try:
-        import ray
-
-        ray.init(num_cpus=WORKERS, include_dashboard=False, log_to_driver=False)
+        ray = import_ray()
+        connect(ray, "local", WORKERS)
+        subjects["Manager.batch, RayExecutor"] = batch_on_ray
         subjects |= {"ray.tune, defaults": ray_tune(False), "ray.tune, reuse_actors=True": ray_tune(True)}
-    except ImportError:
-        print("ray is not installed, so ray.tune is left out")
+    except ImportError as error:
+        print(f"without Ray: {error}")
     few_times: dict[str, list[Times]] = {name: [] for name in subjects}
     many_times: dict[str, list[Times]] = {name: [] for name in subjects}
+    train_alone(1)  # the first training of a process is slower
     for _ in range(repeats):
         for name, subject in subjects.items():
             few_times[name].append(timed(lambda: subject(FEW)))  # noqa: B023
@@ -138,8 +189,7 @@ def print_trial_costs(repeats: int, many: int) -> None:
         least = [min(each[index] for each in many_times[name]) - min(each[index] for each in few_times[name]) for index in (0, 1)]
         cpu, wall = (each / (many - FEW) for each in least)
         alone = alone or cpu
-        shown = f"{'-':>8} {'-':>20}" if name.startswith("ray") else f"{cpu:8.3f} {cpu - alone:20.3f}"  # Ray's processes are not ours
-        print(f"{name:28} {shown} {wall:8.3f}")
+        print(f"{name:28} {cpu:8.3f} {cpu - alone:20.3f} {wall:8.3f}")
 
 
 # ---- the cost of a proposal

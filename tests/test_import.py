@@ -51,14 +51,14 @@ def test_every_public_name_can_be_imported_and_is_listed() -> None:
 
 def test_the_public_names_are_these() -> None:
     assert sorted(trainmaster.__all__) == [
-            "ActivationStats", "Avg", "CSVLogger", "CheckpointLoader", "CheckpointSaver", "ClipGradients", "CodeTracker", "Compile",
-            "Config", "ConfigBase", "ConfigError", "ConstructorArgs", "Derived", "Deterministic", "DivergenceGuard", "EMA", "EarlyStopping",
-            "EnvironmentInfo", "Extensible", "Extension", "FailureCapsule", "Fixtures", "GradCoeffRMSVis", "GradNormVis",
-            "GradientAccumulation", "Grid", "HookProfiler", "LeakageCheck", "LearningRateMonitor", "Logger", "LoopComponent", "LossPlot",
-            "Manager", "MemoryWriter", "Metrics", "Mirrored", "MixedPrecision", "ModelConfig", "ModelSummary", "ModelWrapper", "NaNGuard",
-            "Observer", "OptimizerConfig", "ParallelConfig", "ParallelTrainer", "Plot", "Progress", "ProtoTrainer", "Recipe", "Replicate",
-            "RunConfig", "RunReport", "SampleLoss", "SanityCheck", "SchedulerConfig", "SearchSpace", "Secret", "Seed", "Stage", "StageTree",
-            "Stateless", "Store", "Supervised", "TensorBoard", "TrainConfig", "TrainManager", "TrainTestLoop", "TrainingState",
+            "Ablation", "ActivationStats", "Avg", "CSVLogger", "CheckpointLoader", "CheckpointSaver", "ClipGradients", "CodeTracker",
+            "Compile", "Config", "ConfigBase", "ConfigError", "ConstructorArgs", "Derived", "Deterministic", "DivergenceGuard", "EMA",
+            "EarlyStopping", "EnvironmentInfo", "Extensible", "Extension", "FailureCapsule", "Fixtures", "GradCoeffRMSVis", "GradNormVis",
+            "GradientAccumulation", "Grid", "HookProfiler", "Hypothesis", "LeakageCheck", "LearningRateMonitor", "Logger", "LoopComponent",
+            "LossPlot", "Manager", "MemoryWriter", "Metrics", "Mirrored", "MixedPrecision", "ModelConfig", "ModelSummary", "ModelWrapper",
+            "NaNGuard", "Observer", "OptimizerConfig", "ParallelConfig", "ParallelTrainer", "Plot", "Progress", "ProtoTrainer", "Recipe",
+            "Replicate", "RunConfig", "RunReport", "SampleLoss", "SanityCheck", "SchedulerConfig", "SearchSpace", "Secret", "Seed", "Stage",
+            "StageTree", "Stateless", "Store", "Supervised", "TensorBoard", "TrainConfig", "TrainManager", "TrainTestLoop", "TrainingState",
             "TrainmasterError", "UpdateRatio", "Writer", "always", "checkout_code", "configclass", "find_leak", "fixture", "group_of",
             "init_from_checkpoint", "key_of", "not_a_hook", "parameters_in", "replay", "sanity_check", "seed_rng", "staged", "tracked",
             "xavier_uniform",

@@ -14,6 +14,8 @@ from trainmaster.extensions import __all__ as _EXTENSIONS
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from trainmaster.analysis import Ablation as Ablation
+    from trainmaster.analysis import Hypothesis as Hypothesis
     from trainmaster.config import Config as Config
     from trainmaster.config import ConfigBase as ConfigBase
     from trainmaster.config import Derived as Derived
@@ -103,6 +105,7 @@ if TYPE_CHECKING:
     from trainmaster.sweep.parallel_trainer import ParallelTrainer as ParallelTrainer
 
 _HOMES: dict[str, Sequence[str]] = {
+    "trainmaster.analysis": ("Ablation", "Hypothesis"),
     "trainmaster.config": (
         "Config",
         "ConfigBase",

@@ -1,4 +1,4 @@
-"""Checks of arguments, with one message for all of them."""
+"""Checks of arguments that many functions share, so that their messages are the same."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from trainmaster.errors import SettingError, did_you_mean, shown
 
 
 def is_int(value: object) -> bool:
-    """True for an integer. False for a bool, which is almost always a mistake where a number is expected."""
+    """Whether a value is an integer. A bool is not: it is almost always a mistake where a number is expected."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> bool:
-    """True for an int or a float, including nan and the infinities, but not for a bool."""
+    """Whether a value is an int or a float, including NaN and infinity. A bool is not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -55,7 +55,7 @@ def check_number(
 
 
 def check_choice(name: str, value: Any, choices: Collection[str], *, hint: str) -> None:
-    """Raise a `SettingError` unless `value` is one of some strings.
+    """Raise a `SettingError` unless `value` is one of the allowed strings.
 
     >>> check_choice("policy", "skp", ("stop", "skip"), hint='NaNGuard("stop")')
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""The errors that trainmaster raises, in one tree.
+"""All errors that trainmaster raises.
 
 ```text
 TrainmasterError                     the fact, where, the options, and what to try
@@ -32,7 +32,8 @@ TrainmasterError                     the fact, where, the options, and what to t
 │   ├── LossDivergedError            (ArithmeticError) a loss has become much worse
 │   ├── SanityCheckError             training failed its sanity check
 │   ├── StateError                   a training state that cannot be captured or restored
-│   └── RunFailedError               (RuntimeError) a run that failed in a worker
+│   ├── RunFailedError               (RuntimeError) a run that failed in a worker
+│   └── RankFailedError              (RuntimeError) another rank of this training has failed
 ├── SearchError                      a search that cannot continue as planned
 ├── PlanError                        an ablation or a hypothesis that cannot continue as planned
 ├── MetricNameError                  (ValueError) a metric name that is unknown, ambiguous or too long
@@ -90,6 +91,7 @@ __all__ = [
     "OtherProgramError",
     "PlanError",
     "Problem",
+    "RankFailedError",
     "RunBusyError",
     "RunFailedError",
     "SanityCheckError",
@@ -213,7 +215,7 @@ class ConfigError(TrainmasterError, ValueError):
 
     @classmethod
     def of(cls, owner: str, problems: Iterable[Problem], **rows: str | None) -> ConfigError:
-        """The error for these problems; an `UnknownKeyError` if one of them is an unknown key."""
+        """Create the error for these problems. It is an `UnknownKeyError` if one of them is an unknown key."""
         problems = tuple(problems)
         kind = UnknownKeyError if cls is ConfigError and any(each.is_unknown for each in problems) else cls
         count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
@@ -263,6 +265,9 @@ class StateError(LoopError): ...
 
 
 class RunFailedError(LoopError, RuntimeError): ...
+
+
+class RankFailedError(LoopError, RuntimeError): ...
 
 
 class SearchError(TrainmasterError): ...
@@ -325,18 +330,18 @@ def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
     import difflib  # only errors need it
 
     name = str(name)
-    cutoff = 0.75 if len(name) > 4 else 0.65  # one letter matters more in a short name
+    cutoff = 0.75 if len(name) > 4 else 0.65  # in a short name, a single letter makes a larger difference
     return difflib.get_close_matches(name, sorted(set(known)), n=limit, cutoff=cutoff)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A question that suggests similar names, or an empty string."""
+    """Ask "did you mean ...?" with similar names. The result is empty if no name is similar."""
     close = nearest(name, known)
     return f"did you mean {' or '.join(f'`{each}`' for each in close)}?" if close else ""
 
 
 def shown(value: object) -> str:
-    """A value for a message: its `repr` on one line, shortened, and its type.
+    """Format a value for a message: its shortened `repr` on one line, and its type.
 
     >>> shown("10")
     "'10' (str)"

@@ -10,7 +10,7 @@ import unicodedata
 
 
 def counted(count: int, noun: str) -> str:
-    """A number with its noun.
+    """Format a number with its noun in the singular or plural.
 
     >>> counted(1, "epoch"), counted(2, "epoch"), counted(1200, "batch")
     ('1 epoch', '2 epochs', '1,200 batches')
@@ -39,7 +39,7 @@ def printable_lines(text: object) -> str:
 
 
 def width(shown: str) -> int:
-    """The number of terminal columns of printable text: two for a Chinese character, none for a combining accent.
+    """Return how many terminal columns a text takes: two for a Chinese character, none for a combining accent.
 
     >>> width("ab"), width("漢字")
     (2, 4)

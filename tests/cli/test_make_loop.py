@@ -186,14 +186,14 @@ def test_without_defaults_any_key_is_accepted_and_that_is_told(run: Any, tmp_pat
             "2 targets: Mine, make_loop",
             ":Mine`",
         ),
-        ("def make_loop(config): ...", "train.py", "`make_loop()` returned None: wanted a TrainManager", ""),
+        ("def make_loop(config): ...", "train.py", "`make_loop()` returned None: expected a TrainManager", ""),
         (
             "from tiny_training import Tiny\ndef make(folder):\n    return Tiny()",
             "train.py:make",
             "`make()` returned",
             "a function that returns a manager takes `store_dir`",
         ),
-        ("defaults = 3\ndef make_loop(config): ...", "train.py", "wanted a dict", ""),
+        ("defaults = 3\ndef make_loop(config): ...", "train.py", "expected a dict", ""),
     ],
 )
 def test_mistakes_say_what_to_write_instead(run: Any, tmp_path: Path, code: str, target: str, fact: str, hint: str) -> None:

@@ -89,7 +89,7 @@ def test_a_space_can_be_a_file(call: Any, program: str, tmp_path: Path) -> None:
         (["x=float(0,1)", "--sampler", "tp"], "did you mean `tpe`?"),
         (["x=float(0,1)", "--sampler", "grid"], "a grid needs bins"),
         (["x=float(0,1)", "--timeout", "soon"], "write 90s, 30m, 2h or 1d"),
-        (["x=float(0,1)", "--window", "few"], "wanted a number of trials"),
+        (["x=float(0,1)", "--window", "few"], "expected a number of trials"),
         (["x=float(0,1)", "--monitor", "gap"], "is a smaller or a larger `gap` better?"),
     ],
 )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,11 +43,27 @@ def test_the_json_of_a_run_has_its_whole_history(call: Call, make: Any) -> None:
     assert [each["name"] for each in found["checkpoints"]] == ["step-000001", "step-000000"]
 
 
+def test_show_draws_the_curves_that_are_missing_or_outdated(call: Call, make: Any, store: Store) -> None:
+    key = make.run({"lr": 0.1}, [{"loss": 4.0}, {"loss": 2.0}])
+    path = Path(str(store.root)) / f"previews/{key[:2]}/{key}/attempt-0001/plots/curves.png"
+    assert not path.exists()
+    assert call("show", key, "--json").code == 0
+    assert not path.exists(), "JSON is for programs, which need no drawing"
+    assert str(path) in call("show", key).out
+    drawn = path.read_bytes()
+    assert drawn.startswith(b"\x89PNG")
+    path.write_bytes(b"mine")
+    assert str(path) in call("show", key).out
+    assert path.read_bytes() == b"mine", "it is newer than the metrics"
+    os.utime(path, (0, 0))
+    call("show", key)
+    assert path.read_bytes() == drawn
+    assert store.verify() == []
+
+
 @pytest.mark.parametrize("file", ["attempt.json", "resume.json", "status.json", "outcome.json", "events.jsonl"])
 @pytest.mark.parametrize("is_gone", [True, False])
 def test_a_run_is_shown_whichever_of_its_files_is_damaged(call: Call, make: Any, store: Store, file: str, is_gone: bool) -> None:
-    import os
-
     key = make.run({"lr": 0.1})
     path = f"{store.root}/{store.run(key).path(1, file)}"
     if is_gone:

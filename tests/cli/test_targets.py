@@ -317,7 +317,7 @@ def test_from_makes_a_new_run_that_starts_with_those_weights(call: Any, lab: Pat
 @pytest.mark.parametrize(
     ("word", "fact", "hint"),
     [
-        ("{key}@bets", "wanted a step, `best` or `last` after the @", "did you mean `best`?"),
+        ("{key}@bets", "expected a step, `best` or `last` after the @", "did you mean `best`?"),
         ("{key}@999", "has no checkpoint 999", "show"),
         ("ffffffff", "no run has a key that starts with `ffffffff`", "trainmaster ls"),
         ("what?", "'what?' is not a key", "0-9 and a-f"),
@@ -460,7 +460,7 @@ def written(folder: Path) -> list[str]:
 def test_a_secret_that_is_not_declared_stops_the_command_before_anything_is_written(call: Any, lab: Path, words: tuple[str, ...]) -> None:
     command, *others = words
     code, _, err = call(command, "managers.py:Mine", "+hub.password=hunter2", *others, "-q")
-    assert (code, "hub.password: looks like a secret by its name" in err, "hunter2" in err) == (2, True, False)
+    assert (code, "hub.password: looks like a secret, judging by its name" in err, "hunter2" in err) == (2, True, False)
     assert written(lab / "runs") == []
 
 

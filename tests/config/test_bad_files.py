@@ -22,7 +22,7 @@ def listing(folder):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """All bad files, and the good one that the others are cut from."""
+    """All bad files, and the good file that they were made from."""
     folder = tmp_path_factory.mktemp("bad")
     bad_files.write_all(folder)
     yield folder
@@ -31,7 +31,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def loads(folder):
-    """What each load said, here; without the few files that are bad because they are huge."""
+    """The result of each load in this process, without the few files that are too large."""
     return {
         name: {loader: bad_files.said(bad_files.LOADERS[loader], path_of(name, folder)) for loader in bad.loaders}
         for name, bad in bad_files.FILES.items()
@@ -41,7 +41,7 @@ def loads(folder):
 
 @pytest.fixture(scope="module")
 def measured(folder, tmp_path_factory):
-    """What was in the folder before and after all files were loaded, and what each load said and took, in a process of its own."""
+    """The contents of the folder before and after loading all files, and the result and cost of each load, in a separate process."""
     beside = tmp_path_factory.mktemp("working")
     before = listing(folder)
     result = subprocess.run([sys.executable, PROGRAM, str(folder)], capture_output=True, text=True, cwd=beside, check=False)
@@ -59,7 +59,7 @@ def is_huge(name, folder):
 
 
 def wrong(loads, is_fine):
-    """Every load that breaks a claim, with the file, the loader and what came of it."""
+    """Every load that violates a claim, with the file, the loader and the result."""
     return [f"{name}, {loader}: {load}" for name, each in loads.items() for loader, load in each.items() if not is_fine(name, load)]
 
 
@@ -84,7 +84,7 @@ def test_bad_files_are_refused_by_name_and_place_in_few_words(loads, folder):
 @pytest.mark.integration
 @pytest.mark.skipif("coverage" in sys.modules, reason="what a load takes is not what it takes under coverage")
 def test_bad_files_are_refused_in_a_second_of_cpu_and_200_mb_and_change_nothing(measured, folder):
-    """A second on a machine to itself; one that is busy with other tests has half the speed at times."""
+    """The limit is one second on an idle machine; while other tests run, it may take twice as long."""
     assert {*measured["loads"]} == {*bad_files.FILES}
     claims = broken_claims(measured["loads"], folder)
     claims["it takes a second"] = wrong(measured["loads"], lambda name, load: load["seconds"] < 2.0)

@@ -71,7 +71,7 @@ def test_a_mapping_that_is_not_a_dict_merges_with_a_dotted_key():
 
 
 def test_tuples_stay_tuples():
-    """J1: kept as HEAD has it."""
+    """J1: the same behavior as in the original."""
     config = Config({"a.size": (3, 4), "b": [(1, 2)], "c": ((1,), [2])})
     assert type(config.a.size) is type(config.b[0]) is type(config.c) is type(config.c[0]) is tuple
     assert type(config.c[1]) is list
@@ -124,9 +124,9 @@ def test_pairs_are_taken_as_dict_takes_them():
 )
 def test_keys_that_are_not_text_are_refused(key, kind):
     """J1."""
-    with pytest.raises(ConfigError, match=f"a key is text, this one is {kind}"):
+    with pytest.raises(ConfigError, match=f"a key must be text, not {kind}"):
         Config({key: 1})
-    with pytest.raises(ConfigError, match=f"a key is text, this one is {kind}"):
+    with pytest.raises(ConfigError, match=f"a key must be text, not {kind}"):
         Config()[key] = 1
 
 
@@ -233,7 +233,7 @@ def test_a_key_below_a_value_is_unknown():
 
 @pytest.mark.parametrize("key", [1, 1.5, None, ("a",), "a..b", "", "a."])
 def test_reading_a_key_that_cannot_be_is_a_key_error(key):
-    """As of every mapping: `except KeyError` around a lookup must be enough."""
+    """As for every mapping, `except KeyError` around a lookup must be enough."""
     with pytest.raises(KeyError):
         Config({"a": {"b": 1}})[key]
 
@@ -423,7 +423,7 @@ def test_update_with_pairs():
 
 
 def test_update_keeps_the_group_object():
-    """Who holds a group of the config sees the update."""
+    """A reference to a group of the config sees the update."""
     config = Config({"a.b": 1})
     group = config.a
     config.update({"a.b": 2})
@@ -437,7 +437,7 @@ def test_update_with_itself_changes_nothing():
 
 
 def test_update_keeps_what_an_empty_group_does_not_name():
-    """J2: group by group, what is not named stays; a group without names has none."""
+    """J2: keys that are not named do not change, and an empty group names none."""
     config = Config({"a.b": 1})
     config.update({"a": {}})
     assert config == {"a": {"b": 1}}
@@ -678,7 +678,7 @@ def test_fill_from_a_file_that_holds_a_list_is_refused(tmp_path):
 
 
 def test_fill_takes_nothing_into_a_group_of_another_target():
-    """J2: as HEAD has it."""
+    """J2: the same behavior as in the original."""
     config = Config({"model": {"_target_": "lab.A", "width": 1}})
     config.fill({"model": {"_target_": "lab.B", "depth": 2}, "lr": 0.1})
     assert config == {"model": {"_target_": "lab.A", "width": 1}, "lr": 0.1}
@@ -831,7 +831,7 @@ def test_from_cli_reports_all_bad_arguments_at_once():
         Config.from_cli(["verbose", "a..b=1", "x=", "y=[1", "fine=1", "twice=1", "twice=2"])
     assert len(caught.value.problems) == 5
     for text in (
-        "wanted key=value  [verbose]",
+        "expected key=value  [verbose]",
         "no empty parts",
         "write x=null for none, or x='' for empty text",
         "y: ",
@@ -853,7 +853,7 @@ def test_from_cli_refuses_two_arguments_that_set_one_value(args):
 
 
 def test_max_wait_is_honoured_and_left_out(monkeypatch):
-    """J3: a random delay of at most so many seconds."""
+    """J3: a random delay of at most this many seconds."""
     waits = []
     monkeypatch.setattr(time, "sleep", waits.append)
     for _ in range(6):
@@ -871,7 +871,7 @@ def test_max_wait_zero_does_not_wait(monkeypatch):
 
 
 def test_max_wait_does_not_depend_on_or_change_the_seeded_random_numbers():
-    """J3: processes that seed alike must not all wait alike, and waiting must not change what they draw."""
+    """J3: processes with the same seed must not wait equally long, and waiting must not change their random numbers."""
     random.seed(7)
     expected = random.random()
     random.seed(7)
@@ -882,7 +882,7 @@ def test_max_wait_does_not_depend_on_or_change_the_seeded_random_numbers():
 @pytest.mark.parametrize("value", ["-1", "soon", "null", "true", ".inf", ".nan", "[1]", "{a: 1}", "'3'"])
 def test_a_bad_max_wait_is_refused(value):
     """J3."""
-    with pytest.raises(ConfigError, match=r"max_wait.*: wanted a number of seconds"):
+    with pytest.raises(ConfigError, match=r"max_wait.*: expected a number of seconds"):
         Config.from_cli([f"max_wait={value}"])
 
 
@@ -912,14 +912,14 @@ def test_a_target_may_be_a_method_of_a_class():
 
 
 def test_groups_are_passed_on_as_they_are():
-    """J3: a group with a target of its own is not built; who is called decides."""
+    """J3: a nested group with its own target is not built; the called object decides what to do with it."""
     built = Config({"_target_": "builtins.dict", "inner": {"_target_": "no.such.thing", "x": 1}}).instantiate()
     assert built == {"inner": {"_target_": "no.such.thing", "x": 1}}
     assert type(built["inner"]) is Config
 
 
 def test_nothing_is_imported_before_instantiate(module, tmp_path):
-    """J3, and no config runs code by being read."""
+    """J3: reading a config never runs code."""
     name = module("free_side_effect", "from pathlib import Path\nPath(__file__).with_name('ran').touch()\nclass Net: ...\n")
     path = tmp_path / "c.yaml"
     path.write_text(f"_target_: {name}.Net\n")
@@ -943,7 +943,7 @@ def test_a_config_without_a_target_cannot_be_instantiated():
 @pytest.mark.parametrize("path", [3, None, "", "a..b", "a b", "os.system('x')", "a.b()", ["os"], "1a", ":", "a:", "../x"])
 def test_a_target_that_is_not_an_import_path_is_refused(path):
     """J3."""
-    with pytest.raises(ConfigError, match=r"wanted a path such as `package.module.name`"):
+    with pytest.raises(ConfigError, match=r"expected a path such as `package.module.name`"):
         Config({"_target_": path}).instantiate()
 
 
@@ -968,7 +968,7 @@ def test_an_unknown_module_is_named():
 
 
 def test_a_missing_import_inside_the_users_module_is_shown(module):
-    """J3: the module is there, its own import is not."""
+    """J3: the module exists, but the module that it imports does not."""
     name = module("free_needs_more", "import no_such_dependency\nclass Net: ...\n")
     with pytest.raises(ModuleNotFoundError, match="no_such_dependency"):
         Config({"_target_": f"{name}.Net"}).instantiate()

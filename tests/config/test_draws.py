@@ -91,11 +91,11 @@ def test_choices2configs_stops_at_num_configs_and_repeats_none() -> None:  # J17
 def test_choices2configs_draws_from_distributions_and_functions() -> None:  # J17
     choices = {"lr": Beta(1, 1, 0.01, 0.1), "n": lambda rng: rng.randrange(9), "arch": ["a", "b"]}
     assert list(choices2configs(choices, 5, seed=2)) == list(draw_configs(choices, 5, seed=2))
-    with pytest.raises(ConfigError, match="num_configs: wanted a number: random values can be drawn without end"):
+    with pytest.raises(ConfigError, match="num_configs: expected a number: random values can be drawn without end"):
         choices2configs(choices)
 
 
 @pytest.mark.parametrize("wrong", [-1, 1.5, True, "3"])
 def test_choices2configs_wants_a_number_of_configs(wrong: Any) -> None:
-    with pytest.raises(ConfigError, match=r"num_configs = .*: wanted a whole number"):
+    with pytest.raises(ConfigError, match=r"num_configs = .*: expected a whole number"):
         choices2configs({"a": [1]}, wrong)

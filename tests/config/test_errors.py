@@ -1,4 +1,4 @@
-"""All problems of one bad config are reported together, each with its dotted key, the value, what was wanted, and the nearest names."""
+"""All problems of a bad config are reported together, each with its dotted key, the value, what was expected, and the nearest names."""
 
 import enum
 import pickle
@@ -37,7 +37,7 @@ class Window(ConfigBase):
 
     def problems(self):
         if self.low > self.high:
-            yield "low", "wanted at most `high`"
+            yield "low", "expected at most `high`"
 
 
 @configclass
@@ -63,7 +63,7 @@ class Experiment(ConfigBase):
 
 
 def told(caught):
-    """The lines of the error's text, without their margins."""
+    """The lines of the error's text, without indentation."""
     fact, *lines = str(caught.value).split("\n")
     assert lines[0].startswith("  wrong   ")
     assert all(line[:10].strip() in ("", "wrong") for line in lines)
@@ -93,30 +93,30 @@ BAD = {
 }
 
 ALL_PROBLEMS = [
-    "run.dataset: is missing; wanted text",
-    "run.batch_size = 1.5: wanted a whole number; this one would lose its fraction",
-    "run.epochs = 'ten': wanted a whole number",
-    "run.amp = 'perhaps': wanted true or false",
-    "run.device = 'cudda': wanted 'cpu' or 'cuda'; did you mean `cuda`?",
-    "run.optimizer.name = 'adm': wanted 'sgd', 'adam' or 'adamw'; did you mean `adam` or `adamw`?",
-    "run.optimizer.lr = -1: wanted a value greater than 0",
-    "run.optimizer.betas = [0.9]: wanted (a number, a number)",
-    "run.optimizer.arguments.momentum = 'big': wanted a number",
+    "run.dataset: is missing; expected text",
+    "run.batch_size = 1.5: expected a whole number; the fraction would be lost",
+    "run.epochs = 'ten': expected a whole number",
+    "run.amp = 'perhaps': expected true or false",
+    "run.device = 'cudda': expected 'cpu' or 'cuda'; did you mean `cuda`?",
+    "run.optimizer.name = 'adm': expected 'sgd', 'adam' or 'adamw'; did you mean `adam` or `adamw`?",
+    "run.optimizer.lr = -1: expected a value greater than 0",
+    "run.optimizer.betas = [0.9]: expected (a number, a number)",
+    "run.optimizer.arguments.momentum = 'big': expected a number",
     "run.optimizer.weight_decay = 0.1: Optimizer has no such field; it has `name`, `lr`, `betas`, `arguments`",
-    "run.layers.1.width: is missing; wanted a whole number",
-    "run.layers.2.width = True: wanted a whole number",
-    "run.layers.3 = 7: wanted Layer: a group of keys with values",
+    "run.layers.1.width: is missing; expected a whole number",
+    "run.layers.2.width = True: expected a whole number",
+    "run.layers.3 = 7: expected Layer: a group of keys with values",
     "run.layers.4.class = 'Layr': no config class that fits here has this name; did you mean `Layer`?",
-    "run.window.low = 5: wanted at most `high`",
-    "run.limit = 2.5: wanted a whole number; this one would lose its fraction",
-    "run.seed = [1]: wanted a whole number or text",
-    "run.num_classes = 'many': wanted a whole number",
+    "run.window.low = 5: expected at most `high`",
+    "run.limit = 2.5: expected a whole number; the fraction would be lost",
+    "run.seed = [1]: expected a whole number or text",
+    "run.num_classes = 'many': expected a whole number",
     "run.epoch = 3: Run has no such field; did you mean `epochs`?",
     (
         "run.zzz = 1: Run has no such field; it has `dataset`, `batch_size`, `epochs`, `amp`, `device`, `optimizer`, `layers`, `window`, "
         "`limit`, `seed`, `anything`, `num_classes`"
     ),
-    "save_dir = None: wanted text",
+    "save_dir = None: expected text",
     "savedir = 'x': Experiment has no such field; did you mean `save_dir`?",
 ]
 
@@ -140,7 +140,7 @@ def test_the_problems_are_there_for_programs_too():
         "savedir",
     }
     [problem] = [each for each in caught.value.problems if each.key == "run.batch_size"]
-    assert problem == Problem("run.batch_size", "wanted a whole number; this one would lose its fraction", "1.5")
+    assert problem == Problem("run.batch_size", "expected a whole number; the fraction would be lost", "1.5")
 
 
 def test_a_config_with_an_unknown_key_among_its_problems_is_an_unknown_key_error():
@@ -264,7 +264,7 @@ def test_a_missing_field_of_the_file_itself_names_the_file(tmp_path):
     fact, lines = told(caught)
     assert fact == f"a problem in Experiment in `{file}`"
     [line] = lines
-    assert line.startswith(f"run: is missing; wanted Run  [{file}")
+    assert line.startswith(f"run: is missing; expected Run  [{file}")
 
 
 def test_a_problem_at_a_dotted_key_of_a_file_has_its_place(tmp_path):
@@ -273,8 +273,8 @@ def test_a_problem_at_a_dotted_key_of_a_file_has_its_place(tmp_path):
     with pytest.raises(ConfigError) as caught:
         Experiment.load(file)
     assert sorted(told(caught)[1]) == [
-        f"run.batch_size = 'many': wanted a whole number  [{file}:3:1]",
-        f"run.optimizer.lr = 0: wanted a value greater than 0  [{file}:4:1]",
+        f"run.batch_size = 'many': expected a whole number  [{file}:3:1]",
+        f"run.optimizer.lr = 0: expected a value greater than 0  [{file}:4:1]",
     ]
 
 
@@ -307,20 +307,20 @@ def test_all_overrides_with_a_wrong_value_are_reported_together_each_with_its_te
     assert fact == "14 problems in Experiment"
     assert sorted(lines) == sorted(
         [
-            "run.batch_size = 1.5: wanted a whole number; this one would lose its fraction  [run.batch_size=1.5]",
-            "run.epochs = 'ten': wanted a whole number  [run.epochs=ten]",
-            "run.amp = 'perhaps': wanted true or false  [run.amp=perhaps]",
-            "run.device = 'cudda': wanted 'cpu' or 'cuda'; did you mean `cuda`?  [run.device=cudda]",
-            "run.optimizer.name = 'adm': wanted 'sgd', 'adam' or 'adamw'; did you mean `adam` or `adamw`?  [run.optimizer.name=adm]",
-            "run.optimizer.lr = -1: wanted a value greater than 0  [run.optimizer.lr=-1]",
-            "run.optimizer.betas = [0.9]: wanted (a number, a number)  [run.optimizer.betas=[0.9]]",
-            "run.optimizer.arguments.momentum = 'big': wanted a number  [+run.optimizer.arguments.momentum=big]",
-            "run.layers.1.width = True: wanted a whole number  [run.layers=[{width: 1}, {width: true}]]",
-            "run.window.low = 5: wanted at most `high`  [run.window.low=5]",
-            "run.limit = 2.5: wanted a whole number; this one would lose its fraction  [run.limit=2.5]",
-            "run.seed = [1]: wanted a whole number or text  [run.seed=[1]]",
-            "run.num_classes = 'many': wanted a whole number  [run.num_classes=many]",
-            "save_dir = None: wanted text  [save_dir=null]",
+            "run.batch_size = 1.5: expected a whole number; the fraction would be lost  [run.batch_size=1.5]",
+            "run.epochs = 'ten': expected a whole number  [run.epochs=ten]",
+            "run.amp = 'perhaps': expected true or false  [run.amp=perhaps]",
+            "run.device = 'cudda': expected 'cpu' or 'cuda'; did you mean `cuda`?  [run.device=cudda]",
+            "run.optimizer.name = 'adm': expected 'sgd', 'adam' or 'adamw'; did you mean `adam` or `adamw`?  [run.optimizer.name=adm]",
+            "run.optimizer.lr = -1: expected a value greater than 0  [run.optimizer.lr=-1]",
+            "run.optimizer.betas = [0.9]: expected (a number, a number)  [run.optimizer.betas=[0.9]]",
+            "run.optimizer.arguments.momentum = 'big': expected a number  [+run.optimizer.arguments.momentum=big]",
+            "run.layers.1.width = True: expected a whole number  [run.layers=[{width: 1}, {width: true}]]",
+            "run.window.low = 5: expected at most `high`  [run.window.low=5]",
+            "run.limit = 2.5: expected a whole number; the fraction would be lost  [run.limit=2.5]",
+            "run.seed = [1]: expected a whole number or text  [run.seed=[1]]",
+            "run.num_classes = 'many': expected a whole number  [run.num_classes=many]",
+            "save_dir = None: expected text  [save_dir=null]",
         ]
     )
 
@@ -349,7 +349,7 @@ def test_all_overrides_with_a_wrong_key_are_reported_together_with_the_nearest_n
     assert "Run has no such field; did you mean `epochs`?  [run.epoch=3]" in text
     assert "Experiment has no such field; did you mean `save_dir`?  [savedir=x]" in text
     assert "no such key; write +run.optimizer.arguments.momentum=0.9 to add it  [run.optimizer.arguments.momentum=0.9]" in text
-    assert "`run.layers` is a list of 1; wanted an index below that  [run.layers.1.width=3]" in text
+    assert "`run.layers` is a list of 1; expected an index below that  [run.layers.1.width=3]" in text
     assert "did you mean `run.layers.0.width`?  [run.layers.0.widht=3]" in text
 
 
@@ -372,7 +372,7 @@ def test_overrides_that_cannot_be_read_are_reported_together():
         "run.epochs=[1]",
         "save_dir=b]",
     ]
-    assert lines[0] == "wanted key=value  [run.epochs]"
+    assert lines[0] == "expected key=value  [run.epochs]"
     assert lines[2] == "'run..epochs': a key has no empty parts  [run..epochs=3]"
     assert lines[3] == "has no value; write run.epochs=null for none, or run.epochs='' for empty text  [run.epochs=]"
     assert lines[5] == "save_dir: is set by another override too: save_dir=a  [save_dir=b]"
@@ -408,14 +408,14 @@ def test_an_override_below_a_choice_of_groups_that_is_not_set_is_shown_where_ove
 def test_a_long_value_is_cut_in_the_middle(value, shown):
     with pytest.raises(ConfigError) as caught:
         Layer(width=value)
-    assert str(caught.value) == f"a problem in Layer\n  wrong   width = {shown}: wanted a whole number"
+    assert str(caught.value) == f"a problem in Layer\n  wrong   width = {shown}: expected a whole number"
     assert len(shown) <= 60
 
 
 def test_a_value_of_several_lines_stays_on_one():
     with pytest.raises(ConfigError) as caught:
         Layer(width="a\nb")
-    assert told(caught)[1] == [r"width = 'a\nb': wanted a whole number"]
+    assert told(caught)[1] == [r"width = 'a\nb': expected a whole number"]
 
 
 class Unshowable:
@@ -434,7 +434,7 @@ def test_a_value_that_python_cannot_show_well_is_reported_all_the_same(value):
         Layer(width=value)
     [problem] = caught.value.problems
     assert problem.key == "width"
-    assert problem.text.startswith("wanted a whole number")
+    assert problem.text.startswith("expected a whole number")
     assert "\n" not in problem.value
 
 
@@ -443,7 +443,7 @@ def test_more_than_fifty_problems_are_counted_and_not_all_shown():
         Run(dataset="d", batch_size=1, layers=[{"width": "x"}] * 120)
     fact, lines = told(caught)
     assert fact == "120 problems in Run"
-    assert lines[49] == "layers.49.width = 'x': wanted a whole number"
+    assert lines[49] == "layers.49.width = 'x': expected a whole number"
     assert lines[50:] == ["... and 70 more"]
     assert len(caught.value.problems) == 120
 
@@ -455,9 +455,9 @@ def test_problems_come_in_the_order_of_the_fields_and_unknown_keys_in_the_order_
 
 
 def test_a_problem_is_text_of_its_parts():
-    assert str(Problem("a.b", "wanted text", "3", "run.yaml:1:2")) == "a.b = 3: wanted text  [run.yaml:1:2]"
+    assert str(Problem("a.b", "expected text", "3", "run.yaml:1:2")) == "a.b = 3: expected text  [run.yaml:1:2]"
     assert str(Problem("a.b", "is missing")) == "a.b: is missing"
-    assert str(Problem("", "wanted keyword arguments only", "3")) == "3: wanted keyword arguments only"
+    assert str(Problem("", "expected keyword arguments only", "3")) == "3: expected keyword arguments only"
     assert str(Problem("", "is empty")) == "is empty"
 
 

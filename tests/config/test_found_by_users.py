@@ -1,4 +1,4 @@
-"""Bugs that users found: each of these once failed, or gave a wrong result without an error."""
+"""Bugs that users found: each of these cases once failed, or silently gave a wrong result."""
 
 import functools
 import io
@@ -184,9 +184,9 @@ def test_a_property_over_a_field_of_a_base_class_is_refused():
 
 
 def test_a_group_that_names_its_class_is_never_read_as_a_dict():
-    with pytest.raises(ConfigError, match=r"x\.lr = -1: wanted a value greater than 0"):
+    with pytest.raises(ConfigError, match=r"x\.lr = -1: expected a value greater than 0"):
         Defines(Sgd | dict[str, Any])(x={"class": "Sgd", "lr": -1})
-    with pytest.raises(ConfigError, match=r"x\.lr = -1: wanted a value greater than 0"):
+    with pytest.raises(ConfigError, match=r"x\.lr = -1: expected a value greater than 0"):
         Defines(Sgd | Adam)(x={"class": "Adam", "lr": -1})
 
 
@@ -247,19 +247,19 @@ class Before(Enum):
 def test_the_error_for_a_config_of_an_older_definition_names_it_as_one():
     old = Sgd()
     new = configclass(type("Sgd", (ConfigBase,), {"__annotations__": {"lr": float}, "lr": 0.1}))
-    with pytest.raises(ConfigError, match="wanted Sgd in its current definition; this object has an older one"):
+    with pytest.raises(ConfigError, match="expected Sgd in its current definition; this object has an older one"):
         Defines(new)(x=old)
 
 
 def test_text_where_a_number_is_wanted_is_not_offered_as_itself():
     with pytest.raises(ConfigError) as caught:
         Defines(Literal["1"])(x=1)
-    assert str(caught.value.problems[0]) == "x = 1: wanted '1'"
+    assert str(caught.value.problems[0]) == "x = 1: expected '1'"
 
 
 @pytest.mark.parametrize("values", [None, 3, "abc", [1]])
 def test_only_a_dict_is_a_config(values):
-    with pytest.raises(ConfigError, match="wanted a dict, or pairs of key and value"):
+    with pytest.raises(ConfigError, match="expected a dict, or pairs of key and value"):
         Config(values)
 
 
@@ -420,7 +420,7 @@ def test_a_renamed_seed_is_a_replicate_field():
 
 
 def test_an_index_of_thousands_of_digits_is_refused():
-    with pytest.raises(ConfigError, match="wanted an index below"):
+    with pytest.raises(ConfigError, match="expected an index below"):
         Defines(list[int], [1])().override("x." + "9" * 5_000 + "=1")
 
 

@@ -97,7 +97,7 @@ def test_alternatives_that_differ_in_type_only_are_different():
 
 
 def test_an_alternative_that_comes_twice_keeps_its_first_place():
-    """The index counts in the order of writing."""
+    """The index follows the order in which the values are written."""
     choices = Grid({"a": [1, 2, 1, 3, 2]})
     assert [choices[index].a for index in range(3)] == [1, 2, 3]
 
@@ -211,7 +211,7 @@ def test_every_combination_of_several_keys_comes_exactly_once(sizes):
 
 
 def test_the_order_is_the_same_every_time():
-    """J16: random, and repeatable by the seed."""
+    """J16: random, but the same for the same seed."""
     choices = Grid({"a": range(1000)}, seed=3)
     assert list(choices) == list(choices) == list(Grid({"a": range(1000)}, seed=3))
 
@@ -296,7 +296,7 @@ def test_the_first_combination_depends_on_the_seed():
 
 @pytest.mark.parametrize("digits", [9, 30])
 def test_very_many_combinations_cost_neither_time_nor_memory_to_start(digits):
-    """J16: a sweep over 10 ** 30 combinations can be begun."""
+    """J16: a sweep over 10 ** 30 combinations can be started."""
     start = time.perf_counter()
     tracemalloc.start()
     choices = Grid(huge(digits))

@@ -42,7 +42,7 @@ class Outer(Enum):
 
 
 class Activation(Enum):
-    """A usual name for a member, which is the name of a method of typed configs too."""
+    """A common name for a member, which is also the name of a method of typed configs."""
 
     identity = "identity"
     relu = "relu"
@@ -162,7 +162,7 @@ trees = st.dictionaries(
 
 
 def meaning(value):
-    """A second opinion on the canonical form: equal for two values if and only if they mean the same."""
+    """An independent check of the canonical form: equal for two values if and only if they have the same meaning."""
     if isinstance(value, dict):
         return "group", frozenset((key, meaning(each)) for key, each in value.items())
     if isinstance(value, (list, tuple)):
@@ -346,7 +346,7 @@ def test_what_does_not_count_does_not_count_at_any_place_below_either(change, pl
 @pytest.mark.parametrize("place", holders(Part()))
 @pytest.mark.parametrize("change", [{"width": 2}, {"epochs": 2}, {"repeat": 1}, {"init_seed": 1}], ids=str)
 def test_what_counts_counts_at_every_place_below(change, place):
-    """Epochs that are not at the top count."""
+    """Epochs that are not at the top level are part of the identity."""
     assert holders(Part(**change))[place].uid != holders(Part())[place].uid
 
 
@@ -494,12 +494,12 @@ def test_the_refusal_says_what_to_write_instead(value, advice):
 def test_a_key_that_is_not_text_is_refused(key):
     (problem,) = refused({"model": {key: 1}}).items()
     assert problem[0] == f"model.{key!r}"
-    assert "a key is text" in problem[1]
+    assert "a key must be text" in problem[1]
 
 
 @pytest.mark.parametrize("key", ["", ".", "..", "a.", ".a", "a..b", ".float"])
 def test_a_key_with_an_empty_part_is_refused(key):
-    """I11: also `.float`, which stands for what JSON does not have."""
+    """I11: this includes `.float`, which represents values that JSON does not have."""
     assert refused({"model": {key: 1}}) == {f"model.{key!r}": "a key has no empty parts"}
 
 
@@ -606,7 +606,7 @@ def test_a_dotted_key_of_too_many_parts_is_refused_like_nesting(parts):
     ids=["itself twice", "a list in itself", "doubled 60 times"],
 )
 def test_a_config_that_is_endless_in_breadth_is_refused_within_seconds(code):
-    """In a process of its own, which can be ended."""
+    """Runs in a separate process, so that it can be killed."""
     code += "\nfrom trainmaster.config import key_of\nfrom trainmaster.errors import ConfigError\n"
     code += "try:\n    key_of(config)\nexcept ConfigError:\n    print('refused')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
@@ -660,7 +660,7 @@ def test_the_group_of_a_typed_config_is_what_it_has_always_been():
 
 @configclass
 class First(ConfigBase):
-    """As it was."""
+    """The class before a change."""
 
     lr: float = 0.1
     width: int = 4
@@ -669,7 +669,7 @@ class First(ConfigBase):
 
 @configclass
 class Second(ConfigBase):
-    """As it is: two names changed, one of them twice, and three fields came."""
+    """The class after a change: two fields were renamed, one of them twice, and three fields were added."""
 
     learning_rate: float = field(default=0.1, was="lr")
     size: int = field(default=4, was=("num_units", "width"))
@@ -879,7 +879,7 @@ def test_a_class_that_does_not_fit_the_field_is_refused():
 
 
 def twin(module):
-    """A class of the same name and the same values each time, as if `module` had it."""
+    """A class with the same name and values each time, as if it were defined in `module`."""
     return configclass(type("Twin", (Optim,), {"__module__": module}))
 
 

@@ -154,7 +154,7 @@ def test_a_renamed_field_comes_from_where_its_former_name_is(tmp_path, name):
 @pytest.mark.parametrize("name", ["rate", "speed", "velocity"])
 def test_a_problem_of_a_renamed_field_is_where_its_former_name_is(tmp_path, name):
     (tmp_path / "run.yaml").write_text(f"sizes: [1]\n{name}: fast\n")
-    with pytest.raises(ValueError, match=rf"rate = 'fast': wanted a number  \[{re.escape(str(tmp_path))}/run\.yaml:2:1\]"):
+    with pytest.raises(ValueError, match=rf"rate = 'fast': expected a number  \[{re.escape(str(tmp_path))}/run\.yaml:2:1\]"):
         Run.load(tmp_path / "run.yaml")
 
 

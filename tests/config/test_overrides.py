@@ -169,7 +169,7 @@ def test_a_new_key_without_plus_and_without_a_near_one_shows_the_plus():
 
 
 def test_a_long_common_group_does_not_make_two_names_near():
-    """`lr` is no slip of `momentum`; what helps is the plus."""
+    """`lr` is not a misspelled `momentum`; the plus is what helps."""
     with pytest.raises(UnknownKeyError, match=r"momentum: no such key; write \+train_config\.optimizer_config\.arguments\.momentum=0\.9"):
         parallel().override("train_config.optimizer_config.arguments.momentum=0.9")
 
@@ -204,7 +204,7 @@ def test_plus_on_an_existing_free_key_of_a_typed_config_is_refused():
 @both
 @pytest.mark.parametrize("index", ["3", "-1", "x", "1.5", "99999999999999999999"])
 def test_an_index_outside_a_list_is_refused(make, index):
-    with pytest.raises(ConfigError, match=r"`net\.sizes` is a list of 3; wanted an index below that|`net\.sizes\.1` is 2, not a group"):
+    with pytest.raises(ConfigError, match=r"`net\.sizes` is a list of 3; expected an index below that|`net\.sizes\.1` is 2, not a group"):
         make().override(f"net.sizes.{index}=9")
 
 
@@ -229,7 +229,7 @@ def test_a_tuple_stays_a_tuple_when_an_element_is_changed():
 
 
 def test_an_element_of_a_wrong_type_is_refused():
-    with pytest.raises(ConfigError, match=r"net\.sizes\.1.*wanted a whole number.*\[net\.sizes\.1=x\]"):
+    with pytest.raises(ConfigError, match=r"net\.sizes\.1.*expected a whole number.*\[net\.sizes\.1=x\]"):
         OverrideRun().override("net.sizes.1=x")
 
 
@@ -240,7 +240,7 @@ def test_an_element_of_a_wrong_type_is_refused():
     ("text", "wanted"),
     [
         ("net.width=wide", "a whole number"),
-        ("net.width=1.5", "would lose its fraction"),
+        ("net.width=1.5", "fraction would be lost"),
         ("net.width=true", "a whole number"),
         ("net.width=null", "a whole number"),
         ("net.width=[1]", "a whole number"),
@@ -253,7 +253,7 @@ def test_an_element_of_a_wrong_type_is_refused():
     ],
 )
 def test_a_value_of_a_wrong_type_is_refused_and_the_override_shown(text, wanted):
-    with pytest.raises(ConfigError, match=f"wanted .*{wanted}") as caught:
+    with pytest.raises(ConfigError, match=f"expected .*{wanted}") as caught:
         OverrideRun().override(text)
     assert caught.value.problems[0].where == text
 
@@ -283,7 +283,7 @@ def test_a_text_in_a_config_of_a_list_keeps_a_number_as_written():
 
 
 def test_a_literal_is_checked():
-    with pytest.raises(ConfigError, match=r"data\.kind = 'tets': wanted 'train' or 'test'; did you mean `test`\?  \[data\.kind=tets\]"):
+    with pytest.raises(ConfigError, match=r"data\.kind = 'tets': expected 'train' or 'test'; did you mean `test`\?  \[data\.kind=tets\]"):
         OverrideRun(data={"path": "."}).override("data.kind=tets")
 
 
@@ -339,7 +339,7 @@ def test_a_field_of_a_config_that_was_chosen_among_several_is_changed():
     ],
 )
 def test_a_value_that_two_overrides_set_is_refused(make, texts):
-    """Which of them holds would depend on their order."""
+    """Otherwise the result would depend on their order."""
     with pytest.raises(ConfigError) as caught:
         make().override(*texts)
     problem = caught.value.problems[0]
@@ -399,7 +399,7 @@ def test_an_empty_value_is_refused_and_both_meanings_shown(make, text):
 @both
 @pytest.mark.parametrize("text", ["name", "", "+", "net.width", "--verbose"])
 def test_what_is_not_a_pair_is_refused(make, text):
-    with pytest.raises(ConfigError, match="wanted key=value"):
+    with pytest.raises(ConfigError, match="expected key=value"):
         make().override(text)
 
 
@@ -439,7 +439,7 @@ def test_a_document_mark_is_not_a_null(make):
 
 @both
 def test_what_is_not_text_is_a_config_error_or_a_type_error(make):
-    """`override(args)` for `override(*args)` is an easy slip."""
+    """It is easy to write `override(args)` instead of `override(*args)`."""
     with pytest.raises((ConfigError, TypeError)):
         make().override(["name=x"])
 
@@ -546,7 +546,7 @@ def test_no_code_runs_by_an_override(tmp_path):
 
 
 def test_deep_keys_do_not_crash():
-    """A dotted key can nest too; what is too deep to be stored is refused, not a RecursionError."""
+    """A dotted key also nests. If it is too deep to be stored, this is our error and not a RecursionError."""
     with pytest.raises(ConfigError, match="deep"):
         Config().override(f"+{'.'.join('a' * 5_000)}=1")
 

@@ -118,7 +118,7 @@ RESULTS = {
 
 @pytest.mark.parametrize("name", RESULTS)
 def test_what_changes_weights_metrics_or_the_end_of_a_run_changes_its_key(name):
-    """A13, where the issue overrides it: one key must not hold two results."""
+    """A13, as changed by the issue: two results must not have the same key."""
     assert run(**{name: RESULTS[name]}).key != run().key
 
 
@@ -190,7 +190,7 @@ def test_experiment_dir_is_a_path():
 
 
 def test_epochs_are_part_of_the_identity():
-    """A14: a larger target continues, and is no part of the config."""
+    """A14: a larger target continues the run and is not part of the config."""
     assert training(epochs=2).key != training(epochs=200).key
     assert run(train_config=training(epochs=2)).key != run(train_config=training(epochs=200)).key
 
@@ -246,7 +246,7 @@ def test_the_search_algorithms(name):
 
 def test_another_search_algorithm_is_refused():
     """A14."""
-    with pytest.raises(ConfigError, match=r"search_algo = 'gird': wanted 'grid', 'tpe', .*; did you mean `grid`"):
+    with pytest.raises(ConfigError, match=r"search_algo = 'gird': expected 'grid', 'tpe', .*; did you mean `grid`"):
         parallel(search_algo="gird")
 
 
@@ -331,12 +331,12 @@ def ready_functions(monkeypatch):
 
 
 def test_every_optimizer_of_torch_has_an_example_here():
-    """A15: fails when torch gets a new one, so that it is tried."""
+    """A15: fails when torch adds a new one, so that it gets tested."""
     assert OPTIMIZERS.keys() == classes_of(optim, optim.Optimizer)
 
 
 def test_every_scheduler_of_torch_has_an_example_here():
-    """A15: fails when torch gets a new one, so that it is tried."""
+    """A15: fails when torch adds a new one, so that it gets tested."""
     assert SCHEDULERS.keys() == classes_of(lr_scheduler, lr_scheduler.LRScheduler)
 
 
@@ -700,7 +700,7 @@ def test_check_finds_a_missing_schedule_or_function(name):
     ],
 )
 def test_check_finds_an_argument_of_a_wrong_type(name, arguments):
-    """A15: text `1e-3` is no number, so it would reach torch as text."""
+    """A15: the text `1e-3` is not a number, so torch would receive text."""
     found = problems_of(OptimizerConfig(name=name, arguments=arguments))
     assert list(found) == [f"arguments.{next(iter(arguments))}"]
     assert " wants " in str(found)
@@ -909,7 +909,7 @@ def test_step_when_decides_when_a_schedule_steps(when):
 
 def test_another_time_to_step_is_refused():
     """A16."""
-    with pytest.raises(ConfigError, match="step_when = 'epochs': wanted 'train', 'epoch' or 'val'; did you mean `epoch`"):
+    with pytest.raises(ConfigError, match="step_when = 'epochs': expected 'train', 'epoch' or 'val'; did you mean `epoch`"):
         SchedulerConfig(name="step", step_when="epochs")
 
 
@@ -922,7 +922,7 @@ def test_said_or_not_the_default_has_the_same_key():
 
 
 def test_another_schedule_by_override_steps_when_that_schedule_does():
-    """A16: nobody said `epoch`, so a plateau that replaces a step schedule steps at evaluations."""
+    """A16: `epoch` was only the default, so a plateau schedule that replaces a step schedule steps at evaluations."""
     config = SchedulerConfig(name="step").override("name=plateau")
     assert config.moment == "val"
 
@@ -964,7 +964,7 @@ def test_the_message_about_a_metric_far_from_all_ends_cleanly():
 
 def test_a_direction_is_min_or_max():
     """A17."""
-    with pytest.raises(ConfigError, match=r"optim_metrics\.loss = 'down': wanted 'min' or 'max'"):
+    with pytest.raises(ConfigError, match=r"optim_metrics\.loss = 'down': expected 'min' or 'max'"):
         run(optim_metrics={"loss": "down"}, optim_metric_name="loss")
 
 
@@ -1023,7 +1023,7 @@ def test_cross_checks_hold_for_a_file_and_show_the_line(tmp_path):
 
 
 def test_cross_checks_wait_until_two_fields_are_set_one_after_the_other():
-    """A17: an assignment is not refused for what the next one mends; freezing is."""
+    """A17: an assignment is allowed if the next one may fix the problem; freezing is not."""
     config = run()
     config.early_stopping_iter = 3
     with pytest.raises(ConfigError, match="early stopping needs"):
@@ -1052,13 +1052,13 @@ def test_each_kind_of_space_alone_is_right(kind):
 @pytest.mark.parametrize(("one", "other"), [*combinations(SPACES, 2)])
 def test_two_kinds_of_space_at_once_are_refused(one, other):
     """A42: exactly one."""
-    with pytest.raises(ConfigError, match=f"wanted exactly one of .*; given: {one}, {other}"):
+    with pytest.raises(ConfigError, match=f"expected exactly one of .*; given: {one}, {other}"):
         SearchSpace(**{one: SPACES[one], other: SPACES[other]})
 
 
 def test_no_kind_of_space_is_refused():
     """A42: exactly one."""
-    with pytest.raises(ConfigError, match=r"wanted exactly one of .*; given: none"):
+    with pytest.raises(ConfigError, match=r"expected exactly one of .*; given: none"):
         SearchSpace()
 
 
@@ -1082,7 +1082,7 @@ def test_a_range_of_floats_contains(value, is_in):
 
 @pytest.mark.parametrize("kind", ["int", "float"])
 def test_a_range_contains_numbers_of_numpy(kind):
-    """A42: they are the plain values they stand for, here as in a config's key."""
+    """A42: they are treated as plain values, as in a config's key."""
     space = SearchSpace(value_range=(1, 5), value_type=kind)
     assert space.contains(numpy.int64(3)) is True
     assert space.contains(numpy.float64(3.0)) is True
@@ -1147,7 +1147,7 @@ def test_a_group_contains_what_fits_in_every_part(value, is_in):
         ({"value_range": (0.5, 3), "value_type": "int"}, "a range of whole numbers must have whole numbers as its ends"),
         ({"value_range": (1,)}, "value_range"),
         ({"value_range": (1, 2, 3)}, "value_range"),
-        ({"value_range": (1, 2), "value_type": "text"}, "wanted 'int' or 'float'"),
+        ({"value_range": (1, 2), "value_type": "text"}, "expected 'int' or 'float'"),
         ({"value_range": (1, 2), "n_bins": 0}, "n_bins"),
         ({"categorical_values": [1], "n_bins": 2}, "is only allowed with a value_range"),
         ({"categorical_values": [1], "log": True}, "is only allowed with a value_range"),
@@ -1207,9 +1207,9 @@ def test_a_search_may_set_every_key_of_the_run(key):
 @pytest.mark.parametrize(
     ("key", "space", "why"),
     [
-        ("train_config.batch_size", {"categorical_values": [8, "many"]}, "could be 'many': wanted a whole number"),
+        ("train_config.batch_size", {"categorical_values": [8, "many"]}, "could be 'many': expected a whole number"),
         ("train_config.batch_size", {"value_range": [1, 8]}, "a field of whole numbers needs `value_type: int`"),
-        ("train_config.batch_size", {"value_range": [0, 8], "value_type": "int"}, "could be 0.0: wanted a value greater than 0"),
+        ("train_config.batch_size", {"value_range": [0, 8], "value_type": "int"}, "could be 0.0: expected a value greater than 0"),
         ("device", {"categorical_values": ["cpu", "cuda"]}, "is not part of the identity, so all trials would be the same run"),
     ],
 )

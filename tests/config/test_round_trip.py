@@ -57,7 +57,7 @@ def start(process, *arguments):
 
 
 def end(processes):
-    """Wait for all of them; what the first that failed said is the error."""
+    """Wait for all processes, and raise the error of the first one that failed."""
     said = [process.communicate(timeout=500)[1].decode(errors="replace") for process in processes]
     assert [text for text, process in zip(said, processes, strict=True) if process.returncode] == []
 
@@ -357,6 +357,6 @@ def test_a_tuple_of_a_typed_config_comes_back_as_a_tuple(ending):
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_negative_zero_keeps_its_sign_in_a_file(ending):
-    """I08: it has the key of 0.0, and comes back as it was."""
+    """I08: it has the same key as 0.0, and keeps its sign."""
     back, _ = loaded_again(Config(number=-0.0), ending)
     assert math.copysign(1, back.number) == -1

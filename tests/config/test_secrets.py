@@ -417,9 +417,9 @@ class TestRefused:
                 refuse_undeclared(config)
             assert str(error.value).splitlines() == [
                 "a problem in the config",
-                f"  wrong   {key}: looks like a secret by its name",
+                f"  wrong   {key}: looks like a secret, judging by its name",
                 "  why     configs are stored in plain text",
-                f'  try     give the manager `secrets=("{key}",)`, and `***` is stored; or `public=("{key}",)` if it is not a secret',
+                f'  try     pass the manager `secrets=("{key}",)` to store `***` instead, or `public=("{key}",)` if it is not a secret',
             ]
             refuse_undeclared(with_secrets(config, [key]))
             refuse_undeclared(config, public=[key])
@@ -464,7 +464,7 @@ class TestRefused:
         with pytest.raises(ConfigError) as error:
             refuse_undeclared({"login": Login(), "hub": Config({"db_password": "abc"})})
         assert "hub.db_password" in str(error.value)
-        with pytest.raises(ConfigError, match=r"annotate it `Secret\[str\]`, and .* or `public=\(\"db_password\",\)`"):
+        with pytest.raises(ConfigError, match=r"annotate it `Secret\[str\]` .* or `public=\(\"db_password\",\)`"):
             refuse_undeclared(Login(db_password="abc"))
         refuse_undeclared(Login(db_password="abc"), public=("db_password",))
 

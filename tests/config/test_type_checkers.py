@@ -30,7 +30,7 @@ class WarmTrain(Train):
 
     def problems(self) -> Any:
         if self.warmup > self.epochs:
-            yield "warmup", "wanted at most epochs"
+            yield "warmup", "expected at most epochs"
 
 
 @configclass
@@ -106,7 +106,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
-    """By line of the sample, what mypy says of it."""
+    """The messages of mypy, by line of the sample."""
     folder = tmp_path_factory.mktemp("mypy")
     (folder / "sample.py").write_text(SAMPLE)
     # Torch is no part of what is asked, and takes longer to read than all the rest.

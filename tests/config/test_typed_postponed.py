@@ -56,9 +56,9 @@ def test_postponed_fields_are_checked():
     with pytest.raises(ConfigError) as caught:
         Net(width=1.5, rate=0, later=[{"net": {"width": "x"}}])
     assert [str(each) for each in caught.value.problems] == [
-        "width = 1.5: wanted a whole number; this one would lose its fraction",
-        "rate = 0: wanted a value greater than 0",
-        "later.0.net.width = 'x': wanted a whole number",
+        "width = 1.5: expected a whole number; the fraction would be lost",
+        "rate = 0: expected a value greater than 0",
+        "later.0.net.width = 'x': expected a whole number",
     ]
 
 

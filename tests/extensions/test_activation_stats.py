@@ -1,4 +1,4 @@
-"""What comes out of modules: spread, zeros, dead units, saturation."""
+"""Statistics of module outputs: spread, zeros, dead units, saturation."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def num_hooks(model: nn.Module) -> int:
 
 
 class Capture(Extension):
-    """The outputs of one module in all training batches, by a hook of its own."""
+    """Collects the outputs of one module in all training batches, with its own hook."""
 
     def __init__(self, name: str) -> None:
         self.name, self.outputs = "capture", []  # type: ignore[var-annotated]
@@ -184,7 +184,7 @@ def test_evaluation_is_not_looked_at() -> None:
 
 
 def dead_layer() -> nn.Sequential:
-    """A ReLU of which six of eight units never fire."""
+    """A ReLU with eight units, six of which are always 0."""
     model = mlp()
     with torch.no_grad():
         model[0].bias[:6] = -1000.0

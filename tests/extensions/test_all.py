@@ -1,4 +1,4 @@
-"""All extensions at once: they get along, change no bit, and survive a kill."""
+"""All extensions together: they do not interfere with each other, do not change the results, and survive a kill."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def states(manager: TrainManager) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> TrainManager:
-    """An undisturbed training with all extensions."""
+    """Uninterrupted training with all extensions."""
     manager: TrainManager = program.training(str(tmp_path_factory.mktemp("whole")), *program.every_extension())
     manager.train()
     return manager

@@ -1,4 +1,4 @@
-"""A snapshot of a repository, and the files that are restored from it: byte for byte, and nowhere else."""
+"""Snapshots of a repository: files are restored byte for byte, and nothing is written elsewhere."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Files = dict[bytes, tuple[str, bytes]]
 
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The settings of whoever runs the tests change nothing."""
+    """The git settings of the user who runs the tests have no effect."""
     for name, value in {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "HOME": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
 
@@ -52,7 +52,7 @@ def repo(tmp_path: Path) -> Path:
 
 
 def tree_of(folder: Path) -> Files:
-    """Every file below a folder: whether it is a link or a program, and its bytes or where it leads. Without those of git."""
+    """Every file below a folder, except git's: whether it is a link or executable, and its bytes or target."""
     found: Files = {}
     root = os.fsencode(folder)
     for place, folders, names in os.walk(root):
@@ -74,7 +74,7 @@ def files_below(folder: Path) -> dict[str, bytes]:
 
 
 def saved(repo: Path, limits: Limits | None = None, **more: Any) -> Path:
-    """A snapshot of a repository, written beside it."""
+    """A snapshot of a repository, written next to it."""
     return Path(write_snapshot(capture(str(repo), limits or Limits(), **more), str(repo.parent / "code")))
 
 
@@ -83,7 +83,7 @@ def facts(repo: Path, limits: Limits | None = None, **more: Any) -> Snapshot:
 
 
 def restored(repo: Path, name: str = "then", **more: Any) -> Files:
-    """The files that are restored from a snapshot of a repository, which is not there any more."""
+    """The files that are restored from a snapshot after its repository was deleted."""
     folder = saved(repo, **more)
     repo.rename(repo.with_name("gone"))
     try:
@@ -673,7 +673,7 @@ def simple(repo: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A snapshot, made once, with its repository beside it."""
+    """A snapshot that is made once, with its repository next to it."""
     repo = tmp_path_factory.mktemp("example") / "lab"
     repo.mkdir()
     git(repo, "init", "-q")
@@ -682,7 +682,7 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def snapshot(made_once: Path, tmp_path: Path) -> Path:
-    """A copy of it, to be spoiled."""
+    """A copy of the snapshot, which tests may damage."""
     return Path(shutil.copytree(made_once, tmp_path / "code" / made_once.name))
 
 
@@ -723,13 +723,13 @@ def test_of_several_snapshots_one_is_to_be_named(repo: Path) -> None:
 
 
 def forged(folder: Path, **changes: Any) -> None:
-    """Write other facts into a snapshot, as somebody with bad intentions would."""
+    """Write other facts into a snapshot, as an attacker would."""
     snapshot = replace(read_snapshot(str(folder)), **changes)
     (folder / FACTS).write_bytes(record_bytes({"format": 1, **asdict(snapshot)}))
 
 
 class Forge:
-    """A repository in which bundles are made that git itself would not make."""
+    """A repository for bundles that git itself would not create."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

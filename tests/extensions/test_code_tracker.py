@@ -1,4 +1,4 @@
-"""The code of a training is saved when it starts, and each checkpoint records it."""
+"""The code is saved when training starts, and each checkpoint records it."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_committing_the_changes_is_not_other_code(lab: Path) -> None:
 
 
 def test_code_that_changed_within_an_epoch_is_told_once_and_saved(lab: Path) -> None:
-    """Extensions are restored a second time where an epoch is taken up in its middle."""
+    """When training resumes in the middle of an epoch, extensions are restored a second time."""
     manager(CodeTracker(), max_steps=2).train()
     after = commit(lab, "width = 9\n")
     forget()
@@ -390,10 +390,10 @@ def test_it_works_in_a_train_test_loop() -> None:
         ({"path": 3}, "path=3 is not a file or folder of a repository"),
         ({"path": "nowhere"}, "there is no file or folder `nowhere`"),
         ({"require_clean": 1}, "require_clean=1 must be True or False"),
-        ({"max_file_size": -1}, "`max_file_size` must be a whole number of bytes, not -1"),
-        ({"max_file_size": True}, "`max_file_size` must be a whole number of bytes, not True"),
-        ({"max_total_size": 1.5}, "`max_total_size` must be a whole number of bytes, not 1.5"),
-        ({"max_total_size": None}, "`max_total_size` must be a whole number of bytes, not None"),
+        ({"max_file_size": -1}, "`max_file_size` must be a whole number of at least 0, not -1"),
+        ({"max_file_size": True}, "`max_file_size` must be a whole number of at least 0, not True"),
+        ({"max_total_size": 1.5}, "`max_total_size` must be a whole number of at least 0, not 1.5"),
+        ({"max_total_size": None}, "`max_total_size` must be a whole number of at least 0, not None"),
     ],
 )
 def test_bad_arguments_are_refused_at_construction(arguments: dict[str, Any], told: str) -> None:

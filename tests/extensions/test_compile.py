@@ -137,7 +137,7 @@ def test_a_model_without_a_forward_of_its_own_is_refused() -> None:
 
 
 def test_pytorch_still_passes_over_its_own_modules() -> None:
-    """The reason for that refusal; where this fails, it can go."""
+    """This is why it is an error. If this test fails, the error is no longer needed."""
     backend, model = Counting(), nn.Sequential(nn.Linear(3, 1))
     model.compile(backend=backend)
     model(torch.ones(2, 3))

@@ -1,4 +1,4 @@
-"""ConstructorArgs: kept with each checkpoint, and everything made again from there (E39)."""
+"""ConstructorArgs are stored with each checkpoint, and everything is rebuilt from them (E39)."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def run(program: str, *args: object, folder) -> str:
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """A program that was trained for two epochs in a process of its own: its folder, the checkpoint, and what three epochs end with."""
+    """A program that was trained for two epochs in a separate process: its folder, the checkpoint, and the result after three epochs."""
     folder = tmp_path_factory.mktemp("lab")
     name = "lab_of_parameters"
     (folder / f"{name}.py").write_text(LAB)
@@ -418,7 +418,7 @@ class TestWhatHasChanged:
         text = str(caught.value)
         assert "was a `lab_of_parameters:Net`, which no longer exists" in text
         assert "there is no module `lab_of_parameters`" in text
-        assert "give package_dir" in text
+        assert "pass package_dir" in text
 
     def test_a_new_default_does_not_change_what_was_trained(self, changed) -> None:
         checkpoint = changed("lab_default", ("threshold=0.5", "threshold=0.9"))
@@ -439,7 +439,7 @@ class TestWhatHasChanged:
 
 
 class TestWhatIsKept:
-    """The arguments of all kinds of values, and the reasons for those that cannot be."""
+    """Which kinds of arguments are stored, and the reasons for those that are not."""
 
     def manager(self, **changes) -> TrainManager:
         data = [(torch.zeros(2, 3), torch.zeros(2, 1))]
@@ -473,7 +473,7 @@ class TestWhatIsKept:
         for made in (schedule(optimizer), torch.optim.lr_scheduler.StepLR(optimizer, 7)):
             node = self.node("lr_schedule", model=model, optimizer=optimizer, lr_schedule=made)
             assert node.get("with", {}).get("step_size") == (7 if recorded_call(made) else None)
-        assert "give the loop a Recipe" in node["why"]
+        assert "pass a Recipe" in node["why"]
 
     def test_one_object_in_two_places_is_made_once(self) -> None:
         data = Recipe(TensorDataset, torch.zeros(4, 3), torch.zeros(4, 1))()
@@ -491,7 +491,7 @@ class TestWhatIsKept:
             overridden(blueprint, {"eval_data.same.dataset.number": 3}, "here")
 
     def rebuilt(self, value, generations: int = 2):
-        """What becomes of an argument of the model."""
+        """An argument of the model after storing and rebuilding it."""
         tm = self.manager(model=Keeper(value))
         for _ in range(generations):  # what was made again is kept as well as what was made first
             tm = build(blueprint_of(tm), "here")
@@ -713,7 +713,7 @@ class TestWhatIsKept:
 
 
 class TestWithoutMarks:
-    """The extension alone is enough, or says which argument is missing."""
+    """The extension is enough by itself, or it names the missing argument."""
 
     def test_under_a_manager_every_argument_of_a_module_is_kept(self, tmp_path) -> None:
         Unmarked(tmp_path, verbose=False).process({"width": 5, "threshold": 0.4})
@@ -784,7 +784,7 @@ class Body(nn.Module):
 
 
 class Unkeeping(nn.Module):
-    """Its width is nowhere to be read."""
+    """Its width cannot be read from any attribute."""
 
     def __init__(self, width, threshold=0.5, body=None) -> None:
         super().__init__()

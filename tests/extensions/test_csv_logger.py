@@ -1,4 +1,4 @@
-"""CSVLogger: what was recorded, a line each epoch."""
+"""CSVLogger writes one line per epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations without a deterministic form are errors while a loop runs, and the process is as it was afterwards."""
+"""Nondeterministic operations are errors while a loop runs, and the settings are restored afterwards."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Look(Extension):
 
 
 class Puts(nn.Module):
-    """Writes where two indices are the same: which value stays is not defined, and torch has no deterministic form on any device."""
+    """Writes two values to the same index. The result is undefined, and torch has no deterministic algorithm for it on any device."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A loss that runs away is an error (A27)."""
+"""A loss that diverges is an error (A27)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TestDivergence(ExtensionContract):
 
 
 class Losses(Extension):
-    """The loss of `valid` after each epoch, as told."""
+    """Sets the loss of `valid` after each epoch."""
 
     def __init__(self, values: Sequence[float]) -> None:
         self.values = values
@@ -45,7 +45,7 @@ def manager(values: Sequence[float], *extensions: object, **settings: Any) -> Tr
 
 
 def end(values: Sequence[float], divergence: DivergenceGuard, **settings: Any) -> int | None:
-    """The epoch whose loss was an error; None where all were let pass."""
+    """The epoch whose loss was an error; None if all were accepted."""
     tm = manager(values, divergence, **settings)
     try:
         tm.train()
@@ -122,7 +122,7 @@ def test_a_training_that_learns_is_let_pass() -> None:
 
 
 def test_a_real_training_that_runs_away_is_stopped() -> None:
-    """Each update makes the weight three times as large, with the other sign."""
+    """Each update triples the weight and changes its sign."""
     model = nn.Linear(1, 1, bias=False)
     tm = TrainManager(
         model,
@@ -143,13 +143,13 @@ def test_a_real_training_that_runs_away_is_stopped() -> None:
 
 
 def test_noise_of_a_loss_that_has_almost_vanished_is_let_pass() -> None:
-    """After a fall from 2 to a millionth, a hundred times that is still nothing."""
+    """After the loss has dropped from 2 to a millionth, a hundred times that is still negligible."""
     assert end([2, 2, 1e-3, 1e-6, 1e-4], DivergenceGuard()) is None
     assert end([2, 2, 1e-3, 1e-6, 1.0], DivergenceGuard()) == 4
 
 
 def test_the_size_of_a_loss_near_0_is_judged_by_what_it_was_after_the_warm_up() -> None:
-    """A huge loss of weights that were not trained at all is no measure."""
+    """The huge loss of untrained weights is not a useful scale."""
     assert end([1e9, 2, 1, 1000], DivergenceGuard()) == 3
 
 

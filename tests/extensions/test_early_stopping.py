@@ -1,4 +1,4 @@
-"""A training that does not get better any more ends, and stays ended."""
+"""Training that no longer improves stops, and does not continue."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TestEarlyStopping(ExtensionContract):
 
 
 class Losses(Extension):
-    """The loss of `valid` after each epoch, as told; the last one goes on."""
+    """Sets the loss of `valid` after each epoch; the last value is repeated."""
 
     def __init__(self, values: Sequence[float]) -> None:
         self.values = values
@@ -59,7 +59,7 @@ def manager(*extensions: object, epochs: int = 30, **settings: Any) -> TrainMana
 
 
 def trained(values: Sequence[float], stopping: EarlyStopping, **settings: Any) -> tuple[int, str | None]:
-    """The epoch that a training with these losses ends after, and why."""
+    """The epoch after which training with these losses ends, and the reason."""
     tm = manager(Losses(values), stopping, reason := Reason(), **settings)
     tm.train()
     return tm.epoch_num, reason.reason
@@ -251,7 +251,7 @@ def refused(kind: type[Exception], *extensions: object, **settings: Any) -> tupl
 
 def test_without_an_evaluation_set_it_is_refused_before_the_first_epoch() -> None:
     told, steps = refused(SettingError, EarlyStopping(), eval_data=None)
-    assert told.startswith("EarlyStopping has nothing to monitor: there is no evaluation set\n  try     give the loop eval_data=")
+    assert told.startswith("EarlyStopping has nothing to monitor: there is no evaluation set\n  try     pass eval_data=")
     assert steps == 0
 
 
@@ -286,7 +286,7 @@ def test_a_number_that_is_recorded_in_training_is_waited_for() -> None:
 
 
 def test_the_metric_may_be_given_by_an_ending_of_its_name() -> None:
-    """`loss` is that of the evaluation set, and no other metric is taken for it later on."""
+    """`loss` is the loss of the evaluation set, and no other metric is mistaken for it later."""
     stopping = EarlyStopping(monitor="loss", patience=2)
     assert trained([3, 2, 4, 5], stopping) == (3, "valid/loss did not improve in 2 evaluations: the best is 2, after epoch 1")
     stopping = EarlyStopping(monitor="accuracy", patience=2)

@@ -1,4 +1,4 @@
-"""The average of the weights: what goes into it, who computes with it, and who never sees it."""
+"""The average of the weights: what it contains, and where it is used."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ def test_bad_arguments_are_refused_at_construction(decay: Any) -> None:
         EMA(decay)
     assert (
         str(caught.value)
-        == f"`decay` must be a number of at least 0 and below 1, not {shown(decay)}\n  try     EMA(0.999): the larger, the slower"
+        == f"`decay` must be a number of at least 0 and below 1, not {shown(decay)}\n  try     EMA(0.999): a larger decay averages longer"
     )
 
 

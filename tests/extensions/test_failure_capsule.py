@@ -1,4 +1,4 @@
-"""What a training failed on is kept, and fails again in another process."""
+"""The batch on which training failed is saved, and fails again in another process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TestFailureCapsule(ExtensionContract):
 
 @pytest.fixture(scope="module")
 def lines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What the program said of each kind of failure, in one process that trains and in one that replays."""
+    """The output for each kind of failure, from one process that trains and one that replays."""
     folder = tmp_path_factory.mktemp("capsules")
     said: dict[str, dict[str, Any]] = {}
     for act in ("fail", "replay"):
@@ -189,7 +189,7 @@ def test_without_a_folder_the_error_says_that_nothing_was_kept() -> None:
 
 
 class Draws(Extension):
-    """Draws at the start of each batch, and fails by what it drew."""
+    """Draws a random number at the start of each batch, and fails depending on it."""
 
     def pre_train_step_batch(self) -> None:
         self.drawn = torch.rand(()).item()
@@ -376,8 +376,8 @@ def test_a_class_in_a_capsule_is_not_imported(tmp_path: Path) -> None:
     [
         ({"path": 3}, "`path` must be a folder, not 3"),
         ({"path": ""}, "`path` must be a folder, not ''"),
-        ({"max_capsules": 0}, "`max_capsules` must be an integer of at least 1, not 0"),
-        ({"max_capsules": True}, "`max_capsules` must be an integer of at least 1, not True"),
+        ({"max_capsules": 0}, "`max_capsules` must be a whole number of at least 1, not 0"),
+        ({"max_capsules": True}, "`max_capsules` must be a whole number of at least 1, not True"),
         ({"target": "train.py"}, "`target` must name a function or a manager, not 'train.py'"),
     ],
 )

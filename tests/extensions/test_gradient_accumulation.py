@@ -1,4 +1,4 @@
-"""One update for several batches: which ones, and how much each of them counts."""
+"""One update for several batches: when it happens, and the weight of each batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients by parameter: norms, the size of coefficients, and layers that vanish or explode (E42)."""
+"""Gradients by parameter: norms, RMS, and vanishing and exploding layers (E42)."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_the_rms_is_the_norm_over_the_root_of_the_number_of_coefficients() -> No
 
 
 def test_the_mean_of_a_long_epoch_has_every_batch() -> None:
-    """E42: more batches than wait to be added up."""
+    """E42: there are more batches than can wait to be added."""
     by_hand = ByHand()
     tm = trained(GradNormVis(), by_hand, epochs=1, train_data=data(150))
     assert tm.history["grad_norm/0.weight"] == [(1, pytest.approx(by_hand.means[0]["0.weight"], rel=1e-6))]
@@ -282,7 +282,7 @@ def test_the_warning_comes_once_in_a_training() -> None:
 
 
 def test_a_bias_before_a_batch_norm_does_not_make_a_layer_vanish() -> None:
-    """Its gradient is 0 but for rounding, whatever it is."""
+    """Its gradient is always 0, apart from rounding."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
     watcher = GradCoeffRMSVis()

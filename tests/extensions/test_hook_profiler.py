@@ -1,4 +1,4 @@
-"""HookProfiler: what each hook costs."""
+"""HookProfiler: the time spent in each hook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The leakage check: what is found, where, at which cost, and what is left alone."""
+"""The leakage check: what it finds, where, how long it takes, and what it does not report."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import torch
 import widths_models as widths
 from torch import nn
 
-from trainmaster.errors import LeakageError, SettingError
+from trainmaster.errors import LeakageError, SettingError, shown
 from trainmaster.extensions.example_batch import map_batch
 from trainmaster.extensions.leakage_check import Leak, LeakageCheck, NotApplicable, find_leak
 from trainmaster.extensions.leaks.search import LeakSearch
@@ -252,7 +252,7 @@ def test_it_warns_if_the_check_is_not_possible() -> None:
 
 
 def everything_in(model: Net) -> dict[str, Any]:
-    """All that a check could have touched."""
+    """Everything that a check could have changed."""
     return {
         "state": {name: tensor.clone() for name, tensor in model.state_dict().items()},
         "grads": {name: each.grad if each.grad is None else each.grad.clone() for name, each in model.named_parameters()},
@@ -388,7 +388,7 @@ def test_an_unknown_on_leak_is_refused(on_leak: Any) -> None:
     """E43"""
     with pytest.raises(SettingError) as caught:
         LeakageCheck(on_leak=on_leak)
-    assert str(caught.value) == f'`on_leak` must be "raise" or "warn", not {on_leak!r}\n  try     LeakageCheck(on_leak="warn")'
+    assert str(caught.value) == f'`on_leak` must be "raise" or "warn", not {shown(on_leak)}\n  try     LeakageCheck(on_leak="warn")'
 
 
 @pytest.mark.parametrize("allow", [[3], [int], [""], [None]])

@@ -1,4 +1,4 @@
-"""The learning rate over updates: recorded where it changes, drawn for each group of parameters."""
+"""The learning rate is recorded when it changes, and drawn for each parameter group."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class TestNumbers:
         assert trained(LearningRateMonitor()).history["lr"] == [(1, 0.1), (4, 0.1), (8, 0.1)]
 
     def test_a_change_is_recorded_with_the_last_update_before_it(self) -> None:
-        """So that a line through the points is level where the rate was."""
+        """So that the curve is flat where the rate was constant."""
         tm = trained(LearningRateMonitor(), lr_schedule=halved_after(3))
         assert tm.history["lr"] == [(1, 0.1), (3, 0.1), (4, 0.05), (8, 0.05)]
 
@@ -184,5 +184,5 @@ def test_a_training_without_an_optimizer_is_refused_before_its_first_batch() -> 
         Own(Net(), mse, 1, BATCHES, optimizer=None, extensions=[LearningRateMonitor()], device="cpu").train()
     assert str(caught.value) == (
         "LearningRateMonitor found no optimizer\n"
-        "  try     remove the extension, or give the loop an optimizer with `param_groups`, like those in torch.optim"
+        "  try     remove the extension, or use an optimizer with `param_groups`, like those in torch.optim"
     )

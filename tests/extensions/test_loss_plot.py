@@ -49,7 +49,7 @@ def trained(*extensions: Any, epochs: int = 2, **settings: Any) -> TrainManager:
 
 
 class Watch(Extension):
-    """What the losses really were."""
+    """Records the actual losses."""
 
     def __init__(self) -> None:
         self.losses: list[float] = []
@@ -113,7 +113,7 @@ class TestNumbers:
         assert [step for step, _ in tm.history["train/loss"]] == [1, 2]
 
     def test_a_long_epoch_is_recorded_while_it_goes_on(self) -> None:
-        """Else a kill would take hours of numbers, and memory would grow with the epoch."""
+        """Otherwise a kill would lose hours of metrics, and memory would grow with the epoch."""
         seen: list[int] = []
 
         class Look(Extension):

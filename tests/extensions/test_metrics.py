@@ -1,4 +1,4 @@
-"""Metrics over whole sets: computed once over all samples, recorded, and there as lazy fixtures."""
+"""Metrics over whole sets: computed once over all samples, recorded, and available as lazy fixtures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trainmaster.testing.extension_contract import same_bits
 
 
 class Torchmetrics:
-    """What torchmetrics has, imported when a test asks for it: its import takes seconds."""
+    """torchmetrics, imported only when a test needs it, because the import takes seconds."""
 
     def __getattr__(self, name: str) -> Any:
         import torchmetrics
@@ -152,7 +152,7 @@ def test_the_inputs_of_update_may_be_anything() -> None:
 
 
 class Share:
-    """The part of predictions that are right; a metric that knows nothing of torchmetrics."""
+    """The share of correct predictions, as a metric that does not use torchmetrics."""
 
     def __init__(self) -> None:
         self.counts = torch.zeros(2)
@@ -557,7 +557,7 @@ def test_it_can_be_sent_to_another_process() -> None:
 
 def test_metrics_are_moved_to_the_device_of_the_loop() -> None:
     metrics = Metrics({"accuracy": accuracy()}, train=True)
-    metrics.pre_run(torch.device("meta"))
+    metrics.pre_run(torch.device("meta"), TrainManager(nn.Linear(1, 1), lambda batch, prediction: prediction, 0, []))
     assert metrics.metrics["accuracy"].tp.device.type == metrics.train_metrics["accuracy"].tp.device.type == "meta"
 
 
@@ -647,7 +647,7 @@ def test_inputs_that_are_no_tuple_are_refused() -> None:
             lambda: {"metrics": Share(), "train": True},
             "the metric `share` cannot be computed over training batches: Share has no `state_dict`",
         ),
-        (lambda: {"metrics": accuracy(), "train": 1}, "train=1: wanted True or False"),
+        (lambda: {"metrics": accuracy(), "train": 1}, "train=1: expected True or False"),
         (
             lambda: {"metrics": accuracy(), "inputs": "prediction"},
             "`inputs` must be a function of (batch, prediction), not 'prediction' (str)",
@@ -826,7 +826,7 @@ def test_batches_that_cannot_be_joined_are_refused_with_a_way_out() -> None:
     assert text.startswith(
         "the batches for the metric `x` cannot be joined: the first is tuple(Tensor[2, 3], Tensor[2, 3])\n  why     Sizes of"
     )
-    assert text.endswith("try     give an object with `update`, `compute` and `reset`, which gets one batch at a time")
+    assert text.endswith("try     pass an object with `update`, `compute` and `reset`, which gets one batch at a time")
 
 
 def test_a_function_that_forgets_to_average_is_refused() -> None:

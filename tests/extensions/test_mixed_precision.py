@@ -1,4 +1,4 @@
-"""Where a training computes in half the bits, and what a loss scaler leaves out."""
+"""Mixed precision: what is computed in half precision, and which updates a loss scaler skips."""
 
 from __future__ import annotations
 
@@ -183,12 +183,12 @@ def test_a_loss_that_is_no_tensor_is_told() -> None:
 @pytest.mark.parametrize(
     ("dtype", "told"),
     [
-        ("bfloat", "`dtype` must be bfloat16 or float16, not 'bfloat'\n  try     did you mean `bfloat16` or `float16`?"),
-        ("fp8", "`dtype` must be bfloat16 or float16, not 'fp8'\n  try     MixedPrecision(\"bfloat16\")"),
-        (torch.float32, "`dtype` must be bfloat16 or float16, not torch.float32"),
-        (16, "`dtype` must be bfloat16 or float16, not 16"),
-        (None, "`dtype` must be bfloat16 or float16, not None"),
-        (["bfloat16"], "`dtype` must be bfloat16 or float16, not ['bfloat16']"),
+        ("bfloat", '`dtype` must be "bfloat16" or "float16", not \'bfloat\' (str)\n  try     did you mean `bfloat16` or `float16`?'),
+        ("fp8", '`dtype` must be "bfloat16" or "float16", not \'fp8\' (str)\n  try     MixedPrecision("bfloat16")'),
+        (torch.float32, '`dtype` must be "bfloat16" or "float16", not \'float32\''),
+        (16, '`dtype` must be "bfloat16" or "float16", not 16'),
+        (None, '`dtype` must be "bfloat16" or "float16", not None'),
+        (["bfloat16"], '`dtype` must be "bfloat16" or "float16", not [\'bfloat16\']'),
     ],
 )
 def test_bad_arguments_are_refused_at_construction(dtype: Any, told: str) -> None:

@@ -1,4 +1,4 @@
-"""What a training does with a batch whose loss or gradients are not finite."""
+"""What happens to a batch whose loss or gradients are not finite."""
 
 from __future__ import annotations
 
@@ -215,14 +215,14 @@ def test_a_skipped_batch_leaves_no_trace_in_weights_and_buffers() -> None:
 @pytest.mark.filterwarnings("ignore:the loss is nan in stage")
 @pytest.mark.parametrize("place", range(6))
 def test_with_accumulation_a_skipped_batch_takes_no_other_with_it(place: int) -> None:
-    """Every third batch makes an update, of the good ones among the three."""
+    """Every third batch makes an update with the good batches of the three."""
 
     class EveryThird(Extension):
         def pre_train_step_batch(self, fixtures: Any, batch_num: int) -> None:
             fixtures.modify("is_update", batch_num % 3 == 2)
 
     class DropAt(Extension):
-        """What should happen, by other means: a loss without any gradient."""
+        """The expected behavior, implemented differently: a loss without a gradient."""
 
         def post_loss(self, fixtures: Any, batch_num: int, loss: torch.Tensor) -> None:
             if batch_num == place:

@@ -1,4 +1,4 @@
-"""The extensions that act on a step act in a fixed order, whatever the order of the list: the one of a loop written by hand."""
+"""Extensions that change a step act in a fixed order, that of a hand-written loop, no matter how they are listed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def batches(*, large: tuple[int, ...] = (), nan: tuple[int, ...] = ()) -> list[B
 
 
 class Course(NamedTuple):
-    """What came of a training."""
+    """The result of training."""
 
     weights: dict[str, torch.Tensor]
     averages: dict[str, torch.Tensor]

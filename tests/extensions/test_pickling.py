@@ -1,4 +1,4 @@
-"""Extensions travel to worker processes: every one can be pickled, fresh and after a training."""
+"""Extensions are sent to worker processes: each one can be pickled, before and after training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any fixture as a curve (E44): what may be drawn, what is refused and when, and that lazy ones are computed no more than needed."""
+"""Any fixture as a curve (E44): what can be drawn, what is an error and when, and how often lazy fixtures are computed."""
 
 from __future__ import annotations
 

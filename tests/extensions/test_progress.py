@@ -1,4 +1,4 @@
-"""Progress: a bar on a terminal, lines elsewhere, and nothing changed either way."""
+"""Progress: bars on a terminal, lines elsewhere, and no effect on the results."""
 
 from __future__ import annotations
 

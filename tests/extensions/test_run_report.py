@@ -71,7 +71,7 @@ class TestStartReport:
 
 @pytest.fixture(scope="module")
 def _is_warm() -> None:
-    """The first training of a process loads what takes longer than all that is measured here."""
+    """The first training run of a process imports libraries, which takes longer than everything measured here."""
     ExtensionContract().loop().train()
 
 

@@ -1,4 +1,4 @@
-"""The loss of each sample: how losses are distributed, which samples are the hardest, and where losses per sample come from."""
+"""The loss of each sample: the distribution, the hardest samples, and where losses per sample come from."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def each_loss(batch: Any, prediction: torch.Tensor) -> torch.Tensor:
 
 
 def data() -> TensorDataset:
-    """Easy to learn, but for one sample with the wrong label."""
+    """Easy to learn, except for one sample with a wrong label."""
     inputs = torch.randn(NUM, 4, generator=torch.Generator().manual_seed(3))
     inputs[MISLABELLED, 0] = 3.0
     labels = (inputs[:, 0] > 0).long()
@@ -105,7 +105,7 @@ class TestNumbers:
         assert rows["p90"][-1][1] == pytest.approx(losses.quantile(0.9, interpolation="lower").item(), rel=0.1)
 
     def test_the_mean_is_that_of_the_loss_itself(self) -> None:
-        """So they are the losses that the loop trains on."""
+        """This shows that these are the losses that the loop trains on."""
         seen: list[torch.Tensor] = []
 
         def watched(batch: Any, prediction: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The sanity check: each check on a sound training and on a broken one; the loop is restored afterwards."""
+"""The sanity check: each check on a correct and on a broken setup; the loop is restored afterwards."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def make(
     kind: type[TrainManager] = TrainManager,
     **settings: Any,
 ) -> TrainManager:
-    """A sound training, but for what is given."""
+    """A correct training setup, except for the given arguments."""
     inputs, labels = samples()
     train = DataLoader(TensorDataset(inputs[:128], labels[:128]), 16, shuffle=True) if train is None else train
     valid = {"valid": DataLoader(TensorDataset(inputs[128:], labels[128:]), 32)} if valid is None else valid
@@ -108,7 +108,7 @@ class Drift(nn.Module):
 
 
 class Spoilt(Net):
-    """Has a layer that nobody uses, another result in each pass, and begins with large scores."""
+    """Has an unused layer, a different result in each pass, and large initial scores."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -197,7 +197,7 @@ def test_an_inf_in_an_evaluation_set_is_found() -> None:
 
 
 class Augmented(Dataset[Any]):
-    """Samples with noise that is another one each time."""
+    """Samples with different noise each time."""
 
     def __init__(self, inputs: torch.Tensor, labels: torch.Tensor) -> None:
         self.inputs, self.labels = inputs, labels
@@ -529,7 +529,7 @@ def test_a_loss_that_takes_no_constant_has_no_chance() -> None:
 
 
 class Blind(Net):
-    """Learns how often each class is, and nothing else."""
+    """Only learns how frequent each class is."""
 
     def forward(self, batch: Any) -> torch.Tensor:
         return self.last(torch.zeros_like(self.first(batch[0])))
@@ -686,7 +686,7 @@ def everything(loop: TrainManager) -> dict[str, Any]:
 
 @pytest.fixture
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests of what a check leaves behind, which takes no more steps to show."""
+    """For tests of the state after a check, for which a few steps are enough."""
     monkeypatch.setattr(overfit, "_NUM_STEPS", 15)
 
 

@@ -1,4 +1,4 @@
-"""One number decides all random numbers of a new training, and of a new one only."""
+"""The seed determines all random numbers of a new training run, but not of a resumed one."""
 
 from __future__ import annotations
 

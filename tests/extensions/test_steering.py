@@ -1,4 +1,4 @@
-"""All extensions that steer and reproduce a training at once: they get along, in any order, and survive kills."""
+"""All extensions that change or reproduce training, together: they work in any order and survive kills."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:CodeTracker")  # the folder of a
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> TrainManager:
-    """An undisturbed training."""
+    """Uninterrupted training."""
     manager: TrainManager = program.training(str(tmp_path_factory.mktemp("whole")))
     manager.train()
     assert manager.epoch_num < 12, "EarlyStopping has to have something to do"

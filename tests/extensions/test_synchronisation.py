@@ -1,4 +1,4 @@
-"""Extensions that look at every step never wait for the device in it."""
+"""Extensions that observe every step never wait for the device."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FIRST, LAST = 330, 380
 
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No tensor says that it is in the memory of the host, so that everything goes the way that it goes with a GPU."""
+    """No tensor reports that it is on the CPU, so that the code behaves as with a GPU."""
     monkeypatch.setattr(torch.Tensor, "is_cpu", False)
 
 

@@ -1,4 +1,4 @@
-"""How large updates are beside the weights."""
+"""The size of updates relative to the weights."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import warm
-from campaign import IS_FULL, REPEAT, SEED
+from campaign import IS_FULL, REPEAT, SEED, children_of
 from toy_search import EPOCHS
 
 from trainmaster.store import Store
@@ -34,19 +34,6 @@ def start(folder: Path, sampler: str, workers: int) -> Any:
     command = [sys.executable, str(PROGRAM), str(folder), sampler, str(TRIALS), str(workers), str(WAIT)]
     with open(f"{folder}.log", "a") as log:
         return warm.Popen(command, start_new_session=True, stdout=log, stderr=log)
-
-
-def children_of(pid: int) -> list[int]:
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[1]) == pid:
-                found.append(int(folder.name))
-    return found
 
 
 def results(folder: Path) -> list[tuple[Any, ...]]:

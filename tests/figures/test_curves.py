@@ -68,7 +68,7 @@ def test_axes_show_at_most_ten_lines() -> None:
 
 
 def test_the_x_axis_is_named_after_what_was_recorded() -> None:
-    """Epochs are not drawn as steps, nor two kinds of x on one axis."""
+    """Epochs are not drawn as steps, and two kinds of x never share an axis."""
     names = ("train/loss", "valid/loss", "grad_norm/0.weight", "grad_norm/0.bias", "lr", "own/mine")
     over = {"train/loss": "batch", "valid/loss": "epoch", "grad_norm/0.weight": "epoch", "grad_norm/0.bias": "epoch", "lr": "update"}
     figure = curves({name: [(0, 1.0), (1, 2.0)] for name in names}, over)

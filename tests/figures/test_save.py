@@ -111,7 +111,7 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("room", "left"), [(1000, []), (10_000_000, FILES), (1_000_000, ["loss.png"])])
 def test_a_full_disk_leaves_no_partial_files(tmp_path: Path, room: int, left: list[str]) -> None:
-    """In a first save the script is what does not fit, and the picture is there; with room for all there is no error."""
+    """In the first save, the script does not fit, but the image does. With enough room, there is no error."""
     done = warm.run([sys.executable, "-c", FULL_DISK, str(tmp_path), str(room)], check=True, capture_output=True, text=True)
     assert names(tmp_path) == left
     assert done.stdout == ("" if left == FILES else "OSError 27\n")

@@ -1,4 +1,4 @@
-"""What a user can get wrong with a TrainManager, and the text that says so."""
+"""Mistakes that users can make with a TrainManager, and their error messages."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ class TestData:
             "train_data has no batches\n"
             "  where   list_iterator\n"
             "  why     it is an iterator, which can be read only once, and it is exhausted\n"
-            "  try     give an iterable that restarts each epoch: a list, a DataLoader, an object with __iter__"
+            "  try     pass an iterable that restarts each epoch: a list, a DataLoader, an object with __iter__"
         )
         assert tm.epoch_num == 1
 
@@ -340,7 +340,7 @@ class TestModel:
         assert str(caught.value) == (
             "the model Identity has no parameter to train\n"
             "  why     it has no parameters\n"
-            "  try     evaluate it with eval(), give an optimizer of your own, or check that layers are attributes of the module"
+            "  try     evaluate it with eval(), pass your own optimizer, or check that layers are attributes of the module"
         )
 
     def test_a_frozen_model_cannot_be_trained(self) -> None:
@@ -363,7 +363,7 @@ class TestArguments:
         with pytest.raises(SettingError) as caught:
             make_manager(epochs=None)
         assert str(caught.value) == (
-            "this TrainManager cannot be built: training has no end: give `epochs`, `max_steps` or `max_time`\n"
+            "this TrainManager cannot be built: training would never end: set `epochs`, `max_steps` or `max_time`\n"
             "  try     help(TrainManager) explains every argument"
         )
 
@@ -410,15 +410,15 @@ class TestArguments:
         with pytest.raises(SettingError) as caught:
             make_manager(lr_schedule=torch.optim.lr_scheduler.StepLR)
         assert (
-            "`lr_schedule` is StepLR, which needs `step_size`: give lambda optimizer: StepLR(optimizer, step_size=...)" in caught.value.fact
+            "`lr_schedule` is StepLR, which needs `step_size`: pass lambda optimizer: StepLR(optimizer, step_size=...)" in caught.value.fact
         )
         make_manager(optimizer=torch.optim.Adam)
 
     def test_a_config_in_place_of_an_optimizer_or_a_schedule_is_refused_with_what_to_write(self) -> None:
         with pytest.raises(SettingError) as caught:
             make_manager(optimizer=OptimizerConfig(name="sgd"), lr_schedule=SchedulerConfig(name="step"))
-        assert "; give config.make_optimizer(model)" in str(caught.value)
-        assert "; give config.make_scheduler(model, optimizer)" in str(caught.value)
+        assert "; pass config.make_optimizer(model)" in str(caught.value)
+        assert "; pass config.make_scheduler(model, optimizer)" in str(caught.value)
 
     def test_a_writer_is_told_which_methods_it_lacks(self) -> None:
         with pytest.raises(SettingError, match=r"`writer` lacks add_scalars, add_text\n"):
@@ -463,7 +463,7 @@ class TestArguments:
 
     def test_an_evaluation_set_that_is_no_iterable_is_refused(self) -> None:
         with pytest.raises(
-            SettingError, match=r"^`eval_data\['valid'\]` must be an iterable of batches, not 5 \(int\)\n  try     give a Data"
+            SettingError, match=r"^`eval_data\['valid'\]` must be an iterable of batches, not 5 \(int\)\n  try     pass a Data"
         ):
             make_manager(eval_data={"valid": 5})
 

@@ -1,4 +1,4 @@
-"""A model or a loss that fails on a whole batch: the error says what it was called with, and what to write."""
+"""If a model or a loss fails on a whole batch, the error shows what it was called with, and what to write."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SUPERVISED = "  try     Supervised(...) in place of TrainManager(...) calls mode
 
 
 def notes_of(model: nn.Module, batch: Any = PAIR, loss: Any = None) -> list[str]:
-    """The notes of the error, without that of its place."""
+    """The notes of the error, without the one about its location."""
     manager = TrainManager(model, loss or nn.CrossEntropyLoss(), 1, [batch], device="cpu", progress=False)
     with pytest.raises((TypeError, AttributeError, RuntimeError, ValueError)) as caught:
         manager.train()

@@ -1,4 +1,4 @@
-"""Checkpoints of a training of its own: saved in `train_dir`, taken up again with the same bits (E31, E36 to E38)."""
+"""Checkpoints without a manager: saved in `train_dir`, and resumed bit for bit (E31, E36 to E38)."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class TestSaver:
 
     def test_gradients_that_are_never_cleared_are_stored_and_go_on_with_the_same_bits(self, tmp_path: Path) -> None:
         class Fading(Loop):
-            """Keeps half of the last gradients, and trains a second model by an optimizer of its own, without clearing anything."""
+            """Keeps half of the last gradients, and trains a second model with its own optimizer, without zeroing gradients."""
 
             def zero_grad(self) -> None:
                 for each in self.model.parameters():

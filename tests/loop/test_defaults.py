@@ -1,4 +1,4 @@
-"""What a `TrainManager` does without any extension: it records the training loss, shows its progress, and says what goes wrong."""
+"""What a `TrainManager` does without extensions: it records the training loss, shows its progress, and reports problems."""
 
 from __future__ import annotations
 

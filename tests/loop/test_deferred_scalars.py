@@ -1,4 +1,4 @@
-"""Numbers that wait on their device."""
+"""Scalars that are read from their device later."""
 
 from __future__ import annotations
 

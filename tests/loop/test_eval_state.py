@@ -50,7 +50,7 @@ def test_the_mean_over_batches_is_recorded_beside_it_only_if_asked_for() -> None
     tm = make_manager({"valid": UNEVEN}, extensions=[EvalState(per_batch=True)])
     tm.eval()
     assert tm.history == {"valid/loss": [(0, 4.0)], "valid/loss_per_batch": [(0, 6.0)]}
-    with pytest.raises(SettingError, match="per_batch=1: wanted True or False"):
+    with pytest.raises(SettingError, match="per_batch=1: expected True or False"):
         EvalState(per_batch=1)  # type: ignore[arg-type]
 
 

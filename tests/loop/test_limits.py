@@ -1,4 +1,4 @@
-"""Ends of a training that are not its last epoch: stop(), max_steps, max_time; and predict()."""
+"""Ways to end training before the last epoch: stop(), max_steps and max_time; and predict()."""
 
 from __future__ import annotations
 
@@ -323,7 +323,7 @@ class TestStopWhenNothingRuns:
         with pytest.raises(LoopError) as caught:
             tm.stop()
         assert str(caught.value) == (
-            "nothing is running that could be stopped\n  try     call stop() from a hook, or from another thread during train()"
+            "nothing is running, so there is nothing to stop\n  try     call stop() from a hook, or from another thread during train()"
         )
 
 

@@ -1,4 +1,4 @@
-"""A long training needs no more memory than a short one."""
+"""A long training run needs no more memory than a short one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Same:
 
 
 class EngineOnly(TrainManager):
-    """Stages, hooks and fixtures as in any training, next to no arithmetic."""
+    """Stages, hooks and fixtures as in real training, but almost no arithmetic."""
 
     def model_forward(self, batch: Any) -> Any:
         return batch

@@ -1,4 +1,4 @@
-"""Numbers by which a training is judged, and schedules that step by them (E33, A16)."""
+"""Metrics that are monitored, and schedules that step on them (E33, A16)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks may evaluate and predict in the middle of anything."""
+"""Hooks may evaluate and predict at any time."""
 
 from __future__ import annotations
 

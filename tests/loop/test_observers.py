@@ -1,4 +1,4 @@
-"""Those who only look change nothing: random numbers, modes and gradients are put back after them."""
+"""Observers change nothing: random numbers, modes and grad mode are restored after their hooks."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ class TestObservers:
         assert calls == ["one", "two", "three"] * 4
 
     def test_what_an_observer_draws_is_the_same_each_time_the_training_stands_still(self) -> None:
-        """It sees the random numbers of the training: a price of not disturbing them."""
+        """It sees the random numbers of training, because these must not change."""
         drawn: list[float] = []
 
         class Draw(Observer):
@@ -291,7 +291,7 @@ class TestEvaluation:
         assert torch.equal(trained(Jitter()), trained(Jitter(), evaluate_first=False))
 
     def test_a_plain_extension_that_draws_in_an_evaluation_does_not_disturb_training(self) -> None:
-        """DESIGN: evaluation as a whole is guarded, whoever draws in it"""
+        """DESIGN: the whole evaluation is guarded, no matter who draws random numbers"""
 
         class Draws(Extension):
             def post_eval_step_batch(self, model: Any) -> None:
@@ -320,7 +320,7 @@ class TestEvaluation:
 
 
 def test_an_observer_may_put_another_generator_behind_numpys_functions() -> None:
-    """It is taken away again: training goes on with its own."""
+    """It is removed again, and training continues with its own generator."""
 
     class Swaps(Observer):
         def post_train_step_batch(self) -> None:

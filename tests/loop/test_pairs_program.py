@@ -1,4 +1,4 @@
-"""The first program of a new user: 25 lines, a bar with loss and accuracy on a terminal, lines elsewhere."""
+"""The first program of a new user: 25 lines, with a progress bar on a terminal and lines elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A schedule that a config made steps when the config says (A16)."""
+"""A schedule made from a config steps when the config says so (A16)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The programs of seed 003's README, run as they stand."""
+"""The programs in the README of seed 003, run unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exact state: a training that was killed and resumed ends with the same bits as an undisturbed one."""
+"""Exact state: training that was killed and resumed ends with the same bits as uninterrupted training."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Keep(Extension):
 
 
 def undisturbed(hook="post_train_step_batch", *, seed=1, **options):
-    """A training from start to end: its outcome, and the states that were captured on the way."""
+    """Uninterrupted training: its result, and the states that were captured on the way."""
     keep = Keep(hook)
     manager = build(seed, keep, **options)
     manager.train()
@@ -56,7 +56,7 @@ def undisturbed(hook="post_train_step_batch", *, seed=1, **options):
 
 
 def resumed(state, *, seed=99, **options):
-    """The outcome of a training that starts from `state`, with nothing else in common."""
+    """The result of training that starts from `state`, with nothing else in common."""
     manager = build(seed, **options)
     manager.restore(state)
     manager.train()
@@ -77,13 +77,13 @@ def start_program(folder, *, seed, workers, optimizer, out, restore=None, die_at
 
 
 def ended(started):
-    """Wait for the program, which has to go well."""
+    """Wait for the program, which must succeed."""
     process, said = started
     assert process.wait(timeout=300) == 0, said.read_text()
 
 
 def test_a_run_killed_twice_within_an_epoch_and_at_its_end_leaves_the_bits_of_an_undisturbed_one(tmp_path, capsys):
-    """Four processes one after the other, the last of them this one, each with a seed of its own."""
+    """Four processes one after the other, the last of which is this one, each with its own seed."""
     common = {"folder": tmp_path, "workers": 2, "optimizer": "adam"}
     ended(start_program(seed=1, out="after_3", die_at=3, **common))
     ended(start_program(seed=2, out="after_5", die_at=5, restore="after_3", **common))
@@ -108,7 +108,7 @@ def test_a_training_can_be_resumed_from_after_any_batch(optimizer):
 
 @pytest.mark.parametrize("hook", ["post_train_step_epoch", "post_eval", "pre_train_step_epoch", "pre_train", "post_train"])
 def test_a_training_can_be_resumed_from_between_epochs(hook):
-    """The evaluation that is due is done once, by whoever is left to do it."""
+    """The evaluation that is due is done exactly once, in either process."""
     expected, states = undisturbed(hook)
     assert states
     assert [differing(expected, resumed(state)) for state in states] == [[]] * len(states)
@@ -122,7 +122,7 @@ def test_a_training_can_be_resumed_on_any_kind_of_data(kind):
 
 @pytest.mark.parametrize("kind", ["augmented", "tensors"])
 def test_a_training_can_be_resumed_with_a_loader_that_has_its_own_generator(kind):
-    """The generator goes on from epoch to epoch; it is part of the state."""
+    """The generator continues from epoch to epoch, so it is part of the state."""
     expected, states = undisturbed(kind=kind, generator=torch.Generator().manual_seed(5))
     results = [differing(expected, resumed(state, kind=kind, generator=torch.Generator().manual_seed(6))) for state in states]
     assert results == [[]] * len(states)
@@ -136,14 +136,14 @@ def test_a_training_can_be_resumed_with_loader_workers(options):
 
 
 def test_persistent_workers_change_nothing():
-    """They are started anew each epoch: what they carry over nobody can read."""
+    """They are restarted in each epoch, because the state that they carry over cannot be read."""
     one, _ = undisturbed(num_workers=1)
     other, _ = undisturbed(num_workers=1, persistent_workers=True)
     assert differing(one, other) == []
 
 
 def test_augmentation_in_the_program_depends_on_all_three_generators():
-    """Else the tests above would show nothing."""
+    """Otherwise the tests above would prove nothing."""
     drawn = []
     for seed_one in (random.seed, np.random.seed, torch.manual_seed):
         for each in (random.seed, np.random.seed, torch.manual_seed):
@@ -201,7 +201,7 @@ def test_capturing_leaves_no_trace_in_the_training():
 
 
 class CountingObserver(Observer):
-    """Has a state, and only looks."""
+    """An observer with a state."""
 
     def __init__(self):
         self.count = 0

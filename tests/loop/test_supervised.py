@@ -245,7 +245,7 @@ class TestBadInput:
 
     @pytest.mark.parametrize("is_module", [False, True], ids=["function", "module"])
     def test_a_loss_that_takes_the_targets_first_is_refused(self, is_module: bool) -> None:
-        """It would return a number, and train towards nothing."""
+        """It would return a number that is not the loss."""
 
         class Module(nn.Module):
             def forward(self, targets: torch.Tensor, prediction: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The full face of the loop: what it runs, in which order, and what hooks see (E22 to E35)."""
+"""`TrainManager`: what it runs, in which order, and what hooks see (E22 to E35)."""
 
 from __future__ import annotations
 
@@ -858,7 +858,7 @@ class TestDefaultExtensions:
         assert tm[name] is mine
 
     def test_without_the_default_eval_state_no_loss_is_recorded(self) -> None:
-        """E31: the replaced one is really gone"""
+        """E31: the replaced one no longer runs"""
         tm = make_manager(eval_data={"valid": make_batches(1)}, extensions={"eval_state": Extension()})
         tm.train()
         assert list(tm.history) == ["train/loss"]
@@ -991,7 +991,7 @@ class TestSchedule:
         """E33"""
         look = recorder(["train"])
         tm = make_manager(lr_schedule=torch.optim.lr_scheduler.ReduceLROnPlateau, schedule_by="epoch", extensions=[look])
-        with pytest.raises(SettingError, match=r"(?s)not after each epoch.*give eval_data, and schedule_by the metric to step by"):
+        with pytest.raises(SettingError, match=r"(?s)not after each epoch.*pass eval_data, and set schedule_by to the metric to step on"):
             tm.train()
         assert look.seen == []
 

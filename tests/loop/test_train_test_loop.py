@@ -1,4 +1,4 @@
-"""The minimal face of the loop: contracts L1 to L12."""
+"""`TrainTestLoop`: contracts L1 to L12."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_no_epochs_are_a_run_without_passes():
 
 
 def test_empty_validation_data_is_a_pass_without_batches():
-    """L4: not everybody validates."""
+    """L4: validation is optional."""
     recorder = Recorder()
     new_loop(recorder, valid=[]).train(1)
     assert recorder.names == ["train_begin", *TRAIN_PASS, "epoch_begin", "epoch_end", "train_end"]
@@ -283,7 +283,7 @@ def test_the_model_trains_with_gradients_and_is_validated_without():
 
 @pytest.mark.parametrize("do", [{}, {"on_batch_end": stop}, {"on_batch_end": fail}], ids=["finished", "stopped", "failed"])
 def test_every_module_is_back_in_its_own_mode_after_a_run(do):
-    """L7: a frozen part stays frozen, however the run ended."""
+    """L7: a frozen part stays frozen, no matter how the run ended."""
     model = nn.Sequential(nn.Linear(1, 1), nn.Dropout())
     model[1].eval()
     loop = new_loop(Recorder(do=do), model=model)
@@ -371,7 +371,7 @@ def test_stop_in_a_test_just_ends_it():
 
 
 def test_no_component_catches_a_stop_by_accident():
-    """L8: `except Exception` is everywhere."""
+    """L8: `except Exception` is common."""
 
     class Careless(LoopComponent):
         def on_batch_begin(self, loop):
@@ -397,7 +397,7 @@ def test_a_stopped_loop_can_train_again():
 
 
 def test_stop_outside_a_run_is_refused():
-    with pytest.raises(LoopError, match="nothing is running that could be stopped") as caught:
+    with pytest.raises(LoopError, match="nothing is running, so there is nothing to stop") as caught:
         new_loop().stop()
     assert "try     call stop() from a component" in str(caught.value)
 
@@ -654,7 +654,7 @@ def test_test_data_without_a_length_is_refused():
 
 
 def test_empty_train_data_is_refused():
-    """L1: training on nothing is never meant."""
+    """L1: nobody wants to train on nothing."""
     with pytest.raises(EmptyDataError, match="train_data has no batches") as caught:
         new_loop(train=[])
     assert "check its length, its sampler, and batch_size with drop_last" in str(caught.value)
@@ -822,7 +822,7 @@ def test_an_error_in_a_component_is_noted_with_its_place():
 
 
 def test_a_test_can_be_run_when_training_ends():
-    """L4: the usual last line of a training."""
+    """L4: it is often the last line of a training program."""
     recorder = Recorder(do={"on_train_end": lambda loop: loop.test(["t"])})
     loop = new_loop(recorder)
     loop.train(1)

@@ -1,4 +1,4 @@
-"""Writers, and the loggers that listen to them."""
+"""Writers and their loggers."""
 
 from __future__ import annotations
 

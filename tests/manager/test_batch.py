@@ -381,7 +381,7 @@ def test_a_patience_that_is_no_number_of_hours_is_refused(value: Any) -> None:
 
 @pytest.mark.parametrize("configs", [{"a": [1, 2]}, Config({"a": 1}), "configs.yaml", Path("configs.yaml")])
 def test_one_config_is_no_batch(configs: Any) -> None:
-    with pytest.raises(SettingError, match="wanted a sequence of configs") as caught:
+    with pytest.raises(SettingError, match="expected a sequence of configs") as caught:
         Counting().batch(configs, num_epochs=1)
     assert "`process` takes one; `sweep` takes choices" in str(caught.value)
 
@@ -499,3 +499,14 @@ def test_the_attempt_that_a_dead_worker_reports_is_replaced_without_waiting_for_
     assert manager.batch(CONFIGS[:1], num_epochs=1, workers=executor) == BatchResult(done=[KEYS[0]])
     assert manager.store.run(KEYS[0]).attempts() == [2, 1]
     assert executor.dead is not None
+
+
+def test_a_task_whose_run_was_trained_while_it_waited_makes_no_attempt(tmp_path: Path) -> None:
+    from trainmaster.manager.job import make_job
+
+    manager = Counting(tmp_path)
+    job = make_job(manager, CONFIGS[0], 2)
+    manager.process(CONFIGS[0], 2)
+    assert manager.job_runner.run_task(Task(job, resume=True)).kind == "held"
+    assert len(manager.store.run(job.key).attempts()) == 1
+    assert manager.batch(CONFIGS[:1], 2).found == [job.key]

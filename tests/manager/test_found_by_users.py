@@ -162,5 +162,5 @@ def test_weights_that_do_not_fit_any_more_come_with_what_to_do() -> None:
 
 
 def test_a_config_in_the_place_of_the_folder_is_told() -> None:
-    with pytest.raises(SettingError, match=r"wanted a folder\n  try     defaults come second"):
+    with pytest.raises(SettingError, match=r"expected a folder\n  try     defaults come second"):
         Counter({"lr": 1.0})  # type: ignore[arg-type]

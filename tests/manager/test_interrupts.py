@@ -1,7 +1,8 @@
-"""Ctrl-C, SIGTERM and requests to stop, in every stage of a training, sent to real processes (C09, C10, C11, L15, X03, X04, R03)."""
+"""Ctrl-C, SIGTERM, SIGUSR1 and requests to stop, in every stage of a training, in real processes (C09, C10, C11, L15, X03, X04, R03)."""
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import shlex
@@ -16,14 +17,15 @@ import pytest
 import tiny_training as tiny
 
 from trainmaster import Extension
+from trainmaster.manager.interrupts import Interrupts
 from trainmaster.store import Store
 from trainmaster.store.attempt import Attempt, request_stop
 from trainmaster.store.lease import Hold, holder_of
 from trainmaster.store.summary import summarize
 
-INT, TERM = signal.SIGINT, signal.SIGTERM
-NAMES = {INT: "Ctrl-C", TERM: "SIGTERM"}
-CODES = {INT: 130, TERM: 143}
+INT, TERM, USR1 = signal.SIGINT, signal.SIGTERM, signal.SIGUSR1
+NAMES = {INT: "Ctrl-C", TERM: "SIGTERM", USR1: "SIGUSR1"}
+CODES = {INT: 130, TERM: 143, USR1: 138}
 
 pytestmark = pytest.mark.integration
 
@@ -102,6 +104,38 @@ def test_a_signal_in_any_stage_is_heard_saves_and_the_next_start_goes_on(shop: A
     assert f"run {key_of(shop.store)} is saved" in process.out
     assert "resume it with: " in process.out
     assert_goes_on(shop)
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+@pytest.mark.smoke
+def test_the_warning_of_a_scheduler_saves_like_sigterm(shop: Any, is_batch: bool) -> None:
+    plan = {"at": "forward", "nth": 6, "do": "wait"}
+    process = shop.start("train_many", plan, store=shop.store, configs=[{}]) if is_batch else shop.train(plan)
+    assert interrupted(shop, process, USR1) == 138
+    assert tiny.outcome_of(shop.store)["outcome"] == "interrupted"
+    assert tiny.outcome_of(shop.store)["reason"] == "SIGUSR1"
+    assert_goes_on(shop)
+
+
+@pytest.mark.smoke
+def test_a_program_that_handles_sigusr1_itself_keeps_its_handler(tmp_path: Path) -> None:
+    before, got = signal.getsignal(USR1), list[int]()
+    try:
+        signal.signal(USR1, lambda number, _: got.append(number))
+        with Interrupts(print) as interrupts:
+            os.kill(os.getpid(), USR1)
+            assert (got, interrupts.signal) == ([USR1], None)
+        signal.signal(USR1, signal.SIG_DFL)
+        with open(tmp_path / "stack", "w+") as file:
+            faulthandler.register(USR1, file)
+            with Interrupts(print) as interrupts:
+                os.kill(os.getpid(), USR1)
+            os.kill(os.getpid(), USR1)  # it would end this process if the handler were gone
+            faulthandler.unregister(USR1)
+            assert (tmp_path / "stack").read_text().count("test_a_program_that_handles") == 2
+            assert interrupts.signal is None
+    finally:
+        signal.signal(USR1, before)
 
 
 @pytest.mark.parametrize("point", EARLY)
@@ -352,7 +386,7 @@ def test_a_child_that_a_hook_forks_is_not_the_training(shop: Any, how: str) -> N
     process.until_at()
     told = json.loads((process.folder / "told").read_text())
     assert (told["wakeup"], told["active"]) == (-1, 0)
-    assert (told["int"], told["term"]) == (str(signal.SIG_IGN), str(signal.SIG_DFL))
+    assert (told["int"], told["term"], told["usr1"]) == (str(signal.SIG_IGN), str(signal.SIG_DFL), str(signal.SIG_IGN))
     assert (process.folder / "child").read_text() == ("0" if how == "leaves" else "3"), process.err
     assert tiny.outcome_of(shop.store) == {}, "the child has released the lease of its parent"
     assert not is_free(shop.store)

@@ -254,6 +254,10 @@ class TestRecords:
         assert picture.read_bytes().startswith(b"\x89PNG")
         assert manager.store.verify() == []
 
+    def test_the_runs_of_a_batch_are_not_drawn(self, tmp_path: Path) -> None:
+        small(tmp_path).batch([CONFIG])
+        assert not list((tmp_path / "previews").glob("*/*/*/plots"))
+
     def test_the_saver_s_path_is_where_the_store_keeps_the_checkpoints(self, tmp_path: Path) -> None:
         manager = small(tmp_path)
         manager.process(CONFIG)
@@ -355,7 +359,7 @@ class TestCheckpoints:
             def make_loop(self, config: Any) -> Any:
                 return nn.Linear(1, 1)
 
-        with pytest.raises(SettingError, match=r"`Wrong\.make_loop\(\)` returned Linear.*: wanted a TrainManager"):
+        with pytest.raises(SettingError, match=r"`Wrong\.make_loop\(\)` returned Linear.*: expected a TrainManager"):
             Wrong(verbose=False).process(CONFIG)
 
 
@@ -372,7 +376,7 @@ class TestFetch:
     def test_a_checkpoint_that_cannot_be_named_is_refused(self, which: Any) -> None:
         manager = small()
         manager.process(CONFIG)
-        with pytest.raises(SettingError, match="wanted 'last', 'best', or the number of a step"):
+        with pytest.raises(SettingError, match="expected 'last', 'best', or the number of a step"):
             manager.fetch(manager.key, which)
 
     def test_a_step_without_a_checkpoint_is_told(self) -> None:

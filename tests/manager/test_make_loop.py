@@ -126,9 +126,9 @@ def _needs_two(config: Any, more: Any) -> Any: ...
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (TrainManager, "wanted a function that takes the config and returns a TrainManager"),
+        (TrainManager, "expected a function that takes the config and returns a TrainManager"),
         (functools.partial(loop_of, epochs=3), "put everything that it needs into the config, which identifies a run"),
-        ("train.py:make_loop", "wanted a function"),
+        ("train.py:make_loop", "expected a function"),
         (_needs_two, "`_needs_two` cannot be called with a config: missing a required argument: 'more'"),
         (lambda: None, "cannot be called with a config"),
     ],
@@ -153,7 +153,7 @@ def test_defaults_of_another_kind_than_the_annotation_are_refused() -> None:
 def test_something_else_than_a_loop_is_refused_by_the_name_of_the_function() -> None:
     def returns_nothing(config: Any) -> Any: ...
 
-    with pytest.raises(SettingError, match=r"`returns_nothing\(\)` returned None: wanted a TrainManager"):
+    with pytest.raises(SettingError, match=r"`returns_nothing\(\)` returned None: expected a TrainManager"):
         made(make_loop=returns_nothing).process()
 
 

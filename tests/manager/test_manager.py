@@ -325,7 +325,7 @@ def test_an_eval_that_returns_no_names_is_told_what_was_wanted() -> None:
         def eval(self) -> Any:
             return 0.5
 
-    with pytest.raises(SettingError, match=re.escape("`Bare.eval()` returned 0.5: wanted numbers by name")):
+    with pytest.raises(SettingError, match=re.escape("`Bare.eval()` returned 0.5: expected numbers by name")):
         Bare().process({"a": 1}, num_epochs=1)
 
 
@@ -648,13 +648,13 @@ def test_a_lease_time_that_is_no_number_of_seconds_is_refused(value: Any) -> Non
 @pytest.mark.parametrize("config", [[1], 3, 0, False, (("a",),)])
 def test_what_is_no_config_is_refused_and_nothing_stored(config: Any) -> None:
     manager = Counting()
-    with pytest.raises(ConfigError, match="wanted a dict"):
+    with pytest.raises(ConfigError, match="expected a dict"):
         manager.process(config, num_epochs=1)
     assert len(manager.configs) == 0
 
 
 def test_defaults_that_are_no_config_are_refused() -> None:
-    with pytest.raises(ConfigError, match="wanted a dict"):
+    with pytest.raises(ConfigError, match="expected a dict"):
         Counting(None, 3)
 
 
@@ -918,7 +918,7 @@ def test_an_instance_as_defaults_gives_its_own_values() -> None:
 
 def test_a_typed_config_is_checked_before_anything_is_stored() -> None:
     manager = Counting(None, Typed)
-    with pytest.raises(ConfigError, match="lr = 'much': wanted a number"):
+    with pytest.raises(ConfigError, match="lr = 'much': expected a number"):
         manager.process({"lr": "much"})
     with pytest.raises(UnknownKeyError, match="lx = 1: Typed has no such field"):
         manager.process({"lx": 1})

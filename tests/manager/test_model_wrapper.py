@@ -151,7 +151,7 @@ class NumberLoss(Linear):
 
 @pytest.mark.parametrize(
     ("model", "message"),
-    [(OnlyOutputs, r"`OnlyOutputs.forward` returned Tensor.*wanted \(outputs, loss\)"), (NumberLoss, "wanted a tensor or None")],
+    [(OnlyOutputs, r"`OnlyOutputs.forward` returned Tensor.*expected \(outputs, loss\)"), (NumberLoss, "expected a tensor or None")],
 )
 def test_a_model_that_returns_something_else_is_explained(model: Any, message: str, tmp_path: Any) -> None:
     with pytest.raises(SettingError, match=message):

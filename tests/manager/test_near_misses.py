@@ -41,7 +41,7 @@ def test_a_typo_of_a_default_is_refused_and_nothing_is_stored(work: Any) -> None
     assert str(error.value).splitlines()[:3] == [
         "a problem in the config",
         "  wrong   lrr: no such key; did you mean `lr`?",
-        '  try     if it is new, give the manager `new_keys=("lrr",)`',
+        '  try     if it is a new key, pass the manager `new_keys=("lrr",)`',
     ]
     assert list(manager.configs) == []
 
@@ -53,7 +53,7 @@ def test_all_typos_are_told_at_once_in_groups_too() -> None:
         "2 problems in the config",
         "  wrong   lrr: no such key; did you mean `lr`?",
         "          optim.momentun: no such key; did you mean `optim.momentum`?",
-        '  try     if it is new, give the manager `new_keys=("lrr", "optim.momentun")`',
+        '  try     if it is a new key, pass the manager `new_keys=("lrr", "optim.momentun")`',
     ]
 
 
@@ -76,7 +76,7 @@ def test_a_key_that_the_manager_declares_is_taken() -> None:
     manager.process({"lrr": 0.2}, num_epochs=1)
     assert manager.configs[manager.key].lrr == 0.2
     assert Own(verbose=False).get_config({"optim.momentun": 1}).optim.momentun == 1
-    with pytest.raises(SettingError, match="new_keys='lrr': wanted dotted keys"):
+    with pytest.raises(SettingError, match="new_keys='lrr': expected dotted keys"):
         Counting(new_keys="lrr")
 
 

@@ -535,7 +535,7 @@ def test_a_key_that_nobody_has_is_told(manager: Echo, method: str) -> None:
 
 @pytest.mark.parametrize("method", ["compare", "group"])
 def test_what_is_no_config_is_told(manager: Echo, method: str) -> None:
-    with pytest.raises(ConfigError, match="wanted a dict"):
+    with pytest.raises(ConfigError, match="expected a dict"):
         getattr(manager, method)([3])
 
 

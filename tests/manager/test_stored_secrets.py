@@ -203,7 +203,7 @@ def test_an_argument_of_the_constructor_comes_before_the_attribute_of_the_class(
 @pytest.mark.parametrize("name", ["secrets", "public"])
 @pytest.mark.parametrize("value", ["api_key", ("a..b",), (5,), 7])
 def test_what_names_no_keys_is_refused(name: str, value: Any) -> None:
-    with pytest.raises(SettingError, match=f"{name}=.*wanted dotted keys"):
+    with pytest.raises(SettingError, match=f"{name}=.*expected dotted keys"):
         Counting(None, **{name: value})
 
 

@@ -16,8 +16,10 @@ import tiny_training as tiny
 
 from trainmaster import Manager
 from trainmaster.errors import SettingError
+from trainmaster.manager.local_workers import LocalWorkers
 from trainmaster.store import Store
 from trainmaster.store.attempt import request_stop
+from trainmaster.testing import ExecutorContract
 
 LRS = (0.1, 0.05, 0.02, 0.01)
 
@@ -70,6 +72,11 @@ def assert_whole(shop: Any, kind: str = "Tiny", lrs: tuple[float, ...] = LRS) ->
     for lr in lrs:
         manager.process({"lr": lr})
         assert tiny.result_of(shop.store, keys(shop)[lr]) == tiny.undisturbed(kind, lr=lr)
+
+
+class TestContract(ExecutorContract):
+    def make(self) -> LocalWorkers:
+        return LocalWorkers(2)
 
 
 # ---- what comes of it

@@ -341,7 +341,7 @@ FILES: dict[str, Bad] = {
     "name of a method in dots": free("lr: 1\ngroup.copy.a: 2\n", "`copy` is a method of Config", "2:1"),
     # what only a typed config refuses
     "unknown keys by the thousand": typed("".join(f"namf{number}: 1\n" for number in range(45_000)), "45000 problems", "1:1"),
-    "wrong items by the thousand": typed("sizes: [" + "x," * 45_000 + "]", "wanted a whole number", "1:9"),
+    "wrong items by the thousand": typed("sizes: [" + "x," * 45_000 + "]", "expected a whole number", "1:9"),
     "dotted keys by the thousand": typed(
         "".join(f"options.k{number}: 1\n" for number in range(40_000)) + "nam: 1\n", "did you mean `name`", "40001:1"
     ),
@@ -349,8 +349,8 @@ FILES: dict[str, Bad] = {
         "nam: 1\noptions:\n" + "".join(f"  a.k{number}: 1\n" for number in range(40_000)), "did you mean `name`", "1:1"
     ),
     "dotted and nested keys below": typed("options:\n  b: {c: 1}\n  b.d: 2\n", "that group exists too", "2:3|3:3|1:1"),
-    "a number too big": typed("lr: 1" + "0" * 400 + "\n", "wanted a number within the range of a float", "1:1"),
-    "half a number": typed("sizes: [1, 2.5]\n", "would lose its fraction", "1:12"),
+    "a number too big": typed("lr: 1" + "0" * 400 + "\n", "expected a number within the range of a float", "1:1"),
+    "half a number": typed("sizes: [1, 2.5]\n", "fraction would be lost", "1:12"),
 }
 
 

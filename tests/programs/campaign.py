@@ -8,7 +8,22 @@ from __future__ import annotations
 
 import os
 import random
+from pathlib import Path
 
 IS_FULL = os.environ.get("TRAINMASTER_FAULTS") == "full"
 SEED = int(os.environ.get("TRAINMASTER_FAULTS_SEED") or (random.SystemRandom().randrange(10**6) if IS_FULL else 0))
 REPEAT = f"repeat with TRAINMASTER_FAULTS_SEED={SEED}"
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[1]) == pid:
+                found.append(int(folder.name))
+    return found

@@ -119,6 +119,7 @@ def _fork(plan: dict[str, Any]) -> None:
         "active": len(interrupts._active),
         "int": str(signal.getsignal(signal.SIGINT)),
         "term": str(signal.getsignal(signal.SIGTERM)),
+        "usr1": str(signal.getsignal(signal.SIGUSR1)),
         "parent": parent,
     }
     Path(plan["folder"], "told").write_text(json.dumps(told))

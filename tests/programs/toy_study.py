@@ -40,9 +40,9 @@ def accuracy(config: Any) -> float:
     return shared + own + effect
 
 
-def hypothesis(name: str, wait: float = 0.0, **settings: Any) -> Hypothesis:
-    base = {"gain": GAINS[name], "wait": wait}
-    given: dict[str, Any] = {"by": 0.005, "budget": 10, "base": base, "epochs": EPOCHS, "name": name, **settings}
+def hypothesis(kind: str, wait: float = 0.0, **settings: Any) -> Hypothesis:
+    base = {"gain": GAINS[kind], "wait": wait}
+    given: dict[str, Any] = {"by": 0.005, "budget": 10, "base": base, "epochs": EPOCHS, "name": kind, **settings}
     return Hypothesis("act=gelu", better_than="act=relu", on="accuracy", **given)
 
 

@@ -1,4 +1,4 @@
-"""The checker: wrong hooks are refused on attaching or before the first stage runs."""
+"""The checker: wrong hooks are errors when they are attached or before the first stage runs."""
 
 import pytest
 

@@ -404,7 +404,7 @@ def test_a_true_value_of_a_hook_that_is_not_always_swallows_nothing():
 
 
 def test_an_error_of_a_pre_hook_is_raised_though_a_post_hook_returns_true():
-    """E7 has this limit: a `with` cannot skip its body, so what a pre hook raises cannot be swallowed."""
+    """E7 has this limit: a `with` cannot skip its body, so an error of a pre hook cannot be suppressed."""
     log = []
     with pytest.raises(ValueError, match="pre"), Host(Failing("pre", ValueError("pre")), Swallower()).staged("s"):
         log.append("body")
@@ -804,7 +804,7 @@ def test_a_parameter_that_cannot_be_filled_is_a_type_error_that_names_fixture_an
 
 @pytest.mark.parametrize("params", ["(self, x, missing)", "(self, missing, other=1)", "(self, *, missing)"])
 def test_every_shape_of_signature_names_what_is_missing(params):
-    """E19: each shape has its own way to be called."""
+    """E19: each kind of signature is called in a different way."""
     names = {}
     exec(f"def pre_s{params}: ...", names)
     asks = type("Asks", (), {"pre_s": names["pre_s"]})()

@@ -463,7 +463,7 @@ def test_the_note_of_an_error_shows_the_progress_fixtures_that_exist():
 
 
 def test_a_missing_fixture_error_raised_by_a_hook_itself_is_unchanged():
-    """A FixtureNotFoundError from within a hook is about what the hook's code did, not about its parameters."""
+    """A FixtureNotFoundError from inside a hook is about the hook's code, not about its parameters."""
     host = Host()
 
     class Reads:

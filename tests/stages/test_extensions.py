@@ -593,7 +593,7 @@ def test_an_error_of_a_guarded_observer_blames_that_observer():
 
 
 class Twice(Extensible):
-    """A routine with a stage that is opened again and again."""
+    """A routine that opens one stage many times."""
 
     def run(self, act):
         with self.staged("outer"):

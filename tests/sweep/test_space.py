@@ -67,11 +67,11 @@ def test_bins_and_log_are_options_of_a_range() -> None:
         ("float(1,0)", "the smaller one first"),
         ("log(0,1)", "value_range"),
         ("int(0.5,3)", "must have whole numbers as its ends"),
-        ("int(1)", "wanted two ends, a low and a high one, not 1"),
-        ("float(a,b)", "wanted a number, not `a`"),
+        ("int(1)", "expected two ends, a low and a high one, not 1"),
+        ("float(a,b)", "expected a number, not `a`"),
         ("float(0,1,steps=3)", "unknown option `steps`; known: bins, log"),
         ("float(0,1,bins=0)", "n_bins"),
-        ("float(0,inf)", "wanted a number, not `inf`"),
+        ("float(0,inf)", "expected a number, not `inf`"),
     ],
 )
 def test_a_range_that_cannot_be_searched_is_refused_with_its_key(text: str, message: str) -> None:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from trainmaster.analysis.hypothesis_driver import read_verdict as read_verdict
     from trainmaster.analysis.plan_records import plan_names as plan_names
     from trainmaster.analysis.plot_analysis import PlotAnalysis as PlotAnalysis
+    from trainmaster.analysis.report import make_report as make_report
+    from trainmaster.analysis.report import write_report as write_report
     from trainmaster.analysis.results import Results as Results
     from trainmaster.analysis.statistics import Difference as Difference
     from trainmaster.analysis.statistics import Interval as Interval
@@ -36,6 +38,7 @@ _HOME_OF = {
     "Results": "trainmaster.analysis.results",
     "Verdict": "trainmaster.analysis.verdict",
     "holm": "trainmaster.analysis.statistics",
+    "make_report": "trainmaster.analysis.report",
     "mean_interval": "trainmaster.analysis.statistics",
     "paired_difference": "trainmaster.analysis.statistics",
     "pairs_needed": "trainmaster.analysis.statistics",
@@ -46,6 +49,7 @@ _HOME_OF = {
     "smallest_significant": "trainmaster.analysis.statistics",
     "verify_hypothesis": "trainmaster.analysis.verify_hypothesis",
     "welch_difference": "trainmaster.analysis.statistics",
+    "write_report": "trainmaster.analysis.report",
 }
 
 __all__ = [*sorted(_HOME_OF)]  # noqa: PLE0604 - strings all

@@ -120,7 +120,7 @@ def effects_of(design: str, factors: Sequence[str]) -> list[Effect]:
     subsets, k = _subsets(factors), len(factors)
     main = [Effect(name, {arm_name(s): _sign(name, s) / 2 ** (k - 1) for s in subsets}) for name in factors]
     pairs = [
-        Effect(f"{one} x {two}", {arm_name(s): _sign(one, s) * _sign(two, s) / 2 ** (k - 2) for s in subsets}, True)
+        Effect(f"{one} * {two}", {arm_name(s): _sign(one, s) * _sign(two, s) / 2 ** (k - 2) for s in subsets}, True)
         for one, two in itertools.combinations(factors, 2)
     ]
     return main + pairs

@@ -54,7 +54,7 @@ class Arms:
 
     def config(self, arm: str, seed: int) -> Any:
         """The completed config of a run."""
-        return self.manager.complete_config({**self.base, **self.values[arm], self._seed_key: seed})
+        return self.manager.complete_config({**self.base, **self.values[arm], self.seed_key: seed})
 
     def key(self, arm: str, seed: int) -> str:
         """The key of a run, which may not be stored yet."""
@@ -78,7 +78,8 @@ class Arms:
         return {key: plain(value) for key, value in sorted(self.base.items()) if key in identity}
 
     @cached_property
-    def _seed_key(self) -> str:
+    def seed_key(self) -> str:
+        """The key of the config that holds the seed."""
         name = seed_key(self.manager.complete_config({**self.base, **next(iter(self.values.values()))}))
         if name is None:
             raise SettingError("the config has no seed, so its runs cannot be repeated with others", hint="add a field `seed: int = 0`")
@@ -90,7 +91,7 @@ class Arms:
         start = self._complete({})
         for values in self.values.values():
             for key in values:
-                if key == self._seed_key:
+                if key == self.seed_key:
                     problems.append(Problem(key, "is the seed, which all arms share"))
                 else:
                     problems += [problem for problem in (self._near_miss(key), problem_of_key(self.manager, start, key)) if problem][:1]
@@ -109,7 +110,7 @@ class Arms:
         if canonical(self.config(next(iter(self.values)), 0)) == canonical(self.config(next(iter(self.values)), 1)):
             raise SettingError(
                 "runs with different seeds are the same run, so there are no replicates",
-                hint=f"`{self._seed_key}` must be part of the config's identity, and `get_config` must keep it",
+                hint=f"`{self.seed_key}` must be part of the config's identity, and `get_config` must keep it",
             )
 
     def _complete(self, values: Mapping[str, Any]) -> Any:

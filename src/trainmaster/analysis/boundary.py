@@ -20,10 +20,10 @@ from trainmaster.analysis.statistics import pairs_needed
 FIRST_LOOK = 5
 """With fewer pairs, metrics that move in steps give too many wrong verdicts."""
 _OPEN_END = 10.0
-_NUM_CELLS, _NUM_NODES = 300, 80
-_NUM_STUDIES = 10_000
-_MAX_BUDGET = 1000
-"""The largest budget that is searched for a power."""
+MAX_PAIRS = 200
+_MIN_CELLS, _CELLS_PER_PAIR, _NUM_NODES = 300, 10, 80
+"""Of the grid. With fewer cells, the boundary of a long study would be too far out."""
+_NUM_STUDIES, _MAX_SIMULATED_PAIRS = 10_000, 2_000_000
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ class Design:
 
 @functools.lru_cache(maxsize=64)
 def _criticals(alpha: float, budget: int | None, last: int) -> NDArray[np.float64]:
-    design = Design(alpha, budget)
-    return boundary(design.spent_by, last if budget is None else budget)
+    longest = MAX_PAIRS if budget is None else budget
+    return boundary(Design(alpha, budget).spent_by, budget or last, max(_MIN_CELLS, _CELLS_PER_PAIR * longest))
 
 
-def boundary(spent_by: Callable[[int], float], last: int, first: int = FIRST_LOOK) -> NDArray[np.float64]:
+def boundary(spent_by: Callable[[int], float], last: int, num_cells: int) -> NDArray[np.float64]:
     """The critical |t| after n pairs such that, under the null hypothesis, the probability of having crossed by n is `spent_by(n)`.
 
     For normal differences, sin(theta) = S / sqrt(n * Q), of the sum S and the sum of squares Q of n differences from the margin, is a
@@ -69,30 +69,30 @@ def boundary(spent_by: Callable[[int], float], last: int, first: int = FIRST_LOO
     that have not crossed is kept on a grid; each look cuts off its tail, and each pair moves the rest.
     """
     criticals = np.full(last + 1, np.inf)
-    edges = np.linspace(0, np.pi / 2, _NUM_CELLS + 1)
+    edges = np.linspace(0, np.pi / 2, num_cells + 1)
     middles = (edges[1:] + edges[:-1]) / 2
     nodes, weights = np.polynomial.legendre.leggauss(_NUM_NODES)
-    phi = nodes * np.pi / 2
-    mass, spent = np.full(_NUM_CELLS, 1 / _NUM_CELLS), 0.0
+    mass, spent = np.full(num_cells, 1 / num_cells), 0.0
     for n in range(2, last + 1):
-        if n >= min(first, last) and (wanted := spent_by(n) - spent) > 1e-12:
+        if n >= min(FIRST_LOOK, last) and (wanted := spent_by(n) - spent) > 1e-12:
             tail = np.cumsum(mass[::-1])
             cut = int(np.searchsorted(tail, wanted))
-            part = (wanted - (tail[cut - 1] if cut else 0)) / mass[_NUM_CELLS - 1 - cut]
-            upper, lower = edges[_NUM_CELLS - cut], edges[_NUM_CELLS - 1 - cut]
+            part = (wanted - (tail[cut - 1] if cut else 0)) / mass[num_cells - 1 - cut]
+            upper, lower = edges[num_cells - cut], edges[num_cells - 1 - cut]
             criticals[n] = np.sqrt(n - 1) * np.tan(upper - part * (upper - lower))
-            mass[_NUM_CELLS - cut :] = 0
-            mass[_NUM_CELLS - 1 - cut] *= 1 - part
+            mass[num_cells - cut :] = 0
+            mass[num_cells - 1 - cut] *= 1 - part
             spent += wanted
+        phi = nodes * min(np.pi / 2, 9 / np.sqrt(n))  # beyond that there is no density
         density = weights * np.cos(phi) ** (n - 1)
         moved = np.sqrt(n / (n + 1)) * np.sin(middles)[:, None] * np.cos(phi) + np.sin(phi) / np.sqrt(n + 1)
-        at = np.abs(np.arcsin(np.clip(moved, -1, 1))) / (np.pi / 2) * _NUM_CELLS - 0.5
+        at = np.abs(np.arcsin(np.clip(moved, -1, 1))) / (np.pi / 2) * num_cells - 0.5
         low = np.floor(at).astype(int)
         share = mass[:, None] * density / density.sum()
-        mass = np.zeros(_NUM_CELLS)
+        mass = np.zeros(num_cells)
         for step, weight in ((0, 1 - at + low), (1, at - low)):
-            cells = np.clip(low + step, 0, _NUM_CELLS - 1).ravel()
-            mass += np.bincount(cells, (share * weight).ravel(), _NUM_CELLS)
+            cells = np.clip(low + step, 0, num_cells - 1).ravel()
+            mass += np.bincount(cells, (share * weight).ravel(), num_cells)
     return criticals
 
 
@@ -109,6 +109,7 @@ def mean_pairs(design: Design, distance: float) -> float:
     return _outcomes(design, distance, None)[1]
 
 
+@functools.lru_cache(maxsize=64)
 def smallest_distance(design: Design, power: float, last: int | None = None) -> float:
     """The distance from the margin, in standard deviations of the pairs' differences, that a study finds with probability `power`."""
     low, high = 0.0, 1.0
@@ -121,21 +122,22 @@ def smallest_distance(design: Design, power: float, last: int | None = None) -> 
 
 
 def budget_for(distance: float, power: float, alpha: float, hopeless: float) -> int | None:
-    """The smallest budget that finds a distance with probability `power`; None if even 1,000 pairs do not."""
+    """The smallest budget that finds a distance with probability `power`; None if even 200 pairs do not."""
 
     def reaches(budget: int) -> bool:
         return power_of(Design(alpha, budget, hopeless), distance) >= power
 
-    budget = max(FIRST_LOOK, min(pairs_needed(distance, level=1 - alpha, power=power), _MAX_BUDGET))
+    budget = max(FIRST_LOOK, min(pairs_needed(distance, level=1 - alpha, power=power), MAX_PAIRS))
     while not reaches(budget):
-        if budget >= _MAX_BUDGET:
+        if budget >= MAX_PAIRS:
             return None
-        budget = min(budget + max(1, budget // 25), _MAX_BUDGET)
+        budget = min(budget + max(1, budget // 25), MAX_PAIRS)
     while budget > FIRST_LOOK and reaches(budget - 1):
         budget -= 1
     return budget
 
 
+@functools.lru_cache(maxsize=64)
 def _outcomes(design: Design, distance: float, last: int | None) -> tuple[float, float]:
     """The share of simulated studies with the right verdict, and the mean number of pairs used."""
     num_pairs = last or design.budget
@@ -168,4 +170,5 @@ def _normal_quantile(share: float) -> float:
 
 @functools.lru_cache(maxsize=2)
 def _noise(num_pairs: int) -> NDArray[np.float64]:
-    return np.random.default_rng(0).standard_normal((num_pairs, _NUM_STUDIES)).T.copy()
+    num_studies = min(_NUM_STUDIES, _MAX_SIMULATED_PAIRS // num_pairs)
+    return np.random.default_rng(0).standard_normal((num_pairs, num_studies)).T.copy()

@@ -74,7 +74,7 @@ class AblationReport:
         level = f"{100 * (1 - settings['alpha']):.4g}%"
         notes.append(f"positive is better ({better} {settings['on']}); simultaneous intervals at {level}, p by Holm's method")
         if settings["design"] == "factorial":
-            notes.append("an effect is that of the change, on average over the other changes; a x b is how much b changes the effect of a")
+            notes.append("an effect is that of the change, on average over the other changes; a * b is how much b changes the effect of a")
         missing = self.missing
         if missing:
             more = f"; and {len(missing) - 3} more" if len(missing) > 3 else ""
@@ -125,7 +125,7 @@ class AblationReport:
         colors: dict[str, Any] = {"helps": "good", "hurts": "bad"}
         rows = [ForestRow(each.part, each.mean, each.low, each.high, colors.get(each.verdict, "unclear")) for each in self.contributions]
         what = "effect on" if self.plan.settings["design"] == "factorial" else "contribution to"
-        return [Forest(f"ablation {self.plan.name}", f"{what} {self.plan.settings['on']} (positive is better)", rows)]
+        return [Forest(f"{self.plan.name} (positive is better)", f"{what} {self.plan.settings['on']}", rows)]
 
     def figure(self) -> Figure:
         """A forest plot of the contributions."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from trainmaster.analysis.arms import Arms, Overrides, base_values, checked_seeds, direction_of, parse_overrides, plain
-from trainmaster.analysis.boundary import FIRST_LOOK, Design, budget_for, mean_pairs, power_of, smallest_distance
+from trainmaster.analysis.boundary import FIRST_LOOK, MAX_PAIRS, Design, budget_for, mean_pairs, power_of, smallest_distance
 from trainmaster.analysis.plan_records import PlanRecords, plan_names
 from trainmaster.analysis.replicate_spread import Spread, find_spread
 from trainmaster.analysis.verdict import HypothesisPlan, Verdict
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 A, B = "claim", "better_than"
 """The names of the two arms."""
 DEFAULT_BUDGET = 20
-_MAX_OPEN_PAIRS = 200
-"""How many pairs a hypothesis without a budget can have."""
 _NEW_ONE = "a hypothesis is never changed once its plan is made; give the new one another name, or none"
 
 
@@ -82,6 +80,8 @@ class Hypothesis:
         check_choice("failed", self.failed, ("wait", "worst"), hint="failed='wait'")
         if self.budget not in ("auto", None):
             check_int("budget", self.budget, min=FIRST_LOOK, hint=f"there is no verdict before {FIRST_LOOK} pairs; budget=20")
+            if isinstance(self.budget, int) and self.budget > MAX_PAIRS:
+                raise SettingError(f"`budget` must be at most {MAX_PAIRS} pairs, not {self.budget}", hint="that many find 0.23 sd")
         if self.effect is not None:
             check_number("effect", self.effect)
             if self.effect == self.by:
@@ -109,7 +109,7 @@ class Hypothesis:
         """
         if manager is None:
             seeds = checked_seeds(self.seeds)
-            return self._make_plan(self.name or "unnamed", self._settings({}), Spread(self.sd, "given"), seeds, (), ("", ""))
+            return self._make_plan(self.name or "unnamed", self._settings({}), Spread(self.sd, "given"), seeds, (), ("", ""), "seed")
         arms = self.arms(manager)
         arms.check("the hypothesis")
         settings = self._settings(arms.recorded_base())
@@ -121,7 +121,7 @@ class Hypothesis:
                 Spread(self.sd, "given") if self.sd or self.effect is None else find_spread(manager.store, self.on, self.epochs, groups)
             )
             known = [seed for seed in checked_seeds(self.seeds)[: self._num_candidates] if arms.is_known(A, seed) or arms.is_known(B, seed)]
-            plan = self._make_plan(records.name, settings, spread, checked_seeds(self.seeds), tuple(known), groups)
+            plan = self._make_plan(records.name, settings, spread, checked_seeds(self.seeds), tuple(known), groups, arms.seed_key)
             plan = replace(plan, earlier=_earlier(manager, groups))
             if is_dry:
                 return plan
@@ -156,7 +156,7 @@ class Hypothesis:
     @property
     def _num_candidates(self) -> int:
         """How many seeds are checked for known runs: enough to find new ones among them, without computing thousands of keys."""
-        return _MAX_OPEN_PAIRS + (self.budget if isinstance(self.budget, int) else 0) * 2
+        return MAX_PAIRS + (self.budget if isinstance(self.budget, int) else 0) * 2
 
     def _settings(self, recorded_base: dict[str, Any]) -> dict[str, Any]:
         seeds = self.seeds
@@ -179,10 +179,17 @@ class Hypothesis:
         }
 
     def _make_plan(
-        self, name: str, settings: dict[str, Any], spread: Spread, seeds: Sequence[int], known: tuple[int, ...], groups: tuple[str, str]
+        self,
+        name: str,
+        settings: dict[str, Any],
+        spread: Spread,
+        seeds: Sequence[int],
+        known: tuple[int, ...],
+        groups: tuple[str, str],
+        seed_key: str,
     ) -> HypothesisPlan:
         budget = self._find_budget(spread)
-        num_pairs = budget or min(_MAX_OPEN_PAIRS, len(seeds))
+        num_pairs = budget or min(MAX_PAIRS, len(seeds))
         if len(seeds) < num_pairs:
             raise SettingError(
                 f"{num_pairs} pairs need {num_pairs} seeds, but there are {len(seeds)}", hint="give more seeds: seeds=range(1000)"
@@ -202,6 +209,7 @@ class Hypothesis:
             seeds=chosen,
             known_seeds=tuple(seed for seed in chosen if seed in known),
             groups=groups,
+            seed_key=seed_key,
             criticals=criticals,
             statement=(),
         )
@@ -221,7 +229,7 @@ class Hypothesis:
         budget = budget_for(abs(self.effect - self.by) / spread.sd, self.power, self.alpha, self.hopeless)
         if budget is None:
             raise SettingError(
-                f"1,000 pairs do not tell an effect of {self.effect:g} from the margin {self.by:g} if differences have sd {spread.sd:g}",
+                f"{MAX_PAIRS} pairs do not tell the effect {self.effect:g} from the margin {self.by:g}: differences have sd {spread.sd:g}",
                 hint="test for a larger effect, or find a less noisy metric",
             )
         return budget

@@ -108,7 +108,8 @@ def _parameters(results: Results, rows: list[int], notes: list[str]) -> dict[str
 
 def _parameter(column: Column) -> tuple[Any, list[Any]] | str | None:
     """The distribution and the values of a column; the reason if it cannot be evaluated; None if it does not vary."""
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+    with _quiet_optuna():
+        from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     found = distinct(column)
     if len(found) + (MISSING in column) < 2:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 MAX_CURVES = 6
 MAX_AXES = 8
+_MIN_PER_VALUE = 3
+"""Runs per number, on average, from which a few numbers are drawn as categories: a violin of one run shows nothing."""
 _LOG_RATIO_X, _LOG_RATIO_Y = 100.0, 30.0
 """An axis is logarithmic if its largest value is at least this many times its smallest one."""
 
@@ -74,10 +76,13 @@ def _fitted(results: Results, metric: str, xs: Floats, rows: list[int], is_log_x
 
 
 def is_number_axis(results: Results, name: str, column: Column) -> bool:
-    """Whether a key is drawn as numbers: a range of the search space, or numbers with many different values."""
+    """Whether a key is drawn as numbers: a range of the search space, or numbers of which few are repeated."""
     if results.attributes is not None and name in results.attributes:
         return results.attributes[name]
-    return bool(column) and is_numeric(array_of(column)) and len(distinct(column)) > MAX_CATEGORIES
+    if not column or not is_numeric(array_of(column)):
+        return False
+    num_values = len(distinct(column))
+    return num_values > MAX_CATEGORIES or len(column) < _MIN_PER_VALUE * num_values
 
 
 def _is_wide(values: Floats, ratio: float) -> bool:

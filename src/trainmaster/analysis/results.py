@@ -77,14 +77,15 @@ class Results:
         self._has_state = has_state or (query is not None and any(each.name == "state" for each in query.comparisons()))
         matching = table if query is None else table.take(matching_rows(table, query, tags))
         moments, keys = np.array([moment or 0.0 for moment in matching.fact("changed")]), np.array(matching.keys)
-        self._all, self.tags = matching.take(np.lexsort((keys, moments)).tolist()), tags
-        states = self._all.fact("state")
+        self.all_runs, self.tags = matching.take(np.lexsort((keys, moments)).tolist()), tags
+        """The runs in all states that meet the condition, oldest first."""
+        states = self.all_runs.fact("state")
         is_in = [state == FINISHED or (self._has_state and state != "damaged") for state in states]
-        self.table = self._all.take([row for row, is_included in enumerate(is_in) if is_included])
+        self.table = self.all_runs.take([row for row, is_included in enumerate(is_in) if is_included])
         """The runs as plain columns, oldest first."""
         self.left_out: dict[str, list[str]] = {}
         """The keys of the runs that are not included, by state."""
-        for key, state, is_included in zip(self._all.keys, states, is_in, strict=True):
+        for key, state, is_included in zip(self.all_runs.keys, states, is_in, strict=True):
             if not is_included:
                 self.left_out.setdefault(str(state), []).append(key)
 
@@ -94,7 +95,7 @@ class Results:
             raise SettingError(f"results are selected by a condition, not {shown(where)}", hint='results["lr<0.01 and arch=ViT"]')
         part = object.__new__(Results)
         part.store, part.attributes = self.store, self.attributes
-        part._set(self._all, self.tags, parse_where(where), self._has_state)
+        part._set(self.all_runs, self.tags, parse_where(where), self._has_state)
         return part
 
     # ---- runs

@@ -170,13 +170,16 @@ def pairs_needed(difference: float, comparisons: int = 1, level: float = 0.95, p
     >>> pairs_needed(0.5)
     34
     """
+    _check_design(2, comparisons, level)
+    check_number("power", power, above=0, below=1)
     check_number("difference", difference, above=0)
-    n = 2
-    while smallest_detectable(n, comparisons, level, power) > difference:
-        n += max(1, n // 50)
-    while n > 2 and smallest_detectable(n - 1, comparisons, level, power) <= difference:
-        n -= 1
-    return n
+    low, high = 1, 2
+    while _power(high, difference, comparisons, level) < power:
+        low, high = high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _power(middle, difference, comparisons, level) < power else (low, middle)
+    return high
 
 
 def t_p_value(t: float, df: float) -> float:

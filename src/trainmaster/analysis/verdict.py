@@ -58,6 +58,8 @@ class HypothesisPlan:
     """Seeds of which a run had been started when the plan was made."""
     groups: tuple[str, str]
     """The identities of both arms."""
+    seed_key: str
+    """The key of the config that holds the seed."""
     criticals: tuple[float | None, ...]
     """The critical |t| by the number of pairs; None where there is no look. Empty for a plan without a budget."""
     statement: tuple[str, ...]
@@ -179,8 +181,8 @@ class Verdict:
         ]
         color: Any = {"supported": "good", "refuted": "bad"}.get(self.state, "unclear")
         rows.append(ForestRow(f"mean of {self.n}", self.mean, self.low, self.high, color, is_summary=True))
-        label = f"improvement of {self.plan.settings['on']} (dashed: margin {self.plan.settings['by']:g})"
-        forest = Forest(f"{self.plan.name}: {self.state}", label, rows, line=self.plan.settings["by"])
+        title = f"{self.plan.name}: {self.state} (dashed: margin {self.plan.settings['by']:g})"
+        forest = Forest(title, f"improvement of {self.plan.settings['on']}", rows, line=self.plan.settings["by"])
         boundary = [(n, each) for n, each in enumerate(self.plan.criticals) if each] or [(look.n, look.critical) for look in self.looks]
         lines = [
             Line("|t| of the data", [look.n for look in self.looks], [math.nan if look.t is None else abs(look.t) for look in self.looks]),

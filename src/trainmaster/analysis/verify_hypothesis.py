@@ -11,7 +11,6 @@ from trainmaster.analysis.boundary import Design
 from trainmaster.analysis.hypothesis_driver import HypothesisRecords
 from trainmaster.analysis.replicate_spread import group_of_run
 from trainmaster.analysis.verdict import HypothesisPlan, Pair, Verdict, decide
-from trainmaster.config.seed import seed_of
 from trainmaster.errors import TrainmasterError
 from trainmaster.store import Store
 from trainmaster.store.epoch_values import epoch_values
@@ -72,8 +71,9 @@ def _check_pair(store: Store, plan: HypothesisPlan, index: int, pair: Pair) -> I
         yield f"{where} has another seed than the plan declares at this place"
     for run, group in zip((pair.a, pair.b), plan.groups, strict=True):
         try:
-            if seed_of(store.configs[run.key]) != pair.seed:
-                yield f"{where}: run {run.key} was trained with the seed {seed_of(store.configs[run.key])}"
+            seed = store.configs[run.key].get(plan.seed_key)
+            if seed != pair.seed:
+                yield f"{where}: run {run.key} was trained with the seed {seed}"
             if group_of_run(store, run.key) != group:
                 yield f"{where}: run {run.key} has another config than planned"
             yield from (f"{where}: {text}" for text in _check_value(store, run))

@@ -9,7 +9,7 @@ import typer
 from trainmaster.cli.load_manager import load_manager
 from trainmaster.cli.open_store import find_store, get_store_path
 from trainmaster.cli.options import DryRun, Quiet, SameProgram, StoreOption, StrictCode, TargetArgument
-from trainmaster.cli.print_report import Format, print_report
+from trainmaster.cli.print_report import Format, check_format, print_report
 from trainmaster.cli.target import Target
 from trainmaster.errors import ConfigError, Problem, SettingError, did_you_mean
 
@@ -42,6 +42,7 @@ def command(
     """
     from trainmaster.config import Config
 
+    check_format(format)
     values = read_recipe(Config.load(recipe).asdict(), recipe)
     path = get_store_path(store)
     is_new = is_dry and find_store(store) is None  # a dry run must not create the store

@@ -3,7 +3,7 @@
 Each command is a file of this room with a function `command`, whose parameters typer reads, and a line in `COMMANDS`. A command's file
 is imported only when the command is used, and imports other rooms inside its function. This keeps help and completion fast.
 
-Exit codes: 0 success, 1 something failed or is damaged, 2 wrong input, 130 Ctrl-C, 141 closed pipe.
+Exit codes: 0 success, 1 something failed or is damaged, 2 wrong input, 130 Ctrl-C, 138 SIGUSR1, 141 closed pipe, 143 SIGTERM.
 """
 
 from __future__ import annotations
@@ -21,7 +21,16 @@ import typer.main
 from typer.core import TyperGroup
 from typer.exceptions import Exit, TyperException
 
-from trainmaster.errors import LeaseLostError, RunFailedError, StoreAccessError, StoreDamagedError, TrainmasterError, did_you_mean
+from trainmaster.errors import (
+    LeaseLostError,
+    RankFailedError,
+    RunFailedError,
+    StoreAccessError,
+    StoreDamagedError,
+    TrainmasterError,
+    did_you_mean,
+)
+from trainmaster.loop.ranks import FOLLOWED, LAUNCHED
 from trainmaster.text import printable_lines
 
 COMMANDS = {
@@ -30,20 +39,23 @@ COMMANDS = {
     "rerun": "Train a run again and compare the results bit by bit.",
     "sweep": "Train every combination of config values.",
     "search": "Search for the config values that give the best metric.",
+    "launch": "Train a sweep on several machines that share the store, with Slurm or ssh.",
+    "container": "Write the files of a container that trains TARGET.",
     "ablate": "Measure what each part of a config contributes.",
     "test-hypothesis": "Test whether one config is better than another.",
     "verify-hypothesis": "Recompute the verdict of a hypothesis from the store.",
     "stop": "Ask a running run to save a checkpoint and stop.",
-    "replay": "Replay the batch that a training failed on.",
+    "replay": "Replay the batch that a training run failed on.",
     "code": "Show or restore the code that a run was trained with.",
-    "check": "Check a training for common mistakes before you start it.",
-    "stages": "Print the stages of a training and the hooks that will run.",
+    "check": "Check a training setup for common mistakes.",
+    "stages": "Print the stages of training and the hooks that will run.",
     "ls": "List the runs of a store.",
     "ui": "Open the dashboard: a web page with the runs of a store.",
     "table": "Print the results of runs as text, CSV, Markdown, LaTeX or JSON.",
     "plot": "Draw a metric against a config value.",
     "curves": "Draw the curves of a metric.",
     "show": "Show everything about one run.",
+    "report": "Write what the runs of a store show to one HTML file.",
     "diff": "Compare the configs and metrics of two runs.",
     "logs": "Print the output of a run.",
     "tag": "Add labels to a run, or remove them.",
@@ -60,7 +72,7 @@ CLOSED_PIPE = 141
 INTERRUPTED = 130
 WRONG_INPUT = 2
 FAILED = 1
-_FAILURES = (StoreAccessError, StoreDamagedError, LeaseLostError, RunFailedError)
+_FAILURES = (StoreAccessError, StoreDamagedError, LeaseLostError, RunFailedError, RankFailedError)
 """Errors that other input would not have prevented: the file system or another process caused them."""
 _HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
@@ -134,6 +146,8 @@ def run(args: Sequence[str] | None) -> int:
 
 def _report(error: Exception) -> int:
     """Print an error and return the exit code."""
+    if isinstance(error, RankFailedError) and LAUNCHED in os.environ:
+        return FOLLOWED  # the process that started the ranks says which one failed
     if isinstance(error, TrainmasterError):
         # Notes name the position in the training and the command that replays a failure.
         text = "\n".join([str(error), *getattr(error, "__notes__", [])])
@@ -207,7 +221,7 @@ def _print_error(text: str, code: int) -> int:
 
 
 def _discard_stdout() -> None:
-    """Keep the interpreter from flushing buffered output to a closed pipe or a full disk when it exits."""
+    """Prevent the interpreter from flushing buffered output to a closed pipe or a full disk when it exits."""
     with contextlib.suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())

@@ -40,7 +40,7 @@ def warn_about_any_key(manager: Manager, words: Sequence[str]) -> None:
 
 
 def build_choices(manager: Manager, words: Sequence[str], file: str | None = None) -> Any:
-    """The choices in a file or in arguments such as `lr=0.1,0.01`, on top of a manager's defaults and a config file."""
+    """Return the choices in a file or in arguments such as `lr=0.1,0.01`, combined with a manager's defaults and a config file."""
     from trainmaster.config import Config, Grid
     from trainmaster.config.overrides import apply_overrides
     from trainmaster.errors import ConfigError, SettingError
@@ -54,7 +54,7 @@ def build_choices(manager: Manager, words: Sequence[str], file: str | None = Non
     else:
         lists = [_to_list(word) for word in words]
         if isinstance(manager.defaults, Config) and (manager.defaults or values):
-            apply_overrides(manager.get_config(values).asdict(), lists, "the choices")  # refuses keys that the defaults lack
+            apply_overrides(manager.get_config(values).asdict(), lists, "the choices")  # raises for keys that the defaults lack
         manager.completer.allow_keys(each[1:].partition("=")[0] for each in lists if each.startswith("+"))
         chosen = Config(apply_overrides({}, [each.removeprefix("+") for each in lists], "the choices", takes_any=True)[0])
     fixed = Config({key: [value] for key, value in values.flatten().items()})  # a list in the file is a value, not choices

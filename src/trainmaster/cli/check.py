@@ -39,9 +39,9 @@ def command(
     checks: Annotated[str | None, typer.Option(metavar="NAME,...", help="Run only these checks.", show_default=False)] = None,
     is_json: Json = False,
 ) -> None:
-    """Check a training for common mistakes before you start it.
+    """Check a training setup for common mistakes.
 
-    The exit code is 1 if a check failed. Nothing is written, and your weights stay unchanged.
+    The exit code is 1 if a check failed. Nothing is written, and your weights do not change.
 
     \b
     Examples:
@@ -49,7 +49,7 @@ def command(
       trainmaster check train.py:make_loop --checks leakage,parameters
     """
     parsed = Target.parse(target)
-    # With --json, stdout holds nothing but JSON: neither the target nor anything that the user's code prints.
+    # With --json, stdout contains only JSON, without the target and without the output of the user's code.
     with redirect_stdout(sys.stderr) if is_json else nullcontext():
         print_line(f"target {parsed.text}")
         loop, mask = _load_loop(parsed, config, overrides or [])

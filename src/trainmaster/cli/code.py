@@ -67,7 +67,7 @@ def command(
     elif is_diff:
         _print_patch(_choose(saved, at, run.key))
     elif to is not None:
-        _check_out(_choose(saved, at, run.key), check_new_folder("--checkout", to, found))
+        _check_out(_choose(saved, at, run.key), check_new_folder("--checkout", to, str(found.root)))
     else:
         for each in saved if at is None else [_choose(saved, at, run.key)]:
             _print_snapshot(each)

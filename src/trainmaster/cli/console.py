@@ -1,4 +1,4 @@
-"""Lines and tables on stdout, printed with rich. All text is escaped first, because a store may hold any text.
+"""Lines and tables on stdout, printed with rich. All text is escaped first, because a store may contain any text.
 
 A terminal gets colors and tables that fit its width. A pipe gets plain lines of any length.
 """
@@ -52,7 +52,7 @@ def is_terminal() -> bool:
 
 
 def can_draw_blocks() -> bool:
-    """Whether sparklines can use block characters; pipes get ASCII."""
+    """Return whether sparklines can use block characters. In a pipe, they are ASCII."""
     console = make_console()
     return console.is_terminal and not console.options.ascii_only
 
@@ -64,7 +64,7 @@ def print_line(text: object, style: str = "") -> None:
 
 
 def print_table(columns: Sequence[Column], indent: str = "") -> None:
-    """Print aligned columns, and name those that the terminal is too narrow for."""
+    """Print aligned columns, and list those that do not fit on the terminal."""
     from rich.cells import cell_len
     from rich.text import Text
 

@@ -24,7 +24,8 @@ def command(
 ) -> None:
     """Add the runs of a tar file to a store.
 
-    Runs that the store already has, trained at least as far, stay unchanged. If anything in the file is invalid, nothing is imported.
+    Runs that the store has already trained at least as far are not changed. If anything in the file is invalid, nothing
+    is imported.
 
     \b
     Example:

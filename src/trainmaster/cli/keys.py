@@ -1,4 +1,4 @@
-"""Keys as people type them: the first digits are enough if only one run's key starts with them."""
+"""Keys as users type them: the first digits are enough if only one run's key starts with them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_COMPARED = 3000
 
 
 def resolve_key(store: Store, text: str) -> str:
-    """The key that is `text` or starts with it. With two digits or more, this lists one of the 256 config folders."""
+    """Return the key that is `text` or starts with it. With two or more digits, only one of the 256 config folders is listed."""
     text = text.strip().lower()
     if DIGITS.fullmatch(text) is None:
         raise KeyTextError(f"{text!r:.80} is not a key", hint="a key has 8 to 64 of the digits 0-9 and a-f; its first digits are enough")

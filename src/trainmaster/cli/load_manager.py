@@ -1,12 +1,13 @@
-"""Load the manager of a TARGET, and print the commands to type after a run."""
+"""Loads the manager of a TARGET, and prints the commands that are useful after a run."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from trainmaster.loop.ranks import LAUNCHED, num_launched
 from trainmaster.text import printable
 
 if TYPE_CHECKING:
@@ -32,9 +33,19 @@ def load_manager(
             target_name=target_name or "",
             is_strict_code=is_strict_code,
             is_same_program=is_same_program,
+            **_rank_settings(),
         )
     )
     return manager
+
+
+def _rank_settings() -> dict[str, Any]:
+    """The settings of a process that `--processes` has started."""
+    if LAUNCHED not in os.environ:
+        return {}
+    from trainmaster.manager.rank_processes import watch_parent
+
+    return {"stop_reason": watch_parent(), "num_processes": num_launched()}
 
 
 def get_program() -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from trainmaster.errors import SettingError, UnknownRunError, did_you_mean
 from trainmaster.text import counted
 
 if TYPE_CHECKING:
+    from trainmaster.analysis.unfinished_runs import RunForecasts
     from trainmaster.cli.replicates import Group
     from trainmaster.store import Store
     from trainmaster.store.run_table import RunTable
@@ -41,7 +42,7 @@ _STYLES = {
 }
 _MAX_METRICS = 3
 _MAX_CONFIG_KEYS = 8
-_FIRST_METRIC, _CONFIG, _EPOCH, _TIME, _TAGS, _AGE, _METRICS = 1, 2, 20, 30, 31, 32, 40
+_FIRST_METRIC, _FORECAST, _CONFIG, _EPOCH, _TIME, _TAGS, _AGE, _METRICS = 1, 1, 2, 20, 30, 31, 32, 40
 """Ranks of columns: a narrow terminal keeps the first metric and the varying config values longest."""
 
 
@@ -74,6 +75,9 @@ def command(
     is_grouped: Annotated[
         bool, typer.Option("--group", help="One row for all runs that differ only in their seed: mean ± std of the finished ones.")
     ] = False,
+    is_forecast: Annotated[
+        bool, typer.Option("--forecast", help="Forecast the final metric of unfinished runs from the store's finished ones.")
+    ] = False,
     is_json: Json = False,
 ) -> None:
     """List the runs of a store.
@@ -88,11 +92,14 @@ def command(
       trainmaster ls --where 'lr<0.01 and arch=ResNet18' --sort -accuracy
       trainmaster ls --state failed --limit 0 --json
       trainmaster ls --group --sort valid/loss
+      trainmaster ls --state running --forecast
     """
     from trainmaster.store.query import parse_where
     from trainmaster.store.tags import check_label
 
     _check_state(state)
+    if is_grouped and is_forecast:
+        raise SettingError("`--group` and `--forecast` cannot be combined", hint="a forecast is for a single run")
     query = parse_where(where) if where is not None else None
     label = check_label(tag) if tag is not None else None
     found = find_store(store, store_dir)
@@ -113,10 +120,12 @@ def command(
             _print_groups(shown, len(groups) - len(shown), metric)
         return
     runs, rest = _read_runs(found, keys, limit, state)
+    forecasts = _forecast(found, runs) if is_forecast else None
     if is_json:
-        print_json([run_to_json(run) for run in runs])
+        more = [forecasts.to_json(run.key) if forecasts else {} for run in runs]
+        print_json([run_to_json(run) | each for run, each in zip(runs, more, strict=True)])
     else:
-        _print_runs(runs, rest)
+        _print_runs(runs, rest, forecasts)
 
 
 def _check_state(state: str | None) -> None:
@@ -173,7 +182,18 @@ def _read_runs(store: Store, keys: list[str], limit: int, state: str | None) -> 
     return runs, f"... and {len(table) - num_shown:,} more" if num_shown < len(table) else ""
 
 
-def _print_runs(runs: list[Summary], rest: str) -> None:
+def _forecast(store: Store, runs: list[Summary]) -> RunForecasts | None:
+    """The forecasts of the first metric that the table shows; None if no run has a metric."""
+    from trainmaster.analysis.unfinished_runs import RunForecasts, forecast_runs
+
+    metrics = _choose_metrics(runs)
+    if not metrics:
+        return None
+    table = store.index.runs(progress=report_progress)
+    return RunForecasts(metrics[0], forecast_runs(store, table, metrics[0], {run.key for run in runs}))
+
+
+def _print_runs(runs: list[Summary], rest: str, forecasts: RunForecasts | None = None) -> None:
     if not runs:
         print_line("no run matches")
         return
@@ -190,7 +210,11 @@ def _print_runs(runs: list[Summary], rest: str) -> None:
     columns += _make_config_columns([run.config for run in runs])
     values = [{name: format_short(run.metrics[name]) for name in metrics if name in run.metrics} for run in runs]
     columns += _make_metric_columns(metrics, values, runs)
+    if forecasts is not None:
+        columns.append(Column("FORECAST", [Cell(forecasts.describe(run.key)) for run in runs], is_number=True, rank=_FORECAST))
     print_table(columns)
+    for line in forecasts.notes if forecasts is not None else ():
+        print_line(line, "dim")
     if rest:
         print_line(f"{rest}: --limit 0 shows all", "dim")
 

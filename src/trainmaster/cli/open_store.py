@@ -1,4 +1,4 @@
-"""Open the store that a command works on. Commands that only read never create one."""
+"""Opens the store that a command works on. Commands that only read never create one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def get_store_path(option: str | None, argument: str | None = None) -> str:
 
 
 def find_store(option: str | None, argument: str | None = None) -> Store | None:
-    """Open an existing store. None if its folder is missing, or holds nothing but temporary files of a killed first write."""
+    """Open an existing store. None if its folder is missing, or contains only temporary files of a first write that was killed."""
     from trainmaster.store.files import is_temporary
     from trainmaster.store.store import ABOUT, Store
 
@@ -40,7 +40,7 @@ def find_store(option: str | None, argument: str | None = None) -> Store | None:
         raise StoreFormatError(f"`{path}` is a file, not a store", hint="a store is a folder") from None
     if not names:
         return None
-    if not os.path.lexists(os.path.join(path, ABOUT)):  # checked separately: a listing taken while others write may miss it
+    if not os.path.lexists(os.path.join(path, ABOUT)):  # checked separately, because a listing taken while others write may miss it
         raise StoreFormatError(
             f"`{path}` is not a trainmaster store: it has no `{ABOUT}`",
             where=os.path.abspath(path),

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from trainmaster.cli.completion import complete_key, complete_override, complete_target
 from trainmaster.errors import SettingError
-
-if TYPE_CHECKING:
-    from trainmaster.store import Store
 
 StoreOption = Annotated[
     str | None,
@@ -65,6 +62,10 @@ ConfigFile = Annotated[
 Epochs = Annotated[
     int | None, typer.Option(min=0, metavar="N", help="Train up to N epochs in total (default: what the config or the loop specifies).")
 ]
+Processes = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Train the model with N processes, each on a part of every batch.", show_default=False),
+]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start over in a new attempt; earlier attempts are kept.")]
 StrictCode = Annotated[bool, typer.Option("--strict-code", help="Refuse runs whose code has changed since they were trained.")]
 SameProgram = Annotated[bool, typer.Option("--same-program", help="Accept runs that another program trained; this is recorded.")]
@@ -72,13 +73,13 @@ Trust = Annotated[bool, typer.Option("--trust", help="Import the recorded TARGET
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")]
 
 
-def check_new_folder(option: str, text: str, store: Store) -> str:
+def check_new_folder(option: str, text: str, store: str) -> str:
     """The absolute path of a folder that an option names; it must be new or empty, and outside of the store."""
     from trainmaster.store.files import is_temporary
 
     if not text or "\0" in text:
         raise SettingError(f"{option} {text!r:.80} cannot be the path of a folder", hint=f"`{option} again` is the folder `again`")
-    path, root = os.path.realpath(text), os.path.realpath(str(store.root))
+    path, root = os.path.realpath(text), os.path.realpath(store)
     if os.path.commonpath([path, root]) == root:
         raise SettingError(f"{option} {text}: this folder is inside the store", hint="choose a folder elsewhere")
     if os.path.lexists(path) and not os.path.isdir(path):

@@ -1,4 +1,4 @@
-"""Print what `run` and `sweep` will train."""
+"""Prints what `run` and `sweep` will train."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.cli.console import print_line, print_pairs
+from trainmaster.cli.executors import describe_workers
 
 if TYPE_CHECKING:
     from trainmaster.config import Config
     from trainmaster.manager import Manager
+    from trainmaster.manager.executor import Executor
 
 _MAX_RUNS = 20
 
@@ -33,10 +35,12 @@ def print_run_plan(manager: Manager, config: Any, num_epochs: int | None, store_
     print_pairs([(key, f"{old} -> {new}") for key, old, new in sides])
 
 
-def print_sweep_plan(manager: Manager, choices: Any, num_epochs: int | None, workers: int, store_dir: str, has_keys: bool) -> None:
+def print_sweep_plan(
+    manager: Manager, choices: Any, num_epochs: int | None, workers: int | Executor, store_dir: str, has_keys: bool
+) -> None:
     """Print what a sweep will train; with `has_keys`, also the keys of the first runs and the values that differ between them."""
     facts: list[tuple[str, object]] = [("runs", f"{choices.count:,}"), ("store", os.path.abspath(store_dir))]
-    facts.append(("workers", workers or "none: runs are trained one by one in this process"))
+    facts.append(("workers", describe_workers(workers)))
     facts += [("epochs", num_epochs)] if num_epochs is not None else []
     print_pairs(facts, indent="")
     if has_keys:

@@ -18,15 +18,19 @@ Format = Annotated[
 ]
 
 
+def check_format(format: str | None) -> None:
+    from trainmaster.arguments import check_choice
+
+    if format is not None:
+        check_choice("--format", format, FORMATS, hint="--format markdown")
+
+
 def print_report(
     table: Table, values: Mapping[str, Any], panels: Sequence[Panel], format: str | None, folder: str | None, name: str
 ) -> None:
     """Print nothing without a format: the manager has printed the table already."""
-    from trainmaster.arguments import check_choice
     from trainmaster.cli.json_output import print_json
 
-    if format is not None:
-        check_choice("--format", format, FORMATS, hint="--format markdown")
     if folder is not None:
         from trainmaster.figures.save import save
 

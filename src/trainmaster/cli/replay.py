@@ -25,7 +25,7 @@ def command(
     target: TargetOption = None,
     is_trusted: Trust = False,
 ) -> None:
-    """Replay the batch that a training failed on.
+    """Replay the batch that a training run failed on.
 
     Reports whether the same error is raised. The exit code is 0 if it is. TARGET is a `make_loop` function, a manager,
     or a function without parameters that returns a TrainManager. Nothing is saved.

@@ -43,8 +43,8 @@ def command(
 ) -> None:
     """Train a run again and compare the results bit by bit.
 
-    The run and its store stay unchanged: the new training uses its own store, which is deleted at the end unless you pass --keep. The exit
-    code is 0 if all bits are the same, and 1 if something differs.
+    The run and its store do not change: the new run uses its own store, which is deleted at the end unless you pass
+    --keep. The exit code is 0 if all bits are the same, and 1 if something differs.
 
     \b
     Examples:
@@ -58,7 +58,7 @@ def command(
     before = recorded(run, epochs)
     if epochs is not None and epochs > before.status["epoch"]:
         raise SettingError(f"run {run.key} was trained for {before.status['epoch']} epochs, not for {epochs}", hint="give fewer --epochs")
-    folder = None if keep is None else check_new_folder("--keep", keep, found)
+    folder = None if keep is None else check_new_folder("--keep", keep, str(found.root))
     is_silent = is_quiet or is_json
     manager, config, _ = find_manager(found, run, target, "rerun", is_silent, is_trusted)
     if not is_silent:
@@ -95,7 +95,7 @@ def _rerun(
 
 @contextmanager
 def _open_store(folder: str | None, manager: Manager) -> Iterator[Store]:
-    """The store of the new training: in `folder`, or in a temporary folder."""
+    """The store of the new training run: in `folder`, or in a temporary folder."""
     import tempfile
     from dataclasses import replace
 

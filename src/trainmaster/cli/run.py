@@ -16,6 +16,7 @@ from trainmaster.cli.options import (
     Epochs,
     Fresh,
     Overrides,
+    Processes,
     Quiet,
     SameProgram,
     StoreOption,
@@ -23,7 +24,9 @@ from trainmaster.cli.options import (
     TargetArgument,
 )
 from trainmaster.cli.print_plan import print_run_plan
+from trainmaster.cli.start_processes import start_processes
 from trainmaster.cli.target import Target
+from trainmaster.loop.ranks import is_other_rank
 
 
 def command(
@@ -35,6 +38,7 @@ def command(
     start_from: Annotated[
         str | None, typer.Option("--from", metavar="KEY[@best]", help="Start with the weights of another run.", show_default=False)
     ] = None,
+    processes: Processes = None,
     is_fresh: Fresh = False,
     is_strict_code: StrictCode = False,
     is_same_program: SameProgram = False,
@@ -52,9 +56,13 @@ def command(
       trainmaster run train.py lr=0.01 --epochs 20
       trainmaster run lab.train:MyManager --config base.yaml --dry-run
       trainmaster run train.py:MyManager lr=0.001 --from 3fa9@best
+      trainmaster run train.py --processes 2
     """
     from trainmaster.manager.start_from import config_starting_from
 
+    if processes is not None and not is_dry and start_processes(processes):
+        return
+    is_quiet = is_quiet or is_other_rank()
     path = get_store_path(store)
     manager = load_manager(Target.parse(target), None if is_dry else path, is_quiet, is_strict_code, is_same_program)
     built = build_config(manager, config, overrides or [])

@@ -9,6 +9,7 @@ import typer
 
 from trainmaster.cli.build_config import build_search
 from trainmaster.cli.completion import complete_override
+from trainmaster.cli.executors import Address, CpusPerRun, ExecutorName, GpusPerRun, Workers, make_workers
 from trainmaster.cli.load_manager import load_manager
 from trainmaster.cli.open_store import get_store_path
 from trainmaster.cli.options import ConfigFile, DryRun, Epochs, Quiet, SameProgram, StoreOption, StrictCode, TargetArgument
@@ -32,7 +33,11 @@ def command(
     store: StoreOption = None,
     config: ConfigFile = None,
     trials: Annotated[int, typer.Option(min=1, metavar="N", help="Number of trials in total; a larger number continues a search.")] = 100,
-    workers: Annotated[int, typer.Option(min=0, metavar="N", help="Number of worker processes; 0 trains in this process.")] = 0,
+    workers: Workers = None,
+    executor: ExecutorName = "local",
+    address: Address = None,
+    cpus_per_run: CpusPerRun = None,
+    gpus_per_run: GpusPerRun = None,
     monitor: Annotated[list[str] | None, typer.Option(metavar="METRIC", help="The metric to improve; several for NSGA-II or TPE.")] = None,
     mode: Annotated[
         list[str] | None, typer.Option(metavar="min|max", help="Whether smaller or larger is better (default: by name).")
@@ -66,11 +71,13 @@ def command(
       trainmaster search train.py lr='log(1e-5,1e-1)' width='int(8,256)' --trials 50 --workers 2
       trainmaster search train.py lr='log(1e-4,1)' optim.name=sgd,adam --pruner asha --epochs 20
       trainmaster search train.py lr='log(1e-4,1)' --monitor valid/accuracy --timeout 2h
+      trainmaster search train.py lr='log(1e-4,1)' --executor ray --address auto --workers 8 --gpus-per-run 0.5
     """
     from trainmaster.sweep.search import plan_search, search
     from trainmaster.sweep.search_report import plan_lines, space_texts
 
     seconds = _parse_time(timeout)
+    chosen = make_workers(executor, workers, address, cpus_per_run, gpus_per_run)
     path = get_store_path(store)
     manager = load_manager(Target.parse(target), None if is_dry else path, is_quiet, is_strict_code, is_same_program)
     searched, base = build_search(manager, space, config)
@@ -87,11 +94,11 @@ def command(
     }
     metrics = "loss" if not monitor else monitor[0] if len(monitor) == 1 else tuple(monitor)
     if is_dry:
-        plan = plan_search(manager, searched, metrics, workers=workers, **settings)
+        plan = plan_search(manager, searched, metrics, workers=chosen, **settings)
         print(*plan_lines(plan, trials, ()), *(f"  {key} = {text}" for key, text in space_texts(plan)), sep="\n")
         print(f"store: {path} (nothing was written)")
         return 0
-    result = search(manager, searched, trials, metrics, workers=workers, warm_start=is_warm, timeout=seconds, **settings)
+    result = search(manager, searched, trials, metrics, workers=chosen, warm_start=is_warm, timeout=seconds, **settings)
     return 0 if result.best is not None else 1
 
 
@@ -100,11 +107,11 @@ def _parse_time(text: str | None) -> float | None:
         return None
     match = _TIME.fullmatch(text.strip())
     if match is None:
-        raise SettingError(f"--timeout {text}: wanted a time", hint="write 90s, 30m, 2h or 1d")
+        raise SettingError(f"--timeout {text}: expected a time", hint="write 90s, 30m, 2h or 1d")
     return float(match[1]) * _SECONDS[match[2]]
 
 
 def _parse_window(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
-        raise SettingError(f"--window {text}: wanted a number of trials, or none")
+        raise SettingError(f"--window {text}: expected a number of trials, or none")
     return int(text)

@@ -10,6 +10,7 @@ from trainmaster.cli.formatting import format_age, format_duration, format_exact
 from trainmaster.cli.json_output import print_json, run_to_json
 from trainmaster.cli.open_store import open_run
 from trainmaster.cli.options import Json, Key, StoreOption
+from trainmaster.cli.run_curves import draw_curves
 from trainmaster.text import counted
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Details(NamedTuple):
 def command(key: Key, store: StoreOption = None, is_json: Json = False) -> None:
     """Show everything about one run.
 
-    Its state, config, metrics, attempts, checkpoints and files.
+    Its state, config, metrics, attempts, checkpoints and files. Draws the curves of its metrics, unless the drawing is up to date.
 
     \b
     Examples:
@@ -51,7 +52,7 @@ def command(key: Key, store: StoreOption = None, is_json: Json = False) -> None:
     _print_facts(run, summary)
     _print_metrics(summary, details.history)
     _print_attempts(summary, details)
-    _print_files(found, summary, details)
+    _print_files(found, summary, details, draw_curves(run, details.history))
     _print_next_steps(summary, store)
 
 
@@ -156,12 +157,12 @@ def _describe_attempt(attempt: PastAttempt, run: Summary, newest: int) -> str:
     return ", ".join(filter(None, parts)) + (f": {attempt.reason.splitlines()[0]}" if attempt.reason else "")
 
 
-def _print_files(store: Store, run: Summary, details: Details) -> None:
+def _print_files(store: Store, run: Summary, details: Details, curves: str | None) -> None:
     from trainmaster.store.keys import config_path, run_folder
 
     print_line("files", "bold")
     folders = [run_folder(archive, run.key) for archive in ("stats", "ckpts", "previews")] if details.attempts else []
-    for path in [config_path(run.key), *folders]:
+    for path in [config_path(run.key), *folders, *([] if curves is None else [curves])]:
         print_line(f"  {store.root}/{path}")
     if run.num_attempts > len(details.attempts) + 1:
         print_line(f"  {counted(run.num_attempts - len(details.attempts), 'attempt')} cannot be read")

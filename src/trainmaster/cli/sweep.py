@@ -9,6 +9,7 @@ import typer
 
 from trainmaster.cli.build_config import build_choices, warn_about_any_key
 from trainmaster.cli.completion import complete_override
+from trainmaster.cli.executors import Address, CpusPerRun, ExecutorName, GpusPerRun, Workers, make_workers
 from trainmaster.cli.load_manager import load_manager
 from trainmaster.cli.open_store import get_store_path
 from trainmaster.cli.options import ConfigFile, DryRun, Epochs, Fresh, Quiet, SameProgram, StoreOption, StrictCode, TargetArgument
@@ -26,7 +27,11 @@ def command(
     ],
     store: StoreOption = None,
     config: ConfigFile = None,
-    workers: Annotated[int, typer.Option(min=0, metavar="N", help="Number of worker processes; 0 trains in this process.")] = 0,
+    workers: Workers = None,
+    executor: ExecutorName = "local",
+    address: Address = None,
+    cpus_per_run: CpusPerRun = None,
+    gpus_per_run: GpusPerRun = None,
     epochs: Epochs = None,
     max_errors: Annotated[int | None, typer.Option(min=0, metavar="N", help="Stop after N failed runs (default: never).")] = None,
     is_fresh: Fresh = False,
@@ -45,9 +50,11 @@ def command(
       trainmaster sweep train.py lr=0.1,0.01,0.001 depth=2,4 --workers 2
       trainmaster sweep train.py lr=0.1,0.01 --config base.yaml
       trainmaster sweep train.py:MyManager choices.yaml --dry-run
+      trainmaster sweep train.py lr=0.1,0.01 --executor ray --address auto --workers 8 --gpus-per-run 0.5
     """
     from trainmaster.manager.sweep_choices import refuse_idle_choices
 
+    chosen = make_workers(executor, workers, address, cpus_per_run, gpus_per_run)
     path = get_store_path(store)
     manager = load_manager(Target.parse(target), None if is_dry else path, is_quiet, is_strict_code, is_same_program)
     built = build_choices(manager, choices, config)
@@ -55,9 +62,9 @@ def command(
         warn_about_any_key(manager, choices)
     refuse_idle_choices(manager, built)
     if is_dry or not is_quiet:
-        print_sweep_plan(manager, built, epochs, workers, path, has_keys=is_dry)
+        print_sweep_plan(manager, built, epochs, chosen, path, has_keys=is_dry)
     if is_dry:
         return 0
     limit = sys.maxsize if max_errors is None else max_errors
-    result = manager.sweep(built, epochs, workers=workers, max_errors=limit, resume=not is_fresh)
+    result = manager.sweep(built, epochs, workers=chosen, max_errors=limit, resume=not is_fresh)
     return 1 if result.failed or result.given_up else 0

@@ -10,7 +10,7 @@ from trainmaster.cli.completion import complete_override
 from trainmaster.cli.load_manager import load_manager
 from trainmaster.cli.open_store import find_store, get_store_path
 from trainmaster.cli.options import ConfigFile, DryRun, Epochs, Quiet, SameProgram, StoreOption, StrictCode, TargetArgument
-from trainmaster.cli.print_report import Format, print_report
+from trainmaster.cli.print_report import Format, check_format, print_report
 from trainmaster.cli.target import Target
 from trainmaster.errors import SettingError
 
@@ -64,6 +64,7 @@ def command(
     """
     from trainmaster.analysis import Hypothesis
 
+    check_format(format)
     settings: dict[str, Any] = {"direction": direction, "failed": failed, "epochs": epochs or None, "name": name}
     design: dict[str, Any] = {"alpha": alpha, "budget": _parse_budget(budget), "effect": effect, "power": power, "sd": sd}
     hypothesis = Hypothesis(claim, better_than=better_than or "", on=on, by=by, base=config, **design, **settings)

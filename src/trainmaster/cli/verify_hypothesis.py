@@ -8,7 +8,7 @@ import typer
 
 from trainmaster.cli.open_store import open_store
 from trainmaster.cli.options import StoreOption
-from trainmaster.cli.print_report import Format, print_report
+from trainmaster.cli.print_report import Format, check_format, print_report
 
 
 def command(
@@ -29,6 +29,7 @@ def command(
     from trainmaster.analysis import verify_hypothesis
     from trainmaster.cli.console import print_line
 
+    check_format(format)
     found = verify_hypothesis(open_store(store), name)
     values = {**found.verdict.to_dict(), "problems": found.problems}
     print_report(found.verdict.table, values, found.verdict.panels(), format, figure, f"hypothesis_{name}")

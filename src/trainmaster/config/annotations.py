@@ -41,7 +41,7 @@ _SCALARS: dict[Any, tuple[Callable[[Any], Any], str]] = {
 
 
 class AnnotationError(Exception):
-    """An annotation that a config class cannot have; the text is the reason."""
+    """A config class cannot have this annotation; the message is the reason."""
 
 
 class ParsedAnnotation:
@@ -60,7 +60,7 @@ class ParsedAnnotation:
             self.validated_as = self.validated_as | None if isinstance(self.validated_as, type) else Union[self.validated_as, None]  # noqa: UP007 - Annotated
 
     def _group(self, annotation: Any) -> type | None:
-        """The config class, if the annotation is a config class or an optional one."""
+        """Return the config class, if the annotation is a config class or an optional one."""
         if get_origin(annotation) is Annotated:
             return self._group(get_args(annotation)[0])
         if get_origin(annotation) in (Union, types.UnionType):
@@ -144,7 +144,7 @@ class ParsedAnnotation:
         if issubclass(kind, PurePath):
             return Annotated[Path, BeforeValidator(to_text)]
         if not issubclass(kind, AnyConfig):
-            raise AnnotationError(f"{describe_annotation(kind)} is not a type that a config can have; give it a config class, or its parts")
+            raise AnnotationError(f"{describe_annotation(kind)} is not a type that a config can have; use a config class, or its parts")
         if kind is not self.owner and "__config_schema__" not in kind.__dict__:
             raise AnnotationError(f"`{kind.__name__}` is not decorated with @configclass")
         self.configs.append(kind)
@@ -163,7 +163,7 @@ def _state_of(annotation: Any) -> tuple[State | None, Any]:
 
 
 def _is_text(annotation: Any) -> bool:
-    """Whether an annotation means text, or lists and dicts of text. Each of these may be optional."""
+    """Return whether an annotation is text, or lists and dicts of text. Any of them may be optional."""
     if get_origin(annotation) is Annotated:
         return _is_text(get_args(annotation)[0])
     args = [each for each in get_args(annotation) if each not in (None, type(None), Ellipsis)]
@@ -181,7 +181,7 @@ def _is_optional(annotation: Any) -> bool:
 
 
 class _OneOfTypes:
-    """Validates a union: the first type that accepts a value unchanged, otherwise the first that accepts it at all.
+    """Validates a union with the first type that accepts the value unchanged, or else the first that can convert it.
 
     A group that names its `class` becomes that config; any other group becomes the first config that accepts it.
     """
@@ -205,7 +205,7 @@ class _OneOfTypes:
             if isinstance(value, AnyConfig | PurePath | Enum) and isinstance(kind, type) and isinstance(value, kind):
                 return adapter.validate_python(value)
             if kind in self.configs and isinstance(value, Mapping) and not kind._schema().has_fields_for(value):
-                continue  # checked by names only: validating every alternative would take exponential time in the depth
+                continue  # only names are checked: validating every alternative would take exponential time
             try:
                 result = adapter.validate_python(value)
             except ValidationError:
@@ -234,12 +234,12 @@ _NOTHING: Any = object()
 
 
 def _allows_free_group(annotation: Any) -> bool:
-    """Whether a group under this annotation may be a plain dict."""
+    """Return whether a group with this annotation may be a plain dict."""
     return annotation is Any or dict in (annotation, get_origin(annotation)) or any(map(_allows_free_group, get_args(annotation)))
 
 
 def _names_class(value: Any, depth: int = 0) -> bool:
-    """Whether a group in `value` names its class."""
+    """Return whether a group in `value` names its class."""
     if isinstance(value, Mapping) and CLASS in value:
         return True
     below = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
@@ -247,7 +247,7 @@ def _names_class(value: Any, depth: int = 0) -> bool:
 
 
 class _OneOfValues:
-    """Validates a `Literal` or an enum. A member of an enum can also be given as its plain value."""
+    """Validates a `Literal` or an enum. The plain value of an enum member is also accepted."""
 
     def __init__(self, annotation: Any, options: tuple[Any, ...]) -> None:
         self.annotation, self.options = annotation, options
@@ -278,7 +278,7 @@ def _any_plain(value: Any) -> Any:
 
 
 class _ListLike:
-    """Accepts a list or tuple, of the right length if the annotation fixes it."""
+    """Accepts a list or tuple. If the annotation has a fixed length, the length must match."""
 
     def __init__(self, annotation: Any) -> None:
         self.annotation = annotation
@@ -306,7 +306,7 @@ def _check_keys(value: Any) -> Any:
 
 
 def describe_annotation(annotation: Any) -> str:
-    """An annotation in plain language, for error messages.
+    """Describe an annotation in plain language, for error messages.
 
     >>> describe_annotation(list[int])
     'a list of: a whole number'

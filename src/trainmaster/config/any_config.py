@@ -1,4 +1,4 @@
-"""`AnyConfig`: the base class that identifies typed configs, for the modules below `config_base.py`."""
+"""`AnyConfig`, the base class of all typed configs. Modules that `config_base.py` imports can use it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from trainmaster.config.schema import Schema
 
 CLASS = "class"
-"""The key under which a group names its class if the annotation does not decide it. A field cannot have this name."""
+"""The key with the class of a group, for annotations that allow several classes. A field cannot have this name."""
 
 
 class AnyConfig:
@@ -17,7 +17,7 @@ class AnyConfig:
 
     @classmethod
     def _accepts(cls, kind: type[AnyConfig]) -> bool:
-        """Whether a field of this class accepts a config of class `kind`."""
+        """Return whether a field of this class accepts a config of class `kind`."""
         return issubclass(kind, cls)
 
     def _identity_values(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Checks of a typed config and of the configs inside it; all problems are collected before an error is raised."""
+"""Checks typed configs and the configs inside them. All problems are reported in one error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainmaster.errors import ConfigError, Problem
 
 @contextmanager
 def collecting(problems: list[Problem], at: str = "") -> Iterator[None]:
-    """Add the problems of a `ConfigError` to `problems`, with `at` before their keys, instead of raising it."""
+    """Collect the problems of a `ConfigError` in `problems` instead of raising it. `at` is put in front of their keys."""
     try:
         yield
     except ConfigError as error:
@@ -22,7 +22,7 @@ def collecting(problems: list[Problem], at: str = "") -> Iterator[None]:
 
 
 def check_rules(config: AnyConfig) -> None:
-    """Raise what the config's own `problems()` yields."""
+    """Raise an error for everything that the config's own `problems()` yields."""
     problems = [Problem(key, text, short_repr(config[key]) if key in config else "") for key, text in config.problems() or ()]
     if problems:
         raise ConfigError.of(type(config).__name__, problems)
@@ -43,7 +43,7 @@ def check_values(config: AnyConfig, check_nested: Callable[[Any], None] | None =
 
 
 def check_derived(config: AnyConfig) -> None:
-    """Raise if a `Derived` field that is not optional is still None."""
+    """Raise an error if a required `Derived` field is still None."""
     problems = [
         Problem(field.name, "is a derived field that has not been set")
         for field in config._schema().fields.values()

@@ -1,4 +1,4 @@
-"""`Config`: a free-form config, which is a dict with dotted keys and attribute access."""
+"""`Config`, a free-form config: a dict with dotted keys and attribute access."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ TARGET = "_target_"
 class Config(DottedDict):
     """A dict in which `config["a.b"]`, `config.a.b` and `config["a"]["b"]` are the same value.
 
-    Nested dicts are copied and become `Config`s. Tuples stay tuples. A key is text without empty parts and not the name of a method.
+    Nested dicts are copied and become `Config`s. Tuples stay tuples. A key is text without empty parts, and cannot be
+    the name of a method.
 
     >>> config = Config({"model.width": 64, "lr": 0.1})
     >>> config.model.width
@@ -70,9 +71,10 @@ class Config(DottedDict):
 
     @classmethod
     def from_cli(cls, args: Iterable[str] | None = None) -> Config:
-        """The config from `key=value` arguments, by default those of this process. Values are YAML.
+        """Create a config from `key=value` arguments, by default those of this process. Values are YAML.
 
-        `max_wait=60` waits for a random time of up to 60 seconds, so that many processes do not start at once. The config does not keep it.
+        `max_wait=60` waits for a random time of up to 60 seconds, so that many processes do not start at once. It does
+        not become part of the config.
         """
         import sys
 
@@ -97,7 +99,7 @@ class Config(DottedDict):
 
     def _tree_to_write(self) -> dict[str, Any]:
         typed = [key for key, value in leaves(self, into_lists=True) if isinstance(value, AnyConfig)]
-        if typed:  # a reload would make it a plain group, whose stateless values would count in the key
+        if typed:  # loading the file would make it a plain group, whose stateless values are part of the key
             problems = [Problem(key, "a typed config must be written separately; use its `to_dict()` here") for key in typed]
             raise ConfigError.of("a Config", problems)
         return to_plain(self)
@@ -108,7 +110,7 @@ class Config(DottedDict):
     # ---- merging and copying
 
     def update(self, values: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), /, **more: Any) -> None:  # type: ignore[override]
-        """Overwrite values, group by group, with those in `values`. Other keys stay."""
+        """Overwrite values, group by group, with those in `values`. Other keys do not change."""
         other = Config(values, **more)
         self._keep_secret(other._secrets)
         for key, value in other.items():
@@ -134,7 +136,7 @@ class Config(DottedDict):
         return Config(other) | self if isinstance(other, Mapping) else NotImplemented
 
     def clone(self) -> Config:
-        """A copy with its own dicts, lists and tuples. Other values are shared."""
+        """Return a copy with its own dicts, lists and tuples. Other values are shared."""
         return Config(self)
 
     def copy(self) -> Config:
@@ -159,7 +161,7 @@ class Config(DottedDict):
                 self[key].fill(value)
 
     def override(self, *texts: str) -> Config:
-        """A copy with overrides such as `a.b=3` applied. To add a key, write `+new=1`."""
+        """Return a copy with overrides such as `a.b=3` applied. To add a key, write `+new=1`."""
         tree, overrides = apply_overrides(self, texts, "the config")
         result = with_secrets(tree, self._secrets)
         result._inherit_origins(self)
@@ -187,11 +189,11 @@ class Config(DottedDict):
             )
         target = import_object(self[TARGET])
         if not callable(target):
-            raise ConfigError.of("a Config", [Problem(TARGET, "wanted something that can be called", short_repr(self[TARGET]))])
+            raise ConfigError.of("a Config", [Problem(TARGET, "expected something that can be called", short_repr(self[TARGET]))])
         return target(**{**{key: value for key, value in self.items() if key != TARGET}, **kwargs})
 
     def origin(self, key: str) -> str:
-        """Where a value came from: a position in a file, an override, or the program."""
+        """Return where a value came from: a position in a file, an override, or the program."""
         *groups, last = split(key)
         owner = self[dotted(groups)] if groups else self
         if not isinstance(owner, Config) or last not in owner:
@@ -199,7 +201,7 @@ class Config(DottedDict):
         return owner._origins.get(last, IN_CODE)
 
     def describe(self) -> str:
-        """A table of all values and where they came from."""
+        """Return a table of all values and where they came from."""
         return table((key, value, self.origin(key)) for key, value in self.flatten().items())
 
     def _repr_html_(self) -> str:
@@ -217,7 +219,7 @@ def _rebuilt(values: dict[str, Any], origins: dict[str, str], secrets: Iterable[
 
 
 def with_secrets(config: Mapping[str, Any], keys: Iterable[str]) -> Config:
-    """A copy of a free-form config with dotted keys declared as secrets, which are not part of its identity.
+    """Return a copy of a free-form config in which some dotted keys are secrets, and so not part of its identity.
 
     >>> key_of(with_secrets({"lr": 0.1, "hub.api_key": "abc"}, ["hub.api_key"])) == key_of({"lr": 0.1})
     True
@@ -228,12 +230,12 @@ def with_secrets(config: Mapping[str, Any], keys: Iterable[str]) -> Config:
 
 
 def from_store(tree: dict[str, Any], secrets: Iterable[str], key: str) -> Config:
-    """A config that a store keeps under `key`, with `***` for its `secrets`."""
+    """Create a config from a store, which has `***` for its `secrets`."""
     return _rebuilt(tree, {}, secrets, key)
 
 
 def stored_key(config: Any) -> str | None:
-    """The key of the stored config that this one was loaded or copied from. It may have changed since."""
+    """Return the key of the stored config that this one was loaded or copied from. The config may have changed since then."""
     return getattr(config, "_stored_key", None)
 
 
@@ -242,5 +244,5 @@ def _wait(max_seconds: Any) -> None:
     import time
 
     if not is_number(max_seconds) or not 0 <= max_seconds < float("inf"):
-        raise ConfigError.of("the command line", [Problem("max_wait", "wanted a number of seconds", short_repr(max_seconds))])
+        raise ConfigError.of("the command line", [Problem("max_wait", "expected a number of seconds", short_repr(max_seconds))])
     time.sleep(random.SystemRandom().uniform(0, max_seconds))

@@ -22,7 +22,7 @@ from trainmaster.errors import ConfigError, Problem
 
 
 class ConfigBase(TypedFields):
-    """A typed config: subclass it, annotate attributes, decorate the class with `@configclass`.
+    """The base class of typed configs: subclass it, annotate attributes, and decorate the class with `@configclass`.
 
     The config checks values when it is built and whenever you assign one, and reports all problems at once.
 
@@ -55,11 +55,11 @@ class ConfigBase(TypedFields):
         return self[path]
 
     def get_type_with_dot_path(self, path: str) -> type:
-        """The type of the value at `path`."""
+        """Return the type of the value at `path`."""
         return type(self[path])
 
     def get_annot_type_with_dot_path(self, path: str) -> Any:
-        """The annotation of the field at `path`, without `Stateless[...]` and the like."""
+        """Return the annotation of the field at `path`, without `Stateless[...]` and other states."""
         config, name, rest = self._owner(path)
         if rest:
             raise ConfigError.of(type(self).__name__, [Problem(path, "is inside the value of a field, so it has no annotation")])
@@ -68,11 +68,11 @@ class ConfigBase(TypedFields):
     # ---- plain forms
 
     def to_dict(self, ignore_stateless: bool = False) -> dict[str, Any]:
-        """The values as nested dicts of plain values; `type(config)(**config.to_dict()) == config`."""
+        """Return the values as nested dicts of plain values; `type(config)(**config.to_dict()) == config`."""
         return tree_of(self, STATEFUL if ignore_stateless else WHOLE)
 
     def flatten(self, ignore_stateless: bool = False) -> dict[str, Any]:
-        """Every plain value by its dotted key; the elements of a list are `name.0`, `name.1`, ..."""
+        """Return every plain value by its dotted key. The elements of a list are `name.0`, `name.1`, ..."""
         return dict(leaves(self.to_dict(ignore_stateless), into_lists=True))
 
     def to_yaml(self, ignore_stateless: bool = False) -> str:
@@ -85,10 +85,10 @@ class ConfigBase(TypedFields):
     # ---- identity and differences
 
     def identity(self, replicates: bool = True) -> dict[str, Any]:
-        """The values that the key is computed from: the stateful ones, by their first names.
+        """Return the values that the key is computed from: the stateful fields, under their original names.
 
-        Fields that were added later are left out while they have their default. `replicates=False` also leaves out the fields
-        marked `Replicate[...]`.
+        Fields that were added later are left out if they have their default. `replicates=False` also leaves out the
+        fields marked `Replicate[...]`.
         """
         return tree_of(self, IDENTITY if replicates else GROUP)
 
@@ -103,17 +103,17 @@ class ConfigBase(TypedFields):
         return key_of(self)
 
     def diff(self, other: ConfigBase, ignore_stateless: bool = False) -> list[Difference]:
-        """The differences as `(path, (type, value), (type, value))`. A missing value has the type `Missing`."""
+        """Return the differences as `(path, (type, value), (type, value))`. A missing value has the type `Missing`."""
         return diff(self.flatten(ignore_stateless), other.flatten(ignore_stateless))
 
     def diff_str(self, other: ConfigBase, ignore_stateless: bool = False) -> list[str]:
-        """`diff` as lines of the form `path:(type)old->(type)new`."""
+        """Return `diff` as lines of the form `path:(type)old->(type)new`."""
         return diff_str(self.diff(other, ignore_stateless))
 
     # ---- checks
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Override this to check fields against each other: yield the dotted key and what is wrong with its value.
+        """Override this to check fields against each other: yield a dotted key and what is wrong with its value.
 
         It runs when a config is built, frozen or checked. It does not run on assignment, so that you can set two fields one after
         the other.
@@ -125,26 +125,26 @@ class ConfigBase(TypedFields):
         check_values(self, lambda nested: nested.check())
 
     def assert_unambigious(self) -> None:
-        """Raise if a `Derived` field that is not optional has no value yet. (The spelling is the one users know from ablator.)"""
+        """Raise an error if a required `Derived` field has no value yet. (The spelling is the one users know from ablator.)"""
         check_derived(self)
 
     # ---- overrides and origins
 
     def override(self, *texts: str) -> Self:
-        """A copy with overrides such as `train.lr=3e-4` applied and checked. All problems are reported at once.
+        """Return a copy with overrides such as `train.lr=3e-4` applied and checked. All problems are reported at once.
 
         To add a key to a free-form group, write `+arguments.momentum=0.9`.
         """
         return override_typed(self, texts)
 
     def origin(self, key: str) -> str:
-        """Where a value came from: a class default, a position in a file, an override, or the program."""
+        """Return where a value came from: a class default, a position in a file, an override, or the program."""
         config, name, rest = self._owner(key)
         value_at(rest, vars(config)[name], key)  # raises for a key that does not exist
         return origin_of(config, name)
 
     def describe(self) -> str:
-        """A table of all values and where they came from."""
+        """Return a table of all values and where they came from."""
         return table(table_rows(self))
 
     def _repr_html_(self) -> str:

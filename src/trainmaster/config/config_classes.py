@@ -1,4 +1,4 @@
-"""Config classes by name, and groups of keys as configs of the right class."""
+"""Finds config classes by name, and builds configs of the right class from groups of keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainmaster.errors import ConfigError, Problem, did_you_mean
 
 
 def build_group(declared: type[AnyConfig], value: Any) -> AnyConfig:
-    """The value of a field of class `declared`: a copy of a config, or a config built from a mapping."""
+    """Return the value for a field of class `declared`: a copy of a config, or a config built from a mapping."""
     if isinstance(value, AnyConfig) and declared._accepts(type(value)):
         return value.clone()
     if isinstance(value, AnyConfig):
@@ -29,7 +29,7 @@ def build_group(declared: type[AnyConfig], value: Any) -> AnyConfig:
 
 
 def class_of_group(declared: type[AnyConfig], group: Mapping[str, Any]) -> type[AnyConfig]:
-    """The class that a group names, or `declared` if it names none. If a class was redefined, the latest definition."""
+    """Return the class that a group names, or `declared` if it names none. If a class was redefined, this is the latest definition."""
     if CLASS not in group:
         return declared
     name = group[CLASS]

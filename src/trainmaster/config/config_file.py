@@ -1,4 +1,4 @@
-"""Config files: reading YAML and JSON with good error messages, and writing a file in one step."""
+"""Reads and writes config files in YAML and JSON."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _RESERVED = frozenset(name for name in dir(ConfigBase) if not name.startswith("_
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(field,))
 def configclass(cls: type[C]) -> type[C]:
-    """Make a subclass of `ConfigBase` a typed config; its annotated attributes are its fields.
+    """Turn a subclass of `ConfigBase` into a typed config. Its annotated attributes are its fields.
 
     >>> @configclass
     ... class Net(ConfigBase):

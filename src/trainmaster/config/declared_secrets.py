@@ -1,7 +1,8 @@
-"""The declared secrets of a config: the fields marked `Secret[...]` in its class, or the secret keys of a free-form config.
+"""The declared secrets of a config: fields marked `Secret[...]`, or the secret keys of a free-form config.
 
-Secrets are not part of the identity, and a store keeps `***` instead of them. If a config holds text that is almost certainly a secret
-and not declared, `refuse_undeclared` raises until you declare it as a secret or as public. The check never changes a key.
+Secrets are not part of the identity, and a store keeps `***` instead of them. If a config contains text that is almost
+certainly a secret, `refuse_undeclared` raises an error until you declare it as a secret or as public. The check never
+changes a key.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from trainmaster.errors import ConfigError, Problem
 
 
 def declared_secrets(config: Any) -> dict[str, Any]:
-    """The values of the declared secrets of a config, by dotted key."""
+    """Return the values of the declared secrets of a config, by dotted key."""
     found = {}
     for key in sorted(secret_keys(config)):
         owner, last = _owner(config, key)
@@ -50,7 +51,7 @@ def _marked(config: AnyConfig, at: str) -> Iterator[tuple[str, Any]]:
 
 
 def masked_config(config: Any) -> dict[str, Any]:
-    """All values of a config as a plain tree, with `***` for its secrets."""
+    """Return all values of a config as a plain tree, with `***` for its secrets."""
     if isinstance(config, AnyConfig):
         return tree_of(config, MASKED)
     tree = to_plain(config)
@@ -62,7 +63,7 @@ def masked_config(config: Any) -> dict[str, Any]:
 
 
 def _owner(tree: Any, key: str) -> tuple[dict[str, Any] | None, str]:
-    """The group that has the last part of a dotted key, or None, and that part."""
+    """Return the group that contains a dotted key (None if it does not exist), and the last part of the key."""
     *groups, last = key.split(".")
     for part in groups:
         tree = get_child(tree, part)
@@ -70,7 +71,7 @@ def _owner(tree: Any, key: str) -> tuple[dict[str, Any] | None, str]:
 
 
 def secret_texts(config: Any) -> list[str]:
-    """The texts in the secrets of a config that are long enough to be masked in a log."""
+    """Return the secrets of a config that are long enough to be masked in a log."""
     found: dict[str, None] = {}
     for value in declared_secrets(config).values():
         for _, text in _texts(value):
@@ -79,12 +80,12 @@ def secret_texts(config: Any) -> list[str]:
 
 
 def masked_secret_paths(config: Any) -> list[Path]:
-    """The paths at which a config from a store has `***` instead of a secret."""
+    """Return the paths at which a config from a store has `***` instead of a secret."""
     return [(*key.split("."), *rest) for key, value in declared_secrets(config).items() for rest, text in _texts(value) if text == MASK]
 
 
 def refuse_undeclared(config: Any, public: Collection[str] = ()) -> None:
-    """Raise if a config has undeclared text that is almost certainly a secret. Dotted keys in `public` are allowed."""
+    """Raise an error if a config has undeclared text that is almost certainly a secret. Dotted keys in `public` are allowed."""
     secrets = declared_secrets(config)
     known = (*secrets, *public)
     tree = tree_of(config, WHOLE) if isinstance(config, AnyConfig) else to_plain(config)
@@ -102,21 +103,21 @@ def refuse_undeclared(config: Any, public: Collection[str] = ()) -> None:
             raise ConfigError.of("the config", wrong, hint="write it as text")
         return
     names = ", ".join(f'"{name}"' for name in found) + ("," if len(found) == 1 else "")
-    declare = "annotate it `Secret[str]`" if isinstance(config, AnyConfig) else f"give the manager `secrets=({names})`"
+    declare = "annotate it `Secret[str]`" if isinstance(config, AnyConfig) else f"pass the manager `secrets=({names})`"
     raise ConfigError.of(
         "the config",
         [*found.values(), *wrong],
         why="configs are stored in plain text",
-        hint=f"{declare}, and `***` is stored; or `public=({names})` if it is not a secret",
+        hint=f"{declare} to store `***` instead, or `public=({names})` if it is not a secret",
     )
 
 
 def _reason(path: Path, text: str) -> str:
-    """Why a text in a config looks like a secret; empty if it does not."""
+    """Return why a text in a config looks like a secret. The result is empty if it does not."""
     if is_harmless(text):
         return ""
     if any(isinstance(part, str) and has_unmistakable_name(part) for part in path):
-        return "looks like a secret by its name"
+        return "looks like a secret, judging by its name"
     if has_token(text):
         return "looks like a secret: it has the form of a token"
     return "looks like a secret: it has a password in it" if secret_parts(text) else ""
@@ -134,12 +135,15 @@ def _is_text(value: Any) -> bool:
 
 
 def _texts(node: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
-    """Each text in a tree, with its path."""
+    """Yield each text in a tree, with its path."""
     if isinstance(node, str):
         yield path, node
     elif isinstance(node, dict):
         for key, each in node.items():
-            yield from _texts(each, (*path, key))
+            if isinstance(each, str):
+                yield (*path, key), each
+            elif isinstance(each, dict | list | tuple):
+                yield from _texts(each, (*path, key))
     elif isinstance(node, list | tuple):
         for number, each in enumerate(node):
             yield from _texts(each, (*path, number))

@@ -16,7 +16,7 @@ class Missing:
 
 
 def diff(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[Difference]:
-    """The differences between two flattened configs. A change of type alone is a difference.
+    """Return the differences between two flattened configs. Values of different types always differ.
 
     >>> diff({"lr": 1}, {"lr": 1.0})
     [('lr', (<class 'int'>, 1), (<class 'float'>, 1.0))]
@@ -28,7 +28,7 @@ def diff(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[Difference]:
 
 
 def diff_str(differences: Iterable[Difference]) -> list[str]:
-    """Each difference as `path:(type)old->(type)new`."""
+    """Format each difference as `path:(type)old->(type)new`."""
     return [f"{path}:({old[0].__name__}){old[1]}->({new[0].__name__}){new[1]}" for path, old, new in differences]
 
 

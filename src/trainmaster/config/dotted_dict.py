@@ -25,11 +25,11 @@ class DottedDict(dict[str, Any]):
         try:
             pairs = dict(values) | more
         except (TypeError, ValueError):
-            raise ConfigError.of("a Config", [Problem("", "wanted a dict, or pairs of key and value", short_repr(values))]) from None
+            raise ConfigError.of("a Config", [Problem("", "expected a dict, or pairs of key and value", short_repr(values))]) from None
         self._copy_in(pairs, origins, ())
 
     def _copy_in(self, values: dict[str, Any], origins: Mapping[str, str], at: Path) -> None:
-        """Copy `values` into this dict, which is at `at` in the outermost one."""
+        """Copy `values` into this dict. `at` is its path in the outermost dict."""
         if len(at) >= MAX_DEPTH:
             raise too_deep(at)
         problems = [
@@ -51,7 +51,7 @@ class DottedDict(dict[str, Any]):
                 self._origins[key] = origins[key]
 
     def _owned(self, value: Any, at: Path = ()) -> Any:
-        """A copy of `value` that this dict can hold: nested dicts become dicts of this class."""
+        """Return a copy of `value` in which nested dicts are dicts of this class."""
         if isinstance(value, NumeralInt | NumeralFloat):
             return scalar_to_plain(value)
         if isinstance(value, Mapping):
@@ -66,7 +66,7 @@ class DottedDict(dict[str, Any]):
 
     @classmethod
     def _name_problem(cls, key: Any) -> str:
-        """Why `key` cannot be a key; empty if it is valid."""
+        """Return why `key` cannot be a key. The result is empty if it is valid."""
         why = key_problem(key)
         if not why:
             taken = [part for part in key.split(".") if hasattr(cls, part)]
@@ -162,11 +162,11 @@ class DottedDict(dict[str, Any]):
         return not self == other
 
     def flatten(self) -> dict[str, Any]:
-        """Every value by its dotted key; `Config(config.flatten()) == config`."""
+        """Return every value by its dotted key; `Config(config.flatten()) == config`."""
         return dict(leaves(self.asdict(), into_lists=False))
 
     def asdict(self) -> dict[str, Any]:
-        """The config as plain nested dicts."""
+        """Return the config as plain nested dicts."""
         return {key: _plain_dicts(value) for key, value in self.items()}
 
     def __repr__(self) -> str:
@@ -182,12 +182,12 @@ def _plain_dicts(value: Any) -> Any:
 
 
 def unknown_key(key: Any, config: DottedDict) -> UnknownKeyError:
-    """The error for a missing key, with the nearest names in its group."""
+    """Create the error for a missing key, with the nearest names in its group."""
     group, _, last = str(key).rpartition(".")
     owner = config.get(group) if group else config
     names = list(owner) if isinstance(owner, DottedDict) else []
     close = [f"`{group}.{name}`" if group else f"`{name}`" for name in nearest(last, names)]
-    if not names:  # the group is not there either
+    if not names:  # the group does not exist either
         close = [f"`{name}`" for name in nearest(str(key), config.flatten())]
     hint = f"did you mean {' or '.join(close)}?" if close else ""
     return UnknownKeyError(f"the config has no key `{key}`", known=", ".join(map(str, config)) or None, hint=hint)

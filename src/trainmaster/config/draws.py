@@ -40,7 +40,7 @@ class Gaussian:
 
 @dataclass(frozen=True)
 class Gamma:
-    """A gamma distribution that extends upwards from `low`, or downwards from `high`."""
+    """A gamma distribution that starts at `low` and extends upwards, or starts at `high` and extends downwards."""
 
     shape: float
     scale: float
@@ -72,9 +72,10 @@ class Beta:
 
 
 def draw_configs(choices: Mapping[str, Any] | str | os.PathLike[str], num_configs: int, seed: int = 0) -> Iterator[Config]:
-    """`num_configs` random configs for `Manager.batch`. The same `seed` gives the same configs.
+    """Draw `num_configs` random configs for `Manager.batch`. The same `seed` gives the same configs.
 
-    A list holds alternatives, a distribution or a function of a `random.Random` draws a value, and any other value is fixed.
+    A list contains alternatives, a distribution or a function of a `random.Random` draws a value, and any other value
+    is fixed.
 
     >>> [config.arch for config in draw_configs({"lr": Beta(1, 1, 0.01, 0.1), "arch": ["ResNet18", "ResNet50"]}, 4)]
     ['ResNet50', 'ResNet18', 'ResNet18', 'ResNet50']
@@ -92,7 +93,7 @@ def choices2configs(
     default: Mapping[str, Any] | str | os.PathLike[str] | None = None,
     seed: int = 0,
 ) -> Iterator[Config]:
-    """Configs for `Manager.batch` from `choices`, with missing keys from `default`.
+    """Create configs for `Manager.batch` from `choices`, with missing keys from `default`.
 
     If the leaves are lists or fixed values, the configs are the combinations of a `Grid`, or the first `num_configs` of them. If a leaf
     is a distribution or a function, `draw_configs` draws `num_configs` configs.
@@ -102,9 +103,9 @@ def choices2configs(
     """
     is_drawn = any(isinstance(source, Distribution) or callable(source) for source in _sources(choices).values())
     if num_configs is None and is_drawn:
-        raise ConfigError.of("the arguments", [Problem("num_configs", "wanted a number: random values can be drawn without end")])
+        raise ConfigError.of("the arguments", [Problem("num_configs", "expected a number: random values can be drawn without end")])
     if num_configs is not None and (isinstance(num_configs, bool) or not isinstance(num_configs, int) or num_configs < 0):
-        raise ConfigError.of("the arguments", [Problem("num_configs", "wanted a whole number, 0 or more", short_repr(num_configs))])
+        raise ConfigError.of("the arguments", [Problem("num_configs", "expected a whole number, 0 or more", short_repr(num_configs))])
     found = draw_configs(choices, num_configs or 0, seed) if is_drawn else islice(Grid(choices, seed), num_configs)
     filling = Config(default or {}) if default is None or isinstance(default, Mapping) else Config.load(default)
     return (_filled(config, filling) for config in found)
@@ -116,7 +117,7 @@ def _filled(config: Config, default: Config) -> Config:
 
 
 def _sources(choices: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str, Any]:
-    """The source of each value by dotted key. An array is a list of its values."""
+    """Return the source of each value by dotted key. An array counts as a list."""
     config = Config(choices) if isinstance(choices, Mapping) else Config.load(choices)
     return {key: leaf.tolist() if hasattr(leaf, "tolist") else leaf for key, leaf in leaves(config, into_lists=False)}
 

@@ -26,10 +26,10 @@ Derived = Annotated[T, DERIVED]
 """A field that is set later, for example from the data. It is None until then, and not part of the identity."""
 
 Replicate = Annotated[T, REPLICATE]
-"""A field, such as a random seed, that is part of the identity and in which the replicates of a config differ."""
+"""A field in which the replicates of a config differ, such as a random seed. It is part of the identity."""
 
 Secret = Annotated[T, SECRET]
-"""Text that is never stored, such as a password. Stores keep `***` instead, and it is not part of the identity."""
+"""Text that is never stored, such as a password. The store contains `***` instead. It is not part of the identity."""
 
 
 class _Absent:
@@ -38,7 +38,7 @@ class _Absent:
 
 
 ABSENT: Any = _Absent()
-"""The default of a field that has no default."""
+"""Stands for the default of a field without one."""
 
 
 class Declared(NamedTuple):
@@ -65,7 +65,7 @@ class Field(NamedTuple):
 
     name: str
     written: Any
-    """The annotation without `Stateless[...]` and the like."""
+    """The annotation without `Stateless[...]` and other states."""
     validated_as: Any
     """The annotation for pydantic, with our own validators."""
     state: State | None
@@ -77,7 +77,7 @@ class Field(NamedTuple):
     default: Any = ABSENT
     was: tuple[str, ...] = ()
     added_default: Any = ABSENT
-    """The default that the field had when it was added later; ABSENT for a field that was there from the start."""
+    """For a field that was added later: its default at that time. ABSENT for a field that has always been there."""
 
     @property
     def has_default(self) -> bool:
@@ -89,9 +89,9 @@ class Field(NamedTuple):
 
     @property
     def first_name(self) -> str:
-        """The oldest name, which the identity uses."""
+        """The original name, which is used in the identity."""
         return self.was[-1] if self.was else self.name
 
     def name_in(self, keys: Container[str], at: str) -> str:
-        """The current or former name under which `keys` contain this field; the current name if they do not."""
+        """Return the name of this field in `keys`, which may be a former one; the current name if `keys` do not contain it."""
         return next((each for each in (self.name, *self.was) if at + each in keys), self.name)

@@ -19,9 +19,12 @@ _NUM_ROUNDS = 6
 
 
 class Grid:
-    """All combinations of `choices`, each once, in a random order that depends on `seed`. They are created lazily.
+    """All combinations of `choices`, each once, in a random order that depends on `seed`.
 
-    A list or tuple holds alternatives (duplicates count once); any other value is fixed. To use a list as a value, put it in a list.
+    The combinations are created lazily.
+
+    A list or tuple contains alternatives (duplicates are ignored); any other value is fixed. To use a list as a value,
+    put it in a list.
 
     >>> grid = Grid({"arch": ["ResNet18", "ResNet50"], "lr": [0.1, 0.01, 0.001], "data": "digits"})
     >>> grid.count
@@ -46,7 +49,7 @@ class Grid:
         return True
 
     def __getitem__(self, index: int) -> Config:
-        """The combination at `index`, in the order of the file; the last key varies fastest."""
+        """Return the combination at `index`, in the order of the file. The last key varies fastest."""
         index = operator.index(index)
         if not -self.count <= index < self.count:
             raise IndexError(f"there is no combination {index}: the grid has {self.count:,}")
@@ -61,7 +64,7 @@ class Grid:
         return (self[index] for index in shuffled(self.count, self.seed))
 
     def covering(self) -> Iterator[Config]:
-        """A few combinations in which every value occurs."""
+        """Return a few combinations that together contain every value."""
         for number in range(max(map(len, self._alternatives.values()), default=1)):
             yield Config({key: values[min(number, len(values) - 1)] for key, values in self._alternatives.items()})
 
@@ -94,7 +97,7 @@ def _alternatives(choices: Config) -> dict[str, list[Any]]:
 
 
 def _unique(values: Sequence[Any]) -> list[Any]:
-    """`values` without duplicates. Two values are equal if they give the same key."""
+    """Return `values` without duplicates. Two values are equal if they give the same key."""
     found: dict[str, Any] = {}
     for value in values:
         found.setdefault(canonical({"value": value}), value)
@@ -102,9 +105,10 @@ def _unique(values: Sequence[Any]) -> list[Any]:
 
 
 def shuffled(count: int, seed: int) -> Iterator[int]:
-    """Every number below `count` once, in an order that depends only on `seed`, without a list in memory.
+    """Yield every number below `count` once, in an order that depends only on `seed`, without a list in memory.
 
-    A Feistel network permutes the smallest range of an even number of bits that holds `count`; numbers outside are permuted again.
+    A Feistel network permutes numbers with an even number of bits. A result that is not below `count` is permuted
+    again.
 
     >>> sorted(shuffled(5, seed=1)) == [0, 1, 2, 3, 4]
     True

@@ -2,13 +2,15 @@
 
 Two configs with the same meaning have the same key, in every process and on every machine:
 
-- The order of keys does not matter, the order of lists does; `{"a.b": 1}` is `{"a": {"b": 1}}`.
+- The order of keys does not matter, but the order of lists does; `{"a.b": 1}` is `{"a": {"b": 1}}`.
 - Tuples and lists are the same. NumPy scalars, enum members and paths are the same as their plain values.
 - `1`, `1.0`, `True` and `"1"` differ. So do a missing key, a key with the value None, and an empty group.
 - All NaNs are the same, -0.0 is the same as 0.0, and integers are exact.
 - Text is compared by code points without normalization, so two encodings of an accented letter differ.
-- Every stateful field counts, including `epochs`, because a schedule may depend on it. To train longer, pass a target instead.
-- Declared secrets do not count, so a new password does not make a new run. trainmaster never guesses this from the name of a key.
+- Every stateful field is included, even `epochs`, because a schedule may depend on it. To train longer, pass a target
+  instead.
+- Declared secrets are not included, so a new password does not make a new run. trainmaster never guesses this from the
+  name of a key.
 """
 
 from __future__ import annotations
@@ -24,12 +26,12 @@ from trainmaster.config.to_plain import to_plain
 from trainmaster.errors import ConfigError, Problem
 
 EPOCH_KEYS = ("epochs", "num_epochs")
-"""Top-level keys for the number of epochs, which a run uses if nobody passes `num_epochs`."""
+"""Top-level keys for the number of epochs of a run. An argument `num_epochs` takes precedence."""
 REPLICATE_ENDING = "seed"
 
 
 def canonical(config: Any) -> str:
-    """The canonical form: strict JSON with sorted keys and without spaces.
+    """Return the canonical form: strict JSON with sorted keys and without spaces.
 
     NaN and the infinities are written as `{".float":"nan"}`. No config can contain that key, because it has an empty part.
 
@@ -40,7 +42,7 @@ def canonical(config: Any) -> str:
 
 
 def key_of(config: Any, length: int = 8) -> str:
-    """The key of a typed config, a `Config` or a dict: the first `length` hex digits of the SHA-256 of its canonical form.
+    """Return the key of a config: the first `length` hex digits of the SHA-256 of its canonical form.
 
     >>> key_of({"arch": "ResNet18", "lr": 1e-3}) == key_of({"lr": 0.001, "arch": "ResNet18"})
     True
@@ -49,7 +51,7 @@ def key_of(config: Any, length: int = 8) -> str:
 
 
 def group_of(config: Any, length: int = 8) -> str:
-    """The key that all replicates of a config share: like `key_of`, but without the replicate fields.
+    """Return the key that all replicates of a config share: like `key_of`, but without the replicate fields.
 
     These are the fields marked `Replicate[...]` and every key that ends in `seed`.
 
@@ -67,7 +69,7 @@ def _digits(text: str, length: int) -> str:
 
 
 def identity_tree(config: Any, replicates: bool = True) -> dict[str, Any]:
-    """The stateful values of a config as a plain tree, without its secrets and without groups that held only secrets."""
+    """Return the stateful values of a config as a plain tree, without secrets and without groups that only contain secrets."""
     tree = to_plain(config, replicates)
     for key in secret_keys(config):
         owners = [tree]
@@ -84,7 +86,7 @@ def identity_tree(config: Any, replicates: bool = True) -> dict[str, Any]:
 
 
 def without_seeds(tree: Any) -> Any:
-    """A plain tree without the keys that end in `seed`."""
+    """Return a plain tree without the keys that end in `seed`."""
     if isinstance(tree, dict):
         return {key: without_seeds(value) for key, value in tree.items() if not key.endswith(REPLICATE_ENDING)}
     return [without_seeds(each) for each in tree] if isinstance(tree, list) else tree
@@ -103,5 +105,5 @@ _encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=
 
 
 def to_strict_json(tree: Any) -> Any:
-    """A plain tree with NaN and the infinities, which JSON lacks, as `{".float": "nan"}`."""
+    """Return a plain tree in which NaN and infinity, which JSON lacks, are written as `{".float": "nan"}`."""
     return map_leaves(tree, lambda leaf: {".float": repr(leaf)} if isinstance(leaf, float) and not math.isfinite(leaf) else leaf)

@@ -17,7 +17,7 @@ _STDLIB = frozenset(sys.stdlib_module_names) - {"__main__"}
 def import_object(path: Any) -> Any:
     """Import the object at a path such as `torch.optim.SGD` or `lab.nets:Net`."""
     if not isinstance(path, str) or not all(part.isidentifier() for part in path.replace(":", ".").split(".")):
-        raise ConfigError.of("an import path", [Problem("", "wanted a path such as `package.module.name`", short_repr(path))])
+        raise ConfigError.of("an import path", [Problem("", "expected a path such as `package.module.name`", short_repr(path))])
     parts = path.replace(":", ".").split(".")
     for count in range(len(parts), 0, -1):
         name = ".".join(parts[:count])
@@ -37,7 +37,7 @@ def import_object(path: Any) -> Any:
 
 
 def module_name(name: str) -> str:
-    """The name under which another process can import a module.
+    """Return the name under which another process can import a module.
 
     For `__main__`, this is the name of its file, or of its module under `python -m`.
     """
@@ -51,11 +51,11 @@ def module_name(name: str) -> str:
 
 
 def import_path_of(thing: Any) -> str:
-    """The import path of a class or function, such as `lab.nets:Net`. Raises `ValueError` if another process cannot import it."""
+    """Return the import path of a class or function, such as `lab.nets:Net`. Raises `ValueError` if another process cannot import it."""
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
     if inspect.ismethod(thing):
         if not isinstance(thing.__self__, type):
-            raise ValueError("it is a method of an object: give the loop a function, or override its method")
+            raise ValueError("it is a method of an object: pass a function, or override its method")
         return f"{import_path_of(thing.__self__)}.{thing.__name__}"
     if not isinstance(module, str) or not isinstance(name, str):
         raise ValueError("it has no name to import it by")
@@ -80,7 +80,7 @@ def import_path_of(thing: Any) -> str:
 
 
 def is_in_stdlib(path: str) -> bool:
-    """Whether an import path leads into Python's standard library."""
+    """Return whether an import path is in Python's standard library."""
     return path.partition(":")[0].partition(".")[0] in _STDLIB
 
 

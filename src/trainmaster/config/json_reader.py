@@ -1,4 +1,4 @@
-"""Strict JSON as a plain tree: no duplicate keys, no NaN literals, and nothing too large or too deep."""
+"""Reads strict JSON as a plain tree: no duplicate keys, no NaN literals, and limits on size and depth."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _check_size(tree: Any) -> None:
         count += len(node)
         if count > MAX_VALUES:
             raise ValueError(f"has more than {MAX_VALUES:,} values")
-        # A dotted key counts as one level for each of its parts.
+        # Each part of a dotted key counts as one level.
         deepest = depth + max((key.count(".") for key in node), default=0) if isinstance(node, dict) else depth
         if deepest > MAX_DEPTH:
             raise ValueError(_TOO_DEEP)

@@ -1,4 +1,4 @@
-"""Secrets in texts, found by their values and replaced by `***`.
+"""Finds secrets in text by their values and replaces them with `***`.
 
 The values come from the config, the environment and the command line.
 """
@@ -26,14 +26,18 @@ from trainmaster.config.secret_patterns import (
 
 _OPTION = re.compile(r"(?P<start>[-+]*(?P<name>[A-Za-z][\w.-]*)=)(?P<value>.*)", re.DOTALL)
 _STRONG_LENGTH, _STRONG_MIXED_LENGTH = 12, 8
-"""A value of this length does not occur by accident; the shorter length is for values other than a plain word or number."""
+"""A value of at least this length does not occur in text by accident.
+
+The shorter length is for values that are not plain words or numbers.
+"""
 
 
 def secret_values(environ: Mapping[str, str]) -> list[str]:
-    """The values of environment variables that look like secrets, the longest first.
+    """Return the values of environment variables that look like secrets, longest first.
 
-    A variable with the name of a secret counts, unless its value is a switch, a path or shorter than 6 characters. So do tokens of
-    well-known services, and the password in an address of the form `scheme://user:password@host`.
+    This includes variables with the name of a secret, unless the value is a switch, a path or shorter than 6
+    characters. It also includes tokens of well-known services, and the password in an address of the form
+    `scheme://user:password@host`.
 
     >>> secret_values({"HF_TOKEN": "hf_0123456789", "USE_TOKEN": "true", "HOME": "/data/me"})
     ['hf_0123456789']
@@ -47,7 +51,7 @@ def secret_values(environ: Mapping[str, str]) -> list[str]:
 
 
 class Mask:
-    """Replaces secret values in texts: in plain form, as written by `repr` and JSON, and quoted as in a URL.
+    """Replaces secret values in text: in plain form, as written by `repr` and JSON, and quoted as in a URL.
 
     >>> Mask(["p@ss word"])("repr 'p@ss word', url p%40ss%20word")
     "repr '***', url ***"
@@ -61,12 +65,12 @@ class Mask:
 
     @classmethod
     def of(cls, values: Iterable[str] = (), environ: Mapping[str, str] | None = None, argv: Iterable[str] | None = None) -> Mask:
-        """A mask for `values`, such as the secrets of a config, and for those of the environment and the command line."""
+        """Create a mask for `values`, such as the secrets of a config, and for secrets of the environment and the command line."""
         from_command_line = argv_secrets(getattr(sys, "orig_argv", sys.argv) if argv is None else argv)
         return cls([*values, *secret_values(os.environ if environ is None else environ), *from_command_line])
 
     def only_strong(self) -> Mask:
-        """A mask for the values that are unlikely to occur by accident. Use it for data that a program reads again."""
+        """Return a mask for the values that are unlikely to occur by accident. Use it for data that a program reads again."""
         return Mask(filter(_is_strong, self._values))
 
     def __bool__(self) -> bool:
@@ -82,7 +86,7 @@ class Mask:
         return any(form in text for form in self._forms)
 
     def tree(self, node: Any, has_names: bool = True) -> Any:
-        """A copy with the texts in dicts, lists, tuples and sets masked, or the same object if it holds no secret."""
+        """Return a copy with all text in dicts, lists, tuples and sets masked, or the same object if it contains no secret."""
         kind = type(node)
         if kind is str:
             return self(node)
@@ -100,7 +104,7 @@ class Mask:
         return node if all(after is each for after, each in zip(elements, node, strict=True)) else kind(elements)
 
     def held(self, text: str) -> int:
-        """The index from which the end of a text may be the beginning of a secret."""
+        """Return the index from which the rest of a text may be the beginning of a secret."""
         if text.endswith("\n") and not any("\n" in form for form in self._forms):
             return len(text)
         cut = len(text)
@@ -120,7 +124,9 @@ class Mask:
 
 
 class MaskedStream:
-    """Masks text that arrives in pieces. An end that may be the beginning of a secret waits for the next piece.
+    """Masks text that arrives in pieces.
+
+    If a piece may end with the beginning of a secret, that part is held back until the next piece.
 
     >>> stream = MaskedStream(Mask(["hunter2"]))
     >>> stream.take("my hun"), stream.take("ter2!"), stream.rest()
@@ -132,7 +138,7 @@ class MaskedStream:
         self._waiting = ""
 
     def take(self, text: str) -> str:
-        """The masked text that is complete so far."""
+        """Add a piece, and return the masked text that is complete so far."""
         if not self._mask:
             return text
         text = self._waiting + text
@@ -141,7 +147,7 @@ class MaskedStream:
         return self._mask(text[:cut])
 
     def rest(self) -> str:
-        """The masked text that was still waiting, after the last piece."""
+        """Return the masked text that was held back, after the last piece."""
         text, self._waiting = self._waiting, ""
         return self._mask(text)
 
@@ -152,7 +158,7 @@ def _is_strong(value: str) -> bool:
 
 
 def masked(text: str, values: Iterable[str]) -> str:
-    """`text` with `***` for every occurrence of `values`. For many texts, keep one `Mask`.
+    """Return `text` with `***` for every occurrence of `values`. To mask many texts, create one `Mask`.
 
     >>> masked("login with hunter2!", ["hunter2"])
     'login with ***!'
@@ -161,7 +167,7 @@ def masked(text: str, values: Iterable[str]) -> str:
 
 
 def masked_argv(argv: Iterable[str], mask: Mask) -> list[str]:
-    """The arguments of a command line, with `***` for known values and for the values of options that are named like a secret.
+    """Return the arguments of a command line, with `***` for known secrets and for options named like a secret.
 
     >>> masked_argv(["train.py", "--api-key=abc", "--password", "abc", "lr=0.1", "hub.token=hunter2"], Mask(["hunter2"]))
     ['train.py', '--api-key=***', '--password', '***', 'lr=0.1', 'hub.token=***']
@@ -170,7 +176,7 @@ def masked_argv(argv: Iterable[str], mask: Mask) -> list[str]:
 
 
 def argv_secrets(argv: Iterable[str]) -> list[str]:
-    """The values of options that are named like a secret."""
+    """Return the values of options that are named like a secret."""
     values: dict[str, None] = {}
     for name, _, value in _options(argv):
         for text in [value] if is_secret(name, value) else [part.secret for part in secret_parts(value)]:
@@ -179,7 +185,7 @@ def argv_secrets(argv: Iterable[str]) -> list[str]:
 
 
 def _options(argv: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """Each argument as the name of its option (or empty), the text before its value, and its value."""
+    """Split each argument into the name of its option (or empty), the text before its value, and its value."""
     before = ""
     for word in argv:
         option = _OPTION.fullmatch(word)

@@ -1,4 +1,4 @@
-"""Near misses: keys that are most likely known keys with a typo, such as `lrr` for `lr`."""
+"""Finds keys that are most likely misspelled, such as `lrr` for `lr`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LONG = 6
 
 
 def find_near_misses(given: Mapping[str, Any], known: Mapping[str, Any], same_in: str = "", at: str = "") -> Iterator[tuple[str, str]]:
-    """Each dotted key of `given` that is a near miss, with the missing known key that the user probably meant.
+    """Return each dotted key of `given` that is probably misspelled, with the known key that was probably meant.
 
     Groups are compared recursively, unless they differ in the key `same_in` and therefore describe different things.
     """
@@ -29,19 +29,19 @@ def find_near_misses(given: Mapping[str, Any], known: Mapping[str, Any], same_in
 
 
 def suggestions(name: str, known: Iterable[str]) -> list[str]:
-    """The known names that the user probably meant by `name`: its near misses, otherwise the closest ones."""
+    """Return the known names that the user probably meant by `name`."""
     known = list(known)
     return [each for each in known if is_near_miss(name, each)] or nearest(name, known)
 
 
 def unknown_key_message(meant: list[str], otherwise: str = "") -> str:
-    """The message for an unknown key."""
+    """Return the message for an unknown key."""
     names = " or ".join(f"`{each}`" for each in meant)
     return f"no such key; did you mean {names}?" if meant else f"no such key; {otherwise}"
 
 
 def is_near_miss(name: str, known: str) -> bool:
-    """Whether a name is most likely a known name with a typo of one or two letters.
+    """Return whether a name is most likely a known name with one or two typos.
 
     Words are compared one by one. Names are different if they have different digits, more or fewer words, or different short words
     (`lr_d`, `lr_g`).
@@ -58,13 +58,13 @@ def is_near_miss(name: str, known: str) -> bool:
         counts = [_num_typos(word, other) for word, other in zip(words, others, strict=True)]
     elif _is_within(words, others) or _is_within(others, words):
         return False
-    else:  # one has an extra `_`
+    else:  # one of them has an extra `_`
         counts = [_num_typos(name, known)]
     return sum(counts) <= 2
 
 
 def _num_typos(word: str, other: str) -> int:
-    """The number of typos between two words; 3 if they are probably different words.
+    """Count the typos between two words. The result is 3 if they are probably different words.
 
     People rarely mistype the first letter, and many words differ only there: `cnn` and `rnn`, `height` and `weight`.
     """
@@ -83,22 +83,16 @@ def _num_typos(word: str, other: str) -> int:
     return 1 if longest >= 4 and is_same_start else 3
 
 
-def _distance(one: str, other: str) -> int:
-    """The number of letters to add, remove, replace or swap with their neighbor."""
-    if abs(len(one) - len(other)) > 2:
-        return 3
-    before: list[int] = []
-    row = list(range(len(other) + 1))
-    for i, letter in enumerate(one):
-        above = row
-        row = [i + 1]
-        for j, wanted in enumerate(other):
-            cost = min(above[j + 1] + 1, row[j] + 1, above[j] + (letter != wanted))
-            if i and j and letter == other[j - 1] and one[i - 1] == wanted:
-                cost = min(cost, before[j - 1] + 1)
-            row.append(cost)
-        before = above
-    return row[-1]
+def _distance(one: str, other: str, limit: int = 3) -> int:
+    """Return how many letters to add, remove, replace or swap with their neighbor, but at most `limit`."""
+    start = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    one, other = one[start:], other[start:]
+    if not one or not other or not limit:
+        return min(limit, len(one) + len(other))
+    ends = [(one[1:], other), (one, other[1:]), (one[1:], other[1:])]
+    if one[:2] == other[1::-1] and len(one) > 1:
+        ends.append((one[2:], other[2:]))
+    return 1 + min(_distance(*each, limit - 1) for each in ends)
 
 
 def _digits(name: str) -> str:
@@ -106,6 +100,6 @@ def _digits(name: str) -> str:
 
 
 def _is_within(few: list[str], many: list[str]) -> bool:
-    """Whether all of the `few` words occur among the `many`, in the same order."""
+    """Return whether all of the `few` words occur among the `many`, in the same order."""
     rest = iter(many)
     return all(word in rest for word in few)

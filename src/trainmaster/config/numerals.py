@@ -1,4 +1,4 @@
-"""Numbers in config files: parsed without loss, and with their original text for fields that hold text."""
+"""Parses numbers in config files without loss, and keeps their original text for fields of type `str`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NumeralFloat(float):
 
 
 def with_numeral(value: int | float, text: str) -> int | float:
-    """`value` with the text that it was parsed from, so that `version: 1.10` does not become `"1.1"` in a field of type `str`."""
+    """Return `value` with the text that it was parsed from, so that `version: 1.10` does not become `"1.1"` in a field of type `str`."""
     if str(value) == text:
         return value
     number: NumeralInt | NumeralFloat = NumeralInt(value) if isinstance(value, int) else NumeralFloat(value)
@@ -30,7 +30,7 @@ def with_numeral(value: int | float, text: str) -> int | float:
 
 
 def parse_int(text: str) -> int:
-    """The integer in `text`. Raises `ValueError` if Python could not print it again."""
+    """Parse an integer. Raises `ValueError` if it has so many digits that Python could not print it."""
     num_digits = len(text.lstrip("+-"))
     if num_digits > MAX_DIGITS:
         raise ValueError(f"an integer of {num_digits:,} digits; at most {MAX_DIGITS:,}")
@@ -41,7 +41,7 @@ def parse_int(text: str) -> int:
 
 
 def parse_float(text: str) -> float:
-    """The float in `text`. Raises `ValueError` if it would overflow to infinity or underflow to zero."""
+    """Parse a float. Raises `ValueError` if it would overflow to infinity or underflow to zero."""
     value = float(text)
     if math.isinf(value):
         raise ValueError(f"{text[:40]} is beyond the range of a float")

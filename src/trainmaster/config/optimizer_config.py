@@ -1,4 +1,4 @@
-"""`OptimizerConfig`: an optimizer by name."""
+"""`OptimizerConfig`, which selects an optimizer by name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _registered: dict[str, Callable[..., Any]] = {}
 
 
 def register_optimizer(name: str, make: Callable[..., Any]) -> None:
-    """Register your own optimizer for use in configs. It is created by `make(params, **arguments)`."""
+    """Register your own optimizer for use in configs. It is created with `make(params, **arguments)`."""
     _registered[name.lower()] = make
 
 
@@ -44,7 +44,7 @@ class OptimizerConfig(ConfigBase):
         return issubclass(kind, cls) or hasattr(kind, "make_optimizer")
 
     def make_optimizer(self, model: nn.Module) -> Optimizer:
-        """The optimizer for the model's parameters, or for those that its `get_optim_param()` returns."""
+        """Create the optimizer for the model's parameters, or for those that its `get_optim_param()` returns."""
         choose = getattr(model, "get_optim_param", None) or getattr(model, "parameters", None)
         if not callable(choose):
             raise SettingError(f"make_optimizer takes the model, not {shown(model)}", hint="config.make_optimizer(model)")

@@ -1,4 +1,4 @@
-"""Where the values of a typed config came from: a class default, a position in a file, an override, or the program.
+"""Records where the values of a typed config came from: a default, a position in a file, an override, or the program.
 
 Each config keeps the origins of its own fields by name; a field without an entry has its default.
 """
@@ -46,7 +46,7 @@ def inherit_origins(config: AnyConfig, source: AnyConfig, changed: Container[str
 
 
 def table_rows(config: AnyConfig, at: str = "") -> Iterator[Row]:
-    """Every value with its dotted key and its origin."""
+    """Return every value with its dotted key and its origin."""
     for field in config._schema().fields.values():
         yield from _rows(vars(config)[field.name], f"{at}{field.name}", origin_of(config, field.name), field.configs)
 

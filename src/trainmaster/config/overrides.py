@@ -25,7 +25,7 @@ class Override(NamedTuple):
 
 
 def parse(texts: Iterable[str]) -> tuple[list[Override], list[Problem]]:
-    """The overrides in `texts`, and a problem for each one that cannot be parsed.
+    """Parse overrides. Returns them, and a problem for each text that cannot be parsed.
 
     >>> parse(["train.lr=1e-3", "+tags=[a, b]"])[0][0][:3]
     (('train', 'lr'), 0.001, False)
@@ -36,7 +36,7 @@ def parse(texts: Iterable[str]) -> tuple[list[Override], list[Problem]]:
     groups: dict[tuple[str, ...], Override] = {}  # the groups that contain paths in `taken`
     for text in [texts] if isinstance(texts, str) else texts:
         if not isinstance(text, str):
-            problems.append(Problem("", "wanted text of the form key=value; write override(*texts)", short_repr(text)))
+            problems.append(Problem("", "expected text of the form key=value; write override(*texts)", short_repr(text)))
             continue
         try:
             override = _parse_one(text)
@@ -65,21 +65,21 @@ def _parse_one(text: str) -> Override:
     is_new = key.startswith("+")
     key = key.removeprefix("+").strip()
     if not equals:
-        raise ValueError("wanted key=value")
+        raise ValueError("expected key=value")
     why = key_problem(key)
     if why:
         raise ValueError(f"{key!r}: {why}")
     if key.startswith("-"):
         raise ValueError(f"a key has no dashes in front; write {key.lstrip('-')}={value}")
     if re.match(r"\s*(---|\.\.\.)(\s|$)", value):
-        raise ValueError("wanted a value, not a document; quote it if it is text")
+        raise ValueError("expected a value, not a document; quote it if it is text")
     if not value.strip() or value.lstrip().startswith("#"):
         raise ValueError(f"has no value; write {key}=null for none, or {key}='' for empty text")
     return Override(tuple(key.split(".")), read_yaml(value, "value", keep_numerals=True).tree, is_new, text)
 
 
 def apply_overrides(tree: Mapping[str, Any], texts: Iterable[str], owner: str, takes_any: bool = False) -> tuple[Any, list[Override]]:
-    """A copy of `tree` with overrides applied, and the parsed overrides. `takes_any` allows new keys without a `+`."""
+    """Return a copy of `tree` with overrides applied, and the parsed overrides. `takes_any` allows new keys without a `+`."""
     overrides, problems = parse(texts)
     for each in overrides:
         try:
@@ -92,7 +92,7 @@ def apply_overrides(tree: Mapping[str, Any], texts: Iterable[str], owner: str, t
 
 
 def set_in(tree: Any, override: Override) -> Any:
-    """`tree` with a value set, also under a new key of a dict."""
+    """Return `tree` with a value set. The key may be new."""
     try:
         return changed(tree, override)
     except Misfit as misfit:
@@ -102,7 +102,7 @@ def set_in(tree: Any, override: Override) -> Any:
 
 
 def suggest_full_keys(problems: Iterable[Problem], tree: Mapping[str, Any]) -> list[Problem]:
-    """The problems. An unknown key `lr` gets the suggestion `optim.lr` if the config has that key."""
+    """Add suggestions to problems: for an unknown key `lr`, suggest `optim.lr` if the config has that key."""
     by_name: dict[str, list[str]] = {}
     for key, _ in leaves(tree, into_lists=False):
         group, _, last = key.rpartition(".")
@@ -124,14 +124,14 @@ class Misfit(Exception):
 
 
 def changed(node: Any, override: Override, start: int = 0) -> Any:
-    """A copy of `node`, which is at `override.path[:start]`, with the override applied."""
+    """Return a copy of `node` with the override applied. `override.path[:start]` is the path of `node`."""
     rest = override.path[start:]
     if not rest:
         return override.value
     at = dotted(override.path[:start])
     if isinstance(node, list | tuple):
         if not rest[0].isdecimal() or len(rest[0]) > 9 or int(rest[0]) >= len(node):
-            raise Misfit(override, f"`{at}` is a list of {len(node)}; wanted an index below that")
+            raise Misfit(override, f"`{at}` is a list of {len(node)}; expected an index below that")
         items = list(node)
         items[int(rest[0])] = changed(items[int(rest[0])], override, start + 1)
         return tuple(items) if isinstance(node, tuple) else items

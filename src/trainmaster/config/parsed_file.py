@@ -18,20 +18,20 @@ class ParsedFile(NamedTuple):
     """The position of each value by its dotted key. Empty for JSON, because the standard library's parser has no positions."""
 
     def group(self) -> dict[str, Any]:
-        """The tree, if it is a mapping, as every config is."""
+        """Return the tree. Raises an error if it is not a mapping."""
         if not isinstance(self.tree, dict):
             fail(self.name, f"is not a config: it holds a {type(self.tree).__name__}, not keys with values")
         return self.tree
 
     def where(self, key: str) -> str:
-        """The position of a dotted key, or of the nearest group around it, as text: `run.yaml:3:5`."""
+        """Return the position of a dotted key, or of the nearest group that contains it, as text: `run.yaml:3:5`."""
         while key and key not in self.positions:
             key = key.rpartition(".")[0]
         return ":".join(map(str, (self.name, *self.positions.get(key, ()))))
 
 
 def fail(name: str, why: str, position: Position | None = None, hint: str = "") -> NoReturn:
-    """Raise the error for a text called `name`."""
+    """Raise an error for the file called `name`."""
     if position is None:
         raise ConfigFileError(f"`{name}` {why}", where=name, hint=hint) from None
     line, column = position
@@ -39,5 +39,5 @@ def fail(name: str, why: str, position: Position | None = None, hint: str = "") 
 
 
 def position_of(index: int, text: str) -> Position:
-    """The position of the character at `index`."""
+    """Return the line and column of the character at `index`."""
     return text.count("\n", 0, index) + 1, index - text.rfind("\n", 0, index)

@@ -15,7 +15,7 @@ MAX_DEPTH = 100
 
 MAX_VALUES = 50_000
 MAX_BYTES = 4 * 2**20
-"""How many values and bytes a config may have: enough for every real config, and few enough to refuse a larger file at once."""
+"""How many values and bytes a config may have. This is enough for every real config, and a larger file is refused quickly."""
 
 
 def dotted(path: Sequence[str | int]) -> str:
@@ -23,7 +23,7 @@ def dotted(path: Sequence[str | int]) -> str:
 
 
 def split(key: Any) -> tuple[str, ...]:
-    """The parts of a dotted key.
+    """Split a dotted key into its parts.
 
     >>> split("train.lr")
     ('train', 'lr')
@@ -35,7 +35,7 @@ def split(key: Any) -> tuple[str, ...]:
 
 
 def get_child(node: Any, part: str, default: Any = None) -> Any:
-    """The value at one part of a dotted key in a dict or list; `default` if there is no such value."""
+    """Return the value at one part of a dotted key in a dict or list, or `default` if there is none."""
     if isinstance(node, dict):
         return node.get(part, default)
     if isinstance(node, list | tuple) and part.isdecimal() and len(part) < 10 and int(part) < len(node):
@@ -44,9 +44,9 @@ def get_child(node: Any, part: str, default: Any = None) -> Any:
 
 
 def key_problem(key: Any) -> str:
-    """Why `key` cannot be a key of a config; empty if it is valid."""
+    """Return why `key` cannot be a key of a config. The result is empty if it is valid."""
     if not isinstance(key, str):
-        return f"a key is text, this one is {type(key).__name__}"
+        return f"a key must be text, not {type(key).__name__}"
     if not key:
         return "a key has no empty parts"
     if "." in key:
@@ -60,14 +60,14 @@ def key_problem(key: Any) -> str:
 
 
 def too_deep(path: Path) -> ConfigError:
-    """The error for a value at `path` that is nested too deep."""
+    """Create the error for a value at `path` that is nested too deep."""
     return ConfigError.of(
         "a config", [Problem(dotted(path[:8]) + "..." * bool(path), f"is nested more than {MAX_DEPTH} deep, or contains itself")]
     )
 
 
 def nest(mapping: Mapping[str, Any], clash: Callable[[Path], None], at: Path = ()) -> dict[str, Any]:
-    """`mapping` with its dotted keys turned into nested dicts. Calls `clash` for each key that occurs twice."""
+    """Return `mapping` with dotted keys turned into nested dicts. Calls `clash` for each key that occurs twice."""
     if len(at) >= MAX_DEPTH:
         raise too_deep(at)
     result: dict[str, Any] = {}
@@ -98,7 +98,7 @@ def _merge(node: dict[str, Any], key: str, value: Any, clash: Callable[[Path], N
 
 
 def map_leaves(tree: Any, function: Callable[[Any], Any]) -> Any:
-    """A copy of the dicts, lists and tuples of `tree`, with `function` applied to everything else."""
+    """Copy the dicts, lists and tuples of `tree`, with `function` applied to everything else."""
     if isinstance(tree, dict):
         return {key: map_leaves(value, function) for key, value in tree.items()}
     if isinstance(tree, list):
@@ -107,7 +107,7 @@ def map_leaves(tree: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def leaves(tree: Any, into_lists: bool, at: str = "") -> Iterator[tuple[str, Any]]:
-    """Every leaf of `tree` with its dotted key. An empty dict or list inside is a leaf; an empty `tree` has no leaves."""
+    """Yield every leaf of `tree` with its dotted key. An empty dict or list inside is a leaf; an empty `tree` has no leaves."""
     branches = (dict, list, tuple) if into_lists else (dict,)
     for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
         path = f"{at}.{key}" if at else str(key)

@@ -29,7 +29,9 @@ class ModelConfig(ConfigBase):
 
 @configclass
 class TrainConfig(ConfigBase):
-    """How a model is trained. To train longer than `epochs`, pass a target: `process(num_epochs=)` or `--epochs`.
+    """Settings for training a model.
+
+    To train longer than `epochs`, pass a target: `process(num_epochs=)` or `--epochs`.
 
     `dataset` and `batch_size` are for your `make_dataloader_train`. A training loader with another `batch_size` is an error.
     """
@@ -43,7 +45,9 @@ class TrainConfig(ConfigBase):
 
 @configclass
 class RunConfig(ConfigBase):
-    """One run, as a `ProtoTrainer` trains it. What changes weights, metrics or the end of a training is part of the identity.
+    """The config of one run, for a `ProtoTrainer`.
+
+    Fields that change weights, metrics or the end of training are part of the identity.
 
     - `experiment_dir`, `experiment_id`: the store is the folder `experiment_id` in `experiment_dir`, or `experiment_dir` itself.
     - `amp`: mixed precision, on CUDA only.
@@ -54,7 +58,7 @@ class RunConfig(ConfigBase):
     - `eval_epoch`: the number of epochs between two evaluations; 0.5 evaluates twice per epoch, 0 only at the end.
     - `eval_subsample`: the share of the validation batches that an evaluation uses.
     - `metrics_n_batches`: training metrics are computed over the last batches of an epoch, at most this many.
-    - `optim_metrics`: metrics and whether less or more is better; a search optimizes all of them.
+    - `optim_metrics`: metrics by name, each with "min" or "max"; a search optimizes all of them.
     - `optim_metric_name`: the one that decides which checkpoint is the best, when to stop early, and when a plateau schedule steps.
     - `early_stopping_iter`: stop if the metric has not improved for more than this many batches.
     - `divergence_factor`: raise an error if the validation loss grows by more than this factor; None only checks for NaN and inf.
@@ -108,13 +112,15 @@ def _warn_of_direction(mode: Any, direction: str, name: str) -> None:
 
 @configclass
 class ParallelConfig(RunConfig):
-    """Many runs: a run config, and what a `ParallelTrainer` searches.
+    """The config of a search, for a `ParallelTrainer`.
 
-    Each trial is the same run as that of a `RunConfig` with its values, so nothing here is part of the identity.
+    It adds a search space to a run config. A trial is the same run as that of a `RunConfig` with the same values, so
+    none of these fields is part of the identity.
 
     - `search_space`: the values to search, by dotted key.
     - `search_algo`: how the search proposes values: one of Optuna's samplers.
-    - `total_trials`: how many trials to train in total. None has no limit: the search ends when it has trained all of the space.
+    - `total_trials`: how many trials to train in total. None means no limit: the search ends when it has covered the
+      whole space.
     - `concurrent_trials`: how many worker processes train at the same time. None trains in this process.
     """
 
@@ -126,14 +132,14 @@ class ParallelConfig(RunConfig):
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from super().problems()
         if self.verbose == "progress":
-            yield "verbose", "parallel runs cannot share a progress bar; wanted 'console' or 'silent'"
+            yield "verbose", "parallel runs cannot share a progress bar; expected 'console' or 'silent'"
         for key in self.search_space:
             why = self._target_problem(key)
             if why:
                 yield f"search_space.{key}", why
 
     def _target_problem(self, key: str) -> str:
-        """Why the search cannot set `key`; empty if there is no problem."""
+        """Return why the search cannot set `key`. The result is empty if it can."""
         if key.partition(".")[0] in ParallelConfig._schema().own:
             return "configures the search, not a run"
         group = key.rpartition(".")[0]
@@ -153,7 +159,7 @@ class ParallelConfig(RunConfig):
 
 
 def _values_problem(config: ConfigBase, name: str, space: SearchSpace) -> str:
-    """Why a field cannot take the values of a space; empty if there is no problem."""
+    """Return why a field cannot have the values of a space. The result is empty if it can."""
     ends = list(space.value_range or ())
     if ends and space.value_type == "float" and _is_whole(config._schema().fields[name].written):
         return "a field of whole numbers needs `value_type: int`"

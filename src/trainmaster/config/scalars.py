@@ -1,4 +1,4 @@
-"""Text, numbers and booleans as the values of fields. A cast that would lose information is an error."""
+"""Converts text, numbers and booleans to the types of fields. A conversion that would lose information is an error."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _TRUE = {"true", "t", "1", "yes", "y", "on"}
 _FALSE = {"false", "f", "0", "no", "n", "off"}
 
 
-def refuse(wanted: str) -> NoReturn:
-    """Raise the validation error for a value; `wanted` is what the field accepts."""
-    raise PydanticCustomError("wanted", "{wanted}", {"wanted": wanted})
+def refuse(expected: str) -> NoReturn:
+    """Raise the validation error for a value; `expected` is what the field accepts."""
+    raise PydanticCustomError("expected", "{expected}", {"expected": expected})
 
 
 def to_int(value: Any) -> int:
-    """An int, also from `3.0`, `"3"` and NumPy scalars, but not from `1.999` or True."""
+    """Convert a value to int. This also accepts `3.0`, `"3"` and NumPy scalars, but not `1.999` or True."""
     if isinstance(value, NumeralFloat) and math.isfinite(value):
         exact = Decimal(value.text)  # 1e23 is not the float that is nearest to it
         value = int(exact) if exact == exact.to_integral_value() else value
@@ -34,7 +34,7 @@ def to_int(value: Any) -> int:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         elif isinstance(value, float):
-            refuse("a whole number; this one would lose its fraction" if math.isfinite(value) else "a whole number")
+            refuse("a whole number; the fraction would be lost" if math.isfinite(value) else "a whole number")
         elif isinstance(value, str) and _WHOLE.fullmatch(value):
             value = int(value)
     if type(value) is not int:
@@ -45,7 +45,10 @@ def to_int(value: Any) -> int:
 
 
 def to_float(value: Any) -> float:
-    """A float, also from `3`, `"1e-3"` and NumPy scalars, but not from True or from an int that a float cannot hold exactly."""
+    """Convert a value to float.
+
+    This also accepts `3`, `"1e-3"` and NumPy scalars, but not True, and no int that a float cannot represent exactly.
+    """
     if type(value) is float:
         return value
     value = _scalar(value, "a number")
@@ -76,7 +79,7 @@ def _number_in(text: str) -> float:
 
 
 def to_bool(value: Any) -> bool:
-    """A bool, also from 1, 0, and true/t/1/yes/y/on or false/f/0/no/n/off in any case."""
+    """Convert a value to bool. This also accepts 1, 0, and true/t/1/yes/y/on or false/f/0/no/n/off in any case."""
     if type(value) is bool:
         return value
     value = _scalar(value, "true or false")
@@ -91,7 +94,7 @@ def to_bool(value: Any) -> bool:
 
 
 def to_text(value: Any) -> str:
-    """A str, also from a number or a path, but not from a boolean."""
+    """Convert a value to str. This also accepts numbers and paths, but not booleans."""
     if isinstance(value, NumeralInt | NumeralFloat):
         return value.text
     if type(value) is not str:
@@ -103,8 +106,8 @@ def to_text(value: Any) -> str:
     return str(value)
 
 
-def _scalar(value: Any, wanted: str) -> Any:
+def _scalar(value: Any, expected: str) -> Any:
     try:
         return scalar_to_plain(value)
     except TypeError:
-        refuse(wanted)
+        refuse(expected)

@@ -1,4 +1,4 @@
-"""`SchedulerConfig`: a learning-rate schedule by name."""
+"""`SchedulerConfig`, which selects a learning-rate schedule by name."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FUNCTIONS = ("lr_lambda", "scale_fn")
 _registered: dict[str, Callable[..., Any]] = {}
 _registered_when: dict[str, StepWhen] = {}
 _made_when: weakref.WeakKeyDictionary[Any, StepWhen] = weakref.WeakKeyDictionary()
-"""When each schedule that a config has built steps."""
+"""For each schedule that a config has built, when it steps."""
 
 
 def register_scheduler(name: str, make: Callable[..., Any], step_when: StepWhen = "train") -> None:
@@ -40,7 +40,7 @@ def register_scheduler(name: str, make: Callable[..., Any], step_when: StepWhen 
 
 
 def step_when_of(schedule: Any) -> StepWhen | None:
-    """When a schedule steps, if a `SchedulerConfig` has built it."""
+    """Return when a schedule steps, if a `SchedulerConfig` has built it."""
     try:
         return _made_when.get(schedule)
     except TypeError:  # it does not support weak references
@@ -56,9 +56,10 @@ class SchedulerConfig(ConfigBase):
     """A schedule by its case-insensitive name: any class of `torch.optim.lr_scheduler`, a registered one, or `none`.
 
     `step`, `cycle` and `plateau` are short for StepLR, OneCycleLR and ReduceLROnPlateau. `step_when` is `train` (every step), `epoch` or
-    `val` (every evaluation, with the metric if the schedule takes one). If it is None, the schedule decides, or else `train`; `moment` is
-    the result. A `TrainManager` steps the schedule accordingly. Write functions among the arguments as import paths
-    (`"lab.schedules:warm_up"`), and nested schedules as groups with a name and arguments.
+    `val` (every evaluation, with the metric if the schedule takes one). If it is None, the default of the schedule is
+    used, which is usually `train`. `moment` returns the result. A `TrainManager` steps the schedule accordingly. Write
+    functions among the arguments as import paths (`"lab.schedules:warm_up"`), and nested schedules as groups with a
+    name and arguments.
 
     >>> SchedulerConfig(name="StepLR", arguments={"step_size": 3})
     SchedulerConfig(name='step', arguments={'step_size': 3}, step_when=None)
@@ -74,7 +75,8 @@ class SchedulerConfig(ConfigBase):
         return self.step_when or _registered_when.get(self.name) or _WHEN.get(self.name, "train")
 
     def _identity_values(self) -> dict[str, Any]:
-        # Writing out the default `step_when` does not change the key. Registered defaults differ between processes, so they do not count.
+        # Writing out the default `step_when` does not change the key. Registered defaults may differ between processes,
+        # so they are not used here.
         return {**vars(self), "step_when": self.step_when or _WHEN.get(self.name)}
 
     @classmethod
@@ -82,7 +84,7 @@ class SchedulerConfig(ConfigBase):
         return issubclass(kind, cls) or hasattr(kind, "make_scheduler")
 
     def make_scheduler(self, model: nn.Module, optimizer: Optimizer) -> Any:
-        """The schedule for this optimizer; None if the name is `none`."""
+        """Create the schedule for this optimizer, or None if the name is `none`."""
         if self.name == "none":
             return None
         if not hasattr(optimizer, "param_groups"):

@@ -1,4 +1,4 @@
-"""The fields of a config class, and the validation of values against them."""
+"""The fields of a config class, and how values are validated against them."""
 
 from __future__ import annotations
 
@@ -82,14 +82,14 @@ class Schema:
         return result
 
     def _inherited(self, field: Field) -> Field:
-        """A field of a base class, in which `Self` now means this class."""
+        """Copy a field of a base class, so that `Self` in its annotation means this class."""
         if "Self" not in str(field.written) or field.state is DERIVED:
             return field
         parsed = ParsedAnnotation(field.written, self.owner)
         return field._replace(validated_as=parsed.validated_as, configs=tuple(dict.fromkeys(parsed.configs)), group=parsed.group)
 
     def _hints(self) -> dict[str, Any]:
-        """The annotations of this class alone, with names resolved where the class is defined."""
+        """Return the annotations of this class, without those of its base classes."""
         frame = self._frame
         scope = ChainMap({self.owner.__name__: self.owner}, frame.f_locals, frame.f_globals) if frame else {}
         hints: dict[str, Any] = {}
@@ -132,7 +132,7 @@ class Schema:
         return Field(name, parsed.written, parsed.validated_as, parsed.state, optional, configs, group, default, declared.was, added)
 
     def _read_defaults(self) -> dict[str, Any]:
-        """The class attributes that are values. A `field(...)` is replaced by its default."""
+        """Return the class attributes that are values. A `field(...)` is replaced by its default."""
         values = {}
         annotated = inspect.get_annotations(self.owner)
         for name, value in list(self.owner.__dict__.items()):
@@ -165,11 +165,11 @@ class Schema:
 
     @cached_property
     def added_defaults(self) -> dict[str, Any]:
-        """The validated defaults of the fields that were added later."""
+        """Return the validated defaults of the fields that were added later."""
         return {field.name: self.validate_one(field.name, field.added_default) for field in self.fields.values() if field.is_added}
 
     def ready(self) -> Schema:
-        """This schema with its annotations resolved. A name that is still undefined is an error now."""
+        """Return this schema with its annotations resolved. A name that is still undefined is now an error."""
         try:
             self.fields  # noqa: B018
         except NameError as error:
@@ -178,12 +178,12 @@ class Schema:
         return self
 
     def has_fields_for(self, values: Mapping[str, Any]) -> bool:
-        """Whether all names in `values` are fields and no required field is missing. The values are not checked."""
+        """Return whether all names in `values` are fields and no required field is missing. The values are not checked."""
         names = {self._renamed.get(first, first) for name in values for first in [str(name).partition(".")[0]]}
         return names <= self.fields.keys() and self.fields.keys() - self._defaults.keys() <= names
 
     def read(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The given values by their current names, and the validated values of all fields. All problems are raised at once."""
+        """Return the given values by their current names, and the validated values of all fields. All problems are reported at once."""
         given, problems = self.rename_and_nest(values)
         try:
             checked = self.validate(given)
@@ -194,13 +194,13 @@ class Schema:
         return given, checked
 
     def rename_and_nest(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-        """`values` with keys such as `train.lr` moved into the group `train`, and former names replaced by current ones."""
+        """Return `values` with keys such as `train.lr` moved into the group `train`, and former names replaced by current ones."""
         if "." not in "".join(map(str, values)) and not (self._renamed and any(name in self._renamed for name in values)):
             return dict(values), []
         result: dict[str, Any] = {}
         groups: dict[str, dict[str, Any]] = {}  # copies of the groups that dotted names add values to
         problems = []
-        for name, value in sorted(values.items(), key=lambda item: str(item[0]).count(".")):  # groups before their dotted keys
+        for name, value in sorted(values.items(), key=lambda item: str(item[0]).count(".")):  # groups first, then their dotted keys
             first, dot, rest = name.partition(".") if isinstance(name, str) and not key_problem(name) else (name, "", "")
             current = self._renamed.get(first, first)
             if dot and current not in groups and isinstance(result.get(current, {}), Mapping):
@@ -215,11 +215,11 @@ class Schema:
         return result, problems
 
     def validate(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The validated values of all fields, from `values` and the defaults. All problems are raised at once."""
+        """Return the validated values of all fields, from `values` and the defaults. All problems are reported at once."""
         return self._checked(self._adapter, {**self._defaults, **values}, ())  # type: ignore[no-any-return]
 
     def validate_one(self, name: str, value: Any) -> Any:
-        """The validated value of one field."""
+        """Validate the value of one field."""
         adapter = self._adapters.get(name)
         if adapter is None:
             adapter = self._adapters[name] = TypeAdapter(self.fields[name].validated_as, config=ConfigDict(arbitrary_types_allowed=True))
@@ -239,7 +239,7 @@ class Schema:
             raise ConfigClassError.of(f"the config class {self.owner.__name__}", [problem]) from None
 
     def unknown(self, name: Any) -> Problem:
-        """The problem for a name that is not a field of this class."""
+        """Return the problem for a name that is not a field of this class."""
         if name in self._renamed:
             meant = f"it is called `{self._renamed[name]}` now"
         else:
@@ -263,15 +263,15 @@ class Schema:
         elif kind == "extra_forbidden":
             yield self.unknown(path[-1])._replace(key=key, value=value)
         elif kind == "missing" and len(path) == 1:
-            yield Problem(key, f"is missing; wanted {describe_annotation(self.fields[str(path[0])].written)}")
+            yield Problem(key, f"is missing; expected {describe_annotation(self.fields[str(path[0])].written)}")
         elif kind == "invalid_key":
             yield Problem(key, "a key is text", value)
         elif cause is not None:
             yield Problem(key, str(cause), value)
         else:
             message = line["msg"].removeprefix("Input should be ")
-            if kind == "wanted" or message != line["msg"]:
-                message = f"wanted {'a value ' if message.startswith(('greater', 'less')) else ''}{message}"
+            if kind == "expected" or message != line["msg"]:
+                message = f"expected {'a value ' if message.startswith(('greater', 'less')) else ''}{message}"
             yield Problem(key, message[:1].lower() + message[1:], value)
 
     def refuse_unknown(self, name: Any) -> NoReturn:

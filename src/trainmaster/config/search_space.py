@@ -1,4 +1,4 @@
-"""`SearchSpace`: the values that a search may give to one key of a config."""
+"""`SearchSpace`: the values that a search may try for one key of a config."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KINDS = ("value_range", "categorical_values", "subspaces", "sub_configuration")
 
 
 def _as_plain(value: Any) -> Any:
-    """A group with the search spaces in it as plain groups."""
+    """Convert the search spaces in a group to plain groups."""
     if isinstance(value, SearchSpace):
         return value.to_dict()
     return {key: _as_plain(each) for key, each in value.items()} if isinstance(value, Mapping) else value
@@ -26,7 +26,7 @@ def _as_plain(value: Any) -> Any:
 
 @configclass
 class SearchSpace(ConfigBase):
-    """One of: a range of numbers, a list of values, a list of alternative spaces, or a group of fixed values and spaces.
+    """A range of numbers, a list of values, a list of alternative spaces, or a group of fixed values and spaces.
 
     >>> SearchSpace(value_range=(1e-4, 1e-1), log=True).contains(0.01)
     True
@@ -43,7 +43,7 @@ class SearchSpace(ConfigBase):
     def problems(self) -> Iterator[tuple[str, str]]:
         given = [kind for kind in _KINDS if self[kind] is not None]
         if len(given) != 1:
-            yield "", f"wanted exactly one of {', '.join(_KINDS)}; given: {', '.join(given) or 'none'}"
+            yield "", f"expected exactly one of {', '.join(_KINDS)}; given: {', '.join(given) or 'none'}"
         yield from self._range_problems()
         for name in ("categorical_values", "subspaces", "sub_configuration"):
             if self[name] is not None and not self[name]:
@@ -62,14 +62,14 @@ class SearchSpace(ConfigBase):
             return
         low, high = self.value_range
         if not float("-inf") < low < high < float("inf"):
-            yield "value_range", "wanted two finite numbers, the smaller one first"
+            yield "value_range", "expected two finite numbers, the smaller one first"
         elif self.log and low <= 0:
             yield "value_range", "a logarithmic range must start above 0"
         elif self.value_type == "int" and not (low.is_integer() and high.is_integer()):
             yield "value_range", "a range of whole numbers must have whole numbers as its ends"
 
     def contains(self, value: Any) -> bool:
-        """Whether a search of this space could propose `value`."""
+        """Return whether a search of this space could propose `value`."""
         problems: list[Problem] = []
         value = value_to_plain(value.to_dict() if isinstance(value, ConfigBase) else value, (), problems)
         if problems:

@@ -1,7 +1,8 @@
-"""Names and texts that look like secrets, and `***` in their place.
+"""Recognizes names and text that look like secrets, and replaces them with `***`.
 
-Which values of a config are secrets is declared, never guessed, because the key depends on it (`declared_secrets.py`). These patterns
-mask texts (a command line, the environment, a failure capsule) and make a store refuse a config with an undeclared secret.
+The secrets of a config are declared, never guessed, because the key depends on them (`declared_secrets.py`). These
+patterns mask texts (a command line, the environment, a failure capsule) and make a store refuse a config with an
+undeclared secret.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from trainmaster.config.paths import Path, map_leaves
 
 MASK = "***"
 MIN_LENGTH = 6
-"""The length of the shortest value that is masked in texts. A shorter one occurs in too many texts by accident."""
+"""The length of the shortest value that is masked in text. Shorter values occur by accident too often."""
 
 _SECRET_NAME = re.compile(
     r"(password|passwd|passphrase|passcode|secret|credential)s?$|[a-z0-9]_pwd$|(^|_)access_?key_?ids?$"
@@ -50,7 +51,7 @@ _BASE64 = re.compile(r"(?=.*[A-Z])(?=.*[a-z])(?=.*[0-9])[A-Za-z0-9+/=_-]{32,}")
 _WORD = re.compile(r"[A-Z][a-z]{2,}|[a-z]{5,}")
 _UNPRONOUNCEABLE = re.compile(r"[bcdfghjklmnpqrstvwxz]{4}", re.IGNORECASE)
 _MIN_RANDOM = 0.4
-"""The share of a credential that is not part of a word. `Conv2dBatchNorm2d` and `imagenet2012train` have less."""
+"""The minimum share of a credential that is not part of a word. `Conv2dBatchNorm2d` and `imagenet2012train` have less."""
 _PATH = re.compile(r"(~|\.{1,2}|[A-Za-z]:)([/\\][\w.@ -]+)+[/\\]?|([/\\][\w.@ -]+){2,}[/\\]?")
 _FILE = re.compile(r"(~|\.{1,2}|[A-Za-z]:)?[/\\]?([\w.@ =-]+[/\\])+[\w.@ =-]+\.[A-Za-z]\w{0,8}")
 _PLACEHOLDER = re.compile(r"\$\{[^{}]+\}|\$[A-Z_][A-Z0-9_]*|\{\w+\}|<[^<>]*>|\[[^\[\]]*\]")
@@ -60,12 +61,12 @@ _NEVER_SECRET = frozenset({"", "true", "false", "none", "null", "enabled", "disa
 
 @lru_cache(maxsize=4096)
 def _words(name: str) -> str:
-    """A name in lower case with `_` between its words and without a number at the end: `apiKey2` is `api_key`."""
+    """Normalize a name: lower case, `_` between words, no number at the end. `apiKey2` becomes `api_key`."""
     return _SEPARATORS.sub("_", _CAMEL.sub("_", name)).strip("_").lower().rstrip("0123456789_")
 
 
 def has_unmistakable_name(name: str) -> bool:
-    """Whether text under this name is always a secret.
+    """Return whether text with this name is always a secret.
 
     >>> [has_unmistakable_name(name) for name in ("password", "openai_api_key", "accessToken", "secret", "token", "rotary_key")]
     [True, True, True, False, False, False]
@@ -74,7 +75,7 @@ def has_unmistakable_name(name: str) -> bool:
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether the text `value` of an option, an argument or a variable called `name` is a secret.
+    """Return whether the text `value` of an option, an argument or a variable called `name` is a secret.
 
     >>> [is_secret(name, "hunter2") for name in ("db.password", "apiKey", "pad_token")], is_secret("token", "abcd1234efgh5678")
     ([True, True, False], True)
@@ -86,7 +87,7 @@ def is_secret(name: str, value: str) -> bool:
 
 
 def is_like_credential(value: str) -> bool:
-    """Whether a text looks random: 16 or more characters that mix letters and digits and are not mostly words.
+    """Return whether a text looks random: 16 or more characters that mix letters and digits and are not mostly words.
 
     >>> [is_like_credential(each) for each in ("abcd1234efgh5678", "resnet50_layer4_features", "Conv2dBatchNorm2d")]
     [True, False, False]
@@ -101,7 +102,7 @@ def is_like_credential(value: str) -> bool:
 
 
 def _is_mixed(run: str) -> bool:
-    """Whether letters and digits mix. A timestamp such as 20240501T120000Z has too few letters."""
+    """Return whether letters and digits are mixed. A timestamp such as 20240501T120000Z has too few letters."""
     num_digits = sum(char.isdigit() for char in run)
     return num_digits >= 2 and len(run) - num_digits >= 3
 
@@ -113,7 +114,7 @@ def _is_random(text: str) -> bool:
 
 
 def has_token(text: str) -> bool:
-    """Whether a text contains a token of a well-known service."""
+    """Return whether a text contains a token of a well-known service."""
     return len(text) >= _TOKEN_LENGTH and any(True for _ in _tokens(text))
 
 
@@ -122,7 +123,7 @@ def _tokens(text: str) -> Iterator[re.Match[str]]:
 
 
 def is_path(value: str) -> bool:
-    """Whether a text is the path of a file or folder.
+    """Return whether a text is the path of a file or folder.
 
     >>> [is_path(each) for each in ("~/.ssh/id_rsa", "keys/me.json", "/run/x", "hunter2", "/hunter2", "/K7MDENGbPxRfiCY123/abc")]
     [True, True, True, False, False, False]
@@ -133,7 +134,7 @@ def is_path(value: str) -> bool:
 
 
 def is_harmless(value: str) -> bool:
-    """Whether a text is not a secret under any name: empty, a switch, a path or a placeholder."""
+    """Return whether a text is never a secret, whatever its name is: empty text, a switch, a path or a placeholder."""
     return value.lower() in _NEVER_SECRET or _PLACEHOLDER.fullmatch(value) is not None or is_path(value)
 
 
@@ -146,7 +147,7 @@ class SecretPart(NamedTuple):
 
 
 def secret_parts(value: str) -> list[SecretPart]:
-    """The tokens in a text, and the passwords in its addresses and `name=value` pairs."""
+    """Return the tokens in a text, and the passwords in its addresses and `name=value` pairs."""
     parts = [SecretPart(match[0], *match.span()) for match in _tokens(value)] if len(value) >= _TOKEN_LENGTH else []
     if "://" in value:
         for match in _ADDRESS.finditer(value):
@@ -159,7 +160,7 @@ def secret_parts(value: str) -> list[SecretPart]:
 
 
 def masked_value(name: str, value: str) -> str:
-    """The text `value` of something called `name`, with `***` for the secrets in it.
+    """Mask the secrets in the text `value` of an option or variable called `name`.
 
     >>> masked_value("api_key", "abc"), masked_value("pad_token", "<pad>"), masked_value("db", "pg://me:hunter2@host/runs")
     ('***', '<pad>', 'pg://me:***@host/runs')
@@ -174,7 +175,7 @@ def masked_value(name: str, value: str) -> str:
 
 
 def masked_by_name(tree: Any, name: str = "") -> Any:
-    """A tree with `***` for the secrets in its texts. Everything below a secret name counts as a secret.
+    """Mask the secrets in a tree. Everything below a secret name is masked.
 
     >>> masked_by_name({"lr": 0.1, "hub": {"api_key": "abc"}})
     {'lr': 0.1, 'hub': {'api_key': '***'}}
@@ -189,7 +190,7 @@ def masked_by_name(tree: Any, name: str = "") -> Any:
 
 
 def mask_texts(value: Any) -> Any:
-    """A declared secret as it may be shown: `***` for each text. None and empty text stay.
+    """Replace each text in a declared secret with `***`. None and empty text do not change.
 
     >>> mask_texts({"user": "me", "tokens": ["a", ""], "proxy": None})
     {'user': '***', 'tokens': ['***', ''], 'proxy': None}
@@ -198,7 +199,7 @@ def mask_texts(value: Any) -> Any:
 
 
 def forms_to_find(value: str) -> Iterator[str]:
-    """The forms of a secret to look for in texts: the value, its unquoted form, and each of its long lines."""
+    """Return the forms of a secret to look for in text: the value, its unquoted form, and each of its long lines."""
     value = value.strip()
     for text in (value, unquote(value), *(line.strip() for line in value.splitlines() if len(line.strip()) >= 16)):
         if len(text) >= MIN_LENGTH and text.lower() not in _NEVER_SECRET:
@@ -206,12 +207,12 @@ def forms_to_find(value: str) -> Iterator[str]:
 
 
 def secret_keys(config: Any) -> frozenset[str]:
-    """The dotted keys that are declared secret in a free-form config. (A typed config declares them in its class.)"""
+    """Return the dotted keys that are declared secret in a free-form config. (A typed config declares them in its class.)"""
     return getattr(config, "_secrets", frozenset())
 
 
 def environment_variable(path: Path) -> str:
-    """The environment variable for a field: `API_KEY` for `hub.apiKey`, `API_KEYS_0` for the element `api_keys.0`."""
+    """Return the environment variable for a field: `API_KEY` for `hub.apiKey`, `API_KEYS_0` for the element `api_keys.0`."""
     end = len(path) - 1
     while end > 0 and isinstance(path[end], int):
         end -= 1

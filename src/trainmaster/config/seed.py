@@ -14,9 +14,9 @@ _NAMES = ("seed", "random_seed")
 
 
 def seed_of(config: Any) -> int:
-    """The seed of a run: `seed`, else the field marked `Replicate`, else `random_seed`, else 0.
+    """Return the seed of a run: `seed`, or else the field marked `Replicate`, `random_seed`, or 0.
 
-    A field that is None counts as missing. Runs without a seed all start with seed 0, so a sweep compares settings and not
+    Fields that are None are ignored. Runs without a seed all start with seed 0, so a sweep compares settings and not
     initial weights.
 
     >>> seed_of({"lr": 0.1, "random_seed": 3}), seed_of({"lr": 0.1}), seed_of({"seed": None})
@@ -26,7 +26,7 @@ def seed_of(config: Any) -> int:
 
 
 def replicate_key(config: Any, length: int = 8) -> str:
-    """Like `key_of`, but equal for configs that specify the same seed in different ways.
+    """Return a key like `key_of`, which is equal for configs that specify the same seed in different ways.
 
     >>> replicate_key({"lr": 0.1}) == replicate_key({"lr": 0.1, "random_seed": 0})
     True
@@ -37,7 +37,7 @@ def replicate_key(config: Any, length: int = 8) -> str:
 
 
 def seed_key(config: Any) -> str | None:
-    """The key that sets the seed of a config; None for a typed config that has no field for it.
+    """Return the key that sets the seed of a config, or None for a typed config without such a field.
 
     >>> seed_key({"lr": 0.1}), seed_key({"random_seed": 3})
     ('seed', 'random_seed')
@@ -48,14 +48,14 @@ def seed_key(config: Any) -> str | None:
 
 
 def _candidates(config: Any) -> tuple[str, ...]:
-    """The keys that may hold the seed, in order."""
+    """Return the keys that may contain the seed, in order of precedence."""
     is_typed = isinstance(config, ConfigBase)
     marked = [name for name, field in config._schema().fields.items() if field.state is REPLICATE] if is_typed else []
     return (_NAMES[0], *marked, _NAMES[1])
 
 
 def _seed_field(config: Any) -> tuple[str | None, int]:
-    """The name of the field with the seed, and the seed. A value that is not a number is hashed."""
+    """Return the name of the field with the seed, and the seed. A value that is not a number is hashed."""
     values = config.to_dict() if isinstance(config, ConfigBase) else to_plain(config)
     for name in _candidates(config):
         value = values.get(name)

@@ -1,4 +1,4 @@
-"""Any config as a plain tree of dicts, lists, text, numbers, booleans and None."""
+"""Converts any config to a plain tree of dicts, lists, text, numbers, booleans and None."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ Scalar = None | bool | int | float | str
 
 
 def to_plain(config: Any, replicates: bool = True) -> dict[str, Any]:
-    """`config` as a plain tree with its dotted keys nested. All values that cannot be stored are reported at once.
+    """Convert `config` to a plain tree with its dotted keys nested.
+
+    All values that cannot be stored are reported at once.
 
     A typed config becomes its identity (with `replicates=False`, without the fields marked `Replicate`). Inside another config, it
     also names its class.
@@ -42,7 +44,9 @@ def to_plain(config: Any, replicates: bool = True) -> dict[str, Any]:
 
 
 def value_to_plain(value: Any, path: Path, problems: list[Problem], allows_typed: bool = False) -> Any:
-    """`value`, which is at `path` in the config, as a plain tree. Values that cannot be stored are added to `problems`.
+    """Convert `value`, which is at `path` in the config, to a plain tree.
+
+    Values that cannot be stored are added to `problems`.
 
     With `allows_typed`, a typed config becomes its identity; otherwise it is a problem.
     """
@@ -94,7 +98,7 @@ class _Walk:
         return [self.value(each, (*path, number)) for number, each in enumerate(value)]
 
     def _refuse(self, why: str, path: Path) -> None:
-        if not self.problems or self.problems[-1].text != why:  # once is enough for many siblings
+        if not self.problems or self.problems[-1].text != why:  # one problem is enough for many siblings
             self.problems.append(Problem(dotted(path[:8]) + ("..." if len(path) > 8 else ""), why))
 
     def _mapping(self, value: Mapping[Any, Any], path: Path) -> dict[str, Any]:
@@ -120,13 +124,13 @@ class _Walk:
 
 
 def _is_simple(value: Any) -> bool:
-    """True for most scalars: they are plain and need no check."""
+    """Return True for most scalars, which are plain and need no check."""
     kind = type(value)
     return value is None or kind is bool or kind is float or (kind is str and value.isascii()) or (kind is int and -_SMALL < value < _SMALL)
 
 
 def scalar_to_plain(value: Any) -> Scalar:
-    """The plain value of an enum member, a path or a NumPy scalar. Raises `TypeError` for any other object."""
+    """Return the plain value of an enum member, a path or a NumPy scalar. Raises `TypeError` for any other object."""
     if isinstance(value, Enum):
         return scalar_to_plain(value.value)
     if value is None or isinstance(value, bool):
@@ -149,7 +153,7 @@ def scalar_to_plain(value: Any) -> Scalar:
 
 
 def scalar_problem(value: str | int | float) -> str:
-    """Why a plain scalar cannot be stored; empty if there is no problem."""
+    """Return why a plain scalar cannot be stored. The result is empty if it can."""
     if isinstance(value, str):
         if value.isascii():
             return ""
@@ -173,7 +177,10 @@ def _advice(value: Any) -> str:
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Whether two values mean the same. `1`, `1.0` and `True` differ; NaN equals NaN, lists equal tuples, and dicts equal configs."""
+    """Return whether two values have the same meaning.
+
+    `1`, `1.0` and `True` differ; NaN equals NaN, lists equal tuples, and dicts equal configs.
+    """
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return len(one) == len(other) and all(map(is_same, one, other))
     if isinstance(one, Mapping) and isinstance(other, Mapping):
@@ -184,6 +191,6 @@ def is_same(one: Any, other: Any) -> bool:
         return math.isnan(other)
     try:
         equal = one == other
-        return bool(equal.all() if hasattr(equal, "all") else equal)  # arrays compare element by element
+        return bool(equal.all() if hasattr(equal, "all") else equal)  # arrays are compared element by element
     except Exception:  # objects of other libraries may refuse to be compared
         return one is other

@@ -1,4 +1,4 @@
-"""Arguments of torch classes, checked against their signatures before anything is built."""
+"""Checks the arguments of torch classes against their signatures before anything is built."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainmaster.errors import ConfigError, Problem, did_you_mean
 
 
 def argument_problems(target: Callable[..., Any], arguments: Mapping[str, Any], filled: tuple[str, ...]) -> Iterator[Problem]:
-    """The problems of a call `target(**arguments)`. The caller passes the parameters in `filled` separately."""
+    """Return the problems of a call `target(**arguments)`. The caller passes the parameters in `filled` separately."""
     parameters = inspect.signature(target).parameters
     called = getattr(target, "__name__", repr(target))
     names = [name for name, each in parameters.items() if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL) and name not in filled]
@@ -34,13 +34,13 @@ def argument_problems(target: Callable[..., Any], arguments: Mapping[str, Any], 
 
 
 def first_parameter(target: Callable[..., Any], usual: str) -> str:
-    """The parameter for the optimizer or its parameters: `usual` if `target` has it, otherwise the first one."""
+    """Return the name of the parameter for the optimizer or the model's parameters: `usual` if `target` has it, otherwise the first one."""
     parameters = inspect.signature(target).parameters
     return usual if usual in parameters else next(iter(parameters), usual)
 
 
 def _hints(target: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations that can be resolved. One that names an import for type checkers only is left out."""
+    """Return the annotations that can be resolved. Those that use an import for type checkers only are left out."""
     function: Any = target.__init__ if inspect.isclass(target) else target
     known = {**vars(typing), **vars(collections.abc), **getattr(function, "__globals__", {})}
     hints: dict[str, Any] = {}
@@ -51,7 +51,7 @@ def _hints(target: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a plain value has the annotated type. It is validated as strict JSON: a list is a tuple, but text is not a number."""
+    """Return whether a plain value has the annotated type. It is validated as strict JSON: a list is a tuple, but text is not a number."""
     from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
     try:
@@ -72,13 +72,13 @@ def _shown(hint: Any) -> str:
 
 
 def classes_in(module: Any, base: type) -> dict[str, Any]:
-    """The public subclasses of `base` in a torch module, by name."""
+    """Return the public subclasses of `base` in a torch module, by name."""
     kinds = [kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, base) and kind is not base]
     return {kind.__name__: kind for kind in kinds if not kind.__name__.startswith("_")}
 
 
 def build(config: ConfigBase, make: Callable[[], Any]) -> Any:
-    """The result of `make()`. If torch itself refuses the arguments of `config`, the error is a `ConfigError`."""
+    """Return the result of `make()`. If torch itself refuses the arguments of `config`, the error is a `ConfigError`."""
     try:
         return make()
     except ConfigError as error:
@@ -89,7 +89,7 @@ def build(config: ConfigBase, make: Callable[[], Any]) -> Any:
 
 
 def arguments_error(config: ConfigBase, problems: Iterable[Problem]) -> ConfigError:
-    """The error for `problems`, each with the file position or override that its value came from."""
+    """Create the error for `problems`, each with the file position or override that its value came from."""
     return ConfigError.of(type(config).__name__, [each._replace(where=each.where or _origin(config, each.key)) for each in problems])
 
 

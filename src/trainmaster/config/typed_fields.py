@@ -19,7 +19,7 @@ from trainmaster.errors import ConfigClassError, ConfigError, FrozenConfigError,
 
 
 class TypedFields(AnyConfig):
-    """Values that are checked by type when the config is built and whenever one is assigned."""
+    """Fields whose values are checked when the config is built and on every assignment."""
 
     __slots__ = ("_frozen", "_origins")
     __hash__ = None  # type: ignore[assignment]
@@ -31,7 +31,7 @@ class TypedFields(AnyConfig):
             keywords = ", ".join(f"{name}=..." for name, _ in zip(self._schema().fields, args, strict=False))
             raise ConfigError.of(
                 type(self).__name__,
-                [Problem("", "wanted keyword arguments only", short_repr(args[0]))],
+                [Problem("", "expected keyword arguments only", short_repr(args[0]))],
                 hint=f"{type(self).__name__}({keywords})" if keywords else None,
             )
         try:
@@ -104,7 +104,7 @@ class TypedFields(AnyConfig):
         self.__delattr__(key)
 
     def _owner(self, key: str, whole_key: str = "") -> tuple[Any, str, tuple[str, ...]]:
-        """The innermost config on the path of `key`, its field, and the rest of the path inside that field."""
+        """Return the innermost config on the path of `key`, its field, and the rest of the path inside that field."""
         name, *rest = split(key)
         if name not in self.__dict__:
             raise ConfigError.of(type(self).__name__, [self._schema().unknown(name)._replace(key=whole_key or key)])
@@ -145,22 +145,22 @@ class TypedFields(AnyConfig):
         return {name: self.__dict__[name] for name in self._schema().fields}
 
     def _nested(self) -> Iterator[tuple[str, Any]]:
-        """The configs directly inside this one, with their dotted keys."""
+        """Yield the configs directly inside this one, with their dotted keys."""
         for name, value in self._values().items():
             yield from configs_in(value, name)
 
     def clone(self) -> Self:
-        """A copy that shares nothing with this config and is not frozen."""
+        """Return a copy that shares nothing with this config and is not frozen."""
         config = type(self).__new__(type(self))
         config._set_all({name: cloned(value) for name, value in self._values().items()}, dict(self._origins))
         return config
 
     def freeze(self) -> Self:
-        """Check the values once more, then refuse every change, even in nested configs, lists and dicts."""
+        """Check the values once more, then forbid all changes, even in nested configs, lists and dicts."""
         check_values(self)
         for name, value in self._values().items():
             if isinstance(value, list | dict | tuple):
-                value = self._schema().validate_one(name, value)  # it may have changed in place
+                value = self._schema().validate_one(name, value)  # a value may have been changed in place
             self.__dict__[name] = frozen(value)
         object.__setattr__(self, "_frozen", True)
         return self

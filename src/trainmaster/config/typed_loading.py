@@ -1,4 +1,4 @@
-"""Load typed configs from files, strictly or leniently."""
+"""Loads typed configs from files, strictly or leniently."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _logger = logging.getLogger("trainmaster.config")
 
 
 def load_typed(kind: type[AnyConfig], path: str | os.PathLike[str], is_lenient: bool) -> AnyConfig:
-    """The config of class `kind` in a file. A lenient load warns where a strict one raises."""
+    """Load a config of class `kind` from a file. A lenient load warns where a strict one raises an error."""
     kind._schema()  # raises for a class without @configclass before the file is read
     parsed = read_file(path, keep_numerals=True)
     tree = parsed.group()
@@ -38,7 +38,7 @@ def load_typed(kind: type[AnyConfig], path: str | os.PathLike[str], is_lenient: 
 
 
 def _key_in_file(kind: Any, parsed: ParsedFile, key: str) -> str:
-    """A dotted key as the file has it, which may use former names of fields."""
+    """Return a dotted key as it is written in the file, which may use former names of fields."""
     names: list[str] = []
     for part in key.split("."):
         field = kind._schema().fields.get(part) if kind is not None else None
@@ -48,7 +48,7 @@ def _key_in_file(kind: Any, parsed: ParsedFile, key: str) -> str:
 
 
 def _build_leniently(kind: type[AnyConfig], tree: Mapping[str, Any], source: str, at: str = "") -> AnyConfig:
-    """A config with the values that fit. Missing and wrong values become None, unknown ones are ignored; each is logged."""
+    """Build a config from the valid values. Missing and wrong values become None and unknown ones are ignored, each with a warning."""
     schema = kind._schema()
     given, _ = schema.rename_and_nest(tree)
     for name in [each for each in given if each not in schema.fields and each != CLASS]:

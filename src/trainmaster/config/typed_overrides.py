@@ -17,7 +17,7 @@ C = TypeVar("C", bound=AnyConfig)
 
 
 def override_typed(config: C, texts: Iterable[str]) -> C:
-    """A copy of `config` with the overrides applied. All problems are reported at once."""
+    """Return a copy of `config` with the overrides applied. All problems are reported at once."""
     tree = config.to_dict()
     overrides, problems = parse(texts)
     for override in overrides:

@@ -12,14 +12,14 @@ IN_CODE = "set in code"
 
 
 def table(rows: Iterable[Row]) -> str:
-    """Three aligned columns: key, value, origin."""
+    """Return a table with three aligned columns: key, value and origin."""
     shown = [(key, short_repr(value), origin) for key, value, origin in rows]
     widths = [max((len(row[column]) for row in shown), default=0) for column in (0, 1)]
     return "\n".join(f"{key:<{widths[0]}}  {value:<{widths[1]}}  {origin}" for key, value, origin in shown)
 
 
 def html_table(title: str, rows: Iterable[Row]) -> str:
-    """The same table as HTML, for notebooks."""
+    """Return the same table as HTML, for notebooks."""
     from html import escape
 
     body = "".join(
@@ -29,7 +29,7 @@ def html_table(title: str, rows: Iterable[Row]) -> str:
 
 
 def short_repr(value: Any, limit: int = 60) -> str:
-    """The `repr` of a value on one line, cut in the middle if it is long."""
+    """Return the `repr` of a value on one line, shortened in the middle if it is long."""
     try:
         text = repr(value).replace("\n", "\\n")
     except Exception:  # a broken `__repr__` must not hide the error message

@@ -1,4 +1,4 @@
-"""The values of a typed config in other forms: plain values, a copy, a frozen form."""
+"""Converts the values of a typed config: to plain values, to a copy, to a frozen form."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GROUP = Form(stateful_only=True, first_names=True, replicates=False)
 
 
 def tree_of(config: AnyConfig, form: Form) -> dict[str, Any]:
-    """A config as nested dicts of plain values."""
+    """Convert a config to nested dicts of plain values."""
     schema, values = config._schema(), config._identity_values() if form.first_names else vars(config)
     result: dict[str, Any] = {}
     for field in schema.stateful if form.stateful_only else schema.fields.values():
@@ -41,7 +41,7 @@ def tree_of(config: AnyConfig, form: Form) -> dict[str, Any]:
             continue
         value = values[field.name]
         if form.first_names and type(value) in (list, dict, tuple):
-            value = schema.validate_one(field.name, value)  # it may have changed in place
+            value = schema.validate_one(field.name, value)  # a value may have been changed in place
         value = plain_form(value, field.configs, form)
         if field.state is SECRET and not form.secrets:
             value = mask_texts(value)
@@ -57,7 +57,7 @@ def _is_default(value: Any, default: Any) -> bool:
 
 
 def plain_form(value: Any, declared: tuple[type, ...], form: Form) -> Any:
-    """The value of a field as plain values. A config that is not of the declared class names its class."""
+    """Convert the value of a field to plain values. A config that is not of the declared class names its class."""
     kind = type(value)
     if value is None or kind is str or kind is int or kind is float or kind is bool:
         return value
@@ -76,7 +76,7 @@ def plain_form(value: Any, declared: tuple[type, ...], form: Form) -> Any:
 
 
 def cloned(value: Any) -> Any:
-    """A copy that shares nothing with `value` and is not frozen."""
+    """Return a copy that shares nothing with `value` and is not frozen."""
     if isinstance(value, AnyConfig):
         return value.clone()
     if isinstance(value, list):
@@ -87,7 +87,7 @@ def cloned(value: Any) -> Any:
 
 
 def frozen(value: Any) -> Any:
-    """A copy whose lists, dicts and configs cannot be changed."""
+    """Return a copy whose lists, dicts and configs cannot be changed."""
     if isinstance(value, AnyConfig):
         return value.freeze()
     if isinstance(value, list):
@@ -98,16 +98,17 @@ def frozen(value: Any) -> Any:
 
 
 def configs_in(value: Any, at: str) -> Iterator[tuple[str, Any]]:
-    """The configs in the value of a field, with their dotted keys."""
+    """Yield the configs in the value of a field, with their dotted keys."""
     if isinstance(value, AnyConfig):
         yield at, value
     elif isinstance(value, dict | list | tuple):
         for key, each in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from configs_in(each, f"{at}.{key}")
+            if isinstance(each, AnyConfig | dict | list | tuple):  # most values are numbers and texts
+                yield from configs_in(each, f"{at}.{key}")
 
 
 def value_at(path: tuple[str, ...], value: Any, key: str) -> Any:
-    """The value at `path` inside the value of a field; `key` is the whole dotted key, for the error."""
+    """Return the value at `path` inside the value of a field. `key` is the whole dotted key, for the error."""
     while path:
         if isinstance(value, AnyConfig) or (isinstance(value, dict) and dotted(path) in value):  # a key of a dict may have dots
             return value[dotted(path)]

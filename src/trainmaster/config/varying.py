@@ -1,4 +1,4 @@
-"""The keys in which configs differ, with short names and short values for tables."""
+"""Finds the keys in which configs differ, and shortens their names and values for tables."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class VaryingKeys:
 
 
 def short_names(names: Iterable[str], separator: str, known: Iterable[str] = ()) -> dict[str, str]:
-    """The shortest ending of each name that is unique among `names` and `known`.
+    """Return the shortest unique ending of each name, compared with all of `names` and `known`.
 
     >>> short_names(["valid/loss", "valid/accuracy"], "/", known=["train/loss"])
     {'valid/loss': 'valid/loss', 'valid/accuracy': 'accuracy'}
@@ -52,7 +52,7 @@ def short_names(names: Iterable[str], separator: str, known: Iterable[str] = ())
 
 
 def short_values(values: Sequence[Any], limit: int = 24) -> list[str]:
-    """The values of one key as short texts. Different values get different texts if possible.
+    """Return the values of one key as short texts. Different values get different texts if possible.
 
     Numbers are never cut; other values are cut to `limit` characters.
 
@@ -86,6 +86,6 @@ def _text(value: Any) -> str:
 
 
 def _is_unambiguous(texts: Sequence[str], values: Sequence[Any]) -> bool:
-    """Whether equal texts always stand for equal values."""
+    """Return whether equal texts always stand for equal values."""
     first: dict[str, Any] = {}
     return all(is_same(first.setdefault(text, value), value) for text, value in zip(texts, values, strict=True))

@@ -1,4 +1,4 @@
-"""Plain trees as YAML that means the same in versions 1.1 and 1.2, and as strict JSON."""
+"""Writes plain trees as YAML that versions 1.1 and 1.2 read the same way, and as strict JSON."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _Writer.add_representer(tuple, _sequence)
 
 
 def yaml_text(tree: dict[str, Any]) -> str:
-    """A plain tree as YAML, with the keys in their order.
+    """Convert a plain tree to YAML. The order of the keys is kept.
 
     >>> print(yaml_text({"lr": 1e-05, "answer": "no", "sizes": [1, 2]}), end="")
     lr: 1.0e-05
@@ -63,5 +63,5 @@ def yaml_text(tree: dict[str, Any]) -> str:
 
 
 def json_text(tree: dict[str, Any]) -> str:
-    """A plain tree as strict JSON, indented. NaN and the infinities become `{".float": "nan"}`."""
+    """Convert a plain tree to indented strict JSON. NaN becomes `{".float": "nan"}`, and infinity likewise."""
     return json.dumps(to_strict_json(tree), indent=2, ensure_ascii=False, allow_nan=False) + "\n"

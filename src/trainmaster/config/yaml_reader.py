@@ -1,4 +1,4 @@
-"""YAML 1.2 as a plain tree, with the position of each value. Safe for untrusted files.
+"""Reads YAML 1.2 as a plain tree, with the position of each value. It is safe for untrusted files.
 
 `1e-3` is a number; `no`, `12:30:45` and dates are text. Keys are always text. Tags, merge keys, several documents and duplicate keys
 are errors. An alias becomes a copy, and its values count towards the limits.
@@ -53,7 +53,7 @@ def read_yaml(text: str, name: str, keep_numerals: bool = False) -> ParsedFile:
 class _Reader:
     """Reads one text from the parser's events.
 
-    PyYAML's own composer would recurse without a limit and resolve scalars by YAML 1.1.
+    PyYAML's own composer would recurse without a limit and resolve scalars according to YAML 1.1.
     """
 
     def __init__(self, text: str, name: str, keep_numerals: bool) -> None:
@@ -150,7 +150,7 @@ class _Reader:
         return with_numeral(value, text) if self.keep_numerals and type(value) in (int, float) else value
 
     def _copy(self, value: Any, event: Any, depth: int) -> Any:
-        """Expand an alias: a copy of the anchored value, counted like values that were written out."""
+        """Expand an alias: copy the anchored value, and count its values towards the limits."""
         self._count(event)
         if isinstance(value, str):
             self.num_chars += len(value)
@@ -186,7 +186,7 @@ def _position(event: Any) -> Position:
 
 
 def _resolve_plain(text: str) -> Any:
-    """The value of a scalar without quotes, by the core schema of YAML 1.2."""
+    """Return the value of a scalar without quotes, according to the core schema of YAML 1.2."""
     if text in _SPECIAL:
         return _SPECIAL[text]
     if not (text[0].isdigit() or text[0] in "+-."):

@@ -1,4 +1,4 @@
-"""The extensions that come with trainmaster: one, or one family of them, in each file.
+"""The extensions that come with trainmaster. Each file contains one extension or one family of them.
 
 You can import every extension from here. They load when they are first used, so importing this package does not import
 torch.

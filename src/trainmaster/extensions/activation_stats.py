@@ -1,4 +1,4 @@
-"""The outputs of modules during training: spread, zeros, dead units, saturation."""
+"""Statistics of module outputs during training: spread, zeros, dead units, saturation."""
 
 from __future__ import annotations
 
@@ -122,7 +122,10 @@ class ActivationStats(FigureObserver):
             self._handles.pop().remove()
 
     def _table(self) -> torch.Tensor:
-        """One row of statistics for each module: NaN if it was not called, the mean if it was called more than once."""
+        """Return one row of statistics for each module.
+
+        It is NaN if the module was not called, and the mean if it was called more than once.
+        """
         device = next(iter(self._outputs.values()))[0].device
         missing = torch.full((len(STATISTICS),), math.nan, device=device)
         rows = [torch.stack(self._outputs[name]).mean(0).to(device) if name in self._outputs else missing for name in self._chosen]
@@ -164,7 +167,7 @@ class ActivationStats(FigureObserver):
 
 
 def chosen_modules(model: nn.Module, choices: tuple[ModuleChoice, ...] | None) -> dict[str, nn.Module]:
-    """The modules with these names and classes, or all without children, in the order of the model."""
+    """Return the modules with these names and classes, or all modules without children, in the order of the model."""
     named = dict(model.named_modules())
     if choices is None:
         return {name or type(each).__name__: each for name, each in named.items() if next(each.children(), None) is None}

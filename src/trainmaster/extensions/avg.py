@@ -35,6 +35,7 @@ class Avg(FigureObserver):
     """
 
     is_guarded = True
+    needs_whole_batches = True
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A capsule: everything needed to reproduce an error of a training, in a folder of safe file formats.
+"""A capsule is a folder with everything that is needed to reproduce an error in training, in safe file formats.
 
 ```text
 1.capsule/
@@ -36,7 +36,7 @@ _CLASS: Final = (".class",)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Capsule:
-    """An error, and the state of the training before the batch that caused it."""
+    """An error, and the state of training before the batch that caused it."""
 
     error: dict[str, str]
     """`type`, `message` and `traceback`."""
@@ -73,7 +73,7 @@ class Capsule:
     def without_secrets(self, mask: Mask) -> Capsule:
         """The capsule with `***` for the secrets in its texts, and for values whose names look like secrets.
 
-        In the parts that a replay reads, only values that cannot occur by chance are masked.
+        In the parts that a replay reads, a value is masked only if it is unlikely to occur by chance.
         """
         strong = mask.only_strong()
         parts = {field.name: strong.tree(getattr(self, field.name)) for field in dataclasses.fields(self)}
@@ -83,7 +83,7 @@ class Capsule:
         return Capsule(**parts)
 
     def save(self, root: str, max_capsules: int, mask: Mask | None = None) -> str:
-        """Write the capsule below `root`, delete the oldest ones above `max_capsules`, and return its path."""
+        """Write the capsule to a folder in `root`, and return its path. If there are more than `max_capsules`, the oldest are deleted."""
         files = LocalFiles(os.path.abspath(root))
         files.make_root()
         numbers = sorted(int(match[1]) for match in map(_NAME.fullmatch, files.names("")) if match)
@@ -141,7 +141,7 @@ _TEXTS: Final = (("error", "type"), ("error", "message"), ("error", "traceback")
 
 
 def _check_parts(value: Any) -> None:
-    """Refuse values of the wrong types. A capsule may come from anywhere."""
+    """Raise an error for values of the wrong types. A capsule may come from an untrusted source."""
     names = {field.name for field in dataclasses.fields(Capsule)}
     if not isinstance(value, dict) or value.keys() != names:
         raise StoreFormatError("it does not have the parts of a capsule")
@@ -154,7 +154,7 @@ def _check_parts(value: Any) -> None:
 
 
 def storable(values: Mapping[str, Any], missing: dict[str, str], prefix: str = "") -> dict[str, Any]:
-    """The values that can be stored. The names of the others are added to `missing`, with the reasons."""
+    """Return the values that can be stored. The names of the others are added to `missing`, with the reasons."""
     stored = {}
     for name, value in values.items():
         try:
@@ -182,14 +182,14 @@ def error_message(error: BaseException) -> str:
 
 
 def error_type(error: BaseException) -> str:
-    """The name of an error's type, such as `train.BadSampleError`. It is the same if `train.py` runs as a program."""
+    """Return the name of an error's type, such as `train.BadSampleError`. It is the same if `train.py` is run as a program."""
     kind = type(error)
     module = module_name(kind.__module__).rpartition(".")[2]
     return kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
 
 
 def pack(value: Any) -> Any:
-    """A batch with dicts in place of its dataclasses and named tuples, so that it can be stored."""
+    """Replace dataclasses and named tuples in a batch with dicts, so that it can be stored."""
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return {_CLASS: _class_name(type(value)), **{name: pack(getattr(value, name)) for name in value._fields}}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -203,7 +203,7 @@ def pack(value: Any) -> Any:
 
 
 def unpack(value: Any) -> Any:
-    """The batch that was packed. Its classes must be in modules that are already loaded: nothing is imported."""
+    """Restore a packed batch. Its classes must be in modules that are already loaded, because nothing is imported."""
     if type(value) is dict:
         fields = {key: unpack(each) for key, each in value.items() if key != _CLASS}
         return _find_class(value[_CLASS])(**fields) if _CLASS in value else fields

@@ -20,6 +20,8 @@ class ClipGradients(Extension):
         max_value: the maximum absolute value, as in `torch.nn.utils.clip_grad_value_`.
     """
 
+    on_every_rank = True
+
     def __init__(self, max_norm: float | None = None, max_value: float | None = None) -> None:
         if max_norm is None and max_value is None:
             raise SettingError("ClipGradients needs `max_norm`, `max_value`, or both", hint="ClipGradients(max_norm=1.0)")

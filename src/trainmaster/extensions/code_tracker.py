@@ -1,4 +1,4 @@
-"""Saves the code that a training runs: a snapshot of its git repository."""
+"""Saves a snapshot of the git repository of a training program."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from trainmaster.arguments import check_int
 from trainmaster.config.declared_secrets import secret_texts
 from trainmaster.config.masking import secret_values
 from trainmaster.errors import LoopError, SettingError
@@ -31,19 +32,20 @@ _written: dict[str, str] = {}
 class CodeTracker(Observer):
     """Saves a snapshot of the program's git repository when training starts; `trainmaster code KEY --checkout DIR` restores it.
 
-    The snapshot is a git bundle in `train_dir/code`. It has all files except those that git ignores, that look like secrets, or that
-    are too large, and it names the files that it leaves out. Each checkpoint records its snapshot, and you get a warning if training
-    resumes with different code. If git does not work, you also get a warning, and training continues.
+    The snapshot is a git bundle in `train_dir/code`. It has all files except those that git ignores, that look like
+    secrets, or that are too large, and it lists the files that it leaves out. Each checkpoint records its snapshot, and
+    you get a warning if training resumes with different code. If git does not work, you also get a warning, and
+    training continues.
 
     Args:
-        path: a file or folder of the repository. By default, the repository of the manager's class or `make_loop`, of
-            the program, or of the current folder.
+        path: a file or folder of the repository. The default is the repository of the manager's class or `make_loop`,
+            of the program, or of the current folder.
         require_clean: refuse to train with uncommitted changes.
         max_file_size: the size in bytes above which a changed or new file is left out.
         max_total_size: the size in bytes of all files together, committed ones included.
     """
 
-    is_guarded = False  # it draws no random numbers, and git runs outside of this process
+    is_guarded = False  # it draws no random numbers, and git is another process
 
     def __init__(
         self,
@@ -61,8 +63,7 @@ class CodeTracker(Observer):
         if not isinstance(require_clean, bool):
             raise SettingError(f"require_clean={require_clean!r} must be True or False")
         for name, value in (("max_file_size", max_file_size), ("max_total_size", max_total_size)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise SettingError(f"`{name}` must be a whole number of bytes, not {value!r}", hint=f"CodeTracker({name}=1_000_000)")
+            check_int(name, value, min=0, hint=f"CodeTracker({name}=1_000_000)")
         self.path = None if path is None else os.path.abspath(os.fspath(path))
         self.require_clean = require_clean
         self.limits = Limits(max_file_size, max_total_size)
@@ -172,7 +173,7 @@ def _candidate_paths(fixtures: Mapping[str, Any]) -> list[str]:
 
 
 def _file_of(module: Any) -> str | None:
-    """The file of a user's module; None for installed programs, such as `trainmaster` itself."""
+    """Return the file of a user's module, or None for installed programs such as `trainmaster` itself."""
     file = getattr(module, "__file__", None)
     if not isinstance(file, str) or not os.path.isfile(file):
         return None
@@ -183,7 +184,7 @@ def _file_of(module: Any) -> str | None:
 
 
 def _store_of(train_dir: Any) -> Iterator[str]:
-    """The store that a run's folder `previews/ab/KEY/attempt-0001` is in, if it is in one."""
+    """Return the store that contains a run's folder `previews/ab/KEY/attempt-0001`, or None if it is not in a store."""
     root = os.path.abspath(train_dir)
     for _ in range(4):
         root = os.path.dirname(root)

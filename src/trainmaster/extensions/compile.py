@@ -16,13 +16,15 @@ from trainmaster.stages import Extension
 class Compile(Extension):
     """Compiles the model in place with `torch.compile`, once, before its first batch.
 
-    The model keeps its class, its parameters and the names in its `state_dict`, so checkpoints do not depend on this
+    The class, the parameters and the names in the `state_dict` stay the same, so checkpoints do not depend on this
     extension.
 
     Args:
         options: the arguments of `torch.compile` except the model: `backend`, `mode`, `fullgraph`, `dynamic`,
             `options`, ...
     """
+
+    on_every_rank = True
 
     def __init__(self, **options: Any) -> None:
         known = [name for name in inspect.signature(torch.compile).parameters if name != "model"]

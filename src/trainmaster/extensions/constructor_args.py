@@ -1,4 +1,4 @@
-"""Stores the constructor arguments of a loop with each checkpoint, and rebuilds the loop from them, with some changed if you like."""
+"""Stores the constructor arguments of a loop with each checkpoint, and rebuilds the loop from them."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _STATE: Final = {"format", "blueprint", "overrides", "lineage"}
 class ConstructorArgs(Observer):
     """Stores the constructor arguments of the loop, its model, optimizer, data and extensions with each checkpoint.
 
-    Defaults are included. Under a manager, the arguments of every `nn.Module` that `make_loop` builds are recorded. Anywhere else, the
-    arguments of these are recorded: classes marked `@tracked`, the results of a `Recipe`, extensions, and optimizers and schedules that
-    the loop creates. Functions are stored as import paths. A warning at the start of training lists what cannot be rebuilt.
-    `init_from_checkpoint` rebuilds everything.
+    Defaults are included. Under a manager, the arguments of every `nn.Module` that `make_loop` builds are recorded.
+    Without a manager, the arguments of classes marked `@tracked`, the results of a `Recipe`, extensions, and optimizers
+    and schedules that the loop creates are recorded. Functions are stored as import paths. A warning at the start of
+    training lists what cannot be rebuilt. `init_from_checkpoint` rebuilds everything.
     """
 
     is_guarded = False  # it draws no random numbers and changes no mode
@@ -44,7 +44,7 @@ class ConstructorArgs(Observer):
         self.overrides: dict[str, Any] = {}
         """All parameters that `init_from_checkpoint` has changed, for this loop or an ancestor."""
         self.lineage: list[dict[str, Any]] = []
-        """The checkpoints that this training comes from, oldest first: `file`, `epoch`, `step` and `overrides`."""
+        """The checkpoints that this loop was rebuilt from, oldest first: `file`, `epoch`, `step` and `overrides`."""
         self._is_rebuilt = False
         self._has_reported = False
 
@@ -88,7 +88,7 @@ def init_from_checkpoint(
     Use it only with checkpoints that you trust: it imports and calls what the file names.
 
     Args:
-        file: a checkpoint of a training with the extension `ConstructorArgs`, such as `train_dir/checkpoints/3.ckpt`.
+        file: a checkpoint of a training run with the extension `ConstructorArgs`, such as `train_dir/checkpoints/3.ckpt`.
         overrides: new values for some parameters, dotted or nested: `{"model.threshold": 0.7}`, `{"model": {"threshold": 0.7}}`.
             `parameters_in(file)` lists the names. A value can also be a whole object, such as `train_data`. The new loop writes
             nothing unless you set `train_dir`.
@@ -133,7 +133,7 @@ def init_from_checkpoint(
 
 
 def parameters_in(file: str | PathLike[str]) -> dict[str, Any]:
-    """The parameters in a checkpoint by their dotted names; classes and functions as import paths."""
+    """Return the parameters in a checkpoint by their dotted names. Classes and functions are import paths."""
     path = os.path.abspath(os.fspath(file))
     return {name: _shown(value) for name, value in leaves_of(_find_state(read_checkpoint(path), path)["blueprint"])}
 
@@ -184,7 +184,7 @@ def _without_unused_saver(blueprint: Node) -> Node:
 
 
 def _mask_override(name: str, value: Any) -> Any:
-    """A changed value for the lineage: a plain value, or a short text without secrets."""
+    """Convert a changed value for the lineage: to a plain value, or to a short text without secrets."""
     if isinstance(value, bool | int | float | None):
         return value
     text = value if isinstance(value, str) else f"{value!r:.200}"

@@ -1,4 +1,4 @@
-"""The metrics of a training as a CSV file."""
+"""Writes the metrics of training to a CSV file."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class CSVLogger(Observer):
                 self._end_row(epoch_num, step_num)
 
     def _add(self, tag: str, value: float | str, step: int | None) -> None:
-        is_replayed = self._detach is None  # `mirror` first sends what was logged before, which the rows already contain
+        is_replayed = self._detach is None  # `mirror` first sends the earlier values, which the rows already contain
         if not is_replayed and not isinstance(value, str):
             self._current[tag] = value
 

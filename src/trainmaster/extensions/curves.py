@@ -20,13 +20,13 @@ X_LABEL = {"epochs": "epoch", "batches": "batch", "samples": "sample"}
 
 
 class Curves:
-    """A series for each label: first the labels passed to the constructor, then others in the order they are added."""
+    """A series for each label. The labels passed to the constructor come first, then others in the order in which they are added."""
 
     def __init__(self, *labels: str) -> None:
         self._series = {label: Series() for label in labels}
 
     def __bool__(self) -> bool:
-        """Whether there is a point."""
+        """Whether there is at least one point."""
         return any(len(series) for series in self._series.values())
 
     def add(self, label: str, x: float, value: float) -> None:
@@ -38,7 +38,7 @@ class Curves:
         self._series[label].extend(pairs)
 
     def lines(self, smoothing: float = 0.0, is_smoothed: Callable[[str], bool] = bool) -> list[Line]:
-        """All curves that have a point. A smoothed curve is drawn over its raw values, which are faint."""
+        """All curves that have a point. A smoothed curve is drawn over its raw values, which are pale."""
         lines = []
         for label, series in self._series.items():
             points = series.points()
@@ -52,7 +52,7 @@ class Curves:
             is_faint = smoothing > 0 and is_smoothed(label)
             lines.append(Line(label, xs, means, low, high, is_faint))
             if is_faint:
-                # The weight is per value, not per point: merging points does not make a curve smoother.
+                # The weight is per value, not per point, so that merging points does not make a curve smoother.
                 lines.append(Line(label, xs, smoothed(means, smoothing ** points[0].count)))
         return lines
 
@@ -71,7 +71,7 @@ def check_curve_arguments(over: str, choices: tuple[str, ...], smoothing: float,
 
 
 def scalar(name: str, value: Any, extension: str) -> Any:
-    """A scalar that may stay on its device for now; an error for anything else."""
+    """Return a scalar, which stays on its device. Raises an error for anything else."""
     if isinstance(value, torch.Tensor):
         if value.numel() == 1 and not value.is_complex():
             return value.detach().clone()  # copied, because a parameter or a buffer may change before the value is read
@@ -89,7 +89,7 @@ def scalar(name: str, value: Any, extension: str) -> Any:
 
 
 def file_name(text: str) -> str:
-    """A text as part of a file name: users choose the names of sets and figures.
+    """Make a text safe as part of a file name: users choose the names of sets and figures.
 
     >>> file_name("valid/hard cases")
     'valid_hard_cases'

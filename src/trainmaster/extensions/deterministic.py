@@ -26,16 +26,18 @@ class Settings(NamedTuple):
 class Deterministic(Extension):
     """Makes torch use deterministic algorithms while the loop runs; an operation without one raises torch's error.
 
-    The settings apply to the whole process. They are restored when the loop ends, also after an error.
+    The settings apply to the whole process. They are restored when the loop ends, even after an error.
 
     Args:
         warn_only: warn about an operation without a deterministic algorithm, and continue.
     """
 
+    on_every_rank = True
+
     def __init__(self, warn_only: bool = False) -> None:
         self.warn_only = warn_only
         self._before: list[Settings] = []
-        """One for each nested run of a loop: the inner one restores the settings of the outer one."""
+        """The earlier settings, one entry for each nested run of a loop."""
 
     def pre_run(self) -> None:
         before = current_settings()

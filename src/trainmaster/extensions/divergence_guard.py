@@ -1,4 +1,4 @@
-"""An error for a loss that diverges."""
+"""Raises an error if a loss diverges."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trainmaster.loop.train_manager import TrainManager
 
 MIN_SCALE: Final = 0.01
-"""Changes are relative to at least this share of the loss after the warm-up: near 0, noise would be a large change."""
+"""Changes are relative to at least this share of the loss after the warm-up. Otherwise noise near 0 would look like a large change."""
 
 
 class Value(NamedTuple):
@@ -34,7 +34,7 @@ class DivergenceGuard(Extension):
     """Raises a `LossDivergedError` if a loss becomes much greater than it was at earlier evaluations.
 
     The loss diverges if the mean of two relative changes is above `factor`: the change since the best evaluation and
-    the change since the last one. A loss of NaN or inf is always an error, also during the warm-up.
+    the change since the last one. A loss of NaN or inf is always an error, even during the warm-up.
 
     Args:
         factor: the maximum change; None checks for NaN and inf only.
@@ -93,10 +93,10 @@ class DivergenceGuard(Extension):
         self.last = now
 
     def _change(self, value: float) -> float:
-        """The mean of the changes since the best and since the last loss; 0 if there is nothing to compare with."""
+        """Return the mean of the changes since the best and since the last loss, or 0 if there is no earlier loss."""
         if self.best is None or self.last is None or self._scale == 0:  # if all losses were exactly 0, their scale is unknown
             return 0.0
-        # If a loss can be negative, then 0 is an ordinary value and a loss near it is not small.
+        # If a loss can be negative, 0 is an ordinary value, and a loss near 0 is not small.
         min_scale = self._scale if self.best.value < 0 else MIN_SCALE * self._scale
         return sum((value - each) / max(abs(each), min_scale) for each in (self.best.value, self.last.value)) / 2
 

@@ -1,4 +1,4 @@
-"""Stopping a training that no longer improves."""
+"""Stops training when it no longer improves."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class EarlyStopping(Extension):
-    """Stops a training after `patience` evaluations in a row without an improvement of the monitored metric.
+    """Stops training after `patience` evaluations in a row without an improvement of the monitored metric.
 
-    It counts the evaluations of the training itself, including the one before the first epoch. NaN and inf are never an
-    improvement. A training that was stopped early stops at once when you start it again, unless `patience` is greater
-    now.
+    It counts the evaluations that `train()` starts, including the one before the first epoch. NaN and inf are never an
+    improvement. A training run that was stopped early stops immediately if you start it again, unless `patience` is
+    greater now.
 
     Args:
         monitor: the name of a metric ("valid/accuracy") or an ending of it; by default the loss of the first evaluation

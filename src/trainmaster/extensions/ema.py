@@ -13,6 +13,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from trainmaster.arguments import check_number
 from trainmaster.errors import LoopError, StateError, did_you_mean
+from trainmaster.loop.sharding import refuse_shards
 from trainmaster.stages import Extension
 
 
@@ -26,9 +27,10 @@ class EMA(Extension):
     """
 
     has_weights = True
+    on_every_rank = True
 
     def __init__(self, decay: float = 0.999) -> None:
-        check_number("decay", decay, min=0, below=1, hint="EMA(0.999): the larger, the slower")
+        check_number("decay", decay, min=0, below=1, hint="EMA(0.999): a larger decay averages longer")
         self.decay = decay
         self.num_updates = 0
         """The number of updates in the average."""
@@ -59,6 +61,9 @@ class EMA(Extension):
 
     # Hooks.
 
+    def pre_train(self, model: nn.Module) -> None:
+        refuse_shards(model, "EMA")
+
     def post_optimizer_step(self, model: nn.Module) -> None:
         groups: dict[tuple[torch.device, torch.dtype], tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
         weights = {}
@@ -87,7 +92,7 @@ class EMA(Extension):
 
     @contextmanager
     def _averages_in(self, model: nn.Module) -> Iterator[None]:
-        """Use the averages as the parameters of a model; afterwards it has the same tensors as before."""
+        """Use the averages as the parameters of a model. Afterwards, the model has its original tensors again."""
         weights = []
         try:
             for name, parameter in _averaged(model).items():
@@ -111,5 +116,8 @@ class EMA(Extension):
 
 
 def _averaged(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that can be averaged, by name: not integers, and not lazy ones before the first forward pass."""
+    """Return the parameters that can be averaged, by name.
+
+    Integers are left out, and so are lazy parameters before the first forward pass.
+    """
     return {name: each for name, each in model.named_parameters() if not is_lazy(each) and each.is_floating_point()}

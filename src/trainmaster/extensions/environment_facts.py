@@ -1,6 +1,6 @@
-"""Collect facts about the environment of a training: Python, packages, torch, the machine.
+"""Collects facts about the environment: Python, packages, torch and the machine.
 
-Facts that cannot be determined are left out. Nothing here raises.
+Facts that cannot be determined are left out. No function here raises an error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _VARIABLES: Final = re.compile(
 
 
 def collect_facts(environ: Mapping[str, str] = os.environ, argv: list[str] | None = None) -> dict[str, Any]:
-    """All facts as plain values, without secrets."""
+    """Return all facts as plain values, without secrets."""
     mask = Mask.of((), environ, argv)
     words = sys.orig_argv if argv is None else argv
     return _collect(
@@ -45,7 +45,7 @@ def collect_facts(environ: Mapping[str, str] = os.environ, argv: list[str] | Non
 
 
 def relevant_facts(facts: Mapping[str, Any]) -> dict[str, str]:
-    """The facts that may change the numbers of a training, as text."""
+    """Return the facts that may change the results of training, as text."""
     python, build, hardware = (facts.get(name) or {} for name in ("python", "torch", "hardware"))
     relevant = {
         "python": python.get("version"),
@@ -59,7 +59,7 @@ def relevant_facts(facts: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _try(function: Callable[[], Any]) -> Any:
-    """The result of `function`, or None if it raises: these facts are only for the record."""
+    """Return the result of `function`, or None if it raises an error. These facts are not essential."""
     try:
         return function()
     except Exception:  # a driver, a broken package, a system without /proc
@@ -128,7 +128,7 @@ def list_packages() -> dict[str, str]:
 
 
 def _source_of(distribution: metadata.Distribution) -> str:
-    """` (git+https://host/repo@commit)`, ` (editable, file:///src)`, or nothing for a package from an index."""
+    """Return ` (git+https://host/repo@commit)`, ` (editable, file:///src)`, or an empty text for a package from an index."""
     text = distribution.read_text("direct_url.json")
     if not text:
         return ""

@@ -1,4 +1,4 @@
-"""Records the environment of a training, and warns if training resumes in a different one."""
+"""Records the environment of training, and warns if training resumes in a different one."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ FILE: Final = "environment.json"
 
 
 class EnvironmentInfo(Observer):
-    """Records Python, packages, torch, hardware and system at the start of each `train()`, as `environment.json` in the loop's `train_dir`.
+    """Records Python, packages, torch, hardware and system at the start of each `train()`.
 
     It records only environment variables that affect numbers or speed, and the command line without secrets. If training resumes with
     a different torch, Python, CPU, GPU or number of threads, one warning lists the differences, and the previous file is kept under a
-    numbered name. An error here never stops a training.
+    numbered name. An error here never stops training.
 
     Args:
         path: the file; `environment.json` in the loop's `train_dir` by default. Without either, only the attribute `facts` has the facts.
@@ -36,7 +36,7 @@ class EnvironmentInfo(Observer):
             raise SettingError(f"path={path!r} is not the path of a file", hint='EnvironmentInfo("out/environment.json")')
         self.path = None if path is None else os.fspath(path)
         self.facts: dict[str, Any] = {}
-        """The environment of the last training."""
+        """The environment of the last call of `train()`."""
         self._relevant: dict[str, str] = {}
 
     def pre_train(self, loop: Any) -> None:
@@ -70,7 +70,7 @@ class EnvironmentInfo(Observer):
             return
         try:
             previous = json.loads(data)
-        except ValueError:  # not ours; it is kept too
+        except ValueError:  # not written by us, but it is kept too
             previous = None
         if isinstance(previous, dict) and {**previous, "started": ""} == json.loads(json.dumps({**self.facts, "started": ""})):
             return

@@ -1,4 +1,4 @@
-"""The number of finished epochs and updates, read in the same way from a `TrainManager` and a `TrainTestLoop`."""
+"""The number of finished epochs and updates of a `TrainManager` or a `TrainTestLoop`."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def is_epoch_complete(loop: Any) -> bool:
 
 
 def updates_done(fixtures: Fixtures) -> int:
-    """The number of updates. Call it after an optimizer step; a `TrainTestLoop` counts that step only later."""
+    """Return the number of updates. Call it after an optimizer step, which a `TrainTestLoop` has not counted yet."""
     return int(fixtures["step_num"]) if "step_num" in fixtures else int(fixtures["optim_step_num"]) + 1

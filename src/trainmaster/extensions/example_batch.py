@@ -1,7 +1,7 @@
-"""Take some examples of a batch, or replace some of them by others.
+"""Takes some examples of a batch, or replaces some of them with others.
 
 The functions go through tuples, named tuples, lists, mappings and dataclasses. Two kinds of values belong to the examples: tensors whose
-first dimension is the number of examples, and lists of that many other things (texts, tensors of different lengths).
+first dimension is the number of examples, and lists with one item per example (text, tensors of different lengths).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from trainmaster.loop.batches import first_tensor, tensors_in
 
 _SIZES = (7, 11, 13, 5, 17, 19, 23, 3)
-"""Primes: a batch size that divides no other dimension shows a wrong view in the very line of the view."""
+"""Primes: if the batch size divides no other dimension, a wrong view is detected in the line that creates it."""
 
 
 def count_examples(batch: Any) -> int | None:
@@ -75,8 +75,8 @@ def _example_leaves(batch: Any, num: int) -> list[Any]:
 
 
 def choose_size(batch: Any, num: int, dimensions: Iterable[int] = ()) -> int:
-    """How many of `num` examples to use: a small number that divides neither another dimension of the batch nor one of
-    `dimensions`.
+    """Choose how many of `num` examples to use: a small number that divides neither another dimension of the batch nor
+    one of `dimensions`.
 
     If the batch has fewer examples than that, `take_examples` repeats some.
     """
@@ -89,7 +89,7 @@ def choose_size(batch: Any, num: int, dimensions: Iterable[int] = ()) -> int:
 
 
 def take_examples(batch: Any, num: int, size: int) -> Any:
-    """The first `size` examples of a batch of `num`, starting over if there are fewer."""
+    """Return the first `size` examples of a batch of `num`. If there are fewer, they are repeated."""
     if size == num:
         return batch
     rows = [row % num for row in range(size)]
@@ -102,7 +102,7 @@ def take_examples(batch: Any, num: int, size: int) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class ExampleReplacer:
-    """Replaces some examples of a batch by others of the same batch."""
+    """Replaces some examples of a batch with others of the same batch."""
 
     batch: Any
     num: int
@@ -113,7 +113,7 @@ class ExampleReplacer:
 
     @classmethod
     def create(cls, batch: Any, num: int) -> ExampleReplacer | None:
-        """None if all examples are equal and have no floats to add noise to."""
+        """Create a replacer. Returns None if all examples are equal and have no floats to add noise to."""
         leaves = _example_leaves(batch, num)
         sources = []
         for one in range(num):
@@ -128,8 +128,8 @@ class ExampleReplacer:
     def replace(self, chosen: Sequence[bool] | None, *, keeps_layout: bool, wrap: Callable[[torch.Tensor], torch.Tensor]) -> Any:
         """A copy of the batch with the `chosen` examples replaced. `wrap` is applied to float tensors of the examples.
 
-        With `keeps_layout`, everything that may determine shapes stays: lengths, masks, and the zeros and negative numbers of integer
-        tensors.
+        With `keeps_layout`, everything that may determine shapes is kept: lengths, masks, and the zeros and negative
+        numbers of integer tensors.
         """
         rows = [source if chosen and chosen[one] else one for one, source in enumerate(self.sources)]
 

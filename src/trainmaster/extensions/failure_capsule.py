@@ -1,4 +1,4 @@
-"""Saves the state of a training when it fails, so that the same error can be reproduced elsewhere."""
+"""Saves the state of training when it fails, so that the same error can be reproduced elsewhere."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import torch
 
+from trainmaster.arguments import check_int
 from trainmaster.config.declared_secrets import masked_config, secret_texts
 from trainmaster.config.masking import Mask
 from trainmaster.errors import FixtureError, SettingError, TrainmasterError
@@ -32,12 +33,12 @@ NOTE: Final = "FailureCapsule: "
 _PLAIN: Final = frozenset((int, float, bool, str, type(None)))
 _STAGE = re.compile(r"\bstage ((?:\w+ > )*\w+)")
 _STORED_ELSEWHERE: Final = ("batch", "fixtures", "loop", "train_manager", "model", "optimizer", "lr_schedule", "writer", "components")
-"""Fixtures that are not values, or that a capsule stores in other parts."""
+"""Fixtures that are not values, or that a capsule stores elsewhere."""
 
 
 @dataclass(slots=True)
 class _BatchStart:
-    """The state before a batch, as far as it is cheap enough to save in each step."""
+    """The part of the state before a batch that is cheap enough to save in each step."""
 
     batch: Any
     batch_num: int
@@ -56,18 +57,18 @@ class FailureCapsule(Observer):
     Args:
         path: the folder for capsules; `capsules` in the loop's `train_dir` by default. Without either, nothing is saved.
         max_capsules: how many to keep; the oldest are deleted.
-        target: what builds the loop, as `file.py:name` for the command line; the manager that runs the loop by default.
+        target: what builds the loop, as `file.py:name` for the command line. The default is the manager that runs the
+            loop.
     """
 
-    is_guarded = False  # it draws no random numbers, and a guard would cost more than everything else
+    is_guarded = False  # it draws no random numbers, and a guard would take more time than everything else
+
+    needs_whole_batches = True
 
     def __init__(self, path: str | os.PathLike[str] | None = None, max_capsules: int = 3, target: str | None = None) -> None:
         if path is not None and (not isinstance(path, str | os.PathLike) or not os.fspath(path)):
             raise SettingError(f"`path` must be a folder, not {path!r}", hint='FailureCapsule("capsules")')
-        if isinstance(max_capsules, bool) or not isinstance(max_capsules, int) or max_capsules < 1:
-            raise SettingError(
-                f"`max_capsules` must be an integer of at least 1, not {max_capsules!r}", hint="FailureCapsule(max_capsules=3)"
-            )
+        check_int("max_capsules", max_capsules, min=1, hint="FailureCapsule(max_capsules=3)")
         if target is not None and (not isinstance(target, str) or ":" not in target):
             raise SettingError(f"`target` must name a function or a manager, not {target!r}", hint='target="train.py:make_loop"')
         self.path = None if path is None else os.fspath(path)
@@ -80,11 +81,11 @@ class FailureCapsule(Observer):
         self._stateful: dict[str, dict[str, Any]] = {}
         self._names: tuple[str, ...] = ()
         self._has_nan_reports = False
-        """Whether some extension reports batches that are not finite."""
+        """Whether an extension reports batches that are not finite."""
         self._is_accumulating = False
         self._num_reported = 0
 
-    # Before a batch: as little as possible.
+    # Before a batch, as little as possible is saved.
 
     def pre_train(self) -> None:
         self._num_reported = 0
@@ -119,11 +120,11 @@ class FailureCapsule(Observer):
         self._start_batch("eval", batch, batch_num, {**_plain_values(fixtures), **sums})
 
     def _start_batch(self, routine: str, batch: Any, batch_num: int, values: dict[str, Any]) -> None:
-        # Numbers and strings are cheap to copy, and counters determine what other extensions do.
+        # Counters determine what other extensions do. Numbers and strings are cheap to copy.
         plain = {name: {key: value for key, value in each.items() if type(value) in _PLAIN} for name, each in self._stateful.items()}
         self._starts[routine] = _BatchStart(batch, batch_num, values, plain, self._watch.save())
 
-    # After a batch: nothing, unless something failed.
+    # After a batch, nothing is saved unless something failed.
 
     def pre_optimizer_step(self, fixtures: Fixtures, loop: Any) -> None:
         if self._has_nan_reports and "non_finite" in fixtures:
@@ -156,7 +157,7 @@ class FailureCapsule(Observer):
 
     def _end(self, fixtures: Fixtures, loop: Any, error: BaseException | None, routine: str) -> None:
         if error is not None:
-            # The error may come from a hook of the same batch that runs after ours.
+            # A later hook of the same batch may have raised the error.
             has_batch = _stage_of(error).endswith(f"{routine}_step_batch") and self._starts.get(routine) is not None
             self._save(error, fixtures, loop, routine, has_batch=has_batch)
         self._starts[routine] = None
@@ -283,7 +284,7 @@ def _is_saved(error: BaseException) -> bool:
 
 
 def _find_origin(target: str | None) -> tuple[dict[str, Any], list[str]]:
-    """How to build the loop, with the config and the key of its manager, and the secrets of the config."""
+    """Find out how to build the loop: its target, the config and key of its manager, and the secrets of the config."""
     fixtures = manager_fixtures()
     origin: dict[str, Any] = {"target": target, "folder": os.getcwd(), "config": None, "key": None}
     secrets: list[str] = []
@@ -298,7 +299,7 @@ def _find_origin(target: str | None) -> tuple[dict[str, Any], list[str]]:
 
 
 def _find_invocation(manager: Any) -> Any:
-    """How the command line started a manager; None for anything else that provides the fixture `manager`."""
+    """Return how the command line started a manager, or None for any other object in the fixture `manager`."""
     return getattr(getattr(manager, "job_runner", None), "invocation", None)
 
 

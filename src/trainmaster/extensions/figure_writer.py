@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FOLDER = "plots"
 """The folder of figures in `train_dir`."""
 _MIN_SECONDS = 10.0
-"""The minimum time between two drawings."""
+"""The minimum number of seconds between two drawings."""
 _MAX_SHARE = 1 / 50
 """The maximum share of the training time that is spent on drawing."""
 
@@ -43,7 +43,7 @@ class FigureWriter:
         self._has_failed = False
 
     def start(self, loop: Any) -> None:
-        """Start a training. Without a folder, nothing is drawn."""
+        """Prepare for training. Without a folder, nothing is drawn."""
         self._folder = path_in_train_dir(self._path, loop, FOLDER)
         self._next_time = time.monotonic() + _MIN_SECONDS
         if self._folder is not None:

@@ -24,16 +24,19 @@ class GradientAccumulation(Extension):
     `objective` is divided.
     """
 
+    on_every_rank = True
+
     def __init__(self, num_batches: int) -> None:
         check_int("num_batches", num_batches, min=1, hint="GradientAccumulation(4)")
         self.num_batches = num_batches
         self._num_done = self._group_size = 0
         """The number of batches in the current group so far, including the current one, and the size of the group."""
         self._counted: tuple[int, int] | None = None
-        """The epoch and batch that was counted last."""
+        """The epoch and batch that were counted last."""
 
     def pre_train_step_batch(self, fixtures: Fixtures, train_manager: TrainManager, epoch_num: int, batch_num: int) -> None:
-        # Counted at the start of a batch, so a state captured after it does not depend on the order of extensions.
+        # Counted at the start of a batch, so that a state captured at its end does not depend on the order of
+        # extensions.
         if self._counted != (epoch_num, batch_num):  # after an error, the same batch may start again
             self._counted = (epoch_num, batch_num)
             if self._num_done >= self._group_size:

@@ -1,4 +1,4 @@
-"""Which layers have vanishing or exploding gradients."""
+"""Finds layers with vanishing or exploding gradients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _VANISHING_OF_MAX = 1e-6
 _EXPLODING = 100.0
 _EXPLODING_FACTOR = 1e3
 _MIN_EXPLODING = 1.0
-"""Smaller gradients never explode: if gradients vanish, the last layers may have a million times the first."""
+"""Smaller gradients never explode: if gradients vanish, those of the last layers may be a million times those of the first."""
 
 
 def layer_of(parameter: str) -> str:
@@ -24,10 +24,10 @@ def layer_of(parameter: str) -> str:
 
 
 def by_layer(rms: Mapping[str, float]) -> dict[str, float]:
-    """The maximum over the parameters of each layer. NaN means that a parameter has no gradient.
+    """Return the maximum over the parameters of each layer.
 
-    The maximum, because a single parameter must not make a layer vanish: the gradient of a bias before a batch norm is
-    always 0.
+    NaN means that a parameter has no gradient. It is the maximum because a single parameter without a gradient is not a
+    problem: the gradient of a bias before a batch norm is always 0.
     """
     layers: dict[str, float] = {}
     for name, value in rms.items():
@@ -38,7 +38,7 @@ def by_layer(rms: Mapping[str, float]) -> dict[str, float]:
 
 
 def exploding_layers(rms: Mapping[str, float], before: Mapping[str, float]) -> list[str]:
-    """Layers whose gradient RMS is not finite, above 100, or above 1 and 1000 times the median layer or their own past.
+    """Find layers whose gradient RMS is not finite, above 100, or above 1 and 1000 times the median or their own past.
 
     `rms` is the mean of the last epoch by parameter, `before` the median of earlier epochs where it is available.
 
@@ -56,9 +56,9 @@ def exploding_layers(rms: Mapping[str, float], before: Mapping[str, float]) -> l
 
 
 def vanishing_layers(rms: Mapping[str, float], exploding: list[str]) -> list[str]:
-    """Layers whose gradient RMS is 0, below 1e-4 of the median, or below 1e-6 of the largest that does not explode.
+    """Find layers whose gradient RMS is 0, below 1e-4 of the median, or below 1e-6 of the largest that does not explode.
 
-    The absolute size does not matter: late in a healthy training, all gradients are small.
+    The absolute size does not matter: late in training, all gradients are small.
 
     >>> vanishing_layers({"a.w": 1e-9, "b.w": 0.1, "c.w": 0.2}, [])
     ['a']

@@ -1,4 +1,4 @@
-"""The gradients of every parameter over a training: their norms, or the RMS of their elements."""
+"""The gradients of every parameter during training: their norms, or the RMS of their elements."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class GradientObserver(FigureObserver):
         """`every` is the number of updates per logged value and column of the figure; None for one per epoch."""
         if every is not None:
             check_int("every", every, min=1, hint=f"{type(self).__name__}(every=500), or every=None for one value per epoch")
-            self.post_optimizer_step = self._count_update  # a hook only if it is needed: a stage without hooks is nearly free
+            self.post_optimizer_step = self._count_update  # defined only if it is needed, because a stage without hooks is nearly free
         super().__init__(self.tag, path)
         self.every = every
         self._sums = NormSums()
@@ -62,7 +62,7 @@ class GradientObserver(FigureObserver):
     def pre_train_step_epoch(self, model: nn.Module) -> None:
         self._sums.watch(model)
         if self.every is None:
-            self._sums.clear()  # an epoch that ended early may have left sums
+            self._sums.clear()  # an epoch that ended early may have left sums behind
 
     def post_backward(self) -> None:
         self._sums.add()
@@ -101,7 +101,7 @@ class GradientObserver(FigureObserver):
         return {name: value / (self.scale(sizes[name]) * math.sqrt(sizes[name])) for name, value in values.items()}
 
     def _warn(self, x: int) -> None:
-        """Once per training, not in every epoch."""
+        """Warn once per training run, not in every epoch."""
         if not self._has_warned and any(self._unhealthy.values()):
             self._has_warned = True
             for problem, layers in self._unhealthy.items():
@@ -157,7 +157,7 @@ class GradientObserver(FigureObserver):
         self._sums.load_state_dict(state["sums"])
         self._num_updates, self._has_warned = state["num_updates"], state["has_warned"]
         self._history, self._last, self._unhealthy = MetricHistory(), {}, {"vanishing": [], "exploding": []}
-        if state["every"] == self.every:  # else it is a history over epochs, and this one is over updates, or the reverse
+        if state["every"] == self.every:  # otherwise one history is over epochs and the other one over updates
             self._history.load_state_dict(state["history"])
             self._last = dict(state["last"])
             self._unhealthy = {problem: list(layers) for problem, layers in state["unhealthy"].items()}
@@ -167,8 +167,7 @@ class GradNormVis(GradientObserver):
     """Logs the norm of each parameter's gradient, averaged over the batches of every epoch.
 
     The values are logged as `grad_norm/<parameter>` and drawn as `plots/grad_norm.png` and `.html`. Parameters without
-    a gradient are left out. `vanishing()` and `exploding()` name layers; the first time there are any, a warning names
-    them.
+    a gradient are left out. `vanishing()` and `exploding()` name layers; a warning names the first ones.
     """
 
     tag = "grad_norm"

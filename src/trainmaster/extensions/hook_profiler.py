@@ -13,18 +13,18 @@ _MAX_ROWS = 20
 
 
 class HookTime(NamedTuple):
-    """The time spent in one hook during a training."""
+    """The time spent in one hook during training."""
 
     extension: str
     hook: str
     num_calls: int
     seconds: float
     share: float
-    """Of the whole training."""
+    """The share of the whole training time."""
 
 
 class HookProfiler(Observer):
-    """Times every hook of a training and prints a table at its end, the most expensive hook first.
+    """Measures the time of every hook, and prints a table at the end of training, with the most expensive hook first.
 
     The time to compute a lazy fixture is added to the first hook that asks for it. On a GPU, a hook's time includes
     waiting for the device. The callbacks of a `TrainTestLoop` do the training itself and are not timed. Timing costs

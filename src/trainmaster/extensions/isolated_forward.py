@@ -1,4 +1,4 @@
-"""Run a model repeatedly so that each pass starts from the same state, and restore the state in the end."""
+"""Runs a model repeatedly from the same state, and restores that state at the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RANDOM_LAYERS = (_DropoutNd, nn.RNNBase, nn.MultiheadAttention)
 
 
 class ModuleSnapshot:
-    """The parameters, gradients, buffers and plain attributes of modules: which objects they are, and their contents."""
+    """The parameters, gradients, buffers and plain attributes of modules: the objects and their contents."""
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
         self._attributes = [(vars(module), dict(vars(module))) for module in modules]
@@ -126,7 +126,7 @@ class IsolatedForward:
             return
         self._start.restore()
         for norm in norms:
-            norm.training = True  # until the next pass starts
+            norm.training = True  # valid until the next pass starts
         self._run(forward, None)
         self._start.update(buffer for norm in norms for buffer in norm.buffers(recurse=False))
 
@@ -169,7 +169,7 @@ class IsolatedForward:
 def _mix_rows(
     new: torch.Tensor, source: torch.Tensor | None, first: torch.Tensor, first_source: torch.Tensor | None, chosen: list[bool]
 ) -> torch.Tensor:
-    """`new` for the examples that were replaced, `first` for the others."""
+    """Combine two outputs: `new` for the examples that were replaced, `first` for the others."""
     if new.shape != first.shape:
         return new
     axis = next((axis for axis, size in enumerate(new.shape) if size == len(chosen)), None)
@@ -177,13 +177,13 @@ def _mix_rows(
         rows = torch.tensor(chosen, device=new.device)
     elif source is None or first_source is None or source.shape != first_source.shape or not new.ndim or source.shape[:1] != new.shape[:1]:
         return first
-    else:  # rows that are not examples: those with a different input
+    else:  # the rows are not examples, so compare their inputs
         axis, rows = 0, (source.detach() != first_source).reshape(len(source), -1).any(1)
     return torch.where(rows.view([-1 if each == axis else 1 for each in range(new.ndim)]), new, first)
 
 
 class _PassGradient(torch.autograd.Function):
-    """Returns a value, and passes its gradient unchanged to another tensor of the same shape."""
+    """Returns a value in the forward pass, and passes its gradient unchanged to another tensor of the same shape."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, source: torch.Tensor | None) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Statistics of every layer at some updates, kept on their device until they are logged."""
+"""Statistics of every layer, measured at some updates and kept on their device until they are logged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainmaster.extensions.metric_history import MetricHistory
 from trainmaster.loop.writer import Writer, record
 
 MAX_WAITING = 256
-"""The maximum number of tables on the device: memory must not grow with the length of an epoch."""
+"""The maximum number of tables on the device, so that memory does not grow with the length of an epoch."""
 
 
 class LayerStats:
@@ -33,14 +33,14 @@ class LayerStats:
 
     def set_layers(self, labels: Mapping[str, str], writer: Writer | None) -> None:
         if labels != self._labels:
-            self.log(writer)  # the waiting tables belong to the layers before
+            self.log(writer)  # the waiting tables belong to the previous layers
             self._labels = dict(labels)
 
     def label(self, layer: str) -> str:
         return self._labels.get(layer, layer)
 
     def add(self, step: int, table: torch.Tensor) -> bool:
-        """Keep a table; True if it is time to call `log`."""
+        """Add a table. Returns True when it is time to call `log`."""
         self._steps.append(step)
         self._tables.append(table)
         return len(self._steps) >= MAX_WAITING
@@ -65,7 +65,7 @@ class LayerStats:
         return self._histories[statistic].extended(self._waiting_rows()[statistic])
 
     def _waiting_rows(self) -> dict[str, list[tuple[int, dict[str, float]]]]:
-        """By statistic: the step of each waiting table, and the values by the labels of their layers."""
+        """For each statistic, the steps of the waiting tables and their values by layer label."""
         rows: dict[str, list[tuple[int, dict[str, float]]]] = {statistic: [] for statistic in self._histories}
         for step, table in zip(self._steps, _stacked(self._tables).tolist() if self._tables else (), strict=True):
             for statistic, column in zip(rows, zip(*table, strict=True), strict=True):
@@ -89,4 +89,4 @@ class LayerStats:
 
 def _stacked(tables: list[torch.Tensor]) -> torch.Tensor:
     device = tables[-1].device
-    return torch.stack([table.to(device) for table in tables])  # a restored one may be on another device
+    return torch.stack([table.to(device) for table in tables])  # a restored table may be on another device

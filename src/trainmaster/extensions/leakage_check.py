@@ -1,4 +1,4 @@
-"""Find out whether information passes between the examples of a batch, and in which line of code."""
+"""Finds out whether information passes between the examples of a batch, and in which line of code."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from trainmaster.arguments import check_choice
 from trainmaster.errors import SettingError, did_you_mean
 from trainmaster.extensions.example_batch import ExampleReplacer, choose_size, count_examples, map_batch, take_examples
 from trainmaster.extensions.isolated_forward import IsolatedForward
@@ -37,10 +38,10 @@ def find_leak(
 ) -> Leak | NotApplicable | None:
     """Find where information passes between the examples of `batch`; None if it does not.
 
-    `forward(batch)` returns the prediction, `loss(batch, prediction)` the loss. The search takes a few examples and replaces some of them
-    by others. Everything that changes must belong to the replaced examples: in the prediction, in the gradients and, apart from a
-    common factor, in the gradient of the loss. It needs at most 20 forward passes, and restores weights, buffers, gradients, modes and
-    random numbers.
+    `forward(batch)` returns the prediction, `loss(batch, prediction)` the loss. The search takes a few examples and
+    replaces some of them with others. Everything that changes must belong to the replaced examples: in the prediction,
+    in the gradients and, apart from a common factor, in the gradient of the loss. It needs at most 20 forward passes,
+    and restores weights, buffers, gradients, modes and random numbers.
 
     Args:
         allow: what may mix examples, in addition to batch norm: module classes, dotted module names, "loss".
@@ -68,7 +69,7 @@ def find_leak(
             search = LeakSearch(forward, loss, isolated, replacer, has_gradients)
             try:
                 search.run_first_pass()
-            except Exception as error:  # any error of the model; the training step raises it again
+            except Exception as error:  # the model may raise any error, which the training step will raise again
                 failure = f"the model or the loss raised {type(error).__name__}: {error}"
                 continue
             return search.find({id(module): name for name, module in model.named_modules()})
@@ -81,7 +82,7 @@ def _record_dimensions(
     """The dimensions of all tensors that the model computes from some examples, until it ends or raises an error.
 
     The number of examples is a power of two. So a dimension that is a multiple of that number, such as a flattened
-    batch, has no additional odd factor.
+    batch, gains no odd factors.
     """
     size = 1 << min(num, _MAX_RECORDED).bit_length() - 1
     examples = map_batch(take_examples(batch, num, size), torch.clone)
@@ -93,13 +94,13 @@ def _record_dimensions(
             if loss is not None:
                 loss(examples, prediction)
 
-    with contextlib.suppress(Exception):  # any error of the model; the search will see it again
+    with contextlib.suppress(Exception):  # the model may raise any error, which the search will see again
         isolated.run(compute, None)
     return recorder.dimensions
 
 
 def check_allow(allow: Iterable[type[nn.Module] | str]) -> tuple[type[nn.Module] | str, ...]:
-    """`allow` as a tuple of module classes and names."""
+    """Check `allow`, and return it as a tuple of module classes and names."""
     items = (allow,) if isinstance(allow, (str, type)) else tuple(allow)
     for each in items:
         if not (isinstance(each, str) and each) and not (isinstance(each, type) and issubclass(each, nn.Module)):
@@ -127,7 +128,7 @@ def _allowed_modules(model: nn.Module, allow: Iterable[type[nn.Module] | str]) -
 
 
 class LeakageCheck(Observer):
-    """Checks on the first batch of a training that no information passes between its examples.
+    """Checks on the first batch that no information passes between its examples.
 
     Typical causes are a wrong view, a softmax over the batch, or a broadcast in the loss. The `LeakageError` names the module and the line.
     The check restores weights, buffers, gradients, modes and random numbers. It runs once for each model; call
@@ -138,18 +139,17 @@ class LeakageCheck(Observer):
         allow: what may mix examples, in addition to batch norm: module classes, dotted module names, "loss".
     """
 
-    is_guarded = False  # it restores everything itself, once; a guard would cost time in every step
+    is_guarded = False  # it restores everything itself, and only once; a guard would take time in every step
 
     def __init__(self, on_leak: str = "raise", allow: Iterable[type[nn.Module] | str] = ()) -> None:
-        if on_leak not in ("raise", "warn"):
-            raise SettingError(f'`on_leak` must be "raise" or "warn", not {on_leak!r}', hint='LeakageCheck(on_leak="warn")')
+        check_choice("on_leak", on_leak, ("raise", "warn"), hint='LeakageCheck(on_leak="warn")')
         self.on_leak = on_leak
         self.allow = check_allow(allow)
         self._is_done = False
         self._checked: weakref.ref[nn.Module] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_checked": None}  # a copy is for another model
+        return {**vars(self), "_checked": None}  # a copy will check another model
 
     def pre_train(self, train_manager: TrainManager) -> None:
         # A manager trains one model after another with the same extensions.

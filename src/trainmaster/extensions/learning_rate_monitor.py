@@ -1,4 +1,4 @@
-"""The learning rate as a curve."""
+"""Logs and draws the learning rate."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _LOG_RATIO = 30.0
 class LearningRateMonitor(FigureObserver):
     """Logs the learning rate of each update and draws one curve for each parameter group.
 
-    Only changes are logged: the first update, the last before and the first after each change, and the last of each
-    epoch. The metric is `lr`, or `lr/<group>` if the optimizer has several groups; `<group>` is the group's `name` if
-    it has one, else its index. The figure is `learning_rate`.
+    Only changes are logged: the first update, the updates right before and after each change, and the last update of
+    each epoch. The metric is `lr`, or `lr/<group>` if the optimizer has several groups; `<group>` is the group's `name`
+    if it has one, else its index. The figure is `learning_rate`.
     """
 
     def __init__(self, path: str | PathLike[str] | None = None) -> None:
@@ -53,7 +53,7 @@ class LearningRateMonitor(FigureObserver):
         super().pre_train(loop)
 
     def pre_optimizer_step(self, optimizer: Any) -> None:
-        """Before the update, because afterwards the schedule has already stepped."""
+        """Runs before the update, because the schedule steps after it."""
         self._num_updates += 1
         groups = _param_groups(optimizer)
         names = [group.get("name") for group in groups]
@@ -61,7 +61,7 @@ class LearningRateMonitor(FigureObserver):
             name = names[index] if names[index] is not None and names.count(names[index]) == 1 else index
             tag = "lr" if len(groups) == 1 else f"lr/{name}"
             rate = group["lr"]
-            # It may be a tensor that changes in place, and the step does not wait for its device.
+            # The rate may be a tensor that changes in place. It is copied without waiting for its device.
             self._is_full |= self._pending.add((tag, self._num_updates), rate.clone() if isinstance(rate, torch.Tensor) else rate)
 
     def post_train_step_batch(self) -> None:
@@ -108,7 +108,7 @@ class LearningRateMonitor(FigureObserver):
         lines = self._curves.lines()
         if not lines:
             return []
-        # Logarithmic if the rate is small for a long time, not only in the last updates of a schedule.
+        # The axis is logarithmic if the rate is small for a long time, not only in the last updates of a schedule.
         rates = [rate for line in lines for rate in line.ys]
         is_log = 0 < _LOG_RATIO * float(np.quantile(rates, 0.25)) <= max(rates)
         return [Lines("Learning rate", "update", _LABEL, lines, is_log)]
@@ -139,6 +139,6 @@ def _param_groups(optimizer: Any) -> list[dict[str, Any]]:
             "LearningRateMonitor found no optimizer"
             if optimizer is None
             else f"LearningRateMonitor found no parameter groups in the optimizer {type(optimizer).__name__}",
-            hint="remove the extension, or give the loop an optimizer with `param_groups`, like those in torch.optim",
+            hint="remove the extension, or use an optimizer with `param_groups`, like those in torch.optim",
         )
     return groups

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 _PER_DECADE = 32
 _LOW, _HIGH = -6, 12
-"""Absolute values from 10 ** -6 to 10 ** 12 are told apart."""
+"""Absolute values from 10 ** -6 to 10 ** 12 can be distinguished."""
 ALMOST_ZERO = 10.0**_LOW
 _POSITIVE = np.logspace(_LOW, _HIGH, (_HIGH - _LOW) * _PER_DECADE + 1)
 EDGES: NDArray[np.float64] = np.concatenate([-_POSITIVE[::-1], _POSITIVE])
-"""The edges of the bins. Each is 7% wider than its neighbor towards 0; the middle one holds what is almost 0."""
+"""The edges of the bins. Each bin is 7% wider than its neighbor towards 0; the middle bin is for losses of almost 0."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class HardSample:
 
 
 class LossHistogram:
-    """Counts losses on their device, without waiting for it, and keeps the highest with their sample indices."""
+    """Counts losses on their device, without waiting for it, and keeps the highest losses with their sample indices."""
 
     def __init__(self, num_hardest: int) -> None:
         self._num_hardest = num_hardest
@@ -44,13 +44,13 @@ class LossHistogram:
         self.num_samples += len(losses)
         losses = losses.detach().to(torch.float32 if device.type == "mps" else torch.float64)
         if self._inner_edges is None or self._inner_edges.device != device:
-            # Without the outer edges, so values beyond them count in the first and the last bin.
+            # Without the outer edges, so that values beyond them are counted in the first and the last bin.
             self._inner_edges = torch.from_numpy(EDGES[1:-1]).to(device, losses.dtype)
         self._counts = self._counts.to(device)
         self._counts.index_add_(0, torch.bucketize(losses, self._inner_edges), torch.ones_like(losses, dtype=torch.int64))
         losses = torch.cat([self._losses.to(device, losses.dtype), losses])
         indices = torch.cat([self._indices.to(device), indices.to(device, torch.int64)])
-        # NaN counts as the highest loss. The sort is stable: equal losses keep their order on every device.
+        # NaN is treated as the highest loss. The sort is stable, so that equal losses keep their order on every device.
         order = torch.argsort(losses, descending=True, stable=True)[: self._num_hardest]
         self._losses, self._indices = losses[order], indices[order]
 
@@ -64,7 +64,7 @@ class LossHistogram:
         return [HardSample(int(index), float(loss)) for index, loss in zip(self._indices.tolist(), self._losses.tolist(), strict=True)]
 
     def quantile(self, share: float) -> float:
-        """The quantile to within 7%; in the last bin, the maximum."""
+        """Return the quantile to within 7%. In the last bin, this is the maximum."""
         below = self._num_below()
         if share * self.num_samples > below[-2]:  # this bin also holds NaN
             return self.hardest[0].loss
@@ -83,7 +83,7 @@ class LossHistogram:
         return float(EDGES[np.flatnonzero(self.counts)[-1] + 1])
 
     def rebinned(self, edges: NDArray[np.float64]) -> list[int]:
-        """The approximate counts in other bins; losses outside of them count in the first and the last bin."""
+        """Return the approximate counts in other bins. Losses outside of them are counted in the first and the last bin."""
         below = np.interp(edges, EDGES, self._num_below())
         below[0], below[-1] = 0, self.num_samples
         return [int(count) for count in np.diff(np.round(below))]

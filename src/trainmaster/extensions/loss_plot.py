@@ -1,4 +1,4 @@
-"""The training loss and the losses of the evaluation sets as curves."""
+"""Draws the training loss and the losses of the evaluation sets."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ class LossPlot(FigureObserver):
         self._batch_size = true_batch_size
         self._writer: Writer | None = None
         self._is_component = False
-        """Whether it is part of a `TrainTestLoop`, which calls `on_batch_end`."""
+        """Whether it is a component of a `TrainTestLoop`, which calls `on_batch_end`."""
 
     # Hooks.
 
     def pre_train(self, loop: Any, writer: Writer | None = None) -> None:
         self._writer = writer
         self._is_component = isinstance(loop, TrainTestLoop)
-        is_overridden = not self._is_component and loop.is_overridden("get_true_batch_size")
-        self._batch_size = loop.get_true_batch_size if is_overridden else true_batch_size  # saves a call per batch
+        is_overridden = not self._is_component and (loop.is_overridden("get_true_batch_size") or loop.ranks.num > 1)
+        self._batch_size = loop.whole_batch_size if is_overridden else true_batch_size  # saves a call per batch
         super().pre_train(loop)
 
     def pre_train_step_epoch(self) -> None:
@@ -67,7 +67,7 @@ class LossPlot(FigureObserver):
             self._figure_writer.draw_if_due()
 
     def on_batch_end(self, loop: TrainTestLoop) -> None:
-        """A `TrainTestLoop` captures its state here, before the hooks of the batch; it must include the loss."""
+        """A `TrainTestLoop` captures its state here, before the post hooks of the batch. The state must include the loss."""
         loss, size = loop.fixtures["loss"], self._batch_size(loop.batch)
         if not loop.is_training:
             self._eval_mean.add(loss, size)
@@ -77,7 +77,7 @@ class LossPlot(FigureObserver):
 
     def post_train_step_epoch(self, loop: Any, fixtures: Fixtures) -> None:
         self._log()
-        if is_epoch_complete(loop) and self._epoch_samples:  # else no batch had a loss
+        if is_epoch_complete(loop) and self._epoch_samples:  # otherwise no batch had a loss
             mean, epoch_num = self._epoch_sum / max(1, self._epoch_samples), epochs_done(loop)
             record_train_loss(fixtures, self._writer, mean, epoch_num)
             if self.over == "epochs":
@@ -133,7 +133,7 @@ class LossPlot(FigureObserver):
         if not self._curves:
             return []
         title = "Loss" if not self.smoothing else f"Loss (smoothing {self.smoothing:g})"
-        # An evaluation is smooth compared with single batches, and its average would lag by several epochs.
+        # Evaluation losses are smooth compared with single batches, and their average would lag by several epochs.
         lines = self._curves.lines(self.smoothing, lambda label: self.over == "epochs" or label == "train")
         return [Lines(title, X_LABEL[self.over], "loss", lines)]
 

@@ -1,4 +1,4 @@
-"""The values of many layers over a training, in bounded memory, and how a figure shows them."""
+"""The values of many layers during training, in bounded memory, and the panels that show them."""
 
 from __future__ import annotations
 
@@ -100,13 +100,13 @@ class MetricHistory:
 
 
 def names_with_values(history: MetricHistory, marked: Collection[str] = ()) -> list[str]:
-    """The names that have a finite value, and the marked ones."""
+    """Return the names with a finite value, and the marked names."""
     rows = zip(history.names, history.values(), strict=True)
     return [name for name, row in rows if name in marked or np.isfinite(row).any()]
 
 
 def shown_names(history: MetricHistory, marked: Collection[str] = (), limit: int = _MAX_ROWS) -> list[str]:
-    """The names that a figure shows: at most `limit`, spread evenly, and up to half of them marked ones."""
+    """Choose the names that a figure shows: at most `limit`, evenly spaced. Up to half of them are marked names."""
     names = names_with_values(history, marked)
     if len(names) <= limit:
         return names
@@ -123,7 +123,7 @@ def _evenly(names: list[str], limit: int) -> list[str]:
 def heat_map(
     history: MetricHistory, title: str, x_label: str, value_label: str, *, is_log: bool = False, marks: Mapping[str, str] | None = None
 ) -> HeatMap:
-    """Layers from top to bottom, time from left to right."""
+    """Draw a heat map with layers from top to bottom and time from left to right."""
     marks = marks or {}
     names = shown_names(history, marks)
     values = history.values(names)
@@ -133,7 +133,7 @@ def heat_map(
 
 
 def lines(history: MetricHistory, title: str, x_label: str, y_label: str, *, is_log: bool | None = None) -> Lines:
-    """One curve for each name, or for some of many."""
+    """Draw one curve for each name. If there are too many names, only some are drawn."""
     names = shown_names(history, limit=_MAX_LINES)
     title += _shown_note(len(names), len(names_with_values(history)))
     curves = [Line(name, history.xs, values.tolist()) for name, values in zip(names, history.values(names), strict=True)]
@@ -145,7 +145,7 @@ def _shown_note(num_shown: int, num_names: int) -> str:
 
 
 def _mean(one: NDArray[np.float64], num_one: int, other: NDArray[np.float64], num_other: int) -> NDArray[np.float64]:
-    """The weighted mean of two columns; the first may lack names that were added later."""
+    """Return the weighted mean of two columns. The first may lack names that were added later."""
     one = np.concatenate([one, np.full(len(other) - len(one), np.nan)])
     mean = (one * num_one + other * num_other) / (num_one + num_other)
     return np.where(np.isnan(one), other, np.where(np.isnan(other), one, mean))

@@ -10,7 +10,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from trainmaster.errors import LossError, SettingError, did_you_mean, shown
+from trainmaster.arguments import check_choice
+from trainmaster.errors import LossError, SettingError, shown
+from trainmaster.loop.optimization import all_parameters
 from trainmaster.loop.writer import Writer, record
 from trainmaster.stages import Extension, Fixtures
 
@@ -28,24 +30,24 @@ class MixedPrecision(Extension):
     updates, and `mixed_precision/skipped` logs them.
     """
 
+    on_every_rank = True
+
     def __init__(self, dtype: str | torch.dtype = "bfloat16") -> None:
         name = str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else dtype
-        if not isinstance(name, str) or name not in DTYPES:
-            hint = did_you_mean(str(name), DTYPES) or 'MixedPrecision("bfloat16")'
-            raise SettingError(f"`dtype` must be {' or '.join(DTYPES)}, not {dtype!r}", hint=hint)
+        check_choice("dtype", name, DTYPES, hint='MixedPrecision("bfloat16")')
         self.dtype = DTYPES[name]
         self.num_skipped = 0
         """The number of updates that were skipped because the scale was too large."""
         self._scaler: torch.amp.GradScaler | None = None
         self._scaler_state: dict[str, Any] = {}
-        """The restored state, if there was no scaler yet."""
+        """The restored state, until there is a scaler to load it."""
         self._is_waiting = False
-        """Whether scaled gradients of earlier batches wait for their update."""
+        """Whether scaled gradients of earlier batches are waiting for the update."""
         self._waiting: dict[nn.Parameter, torch.Tensor] = {}
 
     @property
     def scale(self) -> float | None:
-        """The factor of the loss; None without a scaler."""
+        """The factor by which the loss is multiplied; None without a scaler."""
         return None if self._scaler is None else float(self._scaler.get_scale())
 
     # Before the first batch.
@@ -53,7 +55,7 @@ class MixedPrecision(Extension):
     def pre_train_manager(self, device: torch.device) -> None:
         self._create_scaler(device)
 
-    def pre_run(self, device: torch.device) -> None:  # in case it was added later
+    def pre_run(self, device: torch.device) -> None:  # it may have been attached after the loop was created
         self._create_scaler(device)
 
     def pre_train(self, model: nn.Module) -> None:
@@ -86,7 +88,7 @@ class MixedPrecision(Extension):
     # The backward pass: scaled after all pre hooks, unscaled before the post hooks.
 
     def post_loss(self, fixtures: Fixtures, model: nn.Module) -> None:
-        if self._scaler is not None and "is_update" in fixtures:  # before NaNGuard may set the gradients aside in `pre_backward`
+        if self._scaler is not None and "is_update" in fixtures:  # before NaNGuard removes the gradients in `pre_backward`
             is_needed = self._is_waiting and fixtures["is_update"]
             self._waiting = {each: each.grad for each in model.parameters() if each.grad is not None} if is_needed else {}
 
@@ -103,12 +105,12 @@ class MixedPrecision(Extension):
             return
         parameters = all_parameters(model, optimizer)
         if is_set_aside:
-            # NaNGuard skips this batch: it has set aside the gradients of the other batches and puts them back in a
-            # post hook. The update uses those, so they are unscaled, in place.
+            # NaNGuard skips this batch: it has removed the gradients of the other batches and restores them in a post
+            # hook. The update uses these gradients, so they are unscaled in place.
             for each in parameters:
                 each.grad = self._waiting.get(each)  # type: ignore[call-overload]  # parameters outside of the model have none
         if is_bad and not is_set_aside:
-            self._skip_update(fixtures, parameters)  # the scale stays: it does not make a loss non-finite
+            self._skip_update(fixtures, parameters)  # the scale is kept, because it is not the cause of a non-finite loss
         elif not self._is_finite_unscaled(parameters):
             self._skip_update(fixtures, parameters)
             self.num_skipped += 1
@@ -117,13 +119,13 @@ class MixedPrecision(Extension):
 
     def _skip_update(self, fixtures: Fixtures, parameters: list[torch.Tensor]) -> None:
         for grad in self._waiting.values():
-            grad.zero_()  # NaNGuard may still put them back
+            grad.zero_()  # NaNGuard may still restore them
         for each in parameters:
             each.grad = None
         fixtures.modify("is_update", False)
 
     def _is_finite_unscaled(self, parameters: list[torch.Tensor]) -> bool:
-        """Unscale the gradients and update the scale; False if a gradient is not finite."""
+        """Unscale the gradients and update the scale. Returns False if a gradient is not finite."""
         assert self._scaler is not None
         if all(each.grad is None for each in parameters):
             return True
@@ -153,7 +155,7 @@ def _tensor(objective: Any) -> torch.Tensor:
 
 
 class _Probe:
-    """Replaces the optimizer in a loss scaler, which calls `step` if all gradients are finite."""
+    """Takes the place of the optimizer in a loss scaler, which calls `step` if all gradients are finite."""
 
     def __init__(self, parameters: list[torch.Tensor]) -> None:
         self.param_groups = [{"params": parameters}]
@@ -161,12 +163,6 @@ class _Probe:
 
     def step(self) -> None:
         self.is_stepped = True
-
-
-def all_parameters(model: nn.Module, optimizer: Optimizer | None) -> list[torch.Tensor]:
-    """The parameters of the model, and those that only the optimizer has, such as parameters of a loss."""
-    groups = () if optimizer is None else optimizer.param_groups
-    return list(dict.fromkeys([*model.parameters(), *(each for group in groups for each in group["params"])]))
 
 
 def check_device(device: torch.device, dtype: torch.dtype) -> None:

@@ -79,7 +79,7 @@ class ModelSummary(Observer):
 
 
 def layers_of(model: nn.Module, depth: int, shapes: Mapping[str, str] | None = None) -> Iterator[Layer]:
-    """The modules of a model down to a depth. A parameter that several modules share counts for the first."""
+    """Return the modules of a model down to a depth. A parameter that several modules share is counted in the first one."""
     parameters = dict(model.named_parameters())
     for path, module in model.named_modules(remove_duplicate=False):
         level = path.count(".") + 1
@@ -90,7 +90,7 @@ def layers_of(model: nn.Module, depth: int, shapes: Mapping[str, str] | None = N
 
 
 def num_elements(parameters: Sequence[torch.Tensor]) -> int:
-    """The number of elements; a lazy parameter without a shape has none."""
+    """Return the number of elements, which is 0 for a lazy parameter without a shape."""
     return sum(each.numel() for each in parameters if not isinstance(each, nn.parameter.UninitializedParameter))
 
 
@@ -116,7 +116,7 @@ def headline(model: nn.Module) -> str:
 
 
 def table_of(model: nn.Module, layers: Sequence[Layer]) -> list[str]:
-    """The lines of the table: one for the model, then one for each layer."""
+    """Return the lines of the table: one for the model, then one for each layer."""
     has_frozen = any(each.num_trainable != each.num_parameters for each in layers)
     rows = [
         (

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 def next_value(
     monitor: str | None, loop: TrainManager, eval_losses: Mapping[str, float], last_epoch: float | None, extension: str
 ) -> Metric | None:
-    """The monitored metric.
+    """Return the monitored metric, or None if the evaluation is not part of training or was seen before.
 
-    None if the evaluation is not part of the training or was seen before. Call it in `post_eval`.
+    Call it in `post_eval`.
     """
     if not loop.is_own_evaluation or not loop.moment.is_evaluated or loop.epochs_done == last_epoch:
         return None
@@ -26,7 +26,7 @@ def next_value(
 
 
 def expected_name(monitor: str | None, loop: TrainManager) -> str:
-    """The name that is known before anything is logged: the full name of a loss, otherwise `monitor`."""
+    """Return the name that is known before anything is logged: the full name of a loss, otherwise `monitor`."""
     sets = loop.eval_data
     name = monitor if monitor is not None else next(iter(sets))
     if name in sets:
@@ -36,7 +36,7 @@ def expected_name(monitor: str | None, loop: TrainManager) -> str:
 
 
 def is_called(full_name: str, monitor: str) -> bool:
-    """Whether `monitor` is the full name of a metric or an ending of it."""
+    """Return whether `monitor` is the full name of a metric or an ending of it."""
     return full_name == monitor or full_name.endswith(f"/{monitor}")
 
 
@@ -46,7 +46,7 @@ def check_is_known(monitor: str | None, loop: TrainManager, extension: str) -> N
     if monitor is None and not sets:
         raise SettingError(
             f"{extension} has nothing to monitor: there is no evaluation set",
-            hint=f'give the loop eval_data={{"valid": loader}}, or {extension} another metric: monitor="train/loss"',
+            hint=f'pass eval_data={{"valid": loader}}, or set another metric in {extension}: monitor="train/loss"',
         )
     suggestion = did_you_mean(monitor, sets) if monitor is not None and monitor not in sets and "/" not in monitor else ""
     if suggestion:
@@ -61,6 +61,6 @@ def check_is_known(monitor: str | None, loop: TrainManager, extension: str) -> N
 
 
 def is_from_other_training(epoch: float | None, loop: TrainManager) -> bool:
-    """Whether the evaluation after this epoch belongs to another training, which used the same extension."""
+    """Whether the evaluation after this epoch belongs to another training run, which used the same extension."""
     now = loop.moment
     return epoch is not None and (epoch > loop.epochs_done or (epoch == loop.epochs_done and not now.is_evaluated))

@@ -1,4 +1,4 @@
-"""Stops at, skips or counts batches whose loss or gradients are NaN or inf, and finds out where these come from."""
+"""Handles batches whose loss or gradients are NaN or inf, and finds out where these values come from."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from torch.nn.parameter import is_lazy
 from trainmaster.arguments import check_choice, check_int
 from trainmaster.errors import NonFiniteError, SettingError
 from trainmaster.loop.batches import named_tensors, tensors_in
+from trainmaster.loop.ranks import is_other_rank
 from trainmaster.loop.rng import Saved, Watch
+from trainmaster.loop.sharding import refuse_shards
 from trainmaster.loop.train_loss import NON_FINITE
 from trainmaster.loop.writer import record
 from trainmaster.stages import Extension, Fixtures
 
 FIXTURE: Final = NON_FINITE
-"""The error of a batch that was skipped or counted, for other extensions; a good batch has no such fixture."""
+"""The fixture with the error of a batch that was skipped or counted, for other extensions. Good batches do not have it."""
 _MAX_SHOWN = 5
 _USUAL_HINT: Final = "lower the learning rate, clip the gradients"
 
@@ -31,8 +33,8 @@ class NaNGuard(Extension):
 
     `"stop"` raises a `NonFiniteError` that names the values in the batch, the weights and the gradients, and the first
     module whose output is not finite. `"skip"` skips and counts the batch, as if it had not been in the data.
-    `"continue"` only counts it. Non-finite weights are an error under `"skip"` too, because no later batch could be
-    good.
+    `"continue"` only counts it. Non-finite weights are an error with `"skip"` too, because every later batch would fail
+    as well.
 
     Args:
         every: check every n-th batch only. On a GPU, a check waits for the device.
@@ -42,6 +44,7 @@ class NaNGuard(Extension):
     name = "nan_guard"
     creates = {FIXTURE: "train_step_batch"}
     is_optional = True
+    on_every_rank = True  # the loss is that of all ranks, and gradients are averaged, so all ranks decide alike
 
     def __init__(self, policy: str = "stop", every: int = 1, *, checks_grads: bool = True) -> None:
         check_choice("policy", policy, ("stop", "skip", "continue"), hint='NaNGuard("stop")')
@@ -60,7 +63,7 @@ class NaNGuard(Extension):
         self._num_good = 0
         """The number of batches of this epoch that were not skipped."""
         self._has_grads = False
-        """Whether gradients of good batches wait for an update."""
+        """Whether gradients of good batches are waiting for an update."""
         self._earlier_grads: list[tuple[nn.Parameter, torch.Tensor | None]] | None = None
         self._parameters: list[nn.Parameter] = []
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -69,6 +72,9 @@ class NaNGuard(Extension):
         self._rng: Saved | None = None
 
     # Hooks.
+
+    def pre_train(self, model: nn.Module) -> None:
+        refuse_shards(model, "NaNGuard")
 
     def pre_train_step_epoch(self) -> None:
         self._parameters, self._buffers = [], []
@@ -84,7 +90,7 @@ class NaNGuard(Extension):
 
     def pre_forward(self) -> None:
         if self.policy == "stop":
-            self._rng = self._watch.save()  # to repeat the forward pass with the same dropout
+            self._rng = self._watch.save()  # needed to repeat the forward pass with the same dropout
 
     def pre_backward(self, fixtures: Fixtures, model: nn.Module, loss: Any) -> None:
         self._earlier_grads = None
@@ -109,7 +115,7 @@ class NaNGuard(Extension):
         elif is_update and self._is_due() and FIXTURE not in fixtures and self.checks_grads and not has_finite_grads(self._parameters):
             self.num_grads += 1
             self._raise_or_count(fixtures, model, "non-finite gradients with a finite loss")
-            if self.policy == "skip":  # also the gradients of earlier batches, which these were added to
+            if self.policy == "skip":  # this also drops the gradients of earlier batches, to which these were added
                 _drop_grads(model)
                 self._has_grads = False
                 self._skip(fixtures, False)
@@ -123,7 +129,7 @@ class NaNGuard(Extension):
             self._has_grads = True
 
     def post_train_step_epoch(self, epoch_num: int, stopped: str | None = None) -> None:
-        """A training that skips every batch would continue without learning anything."""
+        """Raise an error if every batch was skipped: training would continue without learning anything."""
         if self.policy == "skip" and self._num_good == 0 and stopped is None:
             raise NonFiniteError(
                 "every batch of an epoch was skipped: none has a finite loss and finite gradients",
@@ -147,17 +153,17 @@ class NaNGuard(Extension):
             step = fixtures.get("step_num")
             record(writer, "non_finite/losses", self.num_losses, step, "update")
             record(writer, "non_finite/grads", self.num_grads, step, "update")
-        if self.num_losses + self.num_grads == 1:
+        if self.num_losses + self.num_grads == 1 and not is_other_rank():
             action = "skipped" if self.policy == "skip" else "trained on"
             warnings.warn(f"{fact} in {error.rows['where']}; such batches are {action}, and counted as `non_finite/...`", stacklevel=2)
 
     def _skip(self, fixtures: Fixtures, is_update: bool) -> None:
-        """Skip the batch. If gradients of earlier batches wait for this update, it uses those."""
+        """Skip the batch. If gradients of earlier batches are waiting for this update, the update uses those."""
         self.num_skipped += 1
         with torch.no_grad():
             for buffer, copy in self._buffers:
                 buffer.copy_(copy)
-        if "is_update" in fixtures:  # a TrainTestLoop has none, and its optimizer skips parameters without gradients
+        if "is_update" in fixtures:  # a TrainTestLoop has no such fixture, and its optimizer skips parameters without gradients
             fixtures.modify("is_update", is_update)
         writer = fixtures.get("writer")
         if writer is not None:
@@ -184,7 +190,7 @@ class NaNGuard(Extension):
             return None, f"{_USUAL_HINT}; look for sqrt(0), a division by almost 0, or a norm of zeros, whose gradients are not finite"
         try:
             found = self._first_module(model, lambda: forward(fixtures["batch"]))
-        except Exception as error:  # an error of this pass must not hide the reported error
+        except Exception as error:  # an error in this pass must not hide the reported error
             return f"not found: a second forward pass raised {type(error).__name__}", _USUAL_HINT
         if found is not None:
             return found, f"{_USUAL_HINT}; look there for log(0), exp of large numbers, a division by 0"
@@ -244,7 +250,7 @@ def is_finite(value: Any) -> bool:
 
 
 def has_finite_grads(parameters: Iterable[nn.Parameter]) -> bool:
-    """Whether all gradients are finite: reads only their greatest absolute value from the device."""
+    """Return whether all gradients are finite. Only their greatest absolute value is read from the device."""
     grads = [grad for each in parameters if each.grad is not None and (grad := _dense(each.grad)).numel()]
     if not grads:
         return True
@@ -256,7 +262,7 @@ def has_finite_grads(parameters: Iterable[nn.Parameter]) -> bool:
 
 
 def _non_finite_among(tensors: Mapping[str, torch.Tensor]) -> list[str]:
-    """For each tensor with NaN or inf, the number of such values."""
+    """Return the number of NaN and inf values for each tensor that has any."""
     found = []
     for name, tensor in tensors.items():
         values = _dense(tensor.detach())
@@ -273,7 +279,7 @@ def _is_all_finite(tensor: torch.Tensor) -> bool:
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
-    """The stored values of a tensor; the gradient of an embedding may be sparse."""
+    """Return the stored values of a tensor. The gradient of an embedding may be sparse."""
     return tensor.coalesce().values() if tensor.layout is torch.sparse_coo else tensor
 
 
@@ -292,7 +298,7 @@ def _number(loss: Any) -> str:
 
 
 def _where(fixtures: Fixtures) -> str:
-    """Stage, epoch, batch and step; `TrainManager` and `TrainTestLoop` have different names for them."""
+    """Return stage, epoch, batch and step, which have different names in `TrainManager` and `TrainTestLoop`."""
     epoch = fixtures["epoch_index"] if "epoch_index" in fixtures else fixtures["epoch_num"]
     step = fixtures["step_num"] if "step_num" in fixtures else fixtures["optim_step_num"]
     return f"stage train_step_batch, epoch {epoch}, batch {fixtures['batch_num']}, step {step}"
@@ -300,7 +306,7 @@ def _where(fixtures: Fixtures) -> str:
 
 @contextmanager
 def _same_buffers(model: nn.Module) -> Iterator[None]:
-    """Restore the buffers afterwards: a forward pass in training mode changes the means of a batch norm."""
+    """Restore the buffers afterwards, because a forward pass in training mode changes the means of a batch norm."""
     saved = [
         (module, name, buffer, buffer.detach().clone())
         for module in model.modules()

@@ -31,8 +31,8 @@ class MeanNorm(NamedTuple):
 class NormSums:
     """Adds up the gradient norms of each parameter over many batches, without waiting for the device before `take`.
 
-    A batch counts for the parameters that have a gradient in it. Sums are in double precision if the device supports
-    it. They are added in portions of fixed size, so the result does not depend on when the state is read.
+    A batch is only counted for the parameters that have a gradient in it. Sums are in double precision if the device
+    supports it. They are added in groups of fixed size, so that the result does not depend on when the state is read.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class NormSums:
         """Three rows: the sum of finite norms, their number, and the number of norms that are not finite."""
 
     def watch(self, model: nn.Module) -> None:
-        """Use the current parameters of a model; if they differ from those before, the sums start at 0."""
+        """Use the current parameters of a model. If they have changed, the sums start at 0."""
         named = dict(model.named_parameters())
         sizes = {name: 0 if is_lazy(each) else each.numel() for name, each in named.items()}
         if sizes != self.sizes:
@@ -82,7 +82,7 @@ class NormSums:
         if not self._waiting:
             return
         device = self._waiting[-1][0].device
-        if any(row[0].device != device for row in self._waiting):  # some were restored
+        if any(row[0].device != device for row in self._waiting):  # some sums were restored
             self._waiting = [[norm.to(device) for norm in row] for row in self._waiting]
         norms = torch.stack([norm for row in self._waiting for norm in row]).view(len(self._waiting), -1)
         self._waiting = []
@@ -95,7 +95,7 @@ class NormSums:
         self._totals += torch.stack([norms.where(is_finite, 0.0).sum(0, dtype=self._totals.dtype), is_finite.sum(0), is_nonfinite.sum(0)])
 
     def take(self) -> dict[str, MeanNorm]:
-        """The means by parameter, in the order of the model; afterwards the sums are 0."""
+        """Return the means by parameter, in the order of the model, and reset the sums."""
         self._add_up()
         totals = [[0.0] * len(self.sizes)] * 3 if self._totals is None else self._totals.tolist()
         self._totals = None
@@ -118,7 +118,7 @@ class NormSums:
 
 
 def norms_for(tensors: list[torch.Tensor]) -> Norms:
-    """The fastest function for the norms of these tensors and of others with the same layouts, devices and types."""
+    """Return the fastest function for the norms of these tensors, and of others with the same layouts, devices and types."""
     is_plain = all(each.layout is torch.strided and not each.requires_grad for each in tensors)
     if not is_plain or len({(each.device, each.dtype) for each in tensors}) > 1:
         return _one_by_one
@@ -126,13 +126,13 @@ def norms_for(tensors: list[torch.Tensor]) -> Norms:
 
 
 def _half_precision_norms(grads: list[torch.Tensor]) -> Sequence[torch.Tensor]:
-    """In single precision, because the norm may overflow half precision."""
+    """Compute norms in single precision, because they may overflow in half precision."""
     return torch._foreach_norm(grads, 2, torch.float32)
 
 
 @torch.no_grad()
 def _one_by_one(grads: list[torch.Tensor]) -> Sequence[torch.Tensor]:
-    """For tensors that are sparse, on several devices or of several types."""
+    """Compute the norms of tensors that are sparse, on several devices or of several types."""
     norms = []
     for grad in grads:
         values = grad.coalesce().values() if grad.layout is torch.sparse_coo else grad

@@ -27,10 +27,10 @@ def as_floats(output: torch.Tensor) -> torch.Tensor:
 
 
 def silent_units(module: nn.Module, values: torch.Tensor) -> torch.Tensor:
-    """For each unit, whether it is 0 in the whole batch.
+    """Return for each unit whether it is 0 in the whole batch.
 
-    Units are dimension 1. In outputs with three dimensions they are the last one, as for tokens, unless the module's
-    class ends in "1d".
+    Units are in dimension 1. In an output with three dimensions (tokens), they are in the last one, unless the name of
+    the module's class ends in "1d".
     """
     if values.dim() < 2:
         return (values == 0).all().reshape(1)

@@ -1,4 +1,4 @@
-"""Values that an extension accumulates over an evaluation, separate for nested evaluations."""
+"""Values that an extension accumulates over an evaluation, kept separately for nested evaluations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PerEvaluation(Generic[Values]):
         self.current = self._create()
 
     def end(self, eval_losses: dict[str, float] | None) -> Values | None:
-        """The values of the evaluation that ends; None if `start` was not called for it."""
+        """Return the values of the evaluation that ends, or None if `start` was not called for it."""
         if not self._outer or self._outer[-1][0] is not eval_losses:
             return None
         ended = self.current

@@ -1,4 +1,4 @@
-"""Any scalar fixture as a curve."""
+"""Draws any scalar fixture as a curve."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ class Plot(FigureObserver):
         self._curves, self._evaluations = Curves(), PerEvaluation(_Sums)
         self._writer: Writer | None = None
         self._hook = f"post_{stage}"
-        # The fixtures are the parameters of the hook, so the engine checks and computes them as for any other hook.
+        # The fixtures are the parameters of the hook, so that the engine checks and computes them as for any other
+        # hook.
         setattr(self, self._hook, NamedHook(names, self._add) if every == 1 else NamedHook(("loop", *names), self._check_names_once))
 
     # Hooks.
@@ -93,7 +94,7 @@ class Plot(FigureObserver):
             self._figure_writer.draw_if_due()
 
     def _check_names_once(self, loop: Extensible, *values: Any) -> None:
-        """The engine has checked the names. From now on, ask for the fixtures only in every `every`-th batch."""
+        """After the engine has checked the names, ask for the fixtures only in every `every`-th batch."""
         setattr(self, self._hook, self._add_if_due)
         loop.refresh()
         self._add_if_due(loop.fixtures)
@@ -147,7 +148,7 @@ class Plot(FigureObserver):
         return self._evaluations.current
 
     def _log(self) -> None:
-        """Fetch the waiting values, for the mean, or for the log and the curve."""
+        """Fetch the waiting values, and add them to the mean, or to the log and the curve."""
         for (name, number), value in self._sums.pending.drain():
             if self.over == "batches":
                 self._log_point(f"train/{name}{SUFFIX[self.over]}", name, number, value)
@@ -178,7 +179,7 @@ class Plot(FigureObserver):
 
 
 class _Sums:
-    """The sum and the number of values by name, and the values that wait to be added."""
+    """The sum and the number of values by name, and the values that have not been added yet."""
 
     def __init__(self) -> None:
         self.pending = Pending()

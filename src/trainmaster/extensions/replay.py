@@ -1,4 +1,4 @@
-"""Reproduce the error of a capsule with a newly built loop."""
+"""Reproduces the error of a capsule with a newly built loop."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Replayed:
 
     @property
     def is_same(self) -> bool:
-        """Whether the error has the type and the message of the one in the capsule, apart from memory addresses."""
+        """Whether the error has the same type and message as the one in the capsule, apart from memory addresses."""
         if self.error is None:
             return False
         expected = self.capsule.error
@@ -54,8 +54,8 @@ class Replayed:
 def replay(path: str | PathLike[str] | Capsule, loop: TrainManager | TrainTestLoop) -> Replayed:
     """Run the batch of a capsule again, with a `loop` that is built like the one that failed, and return the error.
 
-    Do not use the loop afterwards: it has the state of the capsule, and other data. Nothing is saved, because its `train_dir` is a
-    temporary folder.
+    Do not use the loop afterwards, because its state and its data have changed. Nothing is saved, because its
+    `train_dir` is a temporary folder.
     """
     capsule = path if isinstance(path, Capsule) else Capsule.load(path)
     error: BaseException | None = None
@@ -80,7 +80,7 @@ class StateRestorer(Extension):
     def __init__(self, capsule: Capsule, loop: TrainManager | TrainTestLoop, restore_loop: Callable[[], None] | None = None) -> None:
         self._capsule, self._loop, self._restore_loop = capsule, loop, restore_loop
         self.reported: BaseException | None = None
-        """The error of a batch that is not finite, if nobody raised it."""
+        """The error of a non-finite batch that was reported without raising it."""
 
     def pre_train_step_epoch(self) -> None:
         self._restore_epoch_start()
@@ -132,7 +132,7 @@ def _prepare_manager(capsule: Capsule, loop: TrainManager) -> tuple[StateRestore
     _check_reproducible(capsule)
     location = capsule.location
     is_training = location["routine"] == "train"
-    loop.build()  # with its own data
+    loop.build()  # with the data of the loop
     for name in ("checkpoint_saver", "checkpoint_loader"):
         loop.extensions.pop(name, None)
     if capsule.has_batch and is_training:
@@ -149,7 +149,7 @@ def _prepare_manager(capsule: Capsule, loop: TrainManager) -> tuple[StateRestore
     loop.restore(_training_state(capsule, loop, epoch_num, is_training))
     restorer, name = StateRestorer(capsule, loop), capsule.extension_name or "failure_capsule"
     if name in loop.extensions:
-        loop.extensions[name] = restorer  # at the same position
+        loop.extensions[name] = restorer  # at the same position in the list
     else:
         loop.add_extension(name, restorer, at_start=True)
     return restorer, loop.eval if location.get("is_standalone") and not is_training else loop.train
@@ -221,7 +221,7 @@ def _prepare_loop(capsule: Capsule, loop: TrainTestLoop) -> tuple[StateRestorer,
 
 
 def _check_reproducible(capsule: Capsule) -> None:
-    """Refuse a capsule whose error does not come from one batch, or from reading it."""
+    """Raise an error for a capsule whose error did not occur in a batch or while reading it."""
     location = capsule.location
     if location["routine"] not in ("train", "eval"):
         raise StoreFormatError(f"the capsule has the unknown routine {location['routine']!r:.40}")

@@ -1,4 +1,4 @@
-"""A short report before a training starts, and another one when it ends."""
+"""Prints a short report before training starts, and another one when it ends."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class MetricSummary(NamedTuple):
 
 
 class RunReport(Observer):
-    """Prints device, commit, data and model before a training, in at most 15 lines; metrics, time and files after it.
+    """Prints device, commit, data and model before training, in at most 15 lines, and metrics, time and files after it.
 
     For each metric, it shows the best value, the last value and the trend.
 
@@ -73,7 +73,7 @@ class RunReport(Observer):
 
     @always
     def post_run(self, train_manager: TrainManager, exc_type: type[BaseException] | None = None) -> None:
-        """After `post_train`, in which other extensions may still log or print."""
+        """Runs after `post_train`, in which other extensions may still log or print."""
         started, self._started = self._started, None
         if self._detach is not None:
             self._detach()
@@ -100,15 +100,15 @@ def start_report(loop: TrainManager, facts: Sequence[tuple[str, str]]) -> list[s
         device += f" ({torch.cuda.get_device_name(loop.device)})"
     data = [data_size("train", loop.train_data), *(data_size(name, each) for name, each in loop.eval_data.items())]
     more = [f"{len(data) - _MAX_SETS} more"] if len(data) > _MAX_SETS else []
-    commit = current_commit()
+    commits = [] if "commit" in dict(facts) else [("commit", current_commit())]
     rows = [
         *facts,
         ("device", f"{device}, {counted(torch.get_num_threads(), 'thread')}"),
-        *([("commit", commit)] if commit else []),
+        *commits,
         ("data", "; ".join([*data[:_MAX_SETS], *more])),
         ("model", headline(loop.model)),
     ]
-    lines = [f"{label:<8}{text}" for label, text in rows]
+    lines = [f"{label:<8}{text}" for label, text in rows if text]
     layers = top_layers(loop.model)
     num_shown = min(_MAX_LAYERS, MAX_LINES - len(lines) - 1)
     if layers and num_shown > 1:
@@ -137,7 +137,7 @@ def end_report(metrics: dict[str, MetricSummary], seconds: float, eval_seconds: 
 
 
 def top_layers(model: nn.Module) -> list[Layer]:
-    """The layers at the first level that has more than one."""
+    """Return the layers at the first level that has more than one."""
     depth = 1
     layers = list(layers_of(model, depth))
     while len(layers) == 1:
@@ -165,7 +165,7 @@ def data_size(name: str, data: Any) -> str:
 
 
 def current_commit() -> str:
-    """The commit of the current folder, with "-dirty" if files differ from it; empty without a repository or git."""
+    """Return the commit of the current folder, with "-dirty" if files differ from it. Empty if there is no repository or no git."""
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     try:

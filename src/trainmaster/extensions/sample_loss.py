@@ -1,4 +1,4 @@
-"""The loss of each sample: the distribution of losses, and the samples with the highest ones."""
+"""The distribution of the losses of single samples, and the samples with the highest losses."""
 
 from __future__ import annotations
 
@@ -63,6 +63,8 @@ class SampleLoss(Observer):
             the batches, so a sample keeps its index only if the data is not shuffled.
     """
 
+    needs_whole_batches = True
+
     def __init__(
         self,
         loss: LossPerSample | None = None,
@@ -81,7 +83,7 @@ class SampleLoss(Observer):
         self._evaluations = PerEvaluation(partial(LossHistogram, num_hardest))
         self._first: dict[str, _Snapshot] = {}
         self._last: dict[str, _Snapshot] = {}
-        setattr(self, f"post_{over}_step_batch", self._add)  # the other stage has no hook, which would have overhead
+        setattr(self, f"post_{over}_step_batch", self._add)  # no hook for the other stage, because it would have overhead
 
     def hardest(self) -> dict[str, list[HardSample]]:
         """The hardest samples of each set in its last epoch or evaluation, the hardest first."""
@@ -96,12 +98,12 @@ class SampleLoss(Observer):
 
     def pre_train_step_epoch(self, loop: Any) -> None:
         if self.over == "train":
-            self._loss_per_sample = self._loss_per_sample or loss_per_sample(loop)  # it may be attached during training
+            self._loss_per_sample = self._loss_per_sample or loss_per_sample(loop)  # the extension may have been attached during training
             self._evaluations.current = LossHistogram(self.num_hardest)
 
     def pre_eval_step_epoch(self, loop: Any, eval_losses: dict[str, float] | None = None) -> None:
         if self.over == "eval":
-            self._loss_per_sample = self._loss_per_sample or loss_per_sample(loop)  # an evaluation without a training
+            self._loss_per_sample = self._loss_per_sample or loss_per_sample(loop)  # an evaluation without training
             self._evaluations.start(eval_losses)
 
     def _add(self, batch: Any, prediction: Any) -> None:
@@ -219,11 +221,11 @@ class _Snapshot(NamedTuple):
 
 
 def _histogram(title: str, shown: dict[str, LossHistogram]) -> Histogram:
-    """Bins that fit all losses, on a logarithmic axis if they span a wide range, as they do late in a training."""
+    """Choose bins for all losses, on a logarithmic axis if they span a wide range, as they do late in training."""
     low = min(each.low for each in shown.values())
     high = max(each.high for each in shown.values())
     num_bins = min(_MAX_BINS, max(8, int(2 * max(each.num_samples for each in shown.values()) ** 0.5)))
-    least = max(ALMOST_ZERO, min(each.quantile(0.02) for each in shown.values()))  # the few lower losses go into the first bin
+    least = max(ALMOST_ZERO, min(each.quantile(0.02) for each in shown.values()))  # the few lower losses are counted in the first bin
     if low >= 0 and high > _LOG_RATIO * least:
         powers = np.linspace(np.log10(least), np.log10(high), num_bins + 1)
         edges, axis, x_label = 10**powers, powers, "loss, as a power of 10"
@@ -234,7 +236,7 @@ def _histogram(title: str, shown: dict[str, LossHistogram]) -> Histogram:
 
 
 def loss_per_sample(loop: Any) -> LossPerSample:
-    """The loss function of a loop without its reduction."""
+    """Return the loss function of a loop without its reduction."""
     unreduced = _without_reduction(loop)
     return partial(_supervised_loss, unreduced) if isinstance(loop, Supervised) else unreduced
 
@@ -291,7 +293,7 @@ def _takes_reduction(loss: Callable[..., Any]) -> bool:
 
 
 def _one_per_sample(losses: Any, num_samples: int) -> torch.Tensor:
-    """One loss for each sample of a batch: the mean over all other dimensions."""
+    """Return one loss for each sample of a batch: the mean over all other dimensions."""
     if not isinstance(losses, torch.Tensor) or losses.ndim == 0 or len(losses) != num_samples:
         kind = f"a tensor of shape {tuple(losses.shape)}" if isinstance(losses, torch.Tensor) else f"a {type(losses).__name__}"
         raise SettingError(

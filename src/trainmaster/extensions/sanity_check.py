@@ -1,4 +1,4 @@
-"""Quick checks of a training setup before a long training, with a table of the results."""
+"""Runs quick checks before a long training run, and reports the results in a table."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from torch.nn.parameter import is_lazy
 
+from trainmaster.arguments import check_choice
 from trainmaster.errors import SanityCheckError, SettingError, did_you_mean
 from trainmaster.extensions.leakage_check import check_allow
 from trainmaster.extensions.sanity.data import check_data, check_overlap
@@ -75,7 +76,7 @@ def _run_check(probe: LoopProbe, check: Callable[[LoopProbe], Finding]) -> Findi
         return skipped(reason, "use data that starts again each epoch: a list, a DataLoader")
     try:
         return check(probe)
-    except Exception as error:  # any error of the model, the loss or the data is the result of this check; the others still run
+    except Exception as error:  # an error of the model, the loss or the data is the result of this check; the other checks still run
         return failed(f"{type(error).__name__}: {str(error).strip() or 'no message'}{_location(error)}", "fix this error first")
     finally:
         probe.restore()
@@ -110,9 +111,9 @@ def validate_names(checks: Iterable[str] | None) -> tuple[str, ...]:
 
 
 class SanityCheck(Observer):
-    """Runs `sanity_check` once, before the first batch of a new training. `report` holds the result.
+    """Runs `sanity_check` once, before the first batch of a new training run. `report` contains the result.
 
-    If a check fails, the extension warns or raises a `SanityCheckError`. It does not check a training that resumes.
+    If a check fails, the extension warns or raises a `SanityCheckError`. It does not run when training resumes.
 
     Args:
         on_failure: "warn" to warn and train anyway, or "raise".
@@ -121,8 +122,7 @@ class SanityCheck(Observer):
     """
 
     def __init__(self, on_failure: str = "warn", checks: Iterable[str] | None = None, *, allow: Iterable[Any] = ()) -> None:
-        if on_failure not in ("warn", "raise"):
-            raise SettingError(f'`on_failure` must be "warn" or "raise", not {on_failure!r}', hint='SanityCheck(on_failure="raise")')
+        check_choice("on_failure", on_failure, ("warn", "raise"), hint='SanityCheck(on_failure="raise")')
         self.on_failure = on_failure
         self.checks = validate_names(checks)
         self.allow = check_allow(allow)

@@ -1,4 +1,4 @@
-"""The seed of a training."""
+"""Seeds random number generators."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 
 
 class Seed(Extension):
-    """Seeds the random number generators of Python, NumPy and torch when a training starts.
+    """Seeds the random number generators of Python, NumPy and torch when training starts.
 
-    It seeds before the model's `initialize_params`. A training that resumes restores its random number generators
+    It seeds before the model's `initialize_params`. When training resumes, its random number generators are restored
     instead. Weights that are initialized when the model is created are not affected: call `seed_rng(seed)` before that,
     or give the model a method `initialize_params`.
     """
+
+    on_every_rank = True
 
     def __init__(self, seed: int) -> None:
         if not is_int(seed) or not 0 <= seed < 2**63:
@@ -27,7 +29,7 @@ class Seed(Extension):
         self.seed = seed
 
     def pre_load_checkpoint(self, train_manager: TrainManager, standalone_eval: bool) -> None:
-        # Not `checkpoint_loaded`, which is also true after an evaluation before the training. If a state from before
+        # Not `checkpoint_loaded`, which is also true after an evaluation before training. If a state from before
         # the first batch is restored, its random number generators are restored after this.
         has_begun = any(train_manager.moment[:3])
         if not standalone_eval and not has_begun:

@@ -1,4 +1,4 @@
-"""All metrics and texts as TensorBoard event files."""
+"""Writes all metrics and texts to TensorBoard event files."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from trainmaster.stages import Observer, always
 
 FOLDER = "tensorboard"
 _SUFFIX = ".trainmaster"
-"""The suffix of our files: others in the folder are left alone."""
+"""The suffix of our files. Other files in the folder are not changed."""
 
 
 class TensorBoard(Observer):
     """Copies all logged metrics and texts to event files, in `path` or in `tensorboard` in the loop's `train_dir`.
 
-    When a run resumes, the files are rewritten from the log, so they contain nothing twice, no matter how often the run
-    was killed.
+    When a run resumes, the files are rewritten from the log, so no value appears twice, no matter how often the run was
+    killed.
     """
 
     def __init__(self, path: str | PathLike[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The path and the writer that an extension gets from its loop."""
+"""Finds the path and the writer that an extension uses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainmaster.loop.writer import Writer
 
 
 def path_in_train_dir(path: Path | None, loop: Any, name: str) -> Path | None:
-    """The path if there is one, else `name` in the loop's `train_dir`; None if the loop has no such folder."""
+    """Return the path if there is one, or `name` in the loop's `train_dir`. None if the loop has no `train_dir`."""
     train_dir = getattr(loop, "train_dir", None)
     if path is not None:
         return path
@@ -22,7 +22,7 @@ def required_path(path: Path | None, loop: Any, name: str, extension: str) -> Pa
     """Like `path_in_train_dir`, but raises an error if there is no path."""
     required = path_in_train_dir(path, loop, name)
     if required is None:
-        raise SettingError(f"{extension} has no path to write to", hint=f"give the loop a train_dir, or {extension} a path")
+        raise SettingError(f"{extension} has no path to write to", hint=f"set the loop's train_dir, or pass {extension} a path")
     return required
 
 

@@ -21,7 +21,7 @@ from trainmaster.loop.writer import Writer
 from trainmaster.stages import Fixtures, always
 
 USUAL = 1e-3
-"""A rule of thumb: in a healthy training the ratio of weights is within a factor of ten or so of this value."""
+"""A rule of thumb: if training works well, most ratios are within a factor of ten of this value."""
 _TAG = "update_ratio"
 
 
@@ -95,7 +95,7 @@ class UpdateRatio(FigureObserver):
 
 @torch.no_grad()
 def _ratios(before: list[torch.Tensor], parameters: list[nn.Parameter]) -> torch.Tensor:
-    """A column with one ratio for each parameter, NaN where there is none; `before` is overwritten."""
+    """Return a column with one ratio for each parameter, or NaN if there is none. `before` is overwritten."""
     norms = norms_for(before)
     weights = norms(before)
     torch._foreach_sub_(before, [each.detach() for each in parameters])

@@ -9,7 +9,7 @@ from trainmaster.figures.panels import Line
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D")
 MARK_COLOR = "#D55E00"
-"""Of rows and bars with a mark."""
+"""The color of rows and bars with a mark."""
 DASHES = ("solid", "dash", "dot", "dashdot")
 
 

@@ -1,4 +1,4 @@
-"""The metrics of a run as curves."""
+"""Draws the metrics of a run as curves."""
 
 from __future__ import annotations
 

@@ -61,19 +61,21 @@ if (!window.Plotly) {{
 
 
 def page(panels: Sequence[Panel], title: str = "", name: str = "") -> str:
-    """An HTML page with one plot below the other. It needs `plotly.min.js` in the same folder and loads nothing else.
+    """Return an HTML page with all plots, one below the other.
+
+    It needs `plotly.min.js` in the same folder and loads nothing else.
 
     `name` is the title of the browser tab if the figure has no title.
     """
     data = json.dumps([plot(panel) for panel in panels])
-    for char in "<>&\u2028\u2029":  # a name must not be able to end the script
+    for char in "<>&\u2028\u2029":  # a name must not end the script
         data = data.replace(char, f"\\u{ord(char):04x}")
     heading = html.escape(printable(title))
     return _PAGE.format(title=heading or html.escape(printable(name)), heading=heading, script=SCRIPT, panels=data)
 
 
 def plot(panel: Panel) -> dict[str, Any]:
-    """A panel as `data` and `layout` for plotly."""
+    """Convert a panel to `data` and `layout` for plotly."""
     layout: dict[str, Any] = {
         "title": {"text": _text(panel.title, _MAX_TITLE), "font": {"size": 16}},
         "height": _HEIGHT,
@@ -102,7 +104,7 @@ def plot(panel: Panel) -> dict[str, Any]:
     if isinstance(panel, Forest):
         rows = _rows([row.name for row in panel.rows], {})
         layout["height"] = _MARGINS + min(26 * max(6, len(rows)), _MAX_ROWS_HEIGHT)
-        layout["yaxis"] = {"type": "category", "autorange": "reversed", "automargin": True, "categoryarray": rows, "tickfont": {"size": 11}}
+        layout["yaxis"] = {"type": "category", "categoryarray": rows, "range": [len(rows) - 0.5, -0.5], "automargin": True}
         layout["shapes"] = forest_shapes(panel)
         return {"data": forest_traces(panel, rows), "layout": layout}
     rows = _rows(panel.rows if isinstance(panel, HeatMap) else panel.names, panel.marks)
@@ -143,7 +145,7 @@ def _lines(panel: Lines) -> list[dict[str, Any]]:
 
 
 def _band(xs: Array, low: Array, high: Array) -> dict[str, Any]:
-    """The outline of a band, along `low` and back along `high`, for each part between two gaps."""
+    """Return the outline of a band for each part between two gaps: along `low` and back along `high`."""
     parts = np.ma.clump_unmasked(np.ma.masked_invalid(xs + low + high))  # type: ignore[no-untyped-call]
     x = [np.concatenate([xs[part], xs[part][::-1], [np.nan]]) for part in parts]
     y = [np.concatenate([low[part], high[part][::-1], [np.nan]]) for part in parts]
@@ -266,7 +268,7 @@ def _bars(panel: Bars, rows: list[str]) -> dict[str, Any]:
 
 
 def _rows(names: Sequence[str], marks: Mapping[str, str]) -> list[str]:
-    """Row names with their marks. Repeated names get a number, because plotly would draw them into one row."""
+    """Return row names with their marks. Repeated names get a number, because plotly would draw them in the same row."""
     found: dict[str, None] = {}
     for name in names:
         mark = f"<span style='color: {MARK_COLOR}'>{_text(marks[name])}</span> " if name in marks else ""
@@ -284,11 +286,11 @@ def _axis(label: str, is_log: bool = False) -> dict[str, Any]:
 
 
 def _text(name: str, max_chars: int = _MAX_NAME) -> str:
-    """A short name for plotly, which reads tags in names as formatting."""
+    """Escape and shorten a name for plotly, which would read tags in it as formatting."""
     return html.escape(shorten(name, max_chars), quote=False)
 
 
 def _array(values: Array) -> dict[str, str]:
-    """Numbers in plotly's binary format, which keeps NaN and is smaller than text."""
+    """Convert numbers to plotly's binary format, which keeps NaN and is smaller than text."""
     data = base64.b64encode(values.astype("<f8").tobytes()).decode()
     return {"dtype": "f8", "bdata": data, "shape": ", ".join(map(str, values.shape))}

@@ -1,4 +1,4 @@
-"""Names of metrics and layers, made short and safe enough to show in a figure."""
+"""Shortens the names of metrics and layers, and makes them safe to show in a figure."""
 
 from __future__ import annotations
 

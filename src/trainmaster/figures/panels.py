@@ -15,7 +15,7 @@ from trainmaster.errors import SettingError
 Array = NDArray[np.float64]
 
 _HUGE, _TINY = 1e100, 1e-100
-"""Values beyond these count as infinite or as zero, because libraries compute margins, powers and differences with them."""
+"""Values beyond these limits are treated as infinite or zero, because libraries compute margins, powers and differences."""
 _MIN_FOR_DENSITY = 5
 _LOG_RATIO = 30.0
 """A `Lines` panel gets a log scale if its largest value is at least this many times its smallest one."""
@@ -50,7 +50,10 @@ class Lines:
     y_label: str
     lines: Sequence[Line]
     is_log: bool | None = None
-    """Whether the y axis is logarithmic. None decides by the values: it is if they are all positive and span a wide range."""
+    """Whether the y axis is logarithmic.
+
+    None decides by the values: the axis is logarithmic if all are positive and they span a wide range.
+    """
 
     @property
     def has_log_scale(self) -> bool:
@@ -78,12 +81,12 @@ class HeatMap:
     value_label: str
     xs: Sequence[float]
     rows: Sequence[str]
-    """From top to bottom."""
+    """The names of the rows, from top to bottom."""
     values: Array
-    """Of shape (rows, xs). NaN stays blank."""
+    """An array of shape (rows, xs). NaN values are left blank."""
     is_log: bool = False
     marks: Mapping[str, str] = field(default_factory=dict)
-    """By row name: a word that is shown next to it."""
+    """For some rows, a word that is shown next to the name."""
 
     def __post_init__(self) -> None:
         wanted = (len(self.rows), len(self.xs))
@@ -115,7 +118,7 @@ class Bars:
     values: Sequence[float]
     is_log: bool = False
     marks: Mapping[str, str] = field(default_factory=dict)
-    """By name: a word that is shown next to it."""
+    """For some bars, a word that is shown next to the name."""
 
     def __post_init__(self) -> None:
         if len(self.names) != len(self.values):
@@ -136,9 +139,9 @@ class Histogram:
     x_label: str
     y_label: str
     counts: Mapping[str, Sequence[int]]
-    """By label: one count for each interval. Several labels are drawn over each other."""
+    """For each label, the count in each interval. Several labels are drawn on top of each other."""
     edges: Sequence[float]
-    """One more than there are intervals."""
+    """The edges of the intervals: one more than there are intervals."""
 
     def __post_init__(self) -> None:
         for label, counts in self.counts.items():
@@ -272,7 +275,7 @@ Panel = Lines | HeatMap | Bars | Histogram | Scatter | Violins | Parallel | Fore
 
 
 def finite(values: ArrayLike, is_log: bool = False) -> Array:
-    """A copy with NaN for all values that cannot be drawn: those that are not finite and, on a log scale, those that are not positive."""
+    """Replace values that cannot be drawn with NaN: those that are not finite and, on a log scale, not positive."""
     found = np.array(values, dtype=np.float64)
     with np.errstate(invalid="ignore"):
         found[np.abs(found) < _TINY] = 0.0
@@ -298,5 +301,5 @@ def are_integers(values: Iterable[Array]) -> bool:
 
 
 def _needs_legend(labels: Sequence[str], *shown: str) -> bool:
-    """Whether the labels add information to the title and the axes."""
+    """Return whether the labels add information to the title and the axes."""
     return len(labels) > 1 or any(label not in ("", *shown) for label in labels)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _WIDTH, _HEIGHT, _ROW_HEIGHT = 6.0, 3.4, 0.19
-"""Of a panel and of a row in it, in inches."""
+"""The size of a panel, and the height of a row in it, in inches."""
 _MAX_ROWS_HEIGHT = 8.0
 _PARALLEL_WIDTH = 1.3
 """Of one axis of parallel coordinates."""
@@ -130,7 +130,7 @@ def _draw_lines(axes: Axes, panel: Lines) -> dict[str, Any]:
         xs, ys = finite(line.xs), finite(line.ys, is_log)
         opacity = 0.3 if line.is_faint else 1.0
         if line.low is not None and line.high is not None:
-            # Where `low` is not positive, a log scale draws the band down to the end of the axis.
+            # If `low` is not positive, the band on a log scale extends to the end of the axis.
             low, high = finite(line.low), finite(line.high, is_log)
             axes.fill_between(xs, low, high, color=style.color, alpha=min(0.2, 0.6 / num_bands) * opacity, linewidth=0, zorder=1)
         marked = None if len(ys) <= _MAX_POINTS_WITH_MARKERS else isolated(ys)  # None means all points
@@ -297,7 +297,7 @@ def _name_rows(axes: Axes, names: Sequence[str], marks: Mapping[str, str]) -> No
 
 
 def rows_to_name(num_rows: int, marked: Sequence[int], stride: int) -> list[int]:
-    """Rows to name if they have to be at least `stride` apart: first as many marked rows as possible, then others.
+    """Choose the rows to label, at least `stride` apart: first as many marked rows as possible, then others.
 
     >>> rows_to_name(10, [4], 3)
     [0, 4, 7]
@@ -322,5 +322,5 @@ def _add_legend(axes: Axes, handles: Mapping[str, Any]) -> None:
 
 
 def _text(name: str, max_chars: int) -> str:
-    """A short name for matplotlib, which reads text between dollar signs as a formula."""
+    """Escape and shorten a name for matplotlib, which would read text between dollar signs as a formula."""
     return shorten(name, max_chars).replace("$", r"\$")

@@ -51,7 +51,7 @@ def save_page(path: Path, panels: Sequence[Panel], title: str = "") -> None:
 
 
 def _plotly_script() -> Path | None:
-    found = importlib.util.find_spec("plotly")  # does not import plotly, which would take longer than drawing a figure
+    found = importlib.util.find_spec("plotly")  # find the file without importing plotly, which would take longer than drawing a figure
     return None if found is None or found.origin is None else Path(found.origin).parent / "package_data" / SCRIPT
 
 

@@ -26,7 +26,9 @@ class Point(NamedTuple):
 
 
 class Series:
-    """A metric over time. It keeps every value of a short history, and the mean, minimum and maximum of neighbors of a long one.
+    """A metric over time.
+
+    A short history keeps every value; a long one keeps the mean, minimum and maximum of neighbors.
 
     When there are more than `max_points` points, each pair of neighbors is merged. The result depends only on the values, not on when
     it was read or saved.

@@ -1,8 +1,9 @@
-"""Checks of the arguments of a `TrainManager`, which reports all problems at once."""
+"""Checks the arguments of a `TrainManager` and reports all problems at once."""
 
 from __future__ import annotations
 
 import inspect
+import os
 import warnings
 from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader
 from trainmaster.config.torch_call import argument_problems, first_parameter
 from trainmaster.errors import SettingError, did_you_mean, shown
 from trainmaster.loop.optimization import is_schedule
+from trainmaster.loop.ranks import num_launched
 from trainmaster.loop.writer import Writer
 
 if TYPE_CHECKING:
@@ -22,9 +24,10 @@ if TYPE_CHECKING:
 
 
 def find_device(device: str | torch.device) -> torch.device:
-    """The device called `device`; "auto" is the first CUDA device if there is one, else the CPU."""
+    """Return the device called `device`. "auto" is the first CUDA device (that of this rank, if there are several), else the CPU."""
     if device == "auto":
-        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+        number = int(os.environ.get("LOCAL_RANK", "0")) if num_launched() > 1 else 0
+        return torch.device(f"cuda:{number % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu")
     try:
         chosen = torch.device(device)
     except (RuntimeError, TypeError) as error:
@@ -50,7 +53,7 @@ def evaluation_sets(eval_data: Any) -> dict[str, Iterable[Any]]:
             )
         if not isinstance(data, Iterable):
             raise SettingError(
-                f"`eval_data[{name!r}]` must be an iterable of batches, not {shown(data)}", hint="give a DataLoader or a list"
+                f"`eval_data[{name!r}]` must be an iterable of batches, not {shown(data)}", hint="pass a DataLoader or a list"
             )
     if len(dict(pairs)) != len(pairs):
         raise SettingError("two evaluation sets have the same name", where=", ".join(name for name, _ in pairs), hint="rename one")
@@ -83,7 +86,7 @@ def other_evaluation_sets(eval_data: Any, own: Mapping[str, Iterable[Any]]) -> d
     A set with the name of one of the loop's own sets must be that set, because their metrics share one curve.
     """
     sets = evaluation_sets(eval_data)
-    if sets.get("valid") is eval_data:  # test data recorded as `valid/loss` would mislead
+    if sets.get("valid") is eval_data:  # test data recorded as `valid/loss` would be misleading
         raise SettingError("the data to evaluate needs a name for its metrics", hint='eval({"test": loader})')
     for name, data in sets.items():
         if name in own and data is not own[name]:
@@ -136,7 +139,7 @@ def _limit_problems(loop: Training) -> list[str]:
     if not isinstance(every, Real) or isinstance(every, bool) or not 0 <= float(every) < float("inf"):
         problems.append(f"`eval_every` must be a number of epochs, 0 or more, not {shown(every)}")
     if all(value is None for value in limits.values()):
-        problems.append("training has no end: give `epochs`, `max_steps` or `max_time`")
+        problems.append("training would never end: set `epochs`, `max_steps` or `max_time`")
     return problems
 
 
@@ -145,7 +148,10 @@ def _loss_problems(loop: Training) -> list[str]:
         wanted = f"({', '.join(loop.loss_arguments)})"
         if isinstance(loop.loss, type) and issubclass(loop.loss, nn.Module):
             return [f"`loss` is the class {loop.loss.__name__}: create one, {loop.loss.__name__}()"]
-        if getattr(loop.loss, "reduction", None) == "sum":
+        is_sum = getattr(loop.loss, "reduction", None) == "sum"
+        if is_sum and loop.ranks.num > 1:
+            return [f"`loss` is a sum over samples, and {loop.ranks.num} ranks need a mean: reduction='mean'"]
+        if is_sum:
             warnings.warn(
                 f"{type(loop.loss).__name__}(reduction='sum') depends on the batch size: recorded losses are means over samples only"
                 " with reduction='mean'",
@@ -162,12 +168,12 @@ def _loss_problems(loop: Training) -> list[str]:
 
 
 def _missing_arguments(what: str, kind: Any, first: str) -> list[str]:
-    """A problem if a class of torch, which the loop calls with one argument, needs more than that."""
+    """Return a problem if a torch class, which the loop calls with one argument, requires more arguments."""
     if not isinstance(kind, type) or not issubclass(kind, torch.optim.Optimizer | torch.optim.lr_scheduler.LRScheduler):
         return []
     missing = [each.key.rpartition(".")[2] for each in argument_problems(kind, {}, filled=(first_parameter(kind, first),))]
     call = f"{kind.__name__}({first}, {', '.join(f'{name}=...' for name in missing)})"
-    return [f"`{what}` is {kind.__name__}, which needs `{'`, `'.join(missing)}`: give lambda {first}: {call}"] if missing else []
+    return [f"`{what}` is {kind.__name__}, which needs `{'`, `'.join(missing)}`: pass lambda {first}: {call}"] if missing else []
 
 
 def takes_targets_first(function: Any) -> str | None:
@@ -177,7 +183,7 @@ def takes_targets_first(function: Any) -> str | None:
     """
     try:
         first = next(iter(inspect.signature(function.forward if isinstance(function, nn.Module) else function).parameters), "")
-    except (TypeError, ValueError):  # no readable signature
+    except (TypeError, ValueError):  # it has no readable signature
         return None
     return first if first in ("y_true", "target", "targets", "label", "labels", "truth") else None
 
@@ -187,10 +193,10 @@ def _optimizer_problems(loop: Training, optimizer: Any, lr_schedule: Any) -> lis
     if optimizer is None and not loop.is_overridden("optimizer_step"):
         problems.append("`optimizer` is None and `optimizer_step` is not overridden: nothing would be trained")
     if not (optimizer is None or isinstance(optimizer, torch.optim.Optimizer) or callable(optimizer)):
-        instead = "; give config.make_optimizer(model)" if hasattr(optimizer, "make_optimizer") else ""
+        instead = "; pass config.make_optimizer(model)" if hasattr(optimizer, "make_optimizer") else ""
         problems.append(f"`optimizer` must be an optimizer, or a callable that takes the parameters, not {shown(optimizer)}{instead}")
     if not (lr_schedule is None or is_schedule(lr_schedule) or callable(lr_schedule)):
-        instead = "; give config.make_scheduler(model, optimizer)" if hasattr(lr_schedule, "make_scheduler") else ""
+        instead = "; pass config.make_scheduler(model, optimizer)" if hasattr(lr_schedule, "make_scheduler") else ""
         problems.append(f"`lr_schedule` must be a schedule, or a callable that takes the optimizer, not {shown(lr_schedule)}{instead}")
     problems += _missing_arguments("optimizer", optimizer, "params")
     problems += _missing_arguments("lr_schedule", lr_schedule, "optimizer")

@@ -15,7 +15,7 @@ from trainmaster.loop.batches import outline
 
 
 def is_pair(batch: Any) -> bool:
-    """Whether a batch is (inputs, targets)."""
+    """Return whether a batch is a pair of inputs and targets."""
     return isinstance(batch, (tuple, list)) and len(batch) == 2
 
 
@@ -24,7 +24,7 @@ def no_pair_error(batch: Any, who: str) -> SettingError:
     if isinstance(batch, torch.Tensor):
         return SettingError(
             f"{who} needs batches of (inputs, targets), but this batch is {outline(batch)}",
-            hint="give a DataLoader of pairs, or a list of batches: [(inputs, targets)]",
+            hint="pass a DataLoader of pairs, or a list of batches: [(inputs, targets)]",
         )
     return SettingError(
         f"{who} needs batches of (inputs, targets), but this batch is {outline(batch)}",
@@ -38,7 +38,7 @@ def no_pair_error(batch: Any, who: str) -> SettingError:
 
 
 def swapped_error(loss: Any) -> SettingError:
-    """The error for a batch that is one tensor: most losses of PyTorch would silently give a wrong result."""
+    """Create the error for a batch that is a single tensor, for which most PyTorch losses would silently give a wrong result."""
     name = getattr(loss, "__name__", None) or type(loss).__name__
     return SettingError(
         f"the loss {name} takes (prediction, target), but TrainManager calls loss(batch, prediction)",
@@ -47,7 +47,7 @@ def swapped_error(loss: Any) -> SettingError:
 
 
 def note_whole_batch(error: Exception, call: str, batch: Any) -> None:
-    """Add a note to an error of `model(batch)` or `loss(batch, prediction)` if the cause is the argument, a whole batch."""
+    """Add a note to an error of `model(batch)` or `loss(batch, prediction)` if it was caused by passing the whole batch."""
     first, last = _parts(batch)
     is_model = call.startswith("model")
     own = f"model_forward(self, batch): return self.model({first})"
@@ -80,7 +80,7 @@ def _is_about(error: Exception, value: Any) -> bool:
 
 
 def _parts(batch: Any) -> tuple[str, str]:
-    """Suggested code for the inputs and the targets of a batch: its first part, and its second or last one."""
+    """Suggest code for the inputs and the targets of a batch: its first part, and its second or last part."""
     if isinstance(batch, Mapping) and batch:
         keys = list(batch)
         return f"batch[{keys[0]!r}]", f"batch[{keys[-1]!r}]"

@@ -1,4 +1,4 @@
-"""Nested batches: move them to a device, count their samples, summarize their types and shapes."""
+"""Moves nested batches to a device, counts their samples, and summarizes their types and shapes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """The batch with every tensor in it on `device`: through tuples, named tuples, lists, mappings and dataclasses.
+    """Move all tensors of a batch to `device`, including those in tuples, lists, mappings and dataclasses.
 
     Tensors that are already on the device, and containers of only such tensors, are returned unchanged. Other objects
     are moved with their `to` method if they have one.
@@ -75,9 +75,9 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 
 def true_batch_size(batch: Any) -> int:
-    """The first dimension of the first tensor in the nesting; else the batch's length; else 1."""
+    """Return the first dimension of the first tensor in the batch. Without a tensor, it is the batch's length, or 1 if it has none."""
     first = batch[0] if type(batch) in (list, tuple) and batch else batch
-    if type(first) is torch.Tensor and (shape := first.shape):  # the common case, without a search in every step
+    if type(first) is torch.Tensor and (shape := first.shape):  # the most common case, which needs no search
         return shape[0]
     tensor = first_tensor(batch)
     if tensor is not None:

@@ -1,6 +1,6 @@
 """Blueprints: the constructor calls of a loop and all its parts, as plain values that a checkpoint can store.
 
-Plain values, lists and dicts stand for themselves. Everything else is a *node*, a dict with the key `!`:
+Plain values, lists and dicts are stored unchanged. Everything else is a *node*, a dict with the key `!`:
 
 ```text
 {"!": "call", "of": "lab.nets:Net", "with": {"width": 16, "threshold": 0.5}}    an object: a class or function, called

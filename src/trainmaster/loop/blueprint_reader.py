@@ -44,7 +44,7 @@ def dotted_overrides(root: Node, overrides: Mapping[str, Any]) -> dict[str, Any]
             for part, each in value.items():
                 add(below(name, str(part)), each)
         elif name in dotted:
-            raise SettingError(f"the override `{name}` is given twice", hint="give it by a dotted name, or nested, not both")
+            raise SettingError(f"the override `{name}` is given twice", hint="use either a dotted name or a nested dict")
         else:
             dotted[name] = value
 
@@ -208,7 +208,7 @@ class _Builder:
             f"`{path}` would be built by calling `{node['of']}`, which is refused",
             where=self._where,
             why="a training consists of classes and functions, and none of them is in Python's standard library",
-            hint="somebody wrote this file by hand: do not trust it",
+            hint="this file was probably written by hand: do not trust it",
         )
 
     def _imported(self, node: Node, path: str) -> Any:
@@ -220,7 +220,7 @@ class _Builder:
                 where=self._where,
                 why=error.problems[0].text if isinstance(error, ConfigError) else str(error),
                 hint=f"if it has moved, import it in `{node['of'].partition(':')[0]}` from its new module;"
-                " if Python does not find it, give package_dir",
+                " if Python does not find it, pass package_dir",
             ) from error
 
     def _checked(self, called: Callable[..., Any], values: dict[str, Any], path: str) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class _Writer:
         if isinstance(value, LRScheduler):
             call = recorded_call(value)
             if call is None:
-                return _unknown(value, f"{_NOT_RECORDED} give the loop a Recipe, or a partial")
+                return _unknown(value, f"{_NOT_RECORDED} pass a Recipe, or a partial")
             return self._factory("recipe", call, name)
         if isinstance(value, type):
             return self._factory("recipe", RecordedCall(value, (), {}), name)
@@ -219,29 +219,19 @@ class _Writer:
 
         A recipe or partial has only its own arguments; more are added later.
         """
-        try:
-            if node == "call":
-                arguments = _bind(call)
-            else:
-                signature_of(call.kind).bind_partial(**call.kwargs)
-                arguments = {**{str(number): value for number, value in enumerate(call.args)}, **call.kwargs}
-            return self._arguments(node, call, arguments, path)
-        except (ValueError, TypeError) as error:
-            return _unknown(call.kind, str(error))
+        return self._node(node, call, _bind if node == "call" else _bind_own, path)
 
     def _factory(self, node: str, call: RecordedCall, path: str) -> Node:
         """A call that the loop makes, with the parameters or the optimizer as its first argument, which is left out."""
+        return self._node(node, call, _bind_factory, path)
+
+    def _node(self, node: str, call: RecordedCall, bind: Callable[[RecordedCall], dict[str, Any]], path: str) -> Node:
         try:
-            names = list(signature_of(call.kind).parameters)
-            kwargs = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
-            kwargs.pop(names[0], None)
-            arguments = _bind(call._replace(args=(), kwargs=kwargs), is_partial=True)
-            arguments.pop(names[0], None)
-            return self._arguments(node, call, arguments, path)
+            return self._with_arguments(node, call, bind(call), path)
         except (ValueError, TypeError) as error:
             return _unknown(call.kind, str(error))
 
-    def _arguments(self, node: str, call: RecordedCall, arguments: Mapping[str, Any], path: str) -> Node:
+    def _with_arguments(self, node: str, call: RecordedCall, arguments: Mapping[str, Any], path: str) -> Node:
         of = import_path_of(call.kind)
         if is_in_stdlib(of):
             raise ValueError(f"`{of}` is in Python's standard library, which is not called: call it in a function marked @tracked")
@@ -287,6 +277,20 @@ def _bind(call: RecordedCall, is_partial: bool = False) -> dict[str, Any]:
             arguments |= more
         elif name in bound.arguments and (each.kind is not each.VAR_POSITIONAL or bound.arguments[name]):
             arguments[name] = bound.arguments[name]
+    return arguments
+
+
+def _bind_own(call: RecordedCall) -> dict[str, Any]:
+    signature_of(call.kind).bind_partial(**call.kwargs)
+    return {**{str(number): value for number, value in enumerate(call.args)}, **call.kwargs}
+
+
+def _bind_factory(call: RecordedCall) -> dict[str, Any]:
+    first, *others = signature_of(call.kind).parameters
+    kwargs = {**dict(zip(others, call.args[1:], strict=False)), **call.kwargs}
+    kwargs.pop(first, None)
+    arguments = _bind(call._replace(args=(), kwargs=kwargs), is_partial=True)
+    arguments.pop(first, None)
     return arguments
 
 

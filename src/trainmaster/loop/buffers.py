@@ -6,13 +6,14 @@ from typing import Any
 
 import torch
 
+from trainmaster.loop.sharding import whole
 from trainmaster.loop.state import own_copy
 
 _Layout = tuple[torch.dtype, torch.Size]
 
 
 class Buffers:
-    """Copies values into the memory of the previous copy, if the shapes are equal: allocating costs more than copying.
+    """Copies values into the memory of the previous copy if the shapes are equal. Allocating takes longer than copying.
 
     A copy is valid until the next one begins. Tensors that share memory are copied once, and their copies share memory,
     too.
@@ -38,7 +39,8 @@ class Buffers:
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.layout is not torch.strided or tensor.is_quantized or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-            return tensor.detach().clone()
+            found: torch.Tensor = whole(tensor).detach().clone()
+            return found
         same = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
         if tensor.numel() and same in self._copied:
             return self._copied[same][1]

@@ -1,4 +1,4 @@
-"""The default extension that resumes a training from a checkpoint."""
+"""The default extension that resumes training from a checkpoint."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ LATEST = -1
 
 
 class CheckpointLoader(Extension):
-    """Restores a training before it begins, from the latest checkpoint, the checkpoint of an epoch, or a file.
+    """Resumes training from the latest checkpoint, the checkpoint of an epoch, or a file.
 
-    If `permissive`, a training without checkpoints starts from scratch. If the latest checkpoint is damaged, the next
+    If `permissive`, training without checkpoints starts from scratch. If the latest checkpoint is damaged, the next
     older good one is used, with a warning. An evaluation outside of training loads only the weights.
 
     Args:
@@ -42,7 +42,7 @@ class CheckpointLoader(Extension):
             or not isinstance(ckpt_spec, int | str | PathLike)
             or (isinstance(ckpt_spec, int) and ckpt_spec < -1)
         ):
-            raise SettingError(f"ckpt_spec={ckpt_spec!r}: wanted -1 for the latest, the number of an epoch, or a path")
+            raise SettingError(f"ckpt_spec={ckpt_spec!r}: expected -1 for the latest, the number of an epoch, or a path")
         self.path = None if path is None else Path(path)
         self.ckpt_spec, self.permissive = ckpt_spec, permissive
         self._is_done = False
@@ -93,7 +93,9 @@ class CheckpointLoader(Extension):
         if saver is not None:
             return saver.folder_of(loop)
         if loop.train_dir is None:
-            raise SettingError("there is no folder to load checkpoints from", hint="give the loop a train_dir, or CheckpointLoader a path")
+            raise SettingError(
+                "there is no folder to load checkpoints from", hint="set the loop's train_dir, or pass CheckpointLoader a path"
+            )
         return CheckpointFolder(loop.train_dir / FOLDER)
 
     def _saver(self, loop: TrainManager) -> CheckpointSaver | None:
@@ -118,14 +120,15 @@ def checked(value: Any) -> dict[str, Any]:
 
 
 def restore_from(loop: TrainManager, value: dict[str, Any], name: Any = None, saver: CheckpointSaver | None = None) -> None:
-    """Restore a loop from the value of a checkpoint. If the checkpoint comes from the destination of `saver`, `name` is
-    its name in that destination.
+    """Restore a loop from the value of a checkpoint.
+
+    If the checkpoint comes from the destination of `saver`, `name` is its name there.
 
     The loop uses the tensors of `value`, so do not use `value` for anything else.
     """
     values = dict(value["state"])
-    if value["attribs"] is not None:  # attributes that were not saved stay unchanged
-        here = loop.capture(not_copied).to_dict()
+    if value["attribs"] is not None:  # attributes that were not saved do not change
+        here = loop.capture_own(not_copied).to_dict()
         for part in ("kinds", "objects", "buffers", "grads"):
             values[part] = {**{name: each for name, each in here[part].items() if name not in value["attribs"]}, **values[part]}
     loop.restore(TrainingState.from_dict(values), not_copied)

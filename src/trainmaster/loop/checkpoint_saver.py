@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from trainmaster.errors import CodecError, LeaseLostError, SettingError
 from trainmaster.loop.buffers import Buffers
 from trainmaster.loop.metric import Metric, check_monitor, monitored
+from trainmaster.loop.sharding import refuse_shards
 from trainmaster.loop.state import stateful_attributes
 from trainmaster.loop.writer import flush_of
 from trainmaster.stages import Extension, Fixtures, always
@@ -28,29 +29,48 @@ FOLDER = "checkpoints"
 """The folder of the checkpoints in `train_dir`."""
 
 
+class NotSaved:
+    """The destination on ranks other than 0, which only help to capture the state."""
+
+    path = None
+
+    def __init__(self, destination: CheckpointDestination) -> None:
+        self.facts = destination.facts
+
+    def open(self) -> None: ...
+
+    def next_name(self, moment: Moment) -> Any: ...
+
+    def save(self, moment: Moment, value: dict[str, Any], facts: Any, best: Best | None, replaced: Any = None) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class CheckpointSaver(Extension):
     """Saves a checkpoint every `every_epochs` epochs, every `every_steps` updates, when training is stopped, and at its end.
 
     An epoch is saved once, after its evaluation. If nothing was trained since the last checkpoint, a new one replaces
-    it. The saver runs after all other extensions, wherever it is in their list, so that the checkpoint includes what
-    they did.
+    it. The saver runs after all other extensions, no matter where it is in the list, so that the checkpoint includes
+    their changes.
 
-    A checkpoint contains everything that decides how the training continues: the states of the loop's attributes and of
-    the extensions, the random state, and the position in the data. The saver copies it at once, and writes it while
+    A checkpoint contains everything that training depends on: the states of the loop's attributes and of
+    the extensions, the random state, and the position in the data. The saver copies it immediately, and writes it while
     training continues. The next save waits until the previous one is written.
 
     Args:
         path: the folder; by default `checkpoints` in the loop's `train_dir`. Under a manager, checkpoints go to the
             store. Once training has started, the attribute `path` is the folder in use.
-        saved_fixtures: the names of fixtures to save, too.
+        saved_fixtures: the names of fixtures that are also saved.
         saved_attribs: the loop's attributes whose states are saved; None for all that have a state.
         keep: how many checkpoints to keep in addition to the best; None for all.
         monitor: the metric that decides which checkpoint is the best, by its name or an ending of it; by default the
             loss of the first evaluation set. For accuracies, returns and other well-known scores, the maximum is the
             best.
-        mode: "min" or "max", for a metric whose name does not tell which is the best.
+        mode: "min" or "max", for a metric whose name does not show which is better.
         in_background: with False, training waits until a checkpoint is on the disk.
     """
+
+    on_every_rank = True  # all ranks capture the state together; only rank 0 writes
 
     def __init__(
         self,
@@ -67,17 +87,17 @@ class CheckpointSaver(Extension):
     ) -> None:
         for name, value in (("every_epochs", every_epochs), ("every_steps", every_steps), ("keep", keep)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise SettingError(f"{name}={value!r}: wanted a whole number, 1 or more, or None")
+                raise SettingError(f"{name}={value!r}: expected a whole number, 1 or more, or None")
         check_monitor(monitor, 'CheckpointSaver(monitor="valid/loss")')
         for name, names in (("saved_fixtures", saved_fixtures), ("saved_attribs", saved_attribs)):
             if isinstance(names, str):
-                raise SettingError(f"{name}={names!r}: wanted a list of names", hint=f"{name}=[{names!r}]")
+                raise SettingError(f"{name}={names!r}: expected a list of names", hint=f"{name}=[{names!r}]")
         self.path = self._given_path = None if path is None else Path(path)
         self.saved_fixtures = tuple(saved_fixtures)
         self.saved_attribs = None if saved_attribs is None else tuple(saved_attribs)
         self.every_epochs, self.every_steps, self.keep = every_epochs, every_steps, keep
         if mode not in (None, "min", "max"):
-            raise SettingError(f"mode={mode!r}: wanted 'min', 'max' or None")
+            raise SettingError(f"mode={mode!r}: expected 'min', 'max' or None")
         self.monitor, self.mode, self.in_background = monitor, mode, in_background
         self.best: Best | None = None
         self._host_destination: CheckpointDestination | None = None
@@ -95,7 +115,7 @@ class CheckpointSaver(Extension):
 
     @property
     def has_default_settings(self) -> bool:
-        """Whether all its settings are the defaults."""
+        """Whether all settings have their defaults."""
         return self._settings() == CheckpointSaver()._settings()
 
     @property
@@ -119,16 +139,18 @@ class CheckpointSaver(Extension):
     def folder_of(self, loop: TrainManager) -> CheckpointFolder:
         """The folder for checkpoints, unless a manager has set another destination."""
         if self._given_path is None and loop.train_dir is None:
-            raise SettingError("there is no folder for checkpoints", hint="give the loop a train_dir, or CheckpointSaver a path")
+            raise SettingError("there is no folder for checkpoints", hint="set the loop's train_dir, or pass CheckpointSaver a path")
         return CheckpointFolder(self._given_path if self._given_path is not None else Path(str(loop.train_dir)) / FOLDER, self.keep)
 
     # ---- hooks
 
     def pre_train(self, loop: TrainManager, fixtures: Fixtures) -> None:
         self._check_names(loop)
-        if loop.epoch_num == loop.step_num == 0:  # a new training: earlier checkpoints belong to another one
+        if loop.epoch_num == loop.step_num == 0:  # earlier checkpoints belong to another training run
             self._last = self._last_name = self.best = None
         destination = self._host_destination or self.folder_of(loop)
+        if not loop.ranks.is_first:
+            destination = NotSaved(destination)
         destination.open()
         self._destination, self._pid, self.path = destination, os.getpid(), destination.path
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="trainmaster-save") if self.in_background else None
@@ -138,19 +160,21 @@ class CheckpointSaver(Extension):
     def post_train_step_batch(self, loop: TrainManager, fixtures: Fixtures, step_num: int, is_update: bool) -> None:
         self._has_trained = True
         if self._pending is not None and self._is_saved(self._pending):
-            self._wait()  # to report an error now, not an epoch later
+            self._wait()  # so that an error is reported now, not an epoch later
         if self.every_steps is not None and is_update and step_num % self.every_steps == 0:
             self._save(loop, fixtures)
 
     def post_train_step_epoch(self, loop: TrainManager, fixtures: Fixtures, stopped: str | None) -> None:
-        if stopped is not None:  # this epoch is not evaluated
+        if stopped is not None:  # this epoch will not be evaluated
             self._save(loop, fixtures)
 
     def post_eval(self, loop: TrainManager, fixtures: Fixtures, eval_losses: dict[str, float], epoch_num: int, stopped: str | None) -> None:
         """Save the evaluated epoch, which may be the best."""
         if self._destination is None or not loop.is_own_evaluation or not loop.moment.is_evaluated:
             return
-        metric = monitored(self.monitor, loop, eval_losses, "CheckpointSaver")  # reports an unknown name at the first evaluation
+        metric = None
+        if loop.ranks.is_first:
+            metric = monitored(self.monitor, loop, eval_losses, "CheckpointSaver")  # reports an unknown name at the first evaluation
         is_turn = self.every_epochs is not None and loop.epochs_done > 0 and epoch_num % self.every_epochs == 0
         if is_turn or stopped is not None or loop.is_over():
             self._save(loop, fixtures, metric)
@@ -177,7 +201,7 @@ class CheckpointSaver(Extension):
         """Save the current state, unless it is saved already. `metric` decides whether it is the best."""
         assert self._destination is not None
         moment, is_stopped = loop.moment, fixtures["stopped"] is not None
-        if moment == self._last and (self._is_stop_saved or not is_stopped):
+        if loop.ranks.from_first(moment == self._last and (self._is_stop_saved or not is_stopped)):
             return
         self._wait()
         name = self._destination.next_name(moment)
@@ -186,7 +210,7 @@ class CheckpointSaver(Extension):
             self.best = Best(metric.name, metric.value, moment.epoch, name, self._mode_of(metric))
         elif self.best is not None and self.best.name == replaced:
             self.best = self.best._replace(name=name)
-        value = self._value(loop, fixtures)  # extensions now write the metrics that they hold back
+        value = self._value(loop, fixtures)  # extensions now write the metrics that they have held back
         flush_of(loop.writer)()
         facts = self._destination.facts()
         self._last, self._last_name, self._is_stop_saved, self._has_trained = moment, name, is_stopped, False
@@ -204,7 +228,7 @@ class CheckpointSaver(Extension):
         return self.mode or ("max" if metric.is_greater_better else "min")
 
     def _check_process(self) -> None:
-        """Raise an error in a process that was forked from the training: the saving thread exists only in the parent."""
+        """Raise an error in a forked process, because the saving thread only exists in the parent."""
         if os.getpid() != self._pid:
             raise LeaseLostError(
                 f"process {os.getpid()} was forked from a training, and cannot save it",
@@ -212,7 +236,7 @@ class CheckpointSaver(Extension):
             )
 
     def _is_saved(self, pending: Future[Any]) -> bool:
-        self._check_process()  # first, because a forked process could wait forever
+        self._check_process()  # checked first, because a forked process could wait forever
         return pending.done()
 
     def _wait(self) -> None:
@@ -236,6 +260,8 @@ class CheckpointSaver(Extension):
         return {"state": state, "fixtures": values, "attribs": self.saved_attribs, "best": best}
 
     def _check_names(self, loop: TrainManager) -> None:
+        if self.saved_attribs is not None:
+            refuse_shards(loop.model, "CheckpointSaver(saved_attribs=...)")
         known = list(stateful_attributes(loop))
         for name in self.saved_attribs or ():
             if name not in known:

@@ -15,7 +15,7 @@ Callbacks = dict[str, tuple[Callable[[Any], None], ...]]
 
 
 class LoopComponent:
-    """One layer of a loop. Override the callbacks you need; each receives the loop."""
+    """A component of a `TrainTestLoop`. Override the callbacks you need; each of them receives the loop."""
 
     def on_train_begin(self, loop: Any) -> None: ...
     def on_epoch_begin(self, loop: Any) -> None: ...
@@ -31,7 +31,7 @@ class LoopComponent:
 
 
 def callbacks_of(components: Iterable[object]) -> Callbacks:
-    """The callbacks that components define. The empty ones of `LoopComponent` are not called."""
+    """Return the callbacks that components define, without the empty ones of `LoopComponent`."""
     callbacks: Callbacks = {}
     for name in CALLBACKS:
         empty = getattr(LoopComponent, name)

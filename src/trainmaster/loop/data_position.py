@@ -1,6 +1,6 @@
-"""The position of a training in its data, and how to return to it exactly.
+"""The position of training in its data, and how to return to it exactly.
 
-A loader's iterator cannot be stored, but the random state at the start of the epoch determines it. So this state is
+A loader's iterator cannot be stored, but the random state at the start of the epoch determines it, so this state is
 kept. To return to batch k, the loop restores it, makes a new iterator, replays the first k batches, and then sets the
 current random state again. This works for shuffling, for augmentation, and for loader workers, whose seeds come from
 the same random state.
@@ -25,7 +25,7 @@ from trainmaster.stages.scope import Scope
 
 
 class Position:
-    """How many batches of this epoch are done, and how to return to the next one."""
+    """The number of batches of this epoch that are done, and how to continue with the next one."""
 
     __slots__ = ("_epoch_start", "_live", "are_grads_spent", "is_broken_off", "is_in_batch", "num_batches", "paused")
 
@@ -39,18 +39,22 @@ class Position:
         self.is_in_batch = False
         self._epoch_start: dict[str, Any] | None = None
         self._live: Any = None
-        """An iterator as data: it can be read only once, and is at the right batch already."""
+        """Data that is an iterator: it can be read only once, and is already at the right batch."""
         self.paused: RngState | None = None
-        """The random state to continue with, if a training stopped or was restored."""
+        """The random state to continue with, if training was stopped or restored."""
 
-    def batches(self, data: Any, what: str) -> Iterator[Any]:
-        """The remaining batches of this epoch. The caller adds 1 to `num_batches` after each."""
+    def batches(self, data: Any, what: str, own: Any = None, *, is_silent: bool = False) -> Iterator[Any]:
+        """The remaining batches of this epoch. The caller adds 1 to `num_batches` after each.
+
+        They are read from `own`, this rank's part of the data, if there is one.
+        """
+        own = data if own is None else own
         self.is_broken_off = False
         if self.num_batches == 0:
             self._epoch_start = {"rng": get_rng(), "data": data_state(data)}
-            iterator = fresh_iterator(data)
+            iterator = fresh_iterator(own)
         else:
-            iterator = data if data is self._live else self._replayed(data, what)
+            iterator = data if data is self._live else self._replayed(data, what, own, is_silent)
         self._live = data if isinstance(data, Iterator) else None
         return iterator
 
@@ -71,7 +75,7 @@ class Position:
 
     @contextmanager
     def breaking_off(self) -> Iterator[None]:
-        """Note an error in a batch. Training may resume with that batch, so its gradients must not be used."""
+        """Record an error in a batch. Training may resume with that batch, so its gradients must not be used."""
         try:
             yield
         except BaseException:
@@ -99,7 +103,7 @@ class Position:
             if self.num_batches == 0:
                 self.paused = None
 
-    def _replayed(self, data: Any, what: str) -> Iterator[Any]:
+    def _replayed(self, data: Any, what: str, own: Any, is_silent: bool) -> Iterator[Any]:
         now = self.paused or get_rng()
         self.paused = None
         if self._epoch_start is None:
@@ -109,8 +113,8 @@ class Position:
         started = time.monotonic()
         set_rng(self._epoch_start["rng"])
         set_data_state(data, self._epoch_start["data"])
-        iterator = fresh_iterator(data)
-        is_skipped = loading_changes_nothing(data)
+        iterator = fresh_iterator(own)
+        is_skipped = loading_changes_nothing(own)
         for done in range(self.num_batches):
             try:
                 next(iterator._sampler_iter if is_skipped else iterator)  # type: ignore[attr-defined]  # only a DataLoader is skipped
@@ -121,13 +125,19 @@ class Position:
                     hint="use the same data, or start a new training",
                 ) from None
         seconds = time.monotonic() - started
-        print(
-            f"trainmaster: {'skipped' if is_skipped else 'replayed'} the {self.num_batches} batches of {what} "
-            f"that were done in this epoch ({seconds:.1f} s)",
-            file=sys.stderr,
-        )
+        if not is_silent:
+            print(
+                f"trainmaster: {'skipped' if is_skipped else 'replayed'} the {self.num_batches} batches of {what} "
+                f"that were done in this epoch ({seconds:.1f} s)",
+                file=sys.stderr,
+            )
         set_rng(now)
         return iterator
+
+    @property
+    def epoch_start_rng(self) -> RngState | None:
+        """The random state at the start of the epoch, in the middle of one."""
+        return self._epoch_start["rng"] if self._epoch_start is not None and self.num_batches else None
 
     def state_dict(self) -> dict[str, Any]:
         return {"num_batches": self.num_batches, "epoch_start": self._epoch_start if self.num_batches else None}
@@ -157,14 +167,14 @@ def empty_error(data: Any, what: str) -> EmptyDataError:
         f"{what} has no batches",
         where=f"{type(data).__name__}",
         why="it is an iterator, which can be read only once, and it is exhausted" if is_exhausted else None,
-        hint="give an iterable that restarts each epoch: a list, a DataLoader, an object with __iter__"
+        hint="pass an iterable that restarts each epoch: a list, a DataLoader, an object with __iter__"
         if is_exhausted
         else "check its length, its sampler, and batch_size with drop_last",
     )
 
 
 def fresh_iterator(data: Any) -> Iterator[Any]:
-    """A new iterator that carries nothing over from the epoch before.
+    """Return a new iterator that has no state from the previous epoch.
 
     Persistent workers would carry over random states that cannot be read, so workers are restarted each epoch.
     """
@@ -182,7 +192,7 @@ def length_of(data: Any) -> int | None:
 
 
 def check_length(data: Any, length: int | None) -> None:
-    """Raise an error if the captured training had data of another length."""
+    """Raise an error if the captured training run had data of another length."""
     here = length_of(data)
     if length is not None and here is not None and length != here:
         raise StateError(
@@ -229,14 +239,14 @@ def set_data_state(data: Any, state: dict[str, Any]) -> None:
 
 
 def _loading(data: Any) -> dict[str, Any] | None:
-    """The settings of a loader that decide what is in its batches."""
+    """Return the settings of a loader that determine its batches."""
     if not isinstance(data, DataLoader):
         return None
     return {"batch_size": data.batch_size, "drop_last": data.drop_last, "num_workers": data.num_workers}
 
 
 def _check_loading(data: Any, before: dict[str, Any] | None) -> None:
-    """Raise an error if a loader would make other batches.
+    """Raise an error if a loader would produce different batches.
 
     The number of workers matters if loading may draw random numbers.
     """
@@ -254,7 +264,7 @@ def _check_loading(data: Any, before: dict[str, Any] | None) -> None:
 
 
 def loading_changes_nothing(data: Any) -> bool:
-    """Whether batches can be skipped without loading them: only if all code involved is torch's own and known to have no state."""
+    """Return whether batches can be skipped without loading them: only if all code involved is torch's own and has no state."""
     return (
         type(data) is DataLoader
         and data.num_workers == 0

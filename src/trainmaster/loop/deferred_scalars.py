@@ -1,4 +1,4 @@
-"""Scalars that are read from their device later and together, so that no step waits for a GPU."""
+"""Scalars that are read from their device together at a later time, so that no step waits for a GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_WAITING = 256
 
 
 class Pending:
-    """Scalars in order, each with a label, which `drain` reads from their device all at once."""
+    """Scalars with labels, in order. `drain` reads all of them from their device at once."""
 
     __slots__ = ("_waiting",)
 
@@ -26,14 +26,14 @@ class Pending:
         return len(self._waiting) >= MAX_WAITING
 
     def drain(self) -> list[tuple[Any, float]]:
-        """All labels and scalars so far, as plain numbers."""
+        """Return all labels and scalars so far as plain numbers, and remove them."""
         waiting, self._waiting = self._waiting, []
         tensors = [value for _, value in waiting if isinstance(value, torch.Tensor)]
         if len(tensors) == len(waiting) > 1 and len({(each.device, each.dtype, each.shape) for each in tensors}) == 1:
             values = torch.stack(tensors).reshape(-1).tolist()
             if len(values) != len(waiting):
                 raise LossError(
-                    f"wanted a number, not a tensor of shape {tuple(tensors[0].shape)}",
+                    f"expected a number, not a tensor of shape {tuple(tensors[0].shape)}",
                     hint="return a single number as the loss: loss.mean()",
                 )
             return [(label, float(value)) for (label, _), value in zip(waiting, values, strict=True)]

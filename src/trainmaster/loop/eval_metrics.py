@@ -16,6 +16,7 @@ from trainmaster.errors import SettingError, shown
 from trainmaster.loop.argument_checks import takes_targets_first
 from trainmaster.loop.batches import outline
 from trainmaster.loop.eval_state import EvalState
+from trainmaster.loop.ranks import OneRank, Ranks
 from trainmaster.loop.stages import TRAIN_MANAGER
 from trainmaster.loop.state import Stateful, own_copy
 from trainmaster.loop.writer import Writer, record
@@ -41,8 +42,8 @@ class Metrics(Observer):
     """Computes metrics over each evaluation set, and records them as `<set>/<name>` for each epoch.
 
     Each metric is computed once, over all samples of a set. Its value is a lazy fixture with its name, for hooks at the
-    end of a set (`post_eval_step_epoch`). If the evaluation was stopped, the value covers the batches so far, and is
-    not recorded. A dict of numbers is recorded as `<set>/<name>/<key>`. A value that is not a number, such as a
+    end of a set (`post_eval_step_epoch`). If the evaluation was stopped, the value is computed over the batches so far,
+    and is not recorded. A dict of numbers is recorded as `<set>/<name>/<key>`. A value that is not a number, such as a
     confusion matrix, is only a fixture.
 
     A function is called with all predictions and all targets of the set. They are collected on the CPU and must fit in
@@ -57,9 +58,11 @@ class Metrics(Observer):
             torchmetrics, by name; or a `MetricCollection`; or one such object, which is named after its class.
         inputs: returns the arguments of the functions and of `update` as a tuple. The default is `(prediction,
             batch[1])`, for batches that are pairs.
-        train: also compute them over the training batches of each epoch, as `train/<name>`. If a training resumes in
-            the middle of an epoch with an additional metric, that metric is not recorded for that epoch.
+        train: also compute them over the training batches of each epoch, as `train/<name>`. If training resumes in the
+        middle of an epoch with an additional metric, that metric is not recorded for that epoch.
     """
+
+    on_every_rank = True  # each rank sends its part of a batch to rank 0, which computes the metrics
 
     def __init__(self, metrics: Any, inputs: Inputs | None = None, train: bool = False) -> None:
         if inputs is not None and not callable(inputs):
@@ -68,7 +71,7 @@ class Metrics(Observer):
                 hint='inputs=lambda batch, prediction: (prediction, batch["label"])',
             )
         if not isinstance(train, bool):
-            raise SettingError(f"train={train!r}: wanted True or False")
+            raise SettingError(f"train={train!r}: expected True or False")
         found = _by_name(metrics)
         for name, metric in found.items():
             if _is_function(metric):
@@ -82,6 +85,7 @@ class Metrics(Observer):
         self._evaluations: list[tuple[dict[str, float], dict[str, Any]]] = []
         """For each running evaluation, its fixture `eval_metrics`, and the metrics of the evaluation around it."""
         self.train_metrics: dict[str, Any] = copy.deepcopy(self.metrics) if train else {}
+        self._ranks: Ranks = OneRank()
         self._partial = set(self.train_metrics)
         """The metrics that have not seen all batches of the epoch, because they were added in the middle of it."""
         if not train:  # without these hooks, steps are faster
@@ -102,10 +106,13 @@ class Metrics(Observer):
 
     # Evaluation.
 
-    def pre_run(self, device: torch.device) -> None:
+    def pre_run(self, device: torch.device, loop: TrainManager) -> None:
+        self._ranks = loop.ranks
         for metric in (*self.metrics.values(), *self.train_metrics.values()):
             if isinstance(metric, nn.Module):
                 metric.to(device)
+            for part in _parts(metric).values():
+                part.distributed_available_fn = _no_other_ranks  # torchmetrics would add the states of ranks that have none
 
     def pre_eval_step_epoch(self, eval_metrics: dict[str, float]) -> None:
         if not self._is_running(eval_metrics):
@@ -126,31 +133,31 @@ class Metrics(Observer):
         stopped: str | None,
         eval_metrics: dict[str, float],
     ) -> None:
-        if stopped is None:  # else a later hook may still ask for a value
+        if stopped is None and self._ranks.is_first:  # otherwise a later hook may still ask for a value
             eval_metrics |= self._record(fixtures, writer, datasource_name, train_manager.eval_x)
             _reset(self.metrics)  # some metrics keep all predictions
 
     @always
     def post_eval(self, eval_metrics: dict[str, float]) -> None:
-        if self._is_running(eval_metrics):  # else an earlier extension failed before the first batch
+        if self._is_running(eval_metrics):  # otherwise an earlier extension failed before the first batch
             _reset(self.metrics)
             _, self.metrics = self._evaluations.pop()
 
     def _is_running(self, eval_metrics: dict[str, float]) -> bool:
-        """Whether the innermost evaluation that this extension knows is the one with this fixture."""
+        """Return whether this fixture belongs to the innermost evaluation that this extension knows."""
         return bool(self._evaluations) and self._evaluations[-1][0] is eval_metrics
 
     # Training.
 
     def pre_train_step_epoch(self, loop: TrainManager) -> None:
         _reset(self.train_metrics)
-        self._partial = set(self.train_metrics) if loop.moment.batch else set()  # until their states are restored
+        self._partial = set(self.train_metrics) if loop.moment.batch else set()  # incomplete until their states are restored
 
     def post_train_step_batch(self, batch: Any, prediction: Any) -> None:
         self._update(self.train_metrics, batch, prediction)
 
     def post_train_step_epoch(self, loop: TrainManager, fixtures: Fixtures, writer: Writer, epoch_num: int) -> None:
-        if not loop.moment.batch:  # the epoch is complete, even if a stop was requested since
+        if not loop.moment.batch and self._ranks.is_first:  # the epoch is complete, even if a stop was requested since
             self._record(fixtures, writer, "train", epoch_num, self._partial)
             _reset(self.train_metrics)
 
@@ -158,6 +165,11 @@ class Metrics(Observer):
 
     def _update(self, metrics: Mapping[str, Any], batch: Any, prediction: Any) -> None:
         inputs = _detached(self._inputs(batch, prediction))
+        if self._ranks.num > 1:
+            parts = self._ranks.gather_parts(own_copy(inputs, _on_cpu))
+            if not self._ranks.is_first:
+                return
+            inputs = tuple(_joined_parts(list(each)) for each in zip(*parts, strict=True))
         kept: tuple[Any, ...] | None = None
         with torch.no_grad():
             for metric in metrics.values():
@@ -212,9 +224,9 @@ class WholeSet:
         self._batches: list[tuple[Any, ...]] = []
 
     def __deepcopy__(self, memo: dict[int, Any]) -> WholeSet:
-        """A new metric with the same function: a copy of a bound method of the model would copy the model."""
+        """Return a new metric with the same function, because copying a bound method of the model would copy the model."""
         copied = WholeSet(self.name, self.function)
-        copied._batches = list(self._batches)  # the batches themselves do not change
+        copied._batches = list(self._batches)  # the batches themselves never change
         return copied
 
     def update(self, *inputs: Any) -> None:
@@ -247,7 +259,7 @@ class WholeSet:
             raise SettingError(
                 f"the batches for the metric `{self.name}` cannot be joined: the first is {outline(self._batches[0])}",
                 why=str(error).split("\n")[0],
-                hint="give an object with `update`, `compute` and `reset`, which gets one batch at a time",
+                hint="pass an object with `update`, `compute` and `reset`, which gets one batch at a time",
             ) from error
 
 
@@ -266,6 +278,24 @@ def _joined(parts: list[Any]) -> Any:
     if isinstance(first, np.ndarray):
         return np.concatenate(parts)
     raise TypeError(f"a {type(first).__name__} has no samples to join")
+
+
+def _joined_parts(parts: list[Any]) -> Any:
+    """The inputs of all ranks as those of one batch; a single value is that of the first rank."""
+    if len(parts) == 1 or parts[0] is None or isinstance(parts[0], (int, float, str)):
+        return parts[0]
+    try:
+        return _joined(parts)
+    except (RuntimeError, ValueError, TypeError, KeyError) as error:
+        raise SettingError(
+            f"the inputs of the metrics cannot be joined over ranks: the first is {outline(parts[0])}",
+            why=str(error).split("\n")[0],
+            hint="Metrics(..., inputs=...) returns tensors, arrays or lists with one item per sample",
+        ) from error
+
+
+def _no_other_ranks() -> bool:
+    return False
 
 
 def _is_function(metric: Any) -> bool:
@@ -302,7 +332,7 @@ def _by_name(metrics: Any) -> dict[str, Any]:
 
 
 def _without_groups(metrics: dict[str, Any]) -> dict[str, Any]:
-    """The metrics, after every collection in them is set not to share states between its metrics."""
+    """Return the metrics, with state sharing turned off in all collections among them."""
     modules = [each for metric in metrics.values() if isinstance(metric, nn.Module) for each in metric.modules()]
     for each in modules:
         if getattr(each, "_enable_compute_groups", None) is True:
@@ -349,12 +379,12 @@ def _reset(metrics: Mapping[str, Any]) -> None:
 
 
 def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy on the CPU: the next batch may reuse the memory of this one."""
+    """Return a copy on the CPU, because the next batch may reuse the memory of this one."""
     return tensor.detach().to("cpu", copy=True)
 
 
 def _detached(value: Any) -> Any:
-    """The arguments, detached: a metric that keeps them must not keep the graph of the forward pass."""
+    """Detach the arguments, so that a metric that keeps them does not keep the graph of the forward pass."""
     if isinstance(value, torch.Tensor):
         return value.detach()
     if type(value) in (tuple, list):
@@ -365,7 +395,7 @@ def _detached(value: Any) -> Any:
 
 
 def _numbers(tag: str, value: Any) -> Iterator[tuple[str, float]]:
-    """The numbers in a metric's value, with their names; nothing for other values."""
+    """Return the numbers in a metric's value, with their names. Other values have none."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _numbers(f"{tag}/{key}", item)

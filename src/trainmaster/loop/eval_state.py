@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def as_sum(value: Any) -> Any:
-    """A value to sum up.
+    """Convert a value for a sum: to double precision if its device supports it.
 
-    It stays on its device, so that nothing waits for a GPU, in double precision if the device has it.
+    It stays on the device, so that nothing waits for a GPU.
     """
     if not isinstance(value, torch.Tensor):
         return float(value)
@@ -29,15 +29,16 @@ class EvalState(Observer):
     """Counts batches and samples of an evaluation set and records its mean loss for each epoch.
 
     `<set>/loss` is the mean over samples. With `per_batch`, the mean over batches is also recorded, as
-    `<set>/loss_per_batch`; the two differ if the last batch is smaller. An evaluation that is stopped records nothing,
-    and a set in which a batch has no loss has none either.
+    `<set>/loss_per_batch`; the two differ if the last batch is smaller. Nothing is recorded for an evaluation that is
+    stopped, or for a set in which a batch has no loss.
     """
 
+    on_every_rank = True
     creates = dict.fromkeys(("num_batches", "num_samples", "cum_loss", "cum_sample_loss"), "eval_step_epoch")
 
     def __init__(self, per_batch: bool = False) -> None:
         if not isinstance(per_batch, bool):
-            raise SettingError(f"per_batch={per_batch!r}: wanted True or False")
+            raise SettingError(f"per_batch={per_batch!r}: expected True or False")
         self.per_batch = per_batch
 
     def pre_eval_step_epoch(self, fixtures: Fixtures) -> None:

@@ -1,4 +1,4 @@
-"""How long a `TrainManager` trains: `epochs`, `max_steps` and `max_time`."""
+"""The limits of a `TrainManager`: `epochs`, `max_steps` and `max_time`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Limits:
 
     @property
     def can_end_an_epoch(self) -> bool:
-        """Whether there is a limit that training may reach in the middle of an epoch."""
+        """Whether training may reach a limit in the middle of an epoch."""
         return self._loop.max_steps is not None or self._deadline is not None
 
     def is_over(self) -> bool:
@@ -32,11 +32,11 @@ class Limits:
         return has_epochs or (loop.max_steps is not None and loop.step_num >= loop.max_steps)
 
     def is_out_of_time(self) -> bool:
-        """Whether `max_time` has passed before the training is complete."""
+        """Whether `max_time` has passed before training is complete."""
         return self._deadline is not None and time.monotonic() >= self._deadline and not self.is_over()
 
     def reached(self) -> str | None:
-        """The limit other than `epochs` that is reached, as the reason for a stop."""
+        """Return which limit other than `epochs` is reached, as the reason for a stop."""
         loop = self._loop
         if loop.max_steps is not None and loop.fixtures["step_num"] >= loop.max_steps:
             return f"max_steps={loop.max_steps} is reached"

@@ -1,4 +1,4 @@
-"""Loggers: functions that receive everything that a training records."""
+"""Loggers: functions that receive everything that is recorded during training."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Row = tuple[str, float | str, int | None]
 
 
 class Logger(Protocol):
-    """A function that receives everything that a training records: `writer.mirror(logger)`.
+    """A function that receives everything that is recorded during training: `writer.mirror(logger)`.
 
-    **What.** Each call has the name of a metric (`"valid/loss"`), its value (a float, or a str for a text), and its
-    step: the epoch, update, batch or sample that the metric is recorded over, or None.
+    **What.** Each call has the name of a metric (`"valid/loss"`), its value (a float, or a str for text), and its step:
+    the epoch, update, batch or sample that the metric is recorded over, or None.
 
-    **When.** `mirror` first calls it with every row recorded so far, then with each new row at the moment it is
-    recorded. Rows with the same name come in order. Under a manager, the rows of an evaluation come together when the
-    evaluation is complete; one that was stopped leaves none.
+    **When.** `mirror` first calls it with every row recorded so far, then with each new row when it is recorded. Rows
+    with the same name are sent in order. Under a manager, the rows of an evaluation are sent together when the
+    evaluation is complete; one that was stopped sends none.
 
     **On which thread.** The training thread, which waits for it. A logger that sends rows over a network should queue
     them.
@@ -66,7 +66,7 @@ class Loggers:
             )
         for row in rows:
             logger(*row)
-        token = object()  # one function may be attached twice
+        token = object()  # the same function may be attached twice
         self._loggers[token] = logger
         if flush is not None:
             self._flushes[token] = flush
@@ -79,9 +79,9 @@ class Loggers:
         for token, logger in list(self._loggers.items()):
             try:
                 logger(tag, value, step)
-            except Exception as error:  # an error of a tracking service must not end a training
+            except Exception as error:  # an error of a tracking service must not stop training
                 failures.append(self._failed(token, f"at {tag!r}", error))
-        for text in failures:  # after the other loggers have the row
+        for text in failures:  # after the other loggers have received the row
             _warn(text)
 
     def flush(self) -> None:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 class Setup(Extension):
     """Moves the model to the device, builds optimizer and schedule, and initializes the parameters if no checkpoint was loaded."""
 
+    on_every_rank = True
+
     def pre_run(self, loop: TrainManager, standalone_eval: bool) -> None:
         loop.build(with_optimizer=not standalone_eval)
 

@@ -1,4 +1,4 @@
-"""Metrics that decide something: the loss of an evaluation set, or another recorded metric, by name."""
+"""Finds the loss of an evaluation set, or another recorded metric, by name."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def check_monitor(monitor: Any, example: str) -> None:
 
 
 def monitored(monitor: str | None, loop: Training, eval_losses: Mapping[str, float], who: str) -> Metric | None:
-    """The metric that decides, at the end of an evaluation. Raises an error if it was not recorded.
+    """Return the monitored metric at the end of an evaluation. Raises an error if it was not recorded.
 
-    Returns None before the first epoch if it may be a metric that training will record.
+    Returns None before the first epoch if training may still record it.
     """
     found = find_metric(monitor, eval_losses, loop.writer, loop.eval_data)
     if found is not None or monitor is None:

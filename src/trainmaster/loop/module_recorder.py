@@ -1,4 +1,4 @@
-"""Records the constructor arguments of all modules that are built while a manager builds a loop, without marks on their classes."""
+"""Records the constructor arguments of all modules that are built while a manager builds a loop."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _num_open = 0
 class ModuleRecorder:
     """While it is open, records the constructor arguments of every module that this thread builds. `forget` frees them again.
 
-    For that time, every subclass of `nn.Module` has a recording constructor. When the last recorder of all threads is
-    closed, each class has its own constructor again.
+    While a recorder is open, every subclass of `nn.Module` has a constructor that records its arguments. When the last
+    recorder of all threads is closed, the original constructors are restored.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class ModuleRecorder:
         self._outer: ModuleRecorder | None = getattr(_recorders, "open", None)
         try:
             _begin()
-        except BaseException:  # Ctrl-C meanwhile
+        except BaseException:  # in case of Ctrl-C in between
             _end()
             raise
         _recorders.open = self
@@ -46,7 +46,7 @@ class ModuleRecorder:
         _end()
 
     def forget(self) -> None:
-        """Free the arguments, which may be large, if nothing will store them."""
+        """Free the arguments, which may be large. Call this if nothing will store them."""
         for forget in self.made:
             forget()
 
@@ -70,7 +70,7 @@ def _end() -> None:
         if getattr(vars(nn.Module).get("__init_subclass__"), "__func__", None) is _wrap_new:
             del nn.Module.__init_subclass__
         for kind, (own, wrapper) in _wrapped.items():
-            if vars(kind).get("__init__") is wrapper:  # otherwise other code has wrapped it since, and our wrapper is inactive
+            if vars(kind).get("__init__") is wrapper:  # otherwise other code has wrapped it in the meantime, and our wrapper is inactive
                 type.__setattr__(kind, "__init__", own)
         _wrapped.clear()
 

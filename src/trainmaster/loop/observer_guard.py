@@ -1,4 +1,4 @@
-"""Guards: restore train/eval mode, grad mode and random state after evaluations and observers."""
+"""Restores train/eval mode, grad mode and random state after evaluations and observers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _training = attrgetter("training")
 
 
 def module_modes(model: nn.Module) -> list[tuple[nn.Module, bool]]:
-    """Every module with its train/eval flag. The flags may differ."""
+    """Return every module with its train/eval flag, which may differ between modules."""
     return [(module, module.training) for module in model.modules()]
 
 
@@ -27,7 +27,7 @@ def restore_modes(modes: list[tuple[nn.Module, bool]]) -> None:
 
 @contextmanager
 def mode(model: nn.Module, *, is_training: bool) -> Iterator[None]:
-    """Train or eval mode, with gradients only in training. Each module's own mode is restored afterwards."""
+    """Set train or eval mode, with gradients only in train mode. Each module's own mode is restored afterwards."""
     modes = module_modes(model)
     model.train(is_training)
     try:
@@ -48,7 +48,7 @@ class Guards:
         self._spare: _Guard | None = None
 
     def forget(self) -> None:
-        """Drop the open guards that an interrupt left behind."""
+        """Drop open guards that were left behind by an interrupt."""
         self._open.clear()
 
     def look_again(self) -> None:
@@ -57,12 +57,12 @@ class Guards:
         self._spare = None
 
     def __call__(self) -> _Guard:
-        """A guard: `with guards(): ...`. One object is reused unless guards are nested."""
+        """Return a guard: `with guards(): ...`. The same object is reused unless guards are nested."""
         guard, self._spare = self._spare, None
         return guard or _Guard(self)
 
     def training_rng(self) -> RngState:
-        """The random state of training, also when called within an evaluation or by an observer."""
+        """Return the random state of training, even inside an evaluation or an observer."""
         return state_of(self._open[0].rng) if self._open else get_rng()
 
     def opened(self, guard: _Guard) -> None:

@@ -1,4 +1,4 @@
-"""The optimizer and the learning-rate schedule of a `TrainManager`: built when training starts, and stepped when they are due."""
+"""Builds the optimizer and the learning-rate schedule of a `TrainManager`, and decides when the schedule steps."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -26,7 +27,7 @@ def make_optimizer(model: nn.Module, make: Callable[[Any], Optimizer]) -> Optimi
         raise SettingError(
             f"the model {type(model).__name__} has no parameter to train",
             why="all its parameters are frozen" if any(True for _ in model.parameters()) else "it has no parameters",
-            hint="evaluate it with eval(), give an optimizer of your own, or check that layers are attributes of the module",
+            hint="evaluate it with eval(), pass your own optimizer, or check that layers are attributes of the module",
         )
     return make(parameters)
 
@@ -44,9 +45,9 @@ def warn_of_unrelated_optimizer(model: nn.Module, optimizer: Optimizer | None) -
 
 
 def parameters_with_used_gradients(loop: Training) -> list[nn.Parameter]:
-    """The parameters whose gradients were used in an update.
+    """Return the parameters whose gradients were used in an update.
 
-    They are zeroed before the next backward pass, so no state needs them.
+    These gradients are zeroed before the next backward pass, so a state does not need them.
     """
     if loop.is_overridden("zero_grad"):
         return []
@@ -55,6 +56,12 @@ def parameters_with_used_gradients(loop: Training) -> list[nn.Parameter]:
     if type(loop.optimizer).zero_grad is not Optimizer.zero_grad or "zero_grad" in vars(loop.optimizer):
         return []
     return [each for group in loop.optimizer.param_groups for each in group["params"]]
+
+
+def all_parameters(model: nn.Module, optimizer: Optimizer | None) -> list[torch.Tensor]:
+    """The parameters of the model, and those that only the optimizer has, such as parameters of a loss."""
+    groups = () if optimizer is None else optimizer.param_groups
+    return list(dict.fromkeys([*model.parameters(), *(each for group in groups for each in group["params"])]))
 
 
 def is_schedule(value: Any) -> bool:
@@ -72,7 +79,7 @@ def takes_metric(schedule: Any) -> bool:
 
 
 def step_moment(lr_schedule: Any, schedule_by: str | None, sets: Iterable[str]) -> str:
-    """When a schedule steps: "update", "epoch", or the name of the metric or evaluation set it steps by.
+    """Return when a schedule steps: "update", "epoch", or the name of the metric or evaluation set that it steps on.
 
     The `SchedulerConfig` that made the schedule decides; without one, `schedule_by` does; the default is after each
     update.
@@ -86,12 +93,13 @@ def step_moment(lr_schedule: Any, schedule_by: str | None, sets: Iterable[str]) 
                 f'schedule_by="{schedule_by}", but the SchedulerConfig of {type(lr_schedule).__name__} has step_when="{step_when}"',
                 hint=f'leave `schedule_by` out, or set step_when="{requested}" in the config',
             )
-        without_sets = "update" if takes_metric(lr_schedule) else "epoch"  # the first is refused below
+        without_sets = "update" if takes_metric(lr_schedule) else "epoch"  # the first case is an error, see below
         moment = schedule_by or {"train": "update", "epoch": "epoch", "val": next(iter(sets), without_sets)}[step_when]
     if isinstance(lr_schedule, ReduceLROnPlateau) and moment in ("update", "epoch"):
         raise SettingError(
             f"ReduceLROnPlateau steps on a loss, not after each {moment}",
-            hint=" or ".join(f'schedule_by="{name}/loss"' for name in sets) or "give eval_data, and schedule_by the metric to step by",
+            hint=" or ".join(f'schedule_by="{name}/loss"' for name in sets)
+            or "pass eval_data, and set schedule_by to the metric to step on",
         )
     return moment
 

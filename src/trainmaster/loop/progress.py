@@ -30,7 +30,7 @@ _LINE_EVERY = 60.0
 def _with_restored_random(hook: Hook) -> Hook:
     """Restore Python's random state after a hook that prints, because rich draws random numbers.
 
-    A guard would take time in every step.
+    An observer guard would take time in every step.
     """
 
     @functools.wraps(hook)
@@ -45,18 +45,19 @@ def _with_restored_random(hook: Hook) -> Hook:
 
 
 class Progress(Observer):
-    """Shows bars for the run, the current epoch and the current evaluation; outside a terminal, one line per epoch and per minute.
+    """Shows progress bars on a terminal, and otherwise one line per epoch and per minute.
 
     The remaining time covers the whole run, including evaluations. An evaluation is shown with its metrics, and with
     the best loss so far if an earlier one was better. The bars are updated four times a second, so short steps are not
     slowed down.
 
     Args:
-        show: fixtures to show beside the bar: a scalar, such as `loss`, or a lazy fixture of the batch. console: where
-        bars and lines go; by default the terminal. has_lines: False omits the lines of epochs, for a manager that
-        prints its own. output: a function that is called with each line. If it is set, no bars are drawn. on_update: a
-        function that is called four times a second with the completed fraction of the run, for a manager that draws its
-        own bars.
+        show: fixtures to show next to the bar: a scalar, such as `loss`, or a lazy fixture of the batch.
+        console: where bars and lines are printed; by default the terminal.
+        has_lines: False omits the line per epoch, for a manager that prints its own.
+        output: a function that is called with each line. If it is set, no bars are drawn.
+        on_update: a function that is called four times a second with the completed fraction of the run, for a manager
+            that draws its own bars.
     """
 
     is_guarded = False
@@ -73,7 +74,7 @@ class Progress(Observer):
         if isinstance(show, str) or not all(isinstance(name, str) for name in show):
             raise SettingError(f"`show` must be a list of fixture names, not {show!r}", hint='Progress(show=["loss"])')
         if output is not None and not callable(output):
-            raise SettingError(f"output={output!r}: wanted a function that prints a line", hint="Progress(output=print)")
+            raise SettingError(f"output={output!r}: expected a function that prints a line", hint="Progress(output=print)")
         self.show = tuple(show)
         self._console, self._has_lines, self._output, self._on_update = console, has_lines, output, on_update
         self._bars: Bars | None = None
@@ -87,7 +88,7 @@ class Progress(Observer):
         self._is_training = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_console": None, "_bars": None}  # bars belong to this process's terminal
+        return {**vars(self), "_console": None, "_bars": None}  # bars are drawn on the terminal of this process
 
     # ---- hooks
 
@@ -97,7 +98,7 @@ class Progress(Observer):
 
         console = self._console = self._console or Console()
         self._is_training, self._evaluated = True, {}
-        if _epochs_done(loop) == 0:  # else the best losses so far stay
+        if loop.epoch_num == 0:  # otherwise the best losses so far are kept
             self._best = {}
         self._pace.begin(loop)
         self._line_due = time.monotonic() + _LINE_EVERY
@@ -113,7 +114,7 @@ class Progress(Observer):
         self._due = 0.0
         self._pace.begin_epoch()
         if self._bars is not None:
-            self._bars.reset(self._epoch, total=_num_batches(loop), description=f"epoch {_epochs_done(loop) + 1}", of="", eta="", shown="")
+            self._bars.reset(self._epoch, total=_num_batches(loop), description=f"epoch {loop.epoch_num + 1}", of="", eta="", shown="")
 
     def post_train_step_batch(self, loop: Any, fixtures: Fixtures, batch_num: int) -> None:
         now = time.monotonic()
@@ -131,14 +132,14 @@ class Progress(Observer):
             self._update_run(loop, batch_num + 1)
         elif now >= self._line_due:
             self._line_due = now + _LINE_EVERY
-            parts = [f"epoch {_epochs_done(loop) + 1}{_of_epochs(loop)}", f"batch {_of(batch_num + 1, _num_batches(loop))}"]
+            parts = [f"epoch {_of(loop.epoch_num + 1, _num_epochs(loop))}", f"batch {_of(batch_num + 1, _num_batches(loop))}"]
             self._print([*parts, self._shown(fixtures, batch_num), self._left(loop, batch_num + 1)])
 
     @_with_restored_random
     def post_train_step_epoch(self, loop: Any) -> None:
         if self._bars is not None:
             total = _num_batches(loop)
-            if total is not None and not _batches_done(loop):  # the epoch is complete, and the last update may have been some batches ago
+            if total is not None and not _batches_done(loop):  # the epoch is complete, but the bar was last updated some batches ago
                 self._bars.update(self._epoch, completed=total, of=_of(total, total))
             self._update_run(loop, 0)
         if self._has_lines and not getattr(loop, "eval_data", None):
@@ -167,7 +168,7 @@ class Progress(Observer):
         if self._is_training and eval_losses is not None and datasource_name in eval_losses:
             loss = eval_losses[datasource_name]
             self._best[datasource_name] = min(loss, self._best.get(datasource_name, loss))
-            metrics = {} if eval_metrics is None else eval_metrics  # not copied: later extensions add theirs
+            metrics = {} if eval_metrics is None else eval_metrics  # not copied, because later extensions add more metrics
             self._evaluated[datasource_name] = (loss, metrics)
 
     def _show_evaluation(self, loop: Any) -> None:
@@ -200,11 +201,14 @@ class Progress(Observer):
         assert self._bars is not None
         done = self._pace.done(loop, num_batches)
         total = None if done is None else 1.0
-        self._bars.update(self._run, completed=done or 0.0, total=total, of=_of_whole(loop), eta=self._left(loop, num_batches))
+        self._bars.update(
+            self._run, completed=done or 0.0, total=total, of=_of(loop.epoch_num, _num_epochs(loop)), eta=self._left(loop, num_batches)
+        )
 
     def _shown(self, fixtures: Fixtures, batch_num: int) -> str:
         values = [f"{name} {_text(fixtures[name])}" for name in self.show if name in fixtures]
-        rate = self._pace.samples_per_second(fixtures["batch"], batch_num + 1)
+        size_of = getattr(fixtures["loop"], "whole_batch_size", true_batch_size)
+        rate = self._pace.samples_per_second(size_of(fixtures["batch"]), batch_num + 1)
         return "  ".join([*values, *([rate] if rate else [])])
 
     def _left(self, loop: Any, num_batches: int) -> str:
@@ -213,7 +217,7 @@ class Progress(Observer):
 
     def _print_epoch(self, loop: Any, texts: list[str]) -> None:
         seconds = f"{self._pace.elapsed():.1f} s"
-        self._print([f"epoch {_epochs_done(loop)}{_of_epochs(loop)}", *texts, seconds, self._left(loop, 0)])
+        self._print([f"epoch {_of(loop.epoch_num, _num_epochs(loop))}", *texts, seconds, self._left(loop, 0)])
 
     def _print(self, texts: list[str]) -> None:
         text = "  ".join(each for each in texts if each)
@@ -224,7 +228,7 @@ class Progress(Observer):
 
 
 class Pace:
-    """The speed of a training, and its remaining time."""
+    """The speed of training, and its remaining time."""
 
     def __init__(self) -> None:
         self._started = self._epoch_started = 0.0
@@ -242,18 +246,18 @@ class Pace:
         return time.monotonic() - self._started
 
     def done(self, loop: Any, num_batches: int) -> float | None:
-        """The completed fraction of the run after `num_batches` batches of this epoch; None if its length is unknown."""
+        """Return the completed fraction of the run after `num_batches` batches of this epoch, or None if it is unknown."""
         parts = []
         num_epochs, length = _num_epochs(loop), _num_batches(loop)
         if num_epochs:
-            parts.append((_epochs_done(loop) + (num_batches / length if length else 0.0)) / num_epochs)
+            parts.append((loop.epoch_num + (num_batches / length if length else 0.0)) / num_epochs)
         max_steps = getattr(loop, "max_steps", None)
         if max_steps:
             parts.append(loop.step_num / max_steps)
         return min(1.0, max(parts)) if parts else None
 
     def left(self, loop: Any, num_batches: int) -> float | None:
-        """The remaining seconds of the run; None as long as they cannot be estimated."""
+        """Return the remaining seconds of the run, or None if they cannot be estimated yet."""
         done = self.done(loop, num_batches)
         since = 0.0 if done is None else done - self._done_before
         found = [] if done is None or since <= 0 else [self.elapsed() * (1 - done) / since]
@@ -262,12 +266,11 @@ class Pace:
             found.append(max(0.0, max_time - self.elapsed()))
         return min(found) if found else None
 
-    def samples_per_second(self, batch: Any, num_batches: int) -> str:
+    def samples_per_second(self, size: int, num_batches: int) -> str:
         """Computed from the size of this batch, because counting all samples would cost time in every step."""
         if self._first_batch < 0:  # training may have resumed in the middle of an epoch
             self._first_batch = num_batches - 1
         seconds = time.monotonic() - self._epoch_started
-        size = true_batch_size(batch)
         return f"{(num_batches - self._first_batch) * size / seconds:,.0f} samples/s" if seconds > 0 and size else ""
 
 
@@ -285,7 +288,7 @@ def clock(seconds: float) -> str:
 
 
 def _has_bars(console: Console) -> bool:
-    """Whether bars can be drawn: on a terminal, and in a notebook with ipywidgets, without which rich would warn."""
+    """Return whether bars can be drawn: on a terminal, or in a notebook with ipywidgets (rich would warn without it)."""
     return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
 
 
@@ -296,7 +299,7 @@ def _new_bars(console: Console) -> Bars:
     from rich.text import Text
 
     class Shown(TextColumn):
-        """The column that is cut if the terminal is too narrow. It never wraps to a second line."""
+        """The column that is truncated if the terminal is too narrow. It never wraps to a second line."""
 
         def render(self, task: Any) -> Text:
             return Text(str(task.fields["shown"]), no_wrap=True, overflow="ellipsis")
@@ -311,14 +314,9 @@ def _new_bars(console: Console) -> Bars:
     return Bars(*columns, console=console, refresh_per_second=4, transient=True)
 
 
-def _epochs_done(loop: Any) -> int:
-    return int(loop.epoch_num)
-
-
 def _num_epochs(loop: Any) -> int | None:
-    """The total number of epochs, which the two loops have under different names."""
-    count: int | None = getattr(loop, "epochs", None) or getattr(loop, "n_epochs", None)
-    return count
+    """Return the total number of epochs, which has different names in the two loops."""
+    return getattr(loop, "epochs", None) or getattr(loop, "n_epochs", None) or None
 
 
 def _batches_done(loop: Any) -> int:
@@ -332,14 +330,6 @@ def _num_batches(loop: Any) -> int | None:
 
 def _of(count: int, total: int | None) -> str:
     return f"{count:,}" if total is None else f"{count:,}/{total:,}"
-
-
-def _of_epochs(loop: Any) -> str:
-    return f"/{_num_epochs(loop)}" if _num_epochs(loop) else ""
-
-
-def _of_whole(loop: Any) -> str:
-    return f"{_epochs_done(loop)}{_of_epochs(loop)}"
 
 
 def _text(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Recipes and `@tracked`: record the arguments of a call, so that another process can repeat or change it."""
+"""`Recipe` and `@tracked` record the arguments of a call, so that another process can repeat it with the same or other arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ T = TypeVar("T", bound=Callable[..., Any])
 
 
 def tracked(kind: T) -> T:
-    """Record the arguments of a class's constructor, or of a function, with each object it makes. `ConstructorArgs` stores them.
+    """Record the arguments of a class's constructor, or of a function, with each object it creates.
+
+    `ConstructorArgs` stores them.
 
     >>> from trainmaster.stages.recorded_call import recorded_call
     >>> @tracked
@@ -46,7 +48,9 @@ def tracked(kind: T) -> T:
 
 
 class Recipe:
-    """A class or a function with arguments, to be called later. The arguments are recorded with the object that it makes.
+    """A class or a function with arguments, to be called later.
+
+    The arguments are recorded with the object that it creates.
 
     Arguments of the later call come first, so a loop can call `Recipe(StepLR, 5)` with its optimizer. (With
     `functools.partial`, they come last.) Recipes among the arguments are called first.
@@ -75,7 +79,7 @@ class Recipe:
 
 
 def _made(value: Any) -> Any:
-    """An argument, with the recipes in it called."""
+    """Return an argument in which all recipes are replaced by their results."""
     if isinstance(value, Recipe):
         return value()
     if type(value) in (dict, OrderedDict):
@@ -88,7 +92,7 @@ def _made(value: Any) -> Any:
 def remembered(
     made: Any, kind: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, has_called_recipes: bool = False
 ) -> Any:
-    """The result of a call, with the call recorded if possible. A tracked function does that itself."""
+    """Call a function and record the call with the result, if possible. A tracked function records the call itself."""
     is_done = not isinstance(kind, type) and getattr(kind, RECORDS_CALLS, False)
     return made if is_done else _with_call(made, kind, args, kwargs, has_called_recipes)
 

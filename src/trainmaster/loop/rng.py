@@ -1,4 +1,4 @@
-"""The random state of a training: Python's, NumPy's and torch's global generators, as one value.
+"""The random state: the state of the global generators of Python, NumPy and torch, as one value.
 
 All states are read and set with the public functions (`random.getstate`, `np.random.get_state`, `torch.get_rng_state`).
 One read of all three costs about 50 microseconds, 40 of them in NumPy. That is fine for a checkpoint, but too much
@@ -56,7 +56,7 @@ def kept_rng() -> Iterator[None]:
 
 
 def plain_rng(state: RngState) -> dict[str, Any]:
-    """A state without tensors, for places that store only plain values."""
+    """Convert a state to plain values without tensors, for places that can store only those."""
     return {**state, "torch": _as_bytes(state["torch"]), **({"cuda": list(map(_as_bytes, state["cuda"]))} if "cuda" in state else {})}
 
 
@@ -103,7 +103,7 @@ A draw changes the position; drawing a multiple of 624 numbers, or seeding, chan
 
 
 class _NoBits:
-    """Stands for a generator whose memory cannot be read: it never compares equal."""
+    """Represents a generator whose memory cannot be read. It never compares equal."""
 
     @property
     def raw(self) -> Any:

@@ -1,6 +1,6 @@
 """Exact training state: captured between two batches, restored in another process, continued bit for bit.
 
-A state is one value of plain data and tensors. It shares no memory with the training that it was captured from.
+A state is one value of plain data and tensors. It shares no memory with the loop that it was captured from.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import copy
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import torch
 from torch import nn
@@ -17,6 +17,7 @@ from torch.nn.parameter import is_lazy
 
 from trainmaster.errors import StateError, did_you_mean
 from trainmaster.loop.rng import RngState
+from trainmaster.loop.sharding import grads_for, state_for, whole
 
 
 @runtime_checkable
@@ -28,14 +29,19 @@ class Stateful(Protocol):
     def load_state_dict(self, state_dict: Any) -> Any: ...
 
 
+def is_stateful(value: object) -> TypeGuard[Stateful]:
+    """The same as `isinstance(value, Stateful)`, which takes many times longer and is asked for at each checkpoint."""
+    return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
+
+
 _DATA = ("train_data", "eval_data", "valid_data")
 _WRITER = "writer"
-"""Its state does not influence training, so a training may resume with another writer."""
+"""Its state does not influence training, so training may resume with another writer."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TrainingState:
-    """Everything that decides how a training continues."""
+    """Everything that is needed to continue training exactly."""
 
     progress: dict[str, Any]
     """The loop's own counters."""
@@ -55,7 +61,9 @@ class TrainingState:
     data: dict[str, Any]
     """The state that data sources carry from epoch to epoch."""
     observers: tuple[str, ...] = ()
-    """The names of the extensions, most of them observers, that training can resume without."""
+    """The names of the extensions (mostly observers) that are not needed to resume training."""
+    ranks: tuple[dict[str, Any], ...] = ()
+    """For each rank but the first, its random states: the current one, and that of the start of the epoch."""
 
     def __repr__(self) -> str:
         return f"<TrainingState {', '.join(f'{name} {value}' for name, value in self.progress.items())}>"
@@ -67,6 +75,8 @@ class TrainingState:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingState:
         names = {field.name for field in fields(cls)}
+        if isinstance(values, Mapping):
+            values = {"ranks": (), **values}  # earlier versions trained with one rank only
         if not isinstance(values, Mapping) or values.keys() != names:
             is_mapping = isinstance(values, Mapping)
             problem = f"{', '.join(sorted(map(str, values.keys() ^ names)))} missing or unknown" if is_mapping else repr(values)
@@ -74,11 +84,11 @@ class TrainingState:
         return cls(**values)
 
 
-_UNCHANGING = (int, float, bool, str, bytes, type(None))
+_UNCHANGING = {int, float, bool, str, bytes, type(None)}
 
 
 def _cloned(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor if is_lazy(tensor) else tensor.detach().clone()  # a lazy parameter has no value yet
+    return tensor if is_lazy(tensor) else whole(tensor).detach().clone()  # a lazy parameter has no value yet
 
 
 def own_copy(value: Any, copy_tensor: Callable[[torch.Tensor], torch.Tensor] = _cloned) -> Any:
@@ -90,8 +100,15 @@ def own_copy(value: Any, copy_tensor: Callable[[torch.Tensor], torch.Tensor] = _
     if isinstance(value, Mapping):
         return {key: own_copy(item, copy_tensor) for key, item in value.items()}
     if type(value) in (list, tuple):
+        if _UNCHANGING.issuperset(map(type, value)):  # such as the state of a random number generator, which is long
+            return type(value)(value)
         return type(value)(own_copy(item, copy_tensor) for item in value)
     return copy.deepcopy(value)
+
+
+def _local_copy(value: Any) -> Any:
+    """A copy of what this rank has: of a sharded tensor, its part."""
+    return own_copy(value, lambda tensor: tensor if is_lazy(tensor) else tensor.detach().clone())
 
 
 Copy = Callable[[Any], Any]
@@ -99,26 +116,27 @@ Copy = Callable[[Any], Any]
 
 
 def not_copied(value: Any) -> Any:
-    """The same tensors in new containers, for a state that is used only once or immediately."""
-    return own_copy(value, lambda tensor: tensor if is_lazy(tensor) else tensor.detach())
+    """Return the same tensors in new containers, for a state that is used only once or immediately."""
+    return own_copy(value, lambda tensor: tensor if is_lazy(tensor) else whole(tensor).detach())
 
 
 def stateful_attributes(owner: object) -> dict[str, Stateful]:
     """The public attributes of a loop that have a state, except the data; each object once."""
     objects: dict[int, tuple[str, Stateful]] = {}
     for name, value in vars(owner).items():
-        is_object = isinstance(value, Stateful) and not isinstance(value, type)
-        if is_object and not name.startswith("_") and name not in _DATA:
+        if name.startswith("_") or name in _DATA or type(value) in _UNCHANGING:
+            continue
+        if is_stateful(value) and not isinstance(value, type):
             objects.setdefault(id(value), (name, value))
     return dict(objects.values())
 
 
 def stateful_extensions(extensions: Mapping[str, object]) -> dict[str, Stateful]:
-    return {name: each for name, each in extensions.items() if isinstance(each, Stateful)}
+    return {name: each for name, each in extensions.items() if is_stateful(each)}
 
 
 def capture_objects(owner: object, copied: Copy = own_copy, spent: Collection[nn.Parameter] = ()) -> dict[str, Any]:
-    """The parts of a state that belong to a loop's attributes, without the gradients of the parameters in `spent`."""
+    """Capture the states of a loop's attributes, without the gradients of the parameters in `spent`."""
     is_spent = set(map(id, spent))
     objects = stateful_attributes(owner)
     modules = {name: each for name, each in objects.items() if isinstance(each, nn.Module)}
@@ -169,21 +187,23 @@ def check_fits(state: TrainingState, owner: object, extensions: Mapping[str, obj
 
 
 def restore_objects(state: TrainingState, owner: object, extensions: Mapping[str, object], copied: Copy = own_copy) -> None:
-    """Load a state into a loop's attributes and extensions: all of it, or nothing if a part does not fit.
+    """Load a state into a loop's attributes and extensions.
 
-    Large modules are not copied in case something does not fit. Instead, the objects whose loading may fail load their
-    state first. Then all objects load it in order, because an object may read what was restored before it.
+    If a part does not fit, nothing is loaded. To avoid copies of large modules, the objects whose loading may fail load
+    their state first. Then all objects load their states in order, because an object may read what was restored before
+    it.
     """
     objects = stateful_attributes(owner)
     if state.kinds.get(_WRITER) != _kinds(objects).get(_WRITER):
         objects.pop(_WRITER, None)
-    before = {name: own_copy(each.state_dict()) for name, each in objects.items() if not _surely_fits(each, state.objects.get(name))}
+    before = {name: _local_copy(each.state_dict()) for name, each in objects.items() if not _surely_fits(each, state.objects.get(name))}
     for name in (*before, *objects):
         try:
-            objects[name].load_state_dict(copied(state.objects[name]) if name in before else state.objects[name])
+            values = copied(state.objects[name]) if name in before else state.objects[name]
+            objects[name].load_state_dict(state_for(objects[name], values))
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
-            for other, values in before.items():
-                objects[other].load_state_dict(values)
+            for other, earlier in before.items():
+                objects[other].load_state_dict(earlier)
             kind = type(objects[name]).__name__
             raise StateError(
                 f"the captured `{name}` does not fit this {kind}", why=str(error), hint="build it with the same arguments"
@@ -195,7 +215,7 @@ def restore_objects(state: TrainingState, owner: object, extensions: Mapping[str
 
 
 def _surely_fits(each: object, values: Any) -> bool:
-    """Whether it is a module that loads these values in place with torch's own method, so that loading cannot fail."""
+    """Return whether a module loads these values in place with torch's own method, so that loading cannot fail."""
     if not isinstance(each, nn.Module) or type(each).load_state_dict is not nn.Module.load_state_dict or not isinstance(values, Mapping):
         return False
     here = each.state_dict()
@@ -206,14 +226,14 @@ def _surely_fits(each: object, values: Any) -> bool:
 
 
 def restore_modules(state: TrainingState, owner: object) -> None:
-    """Load the weights and buffers of a state into the modules of a loop. All of these must be in the state."""
+    """Load the weights and buffers of a state into the modules of a loop. The state must contain all of them."""
     modules = {name: each for name, each in stateful_attributes(owner).items() if isinstance(each, nn.Module)}
     for name, module in modules.items():
         if name not in state.objects:
             raise StateError(f"the state has no `{name}`; {did_you_mean(name, state.objects)}".rstrip("; "))
         try:
             values = state.objects[name]
-            module.load_state_dict(values if _surely_fits(module, values) else own_copy(values))
+            module.load_state_dict(state_for(module, values if _surely_fits(module, values) else own_copy(values)))
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             raise StateError(
                 f"the saved `{name}` does not fit this {type(module).__name__}", why=str(error), hint="build it with the same arguments"
@@ -226,7 +246,7 @@ def capture_extensions(extensions: Mapping[str, object], copied: Copy = own_copy
 
 
 def observers_among(extensions: Mapping[str, object]) -> tuple[str, ...]:
-    """The names of the extensions with a state that training can resume without."""
+    """Return the names of extensions with a state that are not needed to resume training."""
     return tuple(
         name
         for name, each in stateful_extensions(extensions).items()
@@ -267,6 +287,7 @@ def _restore_hidden(module: nn.Module, buffers: Mapping[str, torch.Tensor], grad
         owner = module.get_submodule(path)
         device = next((each.device for each in (*owner.buffers(False), *owner.parameters(False))), buffer.device)
         owner.register_buffer(leaf, buffer.to(device, copy=True), persistent=False)
+    grads = grads_for(module, grads)
     for name, parameter in module.named_parameters():
         grad = grads.get(name)
         parameter.grad = None if grad is None else grad.to(parameter.device, copy=True)

@@ -45,7 +45,7 @@ class Supervised(TrainManager):
 
     def eval_model_forward(self, batch: Any) -> Any:
         if self.mode_name == "predict":
-            # From a TensorDataset(inputs), a DataLoader makes batches with one part; from a list of strings, batches
+            # A DataLoader of a TensorDataset(inputs) makes batches with one part; a DataLoader of strings makes batches
             # without parts.
             has_parts = isinstance(batch, (tuple, list)) and len(batch) in (1, 2) and any(map(_is_part, batch))
             if not has_parts or len(batch) == 1:
@@ -64,9 +64,9 @@ class Supervised(TrainManager):
 
 
 def _is_part(item: Any) -> bool:
-    """Whether an item of a batch can hold the inputs or targets of many samples.
+    """Return whether an item of a batch can contain the inputs or targets of many samples.
 
-    A string, a number or an image is one sample.
+    A string, a number or an image is a single sample.
     """
     is_container = isinstance(item, (torch.Tensor, np.ndarray, Mapping, tuple, list)) or dataclasses.is_dataclass(item)
     return is_container or callable(getattr(item, "to", None))

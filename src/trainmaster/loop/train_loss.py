@@ -34,7 +34,7 @@ class LossMean:
     def add(self, loss: Any, size: int) -> bool:
         """Add the loss of a batch.
 
-        Returns True if the sum is up to date: losses on other devices are read later, together.
+        Returns True if the sum is up to date; losses on other devices are read together later.
         """
         if not isinstance(loss, torch.Tensor) or loss.is_cpu:
             self._add(loss if isinstance(loss, int | float) else loss.item(), size)
@@ -88,8 +88,8 @@ class TrainLoss(Observer):
         self._has_warned = False
 
     def pre_train(self, loop: Any) -> None:
-        has_own_size = loop.is_overridden("get_true_batch_size")
-        self._size_of = loop.get_true_batch_size if has_own_size else true_batch_size  # saves one call per batch
+        has_own_size = loop.is_overridden("get_true_batch_size") or loop.ranks.num > 1
+        self._size_of = loop.whole_batch_size if has_own_size else true_batch_size  # saves one call per batch
         # Such an extension warns by itself.
         self._has_warned = any(NON_FINITE in getattr(each, "creates", ()) for each in loop.extensions.values())
 

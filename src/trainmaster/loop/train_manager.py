@@ -1,14 +1,14 @@
-"""The train loop: read it from `train()` down.
+"""The training loop. Read it from `train()` down.
 
-`training_step.py` has the calls of one step, which you can override, and `training.py` the constructor, the counters
-and the exact state. `stages.py` declares the stages and which of them owns which fixture.
+`training_step.py` has the methods of one step, which you can override, and `training.py` has the constructor, the
+counters and the exact state. `stages.py` declares the stages and which of them owns which fixture.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -21,7 +21,7 @@ from trainmaster.loop.checkpoint_saver import CheckpointSaver
 from trainmaster.loop.data_position import Position, empty_error, fresh_iterator, length_of, reading, start_epoch
 from trainmaster.loop.losses import checked_loss
 from trainmaster.loop.observer_guard import mode
-from trainmaster.loop.optimization import schedule_step_arguments
+from trainmaster.loop.optimization import all_parameters, schedule_step_arguments
 from trainmaster.loop.state import capture_extensions, not_copied, restore_extensions
 from trainmaster.loop.training import EvalData, Training
 from trainmaster.loop.writer import flush_of
@@ -54,13 +54,13 @@ class TrainManager(Training):
             this name ("valid/accuracy", or an ending of it; the name of a set stands for its loss). The default is the
             `step_when` of the `SchedulerConfig` that made the schedule, or else after each update.
         device: "auto" is the first CUDA device if there is one, else the CPU.
-        train_dir: the folder for checkpoints, from which a new training in the same folder resumes, and for files of
-            extensions. Without it, nothing is written.
+        train_dir: the folder for checkpoints and for files of extensions. A new training run with the same folder
+            resumes from its checkpoints. Without it, nothing is written.
         max_steps: stop after this many updates, over all calls.
         max_time: stop after this many seconds of one call of `train()`.
         evaluate_first: also evaluate before the first epoch.
         eval_every: the number of epochs between two evaluations; 0.5 evaluates twice per epoch, 0 only at the end.
-        initialization: called with the model before the first step of a new training, unless the model has
+        initialization: called with the model before the first step of a new training run, unless the model has
             `initialize_params`.
         progress: False turns the progress bars off; your own `Progress` extension replaces the default one.
     """
@@ -75,20 +75,30 @@ class TrainManager(Training):
             if isinstance(each, CheckpointSaver):  # last, so that a checkpoint includes what the other hooks of its stage do
                 self.extensions.add(name, each)
         with self._run(standalone_eval=False), self._training(), self.staged("train"):
+            self._say(self.shared.notice())
             self._limits.start()
             self._position.wake()
             before = self.moment
             if not before.batch:
                 self._evaluate_if_due()
-            if self.moment == before and self.is_over() and not self._is_silent:
-                print(f"trainmaster: {self._limits.nothing_left()}", file=sys.stderr)
-            while not self.is_over() and self.fixtures["stopped"] is None and self._limits.reached() is None:
+            if self.moment == before and self.is_over():
+                self._say(self._limits.nothing_left())
+            while self._has_epochs_left():
                 self._train_epoch()
                 if self._position.num_batches and self.fixtures["stopped"] is None:
                     self.stop("an error that ended the epoch was swallowed by a hook")
                 self._evaluate_if_due()
             if self.fixtures["stopped"] is not None and not self._position.num_batches:
                 self._position.pause(self._guards.training_rng())
+
+    def _has_epochs_left(self) -> bool:
+        self.ranks.agree_on_stop(self.fixtures)
+        is_ended = self.is_over() or self.fixtures["stopped"] is not None or self._limits.reached() is not None
+        return not self.ranks.from_first(is_ended)  # the clock of `max_time` differs from rank to rank
+
+    def _say(self, text: str | None) -> None:
+        if text is not None and not self._is_silent and self.ranks.is_first:
+            print(f"trainmaster: {text}", file=sys.stderr)
 
     def _train_epoch(self) -> None:
         epoch_index = self.epoch_num
@@ -120,29 +130,40 @@ class TrainManager(Training):
         train_step_batch, forward, loss = map(self.staged, ("train_step_batch", "forward", "loss"))
         backward, optimizer_step = map(self.staged, ("backward", "optimizer_step"))
         model_forward, loss_forward = map(self.overridden_or_shared, ("train_model_forward", "train_loss_forward"))
+        # With several ranks, `batch` and `prediction` are a part of the whole batch; the loss and the gradients are of all.
+        ranks, is_divided = self.ranks, self.ranks.num > 1
+        own_data = ranks.divide(self.train_data, "train_data")
+        parameters = all_parameters(self.model, self.optimizer) if is_divided else []
+        own_size = self._own_size_function()
         is_moving = self.device.type != "cpu" or torch.accelerator.is_available()
         has_limits = self._limits.can_end_an_epoch
         is_evaluating_within = self._eval_interval() > 0
-        if is_evaluating_within and position.num_batches:  # the training may have been interrupted before this evaluation
+        if is_evaluating_within and position.num_batches:  # training may have been interrupted before this evaluation
             self._evaluate_within_epoch()
         self._scope.check_unused((*self.tree.own_fixtures("train_step_batch"), *self.tree.own_fixtures("backward")))
         with reading("train_data", position, self._scope), position.breaking_off():
-            for batch in position.batches(self.train_data, "train_data"):
+            for batch in position.batches(self.train_data, "train_data", own_data, is_silent=not ranks.is_first):
                 if is_moving:
                     batch = to_device(batch, self.device)
                 number, position.is_in_batch = position.num_batches, True
                 values["batch"], values["batch_num"], values["is_update"] = batch, number, True
+                if is_divided:
+                    ranks.begin_batch(own_data, number, own_size)
                 with train_step_batch:
                     with forward:
                         values["prediction"] = model_forward(values["batch"])
                     with loss:
                         values["loss"] = loss_forward(values["batch"], values["prediction"])
+                        if is_divided:
+                            values["loss"] = ranks.whole_loss(values["loss"])
                     values["objective"] = values["loss"]  # hooks may scale the objective; the loss stays unscaled
                     with backward:
                         if position.are_grads_spent:
                             self.zero_grad()
                             position.are_grads_spent = False
                         self.backward(values["objective"])
+                        if is_divided:
+                            ranks.average_gradients(parameters)
                     if values["is_update"]:
                         with optimizer_step:
                             self.optimizer_step()
@@ -151,22 +172,26 @@ class TrainManager(Training):
                             position.are_grads_spent = True
                             values["step_num"] += 1
                     position.num_batches, position.is_in_batch = number + 1, False
-                if position.is_in_batch:  # a hook swallowed its error
+                if position.is_in_batch:  # a hook suppressed its error
+                    if is_divided:
+                        raise LoopError("a hook suppressed an error, and the other ranks wait for this batch", where=self._scope.location)
                     position.num_batches = number + 1
                     position.end_batch()
                 if is_evaluating_within:
                     self._evaluate_within_epoch()
-                if values["stopped"] is not None or (has_limits and self._stop_at_limit()):
+                if has_limits:
+                    self._stop_at_limit()
+                if is_divided:
+                    ranks.agree_on_stop(self.fixtures)
+                if values["stopped"] is not None:
                     return False
         return True
 
-    def _stop_at_limit(self) -> bool:
+    def _stop_at_limit(self) -> None:
         """Stop if a limit is reached and the epoch has batches left. An epoch that is done ends as usual."""
-        limit = self._limits.reached()
-        if limit is None or self._position.num_batches == length_of(self.train_data):
-            return False
-        self.stop(limit)
-        return True
+        limit = self._limits.reached() if self.fixtures["stopped"] is None and self.ranks.is_first else None
+        if limit is not None and self._position.num_batches != length_of(self.train_data):
+            self.stop(limit)
 
     def _evaluate_if_due(self) -> None:
         if self.fixtures["stopped"] is None and self._evaluated_at != self._now and self._is_eval_due():
@@ -177,7 +202,7 @@ class TrainManager(Training):
                 self._is_due = False
 
     def _evaluate_within_epoch(self) -> None:
-        if self._position.num_batches != length_of(self.train_data):  # else it is due after the end of the epoch
+        if self._position.num_batches != length_of(self.train_data):  # otherwise it is due after the end of the epoch
             self._evaluate_if_due()
 
     def _is_eval_due(self) -> bool:
@@ -192,18 +217,18 @@ class TrainManager(Training):
         return bool(self.eval_every) and not num_batches and epoch_num % self.eval_every == 0
 
     def _eval_interval(self) -> int:
-        """The number of batches between two evaluations, if some of them are in the middle of an epoch, and else 0."""
+        """Return the number of batches between two evaluations, or 0 if none of them is in the middle of an epoch."""
         if float(self.eval_every).is_integer():
             return 0
         length = length_of(self.train_data)
         if length is None:
-            raise SettingError(f"eval_every={self.eval_every} needs train_data with a length", hint="give a whole number of epochs")
+            raise SettingError(f"eval_every={self.eval_every} needs train_data with a length", hint="use a whole number of epochs")
         return math.ceil(self.eval_every * length)
 
     def eval(self, eval_data: EvalData | None = None) -> None:
         """Evaluate all sets in order, or the sets in `eval_data` instead; on its own, or within `train()`.
 
-        `loop.eval({"test": loader})` records `test/loss`. Such an evaluation decides nothing: no schedule steps, no
+        `loop.eval({"test": loader})` records `test/loss`. Such an evaluation has no other effect: no schedule steps, no
         checkpoint becomes the best, and training does not stop early.
         """
         sets = self.eval_data if eval_data is None else other_evaluation_sets(eval_data, self.eval_data)
@@ -214,7 +239,9 @@ class TrainManager(Training):
                     return
             if self._is_due:
                 schedule = self.lr_schedule if self._step_moment not in ("update", "epoch") else None
-                arguments = () if schedule is None else schedule_step_arguments(self, self._step_moment)
+                arguments = ()
+                if schedule is not None:
+                    arguments = self.ranks.from_first(schedule_step_arguments(self, self._step_moment) if self.ranks.is_first else ())
                 self._evaluated_at = self._now
                 if schedule is not None and self._now > (0, 0):
                     schedule.step(*arguments)
@@ -222,20 +249,24 @@ class TrainManager(Training):
     def _eval_epoch(self, name: str, data: Iterable[Any]) -> None:
         values, staged, position, what = self._scope.values, self.staged, Position(), f"eval_data[{name!r}]"
         forward, loss = staged("forward"), staged("loss")
+        ranks, own_data, own_size = self.ranks, self.ranks.divide(data, what), self._own_size_function()
         with (
             mode(self.model, is_training=False),
             staged("eval_step_epoch", {"datasource_name": name, "mode_name": "eval"}),
             reading(what, position, self._scope),
         ):
-            for batch in fresh_iterator(data):
+            for batch in fresh_iterator(own_data):
                 with staged("eval_step_batch", {"batch": to_device(batch, self.device), "batch_num": position.num_batches}):
+                    ranks.begin_batch(own_data, position.num_batches, own_size)
                     with forward:
                         values["prediction"] = self.eval_model_forward(values["batch"])
                     with loss:
                         values["loss"] = self.eval_loss_forward(values["batch"], values["prediction"])
                         if values["loss"] is not None or not self.is_loss_optional:
                             checked_loss(values["loss"])
+                        values["loss"] = ranks.whole_loss(values["loss"])
                     position.num_batches += 1
+                ranks.agree_on_stop(self.fixtures)
                 if values["stopped"] is not None:
                     break
             if position.num_batches == 0:
@@ -262,13 +293,22 @@ class TrainManager(Training):
                     break
         return predictions
 
-    def stop(self, reason: str = "stop() was called") -> None:
-        """Ask the running routine to end: it finishes the batch and closes all stages normally, with the fixture `stopped`."""
+    def _own_size_function(self) -> Callable[[], int] | None:
+        """Counts the samples of this rank's part of a batch, if a subclass does that in its own way."""
+        is_own = self.ranks.num > 1 and self.is_overridden("get_true_batch_size")
+        return (lambda: self.get_true_batch_size(self._scope.values["batch"])) if is_own else None
+
+    def stop(self, reason: str = "stop() was called", *, is_interrupt: bool = False) -> None:
+        """Ask the running routine to end: it finishes the batch and closes all stages normally, with the fixture `stopped`.
+
+        With several ranks, any of them may ask, and all stop after the same batch. `is_interrupt` says that the request
+        came from outside of the training.
+        """
         if "stopped" not in self.fixtures:
             raise LoopError(
-                "nothing is running that could be stopped", hint="call stop() from a hook, or from another thread during train()"
+                "nothing is running, so there is nothing to stop", hint="call stop() from a hook, or from another thread during train()"
             )
-        self.fixtures.modify("stopped", reason)
+        self.ranks.request_stop(self.fixtures, reason, is_interrupt)
 
     # The context of the routines.
 
@@ -276,7 +316,7 @@ class TrainManager(Training):
     def _run(self, standalone_eval: bool) -> Iterator[None]:
         """The stage `run`, which the outermost routine opens."""
         values = self._scope.values
-        if "standalone_eval" in values:  # a hook of another routine calls this one: a stop of that routine does not stop this one
+        if "standalone_eval" in values:  # a hook of another routine called this one, and a stop of that routine does not stop this one
             outer, values["stopped"] = values["stopped"], None
             try:
                 yield
@@ -288,7 +328,11 @@ class TrainManager(Training):
             with self.staged("run", {"standalone_eval": standalone_eval, "stopped": None}):
                 with self.staged("load_checkpoint", {"checkpoint_loaded": self._is_initialized or self._has_weights}):
                     pass
+                self.shared.share(standalone_eval)
                 yield
+        except BaseException as error:
+            self.ranks.report_failure(error)
+            raise
         finally:
             self.reset_stages()
 
@@ -298,7 +342,7 @@ class TrainManager(Training):
         try:
             yield
         except BaseException:
-            with suppress(Exception):  # the first error is the one to report
+            with suppress(Exception):  # the first error is the one that is reported
                 flush_of(self.writer)()
             raise
         else:
@@ -315,7 +359,8 @@ class TrainManager(Training):
         """
         was_due, self._is_due = self._is_due, self._is_due and is_own
         try:
-            with self._run(standalone_eval=True), self._scope.set_aside("run", "train"), self._guards():
+            with self._run(standalone_eval=True), self._scope.set_aside("run", "train"), self._guards(), self.ranks.other_batches():
+                self.ranks.synchronize(self.model)
                 yield
         finally:
             self._is_due = was_due

@@ -1,4 +1,4 @@
-"""The minimal loop: it counts and iterates, and its components do the work.
+"""A minimal loop: it iterates and counts, and its components do the work.
 
 Everything else, including the model's forward, happens in the `on_*` callbacks of the components (`components.py`).
 Components communicate through attributes on the loop. Capturing and restoring the exact state is in
@@ -18,6 +18,7 @@ from trainmaster.errors import LoopError, SettingError, shown
 from trainmaster.loop.components import callbacks_of, named_components
 from trainmaster.loop.data_position import Position, empty_error, fresh_iterator, length_of, reading
 from trainmaster.loop.observer_guard import Guards, mode
+from trainmaster.loop.ranks import refuse_ranks
 from trainmaster.loop.stages import TRAIN_TEST_LOOP
 from trainmaster.loop.state import TrainingState
 from trainmaster.loop.train_test_progress import TrainTestProgress
@@ -76,6 +77,7 @@ class TrainTestLoop(Extensible):
     def train(self, n_epochs: int) -> None:
         """Train for `n_epochs` epochs, each a pass over the training data and one over the validation data."""
         self._check_idle("train")
+        refuse_ranks("a TrainTestLoop", hint="its components take the steps, so nothing can average gradients: use a TrainManager")
         if not isinstance(n_epochs, Integral) or isinstance(n_epochs, bool) or n_epochs < 0:
             raise SettingError(f"`n_epochs` must be a whole number of at least 0, not {shown(n_epochs)}", hint="loop.train(n_epochs=10)")
         progress = self._progress
@@ -96,7 +98,7 @@ class TrainTestLoop(Extensible):
                     callback(self)
 
     def test(self, test_data: Any) -> None:
-        """One pass over `test_data`, without gradients: a run of one epoch, so `n_epochs` is 1."""
+        """Make one pass over `test_data`, without gradients. During the pass, `n_epochs` is 1."""
         self._check_idle("test")
         _checked_length(test_data, "test_data")
         outer, self.n_epochs = self.n_epochs, 1
@@ -104,13 +106,13 @@ class TrainTestLoop(Extensible):
             with suppress(_Stop):
                 self._eval_epoch("test", test_data)
         finally:
-            if self._scope.stack:  # on_train_begin or on_train_end called test(), and that training continues
+            if self._scope.stack:  # on_train_begin or on_train_end called test(), and training continues afterwards
                 self.n_epochs = outer
 
     def stop(self) -> None:
-        """End the run at once. Only `on_train_end` is still called."""
+        """End the run immediately. Only `on_train_end` is still called."""
         if not self._scope.stack:
-            raise LoopError("nothing is running that could be stopped", hint="call stop() from a component")
+            raise LoopError("nothing is running, so there is nothing to stop", hint="call stop() from a component")
         raise _Stop
 
     def _train_epoch(self) -> None:
@@ -185,14 +187,14 @@ class TrainTestLoop(Extensible):
     # Exact state.
 
     def capture(self) -> TrainingState:
-        """The exact state of the training.
+        """Capture the exact state of training.
 
         Call it at the end of a training batch: in `on_batch_end`, while `is_training`.
         """
         return self._progress.capture(self, self._scope)
 
     def restore(self, state: TrainingState) -> None:
-        """Resume from a captured state in the next `train()`, right after `on_train_begin`, when the optimizers exist."""
+        """Resume from a captured state in the next `train()`, right after `on_train_begin` has created the optimizers."""
         self._progress.restore(state)
 
     # Details.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class TrainTestProgress:
-    """The position of a training in its epochs and data, and the state that the next `train()` resumes from, if any."""
+    """The current position in the epochs and the data, and the state that the next `train()` resumes from, if there is one."""
 
     def __init__(self, guards: Guards) -> None:
         self.position = Position()
@@ -35,7 +35,7 @@ class TrainTestProgress:
         self._paused_components: dict[str, Any] = {}
 
     def begin(self) -> None:
-        """Start a new training."""
+        """Start a new training run."""
         self.epochs_done = 0
         self.position.reset()
 
@@ -74,7 +74,7 @@ class TrainTestProgress:
         self._restored = state
 
     def resume(self, loop: TrainTestLoop) -> tuple[int, int]:
-        """Put the restored state, if there is one, into the objects of the loop.
+        """Load the state to resume from, if there is one, into the objects of the loop.
 
         Returns its `epoch_num` and `optim_step_num`.
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,6 +30,8 @@ from trainmaster.loop.optimization import (
     warn_of_unrelated_optimizer,
 )
 from trainmaster.loop.progress import Progress
+from trainmaster.loop.rank_state import Shared, adapt_to_rank
+from trainmaster.loop.ranks import find_ranks
 from trainmaster.loop.stages import TRAIN_MANAGER, WORK
 from trainmaster.loop.state import (
     Copy,
@@ -47,7 +50,7 @@ from trainmaster.loop.training_step import Loss, TrainingStep
 from trainmaster.loop.writer import MemoryWriter, Writer
 from trainmaster.stages import Extensions, StageTree
 from trainmaster.stages.extension_map import ExtensionsLike, named_extensions
-from trainmaster.stages.hooks import Guard
+from trainmaster.stages.hooks import Guard, Hook
 from trainmaster.store.checkpoint_folder import Moment
 from trainmaster.store.events import RowsByName
 
@@ -62,7 +65,7 @@ class Training(TrainingStep):
     loss_arguments: ClassVar[tuple[str, str]] = ("batch", "prediction")
     """The arguments of `loss`, in order."""
     is_loss_optional: ClassVar[bool] = False
-    """Whether a batch may have the loss None: then nothing is recorded for it."""
+    """Whether the loss of a batch may be None. Nothing is recorded for such a batch."""
 
     def __init__(
         self,
@@ -87,6 +90,7 @@ class Training(TrainingStep):
         initialization: Callable[[nn.Module], Any] | None = None,
         progress: bool = True,
     ) -> None:
+        self.ranks = find_ranks()
         self.model = model
         self.loss = loss
         self.epochs = epochs
@@ -96,7 +100,7 @@ class Training(TrainingStep):
         self.lr_schedule = lr_schedule if is_schedule(lr_schedule) else None
         self.schedule_by = schedule_by
         self.device = find_device(device)
-        self.writer: Writer = MemoryWriter() if writer is None else writer
+        self.writer: Writer = MemoryWriter() if writer is None or not self.ranks.is_first else writer
         self.train_dir = None if train_dir is None else Path(train_dir)
         self.max_steps = max_steps
         self.max_time = max_time
@@ -116,12 +120,13 @@ class Training(TrainingStep):
         self._guards = Guards(lambda: self.model)
         self._guards.look_again()
         self._evaluated_at: tuple[int, int] | None = None
-        """The epoch and the batch of the last evaluation that training itself did."""
+        """The epoch and the batch of the last evaluation that `train()` started."""
         self._is_initialized = False
         self._has_weights = False
         self._is_training = False
         self._is_due = False
-        """Whether the current evaluation is the one that training does after an epoch."""
+        """Whether `train()` started the current evaluation after an epoch."""
+        self.shared = Shared(self, self._position, self._guards)
         self._paused_extensions: dict[str, Any] = {}
         """The states of the extensions when training stopped in the middle of an epoch."""
         self.extensions = [*self.extensions.items(), *named_extensions(extensions)]
@@ -138,7 +143,7 @@ class Training(TrainingStep):
             parts += [f"epoch {self.epoch_num}{of}", f"step {self.step_num}", f"on {self.device}"]
         return f"{type(self).__name__}({', '.join(parts)})"
 
-    # The progress of the training.
+    # The progress of training.
 
     @property
     def epoch_num(self) -> int:
@@ -152,7 +157,7 @@ class Training(TrainingStep):
 
     @property
     def moment(self) -> Moment:
-        """The current position of the training, which is also recorded with a checkpoint."""
+        """The current position in training, which is also recorded with a checkpoint."""
         return Moment(self.epoch_num, self._position.num_batches, self.step_num, self._evaluated_at == self._now)
 
     @property
@@ -161,7 +166,7 @@ class Training(TrainingStep):
 
     @property
     def epochs_done(self) -> float:
-        """The number of epochs that are done, with the finished part of the current one: 2.5 in the middle of the third epoch."""
+        """The number of finished epochs, as a fraction: 2.5 in the middle of the third epoch."""
         epoch_num, num_batches = self._now
         length = length_of(self.train_data) if num_batches else None
         return epoch_num if length is None else epoch_num + num_batches / length
@@ -174,7 +179,7 @@ class Training(TrainingStep):
 
     @property
     def eval_x(self) -> float:
-        """The x value of the metrics of the current evaluation: a fraction only if training evaluates in the middle of an epoch."""
+        """The x value for metrics of the current evaluation. It is a fraction in the middle of an epoch."""
         return self.epochs_done if self._is_due else self.epoch_num
 
     @property
@@ -227,7 +232,7 @@ class Training(TrainingStep):
             self.epochs = epochs
 
     def silence(self) -> None:
-        """Print nothing, because a manager reports the progress. A `Progress` that the user attached stays."""
+        """Print nothing, because a manager reports the progress. A `Progress` that the user attached is kept."""
         self._is_silent = True
         if self.extensions.get("progress") is self._default_progress:
             del self.extensions["progress"]
@@ -236,7 +241,7 @@ class Training(TrainingStep):
         """Move the model and a loss module to the device, and build the optimizer and the schedule unless they exist."""
         self.model.to(self.device)
         if isinstance(self.loss, nn.Module):
-            self.loss.to(self.device)  # it may have class weights
+            self.loss.to(self.device)  # the loss may have class weights
         self._guards.look_again()
         if with_optimizer:
             if self.optimizer is None and self._make_optimizer is not None:
@@ -249,7 +254,7 @@ class Training(TrainingStep):
             self.fixtures.modify(name, getattr(self, name))
 
     def initialize_once(self) -> None:
-        """Initialize the parameters, unless this training has begun or was restored."""
+        """Initialize the parameters, unless training has already started or was restored."""
         if not self._is_initialized:
             self.fixtures(self.initialize_params)
             self._is_initialized = True
@@ -273,13 +278,23 @@ class Training(TrainingStep):
     def observer_guard(self) -> Guard | None:
         return self._guards
 
+    def adapt_hook(self, hook: Hook, extension: object) -> Hook | None:
+        return adapt_to_rank(hook, extension, self.ranks)
+
     # Exact state.
 
     def capture(self, copied: Copy = own_copy) -> TrainingState:
-        """The exact state of the training, as one value that shares no memory with it. It can be captured only between two batches.
+        """Capture the exact state of training, as one value that shares no memory with the loop.
 
-        `copied` makes the copies of its parts.
+        This is only possible between two batches.
+
+        `copied` makes the copies of its parts. With several ranks, all of them have to capture the state at the same time.
         """
+        self.ranks.synchronize(self.model)
+        return replace(self.capture_own(copied), ranks=self.shared.random_states())
+
+    def capture_own(self, copied: Copy = own_copy) -> TrainingState:
+        """The state of this rank alone."""
         position = self._position
         if position.is_in_batch:
             raise StateError(
@@ -295,7 +310,8 @@ class Training(TrainingStep):
                 hint="capture it in post_train_step_batch, post_train_step_epoch or post_eval",
             )
         self.build()
-        # Extensions first: they now write the metrics that they hold back, and the writer's state has to include these.
+        # Extensions come first: they now write the metrics that they have held back, which the writer's state has to
+        # include.
         extensions = copied(self._paused_extensions) or capture_extensions(self.extensions, copied)
         return TrainingState(
             progress={
@@ -310,12 +326,12 @@ class Training(TrainingStep):
             **capture_objects(self, copied, parameters_with_used_gradients(self) if position.are_grads_spent else ()),
             extensions=extensions,
             observers=observers_among(self.extensions),
-            rng=copied(position.paused or self._guards.training_rng()),
+            rng=copied(self.shared.random_state()["rng"]),
             data={"train": data_state(self.train_data), "eval": {name: data_state(data) for name, data in self.eval_data.items()}},
         )
 
     def restore(self, state: TrainingState, copied: Copy = own_copy) -> None:
-        """Restore a captured training. The next `train()` continues it bit for bit.
+        """Restore a captured state. The next `train()` continues from it bit for bit.
 
         `copied` makes the copies of its parts.
         """
@@ -326,6 +342,7 @@ class Training(TrainingStep):
         if self._is_training:
             raise StateError("a state cannot be restored while train() runs", hint="restore it before, or in a pre_run hook")
         self.build()
+        own_position, own_rng = self.ranks.own_rng(state)
         check_fits(state, self, self.extensions)
         if state.data["eval"].keys() != self.eval_data.keys():
             raise StateError(
@@ -344,19 +361,22 @@ class Training(TrainingStep):
         self._evaluated_at = None if evaluated_at is None else (evaluated_at[0], evaluated_at[1])
         self._position.are_grads_spent = state.progress["are_grads_spent"]
         self._is_initialized = True
-        self._position.load_state_dict(own_copy(state.position), own_copy(state.rng))
+        self._position.load_state_dict(own_copy(own_position), own_copy(own_rng))
+        self.shared.outdated_by("restore", state)
 
     def restore_for_evaluation(self, state: TrainingState) -> None:
-        """Load the weights of a captured training, and nothing else that belongs to training."""
+        """Load the weights of a captured state, and nothing else."""
         restore_modules(state, self)
         restore_extensions(state.extensions, {name: each for name, each in self.extensions.items() if getattr(each, "has_weights", False)})
         self._set_counters(state)
         self._has_weights = True
+        self.shared.outdated_by("restore_for_evaluation", state)
 
     def start_with_weights_of(self, state: TrainingState) -> None:
-        """Start a new training with the weights of a captured one."""
+        """Start a new training run with the weights of a captured state."""
         restore_modules(state, self)
         self._is_initialized = True
+        self.shared.outdated_by("start_with_weights_of", state)
 
     def _set_counters(self, state: TrainingState) -> None:
         self.fixtures.modify("epoch_num", state.progress["epoch_num"])

@@ -1,4 +1,4 @@
-"""The calls that one step of a `TrainManager` consists of. Subclasses override them."""
+"""The methods that make up one step of a `TrainManager`. Subclasses can override them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from trainmaster.loop import batches
 from trainmaster.loop.batch_errors import note_whole_batch, swapped_error
 from trainmaster.loop.losses import backward_error, is_torch_loss
+from trainmaster.loop.ranks import Ranks
 from trainmaster.stages import Extensible, fixture
 
 Loss = Callable[[Any, Any], torch.Tensor]
@@ -24,6 +25,7 @@ class TrainingStep(Extensible):
     loss: Loss | None
     optimizer: Optimizer | None
     initialization: Callable[[nn.Module], Any] | None
+    ranks: Ranks
 
     def model_forward(self, batch: Any) -> Any:
         try:
@@ -73,11 +75,17 @@ class TrainingStep(Extensible):
 
     @fixture("train_step_batch", "eval_step_batch", "predict_step_batch")
     def true_batch_size(self, batch: Any) -> int:
-        """The number of samples in the batch, counted only if a hook asks for it."""
-        return self.get_true_batch_size(batch)
+        """The number of samples in the batch, over all ranks, counted only if a hook asks for it."""
+        return self.whole_batch_size(batch)
+
+    def whole_batch_size(self, batch: Any) -> int:
+        """The number of samples in the current batch: of all ranks, if this rank's `batch` is a part of it."""
+        if self.fixtures.get("mode_name") == "predict":  # which is not divided
+            return self.get_true_batch_size(batch)
+        return self.ranks.whole_size(lambda: self.get_true_batch_size(batch))
 
     def initialize_params(self) -> None:
-        """Initialize the weights of a new model: with its own `initialize_params` (which may take fixtures), else with `initialization`."""
+        """Initialize the weights of a new model with its own `initialize_params`, which may take fixtures, or with `initialization`."""
         own = getattr(self.model, "initialize_params", None)
         if callable(own):
             self.fixtures(own)
@@ -91,6 +99,6 @@ class TrainingStep(Extensible):
         return method in vars(self) or all(vars(kind).get(method) is not found for kind in ours)
 
     def overridden_or_shared(self, method: str) -> Callable[..., Any]:
-        """`train_model_forward` if it is overridden, else the `model_forward` that it would call: this saves one call per batch."""
+        """Return `train_model_forward` if it is overridden, and otherwise `model_forward`, which saves one call per batch."""
         found: Callable[..., Any] = getattr(self, method if self.is_overridden(method) else method.removeprefix("train_"))
         return found

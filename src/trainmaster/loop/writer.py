@@ -1,4 +1,4 @@
-"""The writer protocol for metrics, with TensorBoard's method names, and the default writer, which uses memory."""
+"""The protocol of writers for metrics, with TensorBoard's method names, and the default writer, which keeps values in memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Writer(Protocol):
 
 
 def record(writer: Writer, tag: str, value: Any, x: float | None, over: str) -> None:
-    """Write a number, together with the unit of `x` ("epoch", "update", "batch" or "sample") if the writer keeps that."""
+    """Write a number, with the unit of `x` ("epoch", "update", "batch" or "sample") if the writer supports it."""
     add_number = getattr(writer, "add_number", None)
     if add_number is not None:
         add_number(tag, value, x, over)
@@ -41,7 +41,7 @@ def flush_of(writer: Writer) -> Callable[[], object]:
 
 
 class MemoryWriter:
-    """Keeps every value as `history[tag]`, a list of (step, value), in the order written."""
+    """Keeps every value in memory: `history[tag]` is a list of (step, value), in order."""
 
     def __init__(self) -> None:
         self.history: RowsByName = {}

@@ -1,4 +1,4 @@
-"""Under a manager, the checkpoints of a loop are saved to an attempt of a run in a store."""
+"""Saves the checkpoints of a loop under a manager to the store."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from trainmaster.figures.curves import curves
 from trainmaster.figures.png import png
 from trainmaster.store import Attempt
+from trainmaster.store.attempt import CURVES
 from trainmaster.store.checkpoint import CheckpointName
 from trainmaster.store.checkpoint_folder import Best, Moment, status_of
 from trainmaster.store.history import history
@@ -42,18 +43,20 @@ class AttemptCheckpoints:
         read_facts: Callable[[], tuple[dict[str, Any], dict[str, Any]]],
         patient: Patient,
         root: str | None,
-        sets: Sequence[str],
+        sets: Sequence[str] | None,
     ) -> None:
-        """`root` is the store's folder, None for a store in memory; `sets` are the names of the data sets in the curves."""
+        """`root` is the store's folder, None for a store in memory.
+
+        `sets` are the names of the data sets in the curves, or None to draw none: `trainmaster show` draws what is missing.
+        """
         self._attempt, self._keep, self._read_facts, self._patient = attempt, keep, read_facts, patient
         self.path = None if root is None else Path(root) / attempt_folder("ckpts", attempt.key, attempt.number)
         self._sets = None if root is None else sets
-        """None for a store in memory, for which no curves are drawn."""
         self._next_drawing = time.monotonic() + DRAWN_EVERY
 
     def open(self) -> None:
         if self._sets is not None:
-            # Here and not in the saving thread: a loader worker that is forked during an import could deadlock.
+            # Not in the saving thread, because a loader worker that is forked during an import could deadlock.
             importlib.import_module("matplotlib.backends.backend_agg")
 
     def facts(self) -> CheckpointFacts:
@@ -78,14 +81,14 @@ class AttemptCheckpoints:
             self.draw()
 
     def draw(self) -> None:
-        """Draw the curves of the run. An error is only a warning, because it must not end a training."""
+        """Draw the curves of the run. An error only causes a warning, because it must not stop training."""
         self._next_drawing = time.monotonic() + DRAWN_EVERY
         if self._sets is None:
             return
         try:
             found = history(self._attempt.run)
             if found.points:
-                self._attempt.write_plot("curves.png", png(curves(found.points, found.over, self._sets, f"run {self._attempt.key}")))
+                self._attempt.write_plot(CURVES, png(curves(found.points, found.over, self._sets, f"run {self._attempt.key}")))
         except Exception as error:  # from matplotlib, or because the disk is full
             warnings.warn(f"the curves of run {self._attempt.key} could not be drawn: {error}", stacklevel=2)
 

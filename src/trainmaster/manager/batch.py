@@ -34,7 +34,7 @@ class BatchResult:
     done: list[str] = field(default_factory=list)
     """Trained by this batch."""
     found: list[str] = field(default_factory=list)
-    """Done before, or meanwhile by other processes."""
+    """Done before, or by other processes in the meantime."""
     failed: dict[str, str] = field(default_factory=dict)
     """Failed in this batch, with the error. A config that was refused has no key; it is listed itself."""
     given_up: dict[str, str] = field(default_factory=dict)
@@ -120,7 +120,7 @@ class Batch:
     def run(self, configs: Iterable[Any], view: BatchView | None = None) -> BatchResult:
         """Train configs or jobs.
 
-        An item that is None means that the next one depends on results that are still missing.
+        None in `configs` means that the next job depends on results that are still missing.
         """
         self._view = view
         jobs = self._make_jobs(configs)
@@ -149,7 +149,7 @@ class Batch:
             if not self._held and not self.running:
                 if not has_more:
                     break
-                continue  # the last reports may contain the missing results
+                continue  # the last reports may provide the missing results
             if self._held and not self.running and not has_printed:
                 has_printed = True
                 self._print(f"other processes hold {len(self._held)} of the runs; waiting for them")
@@ -209,7 +209,7 @@ class Batch:
                 return
             reason = reason_to_give_up(run, policy.max_attempts)
         except Exception as error:
-            if self._observer is not None:  # a run that cannot start says nothing about its trial
+            if self._observer is not None:  # a run that cannot start does not make its trial fail
                 raise
             self._fail(job.key, error_text(error), error)
             return
@@ -302,7 +302,7 @@ class Batch:
 
 
 def reason_to_give_up(run: Run, limit: int) -> str | None:
-    """Why a batch does not try a run again: its last `limit` attempts, all by batches, saved no new checkpoint.
+    """Return why a batch should not try a run again: its last `limit` attempts, all by batches, saved no new checkpoint.
 
     Returns None if the batch should try it. Attempts that a user interrupted are ignored.
     """

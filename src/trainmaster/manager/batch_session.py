@@ -46,7 +46,7 @@ def run_batch(
         view = None
         if console.is_verbose:
             view = BatchView(_num_configs(configs), console.print, varying, batch.result, batch.running, status=status)
-            stack.enter_context(runner.reporting_to(view.progress))  # for runs that this process trains
+            stack.enter_context(runner.reporting_to(view.progress))  # used by runs that this process trains
             stack.enter_context(view)
             if view.is_live:
                 stack.enter_context(console.below_live_view())

@@ -40,7 +40,7 @@ _UNLIMITED = 10_000
 
 @dataclass
 class _Row:
-    """A running run."""
+    """A run that is being trained."""
 
     config: Mapping[str, Any]
     share: float = 0.0
@@ -51,7 +51,7 @@ class _Row:
 
 
 class BatchView:
-    """Shows a batch: on a terminal as a live table of its running runs, elsewhere as a line whenever a run ends."""
+    """Shows the progress of a batch: on a terminal, a live table of the current runs; otherwise, a line whenever a run ends."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class BatchView:
     def __exit__(self, *error: Any) -> None:
         live, self._live = self._live, None
         if live is not None:
-            with contextlib.suppress(OSError, ValueError):  # a closed terminal must not lose a trained run
+            with contextlib.suppress(OSError, ValueError):  # if the terminal is closed, a trained run must not be lost
                 live.stop()
 
     # ---- events
@@ -125,7 +125,7 @@ class BatchView:
     # ---- text
 
     def eta(self) -> float | None:
-        """Seconds until the batch is done at the current speed; None if it is unknown. Failed runs do not count."""
+        """Return the remaining seconds of the batch at the current speed, or None if unknown. Failed runs are ignored."""
         rows = [*self._rows.values()]
         num_trained = self._num_trained + sum(row.share - row.first_share for row in rows)
         if self._total is None or num_trained <= 0:

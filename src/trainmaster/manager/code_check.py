@@ -17,10 +17,11 @@ _WAYS_OUT = "`--fresh` (`resume=False`) trains it from scratch"
 
 
 class CodeCheck:
-    """The code of one manager: what a run records about it, and whether it is still the code that trained a run.
+    """The code of a manager: what runs record about it, and whether it has changed since a run was trained.
 
     `definition` is the manager's class or its `make_loop` function; `file` is the file of the TARGET, if that is a
     different file. `is_strict` refuses runs whose code has changed; `is_same_program` accepts runs of another program.
+    `cells` is the digest of the notebook that defines the manager, if that runs in another process.
     """
 
     def __init__(
@@ -30,10 +31,11 @@ class CodeCheck:
         target_name: str = "",
         is_strict: bool = False,
         is_same_program: bool = False,
+        cells: str = "",
     ) -> None:
-        self._definition, self._file, self._target_name = definition, file, target_name
+        self._definition, self._file, self._target_name, self._cells = definition, file, target_name, cells
         self._is_strict, self._is_same_program = is_strict, is_same_program
-        self._now = self._program()  # now, because the files may be edited before the first run
+        self._now = self._program()  # read now, because the files may be edited before the first run
         self._started = self._now
         self._verdicts: dict[Any, tuple[bool, list[str]]] = {}
         self._scripts: set[str] = set()
@@ -41,7 +43,7 @@ class CodeCheck:
         self._accepted: set[str] = set()
 
     def check(self, run: Run) -> None:
-        """Raise if another program trained the run or, if strict, if its code has changed.
+        """Raise an error if another program trained the run or, if strict, if its code has changed.
 
         `messages` reports other changes.
         """
@@ -93,7 +95,7 @@ class CodeCheck:
         return messages
 
     def _program(self) -> Program:
-        return Program.of(self._definition, self._file, self._target_name)
+        return Program.of(self._definition, self._file, self._target_name, self._cells)
 
     def late_facts(self) -> dict[str, Any]:
         """The facts that an attempt records at its end: the program, if it has loaded more modules since the start."""
@@ -102,7 +104,7 @@ class CodeCheck:
 
     def facts(self, key: str) -> dict[str, Any]:
         """The facts that an attempt on a run records when it starts."""
-        self._now = self._started = self._program()  # again, because the setup of a run may have loaded more modules
+        self._now = self._started = self._program()  # read again, because the setup of a run may have loaded more modules
         accepted = {"is_same_program": True} if key in self._accepted else {}
         return {"program": self._now.to_record(), **accepted}
 

@@ -1,4 +1,4 @@
-"""`ConfigCompleter`: fills in a manager's defaults and secrets, and refuses misspelled keys."""
+"""`ConfigCompleter`: fills in a manager's defaults and secrets, and reports misspelled keys."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ConfigCompleter:
         ]
         if problems:
             names = ", ".join(f'"{each.key}"' for each in problems) + ("," if len(problems) == 1 else "")
-            raise ConfigError.of("the config", problems, hint=f"if it is new, give the manager `new_keys=({names})`")
+            raise ConfigError.of("the config", problems, hint=f"if it is a new key, pass the manager `new_keys=({names})`")
 
 
 def load_defaults(defaults: Any, secrets: tuple[str, ...]) -> Defaults:
@@ -84,5 +84,5 @@ def load_defaults(defaults: Any, secrets: tuple[str, ...]) -> Defaults:
 def checked_keys(name: str, keys: Any) -> tuple[str, ...]:
     """The dotted keys that an argument of a manager lists."""
     if isinstance(keys, str) or not isinstance(keys, Collection) or any(map(key_problem, keys)):
-        raise SettingError(f"{name}={keys!r:.60}: wanted dotted keys", hint=f'write {name}=("wandb.api_key",)')
+        raise SettingError(f"{name}={keys!r:.60}: expected dotted keys", hint=f'write {name}=("wandb.api_key",)')
     return tuple(keys)

@@ -39,7 +39,7 @@ class Console:
         return None
 
     def hide_bars(self) -> None:
-        """Print lines only, also in a terminal."""
+        """Print only lines, even on a terminal."""
         self.has_bars = False
 
     def mute(self) -> None:
@@ -58,7 +58,7 @@ class Console:
 
     @contextlib.contextmanager
     def below_live_view(self) -> Iterator[None]:
-        """While the block runs, a live view shows the runs: lines about a single run only go to its log."""
+        """While the block runs, a live view shows the runs, so lines about a single run are only written to its log."""
         self._has_live_view = True
         try:
             yield
@@ -90,10 +90,10 @@ class Console:
     def _print(self, text: str, stream: TextIO, short: str | None = None) -> None:
         self.log_line(text)
         if self.is_verbose:
-            # A closed pipe or a full disk must not stop the training.
+            # A closed pipe or a full disk must not stop training.
             try:
                 print(printable(text if short is None else short), file=stream, flush=True)
-            except BrokenPipeError:  # the user's own prints must not fail either
+            except BrokenPipeError:  # `print` in the user's code must not fail either
                 with contextlib.suppress(OSError, ValueError):
                     null = os.open(os.devnull, os.O_WRONLY)
                     os.dup2(null, stream.fileno())

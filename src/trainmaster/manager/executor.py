@@ -1,4 +1,4 @@
-"""The executor protocol: it runs the jobs of a batch. `InProcess` runs them one by one in this process."""
+"""The protocol of executors, which run the jobs of a batch. `InProcess` runs them one by one in this process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainmaster.store import Store
 from trainmaster.store.events import RowsByName
 
 BY_BATCH = "batch"
-"""What an attempt records as its origin if a batch made it."""
+"""The purpose that an attempt of a batch records."""
 
 
 StopCheck = Callable[[Store, RowsByName], str | None]
@@ -29,7 +29,7 @@ class Task:
     resume: bool
     stop_check: StopCheck | None = None
     expired: int = 0
-    """The attempt to replace at once, because its lease has expired or its worker has died; 0 for none."""
+    """The attempt to replace immediately, because its lease has expired or its worker has died; 0 for none."""
 
 
 class Report(NamedTuple):
@@ -65,17 +65,17 @@ class Executor(Protocol):
     """
 
     def open(self, manager: Any, run_task: RunTask) -> None:
-        """Get ready to train with `manager`; `run_task` runs a task in this process."""
+        """Prepare for training with `manager`. `run_task` runs a task in this process."""
 
     def has_room(self) -> bool: ...
 
     def submit(self, task: Task) -> None: ...
 
     def reports(self, timeout: float) -> list[Report]:
-        """The new reports; waits up to `timeout` seconds for the first one."""
+        """Return the new reports. Waits up to `timeout` seconds for the first one."""
 
     def stop(self, reason: str) -> None:
-        """Ask all running tasks to save and end; they still report."""
+        """Ask all running tasks to save and end. Their reports still arrive."""
 
     def close(self) -> None: ...
 

@@ -1,8 +1,10 @@
-"""Ctrl-C and SIGTERM as requests: the current step finishes, the run is saved, and the process ends.
+"""Ctrl-C, SIGTERM and SIGUSR1 as requests: the current step finishes, the run is saved, and the process ends.
 
-Signal handlers do nothing. Python writes each signal into a pipe, and a thread reads it. The thread prints a message at
-once, even if the main thread is deep in a hook, repeats the request until the training stops, and ends the process if
-it does not stop in time.
+Cluster schedulers send SIGUSR1 before the time limit of a job. It is left alone if your program handles it itself.
+
+Signal handlers do nothing. Python writes each signal into a pipe, and a thread reads it. The thread prints a message
+immediately, even if the main thread is busy in a hook. It repeats the request until training stops, and ends the process
+if it does not stop in time.
 """
 
 from __future__ import annotations
@@ -23,24 +25,24 @@ GRACE = 30.0
 """Seconds that a hook, or whatever else is running, has to return."""
 _TICK = 0.25
 _POLL = 1.0
-_NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+_NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGUSR1: "SIGUSR1"}
 
 _active: list[Interrupts] = []
 _forking = threading.local()
 
 
 class Interrupts:
-    """While the block runs, Ctrl-C and SIGTERM are requests to stop.
+    """While the block runs, Ctrl-C, SIGTERM and SIGUSR1 are requests to stop.
 
     Outside the main thread, only `poll` can request a stop.
 
-    `poll` is called about once a second and returns why the training should stop, or None; `warn` prints a line.
+    `poll` is called about once a second and returns why training should stop, or None; `warn` prints a line.
     """
 
     def __init__(self, warn: Callable[[str], None], poll: Callable[[], str | None] = lambda: None) -> None:
         self._warn, self._poll = warn, poll
         self.reason: str | None = None
-        """Why the training should stop, once it should."""
+        """Why training should stop, after a request."""
         self.signal: int | None = None
         """The signal that requested the stop, if one did."""
         self._stop: Callable[[str], None] | None = None
@@ -54,7 +56,7 @@ class Interrupts:
     def __enter__(self) -> Self:
         self._pipe, self._pid = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC), os.getpid()
         if threading.current_thread() is threading.main_thread():
-            handlers = {number: signal.getsignal(number) for number in _NAMES}
+            handlers = {number: signal.getsignal(number) for number in _NAMES if number != signal.SIGUSR1 or _is_unused(number)}
             self._handlers = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
         if self._handlers:
             self._wakeup_fd = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
@@ -66,7 +68,7 @@ class Interrupts:
         return self
 
     def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
-        if os.getpid() != self._pid:  # a child process that a hook has forked must not clean this up
+        if os.getpid() != self._pid:  # a child process that was forked by a hook must not clean this up
             return
         self._is_over.set()
         if self._handlers:
@@ -93,7 +95,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def no_deadline(self) -> Iterator[None]:
-        """While the block runs, the process is not ended: a save may take as long as it needs."""
+        """While the block runs, the process is not ended, so that a save can take as long as it needs."""
         self._num_without_deadline += 1
         try:
             yield
@@ -111,7 +113,7 @@ class Interrupts:
             self.reason, self._deadline = None, float("inf")
 
     def raise_signal(self) -> None:
-        """If a signal arrived, end as it requires: with `KeyboardInterrupt`, or with exit code 143."""
+        """If there was a signal, end accordingly: with `KeyboardInterrupt`, or with exit code 143 (SIGTERM) or 138 (SIGUSR1)."""
         if self.signal == signal.SIGINT:
             raise KeyboardInterrupt
         if self.signal is not None:
@@ -194,6 +196,17 @@ def _ignore(number: int, frame: object) -> None:
     """Do nothing: Python has already written the signal to the pipe."""
 
 
+def _is_unused(number: int) -> bool:
+    """Whether a signal has no handler yet. `faulthandler.register` sets one that `signal.getsignal` does not know."""
+    if signal.getsignal(number) is not signal.SIG_DFL:
+        return False
+    with contextlib.suppress(OSError):  # not Linux
+        with open("/proc/self/status") as file:
+            caught = next(line for line in file if line.startswith("SigCgt:"))
+        return not int(caught.split()[1], 16) >> (number - 1) & 1
+    return True
+
+
 def _before_fork() -> None:
     """Block Ctrl-C, which goes to the whole process group: a new child would write it into its parent's pipe again."""
     _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _NAMES)
@@ -204,12 +217,14 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
-    """In a forked process, such as a loader's worker, ignore Ctrl-C, which the parent handles, and end on SIGTERM."""
-    if _active and _active[-1]._handlers:
+    """In a forked process, such as a loader's worker, ignore Ctrl-C and SIGUSR1, which the parent handles, and end on SIGTERM."""
+    if _active and (handlers := _active[-1]._handlers):
         with contextlib.suppress(ValueError):  # not in the main thread
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            if signal.SIGUSR1 in handlers:
+                signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     _active.clear()
     signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
 

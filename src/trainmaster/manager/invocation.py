@@ -1,4 +1,4 @@
-"""How a manager was started: the commands to print for resuming, and the callbacks of the process that started it."""
+"""How a manager was started: the commands that resume its runs, and the callbacks of the process that started it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from trainmaster.loop.ranks import num_ranks
 from trainmaster.manager.executor import Report
 from trainmaster.store import Store
 
@@ -44,13 +45,18 @@ class Invocation:
     """Whether runs whose code has changed are refused."""
     is_same_program: bool = False
     """Whether runs of another program are accepted."""
+    cells: str = ""
+    """In a worker, the digest of the notebook that defines the manager."""
+    num_processes: int = 1
+    """The number of processes that train one run together, started by `--processes`."""
 
     def attempt_facts(self, num_epochs: int | None) -> dict[str, Any]:
         """The facts that an attempt records, so that it can be resumed, or trained again bit-for-bit."""
         torch: Any = sys.modules.get("torch")
         threads = {} if torch is None else {"num_threads": torch.get_num_threads()}
         target = {} if self.target is None else {"target": self.target, "folder": os.getcwd()}
-        return {**target, "num_epochs": num_epochs, **threads}
+        ranks = {"num_ranks": num_ranks()} if num_ranks() > 1 else {}
+        return {**target, "num_epochs": num_epochs, **threads, **ranks}
 
     def resume_command(self, store: Store, key: str) -> str:
         """The command that resumes an interrupted run."""
@@ -75,5 +81,6 @@ class Invocation:
         """The command, or the call, that trains one stored run up to `num_epochs` epochs."""
         if self.target is not None:
             epochs = [] if num_epochs is None else ["--epochs", str(num_epochs)]
-            return shlex.join([*self.program, "resume", key, *epochs, "--store", str(store.root)])
+            processes = [] if self.num_processes == 1 else ["--processes", str(self.num_processes)]
+            return shlex.join([*self.program, "resume", key, *epochs, *processes, "--store", str(store.root)])
         return f'manager.process(manager.configs["{key}"]{"" if num_epochs is None else f", num_epochs={num_epochs}"})'

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """One run to train, and how far."""
+    """One run to train, with its target."""
 
     key: str
     """The key of the run in the store."""

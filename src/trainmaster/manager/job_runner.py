@@ -33,6 +33,7 @@ from trainmaster.manager.interrupts import Interrupts
 from trainmaster.manager.invocation import Invocation
 from trainmaster.manager.job import Job, job_to_load
 from trainmaster.manager.job_status import is_done, record_end
+from trainmaster.manager.rank_roles import starting_together
 from trainmaster.manager.session import Session
 from trainmaster.manager.shorter_run import shorter_run
 from trainmaster.manager.stored_secrets import refuse_hidden
@@ -68,7 +69,12 @@ class JobRunner:
         """Set how the manager was started."""
         self.invocation = invocation
         self.code = CodeCheck(
-            self._manager.definition, invocation.file, invocation.target_name, invocation.is_strict_code, invocation.is_same_program
+            self._manager.definition,
+            invocation.file,
+            invocation.target_name,
+            invocation.is_strict_code,
+            invocation.is_same_program,
+            invocation.cells,
         )
 
     @contextlib.contextmanager
@@ -87,10 +93,12 @@ class JobRunner:
     # ---- running jobs
 
     def process(self, job: Job, resume: bool) -> None:
-        """Run a job for `Manager.process`.
+        """Run a job for `Manager.process`. Raises the job's error. After a signal, the process ends accordingly."""
+        with starting_together() as start:
+            self._process(job, resume, start)
 
-        Raises the job's error; if a signal arrived, ends the process as the signal requires.
-        """
+    def _process(self, job: Job, resume: bool, start: Callable[[], bool]) -> None:
+        """As `process`; `start` begins the training on all ranks, and returns False if there is none."""
         store = self._manager.store
         if resume:
             self.code.check(store.run(job.key))
@@ -98,7 +106,7 @@ class JobRunner:
             self._suggest_shorter_run(job)
             if is_done(store, job):
                 self.restore(job)
-                if self._has_reached_target(job):  # the last checkpoint may have turned out to be damaged
+                if self._has_reached_target(job):  # the last checkpoint may be damaged
                     record_end(store, job)
                     self.console.print(f"run {job.key} is at epoch {self._manager.epoch} already")
                     return
@@ -108,7 +116,8 @@ class JobRunner:
                 with store.attempt(
                     job.key, "process", report=self.console.print, facts=facts, is_cancelled=lambda: interrupts.reason is not None
                 ) as attempt:
-                    self._run(job, attempt, resume, interrupts)
+                    if start():
+                        self._run(job, attempt, resume, interrupts)
             except RunBusyError:
                 interrupts.raise_signal()
                 raise
@@ -118,6 +127,8 @@ class JobRunner:
         """Run a job for an executor: an error becomes a report."""
         key = task.job.key
         try:
+            if task.resume and is_done(self._manager.store, task.job):
+                return Report(key, "held")  # another process has trained it while this task was waiting for a worker
             with self.interruptible() as interrupts, contextlib.ExitStack() as stack:
                 facts = self.invocation.attempt_facts(task.job.num_epochs)
                 try:
@@ -134,7 +145,7 @@ class JobRunner:
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[Interrupts]:
-        """While the block runs, Ctrl-C, SIGTERM and `trainmaster stop` are requests to stop.
+        """While the block runs, Ctrl-C, SIGTERM, SIGUSR1 and `trainmaster stop` are requests to stop.
 
         Nested blocks share them.
         """
@@ -223,23 +234,23 @@ class JobRunner:
             self.console.print(f"run {job.key} is done: epoch {epoch}{reason}")
             return
         self.stopped = interrupts.reason or "max_time is over"
-        attempt.check()  # raises if the lease was lost, which is then the reason
+        attempt.check()  # raises an error if the lease was lost, which is the real reason
         attempt.release("stopped" if interrupts.signal is None else "interrupted", reason=self.stopped, epoch=epoch)
         saved, again = ("has stopped", "start again") if self.invocation.is_store_temporary else ("is saved", "resume it")
         self.console.print(f"run {job.key} {saved} at epoch {epoch}: {self.stopped}")
         self.console.print(f"{again} with: {self.invocation.resume_command(self._manager.store, job.key)}")
 
     def _record_failure(self, attempt: Attempt, error: BaseException) -> None:
-        is_signal = isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and error.code in (130, 143))
+        is_signal = isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and error.code in (130, 138, 143))
         text = attempt.mask("".join(traceback.format_exception(error)))
         self.console.log(text)
-        with contextlib.suppress(StoreAccessError):  # the original error is the one to show
+        with contextlib.suppress(StoreAccessError):  # the user should see the original error
             attempt.release("interrupted" if is_signal else "failed", error=error_text(error, attempt.mask), traceback=text[-20000:])
 
     def _stop_loop(self, reason: str) -> None:
         """Ask the loop to stop after the current batch. Called repeatedly, from another thread."""
         if self._manager.loop is not None:
-            self._manager.loop.stop(reason)
+            self._manager.loop.stop(reason, is_interrupt=True)
 
     def _abandon(self, attempt: Attempt, reason: str) -> None:
         """Release the run before the process exits because its main thread does not return."""
@@ -251,7 +262,7 @@ class JobRunner:
     # ---- setting up and loading
 
     def set_up(self, job: Job, which: str | int = "last") -> None:
-        """Call `Manager.setup` for a job, with random number generators seeded by its config."""
+        """Call `Manager.setup` for a job, after seeding the random number generators from its config."""
         from trainmaster.loop.rng import seed_rng
 
         manager = self._manager
@@ -292,7 +303,7 @@ class JobRunner:
         return runner.loop
 
     def build_loop(self, config: Any = None) -> TrainManager:
-        """The loop of a config in the state in which its run begins, including random numbers; nothing is stored."""
+        """Build the loop of a config in its initial state, including random numbers. Nothing is stored."""
         self.refuse_if_busy()
         manager = self._manager
         if not manager.has_make_loop:
@@ -305,7 +316,7 @@ class JobRunner:
         return manager.loop
 
     def restore(self, job: Job, which: str | int = "last") -> None:
-        """Set up a run and load it, without training it. The random number generators do not change."""
+        """Set up and load a run without training it. The random number generators do not change."""
         from trainmaster.loop.rng import kept_rng
 
         with kept_rng():
@@ -348,7 +359,7 @@ class JobRunner:
     # ---- messages
 
     def print_code_changes(self) -> None:
-        """Print which files have changed since the checked runs were trained; a quiet manager warns."""
+        """Print which files have changed since the checked runs were trained. A quiet manager warns instead."""
         for text in self.code.messages():
             self.console.print(text)
             if not self.console.is_verbose:

@@ -24,9 +24,9 @@ def is_done(store: Store, job: Job) -> bool:
 
 
 def record_end(store: Store, job: Job) -> None:
-    """Record that a done run is finished if it was killed after its last checkpoint.
+    """Record that a run is finished if it was killed after its last checkpoint.
 
-    Otherwise it would be listed as killed forever.
+    Otherwise it would always be listed as killed.
     """
     with contextlib.suppress(StoreAccessError, StoreDamagedError, FileNotFoundError):  # the run is done even without an outcome
         run, epoch = store.run(job.key), store.stats[job.key]["epoch"]

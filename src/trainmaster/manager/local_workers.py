@@ -87,7 +87,7 @@ class LocalWorkers:
 
     def open(self, manager: Any, run_task: RunTask) -> None:
         if getattr(multiprocessing.current_process(), "_inheriting", False):
-            sys.exit(UNGUARDED)  # the driver prints the error once; each worker would repeat it
+            sys.exit(UNGUARDED)  # the driver prints the error once; otherwise each worker would print it
         if multiprocessing.parent_process() is not None:
             raise SettingError(
                 "a worker was asked to start workers",

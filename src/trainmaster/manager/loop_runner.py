@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -10,7 +11,7 @@ from typing import Any
 from trainmaster.config.seed import seed_of
 from trainmaster.errors import SettingError
 from trainmaster.extensions.constructor_args import ConstructorArgs
-from trainmaster.extensions.run_report import RunReport
+from trainmaster.extensions.run_report import RunReport, current_commit
 from trainmaster.loop.checkpoint_loader import checked, restore_from
 from trainmaster.loop.checkpoint_saver import CheckpointSaver
 from trainmaster.loop.metric import loss_name, own_first
@@ -41,6 +42,10 @@ _MAX_PREVIEW = 200
 """The largest number of metrics in a preview."""
 
 
+_first_commit = functools.cache(current_commit)
+"""The commit when this process trained its first run of a batch: asking git takes as long as a short run."""
+
+
 class InitialStates:
     """The states that extensions had before their first run, so that every run begins with them."""
 
@@ -65,7 +70,7 @@ class LoopRunner:
         self.is_over = False
         """Whether nothing was left to train at the last save."""
         self.stopped: str | None = None
-        """Why a hook has ended the training before its last epoch, if one has."""
+        """Why a hook has ended training before the last epoch, if it has."""
         self._num_planned: int | None = None
         """The target of the run's first attempt; a learning-rate schedule may have been built for it."""
         self._is_resumed = False
@@ -73,7 +78,7 @@ class LoopRunner:
         self._saver = self._take_saver()
 
     def _take_saver(self) -> CheckpointSaver:
-        """The saver of the loop, without the loader and the default saver, which work on a folder."""
+        """Remove the loader and the default saver, which use a folder, and return the saver of the loop."""
         extensions = self.loop.extensions
         extensions.pop(LOADER, None)
         saver = extensions.pop(SAVER, None)
@@ -86,7 +91,7 @@ class LoopRunner:
         return CheckpointSaver(every_epochs=self._manager.save_interval) if saver is None or saver.has_default_settings else saver
 
     def attach(self, initial_states: InitialStates, attempt: Attempt | None) -> None:
-        """Attach the manager's extensions that have loop hooks, and those that show, record and save the run."""
+        """Attach the manager's extensions that have loop hooks, and the extensions that show, record and save the run."""
         loop = self.loop
         loop.silence()
         for name, extension in self._manager.extensions.items():
@@ -104,12 +109,14 @@ class LoopRunner:
         """The extensions that show the run. Runs of a batch print less: their lines only go to their logs."""
         write = self._console.print if is_single else self._console.log_line
         facts = [("seed", f"{seed_of(self._manager.config)}"), ("store", self._manager.store.root or "in memory")]
+        if not is_single:
+            facts.append(("commit", _first_commit()))
         has_bars = self._console.has_bars and self._console.width is not None and is_single
         progress = Progress(has_lines=False) if has_bars else Progress(has_lines=False, output=write, on_update=self._report_share)
         return {"run_report": RunReport(write, facts), "progress": progress}
 
     def train(self, job: Job, attempt: Attempt, interrupts: Interrupts) -> None:
-        """Train up to the job's target: all of `TrainManager.train()`."""
+        """Train up to the job's target, with `TrainManager.train()`."""
         manager, loop = self._manager, self.loop
         self._set_target(job)
         loop.configure(train_dir=manager.store.folder_of(attempt))
@@ -117,8 +124,12 @@ class LoopRunner:
         share = Pace().done(loop, loop.moment.batch)
         self._report(Report(job.key, "progress", epoch=manager.epoch, num_epochs=loop.epochs, share=share, is_first=True))
         manager.job_runner.check_stop()
+        if (notice := loop.shared.notice()) is not None:
+            self._console.print(notice)
         with manager.staged("work_train"):
             loop.train()
+        if loop.ranks.interruption is not None:
+            interrupts.request_stop(loop.ranks.interruption)  # it may have reached another rank
         manager.advance_to(loop.epoch_num, self.preview())
 
     def _set_target(self, job: Job) -> None:
@@ -146,8 +157,9 @@ class LoopRunner:
         if self._user_writer is not None:
             self.writer.copy_to(self._user_writer)
         self.writer.mute(self._is_resumed)
-        self._stop_reason = lambda: interrupts.reason
-        sets = ("train", *self.loop.eval_data)
+        self._stop_reason = lambda: interrupts.reason or self.loop.ranks.interruption
+        # In a batch, drawing would take longer than the rest of a short run.
+        sets = None if attempt.by == BY_BATCH else ("train", *self.loop.eval_data)
         keep = self._saver.keep or manager.keep
         self._saver.save_to(AttemptCheckpoints(attempt, keep, self._facts, interrupts.no_deadline, manager.store.root, sets))
 
@@ -235,7 +247,7 @@ def make_loop_runner(
         is_method = isinstance(manager.definition, type)
         name = f"{manager.definition.__name__}.make_loop" if is_method else manager.definition.__name__
         hint = "a function that returns a manager takes `store_dir`, or nothing" if isinstance(loop, Manager) else None
-        raise SettingError(f"`{name}()` returned {loop!r:.60}: wanted a TrainManager", hint=hint)
+        raise SettingError(f"`{name}()` returned {loop!r:.60}: expected a TrainManager", hint=hint)
     if manager.eval_interval != 1:
         raise SettingError(f"eval_interval={manager.eval_interval}: a loop evaluates after every epoch", hint="leave it out")
     runner = LoopRunner(manager, loop, times, console, report)

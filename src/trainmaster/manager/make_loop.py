@@ -20,14 +20,14 @@ def checked_function(make_loop: Any, kind: type, base: type) -> FunctionType:
         )
     if not isinstance(make_loop, FunctionType):
         raise SettingError(
-            f"make_loop={make_loop!r:.60}: wanted a function that takes the config and returns a TrainManager",
+            f"make_loop={make_loop!r:.60}: expected a function that takes the config and returns a TrainManager",
             hint="write `def make_loop(config)`, and put everything that it needs into the config, which identifies a run",
         )
     try:
         inspect.signature(make_loop).bind(None)
     except TypeError as error:
         raise SettingError(
-            f"`{make_loop.__name__}` cannot be called with a config: {error}", hint="wanted `def make_loop(config)`"
+            f"`{make_loop.__name__}` cannot be called with a config: {error}", hint="write `def make_loop(config)`"
         ) from None
     return make_loop
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from trainmaster.arguments import check_int, check_number, is_int
 from trainmaster.config import Config, ConfigBase, Grid
 from trainmaster.errors import SettingError, UnknownKeyError
+from trainmaster.loop.ranks import is_other_rank, num_ranks
 from trainmaster.loop.stages import TRAIN_MANAGER, WORK
 from trainmaster.manager.batch import BatchResult, Policy
 from trainmaster.manager.batch_session import run_batch
@@ -20,12 +21,13 @@ from trainmaster.manager.invocation import Invocation
 from trainmaster.manager.job import Job, job_to_load, make_job
 from trainmaster.manager.job_runner import JobRunner
 from trainmaster.manager.make_loop import annotated_class, checked_function, refuse_other_defaults
+from trainmaster.manager.rank_roles import rank_store
 from trainmaster.manager.run_queries import RunQueries
 from trainmaster.manager.start_from import START_FROM, Origin, config_starting_from
 from trainmaster.manager.sweep_choices import refuse_idle_choices
 from trainmaster.manager.user_epochs import EVAL_RECORDS
 from trainmaster.stages import Extensible, StageTree
-from trainmaster.stages.hooks import Guard
+from trainmaster.stages.hooks import Guard, Hook
 from trainmaster.store import Store
 from trainmaster.store.events import RowsByName
 from trainmaster.store.lease import LEASE_TIME
@@ -39,8 +41,8 @@ if TYPE_CHECKING:
 class Manager(RunQueries, Extensible):
     """Trains configs, each once, and keeps the results in a store.
 
-    The short way: pass a function `make_loop(config)` that returns a `TrainManager`, or write it as a method of a
-    subclass. You then get exact checkpoints, metrics and resuming. If you pass no `defaults`, the annotation of its
+    The simplest way is to pass a function `make_loop(config)` that returns a `TrainManager`, or write it as a method of
+    a subclass. You then get exact checkpoints, metrics and resuming. If you pass no `defaults`, the annotation of its
     parameter names the config class: `def make_loop(config: Train)`.
 
     If you write your own epochs, write a subclass: `setup(config)` builds the model, `train()` trains one epoch, and
@@ -114,7 +116,9 @@ class Manager(RunQueries, Extensible):
         for name, value in intervals.items():
             check_int(name, value, min=1)
         if isinstance(store_dir, Mapping | ConfigBase):
-            raise SettingError(f"store_dir={store_dir!r:.60}: wanted a folder", hint="defaults come second: `Manager(store_dir, defaults)`")
+            raise SettingError(
+                f"store_dir={store_dir!r:.60}: expected a folder", hint="defaults come second: `Manager(store_dir, defaults)`"
+            )
         self.secrets = checked_keys("secrets", type(self).secrets if secrets is None else secrets)
         self.public = checked_keys("public", type(self).public if public is None else public)
         self.new_keys = checked_keys("new_keys", type(self).new_keys if new_keys is None else new_keys)
@@ -134,7 +138,7 @@ class Manager(RunQueries, Extensible):
         self.enter_run(Job("", "", None, None))
 
     def __repr__(self) -> str:
-        values = vars(self)  # the constructor may have failed half-way
+        values = vars(self)  # the constructor may have failed
         run = f", run {values['key']} at epoch {values.get('epoch')}" if values.get("key") else ""
         return f"{type(self).__name__}({getattr(values.get('store'), 'root', None)!r}{run})"
 
@@ -147,7 +151,7 @@ class Manager(RunQueries, Extensible):
 
     @property
     def stopped(self) -> str | None:
-        """Why the last run was saved before its end; None if it was not."""
+        """Why the last run was stopped and saved before its end; None if it was not."""
         return self.job_runner.stopped
 
     # ---- what a subclass overrides
@@ -174,9 +178,9 @@ class Manager(RunQueries, Extensible):
         return loop
 
     def setup(self, config: Any) -> None:
-        """Build what is trained.
+        """Build the model and everything else that is trained.
 
-        The base sets `self.config` and `self.key`, and builds the loop if there is a `make_loop`.
+        The base method sets `self.config` and `self.key`, and builds the loop if there is a `make_loop`.
 
         It stores nothing. A config that comes from the store keeps its key even if you have added defaults since.
         """
@@ -192,7 +196,7 @@ class Manager(RunQueries, Extensible):
     def init_ckpt(self) -> None:
         """Start at epoch 0, with the weights of another run if the config has a `start_from`."""
         self.epoch, self.ckpt, self.preview = 0, {EVAL_RECORDS: {}}, {}
-        if self.loop is not None and START_FROM in self.config and self.config[START_FROM] is not None:
+        if self.loop is not None and START_FROM in self.config and self.config[START_FROM] is not None and self.loop.ranks.is_first:
             from trainmaster.manager.loop_runner import load_weights
 
             load_weights(self.loop, Origin.parse(self.config[START_FROM]).read(self.store))
@@ -221,7 +225,7 @@ class Manager(RunQueries, Extensible):
         raise NotImplementedError(f"{type(self).__name__} has no `train()`, which trains one epoch")
 
     def eval(self) -> Mapping[str, Any] | None:
-        """Evaluate, and return metrics by name. They are recorded for this epoch, and are the preview of the run."""
+        """Evaluate, and return metrics by name. They are recorded for this epoch and become the run's preview."""
         raise NotImplementedError(f"{type(self).__name__} has no `eval()`, which returns metrics by name")
 
     # ---- training
@@ -233,19 +237,20 @@ class Manager(RunQueries, Extensible):
         `num_epochs`, else to the loop's; 0, or a config without either, only evaluates. `resume=False` starts from
         scratch in a new attempt; the old attempt is kept. `start_from` is the key of a run whose weights a new run
         begins with: `"ab12cd34"`, `"ab12cd34@best"`, `"ab12cd34@120"` for a step; it becomes part of the config. Raises
-        `RunBusyError` if another process is training the run. Ctrl-C and SIGTERM save the run and then end the process
+        `RunBusyError` if another process is training the run. Ctrl-C, SIGTERM and SIGUSR1 save the run and then end the process
         as usual.
         """
         self.job_runner.refuse_if_busy()
         if start_from is not None:
             config = config_starting_from(self, config, start_from)
-        job = make_job(self, config, num_epochs)
-        stored_key = self.stored_key(config, job.config)
-        if stored_key not in (None, job.key):
-            self.job_runner.console.print(
-                f"run {stored_key} was stored before a default was added: with that default, the config is run {job.key}"
-            )
-        self.job_runner.process(job, resume)
+        with rank_store(self):
+            job = make_job(self, config, num_epochs)
+            stored_key = self.stored_key(config, job.config)
+            if stored_key not in (None, job.key):
+                self.job_runner.console.print(
+                    f"run {stored_key} was stored before a default was added: with that default, the config is run {job.key}"
+                )
+            self.job_runner.process(job, resume)
 
     def batch(
         self,
@@ -273,8 +278,13 @@ class Manager(RunQueries, Extensible):
         if patience is not None:
             check_number("patience", patience, min=0, hint="`patience` is a number of hours")
         self.job_runner.refuse_if_busy()
+        if num_ranks() > 1:
+            raise SettingError(
+                f"`batch` does not work with {num_ranks()} ranks",
+                hint="`process` trains one config on all ranks; `batch(..., workers=2)` trains several at once, without torchrun",
+            )
         if isinstance(configs, Mapping | ConfigBase | str | os.PathLike):
-            raise SettingError(f"wanted a sequence of configs, not {configs!r:.60}", hint="`process` takes one; `sweep` takes choices")
+            raise SettingError(f"expected a sequence of configs, not {configs!r:.60}", hint="`process` takes one; `sweep` takes choices")
         return run_batch(self, configs, Policy(num_epochs, resume, count, max_errors, max_attempts), patience, workers)
 
     def sweep(self, choices: Any, num_epochs: int | None = None, *, order: str = "random", **batch: Any) -> BatchResult:
@@ -297,12 +307,13 @@ class Manager(RunQueries, Extensible):
         with other processes, and extends it if `trials` is larger.
 
         Args:
-            trials: the total number of trials. monitor: the metric to improve; several metrics search for the best
-            compromises. settings: `mode` ("min" or "max"; required if the name of the metric does not show which is
-            better), `workers` (a number or an executor), `sampler`
-                ("grid", "random", "qmc", "tpe", "gp", "cmaes", "nsga2"), `pruner` ("none", "median", "asha", "hyperband", "wilcoxon"),
-                `seed`, `epochs`, `base` (values that all trials share), `name`, `window`, `replicates` (runs per trial, with different
-                seeds), `warm_start` (use matching runs of the store), `timeout` in seconds.
+            trials: the total number of trials.
+            monitor: the metric to improve; with several metrics, the search looks for the best trade-offs.
+            settings: `mode` ("min" or "max"; required if the name of the metric does not show which is better),
+                `workers` (a number or an executor), `sampler` ("grid", "random", "qmc", "tpe", "gp", "cmaes", "nsga2"),
+                `pruner` ("none", "median", "asha", "hyperband", "wilcoxon"), `seed`, `epochs`, `base` (values that all
+                trials share), `name`, `window`, `replicates` (runs per trial, with different seeds), `warm_start` (use
+                matching runs of the store), `timeout` in seconds.
         """
         from trainmaster.sweep.search import search
 
@@ -315,7 +326,7 @@ class Manager(RunQueries, Extensible):
         `which` is the "last" checkpoint, the "best" one, or the number of a step.
         """
         if not (which in ("last", "best") or is_int(which)):
-            raise SettingError(f"which={which!r}: wanted 'last', 'best', or the number of a step")
+            raise SettingError(f"which={which!r}: expected 'last', 'best', or the number of a step")
         self.job_runner.refuse_if_busy()
         config = self.complete_config(self.configs[key])
         if not self.configs.is_extended_by(key, config):
@@ -343,7 +354,7 @@ class Manager(RunQueries, Extensible):
 
     @contextlib.contextmanager
     def using_store(self, store: Store) -> Iterator[None]:
-        """While the block runs, train and look for runs in another store."""
+        """While the block runs, use another store."""
         own, self.store = self.store, store
         try:
             yield
@@ -378,6 +389,9 @@ class Manager(RunQueries, Extensible):
 
     def observer_guard(self) -> Guard | None:
         return _kept_rng
+
+    def adapt_hook(self, hook: Hook, extension: object) -> Hook | None:
+        return None if is_other_rank() and getattr(extension, "on_every_rank", False) is not True else hook
 
 
 def _kept_rng() -> contextlib.AbstractContextManager[None]:

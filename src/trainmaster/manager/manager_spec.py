@@ -38,7 +38,7 @@ class ManagerSpec(NamedTuple):
         """
         try:
             return dumps(tuple(self))
-        except Exception as error:  # an argument may raise anything
+        except Exception as error:  # an argument may raise any error
             raise SettingError(
                 f"{self.kind.__name__} cannot be built in a worker",
                 why=f"its class, arguments or extensions cannot be sent to another process: {error}",

@@ -68,12 +68,12 @@ def as_module(model: Any) -> nn.Module:
     if isinstance(model, nn.Module):
         return model
     if isinstance(model, type) or not callable(model):
-        raise SettingError(f"`model_class` returned {shown(model)}: wanted a model, which is called with a batch")
+        raise SettingError(f"`model_class` returned {shown(model)}: expected a model, which is called with a batch")
     return CallableModel(model)
 
 
 def call_model(model: nn.Module, batch: Any) -> tuple[Any, Any]:
-    """Call a model: a list gives its positional arguments, a dict its keywords, anything else is one argument."""
+    """Call a model with a batch: with the items of a list, with the items of a dict as keywords, or with a single argument."""
     if isinstance(model, LightningModel):
         result = model(batch)
     elif isinstance(batch, Mapping):
@@ -88,15 +88,15 @@ def call_model(model: nn.Module, batch: Any) -> tuple[Any, Any]:
 def checked_step(result: Any, what: str) -> tuple[Any, Any]:
     """The outputs and the loss that a model or a step returned. The loss is averaged if it has several values."""
     if not isinstance(result, tuple) or len(result) != 2:
-        raise SettingError(f"{what} returned {outline(result)}: wanted (outputs, loss)", hint="return out, loss; or out, None")
+        raise SettingError(f"{what} returned {outline(result)}: expected (outputs, loss)", hint="return out, loss; or out, None")
     outputs, loss = result
     if not (loss is None or isinstance(loss, torch.Tensor)):
-        raise SettingError(f"{what} returned the loss {shown(loss)}: wanted a tensor or None", hint="return out, loss; without .item()")
+        raise SettingError(f"{what} returned the loss {shown(loss)}: expected a tensor or None", hint="return out, loss; without .item()")
     return outputs, loss.mean() if loss is not None and loss.numel() != 1 else loss
 
 
 def named_values(model: nn.Module, batch: Any, outputs: Any) -> dict[str, Any]:
-    """The values of a batch, by the names of the model's parameters, and the outputs; `prediction` is an output without a name."""
+    """Return the values of a batch, by the names of the model's parameters, and the outputs. An output without a name is `prediction`."""
     if isinstance(batch, Mapping):
         values = dict(batch)
     else:

@@ -42,12 +42,12 @@ class ModelWrapper:
     ```
 
     `model_class` is called with `config.model_config`. It may be a class or any function that returns a model: a `torch.nn.Module`, a
-    Lightning module, or another callable. The model is called with a batch: a list gives its positional arguments, a dict its keywords,
-    anything else is one argument. It returns its outputs and the loss: `(outputs, loss)`. If the loss is None, the model has updated
-    itself.
+    Lightning module, or another callable. The model is called with a batch: a list is passed as positional arguments, a
+    dict as keyword arguments, and anything else as a single argument. It returns its outputs and the loss: `(outputs,
+    loss)`. If the loss is None, the model has updated itself.
 
-    A wrapper holds no run: each run works with a copy, in which `model`, `optimizer`, `scheduler`, `device`, `config` (with `Derived`
-    fields set) and `train_dataloader`, `val_dataloader`, `test_dataloader` are available.
+    A wrapper does not belong to a run: each run uses a copy, in which `model`, `optimizer`, `scheduler`, `device`,
+    `config` (with `Derived` fields set) and `train_dataloader`, `val_dataloader`, `test_dataloader` are available.
     """
 
     config: Any
@@ -63,7 +63,7 @@ class ModelWrapper:
 
     def __init__(self, model_class: Callable[[Any], Any]) -> None:
         if not callable(model_class):
-            raise SettingError(f"model_class={model_class!r:.60}: wanted a class, or a function that returns the model for a config")
+            raise SettingError(f"model_class={model_class!r:.60}: expected a class, or a function that returns the model for a config")
         self.model_class = model_class
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -130,7 +130,7 @@ class ModelWrapper:
         return None if schedule is None else schedule.make_scheduler(model, optimizer)
 
     def extensions(self) -> ExtensionsLike:
-        """More extensions for the training."""
+        """Return more extensions for the loop."""
         return ()
 
     # ---- steps
@@ -160,10 +160,10 @@ class ModelWrapper:
     # ---- evaluation
 
     def evaluation_functions(self) -> Mapping[str, Callable[..., Any]]:
-        """Metrics by name. A function gets, by the names of its parameters, the outputs of the model and the values of the batches.
+        """Metrics by name. A function receives the outputs of the model and the values of the batches by parameter name.
 
-        It is called once per set, with the values of all batches together. `prediction` is the output of a model that returns no dict. The
-        metrics are recorded as `valid/<name>`, `test/<name>` and `train/<name>`.
+        It is called once per set, with the values of all batches together. If the model does not return a dict, its
+        output is called `prediction`. The metrics are recorded as `valid/<name>`, `test/<name>` and `train/<name>`.
         """
         return {}
 
@@ -177,5 +177,5 @@ def _overridable() -> list[str]:
 
 
 def _is_alike(name: str, known: str) -> bool:
-    """Whether a name is a longer or shorter form of another one: `make_dataloader_valid`, but not `make_dataloader`."""
+    """Return whether a name is a longer or shorter form of another one: `make_dataloader_valid`, but not `make_dataloader`."""
     return len(name) > 8 and abs(len(name) - len(known)) <= 2 and (name.startswith(known) or known.startswith(name))

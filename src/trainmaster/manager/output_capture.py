@@ -23,7 +23,7 @@ class OutputCapture:
     def __init__(self, log: Callable[[str], bool]) -> None:
         self._log = log
         self._marker = b"\0" + secrets.token_hex(16).encode() + b"\n"
-        """Written into the pipe by `flush`: when it comes out, everything before it was logged."""
+        """`flush` writes this into the pipe. When it is read, everything before it has been logged."""
         self._is_flushed = threading.Event()
 
     def __enter__(self) -> Self:
@@ -40,10 +40,10 @@ class OutputCapture:
         _flush_streams()
         for fd, number in zip(self._before, (1, 2), strict=True):
             os.dup2(fd, number)
-        self._thread.join(_TIMEOUT)  # a child may still hold the other end of the pipe
+        self._thread.join(_TIMEOUT)  # a child process may still have the other end of the pipe open
 
     def flush(self) -> None:
-        """Wait until everything printed so far was logged."""
+        """Wait until everything that was printed so far is logged."""
         _flush_streams()
         self._is_flushed.clear()
         with contextlib.suppress(OSError):

@@ -108,7 +108,7 @@ class CustomEvaluation(Observer):
             return
         values = loop.wrapper.custom_evaluation(loop.model, loop.loaders[datasource_name]) or {}
         if not isinstance(values, Mapping):
-            raise SettingError(f"`custom_evaluation` returned {values!r:.60}: wanted metrics by name, or None")
+            raise SettingError(f"`custom_evaluation` returned {values!r:.60}: expected metrics by name, or None")
         for name, value in values.items():
             record(writer, f"{datasource_name}/{name}", value, loop.eval_x, "epoch")
             eval_metrics[f"{datasource_name}/{name}"] = float(value)

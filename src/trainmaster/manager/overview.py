@@ -64,13 +64,13 @@ class Ranking(NamedTuple):
 
 
 def best_of(rows: Iterable[Row], p_key: str | None, reverse: bool | None) -> str | None:
-    """The key of the best run by a metric: `p_key`, else what the runs monitor, else `loss_test`."""
+    """Return the key of the best run by a metric: `p_key`, or the metric that the runs monitor, or `loss_test`."""
     ranking = ranking_of(rows, p_key, reverse)
     return ranking.rows[0][1] if ranking is not None and ranking.rows else None
 
 
 def ranking_of(rows: Iterable[Row], p_key: str | None = None, reverse: bool | None = None, is_lenient: bool = False) -> Ranking | None:
-    """Rank runs by a metric: `p_key`, else what the runs monitor, else `loss_test`. None if no run has a number.
+    """Rank runs by a metric: `p_key`, or the metric that the runs monitor, or `loss_test`. None if no run has a number.
 
     If they monitor nothing, or different metrics, it raises an error. With `is_lenient` it takes the metric that most
     of them have, preferring names with a known direction.
@@ -95,7 +95,7 @@ def metric_of(preview: Mapping[str, Any]) -> tuple[str, float] | None:
 
 
 def overview_of(rows: Iterable[Row], p_keys: str | Iterable[str] | None) -> Overview:
-    """The overview of runs; `p_keys` None takes every number in the previews."""
+    """Return an overview of runs. If `p_keys` is None, it contains every number in the previews."""
     import numpy as np
 
     runs = list(rows)

@@ -1,4 +1,4 @@
-"""The `train_loop` of a wrapper inside the loop that trains it."""
+"""Runs the `train_loop` of a wrapper inside a `TrainManager`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class OwnTrainLoop(Extension):
             yield self._batch.pop()
 
     def step(self, batch: Any) -> tuple[Any, Any]:
-        """What `train_loop` yields for a batch."""
+        """Return what `train_loop` yields for a batch."""
         self._batch.append(batch)
         try:
             step = next(self._steps)
@@ -50,6 +50,6 @@ class OwnTrainLoop(Extension):
         steps, self._steps = self._steps, None
         if steps is None:
             return
-        if exc_type is None and not loop.moment.batch and next(steps, None) is not None:  # the code after its last batch
+        if exc_type is None and not loop.moment.batch and next(steps, None) is not None:  # run the code after its last batch
             raise SettingError("`train_loop` yielded after the last batch of the epoch", hint="it must yield once per batch")
         getattr(steps, "close", lambda: None)()

@@ -45,8 +45,8 @@ class WrapperManager(Manager):
 class ProtoTrainer:
     """Trains the model of a wrapper with one run config. An interrupted run resumes bit for bit.
 
-    It keeps checkpoints and metrics in the store `experiment_dir` (with an `experiment_id`, in that folder of it). The same wrapper and
-    config give the same weights.
+    Checkpoints and metrics are in the store `experiment_dir`, or in its subfolder `experiment_id` if that is set. The
+    same wrapper and config give the same weights.
 
     ```python
     trainer = ProtoTrainer(MyWrapper(MyModel), run_config)
@@ -62,7 +62,7 @@ class ProtoTrainer:
     def launch(self, resume: bool = True) -> dict[str, Any]:
         """Train the run up to its last epoch, from its last checkpoint if it has one, and return its last metrics.
 
-        `resume=False` trains it again from the start, in a new attempt; the old one stays.
+        `resume=False` trains it again from the start in a new attempt; the old attempt is kept.
         """
         self.manager.process(resume=resume)
         return dict(self.manager.preview)
@@ -111,7 +111,7 @@ def evaluate_run(manager: Manager, key: str, which: str | int = "last") -> dict[
 
 
 def checked_arguments(wrapper: Any, config: Any) -> tuple[ModelWrapper, Any]:
-    """Copies of the arguments of a trainer, if they are suitable."""
+    """Check the arguments of a trainer, and return copies of them."""
     if not isinstance(wrapper, ModelWrapper):
         raise SettingError(f"`wrapper` is a ModelWrapper, not {shown(wrapper)}", hint="ProtoTrainer(ModelWrapper(MyModel), config)")
     if not isinstance(config, RunConfig):

@@ -1,4 +1,4 @@
-"""Trains a config again from its start, into another store, up to the point where a stored run of it was saved."""
+"""Trains a config again from the start, in another store, up to the point where its run was last saved."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ def moment_of(status: Mapping[str, Any], step: int) -> Moment:
 
 
 def rerun(manager: Manager, config: Any, into: Store, until: Moment, targets: Sequence[int | None]) -> Run:
-    """Train a config from its start into another store, and return the run there.
-
-    The manager's own store does not change.
+    """Train a config from the start in another store, and return the run there. The manager's own store does not change.
 
     A loop is trained to the targets of the original run, one after the other, because its schedule may have been built
     for the first target. It stops at `until`, even in the middle of an epoch. A manager with user-written epochs trains

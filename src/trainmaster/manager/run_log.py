@@ -19,7 +19,7 @@ MAX_SIZE = 16 * 2**20
 class RunLog:
     """Appends text to the log of an attempt, without its secrets, up to `MAX_SIZE` bytes.
 
-    An error in it does not stop the training.
+    An error while writing does not stop training.
     """
 
     def __init__(self, attempt: Attempt) -> None:

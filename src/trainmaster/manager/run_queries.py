@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class RunQueries:
-    """Queries over the runs of a store. Wherever they take configs, they also take keys."""
+    """Queries over the runs of a store. All of them accept keys instead of configs."""
 
     store: Store
     job_runner: JobRunner

@@ -24,8 +24,8 @@ class RunWriter:
     """Appends the values that a loop records to an event log: `{"tag", "value", "step", "time"}`, and maybe `"over"`.
 
     The rows of an evaluation are held back until it is complete, so an evaluation that was stopped leaves none. The
-    rows of an evaluation inside another one are added to the outer one. Before and after the attempt, rows stay in
-    memory: evaluating a finished run does not change its record.
+    rows of an evaluation inside another one are added to the outer one. Before and after the attempt, rows are kept in
+    memory only, so evaluating a finished run does not change its records.
     """
 
     def __init__(self, loggers: Loggers | None = None) -> None:
@@ -101,7 +101,7 @@ class RunWriter:
         self._loggers.attach(copy, (), flush_of(writer))
 
     def detach(self) -> None:
-        """Append nothing from now on: the attempt is over."""
+        """Stop appending, because the attempt has ended."""
         self._append = None
 
     def flush(self) -> None:

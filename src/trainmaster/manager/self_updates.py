@@ -14,7 +14,7 @@ from trainmaster.text import counted
 
 
 class UpdateCheck(Observer):
-    """Warns after the first epoch of a training if parameters were not trained."""
+    """Warns after the first epoch if parameters were not trained."""
 
     def __init__(self) -> None:
         self._versions: list[int] = []
@@ -43,7 +43,7 @@ class UpdateCheck(Observer):
 
 
 class InnerOptimizers(Extension):
-    """Saves the optimizers that a model has as attributes, because it updates itself."""
+    """Saves the optimizers that a model has as attributes because it updates itself."""
 
     is_optional = True
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """The times, the loop and the last checkpoint of one run, from its setup to the setup of the next."""
+    """The times, the loop and the last checkpoint of one run, until the next run is set up."""
 
     def __init__(self, which: str | int = "last") -> None:
         self._which = which

@@ -30,7 +30,7 @@ class Origin(NamedTuple):
         """Parse the text in a config."""
         key, _, step = text.partition("@") if isinstance(text, str) else ("", "", "")
         if not step.isascii() or not step.isdigit():
-            raise SettingError(f"{START_FROM}={text!r}: wanted a run and a step, such as 'ab12cd34@120'")
+            raise SettingError(f"{START_FROM}={text!r}: expected a run and a step, such as 'ab12cd34@120'")
         return cls(check_key(key), int(step))
 
     @classmethod
@@ -39,7 +39,7 @@ class Origin(NamedTuple):
         key, _, which = text.partition("@")
         if which not in ("", "best", "last") and not which.isdigit():
             raise SettingError(
-                f"start_from={text!r}: wanted a step, `best` or `last` after the @", hint=did_you_mean(which, ["best", "last"]) or None
+                f"start_from={text!r}: expected a step, `best` or `last` after the @", hint=did_you_mean(which, ["best", "last"]) or None
             )
         run = store.run(key)
         if key not in store.configs:

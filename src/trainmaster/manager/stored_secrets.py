@@ -1,4 +1,4 @@
-"""Secrets of configs from the store, which has `***` in their place: they must be set again before training."""
+"""Sets the secrets of configs from the store, which contains `***` instead."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from trainmaster.errors import SettingError
 
 
 def revealed(config: Any, defaults: Any = None) -> Any:
-    """Set the masked secrets of `config` from the environment or else from the manager's defaults, and return it.
+    """Set the masked secrets of `config` from the environment or the manager's defaults, and return it.
 
-    A secret that neither has stays masked.
+    A secret that neither of them has stays masked.
     """
     for path in masked_secret_paths(config):
         for value in (os.environ.get(environment_variable(path)), _inside(defaults, path)):

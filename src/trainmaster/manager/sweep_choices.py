@@ -1,4 +1,4 @@
-"""Checks of the choices of a sweep and the configs of a batch, before anything is stored."""
+"""Checks the choices of a sweep and the configs of a batch before anything is stored."""
 
 from __future__ import annotations
 

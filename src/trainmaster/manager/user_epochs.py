@@ -1,4 +1,4 @@
-"""Trains a manager whose subclass writes its own epochs: `train` and `eval`, saved with `save_ckpt`."""
+"""Trains runs of a manager whose subclass implements its own epochs with `train`, `eval` and `save_ckpt`."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class UserEpochs:
 def _plain_record(values: Any, function: str) -> dict[str, Any]:
     """The result of an evaluation, with NumPy and torch scalars as plain numbers."""
     if not isinstance(values, Mapping):
-        raise SettingError(f"`{function}` returned {values!r:.60}: wanted numbers by name", hint='return {"loss_test": ...}')
+        raise SettingError(f"`{function}` returned {values!r:.60}: expected numbers by name", hint='return {"loss_test": ...}')
     record = {name: value.item() if _is_scalar_array(value) else value for name, value in values.items()}
     for name in record:
         checked_metric_name(str(name))

@@ -57,9 +57,9 @@ class WorkerSetup(NamedTuple):
 
 
 def serve(connection: Connection, setup: WorkerSetup) -> None:
-    """Run the tasks that come through a pipe, until the driver asks to stop or is gone."""
+    """Run the tasks that are sent through a pipe, until the driver asks to stop or is gone."""
     with contextlib.suppress(OSError):
-        os.setpgid(0, 0)  # Ctrl-C then only reaches the driver, which stops the workers
+        os.setpgid(0, 0)  # so that Ctrl-C only reaches the driver, which stops the workers
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     inbox = Inbox(connection)
@@ -67,7 +67,7 @@ def serve(connection: Connection, setup: WorkerSetup) -> None:
         inbox.send(READY)
         while (task := inbox.next_task()) is not None and inbox.stop_reason() is None:
             report = manager.job_runner.run_task(task)
-            inbox.send(report._replace(error=None))  # as text, because an error may not be picklable
+            inbox.send(report._replace(error=None))  # sent as text, because an error may not be picklable
 
 
 class Inbox:

@@ -25,6 +25,7 @@ from trainmaster.loop.checkpoint_loader import read_checkpoint
 from trainmaster.loop.checkpoint_saver import CheckpointSaver
 from trainmaster.loop.data_position import length_of
 from trainmaster.loop.eval_metrics import Metrics
+from trainmaster.loop.ranks import refuse_ranks
 from trainmaster.loop.state import TrainingState
 from trainmaster.loop.train_manager import TrainManager
 from trainmaster.manager.model_call import LightningModel, as_module, checked_step, named_values
@@ -48,6 +49,7 @@ class WrapperLoop(TrainManager):
     is_loss_optional = True
 
     def __init__(self, wrapper: ModelWrapper, config: RunConfig, max_batches: int | None = None) -> None:
+        refuse_ranks("a ModelWrapper", hint="write `make_loop(config)`, which returns a TrainManager or Supervised")
         self.config: Any = config.clone()
         self.loaders: dict[str, Any] = {}
         self.wrapper = wrapper._copy_for(self)
@@ -150,7 +152,7 @@ class WrapperLoop(TrainManager):
     def _metric_extensions(self, model: nn.Module) -> dict[str, object]:
         functions = self.wrapper.evaluation_functions()
         if not isinstance(functions, Mapping):
-            raise SettingError(f"`evaluation_functions` returned {functions!r:.60}: wanted functions by name")
+            raise SettingError(f"`evaluation_functions` returned {functions!r:.60}: expected functions by name")
         metrics = {name: OutputMetric(name, function) for name, function in functions.items()}
         wanted: dict[str, object] = {}
         if metrics:

@@ -1,4 +1,4 @@
-"""The engine: routines that consist of stages, with hooks and fixtures. It uses the standard library only."""
+"""The engine that runs stages, hooks and fixtures. It only uses the standard library."""
 
 from trainmaster.stages.extensible import Extensible, staged
 from trainmaster.stages.extension import Extension, Observer, always, fixture, not_a_hook

@@ -1,4 +1,4 @@
-"""The checker: it reports mistakes in hooks when they are attached or before the first stage runs.
+"""Checks hooks for mistakes when they are attached and before the first stage runs.
 
 Names are checked when an extension is attached. Parameters are checked when a routine starts, because extensions can create fixtures for
 each other.
@@ -25,7 +25,7 @@ from trainmaster.stages.tree import BODY, ENTRY, ERROR_FIXTURES, Path, Phase, St
 
 
 def belongs_to(part: Hook | LazyFixture, tree: StageTree | None) -> bool:
-    """Whether all stages of a hook or lazy fixture are in a tree."""
+    """Return whether a tree has all stages of a hook or lazy fixture."""
     stages = (part.stage,) if isinstance(part, Hook) else part.spec.stages
     return tree is None or all(stage in tree.paths for stage in stages)
 
@@ -35,7 +35,8 @@ def check_names(
 ) -> None:
     """Raise an error for hooks and lazy fixtures whose stages are not declared, and for signatures that fixtures cannot fill.
 
-    Hooks for the stages of a partner are skipped, but at least one must be for this tree unless `may_be_for_partner` is True.
+    Hooks for the stages of a partner are skipped. At least one hook must be for this tree, unless `may_be_for_partner`
+    is True.
     """
     hooks, lazies = find_hooks(name, extension), find_lazy_fixtures(name, extension)
     if tree is None:
@@ -107,7 +108,7 @@ def check_cycles(lazies: Mapping[str, list[LazyFixture]]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Checker:
-    """Checks the parameters of hooks against everything that is known about a routine before it runs."""
+    """Checks the parameters of hooks before a routine runs."""
 
     tree: StageTree
     lazies: Mapping[str, list[LazyFixture]]
@@ -117,7 +118,7 @@ class Checker:
     """Whether a hook or the host may create fixtures that are not declared."""
 
     def check(self, hooks: Iterable[Hook]) -> None:
-        """Raise one error for all parameters that fixtures cannot fill."""
+        """Raise an error that lists all parameters for which there is no fixture."""
         self._check_redefinitions()
         problems: list[FixtureError] = []
         for name in self.lazies:

@@ -1,4 +1,4 @@
-"""`Extensible`: an object whose routines consist of stages that extensions hook into."""
+"""`Extensible`, the base class of objects whose routines consist of stages."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Extensible:
             del cls.extensions
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        # Not in __init__, so that a subclass need not call super().__init__().
+        # Not in __init__, so that subclasses do not have to call super().__init__().
         self = super().__new__(cls)
         record_call(self, cls, args, kwargs)
         self._scope = Scope(self._read_fixture)
@@ -93,7 +93,8 @@ class Extensible:
     def staged(self, name: str, fixtures: Mapping[str, Any] | None = None, defaults: Mapping[str, Any] | None = None) -> OpenStage:
         """Open a stage: `with self.staged("forward"): ...`.
 
-        The stage creates `fixtures`, which must be new, and those of `defaults` that do not exist yet. It removes them when it closes.
+        The stage creates `fixtures`, which must not exist yet, and those of `defaults` that do not exist yet. When it
+        closes, it removes them.
         """
         stage = self._stages.get(name)
         if stage is None or stage.initial is not None or stage.is_open:
@@ -136,7 +137,7 @@ class Extensible:
         return self._extensions[name]
 
     def add_extension(self, name: str, extension: object, at_start: bool = False, as_default: bool = False) -> None:
-        """Attach an extension at the end or the start. It replaces one of the same name, unless `as_default` is True."""
+        """Attach an extension at the end or the start. It replaces an extension of the same name, unless `as_default` is True."""
         if not (as_default and name in self._extensions):
             self._extensions.add(name, extension, at_start=at_start)
 
@@ -146,7 +147,7 @@ class Extensible:
         return [hook.method for hook in self._resolved() if hook.phase == phase and hook.stage == stage_name]
 
     def refresh(self) -> None:
-        """Look up all hooks again. You only need this after replacing a method of an attached object."""
+        """Look up all hooks again. You only need this if you replace a method of an attached object."""
         for stage in self._stages.values():
             stage.mark_stale()
         self._plans = {}
@@ -160,7 +161,7 @@ class Extensible:
         self.refresh()
 
     def reset_stages(self) -> None:
-        """Close all open stages without calling hooks, after an interrupt that hit the engine itself."""
+        """Close all open stages without calling hooks. This is for an interrupt in the engine's own code."""
         for stage in self._stages.values():
             if stage is not self._scope.permanent:
                 stage.leave()
@@ -180,11 +181,15 @@ class Extensible:
         """Add the default extensions to those of the user."""
 
     def observer_guard(self) -> Guard | None:
-        """A context manager factory that undoes what the hooks of observers change; None if there is nothing to undo."""
+        """Return a function that creates context managers, which undo changes made by observers. None if nothing has to be undone."""
         return None
 
+    def adapt_hook(self, hook: Hook, extension: object) -> Hook | None:
+        """The hook as it runs in this process; None if it does not run here."""
+        return hook
+
     def read_fixture(self, name: str) -> Any:
-        """The value of a fixture that no stage provides, or AttributeError."""
+        """Return the value of a fixture that no stage provides. Raises `AttributeError` if there is none."""
         raise AttributeError(name)
 
     def has_undeclared_fixtures(self) -> bool:
@@ -211,7 +216,7 @@ class Extensible:
         check_names(name, extension, self.tree, self.partner_trees(), self.shares_extensions)
 
     def _resolved(self) -> list[Hook]:
-        """All hooks, in the order of the extensions; looked up once per change."""
+        """All hooks, in the order of the extensions. They are looked up again only after a change."""
         if self._hooks is None:
             guard = self.observer_guard()
             lazies: dict[str, list[LazyFixture]] = {}
@@ -220,7 +225,9 @@ class Extensible:
                 lazies.setdefault(lazy.name, []).append(lazy)
             for name, extension in self._extensions.items():
                 for hook in filter(self._is_own, find_hooks(name, extension)):
-                    hooks.append(replace(hook, guard=guard) if hook.is_observer else hook)
+                    adapted = self.adapt_hook(hook, extension)
+                    if adapted is not None:
+                        hooks.append(replace(adapted, guard=guard) if hook.is_observer else adapted)
                 for lazy in filter(self._is_own, find_lazy_fixtures(name, extension)):
                     lazies.setdefault(lazy.name, []).append(_guarded_lazy(lazy, guard) if lazy.is_observer and guard else lazy)
             check_cycles(lazies)
@@ -230,7 +237,7 @@ class Extensible:
         return self._hooks
 
     def _is_own(self, part: Hook | LazyFixture) -> bool:
-        """Whether a hook or lazy fixture belongs to this routine and not to a partner."""
+        """Return whether a hook or lazy fixture belongs to this routine rather than to a partner."""
         return belongs_to(part, self.tree) or not any(belongs_to(part, tree) for tree in self.partner_trees())
 
     def _created(self) -> dict[str, frozenset[str]]:
@@ -262,7 +269,7 @@ class Extensible:
         return stage
 
     def plan_of(self, stage: str) -> Plan:
-        """The call plan of a stage. The first time after a change, this checks the parameters of all hooks."""
+        """Return the call plan of a stage. After a change, the first call checks the parameters of all hooks."""
         hooks = self._resolved()
         tree, lazies = self.tree, self._scope.lazy
         if tree is not None and not self._is_checked and not tree.paths[stage][0][-1].is_permanent:

@@ -16,7 +16,7 @@ _LAZY = "__trainmaster_lazy__"
 
 
 class Extension:
-    """Extends a routine with methods named after its stages (hooks, also known as callbacks).
+    """The base class for extensions: its hooks (callbacks) are methods that are named after stages.
 
     `pre_<stage>` runs before the stage's body, `post_<stage>` after it, and `around_<stage>` (a generator that yields once)
     around it. The parameters of a hook are fixtures, matched by name; a parameter with a default keeps it if the fixture does
@@ -32,11 +32,15 @@ class Extension:
     """The fixtures that this extension's hooks create, and the stage that owns each."""
 
     is_observer: ClassVar[bool] = False
-    """An observer only reads: trainmaster undoes any change its hooks make to random number generators and modes."""
+    """Whether this is an observer: changes that its hooks make to random number generators and modes are undone."""
     is_optional: ClassVar[bool] = False
-    """Training can resume with or without this extension, even though it has state. This holds for every observer."""
+    """Whether training can resume with or without this extension although it has state. This is true for every observer."""
     has_weights: ClassVar[bool] = False
-    """The state contains weights that evaluations use, so it is restored for a standalone evaluation, too."""
+    """Whether the state contains weights that evaluations use. If so, it is also restored for an evaluation without training."""
+    on_every_rank: ClassVar[bool] = False
+    """With several processes, the hooks run on all of them, and not only on rank 0. An extension that changes the training needs this."""
+    needs_whole_batches: ClassVar[bool] = False
+    """The extension reads whole batches or predictions, so it is refused with several processes, each of which has a part of them."""
     is_guarded: ClassVar[bool] = True
     """Whether changes made by an observer's hooks are undone. Set it to False to save time if the hooks never change RNGs or modes."""
 
@@ -52,9 +56,9 @@ class Extension:
 class Observer(Extension):
     """An extension that reads the training and never changes it.
 
-    Its hooks may draw random numbers, switch the model to eval mode or turn gradients off: training continues as if they had
-    not, bit for bit. Changes to weights, gradients or the optimizer are not undone; an extension that makes them must be an
-    `Extension`. You can add or remove observers between saving and resuming.
+    Its hooks may draw random numbers, switch the model to eval mode or turn gradients off: these changes are undone,
+    and training continues bit for bit. Changes to weights, gradients or the optimizer are not undone; an extension that
+    makes them must be an `Extension`. You can add or remove observers between saving and resuming.
     """
 
     is_observer = True
@@ -62,7 +66,7 @@ class Observer(Extension):
 
 @dataclass(frozen=True, slots=True)
 class LazySpec:
-    """Where a lazy fixture is valid: in `stages`, from the end of the inner stage `after` on."""
+    """Where a lazy fixture is valid: in `stages`, starting at the end of the inner stage `after`."""
 
     stages: tuple[str, ...]
     after: str | None
@@ -71,8 +75,8 @@ class LazySpec:
 def always(hook: F) -> F:
     """Run this post hook even if the stage failed; it then sees `exc_type`, `exc_value` and `traceback`.
 
-    Fixtures that the failed body did not create are missing, so give their parameters defaults. If the hook returns a true
-    value, it swallows the error, like `__exit__`.
+    Fixtures that the failed body did not create are missing, so their parameters need defaults. If the hook returns a
+    true value, the error is suppressed, as with `__exit__`.
     """
     setattr(hook, _ALWAYS, True)
     return hook

@@ -15,7 +15,10 @@ T = TypeVar("T")
 
 
 class Extensions(MutableMapping[str, object]):
-    """The extensions by name, in the order in which their hooks run. You can edit it at any time; the next stage uses the change."""
+    """The extensions by name, in the order in which their hooks run.
+
+    You can edit it at any time. The change takes effect when the next stage opens.
+    """
 
     def __init__(self, check: Callable[[str, object], None], on_change: Callable[[], None]) -> None:
         self._objects: dict[str, object] = {}
@@ -97,7 +100,7 @@ def named_extensions(extensions: ExtensionsLike) -> list[tuple[str, object]]:
 
 
 def default_name(extension: object) -> str:
-    """Its `name`, or its class name in snake case.
+    """Return the extension's `name`, or its class name in snake case.
 
     >>> class LossPlot: ...
     >>> default_name(LossPlot())

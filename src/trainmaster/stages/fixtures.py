@@ -1,4 +1,4 @@
-"""Fixtures: scoped variables, each owned by the stage that created it."""
+"""Fixtures: variables that exist as long as the stage that owns them."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Fixtures(Mapping[str, Any]):
         return isinstance(name, str) and (name in self._values or self._scope.provides(name))
 
     def __iter__(self) -> Iterator[str]:
-        """The names that have a value now, which excludes lazy fixtures that no hook has asked for."""
+        """Iterate over the names that currently have a value. Lazy fixtures that no hook has asked for are not included."""
         return iter(tuple(self._values))
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The fixture, or `default` if it does not exist. Errors raised while computing a lazy fixture are not hidden."""
+        """Return the fixture, or `default` if it does not exist. An error while computing a lazy fixture is still raised."""
         return self[name] if name in self else default  # noqa: SIM401 - this is `get`
 
     def __len__(self) -> int:
@@ -49,7 +49,7 @@ class Fixtures(Mapping[str, Any]):
         self._values[name] = value
 
     def update(self, new: Mapping[str, Any] | None = None, /, **more: Any) -> None:
-        """Create several fixtures; if one of them exists already, create none."""
+        """Create several fixtures, or none of them if one already exists."""
         created = {**(new or {}), **more}
         for name in created:
             self._scope.owner_of_new(name)
@@ -68,7 +68,7 @@ class Fixtures(Mapping[str, Any]):
         self._values[name] = value
 
     def __call__(self, function: Callable[..., Any], /, **overrides: Any) -> Any:
-        """Call `function` with fixtures by name. `overrides` take precedence and need not be fixtures."""
+        """Call `function` with fixtures by name. `overrides` take precedence, and can have names that are not fixtures."""
         title = getattr(function, "__qualname__", repr(function))
         needs, takes, _ = parameters_of(function, title)
         surplus = overrides.keys() - {*needs, *takes}

@@ -1,4 +1,4 @@
-"""How an error ends a process that was forked inside a routine."""
+"""Ends a process that was forked inside a routine and raised an error."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import traceback
 from typing import NoReturn
 
 _MAX_SECONDS = 2.0
-"""For output: another thread of the parent may have held a lock on the streams at the time of the fork."""
+"""The timeout for output: another thread of the parent may have held a lock on the streams during the fork."""
 
 
 def exit_forked_process(error: BaseException) -> NoReturn:
-    """Print the traceback and exit like Python does (`SystemExit` uses its own code), but without any clean-up.
+    """Print the traceback and exit as Python does (with the code of a `SystemExit`), but without any clean-up.
 
     `finally` blocks, hooks and finalizers would clean up resources of the parent process: its lease, its files, the workers of its data
     loaders. They would also wait for the parent's threads, which do not exist in this process.

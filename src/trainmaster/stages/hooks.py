@@ -1,4 +1,4 @@
-"""The hooks and lazy fixtures of an extension, with their signatures read once."""
+"""Finds the hooks and lazy fixtures of an extension and reads their signatures."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
+from types import FunctionType, MethodType
 from typing import Any
 
 from trainmaster.errors import HookSignatureError
@@ -23,7 +25,7 @@ Guard = Callable[[], AbstractContextManager[Any]]
 
 @dataclass(slots=True, eq=False)
 class BoundMethod:
-    """One method of one extension, ready to be called with the fixtures."""
+    """A method of an extension that can be called with fixtures."""
 
     extension_name: str
     title: str
@@ -63,7 +65,7 @@ class LazyFixture(BoundMethod):
 
 
 def source_of(method: Callable[..., Any]) -> str:
-    """The file and line of a method, relative to the working directory if it is inside: `lab/plateau.py:41`."""
+    """Return the file and line of a method: `lab/plateau.py:41`. The path is relative if it is below the working directory."""
     function = inspect.unwrap(getattr(method, "__func__", method))
     code = getattr(function, "__code__", None)
     if code is None:
@@ -76,11 +78,11 @@ def source_of(method: Callable[..., Any]) -> str:
 
 
 def hook_names(extension: object) -> Iterator[tuple[str, Phase, str]]:
-    """Every method that is named like a hook: its name, the phase and the stage."""
+    """Yield the name, the phase and the stage of every method that is named like a hook."""
     for name in dir(extension):
         phase, _, stage = name.partition("_")
         if phase in PHASES and stage:
-            static = inspect.getattr_static(extension, name)
+            static = _static_value(extension, name)
             if isinstance(static, property):
                 continue
             method = getattr(extension, name)
@@ -88,8 +90,15 @@ def hook_names(extension: object) -> Iterator[tuple[str, Phase, str]]:
                 yield name, phase, stage
 
 
+def _static_value(extension: object, name: str) -> Any:
+    """The value of an attribute, found without calling properties. `inspect.getattr_static` is much slower."""
+    found = next((vars(kind)[name] for kind in type(extension).__mro__ if name in vars(kind)), None)
+    own = getattr(extension, "__dict__", {})
+    return own[name] if name in own and not hasattr(found, "__set__") else found
+
+
 def find_hooks(extension_name: str, extension: object) -> list[Hook]:
-    """The hooks of an extension. A signature that fixtures cannot fill is an error."""
+    """Return the hooks of an extension. A signature that cannot be called with fixtures is an error."""
     hooks = []
     for name, phase, stage in hook_names(extension):
         method = getattr(extension, name)
@@ -102,7 +111,8 @@ def find_hooks(extension_name: str, extension: object) -> list[Hook]:
 
 def find_lazy_fixtures(extension_name: str, extension: object) -> list[LazyFixture]:
     """The methods marked `@fixture(stage)`, and the result of `named_fixtures()`."""
-    marked = [(name, getattr(extension, name)) for name in dir(type(extension)) if lazy_spec(inspect.getattr_static(extension, name))]
+    names = {name for kind in type(extension).__mro__ for name, value in vars(kind).items() if lazy_spec(value)}
+    marked = [(name, getattr(extension, name)) for name in sorted(names) if lazy_spec(_static_value(extension, name))]
     lazies = []
     for name, method in (*marked, *_named_fixtures(extension)):
         spec = lazy_spec(method)
@@ -166,15 +176,15 @@ def _check_runs(method: Callable[..., Any], title: str, *, may_yield: bool, hint
 
 
 def parameters_of(method: Callable[..., Any], title: str) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
-    """The required parameters of a method, those with a default, and whether some must be passed by keyword."""
+    """Return the required parameters of a method, those with a default, and whether some must be passed by keyword."""
     try:
-        signature = inspect.signature(method)
+        parameters = _parameters(method)
     except (TypeError, ValueError) as error:
         raise HookSignatureError(
             f"`{title}` has no readable signature", why=str(error), hint="wrap it in a function whose parameters name its fixtures"
         ) from error
     needs, takes, keywords = [], [], False
-    for name, parameter in signature.parameters.items():
+    for name, parameter in parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
             raise HookSignatureError(
@@ -196,8 +206,20 @@ def parameters_of(method: Callable[..., Any], title: str) -> tuple[tuple[str, ..
     return tuple(needs), tuple(takes), keywords
 
 
+_function_signature = lru_cache(maxsize=512)(inspect.signature)
+"""Cached, because each run of a batch attaches new objects of the same classes."""
+
+
+def _parameters(method: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    if isinstance(method, MethodType) and isinstance(method.__func__, FunctionType):
+        own, *others = _function_signature(method.__func__).parameters.items()
+        if own[1].kind is not inspect.Parameter.VAR_POSITIONAL:
+            return dict(others)
+    return inspect.signature(method).parameters
+
+
 def bind(method: Callable[..., Any], needs: tuple[str, ...], takes: tuple[str, ...] = (), keywords: bool = False) -> Call:
-    """A function that calls `method` with the fixtures it names."""
+    """Return a function that calls `method` with the fixtures that its parameters name."""
     if not takes and not keywords:
         return lambda values: method(*[values[name] for name in needs])
 

@@ -1,4 +1,4 @@
-"""A stage while it is open: it runs the hooks, owns its fixtures, and preserves the first error.
+"""An open stage: it runs the hooks, owns its fixtures, and keeps the first error.
 
 The order for extensions a and b is: a.pre, b.pre, a.around opens, b.around opens, the body, b.around closes, a.around closes,
 a.post, b.post.
@@ -50,8 +50,8 @@ os.register_at_fork(after_in_child=_after_fork)
 class OpenStage:
     """The context manager that `staged(...)` returns.
 
-    An extensible object keeps one for each stage name and opens it again and again. While that one is open, a stage of the same name
-    inside it gets another object.
+    An extensible object keeps one for each stage name and reuses it. A nested stage of the same name gets another
+    object.
     """
 
     __slots__ = (
@@ -64,7 +64,10 @@ class OpenStage:
         self.is_stale = True
         """The extensions have changed since the plan was made."""
         self.is_open = False
-        """The stage is open and has hooks or fixtures. It stays False for a stage without any, whose opening costs next to nothing."""
+        """Whether the stage is open and has hooks or fixtures.
+
+        It stays False for a stage without any, so that opening it is nearly free.
+        """
         self.initial: Mapping[str, Any] | None = None
         """The fixtures passed to `staged`, until the stage opens."""
         self.defaults: Mapping[str, Any] | None = None
@@ -86,7 +89,7 @@ class OpenStage:
         self._generators: list[tuple[Hook, Generator[Any, Any, Any]]] = []
 
     def mark_stale(self) -> None:
-        """Take a new plan the next time the stage opens; an opening that is in progress keeps its plan."""
+        """Get a new plan the next time the stage opens. If it is open now, it keeps its plan."""
         self.is_stale = True
         self._is_free = False
         self.is_open = self.is_open or self in self._stack
@@ -106,7 +109,7 @@ class OpenStage:
         self.is_open = True
 
     def open_permanently(self) -> None:
-        """Open a stage that never closes, below all others."""
+        """Open a stage that never closes, outside all others."""
         self._prepare()
         self._scope.permanent = self
         self._publish_defaults(self.initial or {})
@@ -132,7 +135,7 @@ class OpenStage:
             if initial is not None:
                 self.initial = None
                 if not values.keys().isdisjoint(initial):
-                    self._declared = ()  # these fixtures belong to another stage, so closing this one must not remove them
+                    self._declared = ()  # another stage owns these fixtures, so closing this one must not remove them
                     self.mark_stale()
                     raise self._scope.exists_error([name for name in initial if name in values])
                 values.update(initial)
@@ -211,10 +214,10 @@ class OpenStage:
             self._end_routine()
         return False
 
-    # outside the hot path
+    # not in the hot path
 
     def _prepare(self) -> None:
-        """Take a new plan if the extensions have changed; raise an error if the stage cannot open."""
+        """Get a new plan if the extensions have changed. Raises an error if the stage cannot open."""
         if self.is_open:
             raise StageError(
                 f"stage `{self.name}` is already open",
@@ -236,7 +239,7 @@ class OpenStage:
         self._unlocks = plan.unlocks_body or plan.unlocks_outer
         self._is_free = plan.is_empty
         self.is_stale = False
-        if any(stage.name == self.name for stage in self._stack):  # an outer stage of the same name owns what exists already
+        if any(stage.name == self.name for stage in self._stack):  # an outer stage of the same name owns the fixtures that already exist
             self._declared = tuple(name for name in plan.declared if name not in self._values)
 
     def _publish_defaults(self, defaults: Mapping[str, Any]) -> None:
@@ -276,9 +279,9 @@ class OpenStage:
                 stage.note_closed(self.name)
 
     def _fail(self, error: BaseException, hooks: tuple[Hook, ...], *, can_swallow: bool = True) -> BaseException | None:
-        """Close the stage after an error. Return the first error that no hook swallowed, or None.
+        """Close the stage after an error. Return the first error that no hook suppressed, or None.
 
-        Later errors are attached to the first one as notes. A post hook that returns a true value swallows the error.
+        Later errors are attached to the first one as notes. A post hook that returns a true value suppresses the error.
         """
         if any(host is self._host for host in running.inherited):
             exit_forked_process(error)
@@ -319,7 +322,7 @@ class OpenStage:
             self._end_routine(has_failed=has_failed)
 
     def leave(self) -> None:
-        """Remove the fixtures, and be ready to open again."""
+        """Remove the fixtures, so that the stage can open again."""
         for name in self.owned():
             self._values.pop(name, None)
         self.created.clear()
@@ -337,7 +340,7 @@ class OpenStage:
             self._host.on_routine_end()
 
     def _explain(self, error: BaseException, step: Hook | ObserverGroup | None) -> BaseException:
-        """The error to raise for `error`, with a note about its location. The innermost stage adds the note, once per error."""
+        """Return the error to raise for `error`, with a note about its location. The innermost stage adds the note, once per error."""
         scope = self._scope
         hook = _single(step) if step is not None else None
         if error is scope.explained:

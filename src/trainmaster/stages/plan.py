@@ -14,7 +14,7 @@ from trainmaster.stages.tree import BODY, StageTree
 
 @dataclass(slots=True, eq=False)
 class ObserverGroup:
-    """Consecutive observers of one stage and phase, which share a guard because a guard is expensive."""
+    """Consecutive observers of one stage and phase. They share a guard, because guards are expensive."""
 
     hooks: tuple[Hook, ...]
     guard: Guard
@@ -53,7 +53,7 @@ class Plan:
 
     @property
     def is_empty(self) -> bool:
-        """The stage has nothing to do when it opens and closes."""
+        """Whether the stage has nothing to do when it opens and closes."""
         return not (self.pre or self.around or self.post or self.unlocks_body or self.unlocks_outer or self.declared)
 
 

@@ -1,4 +1,4 @@
-"""The recorded call of an object: the class and the arguments that created it, so that another process can create it again."""
+"""Records the class and the arguments that created an object, so that another process can create it again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RecordedCall(NamedTuple):
     def __reduce__(self) -> tuple[Any, ...]:
         try:
             pickle.dumps(tuple(self))
-        except Exception:  # an argument can raise anything here; the object itself must stay picklable
+        except Exception:  # an argument may raise any error, but the object itself must stay picklable
             return _no_call, ()
         return RecordedCall, tuple(self)
 
@@ -64,12 +64,12 @@ def record_call(
     elif _is_module(created):
         created.__dict__[_ATTRIBUTE] = _ModuleRecord(call, weakref.ref(created))
     else:
-        forget = functools.partial(_calls.pop, id(created), None)  # bound now: when Python exits, this module may be gone first
+        forget = functools.partial(_calls.pop, id(created), None)  # bound now, because this module may be unloaded first when Python exits
         _calls[id(created)] = (weakref.ref(created, lambda _: forget()), call)
 
 
 def forgetter_of(module: object) -> Callable[[], None]:
-    """A function that deletes the record of a module, unless a later call was recorded or the module is gone."""
+    """Return a function that deletes the record of a module, unless a later call was recorded or the module was freed."""
     owner, record = weakref.ref(module), weakref.ref(module.__dict__[_ATTRIBUTE])
 
     def forget() -> None:
@@ -83,9 +83,9 @@ def forgetter_of(module: object) -> Callable[[], None]:
 class _ModuleRecord:
     """The recorded call of a module, in its `__dict__`.
 
-    It is not in `_calls` because an argument may hold the module (`self.net = Net(act=self.act)`), and this way the
-    garbage collector can free both. Copies of the module have no record. Its pickle must not need trainmaster, so the
-    record becomes `False` in it.
+    It is not in `_calls`, because an argument may refer to the module (`self.net = Net(act=self.act)`); as an
+    attribute, the garbage collector can free both. Copies of the module have no record. Its pickle must not need
+    trainmaster, so the record becomes `False` in it.
     """
 
     def __init__(self, call: RecordedCall, owner: weakref.ref[Any]) -> None:
@@ -118,7 +118,7 @@ def recorded_call(value: object) -> RecordedCall | None:
         return call
     if kind.__init__ is object.__init__:
         return RecordedCall(kind, (), {})
-    if dataclasses.is_dataclass(kind):  # its constructor was added after `record_calls_of`, but its fields hold the arguments
+    if dataclasses.is_dataclass(kind):  # its constructor was added after `record_calls_of`, but its fields contain the arguments
         return RecordedCall(kind, (), {each.name: getattr(value, each.name) for each in dataclasses.fields(kind) if each.init})
     return None
 

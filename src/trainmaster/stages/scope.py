@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class Values(dict[str, Any]):
-    """The values of all fixtures. One dict is enough, because names are unique across the open stages.
+    """The values of all fixtures, in one dict, because names are unique across the open stages.
 
-    The scope resolves a name without a value (a lazy fixture, or the error of a failed stage). Other reads are plain dict reads.
+    If a name has no value (a lazy fixture, or the error of a failed stage), the scope resolves it.
     """
 
     __slots__ = ("_resolve", "provides")
@@ -45,7 +45,7 @@ class Scope:
         self.values = Values(self.resolve, self.provides)
         self.stack: list[OpenStage] = []
         self.permanent: OpenStage | None = None
-        """The stage that never closes, below the stack."""
+        """The stage that never closes, outside all others."""
         self.current_error: tuple[BaseException | None] | None = None
         """The error that post hooks see, in a tuple; None while no stage is closing."""
         self.explained: BaseException | None = None
@@ -58,11 +58,11 @@ class Scope:
         self._computing: list[str] = []
 
     def declare(self, owners: Mapping[str, frozenset[str]], lazy: Mapping[str, list[LazyFixture]]) -> None:
-        """Set the owners of fixtures and the lazy fixtures that the current extensions provide."""
+        """Set the owners of the fixtures, and the lazy fixtures, of the current extensions."""
         self.owners, self.lazy = owners, lazy
 
     def owner_of_new(self, name: str) -> OpenStage:
-        """The open stage that will own the new fixture `name`; an error if it cannot be created."""
+        """Return the open stage that will own the new fixture `name`. Raises an error if it cannot be created."""
         innermost = self.stack[-1] if self.stack else self.permanent
         if innermost is None:
             raise FixtureScopeError(
@@ -101,7 +101,8 @@ class Scope:
     def set_aside(self, *kept: str) -> Iterator[None]:
         """Hide the open stages and their fixtures, except for the outer stages named `kept`.
 
-        This lets a hook start an evaluation in the middle of a batch: both have a fixture `batch`, and a fixture cannot shadow another.
+        This lets a hook start an evaluation in the middle of a batch: both have a fixture `batch`, and two fixtures
+        cannot have the same name.
         """
         depth = next((number for number, stage in enumerate(self.stack) if stage.name not in kept), len(self.stack))
         stages = self.stack[depth:]
@@ -119,7 +120,7 @@ class Scope:
             self.current_error = error
 
     def provides(self, name: str) -> bool:
-        """Whether a fixture without a value can be resolved now."""
+        """Return whether a fixture without a value can be resolved now."""
         if name in ERROR_FIXTURES:
             return self.current_error is not None
         if name in self.lazy:
@@ -131,7 +132,7 @@ class Scope:
         return True
 
     def resolve(self, name: str) -> Any:
-        """The value of a fixture that is not among the values, or an error."""
+        """Return the value of a fixture that has no value yet, or raise an error."""
         if name in ERROR_FIXTURES and self.current_error is not None:
             (error,) = self.current_error
             if error is None:
@@ -145,7 +146,7 @@ class Scope:
             raise self.not_found(name) from None
 
     def _valid_lazy(self, name: str) -> tuple[OpenStage, LazyFixture] | None:
-        """The innermost open stage that owns the lazy fixture, if it is valid now."""
+        """Return the innermost open stage that owns the lazy fixture, if the fixture is valid now."""
         for stage in self.open_stages():
             for lazy in self.lazy[name]:
                 if stage.name in lazy.spec.stages:
@@ -227,7 +228,7 @@ def cycle_error(names: Iterable[str], where: str) -> FixtureCycleError:
 
 
 def lifetime(lazy: LazyFixture) -> str:
-    """A clause that explains where a lazy fixture is valid."""
+    """Explain where a lazy fixture is valid."""
     stages = " and ".join(f"`{stage}`" for stage in lazy.spec.stages)
     after = {None: "", BODY: " after its body"}.get(lazy.spec.after, f" after `{lazy.spec.after}`")
     return f"`{lazy.name}` is valid in {stages}{after}"

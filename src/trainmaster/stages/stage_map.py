@@ -10,7 +10,7 @@ from trainmaster.stages.tree import ENTRY, Stage, StageTree
 
 
 class StageMap(str):
-    """A string that a Python prompt displays without quotes and escapes."""
+    """A string that the Python prompt shows without quotes and escapes."""
 
     def __repr__(self) -> str:
         return str(self)
@@ -40,7 +40,7 @@ def describe_tree(
 
 
 def describe_hooks(hooks: list[Hook], opened: Iterable[str]) -> StageMap:
-    """The map of a routine without a declared tree: the stages that were opened so far, and the hooks by stage."""
+    """Describe a routine without a declared tree: the stages that were opened so far, and the hooks by stage."""
     opened = list(opened)
     lines = []
     for stage in dict.fromkeys((*opened, *(hook.stage for hook in hooks))):

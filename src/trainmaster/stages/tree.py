@@ -1,4 +1,4 @@
-"""The declaration of a routine: its stages and fixtures, known before anything runs."""
+"""Declares the stages and fixtures of a routine, so that they are known before it runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Stage:
 class StageTree:
     """The declared stages of a routine.
 
-    Error notes show the values of the fixtures named in `progress`, so that the reader knows how far the routine got.
+    Error notes show the values of the fixtures in `progress`, so that you know how far the routine got.
     """
 
     root: Stage
@@ -78,13 +78,13 @@ class StageTree:
         return owners
 
     def own_fixtures(self, stage: str) -> tuple[str, ...]:
-        """The fixtures of a stage, without those that an outer stage owns as well."""
+        """Return the fixtures of a stage, without those that an outer stage owns as well."""
         paths = self.paths[stage]
         outer = {name for path in paths for stage in path[:-1] for name in stage.fixtures}
         return tuple(name for name in paths[0][-1].fixtures if name not in outer)
 
     def with_stage(self, parent: str, stage: Stage) -> StageTree:
-        """A copy of this tree with one more stage at the end of every stage named `parent`.
+        """Return a copy of this tree with an additional stage at the end of every stage named `parent`.
 
         Use it in a subclass that opens an additional stage: `tree = TrainManager.tree.with_stage("forward", Stage("encode"))`.
         """
@@ -109,9 +109,9 @@ def _add_child(stage: Stage, parent: str, child: Stage) -> Stage:
 
 
 def exists_at(point: str, owner: Stage, inner: Path, phase: Phase) -> bool:
-    """Whether a fixture that `owner` creates at `point` exists in the hooks of `phase` at the end of `inner`.
+    """Return whether a fixture of `owner`, created at `point`, exists in the `phase` hooks at the end of `inner`.
 
-    `inner` is the path of stages below the owner; if it is empty, the hook belongs to the owner.
+    `inner` is the path of stages below the owner. If it is empty, the hook belongs to the owner itself.
     """
     if point == ENTRY:
         return True
@@ -125,7 +125,7 @@ def exists_at(point: str, owner: Stage, inner: Path, phase: Phase) -> bool:
 
 
 def visible_at(path: Path, phase: Phase) -> set[str]:
-    """The declared fixtures that a hook of `phase` at the end of `path` can ask for."""
+    """Return the declared fixtures that a `phase` hook of the last stage of `path` can ask for."""
     names = {
         name
         for depth, owner in enumerate(path)

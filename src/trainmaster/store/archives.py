@@ -24,7 +24,7 @@ Reset = Callable[[str, Callable[[Run], Any]], Any]
 
 
 class RunArchive(ABC, Generic[Value]):
-    """One record of every run, by key. Writing takes the run's lease, so it is refused while a process trains the run."""
+    """One record of every run, by key. Writing needs the run's lease, so it raises an error while a process trains the run."""
 
     _noun = "value"
 
@@ -60,8 +60,8 @@ class RunArchive(ABC, Generic[Value]):
     def pop(self, key: str, *default: Any) -> Any:
         """Return the value and reset the run: its checkpoints, stats and preview depend on each other, so all are deleted.
 
-        The config stays, so the run can be trained again. Without a value, return `default` if there is one, otherwise raise.
-        Refused while a process trains the run.
+        The config is kept, so the run can be trained again. If there is no value, `default` is returned, or an error is
+        raised if there is no default. Raises an error while a process trains the run.
         """
         if key not in self:
             return default[0] if default else self[key]  # raises the error
@@ -119,7 +119,7 @@ class CheckpointArchive(RunArchive[Any]):
 
     def _write(self, attempt: Attempt, value: Any) -> None:
         status = attempt.run.status()
-        assert status is not None  # at least this attempt has claimed the run
+        assert status is not None  # there is always at least this attempt
         epoch = max(0, status["epoch"])
         attempt.save(epoch, value, {**status, "epoch": epoch, "toc": time.time()}, attempt.run.preview() or {})
 
@@ -133,7 +133,7 @@ class PreviewArchive(RunArchive[dict[str, Any]]):
     _noun = "preview"
 
     def pop(self, key: str, *default: Any) -> Any:
-        """Return the preview of a run and replace it with an empty one. Checkpoints and stats stay."""
+        """Return the preview of a run and replace it with an empty one. Checkpoints and stats are kept."""
         if key not in self:
             return default[0] if default else self[key]  # raises the error
         with self._writing(key) as attempt:
@@ -149,7 +149,7 @@ class PreviewArchive(RunArchive[dict[str, Any]]):
 
 
 def _readable(key: str, read: Callable[[str], Any]) -> Any:
-    """The result of `read` for a run; None and a warning for a damaged run, so that it does not hide the others."""
+    """Return the result of `read` for a run. For a damaged run, return None and warn, so that the other runs can still be read."""
     try:
         return read(key)
     except StoreDamagedError as error:
@@ -158,7 +158,7 @@ def _readable(key: str, read: Callable[[str], Any]) -> Any:
 
 
 def _runs(files: Files) -> Iterator[str]:
-    """The keys of all runs that were ever started, in random order of the folders."""
+    """Yield the keys of all runs that were ever started. The order of the folders is random."""
     folders = files.names("stats")
     random.SystemRandom().shuffle(folders)
     return stored_keys(files, "stats", folders)

@@ -1,4 +1,4 @@
-"""Attempts: the exclusive right to write to a run. A lease keeps it, and `release` ends it with an outcome."""
+"""Attempts: the exclusive right to write to a run. A lease protects it, and `release` ends it with an outcome."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from trainmaster.store.lease import BEATS_PER_LEASE, ExpiredLease, Heartbeat, Ho
 from trainmaster.store.process_identity import Owner
 from trainmaster.store.run import NEVER_SAVED, Run
 
-PLOTS = "plots"
-"""The folder for plots, next to the preview."""
+CURVES = "curves.png"
+"""The plot of all metrics of a run."""
 Facts = Mapping[str, Any]
 _NO_FACTS: Facts = MappingProxyType({})
 _FROM_SCRATCH: Record = {"parent": None, "checkpoint": None, "step": None, "events": 0, "preview": {}}
@@ -35,15 +35,15 @@ _FROM_SCRATCH: Record = {"parent": None, "checkpoint": None, "step": None, "even
 
 
 def utc_now() -> str:
-    """The current time, for display only. No decision depends on it."""
+    """Return the current time, for display only."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def claim(run: Run, by: str, lease_time: float, watch: Watch | ExpiredLease | None = None, facts: Facts = _NO_FACTS) -> Attempt:
     """Create a new attempt on a run; raise `RunBusyError` if a process holds the run or may hold it.
 
-    If `watch` has seen the lease expire, the new attempt replaces its holder. `facts` are recorded with the attempt: what `resume` needs to
-    continue the training.
+    If `watch` has seen the lease expire, the new attempt replaces its holder. `facts` are recorded with the attempt, so
+    that `resume` can continue training.
     """
     while True:
         holder = holder_of(run)
@@ -55,7 +55,7 @@ def claim(run: Run, by: str, lease_time: float, watch: Watch | ExpiredLease | No
             attempt = Attempt(run, holder.attempt + 1, by, lease_time / BEATS_PER_LEASE, facts)
         except FileExistsError:  # another process was faster
             continue
-        if holder.attempt and run.is_removed(holder.attempt):  # the process that removed it may have died half-way
+        if holder.attempt and run.is_removed(holder.attempt):  # the process that removed it may have died before it was done
             remove_records(run, before=holder.attempt)
         return attempt
 
@@ -70,7 +70,7 @@ def claim_or_watch(
 ) -> Attempt:
     """Like `claim`, but if only the lease can show whether the holder is alive, watch it until it changes or expires.
 
-    `report` gets a message when the watching starts.
+    `report` is called with a message when it starts to watch.
     """
     watch = Watch(run.files, lease_time)
     while True:
@@ -96,6 +96,11 @@ def busy(run: Run, holder: Holder) -> RunBusyError:
         where=run.path(holder.attempt, ATTEMPT),
         hint=f"wait until it ends, or stop it after its next checkpoint: `trainmaster stop {run.key}`",
     )
+
+
+def plot_path(key: str, attempt: int, name: str) -> str:
+    """Where a plot of an attempt is, next to its preview."""
+    return f"{attempt_folder('previews', key, attempt)}/plots/{name}"
 
 
 class Attempt:
@@ -132,7 +137,7 @@ class Attempt:
         with holding(self._token):
             self._files.create(run.path(number, ATTEMPT), record_bytes(record))
             with contextlib.suppress(StoreAccessError):
-                self._files.beat(run.path(number, LEASE))  # created now: on a full disk, a file can be changed but not created
+                self._files.beat(run.path(number, LEASE))  # created now, because on a full disk a file can only be changed
             self._heartbeat = Heartbeat(run, number, self._token, heartbeat)
         # If an interrupt drops the attempt between two lines, the run is released.
         weakref.finalize(self, self._heartbeat.abandon).atexit = False
@@ -176,8 +181,8 @@ class Attempt:
     def remove(self) -> None:
         """Mark the run as removed, then delete the records of all earlier attempts.
 
-        The attempt itself stays, so that its number is never used again: otherwise a suspended process could wake up and mistake a new
-        attempt for its own.
+        The attempt itself is kept, so that its number is never used again: otherwise a suspended process could wake up
+        and mistake a new attempt for its own.
         """
         self.check()
         self._start({**_FROM_SCRATCH, "status": NEVER_SAVED, "is_removed": True})
@@ -190,7 +195,7 @@ class Attempt:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the heartbeat has noticed that this attempt was replaced; `check` looks again."""
+        """Whether the heartbeat has noticed that this attempt was replaced. `check` checks it again."""
         return self._heartbeat.is_lost
 
     def check(self) -> None:
@@ -265,7 +270,7 @@ class Attempt:
         return name
 
     def adopt(self, checkpoints: Mapping[CheckpointName, Record], status: Record, preview: Record, facts: Facts = _NO_FACTS) -> None:
-        """Commit checkpoints from another store, whose files are already in place, and finally start the attempt."""
+        """Commit checkpoints from another store, whose files are already copied, and then start the attempt."""
         self.check()
         self.log.sync()
         for name, manifest in checkpoints.items():
@@ -311,7 +316,7 @@ class Attempt:
     def write_plot(self, name: str, data: bytes) -> None:
         """Write a plot next to the preview; replace the one of the same name."""
         self._check_process()
-        self._files.replace(f"{attempt_folder('previews', self.key, self.number)}/{PLOTS}/{name}", data)
+        self._files.replace(plot_path(self.key, self.number, name), data)
 
     def is_stop_requested(self) -> bool:
         """Whether `request_stop` was called for this attempt, by any process."""
@@ -348,7 +353,7 @@ def request_stop(run: Run) -> Owner | None:
 def record_finished(run: Run, epoch: int) -> None:
     """Write the outcome "finished" for an attempt that was killed after its last save.
 
-    Does nothing if a process holds the run, or may hold it, or if the attempt already has an outcome.
+    Does nothing if a process (possibly) holds the run, or if the attempt already has an outcome.
     """
     holder = holder_of(run)
     if holder.hold is Hold.FREE and holder.attempt:

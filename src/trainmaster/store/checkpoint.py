@@ -69,11 +69,14 @@ class Checkpoint(NamedTuple):
 def write_checkpoint(
     files: Files, folder: str, value: Any, context: Any, facts: Mapping[str, Any], check: Callable[[], None], mask: Mask | None = None
 ) -> Record:
-    """Write `value` to a folder, and last the manifest with `facts`, unless `check` raises. A failed write leaves nothing behind.
+    """Write `value` to a folder and then, if `check` raises no error, the manifest with `facts`.
 
-    Secrets of `mask` (by default those of the environment) are replaced in all texts if they are unlikely to occur by accident.
+    A failed write leaves no files behind.
+
+    Secrets of `mask` (by default those of the environment) are masked in all text if they are unlikely to occur by
+    accident.
     """
-    files.delete_folder(folder)  # what a killed process left there
+    files.delete_folder(folder)  # left behind by a killed process
     try:
         return _write_files(files, folder, value, context, facts, check, mask)
     except BaseException:
@@ -115,13 +118,13 @@ def _tree_text(tree: Any, context: Any) -> str:
 
 
 def delete_checkpoint(files: Files, folder: str) -> None:
-    """Delete a checkpoint, the manifest first: without one, what is left of it is not a checkpoint."""
+    """Delete a checkpoint, starting with the manifest. Without a manifest, the remaining files are not a checkpoint."""
     files.delete(f"{folder}/{MANIFEST}")
     files.delete_folder(folder)
 
 
 class Pruner(Generic[Name]):
-    """Deletes the old checkpoints of one training. If a deletion fails, you get a warning, and the next call tries again."""
+    """Deletes the old checkpoints of a run. If a deletion fails, you get a warning, and the next call tries again."""
 
     def __init__(self, folder_of: Callable[[Name], str], owner: str) -> None:
         self._folder_of, self._owner = folder_of, owner
@@ -144,7 +147,7 @@ class Pruner(Generic[Name]):
 
 
 def read_newest(names: Iterable[Name], read: Callable[[Name], Read]) -> tuple[Read | None, list[str]]:
-    """The first of `names` that can be read, and what is wrong with those before it."""
+    """Return the first of `names` that can be read, and what is wrong with the ones before it."""
     problems: list[str] = []
     for name in names:
         try:
@@ -211,7 +214,7 @@ def read_values(files: Files, folder: str, manifest: Record) -> tuple[Any, Any]:
     if TENSORS in manifest["files"]:
         with _checked(files, f"{folder}/{TENSORS}", manifest["files"][TENSORS]) as file:
             try:
-                # The file that was checked, even if its name refers to another file by now.
+                # This reads the file that was checked, even if the name refers to another file by now.
                 source: str | bytes = f"/dev/fd/{file.fileno()}"
             except OSError:
                 source = file.read()

@@ -1,4 +1,4 @@
-"""Destinations for the checkpoints of a loop: the protocol, and a folder for a training without a store.
+"""Where a loop saves its checkpoints: the protocol, and a folder for training without a store.
 
 In such a folder, `3.ckpt` is the checkpoint after epoch 3, and `3+120.ckpt` the one after 120 more batches.
 `checkpoint.py` writes, prunes and reads them, as for a store. The newest checkpoint is the one that was saved last,
@@ -26,7 +26,7 @@ _DAMAGED = 10**15
 
 
 class Moment(NamedTuple):
-    """The position of a training: its epoch, step and batch."""
+    """A position in training: epoch, step and batch."""
 
     epoch: int
     """Epochs done."""
@@ -60,7 +60,7 @@ class CheckpointDestination(Protocol):
         """The folder of the checkpoints; None if they are kept in memory."""
 
     def open(self) -> None:
-        """Get ready to save. Raises an error if another process saves to the same destination."""
+        """Prepare for saving. Raises an error if another process saves to the same destination."""
 
     def facts(self) -> Any:
         """The facts to save with a checkpoint that is captured now."""
@@ -75,7 +75,7 @@ class CheckpointDestination(Protocol):
 
 
 def status_of(moment: Moment, best: Best | None, best_name: str | None) -> Record:
-    """The status in the manifest of a checkpoint: how far the training is, and its best checkpoint so far."""
+    """The status in the manifest of a checkpoint: how far training has come, and the best checkpoint so far."""
     status: Record = {"epoch": moment.epoch, "step": moment.step, "batch": moment.batch}
     if best is not None:
         status["best"] = {
@@ -112,7 +112,7 @@ class SavedAt(NamedTuple):
 
 
 class CheckpointFolder:
-    """The checkpoints of one training in the folder `root`: the last `keep` and the best, or all.
+    """The checkpoints in the folder `root`: the last `keep` and the best, or all.
 
     The first save creates the folder.
     """
@@ -129,7 +129,7 @@ class CheckpointFolder:
         return f"CheckpointFolder({self.root!r})"
 
     def open(self) -> None:
-        """Lock the folder against other trainings on this machine.
+        """Lock the folder, so that no other process on this machine saves to it.
 
         The kernel releases the lock when the process ends.
         """

@@ -1,4 +1,4 @@
-"""Encode the values of a checkpoint as strict JSON plus tensors, and decode them again, equal in value and type, without pickle.
+"""Encodes the values of a checkpoint as strict JSON and tensors, without pickle, and decodes them again.
 
 Values that JSON has are written unchanged. Every other value is a tagged object, whose first key starts with a dot.
 
@@ -97,7 +97,7 @@ def kinds(tree: Any) -> Kinds:
     """
     names_by_tag: dict[str, dict[str, None]] = {".array": {}, ".tensor": {}}
     todo = [tree]
-    while todo:  # without recursion, because the tree may be hostile
+    while todo:  # without recursion, because the tree may come from an untrusted source
         node = todo.pop()
         if type(node) is dict:
             for tag, names in names_by_tag.items():

@@ -1,7 +1,7 @@
-"""Whether two runs are the same training, bit for bit.
+"""Compares two runs bit for bit.
 
-The comparison covers a checkpoint of each run and every metric row logged up to it. It leaves out what may differ between two trainings
-of one config: times, checkpoint names, and the states of observers (what they logged is compared).
+The comparison covers a checkpoint of each run and every metric row logged up to it. It leaves out what may differ
+between two runs of the same config: times, checkpoint names, and the states of observers (what they logged is compared).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Recorded:
 
 
 class Difference(NamedTuple):
-    """One difference between two trainings."""
+    """One difference between two runs."""
 
     kind: str
     """`ROW`, `TENSOR` or `VALUE`."""
@@ -122,7 +122,7 @@ def recorded(run: Run, epoch: int | None = None) -> Recorded:
     if epoch is None or _is_end_of(epoch, last.manifest):
         return _recorded(run, last)
     for name in run.checkpoints():
-        with contextlib.suppress(FileNotFoundError, StoreDamagedError):  # deleted meanwhile; `verify` reports damage
+        with contextlib.suppress(FileNotFoundError, StoreDamagedError):  # deleted in the meantime; `verify` reports damage
             if name < last.name and _is_end_of(epoch, read_manifest(run.files, run.key, name)):
                 return _recorded(run, read_checkpoint(run.files, run.key, name))
     return replace(_recorded(run, last), epoch=epoch, step=-1, value=None, context=None, has_state=False)
@@ -162,7 +162,7 @@ def rows_of(events: Iterable[Mapping[str, Any]]) -> list[Row]:
 
 
 def compare(one: Recorded, other: Recorded) -> Comparison:
-    """Compare two trainings. If the checkpoint of `one` was deleted, compare only the rows that both have."""
+    """Compare two runs. If the checkpoint of `one` was deleted, compare only the rows that both have."""
     differences, num_rows = _compare_rows(one.rows, other.rows, is_cut=not one.has_state)
     num_tensors = num_values = 0
     if one.has_state and other.has_state:
@@ -241,8 +241,8 @@ def _is_same(one: Any, other: Any) -> bool:
 def _compare_rows(ones: Sequence[Row], others: Sequence[Row], is_cut: bool) -> tuple[list[Difference], int]:
     """The rows that differ, in the order of logging, and the number of rows compared.
 
-    Rows are compared within each tag. The order of tags does not matter: observers write buffered rows when a checkpoint is saved, and
-    an interrupted training saves more checkpoints.
+    Rows are compared within each tag. The order of tags does not matter: observers write buffered rows when a checkpoint
+    is saved, and an interrupted run saves more checkpoints.
     """
     here, there = _by_tag(ones), _by_tag(others)
     found: list[tuple[int, Difference]] = []
@@ -274,7 +274,7 @@ def _shown_row(row: Row | None, has_step: bool) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value in a few characters."""
+    """Format a value in a few characters."""
     if value is _ABSENT:
         return MISSING
     if _is_array(value):
@@ -289,7 +289,7 @@ def _shown(value: Any) -> str:
 
 
 def _is_array(value: Any) -> bool:
-    """True for a torch tensor or a NumPy array, not for a NumPy scalar."""
+    """Return whether a value is a torch tensor or a NumPy array. A NumPy scalar is neither."""
     return hasattr(value, "dtype") and hasattr(value, "__setitem__")
 
 
@@ -315,7 +315,7 @@ def _max_distance(one: Any, other: Any) -> float | None:
 
 
 def _widened(array: Any) -> Any:
-    """An array in double precision, so that the subtraction of two neither overflows nor rounds much."""
+    """Convert an array to double precision, so that subtracting two arrays neither overflows nor rounds much."""
     wide = "complex128" if "complex" in dtype_name(array) else "float64"
     if hasattr(array, "numel"):
         import torch

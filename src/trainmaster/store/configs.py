@@ -48,7 +48,9 @@ class ConfigArchive:
     # ---- adding and finding
 
     def add(self, config: Any, public: Collection[str] = (), identity: str | None = None) -> str:
-        """Store `config` if it is new, and return its key. The time does not depend on the number of stored configs.
+        """Store `config` if it is new, and return its key.
+
+        This takes the same time no matter how many configs are stored.
 
         Text that looks like a secret and is not declared as one is refused, except under the keys in `public`. `identity` is the
         canonical form of the config, if the caller has computed it already.
@@ -58,7 +60,7 @@ class ConfigArchive:
         return self._find(full) or self._create(full, _record_of(config, identity, full, _credentials(), public))
 
     def add_record(self, record: Record, data: bytes) -> str:
-        """Store a checked record of another store, and return its key."""
+        """Store a checked record from another store, and return its key."""
         return self._find(record["hash"]) or self._create(record["hash"], data)
 
     def _create(self, full: str, data: bytes) -> str:
@@ -66,7 +68,7 @@ class ConfigArchive:
             try:
                 self._files.create(config_path(key), data)
                 return key
-            except FileExistsError:  # another config has this start, or another process has just stored this one
+            except FileExistsError:  # another config has the same first digits, or another process has just stored this one
                 if self._is_at(key, full):
                     return key
         raise StoreDamagedError(f"the config with the hash {full} is stored as another one")  # a SHA-256 collision
@@ -95,9 +97,9 @@ class ConfigArchive:
                     yield config_path(key), _record_of(config, identity, full, known, public)
 
         existing = self._files.create_many(records())
-        for number, config in again:  # already stored, or two with the same start
+        for number, config in again:  # already stored, or two configs with the same first digits
             keys[number] = self.add(config, public)
-        for path in existing:  # stored by another process meanwhile
+        for path in existing:  # stored by another process in the meantime
             key = path.rpartition("/")[2].removesuffix(".json")
             if not self._is_at(key, hashes[key]):
                 raise StoreDamagedError(f"another process has just stored another config under the key {key}", hint="add the configs again")
@@ -165,7 +167,7 @@ class ConfigArchive:
         return self[key] if key in self else default  # noqa: SIM401 - this is `get`
 
     def pop(self, key: str, *default: Any) -> Any:
-        """Return a config and remove it with all records of its run; refused while a process trains it."""
+        """Return a config and remove it with all records of its run. Raises an error while a process trains it."""
         if default and key not in self:
             return default[0]
         config = self[key]
@@ -270,7 +272,7 @@ def _hash(text: str) -> str:
 
 
 def _credentials() -> list[str]:
-    """The secrets of the environment that are unlikely to occur by accident."""
+    """Return the secrets of the environment that are unlikely to occur in other text by accident."""
     return [value for value in secret_values(os.environ) if is_like_credential(value)]
 
 

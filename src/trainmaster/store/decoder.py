@@ -1,4 +1,4 @@
-"""The decoder: builds a value from a tree, which may be damaged or hostile."""
+"""The decoder: builds a value from a tree that may be damaged or malicious."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class Decoder:
     def _float(self, payload: Any, node: dict[str, Any]) -> float:
         if payload not in ("nan", "inf", "-inf"):
             raise ValueError("expected nan, inf or -inf")
-        return float(payload)  # a new object each time: two nan keys of a dict are different
+        return float(payload)  # a new object each time, because two NaN keys of a dict are different
 
     def _complex(self, payload: Any, node: dict[str, Any]) -> complex:
         real, imag = self._list(payload)

@@ -22,7 +22,7 @@ Tree = Mapping[str, Any]
 
 
 class Nothing(Enum):
-    """Represents the missing value of a name."""
+    """Stands for a missing value."""
 
     MISSING = "the run does not have the name"
     UNKNOWN = "the run was not read yet"
@@ -66,7 +66,7 @@ def restore_floats(tree: Any) -> Any:
 
 
 def _leaves(condition: Condition, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Each key of a condition as a path, with what it accepts. An empty group is a value."""
+    """Yield each key of a condition as a path, with the values it accepts. An empty group is a value."""
     for key, accepted in condition.items():
         why = key_problem(key)
         if why:

@@ -1,4 +1,4 @@
-"""Likely causes of a difference between two trainings of one config, as far as their records show any.
+"""Finds likely causes of a difference between two runs of the same config in their records.
 
 Every attempt records its machine and its number of threads. The extensions `EnvironmentInfo` and `CodeTracker` add `environment.json` and
 `code/` to the attempt's folder. The name of a code snapshot is a commit and a git tree.
@@ -22,14 +22,15 @@ ENVIRONMENT, CODE = "environment.json", "code"
 _MAX_FACTS = 8
 """How many differing facts of an environment are listed."""
 _IRRELEVANT = ("time", "started", "argv", "host", "executable", "memory_gib", "memory_limit_gib")
-"""Facts that may differ between any two trainings, or that have no influence on numbers, by the last part of their names."""
+"""Facts that usually differ between runs, or that have no influence on numbers, by the last part of their names."""
 
 
 def likely_causes(one: Run, other: Run) -> list[str]:
-    """Possible reasons why two trainings of one config have different results."""
+    """Return possible reasons why two runs of the same config have different results."""
     here, there = _claims(one), _claims(other)
     return [
         *_thread_causes(_distinct(here, "num_threads"), _distinct(there, "num_threads")),
+        *_rank_causes(_ranks(here), _ranks(there)),
         *_machine_causes(_hosts(here), _hosts(there)),
         *_code_causes(_snapshots(one), _snapshots(other)),
         *_environment_causes(_environment(one), _environment(other)),
@@ -69,6 +70,17 @@ def _thread_causes(ours: list[int], theirs: list[int]) -> Iterator[str]:
         yield f"it was trained in parts with {', then '.join(map(str, ours))} threads; this time with {', '.join(map(str, theirs))}"
     elif ours and theirs and ours != theirs:
         yield f"it was trained with {counted(ours[0], 'thread')}, this time with {theirs[0]}"
+
+
+def _ranks(claims: list[Record]) -> list[int]:
+    """The numbers of processes that trained the run together, in order."""
+    return list(dict.fromkeys(claim.get("num_ranks", 1) for claim in claims))
+
+
+def _rank_causes(ours: list[int], theirs: list[int]) -> Iterator[str]:
+    if ours != theirs:
+        before = ", then ".join(counted(num, "rank") for num in ours)
+        yield f"it was trained with {before}, this time with {', then '.join(map(str, theirs))}: sums over a batch round differently"
 
 
 def _machine_causes(ours: list[str], theirs: list[str]) -> Iterator[str]:

@@ -77,8 +77,11 @@ class Encoder:
         return self._foreign(value)
 
     def _list(self, value: Iterable[Any]) -> list[Any]:
+        numbers = list(value)
+        if {*map(type, numbers)} == {int} and min(numbers) > -_BIG and max(numbers) < _BIG:
+            return numbers  # the state of a random number generator has 625
         nodes = []
-        for number, each in enumerate(value):
+        for number, each in enumerate(numbers):
             self.path.append(number)
             nodes.append(self.value(each))
             self.path.pop()
@@ -124,7 +127,7 @@ class Encoder:
         return dict(pairs) if is_plain else [[*pair] for pair in pairs]
 
     def _foreign(self, value: Any) -> Any:
-        """Values of NumPy and torch. They are in `sys.modules` if such a value exists."""
+        """Encode values of NumPy and torch. If such a value exists, the library is in `sys.modules`."""
         kind = type(value)
         numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
         if numpy is not None and isinstance(value, numpy.generic) and _scalar_dtype(value):
@@ -210,7 +213,7 @@ def _scalar_dtype(value: Any) -> str:
         return ""
     if dtype.kind in "US":
         return "str" if dtype.kind == "U" else "bytes"
-    return str(dtype.str if plain_dtype(dtype.str).type is dtype.type else dtype.char)  # longlong equals int64, but is another type
+    return str(dtype.str if plain_dtype(dtype.str).type is dtype.type else dtype.char)  # longlong equals int64, but is a different type
 
 
 def _scalar(value: Any) -> Any:

@@ -77,7 +77,7 @@ class EventLog:
 
 
 def seed_of(path: str) -> int:
-    """The start value for the checksums of a log, so that a line copied from another log is not valid in this one."""
+    """Return the initial value for the checksums of a log, so that a line copied from another log is not valid in this one."""
     return zlib.crc32(path.encode())
 
 
@@ -100,7 +100,7 @@ def is_whole_line(line: bytes, number: int, seed: int) -> bool:
 
 
 def read_lines(files: Files, path: str, count: int | None = None) -> list[bytes]:
-    """The complete lines of a log, or exactly the first `count`; fewer than `count` is damage."""
+    """Return the complete lines of a log, or exactly the first `count`. If there are fewer, the log is damaged."""
     try:
         with files.open(path) as file:
             lines = list(_whole_lines(file, count, seed_of(path)))

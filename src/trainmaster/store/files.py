@@ -26,6 +26,8 @@ SAFE_AGE = 24 * 3600.0
 """Seconds after which a temporary file is considered abandoned."""
 _TEMP = ".tmp"
 _PAUSES = (0.01, 0.1, 0.5, 1.0)
+_LARGE = 2**20
+"""Bytes from which on a file is hashed in a thread of its own."""
 _MAX_PENDING = 64
 """How many chunks may wait to be hashed; some of them are copies and hold memory."""
 
@@ -58,12 +60,12 @@ class Files(Protocol):
         """The content of a file; `FileNotFoundError` if there is none."""
 
     def open(self, path: str) -> BinaryIO:
-        """A file opened for reading."""
+        """Open a file for reading."""
 
     def has(self, path: str) -> bool: ...
 
     def mark(self, path: str) -> tuple[int, int] | None:
-        """A value that changes whenever the file changes; None if there is no file."""
+        """Return a value that changes whenever the file changes, or None if there is no file."""
 
     def names(self, folder: str) -> list[str]:
         """The names in a folder except temporary files; an empty list if there is no folder."""
@@ -207,8 +209,7 @@ class LocalFiles:
             try:
                 os.link(aside, name, src_dir_fd=at, dst_dir_fd=at, follow_symlinks=False)
             except FileExistsError:
-                # A network file system may lose the reply and repeat the request. In that case, the existing file is
-                # ours.
+                # If a network file system loses the reply and repeats the request, the existing file is ours.
                 if os.stat(aside, dir_fd=at).st_nlink != 2:
                     raise
             finally:
@@ -241,7 +242,7 @@ class LocalFiles:
                         pairs.pop()
                     _sync_folder(at)
         finally:
-            for folder, pairs in waiting.items():  # left over after an error
+            for folder, pairs in waiting.items():  # left behind after an error
                 with contextlib.suppress(OSError, StoreDamagedError), self._folder(folder) as at:
                     for aside, _ in pairs:
                         _discard(aside, at)
@@ -315,7 +316,7 @@ class LocalFiles:
             old = [name for name in os.listdir(at) if is_temporary(name)]
             if not old:
                 return []
-            # Compare times of the file system only: the clock of this machine may be wrong.
+            # Only compare times of the file system, because the clock of this machine may be wrong.
             probe = self._write_aside(at, b"", is_synced=False)
             now = os.stat(probe, dir_fd=at).st_mtime
             _discard(probe, at)
@@ -385,11 +386,11 @@ class LocalFiles:
         return fd
 
     def _shown(self, path: str) -> str:
-        return os.path.join(self.root, path)
+        return f"{self.root}/{path}"
 
 
 class _LocalAppender:
-    """Appends complete records. If a write fails half-way, the partial record is removed."""
+    """Appends complete records. If a write fails, the partial record is removed."""
 
     def __init__(self, fd: int, name: str) -> None:
         self._fd, self._name = fd, name
@@ -415,7 +416,7 @@ class _LocalAppender:
 
 
 def _only_here(fd: int, name: str) -> int:
-    """Refuse an open file that has a second hard link, because writing to it would change a file outside the store."""
+    """Raise an error for an open file with a second hard link, because writing to it would change a file outside the store."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         os.close(fd)
@@ -440,14 +441,23 @@ def _write_all(fd: int, data: bytes | memoryview) -> None:
 
 
 def _write_hashed(fd: int, chunks: Iterable[bytes | memoryview]) -> Written:
-    """Write and sync in this thread and hash in another one. Both release the GIL, so they run in parallel."""
+    """Write and sync in this thread and hash in another one. Both release the GIL, so they run in parallel.
+
+    A small file is not worth a thread.
+    """
     from concurrent.futures import Future, ThreadPoolExecutor
 
     digest, size = hashlib.sha256(), 0
-    with ThreadPoolExecutor(1, "trainmaster-hash") as hasher:
+    with contextlib.ExitStack() as stack:
+        hasher: ThreadPoolExecutor | None = None
         pending: deque[Future[None]] = deque()
         for chunk in chunks:
-            pending.append(hasher.submit(digest.update, chunk))
+            if hasher is None and size + memoryview(chunk).nbytes >= _LARGE:
+                hasher = stack.enter_context(ThreadPoolExecutor(1, "trainmaster-hash"))
+            if hasher is None:
+                digest.update(chunk)
+            else:
+                pending.append(hasher.submit(digest.update, chunk))
             _write_all(fd, chunk)
             size += len(chunk)
             if len(pending) > _MAX_PENDING:
@@ -479,8 +489,8 @@ def _discard(name: str, at: int) -> None:
 
 
 def _allow(fd: int, mode: int) -> None:
-    """Give a file the mode of the store's folder, so that a group can share a store in spite of each user's umask."""
-    with contextlib.suppress(OSError):  # not every file system has modes
+    """Give a file the mode of the store's folder, so that a group can share a store regardless of each user's umask."""
+    with contextlib.suppress(OSError):  # not every file system supports modes
         os.fchmod(fd, mode)
 
 

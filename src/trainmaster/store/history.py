@@ -83,9 +83,9 @@ class _Sample:
 
 
 def _sample(file: BinaryIO, num_events: int | None) -> list[_Sample]:
-    """The lines of a log, thinned out for each metric.
+    """Sample the lines of a log for each metric.
 
-    Lines are thinned out before they are parsed, so reading a log of a million lines is fast.
+    Lines are sampled before they are parsed, so reading a log of a million lines is fast.
     """
     samples: dict[bytes, _Sample] = {}
     for number, line in enumerate(iter(partial(file.readline, MAX_LINE), b"")):
@@ -106,7 +106,7 @@ def _points(line: bytes, path: str) -> Iterator[tuple[str, Point, str]]:
     """The numbers of one event, each with its axis. A loop logs `tag`, `value` and `over`; a manager logs all numbers in `eval`."""
     try:
         event = event_of(line, path)
-    except StoreDamagedError:  # not written by trainmaster, in spite of its checksum
+    except StoreDamagedError:  # not written by trainmaster, although its checksum is correct
         return
     step: Any = event.get("step", event.get("epoch"))
     x = float(step) if _is_plottable(step) else 0.0

@@ -56,7 +56,7 @@ class StoredAt(NamedTuple):
 
 
 def dtype_name(tensor: Any) -> str:
-    """The dtype by its common name in NumPy and torch; a foreign byte order has no such name."""
+    """Return the dtype's name, which is the same in NumPy and torch. A foreign byte order has no such name."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
@@ -145,7 +145,7 @@ def plain_dtype(text: Any) -> Any:
 
 
 def is_plain_dtype(text: Any) -> bool:
-    """True for a dtype of numbers, texts, bytes or times."""
+    """Return whether a dtype is for numbers, text, bytes or times."""
     return type(text) is str and _ARRAY_DTYPE.fullmatch(text) is not None
 
 
@@ -238,10 +238,10 @@ def _without_gaps(tensor: Any) -> Any:
 
 
 def _kept_alone(tensor: Any) -> tuple[Any, int]:
-    """The tensor to store for one that overlaps with no other, and its first byte in the storage."""
+    """Return the tensor to store for a tensor that overlaps with no other, and its first byte in the storage."""
     start, end = _span(tensor)
     dense = _dense(tensor)
-    return (_range([tensor], start, end, tensor.dtype) if dense is None else dense), start  # an expanded tensor is its range
+    return (_range([tensor], start, end, tensor.dtype) if dense is None else dense), start  # for an expanded tensor: its memory range
 
 
 def _kept_together(tensors: Sequence[Any]) -> tuple[Any, int]:

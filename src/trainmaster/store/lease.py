@@ -1,13 +1,13 @@
 """Leases: which process may write to a run, and how other processes notice that the holder is gone.
 
 The holder renews its lease by changing a file at regular intervals. Expiry is *observed*: a watcher measures with its own monotonic clock
-how long the file has not changed. Wall clocks and the clocks of other machines decide nothing. If the holder runs in the same boot of the
-same machine, the kernel knows at once whether it is alive. A holder that was replaced and wakes up can only write below its own attempt,
-which readers ignore.
+how long the file has not changed. Wall clocks and the clocks of other machines are not used. If the holder runs in the
+same boot of the same machine, the kernel knows at once whether it is alive. A holder that was replaced and wakes up can
+only write below its own attempt, which readers ignore.
 
 A thread renews the lease, and no thread runs while a step holds the GIL. If a step holds it for longer than the lease lasts, another
-machine or container can take the run over. A separate process for renewing would cost memory and startup time for each run, and would keep
-the lease of a training that hangs. So the error explains the cause and recommends a longer lease.
+machine or container can take the run over. A separate process for renewing would cost memory and startup time for each
+run, and would keep the lease even if training hangs. So the error explains the cause and recommends a longer lease.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _held: set[str] = set()
 
 @contextlib.contextmanager
 def holding(token: str) -> Iterator[None]:
-    """Hold the attempt that the block creates, from before other threads can see it. If the block fails, nothing is held."""
+    """Register the attempt that the block creates before other threads can see it. If the block fails, nothing is registered."""
     _held.add(token)
     try:
         yield
@@ -61,7 +61,7 @@ class Holder(NamedTuple):
 
 
 def holder_of(run: Run) -> Holder:
-    """The process that holds a run, as far as a single check can show."""
+    """Return whether a process holds a run, as far as a single check can show."""
     number = run.newest()
     if number == 0 or _has_ended(run, number):
         return Holder(Hold.FREE, number)
@@ -80,7 +80,7 @@ def holder_of(run: Run) -> Holder:
 def _has_ended(run: Run, number: int) -> bool:
     try:
         return run.outcome_of(number) is not None
-    except StoreDamagedError:  # it was written, so the attempt has ended
+    except StoreDamagedError:  # there is an outcome, so the attempt has ended
         return True
 
 
@@ -106,14 +106,14 @@ class Watch:
         if mark != before:
             self._seen[at] = (mark, now, 0.0)
             return Hold.HELD
-        # The watcher itself may have been suspended in between, so a pause counts as one heartbeat at most.
+        # The watcher itself may have been suspended in between, so a pause counts as at most one heartbeat.
         still += min(now - looked, max(1.0, self._lease_time / BEATS_PER_LEASE))
         self._seen[at] = (mark, now, still)
         return Hold.FREE if still >= max(self._lease_time, 3 * holder.heartbeat) else Hold.UNKNOWN
 
 
 class ExpiredLease:
-    """The result of another process's watch: the lease of one attempt has expired."""
+    """The result of watching a lease in another process: the lease of one attempt has expired."""
 
     def __init__(self, attempt: int) -> None:
         self._attempt = attempt
@@ -195,7 +195,7 @@ class Heartbeat:
             self._thread.join()
 
     def abandon(self) -> None:
-        """Give up the attempt without an outcome; the thread ends by itself."""
-        if not self.is_inherited:  # in a fork, a thread that does not exist any more may hold the lock of the event
+        """Give up the attempt without an outcome. The thread ends by itself."""
+        if not self.is_inherited:  # in a fork, the lock of the event may be held by a thread that no longer exists
             self._stopped.set()
             _held.discard(self._token)

@@ -1,4 +1,4 @@
-"""Files in memory, for a store that ends with its process."""
+"""Files in memory, for a store that only exists as long as its process."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Owner:
         return None
 
     def is_alive(self) -> bool | None:
-        """Whether the process is alive; None if this kernel cannot know: another machine, boot or container."""
+        """Whether the process is alive. None if this kernel cannot know, because it is on another machine, boot or container."""
         if not self.boot or not self.start or self.boot != _boot():
             return None
         state, start = _process(self.pid)

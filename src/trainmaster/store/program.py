@@ -1,7 +1,7 @@
 """The program that produced a result: the file and class of its manager, or its `make_loop`, with digests of the project's source files.
 
 A digest is computed from the syntax tree, so comments, docstrings and formatting make no difference. Each attempt records its program,
-and trainmaster compares it with the current program. This needs no git and imports no code.
+and trainmaster compares it with the current program. This does not need git and does not import code.
 """
 
 from __future__ import annotations
@@ -44,13 +44,16 @@ class Program(NamedTuple):
     """Digests of the syntax tree and of the bytes, separated by a dot. The first may be missing because it takes time."""
 
     @classmethod
-    def of(cls, definition: type | FunctionType, file: str | None = None, made_by: str = "") -> Self:
-        """The program of a loaded manager class or `make_loop`. `file` is the file of the TARGET, if it is another one."""
+    def of(cls, definition: type | FunctionType, file: str | None = None, made_by: str = "", cells: str = "") -> Self:
+        """The program of a loaded manager class or `make_loop`.
+
+        `file` is the file of the TARGET, if it is another one; `cells` is the digest of a notebook in another process.
+        """
         own = os.path.abspath(file) if file is not None else _file_of(sys.modules.get(definition.__module__))
         main = _file_of(sys.modules.get("__main__"))
         if own is None:
             folder = os.getcwd()
-            found = {_NO_FILE: _cell_digest(definition)}
+            found = {_NO_FILE: cells or cell_digest(definition)}
         else:
             folder, found = os.path.dirname(own), {}
         root = project_root(folder)
@@ -86,7 +89,7 @@ class Program(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The program in a message: `train.py:MyManager`."""
+        """The name of the program in messages: `train.py:MyManager`."""
         return ":".join([self.file, *([self.made_by] if self.made_by else self.classes[:1])])
 
     def differs_from(self, before: Program) -> bool:
@@ -212,16 +215,28 @@ def _source(path: str) -> _Source | None:
 def _loaded(below: str) -> list[str]:
     """The source files of all loaded modules below a folder, without installed packages."""
     found = []
-    for module in list(sys.modules.values()):
-        path = _file_of(module)
-        if path is not None and path.startswith(below) and _is_own(path):
-            spec = getattr(module, "__spec__", None)
-            if path not in _sources or (spec is not None and _sources[path][0] is not spec and _sources[path][0] is not None):
-                _sources[path] = (spec, _Source.read(path))
-            found.append(path)
+    for module, path in _own_modules(below):
+        spec = getattr(module, "__spec__", None)
+        if path not in _sources or (spec is not None and _sources[path][0] is not spec and _sources[path][0] is not None):
+            _sources[path] = (spec, _Source.read(path))
+        found.append(path)
     for path in {each for each in _sources if each.startswith(below)}.difference(found):
         del _sources[path]  # the module was unloaded
     return sorted(found)
+
+
+_known_modules: tuple[str, list[int], list[tuple[ModuleType, str]]] = ("", [], [])
+
+
+def _own_modules(below: str) -> list[tuple[ModuleType, str]]:
+    """The loaded modules below a folder, with their files. Each run asks for them, so the answer is kept until another module is loaded."""
+    global _known_modules
+    modules = list(sys.modules.values())
+    ids = [*map(id, modules)]
+    if _known_modules[:2] != (below, ids):
+        files = [(module, path) for module in modules if (path := _file_of(module)) is not None]
+        _known_modules = (below, ids, [(module, path) for module, path in files if path.startswith(below) and _is_own(path)])
+    return _known_modules[2]
 
 
 _INSTALLED = tuple(
@@ -289,7 +304,7 @@ def _is_docstring(node: Any) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
-def _cell_digest(definition: type | FunctionType) -> str:
+def cell_digest(definition: type | FunctionType) -> str:
     """A digest of the compiled classes and functions of a notebook, and of the plain attributes of its classes."""
     module = definition.__module__
     beside = vars(sys.modules[module]) if module in sys.modules else {}

@@ -1,4 +1,4 @@
-"""Delete old checkpoints and leftovers. Runs that a process holds, or may hold, are left alone."""
+"""Deletes old checkpoints and leftover files. Runs that a process holds, or may hold, are skipped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def prune(files: Files, keep: int, lease_time: float) -> Iterator[str]:
     for folder in ("", "index", *(f"configs/{name}" for name in files.names("configs"))):
         yield from files.sweep(folder)
     for key in stored_keys(files, "stats"):
-        with contextlib.suppress(StoreDamagedError):  # delete nothing of a run that `verify` has to report first
+        with contextlib.suppress(StoreDamagedError):  # keep everything of a damaged run, so that `verify` can report it
             yield from _prune_run(Run(files, key), keep, lease_time)
 
 
@@ -58,7 +58,7 @@ def _is_free(run: Run) -> bool:
 
 
 def _kept(run: Run, keep: int) -> list[CheckpointName] | None:
-    """The checkpoints to keep: the newest good ones, and the best. Empty for a run that never saved; None to leave the run alone."""
+    """The checkpoints to keep: the newest good ones, and the best. Empty for a run that never saved; None to skip the run."""
     if not _is_free(run) or run.is_removed(run.newest()):
         return None
     chain = run.chain()
@@ -73,12 +73,12 @@ def _kept(run: Run, keep: int) -> list[CheckpointName] | None:
 
 
 def _delete_records(run: Run, lease_time: float) -> Iterator[str]:
-    """Delete the records of a run that never saved; its config stays."""
+    """Delete the records of a run that never saved. Its config is kept."""
     try:
         attempt = claim(run, "prune", lease_time)
     except RunBusyError:
         return
-    if run.has_saved():  # meanwhile
+    if run.has_saved():  # in the meantime
         attempt.release("saved")
         return
     attempt.remove()

@@ -8,8 +8,8 @@ test    = ("=" | "==" | "!=" | "<" | "<=" | ">" | ">=" | "~") value | "in" "(" v
 ```
 
 A name is `state`, `epoch`, `tag` or `key`, a dotted key of the config, or a metric. A value is a number, `true`, `false`, `none`, a word,
-or a text in quotes. `~` means *contains*, ignoring case. A run that does not have the name meets no test of it. A text and a number are
-never equal, and neither is less than the other.
+or a text in quotes. `~` means *contains*, ignoring case. If a run does not have the name, every test of that name is
+false. A text and a number are never equal, and neither is less than the other.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class _Token(NamedTuple):
 
 
 class _Parser:
-    """A recursive-descent parser. It limits the nesting, because each level needs stack."""
+    """A recursive-descent parser. It limits the nesting, because each level uses the stack."""
 
     def __init__(self, text: str) -> None:
         self._text = text

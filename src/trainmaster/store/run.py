@@ -49,7 +49,7 @@ class Run(AttemptRecords):
                 break
             if resume["parent"] is not None or self.files.has(self.path(number, STATUS)) or self.own_checkpoints(number):
                 return number
-            fresh = number if fresh is None else fresh  # a start from scratch replaces older attempts with its first checkpoint
+            fresh = number if fresh is None else fresh  # a start from scratch replaces older attempts once it has saved a checkpoint
         return fresh
 
     def chain(self) -> list[Link]:
@@ -224,7 +224,7 @@ class Run(AttemptRecords):
         return True
 
     def check_events(self, name: CheckpointName, chain: list[Link]) -> None:
-        """Raise unless all events up to a checkpoint can be read: without them the checkpoint is not good."""
+        """Raise an error unless all events up to a checkpoint can be read. Without them, the checkpoint is not valid."""
         manifest = read_manifest(self.files, self.key, name)
         self.event_lines(self.chain_to(name, manifest["events"], chain))
 
@@ -252,7 +252,7 @@ class Run(AttemptRecords):
         return chain[1].last if len(chain) > 1 else None
 
     def lost(self, saved: CheckpointName | None, found: CheckpointName | None) -> str:
-        """What is missing if `saved` was saved last and `found` is the newest checkpoint; empty if nothing is missing."""
+        """Describe what is missing if `saved` was saved last and `found` is the newest checkpoint. Empty if nothing is missing."""
         if saved is None or (found is not None and found >= saved):
             return ""
         if self.head() is None:

@@ -138,7 +138,7 @@ class Store:
         return Watch(self.files, self.lease_time if patience is None else patience)
 
     def pop(self, key: str) -> Records:
-        """Remove a run and return its records; refused while a process trains it. A damaged record is returned as None."""
+        """Remove a run and return its records. Raises an error while a process trains it. A damaged record is returned as None."""
         config = self.configs[key]
         run = self.run(key)
         with self.attempt(key, "pop") as attempt:
@@ -152,13 +152,13 @@ class Store:
         return records
 
     def remove(self, key: str) -> None:
-        """Remove a run with all its records, without reading them; refused while a process trains it."""
+        """Remove a run with all its records, without reading them. Raises an error while a process trains it."""
         self.configs.require(key)
         with self.attempt(key, "remove") as attempt:
             self._remove(attempt)
 
     def _reset(self, key: str, read: Callable[[Run], Any]) -> Any:
-        """Return what `read` reads of a run, and remove everything but its config. Refused while a process trains it."""
+        """Return the result of `read`, and remove everything except the run's config. Raises an error while a process trains it."""
         with self.attempt(key, "reset") as attempt:
             value = _or_none(lambda: read(attempt.run))
             attempt.remove()
@@ -269,7 +269,7 @@ class Store:
 
     @contextlib.contextmanager
     def _aside(self) -> Iterator[Store]:
-        """A temporary store on the same disk."""
+        """Create a temporary store on the same disk."""
         if self.root is None:
             yield Store(None, self.lease_time)
             return
@@ -281,7 +281,7 @@ class Store:
             yield Store(path, self.lease_time)
 
     def read_all(self) -> None:
-        """Read every value of every run; raise at the first damage."""
+        """Read every value of every run. Raises an error for the first damaged file."""
         for key in self.configs:
             run = self.run(key)
             for name in run.checkpoints():
@@ -345,7 +345,7 @@ def _opened(root: str) -> LocalFiles:
 
 def _create_about(files: LocalFiles, root: str) -> dict[str, Any]:
     taken = [name for name in ARCHIVES if files.names(name)]
-    if taken and files.has(ABOUT):  # another process has created it; this file always comes first
+    if taken and files.has(ABOUT):  # another process has just created it, and this file is always created first
         existing: dict[str, Any] = json.loads(files.read(ABOUT))
         return existing
     if taken:

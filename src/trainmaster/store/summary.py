@@ -252,7 +252,7 @@ def _state(run: Run, holder: Holder, numbers: list[int]) -> tuple[str, str, str]
 
 
 def _ending(run: Run, number: int) -> tuple[str, str, str]:
-    """The state that an attempt has left, the reason, and the time of its end."""
+    """Return the state of a run after an attempt, the reason, and the time when it ended."""
     outcome = run.outcome_of(number)
     if outcome is None:
         return "killed", "its process ended without an outcome", ""

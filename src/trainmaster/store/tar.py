@@ -26,7 +26,7 @@ FORMAT = 1
 HEADER = "trainmaster.json"
 MAX_MEMBERS = 2_000_000
 MAX_RATIO = 200
-"""The maximum ratio of unpacked to packed size: weights hardly shrink, zip bombs do."""
+"""The maximum ratio of unpacked to packed size. Weights can hardly be compressed, but a zip bomb has a huge ratio."""
 _SLACK = 64 * 2**20
 _MAX_HEADER = 256 * 2**10
 """The maximum size of the headers before one member."""
@@ -96,7 +96,7 @@ def _add_run(archive: tarfile.TarFile, packed: PackedRun) -> None:
 
 
 def read_tar(path: str | os.PathLike[str], room: int, max_bytes: int | None) -> Iterator[PackedRun]:
-    """The runs of a tar file, after all members are checked and found to fit into `room` bytes.
+    """Yield the runs of a tar file, after checking all members and that they fit into `room` bytes.
 
     The unpacked size is limited by `max_bytes`, or by a multiple of the size of the file.
     """
@@ -166,7 +166,7 @@ class _Position(NamedTuple):
 
 
 def _survey(source: _Source, name: str, limit: int, is_own_limit: bool) -> dict[str, dict[str, _Position]]:
-    """The members of each run in order. An invalid member refuses the whole archive."""
+    """The members of each run in order. If a member is invalid, the whole archive is refused."""
     runs: dict[str, dict[str, _Position]] = {}
     total, has_header = 0, False
     for count, member in enumerate(_members(source, name)):

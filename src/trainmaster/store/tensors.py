@@ -76,7 +76,7 @@ def read(source: str | bytes, arrays: Iterable[str], tensors: Iterable[str]) -> 
     where = source if isinstance(source, str) else f"{len(source):,} bytes"
     try:
         return _read_bytes(source, [*arrays], [*tensors]) if isinstance(source, bytes) else _read_path(source, [*arrays], [*tensors])
-    except MemoryError:  # really too large: safetensors has compared the sizes with the length of the file
+    except MemoryError:  # it really is too large: safetensors has compared the sizes with the length of the file
         raise
     except Exception as error:  # safetensors, NumPy, torch and the system raise various errors
         why = str(error.args[0]) if isinstance(error, KeyError) and error.args else f"{error}"
@@ -131,7 +131,7 @@ def _check_missing(names: Iterable[str], arrays: list[str], tensors: list[str]) 
 
 
 def _check_duplicates(header: bytes) -> None:
-    """Refuse a header that has a name twice: the library accepts it."""
+    """Raise an error if a name appears twice in the header, which the library accepts."""
 
     def check(pairs: list[tuple[str, Any]]) -> None:
         if len({name for name, _ in pairs}) < len(pairs):

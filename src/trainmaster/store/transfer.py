@@ -1,7 +1,8 @@
 """Copy a run from one store to another.
 
-A packed run is its chain in one piece: one list of events, the checkpoints of the chain, the status and the preview. The other store
-imports it as one new attempt, which readers see once it is complete. An import that dies half-way changes nothing.
+A packed run contains the whole chain of a run: one list of events, the checkpoints of the chain, the status and the
+preview. The other store imports it as one new attempt, which readers see once it is complete. An import that is
+interrupted changes nothing.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def pack(files: Files, key: str) -> PackedRun | None:
                 packed = _pack(files, key, stack)
                 stack.pop_all()  # from now on, the packed run closes its files
                 return packed
-        except FileNotFoundError:  # a checkpoint was deleted meanwhile, because there are newer ones
+        except FileNotFoundError:  # a checkpoint was deleted in the meantime, because there are newer ones
             continue
     raise damaged(config_path(key), "its run changes too fast to be read")
 
@@ -104,7 +105,7 @@ def _is_good(run: Run, name: CheckpointName, chain: list[Link]) -> bool:
         run.check_events(name, chain)
     except StoreDamagedError as error:
         if not run.files.has(f"{name.folder(run.key)}/{MANIFEST}"):
-            raise FileNotFoundError(name.text) from None  # deleted meanwhile
+            raise FileNotFoundError(name.text) from None  # deleted in the meantime
         warnings.warn(f"run {run.key} is copied without step {name.step}: {error.fact}: {error.rows.get('why', '')}", stacklevel=2)
         return False
     return True

@@ -1,4 +1,4 @@
-"""Read every file of a store, and list all damage."""
+"""Reads every file of a store, and lists all damage."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _check_searches(files: Files) -> Iterator[Damage]:
 def check_run(run: Run, is_deep: bool = True) -> list[Damage]:
     """The damage in the files of a run; `is_deep` also reads its checkpoints.
 
-    Its owner may save and delete files meanwhile, so only damage that is seen twice is reported.
+    Its owner may save and delete files at the same time, so only damage that is seen twice is reported.
     """
     damage, before = list(_check_run(run, is_deep)), None
     while damage and damage != before:
@@ -124,7 +124,7 @@ def _damage(path: str, read: Callable[[], Any], is_fatal: bool = True) -> Iterat
         read()
     except (StoreDamagedError, StoreAccessError) as error:
         yield Damage(getattr(error, "path", "") or path, error.rows.get("why") or error.fact, is_fatal)
-    except FileNotFoundError:  # removed meanwhile
+    except FileNotFoundError:  # removed in the meantime
         return
 
 

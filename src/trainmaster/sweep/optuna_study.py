@@ -1,7 +1,8 @@
 """Optuna's part of a search: proposals from its samplers, decisions from its pruners.
 
 Nothing of Optuna is stored. Each proposal comes from a study that is built from the recorded trials, and from a new sampler object
-with its own seed. A long-lived sampler would depend on everything it was asked before, and so on which process died when.
+with its own seed. The proposals of a long-lived sampler would depend on its earlier proposals, and so on which processes
+died.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Proposer:
 
 
 class _Replay:
-    """A study to which the recorded trials happen again, in the order of the search."""
+    """A study in which the recorded trials are replayed in the order of the search."""
 
     def __init__(self, plan: Plan, space: Space) -> None:
         self._plan, self._space = plan, space
@@ -135,7 +136,7 @@ class Verdict(NamedTuple):
 def judge(plan: Plan, trials: Sequence[Trial], number: int, intermediate: Mapping[int, float]) -> tuple[Verdict | None, dict[str, Any]]:
     """Return the step at which the pruner stops trial `number`, None if it does not, and the notes that it leaves with the trial.
 
-    The trial is compared with the finished trials outside its window only. So it does not matter which of them ran faster.
+    The trial is only compared with finished trials outside its window, so it does not matter which of them ran faster.
     """
     if plan.pruner == "none" or not intermediate:
         return None, {}
@@ -159,7 +160,7 @@ def build_study(plan: Plan, space: Space, trials: Sequence[Trial]) -> Study:
 
 
 def importances(plan: Plan, trials: Sequence[Trial]) -> dict[str, float]:
-    """How much each parameter decides the first objective, as shares of 1; empty where there are too few results to tell."""
+    """Return how important each parameter is for the first objective, as shares of 1. Empty if there are too few results."""
     from optuna.importance import get_param_importances
 
     complete = [trial for trial in trials if trial.state == "complete" and all(map(math.isfinite, trial.values or (math.nan,)))]
@@ -170,7 +171,7 @@ def importances(plan: Plan, trials: Sequence[Trial]) -> dict[str, float]:
         target = (lambda each: each.values[0]) if len(plan.monitor) > 1 else None
         try:
             return dict(get_param_importances(study, target=target))
-        except (RuntimeError, ValueError):  # all values of a parameter are equal, for example
+        except (RuntimeError, ValueError):  # for example, all values of a parameter are equal
             return {}
 
 
@@ -225,7 +226,7 @@ def make_pruner(plan: Plan) -> BasePruner:
 
 @contextlib.contextmanager
 def quiet_optuna() -> Iterator[None]:
-    """Silence Optuna's log and its notes about experimental samplers; the user asked trainmaster, not Optuna."""
+    """Silence Optuna's log and its warnings about experimental samplers."""
     import optuna
 
     level = optuna.logging.get_verbosity()
@@ -272,7 +273,7 @@ def _frozen(trial: Trial, plan: Plan, space: Space) -> FrozenTrial:
 
 
 def _as_seen(trial: Trial, is_finished: bool) -> Trial:
-    """A trial inside the window is running, whatever has become of it; that a point was not run is known at once."""
+    """A trial inside the window counts as running, even if it has ended. If a point was not run, this is visible immediately."""
     if is_finished or not trial.counts:
         return trial
     generation = {name: value for name, value in trial.notes.items() if not name.startswith("completed_rung_")}
@@ -284,7 +285,7 @@ def _known_at_once(trials: Sequence[Trial]) -> Iterator[int]:
 
 
 def _usable(values: Sequence[float] | None, plan: Plan) -> list[float]:
-    """The values for Optuna: one that is missing or not finite is the worst there is."""
+    """Return the values for Optuna. A value that is missing or not finite becomes the worst possible one."""
     worst = [math.inf if direction == "minimize" else -math.inf for direction in plan.directions]
     given = values if values is not None else worst
     return [value if math.isfinite(value) else bad for value, bad in zip(given, worst, strict=True)]

@@ -6,6 +6,7 @@ import sys
 
 from trainmaster.config import ParallelConfig
 from trainmaster.errors import SettingError, shown
+from trainmaster.manager.executor import Executor
 from trainmaster.manager.model_wrapper import ModelWrapper
 from trainmaster.manager.proto_trainer import WrapperManager, checked_arguments, store_path
 from trainmaster.sweep.search import SearchResult, search
@@ -28,11 +29,14 @@ class ParallelTrainer:
             raise SettingError(f"`config` is a ParallelConfig, not {shown(config)}", hint="ProtoTrainer trains a RunConfig")
         self.wrapper, self.config = checked_arguments(wrapper, config)
         trial_config = self.config.clone()
-        trial_config.search_space = {}  # a trial has values, no space
+        trial_config.search_space = {}  # a trial has values instead of a space
         self.manager = WrapperManager(self.wrapper, trial_config, store_path(self.config))
 
-    def launch(self) -> SearchResult:
-        """Train the trials that are missing, and return all of them."""
+    def launch(self, workers: int | Executor | None = None) -> SearchResult:
+        """Train the trials that are missing, and return all of them.
+
+        `workers` is a number of worker processes or an executor; by default the config's `concurrent_trials`.
+        """
         config = self.config
         metrics = config.optim_metrics or {"loss": "min"}
         return search(
@@ -41,14 +45,14 @@ class ParallelTrainer:
             trials=config.total_trials or _num_trials(config),
             monitor=list(metrics),
             mode=list(metrics.values()),
-            workers=config.concurrent_trials or 0,
+            workers=config.concurrent_trials or 0 if workers is None else workers,
             sampler=config.search_algo,
             seed=config.random_seed or 0,
         )
 
 
 def _num_trials(config: ParallelConfig) -> int:
-    """All points of a grid; other searches have no end."""
+    """Return the number of points of a grid. Other searches have no limit."""
     space = Space.of(config.search_space)
     if config.search_algo != "grid":
         return sys.maxsize

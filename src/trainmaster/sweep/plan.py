@@ -1,7 +1,7 @@
 """The plan of a search: everything that its proposals depend on, frozen when the search is created.
 
-A plan and the outcomes of its trials decide every further proposal. So a search is a record in the store, not a process: any number of
-drivers can work on it, and after a crash the next one proposes the same points.
+A plan and the outcomes of its trials determine all further proposals. So a search is a record in the store, not a
+process: any number of drivers can work on it, and after a crash the next one proposes the same points.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SAMPLERS: dict[str, dict[str, Any]] = {
     "cmaes": {"n_startup_trials": 1, "restart_strategy": None, "popsize": None, "use_separable_cma": False, "with_margin": True},
     "nsga2": {"population_size": 24, "mutation_prob": None, "crossover_prob": 0.9, "swapping_prob": 0.5},
 }
-"""The samplers by name, with the arguments that a plan records, so that a new Optuna version changes no running search."""
+"""The samplers by name, with the arguments that a plan records, so that a new Optuna version does not change a running search."""
 PRUNERS: dict[str, dict[str, Any]] = {
     "none": {},
     "median": {"n_startup_trials": 5, "n_warmup_steps": 0, "interval_steps": 1, "n_min_trials": 1},
@@ -41,7 +41,7 @@ State = Literal["running", "complete", "pruned", "failed", "invalid", "duplicate
 
 
 class Trial(NamedTuple):
-    """One proposed point of a search and what became of it."""
+    """One proposed point of a search, and its outcome."""
 
     number: int
     parameters: Mapping[str, Any]
@@ -83,8 +83,11 @@ class Plan:
     pruner: str
     pruner_arguments: Mapping[str, Any]
     window: int | None
-    """Proposal n waits for the results of trials up to n - window. None waits for nothing: where a sampler or a pruner needs results, it
-    uses whatever is finished, which is not repeatable."""
+    """Proposal n waits for the results of trials up to n - window.
+
+    None waits for nothing: where a sampler or a pruner needs results, it uses whatever is finished, which is not
+    repeatable.
+    """
     num_replicates: int
     warm_start: tuple[Mapping[str, Any], ...]
     """Points that were trained before the search: their parameters and values."""
@@ -122,7 +125,7 @@ class Plan:
         return cls(**given)
 
     def differences(self, other: Plan) -> dict[str, tuple[Any, Any]]:
-        """What differs between two plans of one name, by dotted key; the version of Optuna does not count."""
+        """Return the differences between two plans with the same name, by dotted key. The version of Optuna is ignored."""
         mine, theirs = _flat(self.to_dict()), _flat(other.to_dict())
         names = [name for name in {**mine, **theirs} if name.partition(".")[0] not in ("optuna", "warm_start", "window")]
         return {name: (mine.get(name), theirs.get(name)) for name in names if mine.get(name) != theirs.get(name)}
@@ -137,7 +140,10 @@ def pruner_named(name: str | None) -> str:
 
 
 def default_window(sampler: str, pruner: str, workers: int) -> int | None:
-    """Twice the workers, so that fast trials rarely wait for slow ones; 1 without workers, which is the most sample-efficient."""
+    """Return twice the number of workers, so that fast trials rarely wait for slow ones.
+
+    Without workers, 1 is the most sample-efficient.
+    """
     return None if sampler in WITHOUT_RESULTS and pruner == "none" else max(1, 2 * workers)
 
 

@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
 Mode = Literal["min", "max"]
 _MAX_ATTEMPTS = 10
-"""Attempts in a row without a new checkpoint after which a trial counts as failed. Kills of workers count, so this is not few."""
+"""After this many attempts in a row without a new checkpoint, a trial has failed. This includes killed workers, so the limit is high."""
 
 
 class TrialRow(NamedTuple):
-    """One trial of a search, for people: its number, state, runs, values and result."""
+    """One trial of a search, in readable form: its number, state, runs, values and result."""
 
     number: int
     state: State
@@ -66,7 +66,7 @@ class SearchResult:
     plan: Plan
     trials: tuple[TrialRow, ...]
     importances: Mapping[str, float]
-    """How much each searched key decides the first metric, as shares of 1."""
+    """How important each searched key is for the first metric, as shares of 1."""
     end_reason: str = ""
 
     @property
@@ -207,7 +207,7 @@ def _check_combination(space: Space, monitors: Sequence[str], sampler: str, prun
         except ImportError:
             raise MissingExtraError("the sampler cmaes needs the package cmaes", hint="pip install 'trainmaster[search]'") from None
     if not monitors:
-        raise SettingError("monitor=(): wanted the name of a metric, or several")
+        raise SettingError("monitor=(): expected the name of a metric, or several")
     if len(monitors) > 1 and sampler not in SEVERAL_OBJECTIVES:
         raise SettingError(f"the sampler {sampler} searches for one metric only", known=", ".join(SEVERAL_OBJECTIVES))
     if len(monitors) > 1 and pruner != "none":
@@ -221,7 +221,7 @@ def _check_combination(space: Space, monitors: Sequence[str], sampler: str, prun
 def _directions(monitors: Sequence[str], mode: Mode | Sequence[Mode] | None) -> tuple[Literal["minimize", "maximize"], ...]:
     modes: list[str | None] = [*([None] * len(monitors) if mode is None else [mode] if isinstance(mode, str) else mode)]
     if len(modes) != len(monitors):
-        raise SettingError(f"mode={mode!r}: wanted one mode for each of {len(monitors)} metrics")
+        raise SettingError(f"mode={mode!r}: expected one mode for each of {len(monitors)} metrics")
     found: list[Literal["minimize", "maximize"]] = []
     for name, given in zip(monitors, modes, strict=True):
         wanted = given or better_of(name)
@@ -229,7 +229,7 @@ def _directions(monitors: Sequence[str], mode: Mode | Sequence[Mode] | None) -> 
             raise SettingError(
                 f"is a smaller or a larger `{name}` better? Its name does not tell"
                 if given is None
-                else f"mode={given!r}: wanted min or max",
+                else f"mode={given!r}: expected min or max",
                 hint="give mode='min' or mode='max', or `--mode min`",
             )
         found.append("minimize" if wanted == "min" else "maximize")
@@ -237,7 +237,7 @@ def _directions(monitors: Sequence[str], mode: Mode | Sequence[Mode] | None) -> 
 
 
 def _name_of(plan: Plan) -> str:
-    """A name that the same search gets again, so that repeating a command continues it."""
+    """Return a name that depends only on the settings of the search, so that repeating a command continues it."""
     values = {key: value for key, value in plan.to_dict().items() if key not in ("name", "optuna", "window", "warm_start")}
     return f"{plan.sampler}-{hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]}"
 
@@ -261,7 +261,7 @@ def _check_keys(manager: Manager, space: Space, fixed: Mapping[str, Any]) -> Non
 
 
 def _known_example(manager: Manager, space: Space, fixed: Mapping[str, Any]) -> dict[str, Any]:
-    """Values for searched keys that the config requires; none if it is complete without them."""
+    """Return values for searched keys that the config requires. Empty if it is complete without them."""
     try:
         manager.complete_config(fixed)
     except ConfigError:
@@ -270,7 +270,7 @@ def _known_example(manager: Manager, space: Space, fixed: Mapping[str, Any]) -> 
 
 
 def _refused_values(manager: Manager, fixed: Mapping[str, Any], key: str, values: Sequence[Any]) -> list[Problem]:
-    """The problem of a key whose values are all wrong. If only some are, they may be right beside other values of a point."""
+    """Return a problem if all values of a key are invalid. If only some are, they may be valid in combination with other values."""
     problems: list[Problem] = []
     for value in values:
         try:

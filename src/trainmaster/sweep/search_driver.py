@@ -1,6 +1,6 @@
-"""`SearchDriver`: proposes trials, has a batch train their runs, and records what became of them.
+"""`SearchDriver`: proposes trials, lets a batch train their runs, and records their outcomes.
 
-A driver keeps nothing that matters: it can be killed at any moment, and any number of drivers can work on one search.
+A driver has no state of its own: it can be killed at any moment, and any number of drivers can work on one search.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from trainmaster.manager.manager import Manager
 
 MAX_NOT_RUN = 20
-"""A search ends after so many proposals in a row that were invalid or known already."""
+"""A search ends after this many proposals in a row that were invalid or already known."""
 _MAX_FAILED_FIRST = 3
-"""A search ends if so many trials have failed and none has succeeded: then the program is wrong, not the points."""
+"""A search ends if this many trials have failed and none has succeeded, because the program is probably wrong."""
 
 
 class SearchDriver:
@@ -58,7 +58,7 @@ class SearchDriver:
     def __len__(self) -> int:
         """The number of runs that were left when the search was started, for the live view."""
         if self._num_trials >= sys.maxsize:
-            raise OverflowError("the search has no limit")  # the live view then shows no total
+            raise OverflowError("the search has no limit")  # the live view shows no total in this case
         return self._num_left * self._plan.num_replicates
 
     def __iter__(self) -> Iterator[Job | None]:
@@ -119,7 +119,10 @@ class SearchDriver:
         return [make_job(self._manager, config, self._plan.epochs) for config in replicate_configs(self._manager, values, self._plan)]
 
     def _make_ready(self, proposal: Proposal) -> None:
-        """Have the first replicate of a trial trained that is not done; replicates follow each other, so that a pruner can stop them."""
+        """Hand out the first replicate of a trial that is not done.
+
+        Replicates are trained one after the other, so that a pruner can stop them.
+        """
         for replicate, job in enumerate(self._jobs_of(proposal)):
             if job.key != proposal.keys[replicate]:
                 raise SearchError(
@@ -136,18 +139,18 @@ class SearchDriver:
     # ---- what a batch asks
 
     def is_finished(self, job: Job) -> bool:
-        """Whether the trial of a job has its outcome: another driver may have recorded it."""
+        """Return whether the outcome of a job's trial is recorded; another driver may have recorded it."""
         number, _ = self._jobs[job.key]
         return self.records.outcome(number) is not None
 
     def stop_check(self, job: Job) -> PruneCheck | None:
-        """The check that stops the run of a trial when the pruner says so."""
+        """Return the check that stops the run of a trial when the pruner decides to."""
         number, _ = self._jobs[job.key]
         is_by_epoch = self._plan.pruner not in ("none", "wilcoxon")
         return PruneCheck(self._plan.name, number) if is_by_epoch else None
 
     def job_ended(self, key: str, kind: str, text: str) -> None:
-        """Record the outcome of a trial, or have its next replicate trained."""
+        """Record the outcome of a trial, or hand out its next replicate."""
         self._active.discard(key)
         number, replicate = self._jobs[key]
         if self.records.outcome(number) is not None:
@@ -166,7 +169,7 @@ class SearchDriver:
         runs = [self._manager.store.run(each) for each in proposal.keys[: replicate + 1]]
         is_stopped = kind == "stopped"
         outcome = find_outcome(self._plan, self.records.trials(), number, runs, is_stopped)
-        if is_stopped and (outcome is None or outcome.state != "pruned"):  # not by the pruner; the next driver resumes the run
+        if is_stopped and (outcome is None or outcome.state != "pruned"):  # not stopped by the pruner, so the next driver resumes the run
             self.end_reason = self.end_reason or f"run {key} was stopped: {text}"
         elif outcome is None:
             self._make_ready(proposal)
@@ -185,7 +188,7 @@ class SearchDriver:
 
 @dataclass(frozen=True)
 class PruneCheck:
-    """Whether the pruner stops a trial's run, from the metrics that the run has recorded. It is sent to workers."""
+    """Decides from the recorded metrics whether the pruner stops a trial's run. It is sent to workers."""
 
     search: str
     number: int
@@ -193,7 +196,7 @@ class PruneCheck:
 
     def __call__(self, store: Store, history: RowsByName) -> str | None:
         """Return the reason to stop the run, or None."""
-        if not self._read:  # once: the trials outside the window are finished, and later results do not count
+        if not self._read:  # computed once, because the trials outside the window are finished and later results are ignored
             records = find_search(store, self.search)
             plan = records.plan()
             assert plan is not None
@@ -207,10 +210,10 @@ class PruneCheck:
 
 
 def find_outcome(plan: Plan, trials: Sequence[Trial], number: int, runs: Sequence[Run], is_stopped: bool = False) -> Outcome | None:
-    """What became of a trial, from the recorded metrics of its runs alone; None if a replicate is still missing.
+    """Return the outcome of a trial, or None if a replicate is still missing.
 
-    The same runs give the same outcome no matter who trained them, and how far beyond the target. A run that `is_stopped` may have no
-    metrics yet.
+    It only depends on the recorded metrics of the runs. It does not matter which process trained them, or how far
+    beyond the target. A run that `is_stopped` may have no metrics yet.
     """
     curves = [[epoch_values(run.history, name, plan.epochs) for name in plan.monitor] for run in runs]
     for run, found in zip(runs, curves, strict=True):
@@ -248,7 +251,7 @@ def _replicated_outcome(plan: Plan, trials: Sequence[Trial], number: int, curves
 
 
 def replicate_configs(manager: Manager, values: Mapping[str, Any], plan: Plan) -> list[Any]:
-    """The configs of a trial's replicates: the same but for the seed, which counts up from the config's own."""
+    """Return the configs of a trial's replicates. They differ only in the seed, which starts at the config's own and is increased by 1."""
     if plan.num_replicates == 1:
         return [values]
     config = manager.complete_config(values)

@@ -3,7 +3,7 @@
 ```text
 sweeps/NAME/plan.json            written once
 sweeps/NAME/proposals/000012.json  the point, the keys of its runs; or why it was not run
-sweeps/NAME/outcomes/000012.json   what became of it
+sweeps/NAME/outcomes/000012.json   its outcome
 ```
 
 Each record is created exclusively and never changed. Two drivers that make the same proposal make the same record, and the first one stays.
@@ -43,7 +43,7 @@ class Proposal(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of a trial that was run."""
+    """The outcome of a trial that was run."""
 
     state: State
     values: tuple[float, ...] | None = None
@@ -72,7 +72,7 @@ class SearchRecords:
         return None
 
     def create_plan(self, plan: Plan) -> Plan:
-        """Record a plan, or return the one that is recorded; `SearchError` if that one differs."""
+        """Record a plan, or return the recorded one. Raises `SearchError` if the two differ."""
         with contextlib.suppress(FileExistsError):
             self._files.create(f"{self._folder}/plan.json", record_bytes(plan.to_dict()))
         recorded = self.plan()

@@ -26,7 +26,7 @@ _WIDTH = 100
 
 
 def plan_lines(plan: Plan, num_trials: int, trials: Sequence[Trial]) -> Iterator[str]:
-    """How a search starts, or what is recorded of it already."""
+    """Describe a search when it starts, and what is already recorded of it."""
     goals = ", ".join(
         f"{'lowest' if way == 'minimize' else 'highest'} {name}" for name, way in zip(plan.monitor, plan.directions, strict=True)
     )
@@ -73,7 +73,7 @@ def status_line(records: SearchRecords) -> str:
 
 
 def summary_lines(result: SearchResult, manager: Manager, is_over: bool, width: int | None) -> Iterator[str]:
-    """The ranked trials, what decides, what was pruned or not run, and the next commands."""
+    """Return the ranked trials, the importances, which trials were pruned or not run, and the next commands."""
     plan, store, invocation = result.plan, manager.store, manager.job_runner.invocation
     yield f"search {plan.name}: {result}" + (f"; {result.end_reason}" if result.end_reason else "")
     ranking = result.ranking

@@ -1,7 +1,8 @@
 """A search space: the dotted keys that a search sets, and the values that each may take.
 
-Optuna sees numbers only: a binned range and a list of values are an index, a choice between sub-spaces is the index of the
-sub-space. So every value that a config can hold can be searched, and the recorded parameters are plain numbers.
+Optuna only sees numbers: a value of a binned range or a list is represented by its index, and a sub-space by the index
+of the sub-space. So a search can use all values that a config can contain, and the recorded parameters are plain
+numbers.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class Space:
 
 
 class _FirstValues:
-    """Stands in for an Optuna trial, and suggests the first value of each parameter."""
+    """Replaces an Optuna trial, and suggests the first value of each parameter."""
 
     def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float:
         return low
@@ -133,7 +134,7 @@ def parse_space(words: Sequence[str]) -> tuple[Space | None, list[str]]:
 
 
 def is_range(text: str) -> bool:
-    """Whether a text is meant as a range, such as `log(1e-5,1e-1)`, even if it is a wrong one."""
+    """Return whether a text is meant to be a range, such as `log(1e-5,1e-1)`, even if it is invalid."""
     return _RANGE_START.match(text) is not None
 
 
@@ -155,7 +156,7 @@ def _search_space(given: Any) -> SearchSpace:
         return as_search_space(given)
     if isinstance(given, list | tuple):
         return SearchSpace(categorical_values=list(given))
-    raise ValueError("wanted a SearchSpace, a list of values, or a range such as log(1e-5,1e-1)")
+    raise ValueError("expected a SearchSpace, a list of values, or a range such as log(1e-5,1e-1)")
 
 
 def _parse_range(text: str) -> SearchSpace:
@@ -163,7 +164,7 @@ def _parse_range(text: str) -> SearchSpace:
     match = _CALL.fullmatch(text.strip())
     if match is None or match["kind"] not in _KINDS:
         meant = did_you_mean(match["kind"], _KINDS) if match else ""
-        raise ValueError(f"wanted one of float(low,high), int(low,high), log(low,high){f'; {meant}' if meant else ''}")
+        raise ValueError(f"expected one of float(low,high), int(low,high), log(low,high){f'; {meant}' if meant else ''}")
     ends: list[float] = []
     options: dict[str, Any] = {"value_type": "int" if match["kind"] == "int" else "float", "log": match["kind"] == "log"}
     for part in match["arguments"].split(","):
@@ -177,7 +178,7 @@ def _parse_range(text: str) -> SearchSpace:
         else:
             raise ValueError(f"unknown option `{name}`; known: bins, log")
     if len(ends) != 2:
-        raise ValueError(f"wanted two ends, a low and a high one, not {len(ends)}")
+        raise ValueError(f"expected two ends, a low and a high one, not {len(ends)}")
     return SearchSpace(value_range=(ends[0], ends[1]), **options)
 
 
@@ -187,7 +188,7 @@ def _number(text: str) -> float:
     except (ValueError, SyntaxError):
         value = None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"wanted a number, not `{text.strip()}`")
+        raise ValueError(f"expected a number, not `{text.strip()}`")
     return float(value)
 
 
@@ -223,7 +224,7 @@ def _suggest_group(trial: BaseTrial | _FirstValues, name: str, group: Mapping[st
 
 
 def extremes(space: SearchSpace) -> list[Any]:
-    """Return the values of a space that are most likely to be wrong: the ends of a range, every listed value."""
+    """Return the values of a space that are most likely to be invalid: the ends of a range, and every listed value."""
     if space.value_range is not None:
         return [int(end) if space.value_type == "int" else end for end in space.value_range]
     return list(space.categorical_values or ())

@@ -1,6 +1,7 @@
-"""Contract tests for authors of extensions and storage back ends: subclass one in your tests and override `make`."""
+"""Contract tests for authors of extensions, storage back ends and executors: subclass one in your tests and override `make`."""
 
+from trainmaster.testing.executor_contract import ExecutorContract
 from trainmaster.testing.extension_contract import ExtensionContract
 from trainmaster.testing.files_contract import FilesContract
 
-__all__ = ["ExtensionContract", "FilesContract"]
+__all__ = ["ExecutorContract", "ExtensionContract", "FilesContract"]

@@ -41,7 +41,7 @@ class _CaptureAt(Extension):
 class ExtensionContract:
     """Subclass it as `class TestMyExtension(ExtensionContract)` and override `make`.
 
-    The training has dropout, a shuffled loader and an evaluation set, and takes much less than a second.
+    The tests train with dropout, a shuffled loader and an evaluation set, and take much less than a second.
     """
 
     def make(self) -> object:

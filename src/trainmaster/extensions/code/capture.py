@@ -1,8 +1,8 @@
 """Capture the code of a repository as a git bundle, with the bytes that are on the disk.
 
-Git writes the bundle in a temporary repository, which borrows the objects of the user's repository for files that have
-not changed. The files are written with `fast-import`, which ignores git attributes and settings, so line endings and
-filters change nothing.
+Git writes the bundle in a temporary repository, which shares the objects of unchanged files with the user's repository.
+The files are written with `fast-import`, which ignores git attributes and settings, so line endings are not converted
+and filters are not applied.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from trainmaster.extensions.code.secret_names import is_secret_name
 from trainmaster.extensions.code.snapshot import BRANCH, Capture, LeftOut, Snapshot
 
 MAX_NAMED: Final = 1000
-"""How many new or left-out files are named: a folder of images has a million."""
+"""How many new or left-out files are listed: a folder of images may have a million."""
 _OUTPUT = re.compile(
     r"(?:(.*)/)?(?:configs/[0-9a-f]{2}/[0-9a-f]{8,64}\.json|code/[^/]+/code\.json|checkpoints/step-\d+[^/]*/manifest\.json)", re.DOTALL
 )
-"""Files that only a training writes."""
+"""Files that show that a folder contains the output of training."""
 _OUTPUT_FOLDERS: Final = ("code", "checkpoints", "plots", "capsules", "tensorboard", "configs", "stats", "ckpts", "previews", "index")
 _PACKING: Final = ("core.compression=1", "pack.compression=1", "pack.window=0", "fastimport.unpackLimit=0", "core.ignoreCase=false")
-"""Training should not wait for a slightly smaller file. Loose objects would renew the timestamps of the same objects in the repository."""
+"""Fast rather than strong compression, because training waits for it; and packs, because loose objects would update timestamps."""
 
 
 class Limits(NamedTuple):
@@ -47,10 +47,10 @@ _lock = threading.Lock()
 
 
 def capture_once(paths: Sequence[str], limits: Limits, values: Sequence[str], outputs: Sequence[str]) -> tuple[Capture | GitError, bool]:
-    """The snapshot of the first repository among some files and folders, and whether it is new.
+    """Return a snapshot of the first repository among some files and folders, and whether the snapshot is new.
 
-    Later trainings in a process get the same snapshot, because they run the code that is already in memory. A failure
-    is cached too, so if git hangs, only the first training waits.
+    Later training runs in the same process get the same snapshot, because they use the code that is already in memory.
+    A failure is cached too, so if git hangs, only the first run waits for it.
     """
     key = (tuple(paths), limits, tuple(values))
     with _lock:
@@ -58,10 +58,8 @@ def capture_once(paths: Sequence[str], limits: Limits, values: Sequence[str], ou
         if is_new:
             try:
                 _captures[key] = capture(_first_repository(paths), limits, values, outputs)
-            except GitError as error:
-                _captures[key] = error
-            except Exception as error:  # problems with the disk or with git must not stop training
-                _captures[key] = GitError(f"{type(error).__name__}: {error}")
+            except Exception as error:  # an error of the disk or of git must not stop training
+                _captures[key] = error if isinstance(error, GitError) else GitError(f"{type(error).__name__}: {error}")
         return _captures[key], is_new
 
 
@@ -79,9 +77,9 @@ def capture(root: str, limits: Limits, values: Sequence[str] = (), outputs: Sequ
     """Take a snapshot of the repository at `root`.
 
     Args:
-        values: secrets. A file that contains one of them is left out, and the patch has `***` instead. Plain words among them do not
-            count: code is full of `postgres`, even if that is somebody's password.
-        outputs: folders that trainings write to.
+        values: secrets. A file that contains one of them is left out, and the patch has `***` instead. Plain words are
+            ignored: `postgres` is common in code, even if it is somebody's password.
+        outputs: folders with the output of training.
     """
     until, mask = deadline(), Mask(values).only_strong()
     with tempfile.TemporaryDirectory(prefix="trainmaster-code-") as scratch:
@@ -92,7 +90,7 @@ def capture(root: str, limits: Limits, values: Sequence[str] = (), outputs: Sequ
         ranks = {**dict.fromkeys(tree.blobs, 2), **dict.fromkeys(new, 1), **dict.fromkeys(tree.changed, 0)}
         on_disk = _on_disk(root, ranks)
         order = sorted(on_disk, key=lambda path: (ranks[path], on_disk[path].st_size, path))
-        unchanged = {path for path, rank in ranks.items() if rank == 2}
+        unchanged = {path for path in order if ranks[path] == 2}
         files, left_out = _read(root, {path: on_disk[path] for path in order}, unchanged, limits, mask, until)
         tree_id, bundle = _bundle(tree, files, scratch, until)
         patch = patch_of(tree, (each.path for each in left_out), limits.max_file_size, until)
@@ -122,17 +120,17 @@ def capture(root: str, limits: Limits, values: Sequence[str] = (), outputs: Sequ
 
 
 def _output_folders(root: str, untracked: Iterable[str], outputs: Iterable[str]) -> tuple[str, ...]:
-    """The folders that trainings write to, with a slash at the end: `outputs`, and folders that contain typical output files."""
+    """The folders with the output of training, with a slash at the end: `outputs`, and folders that contain typical output files."""
     relative = (os.path.relpath(os.path.realpath(each), os.path.realpath(root)) for each in outputs)
     folders = {"" if each == "." else each for each in relative if not each.startswith("..")}
     folders |= {match[1] or "" for path in untracked if (match := _OUTPUT.fullmatch(path))}
-    if "" in folders:  # a training writes to the root: leave out only the folders that trainings create there
+    if "" in folders:  # the output is in the root: leave out only the folders that training creates there
         folders = folders - {""} | {*_OUTPUT_FOLDERS}
     return tuple(f"{each}/" for each in folders)
 
 
 def _on_disk(root: str, paths: Iterable[str]) -> dict[str, os.stat_result]:
-    """The regular files and symbolic links among some paths. Paths that go through a symbolic link are left out."""
+    """Return the regular files and symbolic links among some paths. Paths below a symbolic link are left out."""
     top = os.path.realpath(raw(root))
 
     @functools.cache
@@ -153,15 +151,14 @@ def _on_disk(root: str, paths: Iterable[str]) -> dict[str, os.stat_result]:
     return statuses
 
 
-class _File(NamedTuple):
-    mode: bytes
-    data: bytes
+_File = tuple[bytes, bytes]
+"""The mode and the bytes of a file."""
 
 
 def _read(
     root: str, statuses: Mapping[str, os.stat_result], unchanged: set[str], limits: Limits, mask: Mask, until: float
 ) -> tuple[dict[str, _File], list[LeftOut]]:
-    """Read the files within the limits that contain no secrets. Returns them, and the others with the reasons."""
+    """Read all files that are within the limits and contain no secrets. Returns them, and the other files with the reasons."""
     files: dict[str, _File] = {}
     left_out = []
     total = 0
@@ -188,7 +185,7 @@ def _read(
             left_out.append(LeftOut(path, reason, path in unchanged))
         else:
             total += len(data)
-            files[path] = _File(b"120000" if is_link else b"100755" if status.st_mode & stat.S_IXUSR else b"100644", data)
+            files[path] = (b"120000" if is_link else b"100755" if status.st_mode & stat.S_IXUSR else b"100644", data)
     return files, left_out
 
 
@@ -212,10 +209,9 @@ def _bundle(tree: WorkingTree, files: Mapping[str, _File], scratch: str, until: 
     lines = [head.encode()]
     for path, (mode, data) in files.items():
         name = b'"%b"' % raw(path).replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n")
-        blob = hashlib.sha1(b"blob %d\0" % len(data), usedforsecurity=False)
-        blob.update(data)
-        if tree.blobs.get(path) == blob.hexdigest():
-            lines.append(b"M %b %b %b\n" % (mode, blob.hexdigest().encode(), name))
+        blob = hashlib.sha1(b"blob %d\0%b" % (len(data), data), usedforsecurity=False).hexdigest()
+        if tree.blobs.get(path) == blob:
+            lines.append(b"M %b %b %b\n" % (mode, blob.encode(), name))
         else:
             lines.append(b"M %b inline %b\ndata %d\n%b\n" % (mode, name, len(data), data))
     git(scratch, "fast-import", "--quiet", "--depth=0", stdin=b"".join(lines), until=until, settings=_PACKING)

@@ -1,7 +1,7 @@
-"""Restore the code of a snapshot: git fetches the bundle and checks it out into a new folder.
+"""Restores the code of a snapshot: git fetches the bundle and checks it out into a new folder.
 
-A snapshot may come from anywhere. Git writes all files, so nothing lands outside of the new folder or in its `.git`. The folder appears
-complete or not at all.
+A snapshot may come from an untrusted source. Git writes all files, so nothing is written outside of the new folder or
+into its `.git`. The folder is created only if all files were restored.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from trainmaster.extensions.code.git import GitError, git, split, text
 from trainmaster.extensions.code.snapshot import BRANCH, BUNDLE, FACTS, FOLDER, Snapshot, damaged, read_snapshot, snapshots_in
 
 _RAW: Final = "* -text -ident -filter -working-tree-encoding\n"
-"""Attributes with which git writes the bytes that it has stored."""
+"""Attributes that make git write files exactly as they are stored."""
 _AS_STORED: Final = ("core.symlinks=true", "core.fileMode=true")
 
 
 class Restored(NamedTuple):
-    """Code that was restored."""
+    """The result of restoring a snapshot."""
 
     folder: str
     commit: str | None
@@ -54,7 +54,7 @@ def checkout_code(code_folder: str | os.PathLike[str], to: str | os.PathLike[str
     os.mkdir(folder)
     try:
         num_files = _check_out(source, snapshot, folder)
-        os.rename(folder, target)  # also over an empty folder
+        os.rename(folder, target)  # this also replaces an empty folder
     except GitError as error:
         raise SettingError("the code was not restored", why=str(error)) from None
     finally:
@@ -77,12 +77,12 @@ def _snapshot_folder(folder: str) -> str:
 
 
 def _check_out(source: str, snapshot: Snapshot, folder: str) -> int:
-    """Make a repository of the bundle, and write its files; return how many there are."""
+    """Create a repository from the bundle, and check out its files. Returns the number of files."""
     git(folder, "init", "--quiet", "--template=", "--object-format=sha1")
     bundle = os.path.abspath(os.path.join(source, BUNDLE))
     if not os.path.isfile(bundle):
         raise damaged(bundle, "it is missing")
-    try:  # git computes the id of each object from its bytes, so the id of the tree proves them all
+    try:  # git computes the id of each object from its bytes, so comparing the id of the tree verifies all files
         git(folder, "fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--update-head-ok", bundle, f"+{BRANCH}:{BRANCH}")
         tree = text(git(folder, "rev-parse", f"{BRANCH}^{{tree}}").strip())
     except GitError as error:

@@ -1,4 +1,4 @@
-"""Run git without side effects: no locks, hooks, pagers or prompts, regardless of the user's settings."""
+"""Runs git without side effects: no locks, hooks, pagers or prompts, regardless of the user's settings."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 TIMEOUT: Final = 30.0
-"""Seconds for all the git commands of one snapshot, so that a network drive that hangs does not block training."""
+"""The time limit for all git commands of one snapshot: a network drive that hangs must not block training."""
 
 _KEPT_VARIABLES: Final = ("GIT_CONFIG_", "GIT_EXEC_PATH", "GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_ACROSS_FILESYSTEM")
-"""Prefixes of the variables that git still gets. The others select a repository: a hook that trains has GIT_DIR and GIT_INDEX_FILE set."""
+"""Prefixes of the git variables that are passed on. Others, such as GIT_DIR in a git hook, would select another repository."""
 
 _VARIABLES: Final = {
     "LC_ALL": "C",
@@ -42,12 +42,12 @@ class GitError(Exception):
     """A git command failed; the message is one line. The caller decides what to do about it."""
 
     is_no_repository = False
-    """Whether the reason is that the folder is not in a repository."""
+    """Whether the command failed because the folder is not in a repository."""
 
 
-def deadline(seconds: float | None = None) -> float:
-    """The time by which several calls of `git` must be done."""
-    return time.monotonic() + (TIMEOUT if seconds is None else seconds)
+def deadline() -> float:
+    """Return the time by which several calls of `git` must be done."""
+    return time.monotonic() + TIMEOUT
 
 
 def git(
@@ -58,7 +58,7 @@ def git(
     settings: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Return what git prints in `folder`. Raise `GitError` if git fails, is missing, or is not done by `until`."""
+    """Run git in `folder` and return its output. Raises `GitError` if git fails, is missing, or is not done by `until`."""
     options = [word for each in (*_SETTINGS, *settings) for word in ("-c", each)]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith(_KEPT_VARIABLES)}
     try:
@@ -75,10 +75,9 @@ def git(
         raise GitError("git is not installed: there is no program `git`") from None
     except (OSError, ValueError) as error:
         raise GitError(f"git cannot be started: {getattr(error, 'strerror', None) or error}") from None
-    started = time.monotonic()
     with process:
         try:
-            out, err = process.communicate(stdin, None if until is None else max(0.01, until - started))
+            out, err = process.communicate(stdin, None if until is None else max(0.01, until - time.monotonic()))
         except subprocess.TimeoutExpired:
             raise GitError(f"git {arguments[0]} did not finish within {TIMEOUT:g} s") from None
         finally:
@@ -101,7 +100,7 @@ def _failure(command: str, code: int, stderr: str, folder: str) -> GitError:
 
 
 def repository_of(folder: str) -> str:
-    """The root of the repository that a folder is in."""
+    """Return the root of the repository that contains a folder."""
     root = text(git(folder, "rev-parse", "--show-toplevel", until=deadline()).removesuffix(b"\n"))
     if not root:
         raise GitError("the repository is bare: it has no working tree")
@@ -109,7 +108,7 @@ def repository_of(folder: str) -> str:
 
 
 def text(data: bytes) -> str:
-    """A path or a line that git printed, as text. Bytes that are not UTF-8 become surrogates, and `raw` restores them."""
+    """Decode a path or a line that git printed. Bytes that are not UTF-8 become surrogates, and `raw` restores them."""
     return data.decode("utf-8", "surrogateescape")
 
 
@@ -118,5 +117,5 @@ def raw(path: str) -> bytes:
 
 
 def split(data: bytes) -> list[str]:
-    """The items of an output that git printed with `-z`."""
+    """Split the output of a git command with the option `-z`."""
     return text(data).split("\0")[:-1]

@@ -1,4 +1,4 @@
-"""Read the state of a repository and its submodules from git."""
+"""Reads the state of a repository and its submodules from git."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def read_working_tree(folder: str, scratch: str, until: float, prefix: str = "",
     # Git may refresh a copy of the index: `diff-index` would otherwise print files of which only the timestamp has changed.
     copy = os.path.join(scratch, f"index-{len(tree.repositories)}")
     with contextlib.suppress(FileNotFoundError):  # nothing was ever added
-        shutil.copy2(index, copy)  # with its timestamp, from which git decides which files to read again
+        shutil.copy2(index, copy)  # with its timestamp, which tells git which files to read again
     variables = {"GIT_INDEX_FILE": copy, "GIT_OPTIONAL_LOCKS": "1"}
     commit = branch = None
     for line in split(git(folder, "status", *_STATUS, _NO_CHANGES_INSIDE, until=until, variables=variables)):
@@ -94,7 +94,7 @@ def read_working_tree(folder: str, scratch: str, until: float, prefix: str = "",
 
 
 def patch_of(tree: WorkingTree, without: Iterable[str], max_file_size: int, until: float) -> bytes:
-    """`git diff HEAD`, without some paths. The plumbing command ignores the user's settings for diffs."""
+    """Return the output of `git diff HEAD` without some paths. `diff-index` ignores the user's settings for diffs."""
     parts = []
     excluded = [path for path in without if path in tree.changed]
     if len(excluded) > 1000:  # too many for a command line
@@ -112,7 +112,7 @@ def patch_of(tree: WorkingTree, without: Iterable[str], max_file_size: int, unti
 
 
 def remote_of(root: str, until: float) -> str | None:
-    """The URL of `origin`, or else of the first remote, without credentials."""
+    """Return the URL of `origin`, or of the first remote if there is no `origin`, without credentials."""
     try:
         lines = split(git(root, "config", "-z", "--get-regexp", r"^remote\..*\.url$", until=until))
     except GitError:  # there is none
@@ -128,6 +128,6 @@ def without_credentials(url: str) -> str:
     >>> without_credentials("ssh://git@host.org/a.git"), without_credentials("ssh://me:pass@host.org/a.git")
     ('ssh://git@host.org/a.git', 'ssh://host.org/a.git')
     """
-    if "://" in url:  # a user may be a token, except for the `git` of ssh
+    if "://" in url:  # the user name may be a token, except for `git` with ssh
         url = re.sub(r"(?<=://)(?!git@)[^/]*@", "", re.sub(r"[?#].*", "", url, flags=re.DOTALL))
     return masked_value("", url)

@@ -1,4 +1,4 @@
-"""Files that look like secrets, judged by their names."""
+"""Recognizes files that contain secrets by their names."""
 
 from __future__ import annotations
 
@@ -16,19 +16,28 @@ _CODE_AND_DOCS: Final = _words(
     lua jl r rmd m sh bash zsh fish ps1 bat pl rb hs ml proto sql cmake mk nix bzl md rst tex bib html css
     """
 )
-"""Endings of programs and pages. They are not secrets: without `secrets.py`, nothing runs. Their contents are still checked."""
-_SECRETS: Final = _words(
+"""File name endings of programs and documents, which are not treated as secrets: a program needs its `secrets.py`.
+
+Their contents are still checked.
+"""
+SECRET_FILES: Final = _words(
     """
     .env .env.* *.env .envrc *.pem *.key *.p12 *.pfx *.jks *.keystore *.kdbx *.ppk *.ovpn id_rsa* id_dsa* id_ecdsa* id_ed25519*
-    credentials *credentials.* .netrc _netrc .npmrc .pypirc .pgpass .htpasswd .git-credentials .dockercfg .dockerconfigjson
-    kubeconfig *.kubeconfig *secret* *password* *passwd* *api_key* *apikey* *access_token* *auth_token* *service_account* *service-account*
+    .netrc _netrc .npmrc .pypirc .pgpass .htpasswd .git-credentials .dockercfg .dockerconfigjson *.kubeconfig
     """
 )
-_NOT_SECRETS: Final = ("*.example", "*.sample", "*.template", "*.dist", "*.pub")
+"""Patterns of files that hold keys and passwords, and nothing else."""
+_SECRETS: Final = SECRET_FILES | _words(
+    """
+    credentials *credentials.* kubeconfig *secret* *password* *passwd* *api_key* *apikey* *access_token* *auth_token*
+    *service_account* *service-account*
+    """
+)
+NOT_SECRETS: Final = ("*.example", "*.sample", "*.template", "*.dist", "*.pub")
 
 
 def is_secret_name(path: str) -> bool:
-    """Whether a file is of a kind that people keep keys and passwords in.
+    """Return whether files with this name usually contain keys or passwords.
 
     >>> [is_secret_name(each) for each in ("lab/.env", "keys/id_rsa", "client_secret.json", "secrets.py", "secrets.md", ".env.example")]
     [True, True, True, False, False, False]
@@ -37,4 +46,4 @@ def is_secret_name(path: str) -> bool:
     stem, _, ending = name.rpartition(".")
     if stem and ending in _CODE_AND_DOCS and not name.startswith(".env"):
         return False
-    return any(fnmatchcase(name, each) for each in _SECRETS) and not any(fnmatchcase(name, each) for each in _NOT_SECRETS)
+    return any(fnmatchcase(name, each) for each in _SECRETS) and not any(fnmatchcase(name, each) for each in NOT_SECRETS)

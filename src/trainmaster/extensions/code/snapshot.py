@@ -26,7 +26,7 @@ FACTS, BUNDLE, PATCH = "code.json", "code.bundle", "changes.patch"
 FOLDER: Final = "code"
 """The folder below `train_dir` that holds the snapshots."""
 FAILURE: Final = "no-snapshot.txt"
-"""The file in that folder that says why there is no snapshot."""
+"""The file in that folder with the reason why there is no snapshot."""
 BRANCH: Final = "refs/heads/snapshot"
 """The branch in the bundle: one commit without a parent."""
 
@@ -36,7 +36,7 @@ class LeftOut:
     path: str
     reason: str
     is_in_commit: bool
-    """Git shows no change of the file, so the commit has it."""
+    """Whether git reports no change to the file, so that the commit has it."""
 
     def __str__(self) -> str:
         return f"{self.path} ({self.reason}{'; the commit has it' if self.is_in_commit else ''})"
@@ -44,7 +44,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A description of the code. Paths are relative to `root`; their bytes that are not UTF-8 become surrogates."""
+    """A description of the code. Paths are relative to `root`. Bytes of a path that are not UTF-8 become surrogates."""
 
     taken: str
     root: str
@@ -77,7 +77,7 @@ class Snapshot:
 
 
 class Capture(NamedTuple):
-    """A snapshot that is not written yet."""
+    """A snapshot that has not been written yet."""
 
     snapshot: Snapshot
     bundle: bytes
@@ -85,9 +85,12 @@ class Capture(NamedTuple):
 
 
 def write_snapshot(capture: Capture, folder: str, like: str | None = None) -> str:
-    """Write a snapshot below `folder` unless it is already there, and return its path. It appears complete or not at all.
+    """Write a snapshot to a new folder in `folder`, unless it is already there, and return its path.
 
-    `like` is a folder with the same snapshot. Its large files are hard-linked if possible, so a thousand runs need the space of one.
+    The new folder appears only when it is complete.
+
+    `like` is a folder with the same snapshot. Its large files are hard-linked if possible, so that a thousand runs need
+    no more space than one.
     """
     path = os.path.join(folder, capture.snapshot.name)
     if os.path.exists(os.path.join(path, FACTS)):
@@ -120,7 +123,7 @@ def _link_or_write(data: bytes, path: str, like: str | None) -> None:
 
 
 def snapshots_in(folder: str) -> list[str]:
-    """The snapshots in a folder `code`, oldest first."""
+    """Return the snapshots in a folder `code`, oldest first."""
     try:
         names = [name for name in os.listdir(folder) if not name.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):

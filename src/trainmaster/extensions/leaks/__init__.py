@@ -1,1 +1,1 @@
-"""How a leak between examples is found: run the model with some examples replaced, and follow what changes."""
+"""Finds leaks between examples: runs the model with some examples replaced, and traces what changes."""

@@ -1,4 +1,4 @@
-"""The result of the search for a leak."""
+"""The result of a search for a leak."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Leak:
 
 @dataclass(frozen=True)
 class NotApplicable:
-    """The reason why the check was not possible. It is false in an `if`, like `None`, because no leak was found."""
+    """The reason why the check was not possible. Like `None`, it is false in an `if`, because no leak was found."""
 
     reason: str
 

@@ -1,4 +1,4 @@
-"""Find out which example each element of a tensor comes from, by replacing examples and looking at what changes.
+"""Finds out which example each element of a tensor comes from: replaces examples, and checks what changes.
 
 Every example has an id of a few bits. For each bit there are two passes: one replaces the examples whose id has the bit, the other one
 replaces the rest. An element that comes from one example changes in exactly one pass of each pair. An element that changes in both
@@ -23,7 +23,10 @@ NO_EXAMPLE, SEVERAL = -1, -2
 
 _NUM_IDS = 7
 COARSE, FINE = 1e-4, 1e-6
-"""Relative changes up to these are rounding: a kernel may add in another order. `FINE` is for examples that hardly matter."""
+"""Relative changes up to these limits are rounding, because a kernel may add in another order.
+
+`FINE` is for examples that have little effect.
+"""
 
 
 def make_ids(num: int) -> list[int]:
@@ -38,15 +41,15 @@ def make_subsets(ids: Sequence[int]) -> list[list[bool]]:
 
 
 def find_changes(before: torch.Tensor, after: torch.Tensor, tolerance: float = 0.0) -> torch.Tensor:
-    """Where two tensors of one shape differ: in any bit, or by more than rounding."""
+    """Return where two tensors of the same shape differ: in any bit, or by more than rounding."""
     if torch.equal(before, after):
         return torch.zeros(before.shape, dtype=torch.bool, device=before.device)
     if not tolerance or not before.is_floating_point():
         return (before != after) & ~((before != before) & (after != after))  # two NaN are equal
     tolerance = max(tolerance, 8 * torch.finfo(before.dtype).eps)
     before, after = (each if each.dtype == torch.float64 else each.float() for each in (before, after))
-    # A small sum may have large terms, so the differences are relative to at least the lower quartile. The largest value would not do: it
-    # may be the -1e9 of a mask.
+    # A small sum may have large terms, so the differences are relative to at least the lower quartile. The largest
+    # value is not suitable, because it may be the -1e9 of a mask.
     finite = before.abs()[before.isfinite()]
     quartile = finite.kthvalue((finite.numel() - 1) // 4 + 1).values if finite.numel() else before.new_zeros(())
     size = torch.maximum(torch.maximum(before.abs(), after.abs()), quartile)
@@ -55,7 +58,7 @@ def find_changes(before: torch.Tensor, after: torch.Tensor, tolerance: float = 0
 
 
 def find_origins(changed: Sequence[torch.Tensor]) -> torch.Tensor:
-    """For each element the id of its example, `NO_EXAMPLE`, or `SEVERAL`, from the changes in the passes of `make_subsets`."""
+    """For each element, return the id of its example, `NO_EXAMPLE` or `SEVERAL`, based on the changes in all passes."""
     origins = torch.zeros(changed[0].shape, dtype=torch.int16, device=changed[0].device)
     ever = torch.zeros_like(origins, dtype=torch.bool)
     always, twice = torch.ones_like(ever), torch.zeros_like(ever)
@@ -88,7 +91,7 @@ def find_fault(origins: torch.Tensor, ids: Sequence[int]) -> str | None:
 
 
 def find_layout(origins: torch.Tensor, ids: Sequence[int]) -> Layout | None:
-    """How the examples are laid out: in some order along an axis of their length, along another axis, or scattered.
+    """Return how the examples are arranged: in some order along an axis, along an axis of another length, or scattered.
 
     None if no element comes from an example.
     """
@@ -109,7 +112,7 @@ def _is_in_order(order: Sequence[int], ids: Sequence[int]) -> bool:
 
 
 def _order_along(origins: torch.Tensor, axis: int) -> list[int] | None:
-    """The origin at each index of an axis; None if the index does not determine it."""
+    """Return the origin at each index of an axis, or None if the index does not determine the origin."""
     rows = origins.movedim(axis, 0).reshape(origins.shape[axis], -1)
     largest = rows.amax(1)
     smallest = torch.where(rows == NO_EXAMPLE, torch.iinfo(rows.dtype).max, rows).amin(1)

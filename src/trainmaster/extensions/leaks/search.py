@@ -1,4 +1,4 @@
-"""One search for a leak: what changes in the prediction, the gradients and the loss when some examples are replaced."""
+"""One search for a leak: checks how the prediction, the gradients and the loss change when some examples are replaced."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class LeakSearch:
         self._tolerance = COARSE
 
     def run_first_pass(self) -> None:
-        """Run the pass that others are compared with. Raises what the model raises."""
+        """Run the pass that others are compared with. Raises the errors of the model."""
         self._isolated.calibrate(lambda: self._forward(self._make_batch(None)[0]))
         self._first, self._tensors, self._anchors = self._run(None)
 
@@ -115,7 +115,7 @@ class LeakSearch:
             if not self._has_gradients:
                 return tensor
             leaves.append(tensor.requires_grad_())
-            return tensor.clone()  # the model may write to it, which it may not do to a leaf
+            return tensor.clone()  # the model may write to it, which is not allowed for a leaf of the graph
 
         return self._replacer.replace(chosen, keeps_layout=self._keeps_layout, wrap=track_gradient), leaves
 
@@ -173,18 +173,18 @@ class LeakSearch:
                 all_origins.append(torch.full((), NO_EXAMPLE, dtype=torch.int16, device=None if first is None else first.device))
                 continue
             origins = find_origins([find_changes(first, other) for other in others])
-            if find_fault(origins, self._ids):  # it may be rounding
+            if find_fault(origins, self._ids):  # the difference may be due to rounding
                 origins = find_origins([find_changes(first, other, self._tolerance) for other in others])
             all_origins.append(origins)
         return all_origins
 
     def _mask(self, origins: torch.Tensor, chosen: list[bool], is_chosen: bool) -> torch.Tensor:
-        """The elements that come from the chosen examples, or from the others."""
+        """Return a mask of the elements that come from the chosen examples, or from the others."""
         ids = [each for each, flag in zip(self._ids, chosen, strict=True) if flag is is_chosen]
         return torch.isin(origins, torch.tensor(ids, dtype=torch.int16, device=origins.device))
 
     def _mixed_weights(self, chosen: list[bool], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The random numbers of `_random_weights`, with different ones for the elements of the chosen examples."""
+        """Return the numbers of `_random_weights`, with different ones for the elements of the chosen examples."""
         triples = zip(_random_weights(tensors), _random_weights(tensors, seed=1), self._origins, strict=True)
         return [torch.where(self._mask(origins, chosen, True), other, one) for one, other, origins in triples]
 
@@ -231,7 +231,7 @@ class LeakSearch:
         return Leak(phase, location.module, location.file, location.line, code or None, examples, result.fault)
 
     def _trace_all(self, trace: ExampleTrace, phase: Phase) -> list[Result]:
-        """Trace the operations of all passes. Returns the results that the output of the phase consists of."""
+        """Trace the operations of all passes. Returns the results that make up the output of the phase."""
         trace.start_pass(None)
         tensors, outputs = self._trace(trace, phase, None)
         results = [result for each in outputs for result in trace.find_results(each)]
@@ -272,7 +272,7 @@ class LeakSearch:
         return tensors, [each for each in grads if each is not None]
 
     def _find_pair(self) -> tuple[int, int] | None:
-        """An example that depends on the first or the last one, which is the only one replaced in an extra pass."""
+        """Find an example that depends on the first or the last one, with an extra pass that replaces only that one."""
         num = self._replacer.num
         for source in (0, num - 1):
             if self._isolated.num_passes >= _MAX_PASSES:
@@ -290,7 +290,7 @@ class LeakSearch:
 
 
 def _run_traced(trace: ExampleTrace | None, function: Callable[[], Any]) -> Any:
-    """The border of a trace: the user's code starts here."""
+    """Run a function. In a trace, the frames inside of this one belong to the model."""
     with trace or nullcontext():
         return function()
 
@@ -318,7 +318,7 @@ def _grads(total: torch.Tensor | None, tensors: Sequence[torch.Tensor]) -> list[
 def _is_proportional(one: torch.Tensor, two: torch.Tensor, mask: torch.Tensor) -> bool:
     """Whether `two`, or each of its columns, is a multiple of `one` in the masked elements.
 
-    Parts of a loss may be averaged separately.
+    Columns are compared one by one because parts of a loss may be averaged separately.
     """
     one, two = (torch.where(mask.cpu(), each.cpu().double(), 0.0) for each in (one, two))
     size = max(one.abs().max(), two.abs().max()) if one.numel() else one.new_zeros(())

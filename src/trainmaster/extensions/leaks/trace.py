@@ -1,8 +1,8 @@
-"""Find the first operation that mixes examples.
+"""Finds the first operation that mixes examples.
 
 A trace records all operations of a first pass: their results, the inputs of these results, and the line of code. In
-later passes, with some examples replaced, it compares the results of the same operations. This gives the origin of
-every value, and the trace can go back from a bad result to the operation that computed it from good ones.
+later passes, with some examples replaced, it compares the results of the same operations. So the trace knows the origin
+of every value, and can go back from a bad result to the operation that computed it from good ones.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trainmaster.extensions.leaks.origins import MIXED, REORDERED, Layout, find_
 _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _MAX_WRITTEN = 2**22
-"""The number of elements up to which a whole tensor is compared after each write to a part of it."""
+"""After a write to a part of a tensor, the whole tensor is compared if it has at most this many elements."""
 
 
 class DimensionRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no annotation there
@@ -68,13 +68,13 @@ class Result:
     """A bit for each pass, for each element."""
     fault: str | None = None
     layout: Layout | None = None
-    """How the examples lie in it; None if they are mixed, or if nothing in it comes from an example."""
+    """How the examples are arranged in it. None if they are mixed, or if nothing in it comes from an example."""
 
 
 Key = tuple[Location, str, int]
 """An operation in a pass: the line, the name, and how often that line has called it."""
 View = tuple[int, tuple[int, ...], tuple[int, ...]]
-"""The part of a storage that a tensor shows: offset, shape and strides."""
+"""The part of a storage that a tensor refers to: offset, shape and strides."""
 
 
 class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no annotation there
@@ -94,9 +94,9 @@ class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         self._counts: dict[tuple[Location, str], int] = {}
         self._results: dict[Key, list[Result]] = {}
         self._writes: dict[int, list[tuple[View, Result]]] = {}
-        """By storage: what was written to it, in order."""
+        """For each storage, what was written to it, in order."""
         self._owners: dict[int, torch.Tensor] = {}
-        """By storage: the first tensor in it. It is kept alive, so that no other tensor gets its address."""
+        """For each storage, the first tensor in it. It is kept alive so that no other tensor gets the same address."""
         self._num_steps = 0
 
     def start_pass(self, number: int | None) -> None:
@@ -127,7 +127,7 @@ class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         return output
 
     def _written_tensors(self, parts: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The whole tensors that an operation wrote parts of, so that a wrong row is seen in the line that writes it."""
+        """Return the tensors that an operation wrote parts of, so that a wrong row is found in the line that writes it."""
         pairs = [(self._owners.get(_storage(part)), part) for part in parts]
         return [whole for whole, part in pairs if whole is not None and whole.shape != part.shape and whole.numel() <= _MAX_WRITTEN]
 
@@ -150,7 +150,7 @@ class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         return tuple(dict.fromkeys(each for tensor in inputs for each in self.find_results(tensor)))
 
     def find_results(self, tensor: torch.Tensor) -> list[Result]:
-        """The last result with exactly this view of the storage, or else everything that was written to the storage."""
+        """Return the last result with exactly this view of the storage. If there is none, return everything that was written to it."""
         if not _is_strided(tensor):
             return []
         writes, view = self._writes.get(_storage(tensor), []), _view(tensor)
@@ -213,21 +213,22 @@ def _find_causes(result: Result) -> list[Result]:
     bad = [each for each in sources if each.fault is not None and each.fault != REORDERED]
     if bad:
         return bad
-    # Examples in a different order, for example sorted by length, do no harm as long as all sources have the same order.
+    # A different order of the examples, for example sorted by length, is fine as long as all sources have the same
+    # order.
     is_harmless = result.fault != REORDERED and len({each.layout for each in sources if each.layout is not None}) == 1
     return [] if is_harmless else [each for each in sources if each.fault == REORDERED]
 
 
 def _is_sorted_order(result: Result) -> bool:
-    """Whether a result is the order that a sort returns.
+    """Return whether a result is the order that a sort returns.
 
-    It depends on all examples, but only the next line may mix them.
+    It depends on all examples, but the sort itself does not mix them.
     """
     return result.op.split(".")[1] in ("sort", "argsort", "topk") and not result.value.is_floating_point()
 
 
 def _find_same_layout(result: Result) -> list[Result]:
-    """The first of all direct and indirect sources with the same fault and layout.
+    """Find the first direct or indirect source with the same fault and layout.
 
     A linear layer may flatten all rows, which hides a bad layout, and then restore it.
     """
@@ -244,9 +245,9 @@ def _find_same_layout(result: Result) -> list[Result]:
 
 @functools.cache
 def _describe(func: Any) -> tuple[str, bool]:
-    """The name of an operation, such as aten.add_.Tensor, and whether its output has a new content.
+    """Return the name of an operation, such as aten.add_.Tensor, and whether its output has new contents.
 
-    An empty tensor may contain anything, and a detached one is the same tensor.
+    An empty tensor has undefined contents, and a detached one has the same contents.
     """
     return str(func), not any(word in str(func) for word in ("empty", "aten.detach", "aten.alias"))
 
@@ -264,7 +265,7 @@ def _view(tensor: torch.Tensor) -> View:
 
 
 def _is_library(file: str) -> bool:
-    """Whether a file belongs to torch, to trainmaster, or to a library that only offers shorter notation for operations."""
+    """Return whether a file belongs to torch, to trainmaster, or to a library that only provides a shorter notation for operations."""
     if file.startswith(("<frozen", _TORCH_FOLDER, _OWN_FOLDER)):
         return True
     parts = file.split(os.sep)

@@ -1,4 +1,4 @@
-"""Checks of the data: values that are not finite, and samples that are both trained on and evaluated."""
+"""Checks the data for values that are not finite, and for samples in both the training and the evaluation data."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from trainmaster.loop.data_position import fresh_iterator
 
 _MAX_SAMPLES: Final = 200_000
 _OVERLAP_TIME: Final = 5.0
-"""In seconds, for the training data and for each evaluation set."""
+"""The time limit in seconds, for the training data and for each evaluation set."""
 _NUM_SHOWN: Final = 5
 _OVERLAP_ADVICE: Final = "remove them from one of the two: metrics on training samples are too good"
 
 
 def check_data(probe: LoopProbe) -> Finding:
-    """Are all values of the first batches finite?"""
+    """Check that all values of the first batches are finite."""
     batches = [(f"train_data, batch {number}", batch) for number, batch in enumerate(probe.batches)]
     batches += [(f"evaluation set, batch {number}", batch) for number, batch in enumerate(probe.eval_batches)]
     for location, batch in batches:
@@ -43,7 +43,7 @@ def check_data(probe: LoopProbe) -> Finding:
 
 
 def check_overlap(probe: LoopProbe) -> Finding:
-    """Are samples of the evaluation sets also in the training data?"""
+    """Check that no samples of the evaluation sets are in the training data."""
     loop = probe.loop
     sets = {name: data for name, data in loop.eval_data.items() if not isinstance(data, Iterator)}
     if not sets:
@@ -91,7 +91,7 @@ def _find_shared_indices(train_data: Any, sets: Mapping[str, Any]) -> Finding | 
 
 
 def _describe_overlap(name: str, num: int, indices: Mapping[int, int]) -> str:
-    """`indices` maps those in the evaluation set to those in the training data."""
+    """Describe an overlap. `indices` maps indices of the evaluation set to indices of the training data."""
     first = sorted(indices)[:_NUM_SHOWN]
     more = ", ..." if len(indices) > _NUM_SHOWN else ""
     here, there = (", ".join(map(str, each)) + more for each in (first, [indices[index] for index in first]))
@@ -151,7 +151,7 @@ def _digest_samples(data: Any) -> _Digests:
 
 
 def _read_samples(data: Any) -> Iterator[tuple[int, Any]]:
-    """Each sample with its index in the dataset, or its number in the batches."""
+    """Yield each sample with its index in the dataset, or its position in the batches."""
     if _is_indexed(data):
         yield from ((index, data.dataset[index]) for index in dict.fromkeys(_loader_indices(data)))
         return
@@ -166,9 +166,9 @@ def _read_samples(data: Any) -> Iterator[tuple[int, Any]]:
 
 
 def _is_augmented(data: Any, digests: _Digests) -> bool:
-    """Whether a sample changes from one read to the next.
+    """Return whether a sample changes when it is read again.
 
-    If the data is batches, which may be shuffled, it is compared with all samples.
+    If the data consists of batches, which may be shuffled, the sample is compared with all samples.
     """
     if not digests.is_complete and not _is_indexed(data):
         return False

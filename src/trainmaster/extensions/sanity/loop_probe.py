@@ -1,4 +1,4 @@
-"""A loop to run experiments on: forward passes, losses and steps that are undone afterwards."""
+"""Runs forward passes, losses and steps of a loop and undoes them afterwards."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from trainmaster.loop.writer import MemoryWriter
 _NUM_BATCHES: Final = 8
 """How many batches of the training data, and of the first evaluation set, the checks use."""
 _READING_TIME: Final = 5.0
-"""In seconds. The first batch is read no matter how long it takes."""
+"""The time limit in seconds. The first batch is read no matter how long it takes."""
 _PLAIN: Final = (int, float, bool, str, bytes, type(None))
 
 
@@ -61,12 +61,12 @@ class LoopSnapshot:
 
 
 class LoopProbe:
-    """The input of the checks: a loop, its first batches, and a way to undo the effects of a check."""
+    """What the checks work on: a loop, its first batches, and a way to undo the effects of a check."""
 
     def __init__(self, loop: TrainManager, allow: tuple[type[nn.Module] | str, ...]) -> None:
         self.loop = loop
         self.allow = allow
-        """What may mix samples, for the leakage check."""
+        """The modules that may mix samples, for the leakage check."""
         self.batches = _first_batches(loop.train_data, loop.device)
         self.eval_batches = _first_batches(next(iter(loop.eval_data.values()), ()), loop.device)
         """The first batches of the first evaluation set."""
@@ -77,7 +77,7 @@ class LoopProbe:
     def open(cls, loop: TrainManager, allow: tuple[type[nn.Module] | str, ...]) -> Iterator[LoopProbe]:
         """Build and initialize the loop as `train()` would, with a writer that writes nothing, and restore it on exit.
 
-        Two things stay, as after `capture()`: the model is on its device, and the optimizer exists.
+        Two changes remain, as after `capture()`: the model is on its device, and the optimizer exists.
         """
         loop.build()
         snapshot, writer = LoopSnapshot(loop), loop.writer
@@ -103,14 +103,14 @@ class LoopProbe:
             yield
 
     def compute_loss(self, batch: Any) -> tuple[Any, torch.Tensor]:
-        """The prediction and the loss, as in training. A forward pass that writes to its batch writes to a copy."""
+        """The prediction and the loss, as in training. The forward pass gets a copy of the batch, in case it writes to it."""
         batch = clone_batch(batch)
         prediction = self.loop.train_model_forward(batch)
         return prediction, self.loop.train_loss_forward(batch, prediction)
 
     @property
     def optimizer_problem(self) -> str | None:
-        """Why the checks cannot make optimizer steps, or None if they can."""
+        """Return why the checks cannot make optimizer steps, or None if they can."""
         if self.loop.optimizer is None:
             return "the loop has no optimizer"
         if isinstance(self.loop.optimizer, torch.optim.LBFGS):
@@ -118,18 +118,18 @@ class LoopProbe:
         return None
 
     def copy_optimizer(self, lr_factor: float = 1.0) -> Optimizer:
-        """An optimizer like the loop's, for the same parameters, with its learning rate before any schedule times `lr_factor`."""
+        """Copy the loop's optimizer, for the same parameters. The learning rate is the initial one times `lr_factor`."""
         assert self.loop.optimizer is not None
         memo: dict[int, Any] = {id(each): each for group in self.loop.optimizer.param_groups for each in group["params"]}
         memo[id(self.loop.optimizer.state)] = defaultdict(dict)
-        optimizer = copy.deepcopy(self.loop.optimizer, memo)  # the memo shares the parameters and leaves out the state
+        optimizer = copy.deepcopy(self.loop.optimizer, memo)  # with this memo, the copy shares the parameters and has no state
         for group in optimizer.param_groups:
             group["lr"] = group.get("initial_lr", group["lr"]) * lr_factor
         return optimizer
 
 
 def _first_batches(data: Any, device: torch.device) -> tuple[Any, ...]:
-    """Copies of the first batches; none of an iterator, which would lose them."""
+    """Return copies of the first batches. There are none for an iterator, which can be read only once."""
     if isinstance(data, Iterator):
         return ()
     deadline, batches = time.monotonic() + _READING_TIME, []

@@ -1,4 +1,4 @@
-"""Compare losses with what a model can reach without looking at its inputs."""
+"""Compares losses with what a model can reach without using its inputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainmaster.extensions.sanity.report import Finding, failed, passed, skippe
 from trainmaster.loop.batches import tensors_in
 
 _MAX_CONSTANT_SIZE: Final = 100_000
-"""The largest prediction of one sample for which the best constant is searched."""
+"""The best constant is searched only if the prediction of one sample has at most this many elements."""
 _ABOVE_CHANCE: Final = 1.5
 """The usual initializations stay within 1.1 times chance."""
 _BELOW_CHANCE: Final = 0.5
@@ -41,7 +41,7 @@ def compute_baseline(probe: LoopProbe, batch: Any, prediction: Any, loss: float)
         return entropy
     for is_probability in (False, True):
         constant = _best_constant_loss(probe, batch, prediction, is_probability)
-        # A loss of log probabilities or of a variance has no lower bound for values that a model never predicts.
+        # For values that a model never predicts, a loss of log probabilities or of a variance may have no lower bound.
         if constant is not None and math.isfinite(constant) and constant >= 0:
             return Baseline(constant, None)
     return None
@@ -68,7 +68,7 @@ def _entropy_baseline(batch: Any, prediction: torch.Tensor, loss: float) -> Base
 
 
 def _best_constant_loss(probe: LoopProbe, batch: Any, prediction: torch.Tensor, is_probability: bool) -> float | None:
-    """The lowest loss of one prediction for all samples, found by L-BFGS; None if the loss does not accept it."""
+    """Find the lowest loss of a constant prediction with L-BFGS. Returns None if the loss does not accept constants."""
     if prediction[0].numel() > _MAX_CONSTANT_SIZE or (is_probability and not bool(((prediction >= 0) & (prediction <= 1)).all())):
         return None
     constant = (torch.zeros_like(prediction[0]) if is_probability else prediction.mean(0)).requires_grad_()
@@ -92,7 +92,7 @@ def _best_constant_loss(probe: LoopProbe, batch: Any, prediction: torch.Tensor, 
 
 
 def check_initial_loss(probe: LoopProbe) -> Finding:
-    """Is the loss of the untrained model close to chance?"""
+    """Check that the loss of the untrained model is close to chance."""
     if probe.loop.step_num or probe.loop.epoch_num:
         return skipped("the model is already trained")
     batch = probe.batches[0]

@@ -1,4 +1,4 @@
-"""Checks of the model: leakage between samples, parameters that are not trained, randomness in eval mode."""
+"""Checks the model for leakage between samples, untrained parameters, and randomness in eval mode."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NUM_PASSES: Final = 3
 
 
 def check_leakage(probe: LoopProbe) -> Finding:
-    """Does information pass between samples of a batch?"""
+    """Check that no information passes between the samples of a batch."""
     loop = probe.loop
     with probe.train_mode():
         leak = find_leak(
@@ -36,9 +36,9 @@ def check_leakage(probe: LoopProbe) -> Finding:
 
 
 def check_parameters(probe: LoopProbe) -> Finding:
-    """Does every parameter get a gradient, and does the optimizer have it?
+    """Check that every parameter gets a gradient and is in the optimizer.
 
-    The check makes a few steps, because a parameter behind a layer that is initialized to zero has no gradient in the first one.
+    The check makes a few steps, because a layer that is initialized to zero blocks gradients in the first step.
     """
     trainable = {name: each for name, each in probe.loop.model.named_parameters() if each.requires_grad}
     used, nonzero, broken = _observe_gradients(probe, trainable)
@@ -82,7 +82,7 @@ def _observe_gradients(probe: LoopProbe, trainable: dict[str, nn.Parameter]) -> 
 
 
 def _optimizer_problems(probe: LoopProbe) -> list[tuple[str, str]]:
-    """Parameters of the model that no optimizer has, and the other way round, each with advice."""
+    """Find parameters that are in the model but not in the optimizer, or vice versa, each with advice."""
     attributes = stateful_attributes(probe.loop).values()
     optimizers = [each for each in attributes if isinstance(each, Optimizer)]
     optimized = {id(each): each for optimizer in optimizers for group in optimizer.param_groups for each in group["params"]}
@@ -103,7 +103,7 @@ def _optimizer_problems(probe: LoopProbe) -> list[tuple[str, str]]:
 
 
 def check_determinism(probe: LoopProbe) -> Finding:
-    """Do two passes of the same batch in eval mode give the same bits?"""
+    """Check that two passes of the same batch in eval mode give the same bits."""
     batch, loop = (probe.eval_batches or probe.batches)[0], probe.loop
 
     def forward() -> Any:

@@ -1,4 +1,4 @@
-"""The overfit check: a model that can learn anything can learn one small batch by heart."""
+"""The overfit check: a model that can learn at all can memorize one small batch."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from trainmaster.extensions.sanity.report import Finding, failed, passed, skippe
 _NUM_SAMPLES: Final = 16
 _NUM_STEPS: Final = 200
 _MAX_TIME: Final = 20.0
-"""In seconds, for all learning rates together."""
+"""The time limit in seconds, for all learning rates together."""
 _LR_FACTORS: Final = (1.0, 10.0, 100.0)
-"""A learning rate that is right for a long training may be too small for 200 steps."""
+"""A learning rate that is right for a long training run may be too small for 200 steps."""
 _EASY: Final = 0.1
 """Stop as soon as the loss is this fraction of the first one."""
 _LEARNED: Final = 0.5
@@ -26,7 +26,7 @@ _LEARNED: Final = 0.5
 
 
 def check_overfit(probe: LoopProbe) -> Finding:
-    """Can the model learn one small batch by heart?"""
+    """Check that the model can memorize one small batch."""
     if probe.optimizer_problem is not None:
         return skipped(probe.optimizer_problem)
     batch = _small_batch(probe)
@@ -84,7 +84,7 @@ def _train(
 
 
 def _is_learned(start: float, end: float, constant: float | None) -> bool:
-    """Whether the loss fell clearly, and below the loss of a model that ignores its inputs."""
+    """Return whether the loss fell clearly, and below the loss of a model that ignores its inputs."""
     has_fallen = end < start - _LEARNED * abs(start)
     if constant is None or constant < 1e-9:
         return has_fallen
@@ -92,7 +92,7 @@ def _is_learned(start: float, end: float, constant: float | None) -> bool:
 
 
 def _small_batch(probe: LoopProbe) -> Any:
-    """A few samples of the first batch, or the whole batch if the model accepts no other size."""
+    """Return a few samples of the first batch, or the whole batch if the model accepts no other size."""
     batch = probe.batches[0]
     num = count_examples(batch)
     if num is None or num <= _NUM_SAMPLES:
@@ -101,7 +101,7 @@ def _small_batch(probe: LoopProbe) -> Any:
     try:
         with probe.train_mode(), torch.no_grad():
             probe.compute_loss(small)
-    except Exception:  # models raise all kinds of errors for another size; if it is not the size, the whole batch raises it again
+    except Exception:  # models raise all kinds of errors for another size; any other error is raised again for the whole batch
         return batch
     finally:
         probe.restore()

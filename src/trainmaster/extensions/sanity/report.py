@@ -48,7 +48,7 @@ class SanityResult:
 
 @dataclass(frozen=True)
 class SanityReport:
-    """The results of all checks. Printed, or shown in a notebook, it is a table."""
+    """The results of all checks. `print` and notebooks show it as a table."""
 
     results: tuple[SanityResult, ...]
 

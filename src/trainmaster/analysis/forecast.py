@@ -1,0 +1,177 @@
+"""Forecasts of learning curves that stopped early, from the finished curves of the same store.
+
+The finished curves that began most like the unfinished one say how much was still to come. The band is calibrated on the finished curves:
+each of them is cut at the same point and forecast from the others, and the errors of these forecasts set the width. Nothing is fitted, and
+a forecast that the store cannot support is not made: with fewer than 20 finished curves, or for a curve that began like none of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+LEVEL = 0.9
+"""The share of bands that should contain the final value."""
+MIN_CURVES = 20
+"""With fewer finished curves there is no forecast."""
+MAX_CURVES = 300
+"""More curves do not improve a forecast; reading them would take time."""
+_FLOOR = 0.1
+"""A band is never narrower than if the neighbors disagreed by this part of the typical disagreement."""
+
+Curve = Mapping[float, float]
+"""The values of a metric by epoch."""
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The expected final value of a curve, a band, and how often such bands were right for curves whose end is known."""
+
+    value: float
+    low: float
+    high: float
+    num_curves: int
+    """How many finished curves it is based on."""
+    coverage: float
+    """The measured share of finished curves whose final value lies in the band that the others give."""
+    num_measured: int
+    """The number of curves that this was measured on."""
+    held_out: str
+    """What was left out at a time to measure it: "setting" (all its seeds) or "curve"."""
+
+    def __str__(self) -> str:
+        return f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}]"
+
+
+@dataclass(frozen=True)
+class NoForecast:
+    """Why there is no forecast for a curve."""
+
+    reason: str
+
+
+class FinishedCurves:
+    """The finished curves of one kind: one metric, trained for the same number of epochs.
+
+    Args:
+        curves: the values of each finished run by epoch.
+        groups: for each curve, the name of its setting: runs that differ only in their seed belong together.
+        target: the epoch of the final value.
+    """
+
+    def __init__(self, curves: Sequence[Curve], groups: Sequence[str], target: float) -> None:
+        self.target = target
+        complete = [(curve, group) for curve, group in zip(curves, groups, strict=True) if target in curve]
+        used = [(curve, group) for curve, group in complete if all(map(math.isfinite, curve.values()))]
+        self.num_not_finite = len(complete) - len(used)
+        """The number of curves that are left out because they contain NaN or infinity."""
+        self._curves = [curve for curve, _ in used[:MAX_CURVES]]
+        self._groups = np.unique([group for _, group in used[:MAX_CURVES]], return_inverse=True)[1]
+        self._bounds = _bounds(self._curves)
+        self._calibrations: dict[tuple[float, ...], _Calibration | NoForecast] = {}
+
+    def forecast(self, curve: Curve) -> Forecast | NoForecast:
+        """Forecast the final value of a curve from the values it has."""
+        prefix = sorted(epoch for epoch in curve if epoch < self.target)
+        values = np.array([curve[epoch] for epoch in prefix])
+        if not prefix:
+            return NoForecast("it has no value yet")
+        if not np.isfinite(values).all():
+            return NoForecast("it contains NaN or infinity")
+        calibration = self._calibrate(tuple(prefix))
+        return calibration if isinstance(calibration, NoForecast) else _clipped(calibration.forecast(values), *self._bounds)
+
+    def _calibrate(self, prefix: tuple[float, ...]) -> _Calibration | NoForecast:
+        """Everything that depends only on where a curve ends; cached, because pruned curves often end at the same epochs."""
+        if prefix not in self._calibrations:
+            rows = [row for row, curve in enumerate(self._curves) if all(epoch in curve for epoch in prefix)]
+            self._calibrations[prefix] = self._make_calibration(prefix, rows)
+        return self._calibrations[prefix]
+
+    def _make_calibration(self, prefix: tuple[float, ...], rows: list[int]) -> _Calibration | NoForecast:
+        if len(rows) < MIN_CURVES:
+            return NoForecast(f"{len(rows)} finished curves of this kind; a forecast needs {MIN_CURVES}")
+        values = np.array([[self._curves[row][epoch] for epoch in (*prefix, self.target)] for row in rows])
+        if np.ptp(values[:, -1]) == 0:
+            return NoForecast("all finished curves of this kind end with the same value")
+        return _Calibration(values[:, :-1], values[:, -1], self._groups[rows])
+
+
+class _Calibration:
+    """Finished curves cut at one point, and how well they forecast each other from there."""
+
+    def __init__(self, prefixes: Array, finals: Array, groups: NDArray[np.int64]) -> None:
+        self._finals, self._gains = finals, finals - prefixes[:, -1]
+        self._prefixes = prefixes
+        spread = prefixes.std(axis=0)
+        self._weights = 1.0 / np.where(spread > 0, spread, np.inf)
+        """Each epoch counts in units of how much curves differ there."""
+        self._num_neighbors = max(5, round(math.sqrt(len(finals))))
+        self._held_out = "setting" if len(np.unique(groups)) >= MIN_CURVES else "curve"
+        units = groups if self._held_out == "setting" else np.arange(len(finals))
+        distances = np.array([self._distances(prefix) for prefix in prefixes])
+        distances[units[:, None] == units[None, :]] = np.inf
+        order = np.argsort(distances, axis=1, kind="stable")
+        self._scores, self._reach, self._floor = self._score(order[:, : self._num_neighbors], distances)
+        self._measure(order, distances, units)
+
+    def _distances(self, prefix: Array) -> Array:
+        distances: Array = np.sqrt((((self._prefixes - prefix) * self._weights) ** 2).mean(axis=1))
+        return distances
+
+    def _score(self, neighbors: NDArray[np.int64], distances: Array) -> tuple[Array, Array, float]:
+        """For each curve, forecast from its neighbors: the error in units of their disagreement, and how far away they are."""
+        gains = self._gains[neighbors]
+        disagreement = gains.std(axis=1, ddof=1)
+        floor = _FLOOR * float(np.median(disagreement)) or 1e-12 * float(np.abs(self._finals).max())
+        errors = np.abs(self._gains - np.median(gains, axis=1))
+        return errors / (disagreement + floor), np.take_along_axis(distances, neighbors[:, -1:], axis=1)[:, 0], floor
+
+    def _measure(self, order: NDArray[np.int64], distances: Array, units: NDArray[np.int64]) -> None:
+        """The share of curves in the band of curves that know nothing of them: neither as a neighbor nor in the calibration."""
+        inside: list[bool] = []
+        largest = int(np.bincount(units).max())
+        near = order[:, : self._num_neighbors + largest]
+        for unit in np.unique(units):
+            own = units == unit
+            is_other = units[near] != unit
+            ranks = np.argsort(~is_other, axis=1, kind="stable")[:, : self._num_neighbors]
+            scores, reach, _ = self._score(np.take_along_axis(near, ranks, axis=1), distances)
+            is_like = reach[own] <= reach[~own].max()
+            inside += (scores[own] <= _quantile(scores[~own]))[is_like].tolist()
+        self._coverage, self._num_measured = float(np.mean(inside)) if inside else math.nan, len(inside)
+
+    def forecast(self, values: Array) -> Forecast | NoForecast:
+        distances = self._distances(values)
+        neighbors = np.argsort(distances, kind="stable")[: self._num_neighbors]
+        if distances[neighbors[-1]] > self._reach.max():
+            return NoForecast("no finished curve began like this one")
+        gains = self._gains[neighbors]
+        value = float(values[-1] + np.median(gains))
+        margin = _quantile(self._scores) * (float(gains.std(ddof=1)) + self._floor)
+        return Forecast(value, value - margin, value + margin, len(self._finals), self._coverage, self._num_measured, self._held_out)
+
+
+def _bounds(curves: Sequence[Curve]) -> tuple[float, float]:
+    """The smallest and the largest possible value: a metric that is never negative stays so, and one from 0 to 1 is a share."""
+    values = [value for curve in curves for value in curve.values()]
+    low = 0.0 if min(values, default=-1.0) >= 0 else -math.inf
+    return low, 1.0 if low == 0.0 and max(values) <= 1 else math.inf
+
+
+def _clipped(found: Forecast | NoForecast, low: float, high: float) -> Forecast | NoForecast:
+    if isinstance(found, NoForecast):
+        return found
+    value, start, end = (min(max(each, low), high) for each in (found.value, found.low, found.high))
+    return replace(found, value=value, low=start, high=end)
+
+
+def _quantile(scores: Array) -> float:
+    """The score that the next one stays below with probability `LEVEL`, if all are exchangeable."""
+    rank = math.ceil(LEVEL * (len(scores) + 1))
+    return float(np.sort(scores)[rank - 1]) if rank <= len(scores) else math.inf

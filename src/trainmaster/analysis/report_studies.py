@@ -1,0 +1,149 @@
+"""The answers of a report: verdicts of hypotheses, contributions of ablations, and the importance of parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from trainmaster.analysis.plan_records import Kind, plan_names
+from trainmaster.analysis.report_page import Html, Section, element, join, notes, section, table
+from trainmaster.errors import MissingExtraError, SettingError, TrainmasterError
+from trainmaster.figures.svg import draw_bar, draw_interval, draw_interval_axis, interval_scale
+from trainmaster.store import Store
+from trainmaster.text import counted
+
+if TYPE_CHECKING:
+    from trainmaster.analysis.contributions import AblationReport
+    from trainmaster.analysis.results import Results
+    from trainmaster.analysis.verify_hypothesis import Verification
+
+_COLORS = {"supported": 2, "helps": 2, "refuted": 1, "hurts": 1}
+_SEED = "seed"
+_T = TypeVar("_T")
+
+
+class Studies(NamedTuple):
+    """The hypotheses and ablations of a store, computed again from its runs."""
+
+    verdicts: list[Verification]
+    ablations: list[AblationReport]
+    problems: list[str]
+    """The studies that could not be read, and why."""
+
+
+def read_studies(store: Store, keys: Collection[str] | None) -> Studies:
+    """All studies, or those with at least one of the runs `keys`."""
+    problems: list[str] = []
+
+    def read(kind: Kind, read_one: Callable[[Store, str], _T], runs_of: Callable[[_T], set[str]]) -> list[_T]:
+        found = []
+        for name in plan_names(store, kind):
+            try:
+                study = read_one(store, name)
+            except (TrainmasterError, KeyError, TypeError, ValueError) as error:  # a record may have been written by anyone
+                fact = (
+                    error.fact
+                    if isinstance(error, TrainmasterError)
+                    else f"another version wrote its records ({type(error).__name__}: {error})"
+                )
+                problems.append(f"the {kind} {name} cannot be read: {fact}")
+                continue
+            if keys is None or not runs_of(study).isdisjoint(keys):
+                found.append(study)
+        return found
+
+    if not store.files.names("sweeps"):
+        return Studies([], [], [])
+    from trainmaster.analysis.contributions import read_ablation
+    from trainmaster.analysis.verify_hypothesis import verify_hypothesis
+
+    verdicts = read("hypothesis", verify_hypothesis, lambda each: {run.key for pair in each.verdict.pairs for run in (pair.a, pair.b)})
+    ablations = read("ablation", read_ablation, lambda each: {key for keys in each.plan.keys.values() for key in keys})
+    return Studies(verdicts, ablations, problems)
+
+
+def verdict_card(verification: Verification) -> Html:
+    """A claim, the verdict, and the interval against the margin."""
+    verdict, problems = verification
+    by = verdict.plan.settings["by"]
+    parts: list[Html] = [
+        element("p", element("strong", f"{verdict.state.capitalize()}."), " ", verdict.plan.claim, "."),
+        notes([verdict.why]),
+    ]
+    if math.isfinite(verdict.low):
+        scale = interval_scale([verdict.low, verdict.high, by, 0.0])
+        drawn = draw_interval(scale, verdict.mean, verdict.low, verdict.high, [by], _COLORS.get(verdict.state, 4))
+        axis = draw_interval_axis(scale)
+        parts.append(
+            element("div", Html(drawn), Html(axis), element("small", f"improvement; the dashed line is the margin {by:g}"), class_="drawn")
+        )
+    checked = f"Checked against the runs in the store: {'; '.join(problems) if problems else 'every value agrees'}."
+    return element("div", *parts, element("p", checked, class_="note wrong" if problems else "note"), class_=f"card answer {verdict.state}")
+
+
+def verdicts_section(studies: Studies) -> Section | None:
+    """The pairs behind each verdict."""
+    if not studies.verdicts and not studies.problems:
+        return None
+    parts: list[Html] = [element("p", f"{each[:1].upper()}{each[1:]}.", class_="wrong") for each in studies.problems]
+    for verdict, _ in studies.verdicts:
+        pairs = verdict.table
+        said = notes([*verdict.plan.statement, *verdict.notes])
+        parts += [
+            element("h3", f"{verdict.plan.name}: {verdict.plan.claim}"),
+            said,
+            table(pairs.columns, pairs.rows, pairs.numbers) if pairs.rows else Html(),
+        ]
+    return section("verdicts", "Verdicts", *parts)
+
+
+def ablations_section(studies: Studies) -> Section | None:
+    if not studies.ablations:
+        return None
+    parts: list[Html] = []
+    for report in studies.ablations:
+        known = report.contributions
+        scale = interval_scale([0.0, *(value for each in known for value in (each.mean, each.low, each.high))])
+        rows = []
+        for each in known:
+            drawn = Html(draw_interval(scale, each.mean, each.low, each.high, [0.0], _COLORS.get(each.verdict, 6)))
+            interval = f"{each.mean:+.4g}" + ("" if math.isnan(each.low) else f" [{each.low:+.4g}, {each.high:+.4g}]")
+            rows.append([each.part, interval, drawn, each.n, "" if math.isnan(each.p) else f"{each.p:.2g}", each.verdict])
+        what = report.table.columns[2]
+        heads = ["part", f"{what} to {report.plan.settings['on']}" if what == "contribution" else what, "", "seeds", "p (Holm)", "verdict"]
+        foot = ["", "", Html(draw_interval_axis(scale)), "", "", ""]
+        parts += [element("h3", f"Ablation {report.plan.name}"), table(heads, rows, [1, 3, 4], foot), notes(report.notes)]
+    return section("ablations", "Ablations", *parts)
+
+
+def importance_section(results: Results, metric: str) -> Section | None:
+    """A bar for each config key, with the seed's bar as the measure of noise."""
+    if not len(results):
+        return None
+    try:
+        found = results.importance(metric)
+    except (SettingError, MissingExtraError) as error:
+        why = ": ".join(filter(None, [error.fact, error.rows.get("why")]))
+        return section("importance", "Parameter importance", notes([why]))
+    seed = found.values.get(_SEED)
+    largest = max(found.values.values(), default=0.0) or 1.0
+    rows = []
+    for name, share in found.values.items():
+        kind = "bar seed" if name == _SEED else "bar"
+        drawn = Html(draw_bar(share / largest, kind, None if seed is None else seed / largest))
+        rows.append(
+            [name, f"{share:.1%}", drawn, "noise" if name == _SEED else "" if seed is None or share > seed else "not above the seed"]
+        )
+    what = f"How much each key matters for {metric}: Optuna's PED-ANOVA over {counted(found.num_runs, 'run')}."
+    bar = (
+        " The dashed line is the seed: what is not above it is noise."
+        if seed is not None
+        else " All runs have one seed, so nothing shows how large noise is."
+    )
+    heads = ["key", "share", "", ""]
+    return section("importance", "Parameter importance", notes([what + bar]), table(heads, rows, [1]), notes(found.notes))
+
+
+def answers(studies: Studies) -> Html:
+    return join(map(verdict_card, studies.verdicts))

@@ -1,0 +1,55 @@
+"""Check the sweep that `launch` and `container` write into files, before they write anything."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from trainmaster.cli.build_config import build_choices, warn_about_any_key
+from trainmaster.cli.load_manager import load_manager
+from trainmaster.cli.target import Target
+from trainmaster.errors import SettingError
+
+if TYPE_CHECKING:
+    from trainmaster.manager import Manager
+
+
+class PlannedSweep(NamedTuple):
+    """A target that can be loaded, and choices that fit it."""
+
+    target: Target
+    manager: Manager
+    choices: tuple[str, ...]
+    """With the full path, if it is a file."""
+    num_runs: int
+
+
+def plan_sweep(text: str, choices: list[str], config: str | None) -> PlannedSweep:
+    """Load the target and build its choices. Nothing is written."""
+    from trainmaster.manager.sweep_choices import refuse_idle_choices
+
+    target = Target.parse(text)
+    manager = load_manager(target, None)
+    warn_about_any_key(manager, choices)
+    num_runs = 0
+    if choices:
+        built = build_choices(manager, choices, config)
+        refuse_idle_choices(manager, built)
+        _refuse_secrets(manager, built[0], choices)
+        num_runs = built.count
+    is_file = len(choices) == 1 and "=" not in choices[0]
+    return PlannedSweep(target, manager, (os.path.abspath(choices[0]),) if is_file else tuple(choices), num_runs)
+
+
+def _refuse_secrets(manager: Manager, config: object, words: list[str]) -> None:
+    """Raise if an argument has the value of a secret: it would be readable in the file."""
+    from trainmaster.config.declared_secrets import secret_texts
+    from trainmaster.config.masking import Mask, argv_secrets
+
+    mask = Mask([*argv_secrets(words), *secret_texts(manager.complete_config(config))])
+    wrong = [word.partition("=")[0] for word in words if mask and mask.is_in(word)]
+    if wrong:
+        raise SettingError(
+            f"`{wrong[0]}=...` is a secret, and the script would contain it",
+            hint="leave it out, and set it in the environment of the jobs or in your code",
+        )

@@ -1,0 +1,30 @@
+"""Start the processes of `--processes N`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from typer.exceptions import Exit
+
+from trainmaster.errors import SettingError
+from trainmaster.loop.ranks import LAUNCHED, num_launched
+
+
+def start_processes(num: int) -> bool:
+    """Run this command in `num` processes, and wait for them. Returns False if there is only one, or if this is one of them."""
+    if num_launched() > 1:
+        if LAUNCHED not in os.environ:
+            raise SettingError(
+                f"--processes {num} starts processes, and this is already one of {num_launched()}",
+                hint="leave out --processes under torchrun, or start the command without torchrun",
+            )
+        return False
+    if num == 1:
+        return False
+    from trainmaster.manager.rank_processes import run_ranks
+
+    code = run_ranks([sys.executable, "-m", "trainmaster", *sys.argv[1:]], num)
+    if code:
+        raise Exit(code)
+    return True

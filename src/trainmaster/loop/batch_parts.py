@@ -1,0 +1,153 @@
+"""The part of each batch that one of several ranks reads.
+
+Rank 0 asks the sampler, and the other ranks receive the samples' indices from it. So all ranks see the batches that one
+process would see, whatever random numbers the sampler draws, and each rank loads only its own samples.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
+
+from trainmaster.errors import SettingError
+from trainmaster.loop.batches import outline, true_batch_size
+from trainmaster.loop.ranks import Ranks
+
+_MANY = 64
+"""The number of batches whose indices are sent at once."""
+
+
+class Parts:
+    """Where this rank's part of a batch begins and ends, and how large the parts of the current epoch were."""
+
+    def __init__(self, ranks: Ranks, what: str) -> None:
+        self._ranks, self._what = ranks, what
+        self.sizes: list[tuple[int, int]] = []
+        """For each batch of the current pass, the number of samples of this rank and of all ranks."""
+
+    def next_part(self, size: int) -> slice:
+        """The samples of the next batch that this rank reads.
+
+        A rank for which there is none reads the first sample with the weight 0, because all ranks must take the same steps.
+        """
+        rank, num = self._ranks.rank, self._ranks.num
+        if size < num and not self.sizes and self._what == "train_data":
+            raise SettingError(
+                f"the first batch of train_data has {size} sample{'s' if size != 1 else ''}, fewer than the {num} ranks",
+                hint=f"use batches of at least {num} samples, or fewer processes",
+            )
+        start, stop = size * rank // num, size * (rank + 1) // num
+        self.sizes.append((stop - start, size))
+        return slice(start, stop) if stop > start else slice(0, 1)
+
+
+class PartSampler:
+    """The batch sampler of a loader, reduced to the indices of one rank."""
+
+    def __init__(self, whole: Iterable[Any], ranks: Ranks, what: str) -> None:
+        self._whole, self._ranks, self._what = whole, ranks, what
+        self.parts = Parts(ranks, what)
+
+    def __iter__(self) -> Iterator[Any]:
+        self.parts = parts = Parts(self._ranks, self._what)
+        indices = iter(self._whole) if self._ranks.is_first else iter(())
+        is_last = False
+        while not is_last:
+            batches = self._ranks.from_first(list(islice(indices, _MANY)))
+            is_last = len(batches) < _MANY
+            for batch in batches:
+                yield batch[parts.next_part(len(batch))]
+
+    def __len__(self) -> int:
+        return len(self._whole)  # type: ignore[arg-type]  # as for the sampler itself, this may be an error
+
+
+class PartBatches:
+    """A list of batches, reduced to the samples of one rank."""
+
+    def __init__(self, whole: Sequence[Any], ranks: Ranks, what: str) -> None:
+        self._whole, self._ranks, self._what = whole, ranks, what
+        self.parts = Parts(ranks, what)
+
+    def __iter__(self) -> Iterator[Any]:
+        self.parts = parts = Parts(self._ranks, self._what)
+        for number, batch in enumerate(self._whole):
+            size = true_batch_size(batch)
+            part = parts.next_part(size)
+            try:
+                yield part_of(batch, part, size)
+            except _CannotSplitError as error:
+                raise SettingError(
+                    f"batch {number} of {self._what} cannot be divided over {self._ranks.num} ranks",
+                    why=f"it is {outline(batch)}, with {size} samples; {error}",
+                    hint="give a DataLoader, whose samples are divided before they become a batch",
+                ) from None
+
+    def __len__(self) -> int:
+        return len(self._whole)
+
+
+def divided(data: Any, ranks: Ranks, what: str) -> Any:
+    """The data of which one rank reads its part of each batch."""
+    if isinstance(data, DataLoader) and data.batch_sampler is not None and not isinstance(data.dataset, IterableDataset):
+        samplers = (data.sampler, data.batch_sampler, getattr(data.batch_sampler, "sampler", None))
+        if any(isinstance(each, DistributedSampler) for each in samplers):
+            raise SettingError(
+                f"{what} has a DistributedSampler, and the loop divides each batch over the {ranks.num} ranks itself",
+                why="each rank would train on a part of its part of the data",
+                hint="use a plain sampler: DataLoader(..., shuffle=True), with the batch size for all ranks together",
+            )
+        part = copy.copy(data)
+        part.__dict__["batch_sampler"] = PartSampler(data.batch_sampler, ranks, what)  # a loader refuses to have it set
+        if not ranks.is_first:
+            part.generator = None  # it seeds the workers: those of each rank get random numbers of their own
+        return part
+    if isinstance(data, (list, tuple)):
+        return PartBatches(data, ranks, what)
+    kind = type(data.dataset if isinstance(data, DataLoader) else data).__name__
+    raise SettingError(
+        f"{what} cannot be divided over {ranks.num} ranks: {kind} has no indices",
+        why="each rank would have to read all of it, and nothing ensures that all ranks read the same batches",
+        hint="give a DataLoader with a data set that has `__getitem__` and `__len__`, or a list of batches",
+    )
+
+
+def parts_of(data: Any) -> Parts:
+    """The sizes of the parts of divided data."""
+    source: Any = data.batch_sampler if isinstance(data, DataLoader) else data
+    parts: Parts = source.parts
+    return parts
+
+
+class _CannotSplitError(Exception): ...
+
+
+def part_of(batch: Any, part: slice, size: int) -> Any:
+    """Some samples of a nested batch: each tensor, array and list of `size` samples is cut; single values stay."""
+    if isinstance(batch, (torch.Tensor, np.ndarray)):
+        if not batch.shape or batch.shape[0] != size:
+            raise _CannotSplitError(f"a part of it has the shape {list(batch.shape)}")
+        return batch[part]
+    if isinstance(batch, Mapping):
+        pairs = {key: part_of(item, part, size) for key, item in batch.items()}
+        return pairs if type(batch) is dict else type(batch)(pairs)  # type: ignore[call-arg]  # a mapping built from a dict
+    if isinstance(batch, (tuple, list)):
+        if any(isinstance(each, (torch.Tensor, np.ndarray, Mapping, tuple, list)) for each in batch):
+            items = [part_of(each, part, size) for each in batch]
+            return type(batch)(*items) if hasattr(batch, "_fields") else type(batch)(items)
+        if len(batch) != size:
+            raise _CannotSplitError(f"a part of it is a list of {len(batch)}")
+        return batch[part]
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        fields = {each.name: getattr(batch, each.name) for each in dataclasses.fields(batch) if each.init}
+        return dataclasses.replace(batch, **{name: part_of(each, part, size) for name, each in fields.items()})
+    if batch is None or isinstance(batch, (int, float, str)):
+        return batch
+    raise _CannotSplitError(f"a part of it is a {type(batch).__name__}")

@@ -1,0 +1,193 @@
+"""The processes ("ranks") that train one model together, as a loop sees them.
+
+`OneRank` is the usual case, and does nothing. `ManyRanks` (in `many_ranks.py`) divides each batch, adds up losses and
+averages gradients. `torchrun` and `trainmaster run --processes N` start ranks; `find_ranks` finds out about them. This file
+does not import torch, so a manager can ask how many ranks there are.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+from trainmaster.errors import SettingError
+
+LAUNCHED = "TRAINMASTER_RENDEZVOUS"
+"""The environment variable with the file through which the ranks of `--processes` find each other."""
+FOLLOWED = 75
+"""The exit code of a rank of `--processes` that ended because another one failed."""
+_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+class Ranks(Protocol):
+    """What a loop asks of its ranks."""
+
+    rank: int
+    """The number of this process, from 0."""
+    num: int
+    """How many processes there are."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process is the one that writes: rank 0."""
+
+    # Batches.
+
+    def divide(self, data: Any, what: str) -> Any:
+        """The data of which this rank reads its part of each batch."""
+
+    def begin_batch(self, data: Any, number: int, size_of: Callable[[], int] | None = None) -> None:
+        """Note the sizes of the batch `number` of divided data. `size_of` counts samples in a way of its own."""
+
+    def other_batches(self) -> AbstractContextManager[None]:
+        """Return to the sizes of the current batch after the block: a hook may evaluate in the middle of one."""
+
+    def whole_size(self, own: Callable[[], int]) -> int:
+        """The number of samples in the current batch, over all ranks; `own` counts those of this rank."""
+
+    def whole_loss(self, loss: Any) -> Any:
+        """The mean loss over the samples of all ranks. Its gradient is that of this rank's part."""
+
+    def gather_parts(self, value: Any) -> list[Any]:
+        """The values of all ranks for their parts of the current batch, in order; empty on ranks other than 0."""
+
+    # Weights.
+
+    def average_gradients(self, parameters: Iterable[Any]) -> None: ...
+
+    def synchronize(self, model: Any) -> None:
+        """Give all ranks the buffers of rank 0, and raise an error if their weights differ."""
+
+    # Agreement.
+
+    def request_stop(self, fixtures: Any, reason: str, is_interrupt: bool) -> None: ...
+
+    def agree_on_stop(self, fixtures: Any) -> None:
+        """Set the fixture `stopped` on all ranks if one of them has requested a stop."""
+
+    def from_first(self, value: Any) -> Any:
+        """The value of rank 0."""
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all ranks, on all ranks."""
+
+    def send(self, tensor: Any) -> None:
+        """Copy a tensor of rank 0 into those of the other ranks; on the CPU."""
+
+    # Random numbers.
+
+    def own_rng(self, state: Any) -> tuple[Mapping[str, Any], Any]:
+        """The position and the random state of this rank in a `TrainingState`."""
+
+    def derived_rng(self, rng: Any) -> Any:
+        """A random state of this rank's own, which depends on that of rank 0 and on nothing else."""
+
+    # Hooks that only rank 0 runs, and failures.
+
+    @property
+    def interruption(self) -> str | None:
+        """Why the ranks were stopped from outside, if they were."""
+
+    def alone(self, hook: str) -> AbstractContextManager[None]:
+        """While the block runs, anything that needs the other ranks is an error."""
+
+    def report_failure(self, error: BaseException) -> None:
+        """Tell the other ranks why this one ends."""
+
+
+class OneRank:
+    """A single process: nothing is divided, and there is nobody to ask."""
+
+    rank = 0
+    num = 1
+    is_first = True
+    interruption: str | None = None
+
+    def divide(self, data: Any, what: str) -> Any:
+        return data
+
+    def begin_batch(self, data: Any, number: int, size_of: Callable[[], int] | None = None) -> None: ...
+
+    def other_batches(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def whole_size(self, own: Callable[[], int]) -> int:
+        return own()
+
+    def whole_loss(self, loss: Any) -> Any:
+        return loss
+
+    def gather_parts(self, value: Any) -> list[Any]:
+        return [value]
+
+    def average_gradients(self, parameters: Iterable[Any]) -> None: ...
+
+    def synchronize(self, model: Any) -> None: ...
+
+    def request_stop(self, fixtures: Any, reason: str, is_interrupt: bool) -> None:
+        fixtures.modify("stopped", reason)
+
+    def agree_on_stop(self, fixtures: Any) -> None: ...
+
+    def from_first(self, value: Any) -> Any:
+        return value
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+    def own_rng(self, state: Any) -> tuple[Mapping[str, Any], Any]:
+        return state.position, state.rng
+
+    def derived_rng(self, rng: Any) -> Any:
+        return rng
+
+    def send(self, tensor: Any) -> None: ...
+
+    def alone(self, hook: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def report_failure(self, error: BaseException) -> None: ...
+
+
+_found: list[Ranks] = []
+
+
+def find_ranks() -> Ranks:
+    """The ranks of this process. The first call under `torchrun` waits for the others."""
+    if _found:
+        return _found[0]
+    distributed: Any = sys.modules.get("torch.distributed")
+    is_initialized = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    if not (is_initialized and distributed.get_world_size() > 1) and num_launched() == 1:
+        return OneRank()
+    from trainmaster.loop.many_ranks import ManyRanks
+
+    _found.append(ManyRanks.connect())
+    return _found[0]
+
+
+def num_launched() -> int:
+    """How many ranks the environment of this process announces."""
+    is_complete = LAUNCHED in os.environ or all(name in os.environ for name in _TORCHRUN)
+    size = os.environ.get("WORLD_SIZE", "1")
+    return int(size) if is_complete and size.isdigit() and int(size) > 0 else 1
+
+
+def num_ranks() -> int:
+    """How many ranks there are, without waiting for them."""
+    return _found[0].num if _found else num_launched()
+
+
+def is_other_rank() -> bool:
+    """Whether this process is a rank other than 0, which prints and writes nothing; without waiting for the others."""
+    return not _found[0].is_first if _found else num_launched() > 1 and os.environ.get("RANK") != "0"
+
+
+def refuse_ranks(what: str, hint: str) -> None:
+    """Raise an error if this process is one of several ranks."""
+    ranks = find_ranks()
+    if ranks.num > 1:
+        raise SettingError(f"{what} does not work with {ranks.num} ranks", hint=hint)

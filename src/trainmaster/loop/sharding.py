@@ -1,0 +1,75 @@
+"""Models whose parameters `torch.distributed.fsdp.fully_shard` has divided over ranks.
+
+A captured state has whole tensors, gathered from all ranks, in the format of an undivided training. So checkpoints do not
+depend on the number of ranks, nor on whether the model was sharded. When a state is restored, each rank takes its part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from trainmaster.errors import SettingError
+
+
+def is_sharded(tensor: Any) -> bool:
+    """Whether this process has only a part of a tensor. (`DTensor` is not imported: that takes a second.)"""
+    return hasattr(tensor, "full_tensor")
+
+
+def has_shards(model: nn.Module) -> bool:
+    return any(map(is_sharded, model.parameters()))
+
+
+def whole(tensor: Any) -> Any:
+    """The whole of a sharded tensor, which all ranks must ask for at the same time; any other tensor itself."""
+    return tensor.full_tensor() if is_sharded(tensor) else tensor
+
+
+def part_like(tensor: torch.Tensor, like: Any) -> torch.Tensor:
+    """This rank's part of a whole tensor, divided like another one. All ranks have the whole tensor, so none is asked."""
+    if not is_sharded(like) or is_sharded(tensor) or tensor.shape != like.shape:
+        return tensor
+    from torch.distributed.tensor import distribute_tensor
+
+    found: torch.Tensor = distribute_tensor(
+        tensor.to(like.device, like.dtype),
+        like.device_mesh,
+        like.placements,
+        src_data_rank=None,
+    )
+    return found
+
+
+def state_for(each: object, state: Any) -> Any:
+    """A captured `state_dict` as this object can load it: with this rank's part of each sharded tensor."""
+    if isinstance(each, nn.Module) and has_shards(each):
+        here = each.state_dict()
+        return {name: part_like(value, here[name]) if name in here else value for name, value in state.items()}
+    if isinstance(each, Optimizer):
+        parameters = [parameter for group in each.param_groups for parameter in group["params"]]
+        if any(map(is_sharded, parameters)):
+            values = {
+                number: {
+                    name: part_like(value, parameters[number]) if isinstance(value, torch.Tensor) else value for name, value in own.items()
+                }
+                for number, own in state["state"].items()
+            }
+            return {**state, "state": values}
+    return state
+
+
+def grads_for(module: nn.Module, grads: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+    """Captured gradients as the parameters of a module can have them."""
+    parameters = dict(module.named_parameters())
+    return {name: part_like(grad, parameters[name]) if name in parameters else grad for name, grad in grads.items()}
+
+
+def refuse_shards(model: nn.Module, who: str) -> None:
+    """Raise an error for an extension that cannot work with parts of parameters."""
+    if has_shards(model):
+        raise SettingError(f"{who} does not work with a model that fully_shard has divided", hint="remove it, or do not shard the model")

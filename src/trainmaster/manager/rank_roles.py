@@ -1,0 +1,58 @@
+"""What each rank of a run does: rank 0 holds the run and writes; the others train along in a store in memory.
+
+The lease, the attempt, the checkpoints and the log belong to rank 0. It decides whether there is anything to train, and
+sends the others the state that they begin with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from trainmaster.errors import RankFailedError, SettingError
+from trainmaster.loop.ranks import find_ranks
+from trainmaster.store import Store
+
+if TYPE_CHECKING:
+    from trainmaster.manager.manager import Manager
+
+
+@contextlib.contextmanager
+def rank_store(manager: Manager) -> Iterator[None]:
+    """While the block runs, a rank other than 0 prints nothing, and writes to a store in memory."""
+    ranks = find_ranks()
+    if ranks.num > 1 and not manager.has_make_loop:
+        raise SettingError(
+            f"`{type(manager).__name__}` writes its own epochs, which trainmaster cannot divide over {ranks.num} ranks",
+            hint="write `make_loop(config)`, which returns a TrainManager, or train it with one process",
+        )
+    if ranks.is_first:
+        yield
+        return
+    manager.job_runner.console.mute()
+    with manager.using_store(Store(None)):
+        yield
+
+
+@contextlib.contextmanager
+def starting_together() -> Iterator[Callable[[], bool]]:
+    """`start()` begins the training on all ranks. It returns False if rank 0 has left the block without it."""
+    ranks = find_ranks()
+    has_started = False
+
+    def start() -> bool:
+        nonlocal has_started
+        has_started = True
+        is_started: bool = ranks.from_first(True)
+        return is_started
+
+    try:
+        yield start
+    except BaseException as error:
+        ranks.report_failure(error)
+        raise
+    finally:
+        if ranks.is_first and not has_started:
+            with contextlib.suppress(RankFailedError):
+                ranks.from_first(False)

@@ -1,0 +1,180 @@
+"""Connects to a Ray cluster, or starts one on this machine, and returns errors that say what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import secrets
+import signal
+import socket
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from trainmaster.errors import MissingExtraError, SettingError
+from trainmaster.text import counted
+
+_CONNECT_TIME = 5.0
+_OBJECT_STORE = 80 * 2**20
+"""Bytes for Ray's object store, which only carries the manager; Ray's minimum is 75 MB."""
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+"""The start of an HTTP/2 connection: a gRPC server, such as Ray's, answers at once with its settings."""
+_SETTINGS_FRAME = 4
+_token = secrets.token_hex(32)
+"""The token of the clusters that this process starts. Ray reads it once per process."""
+
+
+def import_ray() -> Any:
+    # Ray reads this when it starts a cluster.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError:
+        raise MissingExtraError("RayExecutor needs Ray", hint="pip install 'trainmaster[ray]'") from None
+    return ray
+
+
+class Cluster(NamedTuple):
+    """A cluster that this process is connected to."""
+
+    is_ours: bool
+    """Whether the connection has to be closed at the end, which also ends a cluster that was started here."""
+    head: tuple[str, int] | None
+    """Where the head listens, as far as it can be reached from here."""
+
+    def is_head_alive(self) -> bool:
+        if self.head is None:
+            return True
+        try:
+            socket.create_connection(self.head, 1.0).close()
+        except OSError:
+            return False
+        return True
+
+
+def connect(ray: Any, address: str | None, num_cpus: int) -> Cluster:
+    """Connect this process to Ray; `num_cpus` is for a cluster that is started here."""
+    if ray.is_initialized():
+        if ray.get_runtime_context().get_actor_id() is not None:
+            raise SettingError(
+                "a Ray worker was asked to start workers",
+                why="the module of its manager starts a batch when it is imported",
+                hint='put the code that starts the batch below `if __name__ == "__main__":`',
+            )
+        return Cluster(False, _head_of(ray, ""))
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    options: dict[str, Any] = {}
+    if address == "local":
+        options = {"num_cpus": num_cpus, "include_dashboard": False, "object_store_memory": _OBJECT_STORE}
+    elif address != "auto":
+        _check_address(address)
+    with _kept_signals(), _token_of_own_cluster(address == "local"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about ports and the dashboard, which say nothing about a run
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR", **options)
+        except Exception as error:  # Ray raises ConnectionError, RuntimeError, ValueError and its own errors
+            with contextlib.suppress(Exception):
+                ray.shutdown()
+            raise SettingError(
+                "Ray could not be started on this machine" if address == "local" else f"there is no Ray cluster at address={address!r}",
+                why=f"{type(error).__name__}: {error}".strip(),
+                hint=None if address == "local" else "start one with `ray start --head`, or leave the address out to use this machine",
+            ) from error
+    return Cluster(True, _head_of(ray, address))
+
+
+def _head_of(ray: Any, address: str) -> tuple[str, int] | None:
+    if address.startswith("ray://"):
+        return _split(address)
+    is_client = ray.util.client.ray.is_connected()  # the head's own port may be behind a firewall
+    return None if is_client else _split(str(ray.get_runtime_context().gcs_address))
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def count_places(ray: Any, cpus: float, gpus: float, wait: float) -> int:
+    """How many workers the cluster can hold. Raises if it cannot hold a single one, which would wait forever.
+
+    `wait` is the time in seconds in which the nodes of a cluster that has just been started may join it.
+    """
+    wanted = {name: amount for name, amount in {"CPU": cpus, "GPU": gpus}.items() if amount}
+    deadline = time.monotonic() + wait
+    while True:
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        places = [min((math.floor(node.get(name, 0) / amount + 1e-9) for name, amount in wanted.items()), default=1) for node in nodes]
+        if sum(places) or time.monotonic() >= deadline:
+            break
+        time.sleep(0.5)
+    if not sum(places):
+        each = " and ".join(f"{amount:g} {name}{'' if amount == 1 else 's'}" for name, amount in wanted.items())
+        best = ", ".join(f"{max((node.get(name, 0) for node in nodes), default=0):g} {name}s" for name in wanted)
+        raise SettingError(
+            f"no node of the Ray cluster has {each} for a run",
+            why=f"it has {counted(len(nodes), 'node')}; the most that one has: {best}",
+            hint="lower cpus_per_run or gpus_per_run, or add a node",
+        )
+    return sum(places)
+
+
+def _check_address(address: str) -> None:
+    """Raise at once if nothing that looks like Ray listens there; Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        raise SettingError(
+            f"address={address!r}: wanted an address of a Ray cluster",
+            known="auto, HOST:6379, ray://HOST:10001",
+            hint="leave it out to start Ray on this machine",
+        )
+    why = ""
+    try:
+        with socket.create_connection(_split(address), _CONNECT_TIME) as connection:
+            if not os.environ.get("RAY_USE_TLS"):
+                connection.sendall(_GREETING)
+                answer = connection.recv(9)
+                why = "" if answer[3:4] == bytes((_SETTINGS_FRAME,)) else "another program listens there"
+    except TimeoutError:
+        why = f"it does not answer within {_CONNECT_TIME:g} s"
+    except (OSError, OverflowError) as error:
+        why = str(error)
+    if why:
+        raise SettingError(
+            f"there is no Ray cluster at address={address!r}",
+            why=why,
+            hint="start one with `ray start --head`, or leave the address out to use this machine",
+        )
+
+
+@contextlib.contextmanager
+def _kept_signals() -> Iterator[None]:
+    """Keep the signal handlers: Ray replaces the one of SIGTERM, but a batch saves its runs first."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:
+                signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _token_of_own_cluster(is_own: bool) -> Iterator[None]:
+    """While a cluster is started, give it a token, so that Ray writes none to the home folder."""
+    names = {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
+    if not is_own or names & os.environ.keys():
+        yield
+        return
+    os.environ["RAY_AUTH_TOKEN"] = _token  # Ray then sets the mode itself
+    try:
+        yield
+    finally:
+        for name in names:
+            os.environ.pop(name, None)

@@ -1,0 +1,67 @@
+"""Verdicts and ablations in a report, from the records of real studies."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import toy_study
+
+from trainmaster.analysis.report import make_report
+from trainmaster.store import Store
+from trainmaster.store.checksummed_json import record_bytes
+
+
+@pytest.fixture(scope="module")
+def studied(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    root = tmp_path_factory.mktemp("studies") / "runs"
+    manager = toy_study.Toy(root, verbose=False)
+    for name in ("true", "false"):
+        toy_study.hypothesis(name).test(manager)
+    toy_study.ablation().run(manager)
+    return Store(root)
+
+
+def test_verdicts_come_first_and_are_checked_against_the_runs(studied: Store) -> None:
+    page = make_report(studied)
+    claim = "act=gelu has a higher accuracy than act=relu by more than 0.005."
+    assert f"<strong>Supported.</strong> {claim}" in page
+    assert f"<strong>Refuted.</strong> {claim}" in page
+    assert page.count("Checked against the runs in the store: every value agrees.") == 2
+    assert page.index("Supported.") < page.index('id="settings"')
+
+
+def test_an_ablation_has_a_row_for_each_part(studied: Store) -> None:
+    section = make_report(studied).split('id="ablations"')[1].split("</section>")[0]
+    assert "<td>helps</td>" in section
+    assert section.count('class="whisker') == 3
+    assert "p (Holm)" in section
+
+
+def test_the_only_claim_is_the_title(studied: Store) -> None:
+    page = make_report(studied, where="gain=0.02")
+    assert "<h1>act=gelu has a higher accuracy than act=relu by more than 0.005</h1>" in page
+    assert "Refuted" not in page
+
+
+def test_a_verdict_that_the_runs_contradict_is_shown_as_such(studied: Store, tmp_path: Path) -> None:
+    """Also a record that cannot be read: both are said, and the rest of the report is there."""
+    root = tmp_path / "runs"
+    shutil.copytree(str(studied.root), root)
+    change(root / "sweeps" / "true" / "pairs" / "000000.json", lambda pair: pair["a"].update(value=0.99))
+    (root / "sweeps" / "false" / "hypothesis.json").write_text("{}")
+    page = make_report(Store(root))
+    assert "its log has" in page
+    assert "every value agrees" not in page
+    assert "The hypothesis false cannot be read: `sweeps/false/hypothesis.json` is damaged" in page
+
+
+def change(path: Path, edit: Any) -> None:
+    """Change a record, with a correct checksum."""
+    record = json.loads(path.read_bytes())
+    edit(record)
+    del record["checksum"]
+    path.write_bytes(record_bytes(record))
