@@ -134,6 +134,19 @@ def test_errors_do_not_reflect_or_reveal(site: Site) -> None:
     assert site.client.get("/api/v1/runs/ffffffff").status_code == 404
 
 
+def test_a_bug_reveals_nothing_and_has_the_same_headers(
+    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("top secret")
+
+    monkeypatch.setattr("trainmaster.dashboard.app.needs_attention", fail)
+    answer = site.client.get("/api/v1/attention")
+    assert (answer.status_code, answer.json()) == (500, {"error": "the server failed; its terminal has the details"})
+    assert answer.headers["content-security-policy"] == guard.POLICY
+    assert "RuntimeError: top secret" in capsys.readouterr().err
+
+
 # ---- with permission
 
 

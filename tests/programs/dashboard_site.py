@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from starlette.testclient import TestClient
 
-from trainmaster.dashboard.app import make_app
+from trainmaster.dashboard.app import Dashboard, make_app
 from trainmaster.store import Store
 
 TOKEN = "secret-token"
@@ -36,4 +36,6 @@ def built_page(folder: Path) -> Path:
 
 
 def make_client(store: Store, folder: Path, token: str | None = None) -> TestClient:
-    return TestClient(make_app(store, token, built_page(folder)), base_url="http://127.0.0.1:7400", raise_server_exceptions=False)
+    return TestClient(
+        make_app(Dashboard(store), token, built_page(folder)), base_url="http://127.0.0.1:7400", raise_server_exceptions=False
+    )

@@ -22,7 +22,6 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -92,9 +91,8 @@ class Dashboard:
         return self._described[1]
 
 
-def make_app(store: Store, token: str | None = None, static: Path = STATIC) -> Starlette:
+def make_app(dashboard: Dashboard, token: str | None = None, static: Path = STATIC) -> Guard:
     """The web application for a store. With a `token`, requests that carry it can change runs."""
-    dashboard = Dashboard(store)
     routes = [
         Route("/api/v1/store", _endpoint(dashboard, get_store)),
         Route("/api/v1/attention", _endpoint(dashboard, get_attention)),
@@ -113,13 +111,8 @@ def make_app(store: Store, token: str | None = None, static: Path = STATIC) -> S
         *(Route(f"/api/v1/runs/{{key}}/{name}", _edit_endpoint(dashboard, name), methods=["POST"]) for name in EDITS),
         *_static_routes(static),
     ]
-    app = Starlette(
-        routes=routes,
-        middleware=[Middleware(Guard, token=token)],
-        exception_handlers={HTTPException: _answer_http_error, Exception: _answer_bug},
-    )
-    app.state.dashboard = dashboard
-    return app
+    handlers: dict[Any, Any] = {HTTPException: _answer_http_error, Exception: _answer_bug}
+    return Guard(Starlette(routes=routes, exception_handlers=handlers), token)  # outermost, so that it also covers answers about bugs
 
 
 # ---- the API

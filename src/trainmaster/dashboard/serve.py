@@ -54,16 +54,16 @@ def serving(store: Store, port: int | None = None, can_edit: bool = False) -> It
     """Serve in a thread for the duration of the block."""
     import uvicorn
 
-    from trainmaster.dashboard.app import make_app
+    from trainmaster.dashboard.app import Dashboard, make_app
 
     check_built()
     token = secrets.token_urlsafe(24) if can_edit else None
     bound = _bind(PORT if port is None else port)
-    app = make_app(store, token)
+    dashboard = Dashboard(store)
     # A store of 100,000 runs takes seconds to read: begin before the browser asks.
-    app.state.dashboard.live.scan_aside()
+    dashboard.live.scan_aside()
     config = uvicorn.Config(
-        app,
+        make_app(dashboard, token),
         log_level="critical",
         access_log=False,
         server_header=False,
