@@ -91,6 +91,12 @@ def test_what_has_not_changed_is_not_sent_again(site: Site) -> None:
         assert (again.status_code, again.content) == (304, b""), path
 
 
+def test_a_server_that_was_restarted_does_not_confirm_old_rows(site: Site, tmp_path: Path) -> None:
+    tag = site.client.get("/api/v1/runs").headers["etag"]
+    again = make_client(site.store, tmp_path / "static").get("/api/v1/runs", headers={"if-none-match": tag})
+    assert again.status_code == 200
+
+
 def test_answers_are_strict_json(site: Site) -> None:
     text = site.client.get("/api/v1/curves", params={"keys": site.keys["diverged"], "metrics": "valid/loss"}).text
 

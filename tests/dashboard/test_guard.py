@@ -21,6 +21,7 @@ HOSTS = {
     "IPv6": ("[::1]:7400", True),
     "rebound name": ("evil.example:7400", False),
     "a name that ends like ours": ("127.0.0.1.evil.example", False),
+    "a name that begins otherwise": ("evil-localhost:7400", False),
     "user part": ("127.0.0.1@evil.example", False),
     "other loopback": ("127.0.0.2:7400", False),
     "empty": ("", False),
@@ -45,7 +46,7 @@ def routes(key: str) -> list[str]:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_only_the_page_itself_gets_an_answer(site: Site, method: str) -> None:
-    """S07: all routes x methods x 8 hosts, and x 8 origins."""
+    """S07: all routes x methods x 9 hosts, and x 8 origins."""
     key = site.keys["0.1-0"]
     for path in routes(key):
         forms = [(host, None, is_ok) for host, is_ok in HOSTS.values()]

@@ -16,7 +16,7 @@ export function Importance(props: { where: string; metric: string }): VNode {
   const most = Math.max(0.01, ...shares.map(([, share]) => share));
   return (
     <section class="card pad">
-      <h2>Importance <span class="muted note">{polled.data ? `for ${polled.data.metric}; what is not above the seed is noise` : ""}</span></h2>
+      <h2>Importance <span class="muted note">{polled.data ? `for ${polled.data.metric}${"seed" in polled.data.shares ? "; what is not above the seed is noise" : ""}` : ""}</span></h2>
       {polled.error ? <p class="muted">{polled.error.message}{polled.error.rows["why"] ? `: ${polled.error.rows["why"]}` : ""}</p> : null}
       {!polled.data && !polled.error ? <p class="muted">computing …</p> : null}
       <div class="bars">

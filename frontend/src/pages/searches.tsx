@@ -216,7 +216,7 @@ function Parallel(props: { axes: Axis[]; placed: Placed[]; brushes: Brushes; goa
       isDown = true;
     });
     const goal = each.places[props.goal] ?? NaN;
-    const [red, green, blue] = viridis(props.isMax ? goal : 1 - goal);
+    const [red, green, blue] = viridis(0.15 + 0.85 * (props.isMax ? goal : 1 - goal)); // the lowest colors are invisible in the dark
     return { path, color: Number.isNaN(goal) ? "" : `rgb(${red} ${green} ${blue})`, isIn: isInside(each.places, brushes), number: each.trial.number };
   });
   return (

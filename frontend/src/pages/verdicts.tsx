@@ -194,7 +194,7 @@ function Scale(props: { values: Bar[]; margin: number; label: string }): VNode {
 function Boundary(props: { looks: Hypothesis["looks"] }): VNode | null {
   const looks = props.looks.filter((look) => look.t !== null && Number.isFinite(toNumber(look.t)));
   const bounded = looks.filter((look) => Number.isFinite(toNumber(look.critical)));
-  if (bounded.length < 1) return null;
+  if (bounded.length < 2) return null; // after one look there is no course yet
   const reach = Math.max(1, ...bounded.map((look) => toNumber(look.critical)), ...looks.map((look) => Math.abs(toNumber(look.t)))) * 1.1;
   const last = looks[looks.length - 1]?.n ?? 1;
   const first = looks[0]?.n ?? 0;

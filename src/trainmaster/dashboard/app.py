@@ -11,6 +11,7 @@ import contextlib
 import json
 import mimetypes
 import os
+import secrets
 import sys
 import traceback
 import warnings
@@ -79,6 +80,8 @@ class Dashboard:
         self.live = LiveTable(store)
         self.columns = EventColumns()
         self.selections = Selections()
+        self.name = secrets.token_hex(8)
+        """Part of the tags of answers: another server may count other changes with the same numbers."""
         self._described: tuple[int, dict[str, Any]] = (-1, {})
 
     def describe(self) -> dict[str, Any]:
@@ -147,7 +150,7 @@ def get_attention(dashboard: Dashboard, request: Request) -> Any:
 def get_runs(dashboard: Dashboard, request: Request) -> Any:
     """A window of the table: `where`, `sort`, `group`, `archived`, `columns`, `offset`, `limit`."""
     view, given = dashboard.live.current(), request.query_params
-    tag = etag_of("runs", id(dashboard), view.number, str(given))
+    tag = etag_of("runs", dashboard.name, view.number, str(given))
     if is_known(request, tag):
         return not_modified(tag)
     query = _query(request)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainmaster.errors import TrainmasterError
 from trainmaster.store import Store
 from trainmaster.store.files import Files
 from trainmaster.store.index import Mark
@@ -76,9 +77,7 @@ class LiveTable:
         if view is not None and age < max(PERIOD, self._seconds / _MAX_SHARE):
             return view
         if view is not None and self._seconds > _SLOW and age < _MAX_AGE:
-            if not self._is_scanning.is_set():
-                self._is_scanning.set()
-                threading.Thread(target=self._scan_aside, name="scan", daemon=True).start()
+            self.scan_aside()
             return view
         with self._lock:
             if self._view is view or self._view is None:  # nobody else scanned while this thread waited
@@ -90,10 +89,18 @@ class LiveTable:
         """Scan again at the next request, because this process has changed the store."""
         self._scanned, self._seconds = 0.0, 0.0
 
-    def _scan_aside(self) -> None:
+    def scan_aside(self) -> None:
+        """Scan in a thread, unless one does already."""
+        if not self._is_scanning.is_set():
+            self._is_scanning.set()
+            threading.Thread(target=self._scan_in_thread, name="scan", daemon=True).start()
+
+    def _scan_in_thread(self) -> None:
         try:
             with self._lock:
                 self._scan()
+        except (TrainmasterError, OSError):  # a request reports it, as soon as the last table is too old
+            pass
         finally:
             self._is_scanning.clear()
 

@@ -61,7 +61,7 @@ def serving(store: Store, port: int | None = None, can_edit: bool = False) -> It
     bound = _bind(PORT if port is None else port)
     app = make_app(store, token)
     # A store of 100,000 runs takes seconds to read: begin before the browser asks.
-    threading.Thread(target=app.state.dashboard.live.current, name="scan", daemon=True).start()
+    app.state.dashboard.live.scan_aside()
     config = uvicorn.Config(
         app,
         log_level="critical",
