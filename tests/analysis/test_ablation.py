@@ -232,7 +232,7 @@ def test_hostile_names_are_text_in_every_format(manager: Toy) -> None:
         ({"design": "leave one out"}, '`design` must be "leave-one-out", "one-at-a-time" or "factorial"'),
         ({"alpha": 1.5}, "`alpha` must be a number above 0 and below 1"),
         ({"on": "gap"}, "is a smaller or a larger `gap` better"),
-        ({"factors": {}}, "wanted at least one part"),
+        ({"factors": {}}, "expected at least one part"),
         ({"factors": {"base": "helps=0"}}, "'base' (str) cannot be the name of a part"),
         ({"factors": {"x": {}}}, "the part x changes no value"),
         ({"factors": {"x": 3}}, "the part x must be config values"),

@@ -108,7 +108,7 @@ def test_the_text_of_a_verdict_has_the_claim_and_the_reason(manager: Toy) -> Non
 def test_max_pairs_leaves_the_verdict_open_and_a_later_call_continues(manager: Toy) -> None:
     first = hypothesis("true").test(manager, max_pairs=3)
     assert (first.state, first.n, len(first.looks)) == ("pending", 3, 0)
-    assert "there is no verdict before 5 pairs; 3 pairs were asked for" in first.why
+    assert "there is no verdict before 5 pairs; 3 pairs were requested" in first.why
     assert hypothesis("true").test(manager).state == "supported"
 
 
@@ -355,9 +355,9 @@ def test_a_verdict_that_was_tampered_with_is_not_confirmed(tmp_path: Path) -> No
         ({"sd": 0.0}, "`sd` must be a number above 0"),
         ({"seeds": [0, 1, 1]}, "the seed 1 is given twice"),
         ({"seeds": [-1]}, "a seed must be a whole number of at least 0"),
-        ({"on": ""}, "wanted the name of a metric"),
+        ({"on": ""}, "expected the name of a metric"),
         ({"on": "gap"}, "is a smaller or a larger `gap` better"),
-        ({"direction": "up"}, "wanted min or max"),
+        ({"direction": "up"}, "expected min or max"),
         ({"epochs": 0}, "`epochs` must be a whole number of at least 1"),
     ],
 )

@@ -122,7 +122,7 @@ def test_a_wrong_recipe_is_refused(recipe: str, text: str, call: Any, program: s
     [
         (("act=gelu", "--by", "-1"), "`by` must be a number of at least 0"),
         (("act=gelu", "--budget", "3"), "`budget` must be a whole number of at least 5"),
-        (("act=gelu", "--budget", "few"), "--budget few: wanted a number of pairs, auto or none"),
+        (("act=gelu", "--budget", "few"), "--budget few: expected a number of pairs, auto or none"),
         (("act=gelu", "--budget", "none"), "a hypothesis without a budget has no end"),
         (("act=relu",), "gives the same runs as"),
         (("atc=gelu",), "did you mean `act`?"),

@@ -173,8 +173,8 @@ def test_an_error_that_does_not_come_again_is_told_with_exit_code_1(call: Any, l
     found = call("replay", capsule, "--target", f"{lab}:make_mended")
     assert found.code == 1, found
     lines = found.out.splitlines()
-    assert lines[1:3] == ["not replayed: no error", "  wanted  RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x4 and 3x1)"]
-    assert lines[3].startswith("  where   stage run > train > train_step_epoch > train_step_batch > forward, epoch_num 0, batch_num 1")
+    assert lines[1:3] == ["not replayed: no error", "  expected  RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x4 and 3x1)"]
+    assert lines[3].startswith("  where     stage run > train > train_step_epoch > train_step_batch > forward, epoch_num 0, batch_num 1")
 
 
 def test_another_error_is_told_with_exit_code_1(call: Any, lab: str, capsule: Path) -> None:

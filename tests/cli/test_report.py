@@ -45,7 +45,7 @@ def test_wrong_input_is_refused_without_a_file(call: Call, store: Store) -> None
         (["--where", "lr>5"], "there is no run to report"),
         (["--where", "lrr>5"], "lrr"),
         (["--metric", "acuracy"], "acuracy"),
-        (["-o", "."], "cannot be the file of a report"),
+        (["-o", "."], "is not the name of a file"),
         (["-o", "missing/report.html"], "there is no folder `missing`"),
     ):
         found = call("report", *args)

@@ -110,7 +110,7 @@ def test_a_plot_is_named_after_its_axes_and_a_wrong_word_is_reported(call: Call,
     for words, wanted in {
         ("z=lr",): "a plot has x and y",
         ("y=loss",): "the config key to draw is missing",
-        ("a", "b", "x=lr"): "wanted one store",
+        ("a", "b", "x=lr"): "expected one store",
         ("x=lrr",): "no run has `lrr`",
         ("x=lr", "-o", "a.pdf"): "cannot be saved as `a.pdf`",
     }.items():

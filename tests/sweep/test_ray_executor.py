@@ -48,7 +48,7 @@ def opened(tmp_path: Path) -> Iterator[Any]:
 @pytest.mark.parametrize("address", ["nonsense", "ray://somewhere", "host:port"])
 def test_an_address_that_is_none_is_refused(opened: Any, address: str) -> None:
     pytest.importorskip("ray")
-    with pytest.raises(SettingError, match="wanted an address of a Ray cluster"):
+    with pytest.raises(SettingError, match="expected the address of a Ray cluster"):
         opened(RayExecutor(address=address))
 
 

@@ -1,4 +1,4 @@
-"""Analysis: from runs to an answer, with intervals. Names are loaded when they are first used."""
+"""Analysis of runs: tables, intervals, comparisons, hypotheses, ablations and reports. Names are loaded when they are first used."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _MAX_ATTEMPTS = 10
 _MAX_FAILED_FIRST = 3
-"""An ablation ends if so many runs have failed and none has succeeded: then the program is wrong."""
+"""An ablation ends if this many runs have failed and none has succeeded, because the program is probably wrong."""
 
 
 @dataclass(frozen=True)
@@ -39,16 +39,16 @@ class Ablation:
     The result of a run is the last value of the metric up to its target epoch.
 
     Args:
-        base: values of the config that is taken apart (leave-one-out), or that changes are added to; None for the defaults.
-        factors: by the name of a part, the values that remove it (leave-one-out) or that change the base (one-at-a-time and factorial).
-        seeds: a number of seeds, which count up from the config's own, or a list of seeds.
+        base: the config values to start from; None for the defaults.
+        factors: for each part, by name, the values that remove it (leave-one-out) or change the base (one-at-a-time and factorial).
+        seeds: a list of seeds, or a number of seeds that count up from the seed in the config.
         design: "leave-one-out" estimates base minus the config without the part; "one-at-a-time" the config with the change minus the base;
-            "factorial" trains all combinations, and also estimates how each two changes interact.
+            "factorial" trains all combinations, and also estimates how each pair of changes interacts.
         on: the metric, or an unambiguous ending of its name.
         direction: "max" or "min"; by default what the name of the metric says.
-        alpha: the rate of any wrong finding in the table.
+        alpha: the probability of at least one false finding in the table.
         epochs: the target of all runs; by default what the config or the loop says.
-        name: by default it depends on the base, the metric and the design, so that the same call continues the ablation.
+        name: the default depends on the base, the metric and the design, so that the same call continues the ablation.
     """
 
     base: Any
@@ -73,7 +73,9 @@ class Ablation:
                 "an ablation needs at least 2 seeds: one run of each config says nothing about chance", hint="seeds=5, better 8"
             )
         if not isinstance(self.factors, Mapping) or not self.factors:
-            raise SettingError(f"factors={shown(self.factors)}: wanted at least one part", hint='factors={"dropout": {"model.dropout": 0}}')
+            raise SettingError(
+                f"factors={shown(self.factors)}: expected at least one part", hint='factors={"dropout": {"model.dropout": 0}}'
+            )
         for name, values in self.factors.items():
             if not isinstance(name, str) or not name.strip() or name == BASE:
                 raise SettingError(f"{shown(name)} cannot be the name of a part", hint=f"use a short text other than {BASE!r}")
@@ -81,7 +83,7 @@ class Ablation:
                 raise SettingError(f"the part {name} changes no value", hint='{"model.dropout": 0}')
 
     def extend(self, factors: Mapping[str, Overrides] | None = None, seeds: int | Sequence[int] | None = None) -> Ablation:
-        """The same ablation with more parts or more seeds."""
+        """Return the same ablation with more parts or more seeds."""
         return replace(self, factors={**self.factors, **(factors or {})}, seeds=self.seeds if seeds is None else seeds)
 
     # ---- the plan
@@ -89,7 +91,7 @@ class Ablation:
     def plan(self, manager: Manager, is_dry: bool = False) -> AblationPlan:
         """Check the ablation, record its plan in the store, and return it. More parts and seeds extend a recorded plan.
 
-        `is_dry` records nothing.
+        With `is_dry`, nothing is recorded.
         """
         arms = self.arms(manager)
         arms.check("the ablation")
@@ -115,7 +117,7 @@ class Ablation:
             records.create(plan_path(wanted.revision), json.loads(json.dumps(wanted.to_dict())))
 
     def run(self, manager: Manager, workers: int | Executor = 0) -> AblationReport:
-        """Train the missing runs, and return the report.
+        """Train the missing runs and return the report.
 
         The same call continues after a crash, and shares the work with other processes. `workers` is a number of worker processes or an
         executor.
@@ -155,8 +157,8 @@ class Ablation:
 
 
 def _refuse_changes(records: PlanRecords, recorded: AblationPlan, wanted: AblationPlan) -> None:
-    """Raise `PlanError` unless a plan has everything that is recorded; it may have more parts and seeds."""
-    hint = "an ablation can get more parts and seeds; give another one a name of its own"
+    """Raise `PlanError` if a plan lacks or changes anything that is recorded. It may have more parts and seeds."""
+    hint = "you can only add parts and seeds to an ablation; give a different ablation another name"
     old, new = dict(recorded.settings), dict(wanted.settings)
     if {*old["seeds"]} <= {*new["seeds"]}:
         old["seeds"] = new["seeds"] = []

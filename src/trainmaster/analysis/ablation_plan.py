@@ -1,4 +1,4 @@
-"""The designs of an ablation: which configs are trained, and how their results combine to the effect of each part."""
+"""The designs of an ablation: which configs are trained, and how their results are combined into the effect of each part."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ DESIGNS: tuple[str, ...] = get_args(DesignName)
 BASE = "base"
 """The name of the arm without any change."""
 _MAX_FACTORS = 6
-"""Of a factorial design, which trains 2 ** 6 = 64 configs for each seed."""
+"""The limit for a factorial design, which then trains 2 ** 6 = 64 configs for each seed."""
 _POWER = 0.8
 
 
 class Effect(NamedTuple):
-    """An effect to estimate: a sum of results within each seed."""
+    """An effect to estimate: a weighted sum of the results with the same seed."""
 
     part: str
     weights: Mapping[str, float]
-    """By arm."""
+    """The weight of each arm."""
     is_interaction: bool = False
 
 
@@ -38,9 +38,9 @@ class AblationPlan:
     """What the user has set, with `factors` and the list of `seeds`."""
     direction: Literal["min", "max"]
     groups: Mapping[str, str]
-    """By arm, the identity that its replicates share."""
+    """For each arm, the identity that its replicates share."""
     keys: Mapping[str, Sequence[str]]
-    """By arm, the keys of its runs, in the order of the seeds."""
+    """For each arm, the keys of its runs in the order of the seeds."""
     revision: int = 1
     num_done: int = 0
     """How many runs were done when this revision was made."""
@@ -65,7 +65,7 @@ class AblationPlan:
         return cls(**values)
 
     def statement(self) -> list[str]:
-        """What the plan can show, in sentences."""
+        """Sentences that say which effects the plan can detect."""
         n, m, level = len(self.seeds), len(self.effects), 1 - self.settings["alpha"]
         needed, found = smallest_significant(n, m, level), smallest_detectable(n, m, level, _POWER)
         return [
@@ -79,7 +79,7 @@ class AblationPlan:
 
 
 def arms_of(design: str, factors: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The changed values of each arm, by its name.
+    """Return the changed values of each arm, by its name.
 
     >>> arms_of("one-at-a-time", {"wide": {"width": 64}})
     {'base': {}, 'wide': {'width': 64}}
@@ -108,10 +108,10 @@ def arm_name(subset: Sequence[str]) -> str:
 
 
 def effects_of(design: str, factors: Sequence[str]) -> list[Effect]:
-    """The effects that a design estimates.
+    """Return the effects that a design estimates.
 
     Leave-one-out: base minus the config without the part. One-at-a-time: the config with the change minus the base. Factorial: the mean
-    difference that a change makes over all combinations of the others, and for each two changes how much one changes the other's effect.
+    difference that a change makes over all combinations of the others, and for each pair how much one change affects the other's effect.
     """
     if design == "leave-one-out":
         return [Effect(name, {BASE: 1.0, name: -1.0}) for name in factors]

@@ -48,9 +48,9 @@ class Arms:
     manager: Manager
     base: Mapping[str, Any]
     values: Mapping[str, Mapping[str, Any]]
-    """By the name of an arm, the changed values by dotted key."""
+    """For each arm, by name, the changed values by dotted key."""
     epochs: int | None
-    """The target of every run; None leaves it to each config, or to the loop."""
+    """The target of every run; if None, each config or the loop decides."""
 
     def config(self, arm: str, seed: int) -> Any:
         """The completed config of a run."""
@@ -82,7 +82,7 @@ class Arms:
         """The key of the config that holds the seed."""
         name = seed_key(self.manager.complete_config({**self.base, **next(iter(self.values.values()))}))
         if name is None:
-            raise SettingError("the config has no seed, so its runs cannot be repeated with others", hint="add a field `seed: int = 0`")
+            raise SettingError("the config has no seed, so runs cannot be repeated with other seeds", hint="add a field `seed: int = 0`")
         return name
 
     def check(self, owner: str) -> None:
@@ -123,7 +123,7 @@ class Arms:
             return self._complete(next(iter(self.values.values())))
 
     def _near_miss(self, key: str) -> Problem | None:
-        """Without defaults, a config accepts every key; then a key that is similar to one of the base is taken for a mistake."""
+        """Without defaults, a config accepts every key; in this case, a key that is similar to a key of the base is an error."""
         if key in self.base or not isinstance(self.manager.defaults, Config) or self.manager.defaults:
             return None
         similar = did_you_mean(key, self.base)
@@ -169,13 +169,13 @@ def read_value(store: Store, key: str, metric: str, epochs: int | None) -> RunVa
 
 
 def direction_of(metric: str, given: str | None) -> str:
-    """Whether a larger or a smaller value is better: "max" or "min"."""
+    """Return "max" if larger values are better, or "min" if smaller ones are."""
     if given not in ("min", "max", None):
-        raise SettingError(f"direction={given!r}: wanted min or max")
+        raise SettingError(f"direction={given!r}: expected min or max")
     direction = given or better_of(metric)
     if direction is None:
         raise SettingError(
-            f"is a smaller or a larger `{metric}` better? Its name does not tell", hint="give direction='min' or direction='max'"
+            f"is a smaller or a larger `{metric}` better? The name does not say", hint="give direction='min' or direction='max'"
         )
     return direction
 

@@ -1,8 +1,8 @@
-"""The boundary of a sequential t test: how far the data must be from the margin after n pairs, if somebody looks after every pair.
+"""The boundary of a sequential t test: how far the data must be from the margin after n pairs, if it is analyzed after every pair.
 
-A test that is looked at again and again finds something sooner or later. Here the looks share one error rate: after n of N pairs, wrong
-verdicts have spent `alpha * (n / N) ** 2`, and all of `alpha` at the end. The boundary is computed, not simulated, so no verdict depends on
-a stream of random numbers; power is only stated, and comes from simulated studies.
+If an ordinary test is repeated after every pair, a false finding becomes more and more likely. Here all looks (interim analyses) share one
+error rate: after n of N pairs, the probability of a wrong verdict so far is `alpha * (n / N) ** 2`, which reaches `alpha` at the end. The
+boundary is computed, not simulated, so no verdict depends on random numbers. Only the power is simulated, and no verdict depends on it.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ FIRST_LOOK = 5
 _OPEN_END = 10.0
 MAX_PAIRS = 200
 _MIN_CELLS, _CELLS_PER_PAIR, _NUM_NODES = 300, 10, 80
-"""Of the grid. With fewer cells, the boundary of a long study would be too far out."""
+"""The number of grid cells. With fewer cells, the boundary of a long study would be too far out."""
 _NUM_STUDIES, _MAX_SIMULATED_PAIRS = 10_000, 2_000_000
 
 
 @dataclass(frozen=True)
 class Design:
-    """What the looks of a study depend on: the rate of wrong verdicts, the number of pairs, and when it gives up."""
+    """The settings of a sequential test: the rate of wrong verdicts, the number of pairs, and when to give up."""
 
     alpha: float
     budget: int | None
-    """The number of pairs at most; None for a study that may be extended at any time, which needs about 1.3 times the pairs."""
+    """The maximum number of pairs; None for a study that can be extended at any time, which needs about 1.3 times as many pairs."""
     hopeless: float = 0.0
     """From half of the budget on, stop when the chance of a verdict falls below this."""
 
@@ -47,7 +47,7 @@ class Design:
         return _criticals(self.alpha, self.budget, last)[: last + 1]
 
     def is_hopeless(self, n: int, t: float, last_critical: float) -> bool:
-        """Whether the data after `n` pairs leave almost no chance of a verdict, if the rest is like the data so far."""
+        """Whether there is almost no chance of a verdict after `n` pairs, if the remaining data is like the data so far."""
         if self.budget is None or not self.hopeless or n >= self.budget or 2 * n < self.budget:
             return False
         share = n / self.budget
@@ -100,7 +100,7 @@ def boundary(spent_by: Callable[[int], float], last: int, num_cells: int) -> NDA
 
 
 def power_of(design: Design, distance: float, last: int | None = None) -> float:
-    """How often a study ends in the right verdict if the true mean is `distance` standard deviations of the differences from the margin."""
+    """How often a study reaches the right verdict if the true mean is `distance` standard deviations of the differences from the margin."""
     return _outcomes(design, distance, last)[0]
 
 

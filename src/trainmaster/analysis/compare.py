@@ -28,7 +28,7 @@ class Comparison:
     is_greater_better: bool
     difference: Difference
     unit: str
-    """What the difference counts: "seed", or "config" if there are several on a side, whose seeds are averaged first."""
+    """What counts as one value: a "seed", or a "config" if a side has several configs, whose seeds are averaged first."""
     pairs: tuple[tuple[str, str], ...]
     """The keys of the runs of each pair; empty if no run of `a` has a partner."""
     unpaired: tuple[str, ...]
@@ -83,7 +83,7 @@ def _config_name(results: Results, name: str) -> str | None:
 
 
 def _by_partner(results: Results, rows: list[int], names: set[str]) -> dict[tuple[Any, ...], int]:
-    """Rows by what a run shares with its partner: its effective seed, and all config values except the compared ones.
+    """Group rows by what a run shares with its partner: its effective seed, and all config values except the compared ones.
 
     A run whose seed is not known has no partner.
     """

@@ -28,7 +28,7 @@ Word = Literal["helps", "hurts", "interacts", "unclear", "incomplete"]
 
 @dataclass(frozen=True)
 class Contribution:
-    """The effect of one part on the metric; positive is better. Numbers that the runs do not give are nan."""
+    """The effect of one part on the metric; positive is better. Numbers that the runs do not determine are nan."""
 
     part: str
     n: int
@@ -41,7 +41,7 @@ class Contribution:
     """Adjusted by Holm's method for all effects of the table."""
     effect_size: float
     verdict: Word
-    """What the adjusted p says at the level alpha. "unclear" does not mean that the part has no effect."""
+    """The verdict that follows from the adjusted p at the level alpha. "unclear" does not mean that the part has no effect."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Forecasts of learning curves that stopped early, from the finished curves of the same store.
 
-The finished curves that began most like the unfinished one say how much was still to come. The band is calibrated on the finished curves:
-each of them is cut at the same point and forecast from the others, and the errors of these forecasts set the width. Nothing is fitted, and
-a forecast that the store cannot support is not made: with fewer than 20 finished curves, or for a curve that began like none of them.
+The finished curves that began most like the unfinished one show how much the metric may still change. The band is calibrated on the
+finished curves: each of them is cut at the same point and forecast from the others, and the errors of these forecasts determine the width.
+No model is fitted. There is no forecast with fewer than 20 finished curves, or for a curve that began like none of them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ LEVEL = 0.9
 MIN_CURVES = 20
 """With fewer finished curves there is no forecast."""
 MAX_CURVES = 300
-"""More curves do not improve a forecast; reading them would take time."""
+"""More curves would take time to read and not improve a forecast."""
 _FLOOR = 0.1
-"""A band is never narrower than if the neighbors disagreed by this part of the typical disagreement."""
+"""The disagreement of the neighbors counts as at least this share of its typical value, so that no band is too narrow."""
 
 Curve = Mapping[float, float]
 """The values of a metric by epoch."""
@@ -42,7 +42,7 @@ class Forecast:
     num_measured: int
     """The number of curves that this was measured on."""
     held_out: str
-    """What was left out at a time to measure it: "setting" (all its seeds) or "curve"."""
+    """The unit that was left out at a time to measure the coverage: "setting" (all its seeds) or "curve"."""
 
     def __str__(self) -> str:
         return f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}]"
@@ -110,7 +110,7 @@ class _Calibration:
         self._prefixes = prefixes
         spread = prefixes.std(axis=0)
         self._weights = 1.0 / np.where(spread > 0, spread, np.inf)
-        """Each epoch counts in units of how much curves differ there."""
+        """Each epoch is scaled by how much the curves differ at that epoch."""
         self._num_neighbors = max(5, round(math.sqrt(len(finals))))
         self._held_out = "setting" if len(np.unique(groups)) >= MIN_CURVES else "curve"
         units = groups if self._held_out == "setting" else np.arange(len(finals))
@@ -125,7 +125,7 @@ class _Calibration:
         return distances
 
     def _score(self, neighbors: NDArray[np.int64], distances: Array) -> tuple[Array, Array, float]:
-        """For each curve, forecast from its neighbors: the error in units of their disagreement, and how far away they are."""
+        """For each curve, forecast from its neighbors: the error relative to their disagreement, and their distance."""
         gains = self._gains[neighbors]
         disagreement = gains.std(axis=1, ddof=1)
         floor = _FLOOR * float(np.median(disagreement)) or 1e-12 * float(np.abs(self._finals).max())
@@ -133,7 +133,7 @@ class _Calibration:
         return errors / (disagreement + floor), np.take_along_axis(distances, neighbors[:, -1:], axis=1)[:, 0], floor
 
     def _measure(self, order: NDArray[np.int64], distances: Array, units: NDArray[np.int64]) -> None:
-        """The share of curves in the band of curves that know nothing of them: neither as a neighbor nor in the calibration."""
+        """The share of curves inside a band that was computed without them, both as neighbors and in the calibration."""
         inside: list[bool] = []
         largest = int(np.bincount(units).max())
         near = order[:, : self._num_neighbors + largest]
@@ -158,7 +158,7 @@ class _Calibration:
 
 
 def _bounds(curves: Sequence[Curve]) -> tuple[float, float]:
-    """The smallest and the largest possible value: a metric that is never negative stays so, and one from 0 to 1 is a share."""
+    """The smallest and the largest possible value: a metric that was never negative stays so, and one between 0 and 1 stays there."""
     values = [value for curve in curves for value in curve.values()]
     low = 0.0 if min(values, default=-1.0) >= 0 else -math.inf
     return low, 1.0 if low == 0.0 and max(values) <= 1 else math.inf
@@ -172,6 +172,6 @@ def _clipped(found: Forecast | NoForecast, low: float, high: float) -> Forecast 
 
 
 def _quantile(scores: Array) -> float:
-    """The score that the next one stays below with probability `LEVEL`, if all are exchangeable."""
+    """The value that the next score stays below with probability `LEVEL`, if all scores are exchangeable."""
     rank = math.ceil(LEVEL * (len(scores) + 1))
     return float(np.sort(scores)[rank - 1]) if rank <= len(scores) else math.inf

@@ -27,19 +27,19 @@ class Group:
     """Runs with the same settings, and the statistics of one metric over them."""
 
     id: Any
-    """The same for all metrics."""
+    """It does not depend on the metric."""
     values: Mapping[str, Any]
     """The config values in which the groups differ."""
     keys: tuple[str, ...]
     """The runs with the metric, one for each effective seed of a config."""
     rows: tuple[int, ...]
-    """Their rows in the results."""
+    """The rows of these runs in the results."""
     numbers: tuple[float, ...]
     """The independent values of the metric: one for each run or, in groups of several configs, the mean of each config."""
     missing: int
     """How many replicates do not have the metric."""
     repeated: int
-    """How many runs repeat the effective seed of another one; they do not count."""
+    """How many runs repeat the effective seed of another run and therefore do not count."""
     mean: float
     median: float
     sd: float
@@ -59,13 +59,13 @@ class Group:
 
 @dataclass(frozen=True)
 class Groups(Sequence[Group]):
-    """The groups of some results, the best first."""
+    """Groups of runs, the best first."""
 
     metric: str
     names: tuple[str, ...]
     """The config keys in which the groups differ."""
     unit: str
-    """What `n` counts: "seed", or "config" if a group has several configs, whose seeds are averaged first."""
+    """What `n` counts: "seed", or "config" if a group has several configs; the seeds of each config are then averaged first."""
     members: tuple[Group, ...]
 
     def __len__(self) -> int:
@@ -106,7 +106,7 @@ def rows_with(results: Results, metric: str, among: Iterable[int] | None = None)
 
 
 def by_value(rows: Iterable[int], values: Sequence[Any]) -> dict[Any, list[int]]:
-    """Rows by their value, in the order of their first rows."""
+    """Group rows by their value, in the order of their first rows."""
     found: dict[Any, list[int]] = {}
     for row in rows:
         found.setdefault(values[row], []).append(row)

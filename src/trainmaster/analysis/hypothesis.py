@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 A, B = "claim", "better_than"
 """The names of the two arms."""
 DEFAULT_BUDGET = 20
-_NEW_ONE = "a hypothesis is never changed once its plan is made; give the new one another name, or none"
+_NEW_ONE = "the plan of a hypothesis cannot change; give the new hypothesis another name, or none"
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,9 @@ class Hypothesis:
     """The claim that one config is better than another, tested with pairs of runs.
 
     Both runs of a pair have the same seed. After each pair from the fifth on, the claim is supported if the interval of the mean
-    improvement lies wholly above the margin `by`, and refuted if it lies wholly below. The intervals allow for looking after every pair:
-    together, wrong verdicts of either kind have the rate `alpha`. A claim that is neither when the budget is used up is inconclusive.
+    improvement is completely above the margin `by`, and refuted if it is completely below. The intervals account for the look after every
+    pair: the rate of wrong verdicts of both kinds together is `alpha`. If neither has happened when the budget is used up, the claim is
+    inconclusive.
 
     The result of a run is the last value of the metric up to its target epoch.
 
@@ -43,9 +44,9 @@ class Hypothesis:
         better_than: the values to compare with; an empty text for the base itself.
         on: the metric, or an unambiguous ending of its name.
         by: the margin, in units of the metric, always as a positive number.
-        budget: the number of pairs at most. "auto" computes it from `effect`, `power` and the spread, or is 20 without an `effect`.
-            None has no limit: such a hypothesis can be continued at any time, and needs about 1.3 times the pairs.
-        effect: the true improvement that the hypothesis should be able to tell from the margin.
+        budget: the maximum number of pairs. "auto" computes it from `effect`, `power` and the spread, or is 20 without an `effect`.
+            With None there is no limit: you can continue the hypothesis at any time, but it needs about 1.3 times as many pairs.
+        effect: the true improvement that the test should be able to distinguish from the margin.
         sd: the standard deviation of the pairs' differences; by default from replicates of other configs in the store.
         seeds: where the seeds come from. Seeds whose runs are new are used first.
         direction: "max" or "min"; by default what the name of the metric says.
@@ -73,7 +74,7 @@ class Hypothesis:
     name: str | None = None
 
     def __post_init__(self) -> None:
-        check_number("by", self.by, min=0, hint="it is the size of the improvement, also if a smaller value is better: by=0.005")
+        check_number("by", self.by, min=0, hint="it is the size of the improvement, even if a smaller value is better: by=0.005")
         check_number("alpha", self.alpha, above=0, below=1)
         check_number("power", self.power, above=0, below=1)
         check_number("hopeless", self.hopeless, min=0, below=0.5)
@@ -94,7 +95,7 @@ class Hypothesis:
         if self.epochs is not None:
             check_int("epochs", self.epochs, min=1)
         if not isinstance(self.on, str) or not self.on:
-            raise SettingError(f"on={self.on!r}: wanted the name of a metric", hint='on="valid/accuracy"')
+            raise SettingError(f"on={self.on!r}: expected the name of a metric", hint='on="valid/accuracy"')
         direction_of(self.on, self.direction)
         checked_seeds(self.seeds)
         if parse_overrides(self.claim, "the claim") == parse_overrides(self.better_than, "`better_than`"):
@@ -103,9 +104,9 @@ class Hypothesis:
     # ---- the plan
 
     def plan(self, manager: Manager | None = None, is_dry: bool = False) -> HypothesisPlan:
-        """The plan, with what it can show. With a manager, it is checked and recorded in the store; from then on it cannot change.
+        """Return the plan, which says what it can detect. With a manager, it is checked and recorded in the store; then it cannot change.
 
-        `is_dry` records nothing.
+        With `is_dry`, nothing is recorded.
         """
         if manager is None:
             seeds = checked_seeds(self.seeds)
@@ -135,7 +136,7 @@ class Hypothesis:
         return HypothesisPlan.from_dict(recorded)
 
     def test(self, manager: Manager, workers: int | Executor = 0, max_pairs: int | None = None) -> Verdict:
-        """Train pairs until there is a verdict, and return it.
+        """Train pairs until there is a verdict, and return the verdict.
 
         The plan is recorded before the first pair, and each pair when its runs are done, so the same call continues after a crash, and
         shares the work with other processes. `max_pairs` limits how many pairs there are after this call; the verdict is then "pending".
@@ -155,7 +156,7 @@ class Hypothesis:
 
     @property
     def _num_candidates(self) -> int:
-        """How many seeds are checked for known runs: enough to find new ones among them, without computing thousands of keys."""
+        """How many seeds are checked for existing runs: enough to find new seeds, without computing thousands of keys."""
         return MAX_PAIRS + (self.budget if isinstance(self.budget, int) else 0) * 2
 
     def _settings(self, recorded_base: dict[str, Any]) -> dict[str, Any]:
@@ -235,7 +236,7 @@ class Hypothesis:
         return budget
 
     def _state(self, plan: HypothesisPlan) -> list[str]:
-        """What the plan can show, in sentences."""
+        """Sentences that say which differences the plan can detect."""
         design = plan.design
         last = plan.budget or 40
         distance = smallest_distance(design, self.power, last)
@@ -274,13 +275,13 @@ def _listed(seeds: Sequence[int]) -> str:
 
 
 def _name_of(settings: dict[str, Any], groups: tuple[str, str]) -> str:
-    """A name that the same hypothesis gets again, so that repeating a command continues it."""
+    """The default name. It depends only on the settings, so that repeating a command continues the hypothesis."""
     text = json.dumps([settings, groups], sort_keys=True)
     return f"hypothesis-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def _earlier(manager: Manager, groups: tuple[str, str]) -> tuple[str, ...]:
-    """The hypotheses about the same two arms that the store already has: a claim that is tested again and again is supported some day."""
+    """The hypotheses about the same two arms that the store already has. If a claim is tested often enough, it is supported by chance."""
     found = []
     for name in plan_names(manager.store, "hypothesis"):
         record = PlanRecords(manager.store, "hypothesis", name).read("hypothesis.json")

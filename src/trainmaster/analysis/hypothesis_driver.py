@@ -1,6 +1,6 @@
-"""`PairDriver`: has a batch train the pairs of a hypothesis, and records them.
+"""`PairDriver`: trains the pairs of a hypothesis with a batch, and records them.
 
-A driver keeps nothing that matters: it can be killed at any moment, and any number of drivers can work on one hypothesis.
+A driver has no state of its own: it can be killed at any moment, and any number of drivers can work on one hypothesis.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from trainmaster.store.events import RowsByName
 
 MAX_ATTEMPTS = 10
-"""Attempts in a row without a new checkpoint after which a run counts as failed. Kills of workers count, so this is not few."""
+"""Attempts in a row without a new checkpoint after which a run counts as failed. The limit is high because killed workers count, too."""
 
 
 class HypothesisRecords:
-    """The plan, pairs and verdict of one hypothesis. Records that were read once are kept: they never change."""
+    """The plan, pairs and verdict of one hypothesis. Records are cached after the first read, because they never change."""
 
     def __init__(self, store: Store, name: str) -> None:
         self._records = PlanRecords(store, "hypothesis", name)
@@ -55,8 +55,8 @@ class HypothesisRecords:
         self._records.create(f"pairs/{index:06}.json", {"seed": pair.seed, "a": pair.a._asdict(), "b": pair.b._asdict()})
 
     def pairs(self) -> list[Pair]:
-        """The longest sequence of pairs from the first one on. A later pair does not count while one before it is missing: a pair that is
-        done sooner is not a random one."""
+        """The longest sequence of pairs from the first one on. A later pair does not count while one before it is missing, because pairs
+        that finish early are not a random sample."""
         pairs: list[Pair] = []
         while (pair := self.pair(len(pairs))) is not None:
             pairs.append(pair)
@@ -107,13 +107,13 @@ class PairDriver:
         self._limit = min(len(plan.seeds), sys.maxsize if max_pairs is None else max_pairs)
         self.records = HypothesisRecords(manager.store, plan.name)
         self._jobs: dict[str, int] = {}
-        """By key of a run, the number of its pair."""
+        """The number of the pair that each run belongs to, by key."""
         self._failures: dict[str, str] = {}
         self._wait = ""
         """Why no more pairs are started, if a run has failed."""
 
     def __len__(self) -> int:
-        """The number of runs at most, for the live view."""
+        """The maximum number of runs, for the live view."""
         return 2 * max(0, self._limit - len(self.records.pairs()))
 
     def __iter__(self) -> Iterator[Job | None]:
@@ -129,7 +129,7 @@ class PairDriver:
 
     def verdict(self) -> Verdict:
         pairs = self.records.pairs()
-        reason = self._wait or (f"{self._limit} pairs were asked for" if len(pairs) >= self._limit else "not all pairs are complete")
+        reason = self._wait or (f"{self._limit} pairs were requested" if len(pairs) >= self._limit else "not all pairs are complete")
         verdict = decide(self._plan, pairs, reason)
         if verdict.state != "pending":
             self.records.record_verdict(verdict)
@@ -210,7 +210,7 @@ class PairDriver:
 
 @dataclass(frozen=True)
 class VerdictCheck:
-    """Stops runs that were started in advance when the verdict is there without them. It is sent to workers."""
+    """Stops runs that were started in advance once there is a verdict without them. It is sent to workers."""
 
     name: str
 

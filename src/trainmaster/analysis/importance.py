@@ -1,8 +1,8 @@
 """How much each config key matters for a metric: Optuna's PED-ANOVA.
 
-PED-ANOVA asks how the distribution of a parameter among the best runs differs from that among all runs. A number with few different values
-must be a category: given as a range, an idle batch size of 32, 64 or 128 comes out as 40 % important with 10,000 runs, because its values
-leave gaps.
+PED-ANOVA compares the distribution of a parameter among the best runs with its distribution among all runs. A number with few different
+values must be a category: as a range, a batch size of 32, 64 or 128 without any effect gets an importance of 40 % with 10,000 runs, because
+there are gaps between its values.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Importance:
     metric: str
     num_runs: int
     values: Mapping[str, float]
-    """The largest first. `seed` is the effective seed: what is not above it is noise."""
+    """The largest share comes first. `seed` is the effective seed: a key that is not above it is noise."""
     notes: tuple[str, ...]
     """What was left out, and how certain the values are."""
 
@@ -164,5 +164,5 @@ def _quiet_optuna() -> Iterator[Any]:
 
 
 def _noise(num_runs: int) -> str:
-    """By how much the share of an idle key varies, measured on simulated runs."""
+    """How much the share of a key without effect varies, measured on simulated runs."""
     return next(text for limit, text in ((100, "0.06 to 0.2"), (1000, "0.02 to 0.05"), (math.inf, "0.01")) if num_runs < limit)

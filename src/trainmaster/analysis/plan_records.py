@@ -1,4 +1,4 @@
-"""The records of ablations and hypotheses in the store. Each is created exclusively and never changed.
+"""The records of ablations and hypotheses in the store. Each is created once and never changed.
 
 ```text
 sweeps/NAME/hypothesis.json        the plan of a hypothesis
@@ -41,7 +41,7 @@ class PlanRecords:
         return self._files.has(f"{self._folder}/{path}")
 
     def create(self, path: str, members: Mapping[str, Any]) -> dict[str, Any]:
-        """Create a record, and return what is recorded: another process may have been faster."""
+        """Create a record, and return the recorded one: another process may have created it first."""
         self._refuse_other_kinds()
         with contextlib.suppress(FileExistsError):
             self._files.create(f"{self._folder}/{path}", record_bytes(members))
@@ -50,7 +50,7 @@ class PlanRecords:
         return found
 
     def require(self, path: str) -> dict[str, Any]:
-        """A record that must exist; the error lists the names of this kind."""
+        """Read a record that must exist; if it does not, the error lists the existing names of this kind."""
         found = self.read(path)
         if found is None:
             known = plan_names_of_files(self._files, self.kind)
@@ -68,7 +68,7 @@ class PlanRecords:
                 raise PlanError(f"the name {self.name} belongs to a {kind} of this store", hint="choose another name")
 
     def refuse_changes(self, recorded: Mapping[str, Any], wanted: Mapping[str, Any], hint: str) -> None:
-        """Raise `PlanError`, with what differs, if the recorded settings are not those that are wanted now."""
+        """Raise `PlanError`, which lists the differences, if the recorded settings differ from the current ones."""
         lines = [
             f"{key}: {_short(recorded.get(key))} → {_short(wanted.get(key))}"
             for key in {**recorded, **wanted}

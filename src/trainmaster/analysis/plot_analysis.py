@@ -53,10 +53,10 @@ class PlotAnalysis:
         attribute_name_remap: Mapping[str, str] | None = None,
         save_dir: str | PathLike[str] | None = None,
     ) -> dict[tuple[str, str], Drawing]:
-        """A figure for each metric and each config key, by both names. The mappings select some of them, and say how to label them.
+        """A figure for each metric and each config key, by both names. The mappings select and label them.
 
-        With `save_dir`, each figure is written to `<save_dir>/<metric>/<key>.png`. A key with much fewer runs for one value than for
-        another one causes a warning: the difference may come from the other keys.
+        With `save_dir`, each figure is written to `<save_dir>/<metric>/<key>.png`. If a key has far fewer runs with one value than
+        with another, there is a warning: the difference may come from the other keys.
         """
         results = self.results
         metrics = {results.ranked_by(name).metric: label for name, label in (metric_name_remap or {}).items()}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MAX_CURVES = 6
 MAX_AXES = 8
 _MIN_PER_VALUE = 3
-"""Runs per number, on average, from which a few numbers are drawn as categories: a violin of one run shows nothing."""
+"""Few different numbers are drawn as categories only if each has this many runs on average: a violin of one run shows nothing."""
 _LOG_RATIO_X, _LOG_RATIO_Y = 100.0, 30.0
 """An axis is logarithmic if its largest value is at least this many times its smallest one."""
 
@@ -39,7 +39,7 @@ def plot(results: Results, x: str, y: str | None = None) -> Drawing:
 
 
 def attribute_panel(results: Results, name: str, metric: str, labels: Mapping[str, str] | None = None, is_metric: bool = False) -> Panel:
-    """A metric against a config key, or against another metric. `labels` are other names for them."""
+    """A metric against a config key, or against another metric. `labels` replaces their names in the figure."""
     rows = [row for row in rows_with(results, metric) if math.isfinite(results.metrics[metric][row])]
     source = results.table.metrics[name] if is_metric else results.table.config[name]
     rows = [row for row in rows if source[row] is not MISSING]
@@ -64,7 +64,7 @@ def attribute_panel(results: Results, name: str, metric: str, labels: Mapping[st
 
 
 def _fitted(results: Results, metric: str, xs: Floats, rows: list[int], is_log_x: bool, is_log_y: bool) -> Line | None:
-    """The regression of the configs' means, because the seeds of one config are not independent points."""
+    """The regression through the mean of each config, because the seeds of one config are not independent points."""
     configs = by_value(rows, results.config_ids).values()
     means = np.array(config_means(results, metric, rows), dtype=np.float64)
     fit = fit_line(np.array([float(np.mean(xs[members])) for members in configs]), means, is_log_x, is_log_y)
@@ -76,7 +76,7 @@ def _fitted(results: Results, metric: str, xs: Floats, rows: list[int], is_log_x
 
 
 def is_number_axis(results: Results, name: str, column: Column) -> bool:
-    """Whether a key is drawn as numbers: a range of the search space, or numbers of which few are repeated."""
+    """Whether a key is drawn as numbers: a range of the search space, or numbers with many different values or few runs per value."""
     if results.attributes is not None and name in results.attributes:
         return results.attributes[name]
     if not column or not is_numeric(array_of(column)):
@@ -166,7 +166,7 @@ def parallel(results: Results, metric: str | None) -> Drawing:
     keys = results.varying[:MAX_AXES]
     if not keys or not rows:
         why = f"no run has a finite `{short_name(name)}`" if not rows else "no config key varies between the runs"
-        raise SettingError("there are no parallel coordinates to draw", why=why)
+        raise SettingError("parallel coordinates cannot be drawn", why=why)
     short = short_names([*keys, name], ".")
     axes = [_axis(short[key], [results.table.config[key][row] for row in rows]) for key in keys]
     axes.append(_number_axis(name, results.metrics[name][rows], _LOG_RATIO_Y))

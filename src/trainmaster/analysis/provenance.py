@@ -39,7 +39,7 @@ class Fact(NamedTuple):
     values: list[tuple[str, int]]
     """Each value with the number of runs that have it."""
     num_more: int
-    """The number of further values, which are left out."""
+    """The number of other values, which are left out."""
 
 
 def code_and_environment(store: Store, keys: Iterable[str]) -> tuple[list[Fact], list[Fact]]:

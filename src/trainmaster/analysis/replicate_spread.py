@@ -25,8 +25,8 @@ class Spread(NamedTuple):
 def find_spread(store: Store, metric: str, epochs: int | None, excluded: Collection[str]) -> Spread:
     """The spread of differences, from replicates of configs other than the `excluded` groups.
 
-    A test may not choose its size from its own data. Two independent replicates differ by sqrt(2) times their standard deviation; paired
-    runs usually by less, so the estimate is on the safe side.
+    A test must not choose its size from its own data. The difference between two independent replicates has sqrt(2) times their standard
+    deviation; paired runs usually differ by less, so the estimate is on the safe side.
     """
     groups: dict[str, list[str]] = {}
     for key in store.configs:

@@ -44,7 +44,7 @@ def write_report(
 ) -> int:
     """Write the report of a store to a file, and return its size in bytes. See `make_report` for the arguments.
 
-    The file appears complete or not at all.
+    The file is replaced atomically.
     """
     target = os.fspath(path)
     folder = os.path.dirname(target) or "."
@@ -82,7 +82,7 @@ def make_report(
         where: which runs, as in `trainmaster ls --where`.
         metric: the metric that ranks them; by default the one that they monitor, else the one that most of them have.
         title: the question that the report answers.
-        date: the date that is shown; today by default.
+        date: the date in the report; today by default.
         progress: iterates over the keys of the runs that are read.
     """
     results = Results(store, where=where, progress=progress)
@@ -184,7 +184,7 @@ def _labels(results: Results, groups: Groups) -> list[str]:
 
 
 def _answer(results: Results, groups: Groups | None, rank: RankedBy | None) -> Html:
-    """The best setting in two lines, with what a reader must know about it."""
+    """Two lines about the best setting, and what a reader should know about it."""
     if not groups or rank is None or math.isnan(groups[0].mean):
         return Html()
     best: Group = groups[0]
@@ -280,7 +280,7 @@ def _unfinished_section(forecasts: RunForecasts | None) -> Section | None:
         epochs = f"{max(run.curve, default=0):g} of {run.target or '?'}"
         rows.append([element("code", run.key), element("span", run.state, data_state=run.state), epochs, last, forecasts.describe(run.key)])
     heads = ["run", "state", "epoch", forecasts.metric, "forecast [band]"]
-    what = "Forecasts come from the finished runs that began most like these. They are no results."
+    what = "Forecasts come from the finished runs that began most like these. They are not results."
     drawn = forecast_figure(runs, forecasts.metric) if any(isinstance(run.forecast, Forecast) for run in runs) else ""
     more = element("p", f"... and {len(runs) - _MAX_FORECASTS:,} more", class_="note") if len(runs) > _MAX_FORECASTS else ""
     return section("unfinished", "Unfinished runs", notes([what]), drawn, table(heads, rows, [2, 3, 4]), more, notes(forecasts.notes))

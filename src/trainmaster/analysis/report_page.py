@@ -1,7 +1,8 @@
-"""The page of a report: one HTML file that needs nothing else and requests nothing.
+"""The page of a report: one self-contained HTML file.
 
-Its content security policy allows only the style sheet and the script in the file, by their hashes. So even a mistake in escaping could not
-run a script. Every text from a run is escaped: `Html` marks text that already is, and everything else is escaped where it is used.
+Its content security policy allows only the style sheet and the script in the file, by their hashes. So even a mistake in escaping
+could not run a script. Every text from a run is escaped: `Html` marks text that is already escaped, and everything else is escaped where it
+is used.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from trainmaster.figures.svg import svg_text
 from trainmaster.text import printable
 
 GENERATOR = '<meta name="generator" content="trainmaster report">'
-"""The line that says that a file is a report."""
+"""The line that identifies a file as a report."""
 _EXACT = 2**53
 """Browsers read numbers as floats, which represent all integers up to this one."""
 
@@ -52,7 +53,7 @@ def element(tag: str, *content: object, **attributes: object) -> Html:
 
 
 def prose(sentence: str, **attributes: object) -> Html:
-    """A paragraph of our own words, in which `backticks` mark code.
+    """A paragraph of trusted text, in which `backticks` mark code.
 
     >>> prose("see `a < b`")
     '<p>see <code>a &lt; b</code></p>'
@@ -79,7 +80,7 @@ def table(
     foot: Sequence[object] = (),
     long: Sequence[int] = (),
 ) -> Html:
-    """A table. `numbers` are the columns that are aligned to the right, `long` those with texts that wrap."""
+    """A table. The columns in `numbers` are aligned to the right; text in the columns in `long` wraps."""
     classes = dict.fromkeys(numbers, "num") | dict.fromkeys(long, "long")
 
     def row(cells: Sequence[object], tag: str) -> Html:
@@ -96,7 +97,7 @@ def section(name: str, title: str, *content: object) -> Section:
 
 
 def page(title: str, head: Html, sections: Sequence[Section], columns: Mapping[str, Sequence[Any]] | None, foot: str) -> str:
-    """The whole file. `columns` is the data of the table of all runs, which the section `runs` has a place for."""
+    """The whole file. `columns` is the data of the table of all runs, which the script inserts into the section `runs`."""
     style, script = (files(__package__).joinpath(name).read_text("utf-8") for name in ("report.css", "report.js"))
     policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; img-src data:; base-uri 'none'; form-action 'none'"
     navigation = element("nav", *(element("a", name, href=f"#{each}") for each, name, _ in sections), aria_label="Sections")
@@ -130,7 +131,7 @@ def page(title: str, head: Html, sections: Sequence[Section], columns: Mapping[s
 
 
 def runs_table(num_printed: int = 200) -> Html:
-    """The place of the table of all runs, which the script fills."""
+    """The placeholder for the table of all runs, which the script fills."""
     return join(
         [
             Html('<input id="filter" type="search" placeholder="filter by text in any column" aria-label="Filter">'),

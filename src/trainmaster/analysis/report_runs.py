@@ -13,7 +13,7 @@ from trainmaster.store.run_table import MISSING, Column, RunTable
 from trainmaster.text import counted
 
 _MAX_COLUMNS = 200
-"""Of config keys, and of metrics."""
+"""The maximum number of columns of config keys, and of metrics."""
 
 
 def runs_section(runs: RunTable) -> Section:
@@ -23,7 +23,7 @@ def runs_section(runs: RunTable) -> Section:
 
 
 def runs_columns(runs: RunTable, tags: Mapping[str, tuple[str, ...]], rank: RankedBy | None) -> dict[str, list[Any]]:
-    """What identifies and ranks a run first, then what varies, then the other metrics. The best run comes first."""
+    """First the columns that identify and rank a run, then config values that vary, then other metrics. The best run comes first."""
     ordered = runs.take(_best_first(runs, rank))
     names = sorted(ordered.metrics, key=lambda name: (rank is None or name != rank.metric, name))[:_MAX_COLUMNS]
     metrics = {name: [_metric_cell(value) for value in ordered.metrics[name]] for name in names}

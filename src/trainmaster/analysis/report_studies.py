@@ -64,7 +64,7 @@ def read_studies(store: Store, keys: Collection[str] | None) -> Studies:
 
 
 def verdict_card(verification: Verification) -> Html:
-    """A claim, the verdict, and the interval against the margin."""
+    """A claim, its verdict, and the interval compared with the margin."""
     verdict, problems = verification
     by = verdict.plan.settings["by"]
     parts: list[Html] = [

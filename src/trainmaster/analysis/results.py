@@ -60,11 +60,11 @@ class Results:
         where: str | None = None,
         progress: Progress = iter,
     ) -> None:
-        """`progress` iterates over the keys of the runs that have to be read, and may show how far it is."""
+        """`progress` iterates over the keys of the runs that have to be read, and may show the progress."""
         query = None if where is None else parse_where(where)
         self.store = open_source(source if experiment_dir is None else trial_folder(source, experiment_dir))
         self.attributes: Mapping[str, bool] | None = None
-        """With a config: the searched keys, and whether each is a range of numbers."""
+        """For a `ParallelConfig`: the searched keys, and whether each is a range of numbers."""
         table = self.store.index.runs(None, progress)
         if experiment_dir is not None:
             from trainmaster.analysis.trials import is_range_by_key, trial_rows
@@ -185,7 +185,7 @@ class Results:
     # ---- answers
 
     def best(self, metric: str | None = None) -> Summary:
-        """The single run with the best last value of a metric. It may owe that to its seed; `groups()` compares means."""
+        """The single run with the best last value of a metric. It may be the best only because of its seed; `groups()` compares means."""
         name, is_greater_better = self.ranked_by(metric)
         values = self.metrics[name]
         if np.isnan(values).all():
@@ -193,7 +193,7 @@ class Results:
         return _summary(self, int(np.nanargmax(values) if is_greater_better else np.nanargmin(values)))
 
     def groups(self, by: str | Iterable[str] | None = None, metric: str | None = None) -> Groups:
-        """Groups of runs that differ only in their seed, or agree in the keys `by`, with statistics of a metric; the best first.
+        """Groups of runs that differ only in their seed, or have the same values of `by`, with statistics of a metric; the best first.
 
         Runs with the same effective seed and otherwise equal configs count once. If `by` puts several configs into a group, the seeds of
         each config are averaged first, and `n` counts configs. A group with a NaN has a NaN mean and comes last.
@@ -208,15 +208,15 @@ class Results:
     def compare(self, a: str, b: str, on: str | None = None) -> Comparison:
         """The difference of a metric between the runs that meet two conditions: `compare("act=gelu", "act=relu", on="valid/accuracy")`.
 
-        Runs whose configs differ only in the names of the conditions are paired, and so have the same seed. Without pairs, all runs of
-        one side are compared with all runs of the other.
+        Two runs form a pair if their configs differ only in the keys that the conditions name, so they have the same seed. If there are no
+        pairs, all runs of one side are compared with all runs of the other.
         """
         from trainmaster.analysis.compare import compare
 
         return compare(self, a, b, on)
 
     def importance(self, metric: str | None = None) -> Importance:
-        """How much each config key matters for a metric, by Optuna's PED-ANOVA, with the seed as a bar of its own."""
+        """How much each config key matters for a metric, by Optuna's PED-ANOVA, with a bar for the seed."""
         from trainmaster.analysis.importance import importance
 
         return importance(self, metric)
@@ -226,14 +226,14 @@ class Results:
     def read_steps(
         self, metrics: str | Iterable[str] | None = None, rows: Iterable[int] | None = None
     ) -> Iterator[tuple[int, dict[str, Steps]]]:
-        """Row and logged values of each run. Runs that were removed or damaged meanwhile are left out with a warning."""
+        """The row and the logged values of each run. Runs that have been removed or damaged since are left out with a warning."""
         names = None if metrics is None else {*([metrics] if isinstance(metrics, str) else metrics)}
         for row in range(len(self)) if rows is None else rows:
             run = self.store.run(self.keys[row])
             try:
                 yield row, read_steps(run, names)
             except (StoreDamagedError, FileNotFoundError) as error:
-                why = error.rows.get("why", "") if isinstance(error, StoreDamagedError) else "it was removed meanwhile"
+                why = error.rows.get("why", "") if isinstance(error, StoreDamagedError) else "it has been removed"
                 warnings.warn(f"the log of run {run.key} cannot be read: {why}", stacklevel=3)
 
     def steps(self, metrics: str | Iterable[str] | None = None) -> pd.DataFrame:
@@ -248,7 +248,7 @@ class Results:
     # ---- figures
 
     def ui(self) -> Page:
-        """Open the dashboard with the store of these results in a new tab; in a notebook, a link to it stands below the cell."""
+        """Open the dashboard with the store of these results in a new tab; a notebook also shows a link to it below the cell."""
         from trainmaster.dashboard.open_page import open_page
 
         return open_page(self.store)

@@ -18,7 +18,7 @@ def trial_folder(config: Any, experiment_dir: str | os.PathLike[str]) -> str:
 
 
 def open_source(source: Any) -> Store:
-    """The store of a manager, or in a folder. No store is created."""
+    """Open the store of a manager or in a folder. This never creates a store."""
     if isinstance(source, Store):
         return source
     store = getattr(source, "store", None)

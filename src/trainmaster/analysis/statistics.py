@@ -1,7 +1,7 @@
-"""Intervals, differences and p-values for small numbers of runs, and which differences a number of runs can show.
+"""Intervals, differences and p-values for small numbers of runs, and which differences a number of runs can detect.
 
-Everything here is Student's t: with 3 to 50 replicates its intervals contain the true mean as often as they say, which bootstrap intervals
-do not. Where the data cannot answer, the answer is nan: no interval comes from one value, from equal values, or from a NaN.
+All functions use Student's t: with 3 to 50 replicates, its intervals contain the true mean as often as their level says, which is not the
+case for bootstrap intervals. Numbers that the data does not determine are nan: the interval of one value, of equal values, or with a NaN.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from trainmaster.arguments import check_int, check_number
 from trainmaster.errors import MissingExtraError, SettingError, shown
 
 ROUNDING = 5e-7
-"""Values whose spread is at most this part of the largest of them count as equal: metrics are often float32, and 0.95 - 0.90 differs from
-0.85 - 0.80 by its rounding. Without this, equal differences would have a tiny spread and an enormous t."""
+"""Values count as equal if their spread is at most this share of the largest one: metrics are often float32, and 0.95 - 0.90 differs from
+0.85 - 0.80 only by rounding. Without this tolerance, equal differences would have a tiny spread and an enormous t."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean difference a - b, its confidence interval and a two-sided p-value; nan wherever the data do not tell."""
+    """The mean difference a - b, its confidence interval and a two-sided p-value. Numbers that the data does not determine are nan."""
 
     n_a: int
     n_b: int
@@ -111,7 +111,7 @@ def welch_difference(a: Sequence[float], b: Sequence[float], level: float = 0.95
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust the p-values of a family of tests, so that the chance of any false discovery in the family keeps its level.
+    """Adjust the p-values of a family of tests, so that the chance of any false discovery in the family stays below the level.
 
     A nan stays nan, but counts as a test of the family.
 
@@ -136,7 +136,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def smallest_significant(n: int, comparisons: int = 1, level: float = 0.95) -> float:
     """The mean difference, in standard deviations of the pairs' differences, that `n` pairs must show for its interval to exclude zero.
 
-    With several comparisons, the intervals are simultaneous. With fewer than 2 pairs the answer is infinity: they cannot show anything.
+    With several comparisons, the intervals are simultaneous. With fewer than 2 pairs the answer is infinity: they cannot detect anything.
 
     >>> round(smallest_significant(3, comparisons=6), 1)
     6.3
@@ -165,7 +165,7 @@ def smallest_detectable(n: int, comparisons: int = 1, level: float = 0.95, power
 
 
 def pairs_needed(difference: float, comparisons: int = 1, level: float = 0.95, power: float = 0.8) -> int:
-    """How many pairs find a true mean difference with probability `power`; it is given in standard deviations of the pairs' differences.
+    """How many pairs are needed to find a true mean difference, in standard deviations of the pairs' differences, with probability `power`.
 
     >>> pairs_needed(0.5)
     34
@@ -221,12 +221,12 @@ def _margin(error: float, df: float, level: float) -> float:
 
 
 def _quantile(df: float, level: float) -> float:
-    """The |t| that a level's interval reaches to."""
+    """The critical |t| of an interval with this level."""
     return float(_special().stdtrit(df, (1 + level) / 2))
 
 
 def _small_sample(df: float) -> float:
-    """Hedges' correction: a standardized difference from few values is too large on average. With one degree of freedom there is none."""
+    """Hedges' correction: a standardized difference from few values is too large on average. There is none for one degree of freedom."""
     if df <= 1:
         return math.nan
     return math.exp(math.lgamma(df / 2) - math.lgamma((df - 1) / 2) - math.log(df / 2) / 2)

@@ -130,7 +130,7 @@ def is_number_column(column: Sequence[Any]) -> bool:
 
 
 def _expanded(table: Table) -> Table:
-    """A column of estimates becomes a column of means, and columns for the rest."""
+    """Split a column of estimates into a column of means and columns for the other statistics."""
     found: Table = {}
     for name, column in table.items():
         if not any(isinstance(value, Estimate) for value in column):

@@ -16,7 +16,7 @@ from trainmaster.store.steps import read_steps
 from trainmaster.text import counted
 
 UNFINISHED = ("running", "held?", "stopped", "interrupted", "killed")
-"""The states of runs that have a forecast. A failed run has none: nothing says that its error would not come again."""
+"""The states of runs that have a forecast. A failed run has none, because its error may occur again."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def read_curve(store: Store, key: str, metric: str) -> Curve:
 def forecast_runs(store: Store, runs: RunTable, metric: str, keys: Collection[str] | None = None) -> list[UnfinishedRun]:
     """The unfinished runs of a table, or those in `keys`, each with the forecast of a metric, in the order of their keys.
 
-    The finished runs of the table are what the forecasts are based on, so it should have all runs of the store.
+    The forecasts are based on the finished runs of the table, so it should have all runs of the store.
     """
     names = ("state", "num_epochs", "epoch", "group")
     rows = sorted(zip(runs.keys, *map(runs.fact, names), strict=True))
@@ -90,18 +90,18 @@ class RunForecasts:
         return {run.key: run for run in self.runs}
 
     def describe(self, key: str) -> str:
-        """The forecast of a run, "none" if it has none, and nothing for a run that is not unfinished."""
+        """The forecast of a run, "none" if it has none, and an empty text for any other run."""
         run = self._by_key.get(key)
         return "" if run is None else str(run.forecast) if isinstance(run.forecast, Forecast) else "none"
 
     def to_json(self, key: str) -> dict[str, Any]:
-        """The forecast as plain values; empty for a run that is not unfinished."""
+        """The forecast as plain values; empty for a run that is not among the unfinished ones."""
         run = self._by_key.get(key)
         return {} if run is None else {"forecast": {"metric": self.metric, "epoch": run.target, **asdict(run.forecast)}}
 
     @property
     def notes(self) -> list[str]:
-        """What the forecasts are based on and how often such bands were right, and why runs have none; one line each."""
+        """Lines that say what the forecasts are based on, how often such bands were right, and why some runs have no forecast."""
         bands: dict[tuple[int | None, str], list[Forecast]] = {}
         reasons: Counter[str] = Counter()
         for run in self.runs:

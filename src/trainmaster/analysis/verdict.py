@@ -1,4 +1,4 @@
-"""The verdict of a hypothesis: a function of its plan and its recorded pairs, and nothing else."""
+"""The verdict of a hypothesis: it depends only on the plan and the recorded pairs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Pair(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What was seen after some pairs."""
+    """The result of the analysis after some pairs."""
 
     n: int
     mean: float
@@ -53,9 +53,9 @@ class HypothesisPlan:
     """The standard deviation of the pairs' differences that the power is stated for, if it is known."""
     sd_source: str
     seeds: tuple[int, ...]
-    """In the order in which their pairs count."""
+    """The seeds, in the order in which their pairs count."""
     known_seeds: tuple[int, ...]
-    """Seeds of which a run had been started when the plan was made."""
+    """Seeds with a run that had been started before the plan was made."""
     groups: tuple[str, str]
     """The identities of both arms."""
     seed_key: str
@@ -63,9 +63,9 @@ class HypothesisPlan:
     criticals: tuple[float | None, ...]
     """The critical |t| by the number of pairs; None where there is no look. Empty for a plan without a budget."""
     statement: tuple[str, ...]
-    """What the plan can show."""
+    """Which differences the plan can detect."""
     earlier: tuple[str, ...] = ()
-    """Hypotheses about the same two arms that were there before."""
+    """Earlier hypotheses about the same two arms."""
 
     @property
     def design(self) -> Design:
@@ -104,7 +104,7 @@ class Verdict:
     n: int
     """The number of pairs that the verdict uses."""
     mean: float
-    """The mean improvement of the claim, with the sign turned if smaller is better; nan without pairs."""
+    """The mean improvement of the claim, with the sign reversed if smaller is better; nan without pairs."""
     low: float
     high: float
     pairs: tuple[Pair, ...]

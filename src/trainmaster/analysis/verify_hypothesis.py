@@ -1,4 +1,4 @@
-"""Check a verdict: recompute everything it rests on from the runs in the store, without the program that trained them."""
+"""Check a verdict: recompute everything that it depends on from the runs in the store, without the program that trained them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainmaster.store import Store
 from trainmaster.store.epoch_values import epoch_values
 
 _TOLERANCE = 1e-6
-"""Of numbers that another version of a numerical library may round differently."""
+"""The tolerance for numbers that another version of a numerical library may round differently."""
 
 
 class Verification(NamedTuple):

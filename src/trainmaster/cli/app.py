@@ -55,7 +55,7 @@ COMMANDS = {
     "plot": "Draw a metric against a config value.",
     "curves": "Draw the curves of a metric.",
     "show": "Show everything about one run.",
-    "report": "Write what the runs of a store show to one HTML file.",
+    "report": "Summarize the runs of a store in one HTML file.",
     "diff": "Compare the configs and metrics of two runs.",
     "logs": "Print the output of a run.",
     "tag": "Add labels to a run, or remove them.",

@@ -36,7 +36,7 @@ def command(
     """Write the files of a container that trains TARGET.
 
     The folder has a Dockerfile, your code with its uncommitted changes, the versions of the installed packages, a compose file with a Ray
-    cluster, and a Slurm script for Apptainer. Stores, secrets and .git stay outside.
+    cluster, and a Slurm script for Apptainer. Stores, secrets and .git are left out.
 
     \b
     Examples:

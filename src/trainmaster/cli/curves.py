@@ -32,8 +32,8 @@ def command(
 ) -> None:
     """Draw the curves of a metric.
 
-    With keys, one line for each run, whatever its state. Without keys, the mean over the seeds of each group of finished runs, with its
-    95 % interval, for the best six groups.
+    With keys, it draws one line for each run, in any state. Without keys, it draws the mean over the seeds of each group of finished runs,
+    with its 95 % interval, for the best six groups.
 
     \b
     Examples:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trainmaster.store.summary import Summary
 
 STALLED = 300.0
-"""After how many seconds without progress a running run is reported to make none."""
+"""Seconds without progress after which `ls` reports that a running run makes no progress."""
 _STYLES = {
     "running": "cyan",
     "held?": "cyan",
@@ -173,7 +173,7 @@ def _read_runs(store: Store, keys: list[str], limit: int, state: str | None) -> 
         for number, key in enumerate(keys):
             if len(runs) == limit:
                 return runs, f"... and {len(keys) - number:,} more"
-            with contextlib.suppress(UnknownRunError):  # it was removed meanwhile
+            with contextlib.suppress(UnknownRunError):  # it has been removed
                 runs.append(summarize(store, key))
         return runs, ""
     table = _read_table(store, keys, state)

@@ -25,7 +25,7 @@ WhereOption = Annotated[
 ]
 ByOption = Annotated[
     list[str] | None,
-    typer.Option("--by", metavar="KEY", help="Group runs by this config key; give it again for more.", show_default=False),
+    typer.Option("--by", metavar="KEY", help="Group runs by this config key; repeat it for more.", show_default=False),
 ]
 FigureFile = Annotated[
     str | None,

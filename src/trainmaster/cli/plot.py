@@ -49,7 +49,7 @@ def _parse(words: list[str]) -> tuple[str | None, str, str | None]:
     if wrong := [name for name in axes if name not in _AXES]:
         raise SettingError(f"`{wrong[0]}={axes[wrong[0]]}`: a plot has x and y", hint=did_you_mean(wrong[0], _AXES) or example)
     if len(stores) > 1 or len(axes) + len(stores) < len(words):
-        raise SettingError(f"wanted one store, one x and one y, not `{' '.join(words)}`", hint=example)
+        raise SettingError(f"expected one store, one x and one y, not `{' '.join(words)}`", hint=example)
     if not axes.get("x"):
         raise SettingError("the config key to draw is missing: x=KEY", hint=example)
     return (stores[0] if stores else None), axes["x"], axes.get("y") or None

@@ -54,10 +54,10 @@ def command(
     result = "no error" if replayed.error is None else f"{error_type(replayed.error)}: {error_message(replayed.error)}"
     lines = [
         f"not replayed: {result}",
-        f"  wanted  {capsule.error['type']}: {capsule.error['message']}",
-        f"  where   {', '.join(position)}",
+        f"  expected  {capsule.error['type']}: {capsule.error['message']}",
+        f"  where     {', '.join(position)}",
     ]
-    lines += [f"  why     {reason}" for reason in replayed.reasons()]
+    lines += [f"  why       {reason}" for reason in replayed.reasons()]
     print(printable_lines("\n".join(lines)))
     raise typer.Exit(1)
 

@@ -24,10 +24,10 @@ def command(
     title: Annotated[str | None, typer.Option(metavar="TEXT", help="The question that the report answers.", show_default=False)] = None,
     output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")] = "report.html",
 ) -> None:
-    """Write what the runs of a store show to one HTML file.
+    """Summarize the runs of a store in one HTML file.
 
-    The file needs nothing else and requests nothing: you can mail it, print it, or open it offline. It has the settings with intervals,
-    curves, parameter importance, ablations and verdicts, all runs, forecasts, failures, configs, code and environment.
+    The file is self-contained and loads nothing from the network: you can mail it, print it, or open it offline. It has the settings
+    with intervals, curves, parameter importance, ablations and verdicts, all runs, forecasts, failures, configs, code and environment.
 
     \b
     Examples:
@@ -53,7 +53,7 @@ def _check_output(path: str) -> None:
     from trainmaster.analysis.report_page import GENERATOR
 
     if not path or "\0" in path or os.path.isdir(path):
-        raise SettingError(f"-o {path!r:.80} cannot be the file of a report", hint="`-o report.html` is a file in this folder")
+        raise SettingError(f"-o {path!r:.80} is not the name of a file", hint="`-o report.html` is a file in this folder")
     try:
         with open(path, "rb") as file:
             is_report = GENERATOR.encode() in file.read(4096)

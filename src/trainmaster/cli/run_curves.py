@@ -23,7 +23,7 @@ def draw_curves(run: Run, history: History) -> str | None:
 
     if not history.points:
         return None
-    with contextlib.suppress(Exception):  # the store may be read-only, or matplotlib may not know what to do with a value
+    with contextlib.suppress(Exception):  # the store may be read-only, or matplotlib may fail to draw a value
         attempt = run.chain()[0].attempt
         path = plot_path(run.key, attempt, CURVES)
         drawn, logged = run.files.mark(path), run.files.mark(run.path(attempt, EVENTS))

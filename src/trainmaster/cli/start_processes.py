@@ -24,7 +24,9 @@ def start_processes(num: int) -> bool:
         return False
     from trainmaster.manager.rank_processes import run_ranks
 
-    code = run_ranks([sys.executable, "-m", "trainmaster", *sys.argv[1:]], num)
+    is_script = os.path.basename(sys.argv[0]) == "trainmaster" and os.path.isfile(sys.argv[0])
+    program = [sys.argv[0]] if is_script else ["-m", "trainmaster"]  # as it was called: rank 0 prints commands to copy
+    code = run_ranks([sys.executable, *program, *sys.argv[1:]], num)
     if code:
         raise Exit(code)
     return True

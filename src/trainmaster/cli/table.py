@@ -29,7 +29,7 @@ def command(
     where: WhereOption = None,
     metrics: Annotated[
         list[str] | None,
-        typer.Option("--metric", "-m", metavar="NAME", help="Only this metric; give it again for more.", show_default=False),
+        typer.Option("--metric", "-m", metavar="NAME", help="Only this metric; repeat it for more.", show_default=False),
     ] = None,
     is_grouped: Annotated[bool, typer.Option("--group", help="One row for all runs that differ only in their seed.")] = False,
     by: ByOption = None,
@@ -44,7 +44,7 @@ def command(
 
     One row per finished run, with the config values that vary and the metrics; with --group or --by, one row per group, with mean ±
     standard deviation. Text, Markdown and LaTeX are rounded; CSV and JSON have the exact values and, for groups, the 95 % interval of each
-    mean. A filter that names `state` includes other than finished runs.
+    mean. To include runs that have not finished, use a filter that names `state`.
 
     \b
     Examples:

@@ -27,7 +27,7 @@ def command(
     on: Annotated[str, typer.Option("--on", metavar="METRIC", help="The metric that decides, e.g. valid/accuracy.")] = "loss",
     by: Annotated[float, typer.Option(metavar="X", help="The margin: better by more than this.")] = 0.0,
     budget: Annotated[
-        str, typer.Option(metavar="N|auto|none", help="Pairs of runs at most; `auto` uses --effect and --sd, or is 20.")
+        str, typer.Option(metavar="N|auto|none", help="Maximum number of pairs; `auto` uses --effect and --sd, or is 20.")
     ] = "auto",
     effect: Annotated[float | None, typer.Option(metavar="X", help="The true improvement that should be found.")] = None,
     power: Annotated[float, typer.Option(metavar="P", help="How often it should be found.")] = 0.8,
@@ -37,7 +37,7 @@ def command(
         str | None, typer.Option(metavar="min|max", help="Whether smaller or larger is better (default: by name).")
     ] = None,
     failed: Annotated[str, typer.Option(metavar="wait|worst", help="What a failed run means for the verdict.")] = "wait",
-    max_pairs: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop for now when there are N pairs.")] = None,
+    max_pairs: Annotated[int | None, typer.Option(min=1, metavar="N", help="Pause when there are N pairs.")] = None,
     store: StoreOption = None,
     config: ConfigFile = None,
     epochs: Epochs = None,
@@ -84,5 +84,5 @@ def _parse_budget(text: str) -> int | str | None:
     if text in ("auto", "none"):
         return None if text == "none" else text
     if not text.isdigit():
-        raise SettingError(f"--budget {text}: wanted a number of pairs, auto or none")
+        raise SettingError(f"--budget {text}: expected a number of pairs, auto or none")
     return int(text)

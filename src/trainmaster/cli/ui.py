@@ -22,15 +22,15 @@ def command(
     store_dir: StoreArgument = None,
     store: StoreOption = None,
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, metavar="N", help="The port (default: 7400, or the next free one); 0 takes any.")
+        int | None, typer.Option(min=0, max=65535, metavar="N", help="The port (default: 7400, or the next free one); 0 for any free port.")
     ] = None,
     is_silent: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
     can_edit: Annotated[bool, typer.Option("--allow-edit", help="Allow the page to label, annotate, stop and delete runs.")] = False,
 ) -> None:
     """Open the dashboard: a web page with the runs of a store.
 
-    The page only reads, unless you pass --allow-edit. It is served on this machine only (127.0.0.1). Ctrl-C ends it; trainings are not
-    affected.
+    The page is read-only unless you pass --allow-edit. It is served on this machine only (127.0.0.1). Ctrl-C stops the server;
+    training is not affected.
 
     \b
     Examples:

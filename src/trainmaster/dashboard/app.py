@@ -1,7 +1,7 @@
 """The routes of the dashboard: the page, its static files, and `/api/v1`.
 
 The API only reads, except for `POST /api/v1/runs/KEY/...`. Its answers are strict JSON and have an `ETag`. An error is `{"error": ...}`
-with the status 400 for wrong input, 404 for what does not exist, 409 for a run that is in use, 422 for a damaged record and 503 for a
+with the status 400 for wrong input, 404 if something does not exist, 409 for a run that is in use, 422 for a damaged record and 503 for a
 store that cannot be read.
 """
 
@@ -54,11 +54,11 @@ from trainmaster.store.keys import check_key
 
 STATIC = Path(__file__).parent / "static"
 PAGES = ("/", "/run/{key}", "/compare", "/searches", "/searches/{name}", "/verdicts")
-"""The addresses of pages; the script shows the right one."""
+"""The URLs of pages; the script shows the right page."""
 MAX_CURVES = 2000
 _MAX_RUNS = 400
 _MAX_NAMED = 20
-"""How many runs of a comparison are asked for the names of their metrics."""
+"""How many runs of a comparison are read to find the names of metrics."""
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (UnknownRunError, 404),
     (KeyTextError, 404),
@@ -84,7 +84,7 @@ class Dashboard:
         self._described: tuple[int, dict[str, Any]] = (-1, {})
 
     def describe(self) -> dict[str, Any]:
-        """What only changes with the table."""
+        """A cache of values that change only with the table."""
         view = self.live.current()
         if self._described[0] != view.number:
             self._described = (view.number, _describe_view(view))
@@ -287,7 +287,7 @@ def get_verdicts(dashboard: Dashboard, request: Request) -> Any:
 
 
 def _endpoint(dashboard: Dashboard, get: Callable[[Dashboard, Request], Any]) -> Callable[[Request], Response]:
-    """A function of a request that answers with JSON. It runs in a thread, so a slow disk does not hold up other requests."""
+    """A function of a request that answers with JSON. It runs in a thread, so that a slow disk does not block other requests."""
 
     def endpoint(request: Request) -> Response:
         try:
@@ -328,12 +328,12 @@ def _edit_endpoint(dashboard: Dashboard, name: str) -> Callable[[Request], Any]:
 
 
 def _answer_error(request: Request, error: Exception) -> Response:
-    """What went wrong, without the paths of files that a `FileNotFoundError` has."""
+    """The error message, without the file paths in a `FileNotFoundError`."""
     status = next(code for kind, code in _STATUS if isinstance(error, kind))
     if not isinstance(error, TrainmasterError):
         return reply(request, {"error": "there is no such file"}, status)
     rows = {name: error.rows[name] for name in ("where", "why", "known", "hint") if error.rows.get(name)}
-    if "x-trainmaster-page" in request.headers:  # a filter that is still being typed is no failure, which a browser would log
+    if "x-trainmaster-page" in request.headers:  # not an error status, which a browser would log while the user is still typing a filter
         return reply(request, {"error": error.fact, **rows, "status": status})
     return reply(request, {"error": error.fact, **rows}, status)
 
@@ -344,7 +344,7 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
 
 
 async def _answer_bug(request: Request, error: Exception) -> Response:
-    """A bug: the answer says nothing about the machine; the details go to the terminal."""
+    """Handles a bug: the answer reveals nothing about the machine; the details go to the terminal."""
     print("".join(traceback.format_exception(error)), file=sys.stderr)
     return reply(request, {"error": "the server failed; its terminal has the details"}, 500)
 

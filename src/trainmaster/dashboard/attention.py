@@ -16,9 +16,9 @@ from trainmaster.store import Store
 from trainmaster.text import counted
 
 STALLED = 300.0
-"""Seconds without progress after which a running run has stalled, as in `trainmaster ls`."""
+"""Seconds without progress after which a running run counts as stalled, as in `trainmaster ls`."""
 MIN_FREE = 0.03
-"""The free part of the disk below which it is almost full."""
+"""The disk counts as almost full if less than this share of it is free."""
 _MIN_FREE_BYTES = 2 * 2**30
 _MAX_KEYS = 50
 _MAX_CHECKED = 20
@@ -28,7 +28,7 @@ _RECENT = 3
 
 
 def needs_attention(store: Store, view: View, columns: EventColumns) -> list[dict[str, Any]]:
-    """Each with `kind`, `text`, and the runs or the filter that shows them."""
+    """Return the problems, each with `kind`, `text`, and the runs or the filter that shows them."""
     table = view.table
     states, progressed = table.fact("state"), table.fact("progressed")
     now = time.time()

@@ -15,7 +15,7 @@ from trainmaster.store.run_table import MISSING, Columns
 
 MAX_RUNS = 200
 _MAX_DETAILED = 12
-"""For how many runs code and environment are compared: they are read from files."""
+"""The limit for comparing code and environment, which are read from files."""
 
 
 def compare(store: Store, view: View, keys: Sequence[str]) -> dict[str, Any]:

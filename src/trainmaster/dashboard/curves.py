@@ -1,4 +1,4 @@
-"""Curves of metrics for drawing: at most some thousand points each, without losing a peak, and the mean of several runs with its band."""
+"""Curves of metrics for drawing: at most a few thousand points each, without losing peaks, and means of several runs with a band."""
 
 from __future__ import annotations
 

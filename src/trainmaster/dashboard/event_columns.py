@@ -32,7 +32,7 @@ class Series:
     over: str = ""
     """What `x` counts: "epoch", "update", "batch" or "sample"; empty if that was not logged."""
     number: array[float] = field(default_factory=lambda: array("d"))
-    """The number of each event in its log."""
+    """The position of each event in its log."""
     x: array[float] = field(default_factory=lambda: array("d"))
     value: array[float] = field(default_factory=lambda: array("d"))
     time: array[float] = field(default_factory=lambda: array("d"))
@@ -40,11 +40,11 @@ class Series:
 
 @dataclass
 class LogColumns:
-    """One event log, as far as it was read."""
+    """The part of one event log that has been read."""
 
     series: dict[str, Series] = field(default_factory=dict)
     texts: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
-    """Events that are not numbers, with their numbers in the log."""
+    """Events that are not numbers, each with its position in the log."""
     size: int = 0
     num_events: int = 0
     num_values: int = 0

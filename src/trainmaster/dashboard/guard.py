@@ -1,4 +1,4 @@
-"""The one place that decides whether a request is answered. Everything is refused that is not allowed here.
+"""Decides whether a request is answered. Every request that is not explicitly allowed here is refused.
 
 The server listens on the loopback address only, so the attacker is a page in the user's own browser, on another site. Such a page can send
 requests, but it cannot set their `Host`, `Origin` and `Sec-Fetch-Site` headers:
@@ -6,10 +6,10 @@ requests, but it cannot set their `Host`, `Origin` and `Sec-Fetch-Site` headers:
 - `Host` must be a loopback name. A host name that an attacker points to 127.0.0.1 (DNS rebinding) is refused. Any port is allowed, because
   an SSH tunnel changes it.
 - `Origin` must be the address of the page itself.
-- A browser that says that another site caused a request is refused, except for opening a page, which has no data in it.
+- A request is refused if the browser says that another site caused it, except for opening a page, which contains no data.
 - Only `GET` and `HEAD` are answered. `POST` needs the token that `trainmaster ui --allow-edit` prints, in a header that no form can send.
 
-Every answer, also of an error, has the headers that keep a browser from running or embedding what a run contains.
+Every answer, including errors, has the headers that keep a browser from running or embedding what a run contains.
 """
 
 from __future__ import annotations
@@ -79,16 +79,16 @@ def _verdict(scope: Scope, token: str | None) -> tuple[int, str]:
         return 421, "this host name is not allowed; use http://127.0.0.1"
     origins = _values(headers, b"origin")
     if origins and origins != [b"http://" + hosts[0]]:
-        return 403, "requests of other pages are not allowed"
+        return 403, "requests from other pages are not allowed"
     is_opened = method == "GET" and not path.startswith(_API) and _values(headers, b"sec-fetch-mode") == [b"navigate"]
     if any(site not in (b"same-origin", b"none") for site in _values(headers, b"sec-fetch-site")) and not is_opened:
-        return 403, "requests of other pages are not allowed"
+        return 403, "requests from other pages are not allowed"
     if method in ("GET", "HEAD"):
         return 0, ""
     if method != "POST" or not path.startswith(_API):
         return 405, "this method is not allowed"
     if token is None:
-        return 403, "this page only reads: start it with --allow-edit to change runs"
+        return 403, "this page is read-only: start it with --allow-edit to change runs"
     given = _values(headers, TOKEN_HEADER.encode())
     if len(given) != 1 or not hmac.compare_digest(given[0], token.encode()):
         return 403, "the token is missing or wrong: open the address that `trainmaster ui --allow-edit` printed"

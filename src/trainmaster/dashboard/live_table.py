@@ -1,8 +1,8 @@
 """The runs of a store as one table that all viewers share.
 
-The store is scanned only when somebody asks, at most once per second, and at most a tenth of the time: a store with 100,000 runs is
-scanned less often. A scan lists folders and reads the runs that have changed. If scans are slow, viewers get the last table while the next
-one is made.
+The store is scanned only on request, at most once per second, and scans take up at most a tenth of the time, so a store with 100,000 runs
+is scanned less often. A scan lists folders and reads the runs that have changed. If scans are slow, viewers get the last table during
+the next scan.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SHOWN = (
 """The facts of runs that are kept in memory."""
 _NUM_PROBED = 200
 _MAX_SINGLE = 500
-"""If more runs have changed, the index is used."""
+"""If more runs than this have changed, the index is used."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class View:
 
 @dataclass(frozen=True)
 class _Marks:
-    """What a scan has seen. Runs whose marks are the same are not read again."""
+    """The result of a scan. Runs whose marks have not changed are not read again."""
 
     files: Mapping[str, int]
     """For each run a digest of the marks of its config and of its folder, which needs less memory than the marks."""
@@ -124,7 +124,7 @@ class LiveTable:
         self._scanned, self._seconds = time.monotonic(), min(time.thread_time() - cpu, time.monotonic() - started)
 
     def _is_same(self, table: RunTable, row: int, key: str, files: Mapping[str, int], unfinished: Mapping[str, Any]) -> bool:
-        """Whether a run is as it was at the last scan. A run at work is always read again: only that shows that its process was killed."""
+        """Whether a run is as it was at the last scan. A running run is always read again, because its process may have been killed."""
         old = self._marks
         if key not in files or files[key] != old.files.get(key):
             return False
@@ -145,7 +145,7 @@ def _file_marks(store: Store, key: str) -> Any:
 def _completed(table: RunTable, marks: Mapping[str, Mark]) -> RunTable:
     """The table with the facts that pages show, and the time at which each run was last started.
 
-    Where a run has not recorded its seed, it is that of the config.
+    If a run has not recorded its seed, the table has the seed of its config.
     """
     made = table.fact("config_time")
     started: Column = [(marks[key][1] if key in marks else made[row] or 0) / 1e9 for row, key in enumerate(table.keys)]
@@ -156,7 +156,7 @@ def _completed(table: RunTable, marks: Mapping[str, Mark]) -> RunTable:
 
 
 def _compact(table: RunTable) -> RunTable:
-    """The same table with one object for equal values of a column, so that 100,000 runs need little memory."""
+    """The same table, in which equal values of a column share one object, so that 100,000 runs need little memory."""
 
     def compact(columns: Columns) -> Columns:
         return {name: _shared(column) for name, column in columns.items()}

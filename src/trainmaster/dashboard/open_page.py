@@ -40,7 +40,7 @@ _pages: dict[str, Page] = {}
 
 
 def open_page(store: Store) -> Page:
-    """Serve a store from this process and open it in a browser, where there is one."""
+    """Serve a store from this process and open it in a browser, if there is one."""
     name = store.root or f"memory {id(store)}"
     if name not in _pages or not _pages[name].is_open:
         _pages[name] = Page(store)

@@ -187,7 +187,7 @@ def environment_of(store: Store, key: str) -> dict[str, Any]:
 
 
 def log_of(store: Store, key: str, attempt: int | None, start: int | None) -> dict[str, Any]:
-    """A piece of what a run printed: from the byte `start`, or the last piece. Without `attempt`, of the newest attempt that has a log."""
+    """A part of a run's output: from the byte `start`, or the last part. The default attempt is the newest one that has a log."""
     run = store.run(key)
     numbers = [number for number in run.attempts() if run.files.has(run.path(number, LOG))]
     number = attempt if attempt is not None else next(iter(numbers), None)

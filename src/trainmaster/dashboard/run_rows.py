@@ -1,4 +1,4 @@
-"""Rows of the table of runs: filtered, sorted and optionally grouped, a window of them at a time.
+"""Rows of the table of runs: filtered, sorted and optionally grouped, one window at a time.
 
 A column is named by its kind and its name: `config:train.lr`, `metric:valid/loss`, `fact:epoch`.
 """
@@ -27,7 +27,7 @@ _MAX_VALUES = 12
 """How many values of a config key are offered for completion."""
 _NUM_PROBED = 2000
 ARCHIVED = "archived"
-"""The label of runs that are not shown unless somebody asks for them."""
+"""The label of runs that are hidden by default."""
 FACTS = ("key", "state", "epoch", "step", "seed", "duration", "started", "changed", "tag", "best")
 """The facts by which rows can be sorted."""
 

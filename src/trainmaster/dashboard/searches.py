@@ -1,4 +1,4 @@
-"""Searches of a store: their plans, their trials, and what is done, running and missing. Read from `sweeps/NAME/`."""
+"""Searches of a store: their plans, their trials, and which of them are done, running or missing. They are read from `sweeps/NAME/`."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def check_built() -> None:
 def serve(
     store: Store, port: int | None = None, can_edit: bool = False, report: Callable[[Address, int | None], None] | None = None
 ) -> None:
-    """Serve until Ctrl-C. `report` gets the address, and the port that was wanted if it was taken."""
+    """Serve until Ctrl-C. `report` gets the address and, if the requested port was in use, that port."""
     with serving(store, port, can_edit) as (address, thread):
         wanted = PORT if port is None else port
         if report is not None:
@@ -85,7 +85,7 @@ def serving(store: Store, port: int | None = None, can_edit: bool = False) -> It
 
 
 def _bind(port: int) -> socket.socket:
-    """A socket on the first free port from `port` on; 0 takes any."""
+    """Open a socket on the first free port from `port` on; 0 means any free port."""
     for each in range(port, min(port + _NUM_PORTS, 65536)) if port else [0]:
         bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""`Drawing`: a figure before it is drawn, which you can show in a notebook or save as PNG or as an interactive page."""
+"""`Drawing`: a figure that you can show in a notebook or save as PNG or as an interactive page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Panels with a title. A notebook shows it as an image."""
+    """Panels with a title, drawn when they are needed. A notebook shows them as an image."""
 
     panels: Sequence[Panel]
     title: str = ""

@@ -52,7 +52,7 @@ class Lines:
     is_log: bool | None = None
     """Whether the y axis is logarithmic.
 
-    None decides by the values: the axis is logarithmic if all are positive and they span a wide range.
+    If None, it depends on the values: the axis is logarithmic if all are positive and they span a wide range.
     """
 
     @property
@@ -284,7 +284,7 @@ def finite(values: ArrayLike, is_log: bool = False) -> Array:
 
 
 def has_density(values: ArrayLike) -> bool:
-    """Whether there are enough different values to draw a density; with fewer it would be an invention."""
+    """Whether there are enough different values to draw a density; with fewer, a density would be misleading."""
     found = finite(values)
     found = found[np.isfinite(found)]
     return len(found) >= _MIN_FOR_DENSITY and bool(np.ptp(found) > 1e-9 * np.abs(found).max())

@@ -38,7 +38,7 @@ _WIDTH, _HEIGHT, _ROW_HEIGHT = 6.0, 3.4, 0.19
 """The size of a panel, and the height of a row in it, in inches."""
 _MAX_ROWS_HEIGHT = 8.0
 _PARALLEL_WIDTH = 1.3
-"""Of one axis of parallel coordinates."""
+"""The width of one axis of parallel coordinates, in inches."""
 _MAX_NAMED_ROWS = 48
 _MAX_TITLE, _MAX_LABEL, _MAX_ROW_NAME, _MAX_MARK, _MAX_LEGEND_LABEL = 60, 40, 48, 16, 40
 """In characters."""

@@ -1,6 +1,6 @@
 """Figures as SVG text for HTML pages: curves with bands, and intervals and bars for the rows of a table.
 
-They have no colors of their own. Classes name what a shape is, and the style sheet of the page decides how it looks in light and dark mode
+The figures contain no colors. CSS classes say what a shape is, and the style sheet of the page decides how it looks in light and dark mode
 and on paper. Every text is escaped, so names may contain anything.
 """
 
@@ -35,7 +35,7 @@ class Curve:
     low: Sequence[float] = ()
     high: Sequence[float] = ()
     color: int = 0
-    """Curves of one color belong together, in all figures of a page."""
+    """Curves with the same number belong together and have the same color in all figures of a page."""
 
 
 class Whisker(NamedTuple):

@@ -1,7 +1,7 @@
 """The part of each batch that one of several ranks reads.
 
-Rank 0 asks the sampler, and the other ranks receive the samples' indices from it. So all ranks see the batches that one
-process would see, whatever random numbers the sampler draws, and each rank loads only its own samples.
+Rank 0 draws the samples' indices from the sampler and sends them to the other ranks. So all ranks see the batches that
+one process would see, no matter which random numbers the sampler draws, and each rank loads only its own samples.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Parts:
     def next_part(self, size: int) -> slice:
         """The samples of the next batch that this rank reads.
 
-        A rank for which there is none reads the first sample with the weight 0, because all ranks must take the same steps.
+        If a batch has no sample for a rank, the rank reads the first sample with weight 0, because all ranks must take the same steps.
         """
         rank, num = self._ranks.rank, self._ranks.num
         if size < num and not self.sizes and self._what == "train_data":
@@ -95,7 +95,7 @@ class PartBatches:
 
 
 def divided(data: Any, ranks: Ranks, what: str) -> Any:
-    """The data of which one rank reads its part of each batch."""
+    """The data, from which one rank reads its part of each batch."""
     if isinstance(data, DataLoader) and data.batch_sampler is not None and not isinstance(data.dataset, IterableDataset):
         samplers = (data.sampler, data.batch_sampler, getattr(data.batch_sampler, "sampler", None))
         if any(isinstance(each, DistributedSampler) for each in samplers):

@@ -43,7 +43,7 @@ class ManyRanks:
         self._own_size = self._whole_size = 0
         self._requested: tuple[str, bool] | None = None
         self.interruption: str | None = None
-        """Why the ranks were stopped from outside, if they were."""
+        """The reason why the ranks were stopped from outside, if they were."""
         self._alone: str | None = None
         """The hook of rank 0 that is running, which the other ranks do not run."""
 
@@ -184,7 +184,7 @@ class ManyRanks:
         return {**state.position, "epoch_start": None if start is None else {**start, "rng": own_start}}, own
 
     def derived_rng(self, rng: RngState) -> RngState:
-        """A random state of this rank's own, which depends on that of rank 0 and on nothing else."""
+        """A random state for this rank that depends only on the random state of rank 0."""
         digest = hashlib.sha256(rng["torch"].cpu().numpy().tobytes() + b"rank %d" % self.rank).digest()
         with kept_rng():
             seed_rng(int.from_bytes(digest[:8], "big") >> 1)
@@ -194,7 +194,7 @@ class ManyRanks:
 
     @contextlib.contextmanager
     def alone(self, hook: str) -> Iterator[None]:
-        """While the block runs, anything that needs the other ranks is an error: they would wait for something else."""
+        """While the block runs, an operation that needs the other ranks raises an error: they would wait for something else."""
         before, self._alone = self._alone, hook
         try:
             yield
@@ -203,7 +203,7 @@ class ManyRanks:
 
     @contextlib.contextmanager
     def _together(self, what: str) -> Iterator[None]:
-        """The context of everything that all ranks do at the same time."""
+        """The context of every operation that all ranks perform at the same time."""
         if self._alone is not None:
             raise LoopError(
                 f"`{self._alone}` runs on rank 0 only, and needs {self.num} ranks for eval(), capture() or something else",
@@ -287,7 +287,7 @@ def _buckets(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
 
 
 def _broadcast(tensor: torch.Tensor, group: Any) -> None:
-    """Copy a tensor of rank 0 into those of the other ranks, as bytes: backends do not know all types."""
+    """Copy a tensor of rank 0 into those of the other ranks, as bytes, because backends do not support all types."""
     if tensor.numel():
         values = tensor.contiguous()
         dist.broadcast(values.reshape(-1).view(torch.uint8), src=0, group=group)
@@ -296,7 +296,7 @@ def _broadcast(tensor: torch.Tensor, group: Any) -> None:
 
 
 def _fingerprint(tensor: torch.Tensor) -> int:
-    """A sum that depends on every bit of a tensor."""
+    """A checksum of all bits of a tensor."""
     integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     bits = tensor.detach().contiguous().reshape(-1)
     kind = integers.get(bits.element_size())

@@ -35,7 +35,7 @@ class Shared:
         self._loop, self._position, self._guards = loop, position, guards
         self._is_up_to_date = False
         self._restored: tuple[str, TrainingState] | None = None
-        """The method that has set the state of this rank, and its argument, until the other ranks have it."""
+        """The method that set the state of this rank, and its argument, until the other ranks have the same state."""
         self.num_before: int | None = None
         """The number of ranks that the restored training had before."""
 
@@ -69,16 +69,16 @@ class Shared:
             self._restored = None
 
     def random_state(self) -> dict[str, Any]:
-        """The random state that training continues with, and that of the start of the epoch in the middle of one."""
+        """The random state that training continues with and, in the middle of an epoch, the one from the start of the epoch."""
         return {"rng": self._position.paused or self._guards.training_rng(), "epoch_start": self._position.epoch_start_rng}
 
     def random_states(self) -> tuple[dict[str, Any], ...]:
-        """For each rank but the first, its random states."""
+        """The random states of each rank except the first."""
         ranks = self._loop.ranks
         return () if ranks.num == 1 else tuple(ranks.gather(self.random_state())[1:])
 
     def notice(self) -> str | None:
-        """What does not hold because there are several ranks, or were; None for one rank."""
+        """A text that says what differs because there are, or were, several ranks; None for one rank."""
         num, before = self._loop.ranks.num, self.num_before
         other = f"it was trained with {before} rank{'s' if before != 1 else ''} before, so it continues within rounding, not bit for bit"
         parts = [other] if before not in (None, num) else []

@@ -1,8 +1,8 @@
 """The processes ("ranks") that train one model together, as a loop sees them.
 
 `OneRank` is the usual case, and does nothing. `ManyRanks` (in `many_ranks.py`) divides each batch, adds up losses and
-averages gradients. `torchrun` and `trainmaster run --processes N` start ranks; `find_ranks` finds out about them. This file
-does not import torch, so a manager can ask how many ranks there are.
+averages gradients. `torchrun` and `trainmaster run --processes N` start ranks; `find_ranks` detects them. This file
+does not import torch, so that a manager can ask for the number of ranks without it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from trainmaster.errors import SettingError
 LAUNCHED = "TRAINMASTER_RENDEZVOUS"
 """The environment variable with the file through which the ranks of `--processes` find each other."""
 FOLLOWED = 75
-"""The exit code of a rank of `--processes` that ended because another one failed."""
+"""The exit code of a rank of `--processes` that exited because another rank failed."""
 _TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 class Ranks(Protocol):
-    """What a loop asks of its ranks."""
+    """The interface between a loop and its ranks."""
 
     rank: int
     """The number of this process, from 0."""
@@ -37,10 +37,10 @@ class Ranks(Protocol):
     # Batches.
 
     def divide(self, data: Any, what: str) -> Any:
-        """The data of which this rank reads its part of each batch."""
+        """The data, from which this rank reads its part of each batch."""
 
     def begin_batch(self, data: Any, number: int, size_of: Callable[[], int] | None = None) -> None:
-        """Note the sizes of the batch `number` of divided data. `size_of` counts samples in a way of its own."""
+        """Note the sizes of the batch `number` of divided data. `size_of` overrides how samples are counted."""
 
     def other_batches(self) -> AbstractContextManager[None]:
         """Return to the sizes of the current batch after the block: a hook may evaluate in the middle of one."""
@@ -83,23 +83,23 @@ class Ranks(Protocol):
         """The position and the random state of this rank in a `TrainingState`."""
 
     def derived_rng(self, rng: Any) -> Any:
-        """A random state of this rank's own, which depends on that of rank 0 and on nothing else."""
+        """A random state for this rank that depends only on the random state of rank 0."""
 
     # Hooks that only rank 0 runs, and failures.
 
     @property
     def interruption(self) -> str | None:
-        """Why the ranks were stopped from outside, if they were."""
+        """The reason why the ranks were stopped from outside, if they were."""
 
     def alone(self, hook: str) -> AbstractContextManager[None]:
-        """While the block runs, anything that needs the other ranks is an error."""
+        """While the block runs, an operation that needs the other ranks raises an error."""
 
     def report_failure(self, error: BaseException) -> None:
         """Tell the other ranks why this one ends."""
 
 
 class OneRank:
-    """A single process: nothing is divided, and there is nobody to ask."""
+    """A single process: nothing is divided, and there are no other ranks."""
 
     rank = 0
     num = 1
@@ -156,7 +156,7 @@ _found: list[Ranks] = []
 
 
 def find_ranks() -> Ranks:
-    """The ranks of this process. The first call under `torchrun` waits for the others."""
+    """Return the ranks of this process. Under `torchrun`, the first call waits for the other ranks."""
     if _found:
         return _found[0]
     distributed: Any = sys.modules.get("torch.distributed")

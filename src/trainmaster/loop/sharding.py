@@ -1,7 +1,7 @@
 """Models whose parameters `torch.distributed.fsdp.fully_shard` has divided over ranks.
 
-A captured state has whole tensors, gathered from all ranks, in the format of an undivided training. So checkpoints do not
-depend on the number of ranks, nor on whether the model was sharded. When a state is restored, each rank takes its part.
+A captured state has whole tensors, gathered from all ranks, in the same format as without sharding. So checkpoints
+depend neither on the number of ranks nor on whether the model was sharded. When a state is restored, each rank takes its part.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def whole(tensor: Any) -> Any:
 
 
 def part_like(tensor: torch.Tensor, like: Any) -> torch.Tensor:
-    """This rank's part of a whole tensor, divided like another one. All ranks have the whole tensor, so none is asked."""
+    """This rank's part of a whole tensor, divided like another one. All ranks have the whole tensor, so they do not communicate."""
     if not is_sharded(like) or is_sharded(tensor) or tensor.shape != like.shape:
         return tensor
     from torch.distributed.tensor import distribute_tensor

@@ -1,6 +1,6 @@
 """Starts the ranks of one training as processes of this machine, watches them, and ends all of them if one fails.
 
-Each rank is a session of its own, so Ctrl-C reaches only the process that watches. It passes the signal on to rank 0,
+Each rank has its own session, so Ctrl-C reaches only the process that watches the ranks. It passes the signal on to rank 0,
 which asks the others to stop after the same batch; so a run is saved once.
 """
 
@@ -20,7 +20,7 @@ from typing import IO, Any
 from trainmaster.loop.ranks import FOLLOWED, LAUNCHED
 
 GRACE = 3.0
-"""Seconds that ranks have to end by themselves after one of them has failed."""
+"""Seconds that ranks have to exit by themselves after one of them has failed."""
 _TICK = 0.05
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -82,7 +82,7 @@ class RankProcesses:
                 failed = _cause(codes)
                 deadline = time.monotonic() + GRACE
             if failed is not None and codes[failed] == FOLLOWED:
-                failed = _cause(codes)  # the rank that it followed has ended meanwhile
+                failed = _cause(codes)  # by now, the rank that caused this has ended
             if time.monotonic() > deadline:
                 self._kill()
             time.sleep(_TICK)
@@ -114,7 +114,7 @@ class RankProcesses:
 
 
 def _cause(codes: Sequence[int | None]) -> int:
-    """The rank that failed first: not one that only followed, and rather one that was killed."""
+    """The rank that failed first. Ranks that exited because of another one do not count, and a rank that was killed is preferred."""
     failed = [rank for rank, code in enumerate(codes) if code]
     own = [rank for rank in failed if codes[rank] != FOLLOWED] or failed
     return min(own, key=lambda rank: ((codes[rank] or 0) > 0, rank))

@@ -1,4 +1,4 @@
-"""What each rank of a run does: rank 0 holds the run and writes; the others train along in a store in memory.
+"""What each rank of a run does: rank 0 owns the run and writes to its store; the others use a store in memory.
 
 The lease, the attempt, the checkpoints and the log belong to rank 0. It decides whether there is anything to train, and
 sends the others the state that they begin with.

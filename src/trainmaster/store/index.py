@@ -1,9 +1,9 @@
 """The index: the configs and summaries of all runs in one file, for queries over many runs.
 
-It is a cache: you can delete it at any time. The folders are listed for each query; the index only saves reading the files.
+It is a cache: you can delete it at any time. Each query still lists the folders; with the index, it does not have to read the files.
 
 - The config of a run is read from the index if the mark of its file is unchanged.
-- The rest of a row is used if, in addition, the mark of the run's folder is unchanged and its newest attempt was over when the row was
+- The rest of a row is used if, in addition, the mark of the run's folder is unchanged and its newest attempt had ended when the row was
   written. Each later change of the run is a new attempt, which is a new name in that folder. A run that is being trained, was killed, or is
   damaged, is read again each time.
 - Labels are not in the index.
@@ -111,7 +111,7 @@ class Index:
     # ---- reading files
 
     def _config_row(self, key: str, mark: Mark) -> Row | None:
-        """The config of a run; None if it was removed meanwhile, and None with a warning if it is damaged."""
+        """The config of a run; None if it has been removed, and None with a warning if it is damaged."""
         try:
             record = self._configs.record(key)
         except FileNotFoundError:
@@ -202,7 +202,7 @@ def _config_part(table: RunTable) -> RunTable:
 
 
 def _unchanged(block: _Block, started: dict[str, Mark], wanted: Collection[str]) -> list[int]:
-    """The rows of wanted runs that were over and have not changed since."""
+    """The rows of requested runs that had ended and have not changed since."""
     keys = block.table.keys
     sizes, times = (block.table.facts.get(name, [MISSING] * len(keys)) for name in ("run_size", "run_time"))
     return [row for row in block.rows if started.get(key := keys[row], _NOT_STARTED) == (sizes[row], times[row]) and key in wanted]

@@ -19,11 +19,11 @@ class RankedBy(NamedTuple):
 def ranked_by(
     name: str | None, counts: Mapping[str, int], modes: Mapping[str, str | None], is_lenient: bool = False, argument: str = "metric"
 ) -> RankedBy:
-    """The metric `name`, else the one that the runs monitor, else `loss_test`; and its direction.
+    """The metric `name`, or the one that the runs monitor, or `loss_test`; and its direction.
 
     `counts` has all metrics with the number of runs that have them, `modes` the monitored ones with "min" or "max". If the runs monitor
-    nothing, or different metrics, it raises an error that names the `argument`. With `is_lenient` it takes the metric that most of the runs
-    have, preferring names with a known direction. The direction is that in which the runs monitor the metric, else what its name suggests.
+    nothing, or different metrics, it raises an error that names the `argument`. With `is_lenient` it uses the metric that most of the runs
+    have, preferring names with a known direction. The direction is the one that the runs use for monitoring, or follows from the name.
     """
     monitored = {each: mode for each, mode in modes.items() if each in counts}
     is_clear = name is not None or len(monitored) == 1 or (not monitored and "loss_test" in counts)

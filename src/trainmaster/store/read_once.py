@@ -1,4 +1,4 @@
-"""`ReadOnce`: files that remember what was read, for one look at a run."""
+"""`ReadOnce`: caches files and folders while a run is summarized."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 class ReadOnce:
     """Reads each file and lists each folder once. The records of a run refer to each other, so a summary needs most of them several times.
 
-    Use a new one for each look. It has only the reading part of `Files`.
+    Use a new one for each summary. It has only the methods of `Files` that read.
     """
 
     def __init__(self, files: Files) -> None:

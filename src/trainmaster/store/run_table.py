@@ -28,9 +28,9 @@ class RunTable:
     facts: Columns = field(default_factory=dict)
     """The state, the epoch, ...: the fields of a `Summary`, and what only the index needs."""
     config: Columns = field(default_factory=dict)
-    """By dotted key."""
+    """The config values by dotted key."""
     metrics: Columns = field(default_factory=dict)
-    """By the name of the metric: its last value."""
+    """The last value of each metric, by its name."""
 
     def __len__(self) -> int:
         return len(self.keys)

@@ -1,4 +1,4 @@
-"""Every logged value of a run's metrics, for analysis. `history.py` keeps only a sample of a long log, which is enough to draw it."""
+"""Every logged value of a run's metrics, for analysis. `history.py` keeps only a sample of a long log, which is enough for a curve."""
 
 from __future__ import annotations
 

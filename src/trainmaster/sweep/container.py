@@ -28,7 +28,7 @@ from trainmaster.sweep.sweep_command import SweepCommand, job_name
 
 _LIMITS: Final = Limits(max_file_size=5_000_000, max_total_size=100_000_000)
 _SOURCE_FILES: Final = ("pyproject.toml", "README.md", "LICENSE", "src")
-"""What it takes to install trainmaster from a checkout."""
+"""The files that are needed to install trainmaster from a checkout."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class Context:
 
 
 def write_context(folder: str, file: str, sweep: SweepCommand, num_workers: int, secrets: Sequence[str], outputs: Sequence[str]) -> Context:
-    """Write the context into a new or empty folder. It appears complete or not at all.
+    """Write the context into a new or empty folder. The folder is either complete or not created at all.
 
     Args:
-        file: the source file of the target, which is loaded.
-        sweep: paths in it are those of this machine; they must be in the repository of the code.
+        file: the source file of the loaded target.
+        sweep: the sweep to train. Its paths are paths of this machine, and must be in the repository of the code.
         secrets: values that no file may contain.
         outputs: folders that trainings write to.
     """
@@ -137,7 +137,7 @@ class _Image:
         return f"{self.move_file(module)}{colon}{name}" if os.path.isabs(module) else text
 
     def move_files(self, words: Sequence[str]) -> tuple[str, ...]:
-        """Words, of which absolute paths are files."""
+        """Translate the words that are absolute paths of files."""
         return tuple(self.move_file(word) if os.path.isabs(word) else word for word in words)
 
     def import_path(self) -> list[str]:
@@ -147,7 +147,7 @@ class _Image:
 
 
 def _remove_stores(code: str) -> Iterator[str]:
-    """Remove stores that somebody has committed, and name them."""
+    """Remove stores that were committed to the repository, and return their names."""
     for parent, folders, files in os.walk(code):
         if ABOUT in files and {*ARCHIVES} & {*folders} and _is_about(os.path.join(parent, ABOUT)):
             yield f"{os.path.relpath(parent, code)}/ (it is a store)"

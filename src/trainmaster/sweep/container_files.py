@@ -1,4 +1,4 @@
-"""The texts of a container's files: Dockerfile, .dockerignore, compose.yaml and the Slurm script for Apptainer."""
+"""The contents of a container's files: Dockerfile, .dockerignore, compose.yaml and the Slurm script for Apptainer."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def dockerfile(
 
 
 def dockerignore() -> str:
-    """Only the files that the image needs are sent to the builder, whatever else is put into the folder; of these, no secrets."""
+    """Only the files that the image needs, and no secrets, are sent to the builder, even if other files are put into the folder."""
     kept = ["requirements.txt", "constraints.txt", "trainmaster", "code"]
     lines = ["*", *(f"!{each}" for each in kept)]
     lines += [f"**/{each}" for each in (".git", *sorted(SECRET_FILES))]

@@ -1,4 +1,4 @@
-"""Connects to a Ray cluster, or starts one on this machine, and returns errors that say what to do."""
+"""Connects to a Ray cluster, or starts one on this machine, and raises errors that say what to do."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Cluster(NamedTuple):
     is_ours: bool
     """Whether the connection has to be closed at the end, which also ends a cluster that was started here."""
     head: tuple[str, int] | None
-    """Where the head listens, as far as it can be reached from here."""
+    """The address of the head, if it can be reached from here."""
 
     def is_head_alive(self) -> bool:
         if self.head is None:
@@ -99,9 +99,9 @@ def _split(address: str) -> tuple[str, int]:
 
 
 def count_places(ray: Any, cpus: float, gpus: float, wait: float) -> int:
-    """How many workers the cluster can hold. Raises if it cannot hold a single one, which would wait forever.
+    """How many workers the cluster can hold. Raises an error if it cannot hold a single one, because the worker would wait forever.
 
-    `wait` is the time in seconds in which the nodes of a cluster that has just been started may join it.
+    `wait` is the time in seconds that nodes have to join a cluster that has just been started.
     """
     wanted = {name: amount for name, amount in {"CPU": cpus, "GPU": gpus}.items() if amount}
     deadline = time.monotonic() + wait
@@ -116,18 +116,18 @@ def count_places(ray: Any, cpus: float, gpus: float, wait: float) -> int:
         best = ", ".join(f"{max((node.get(name, 0) for node in nodes), default=0):g} {name}s" for name in wanted)
         raise SettingError(
             f"no node of the Ray cluster has {each} for a run",
-            why=f"it has {counted(len(nodes), 'node')}; the most that one has: {best}",
+            why=f"it has {counted(len(nodes), 'node')}; the largest numbers on one node: {best}",
             hint="lower cpus_per_run or gpus_per_run, or add a node",
         )
     return sum(places)
 
 
 def _check_address(address: str) -> None:
-    """Raise at once if nothing that looks like Ray listens there; Ray itself would try for minutes."""
+    """Raise an error at once if nothing that looks like Ray listens at the address; Ray itself would retry for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
         raise SettingError(
-            f"address={address!r}: wanted an address of a Ray cluster",
+            f"address={address!r}: expected the address of a Ray cluster",
             known="auto, HOST:6379, ray://HOST:10001",
             hint="leave it out to start Ray on this machine",
         )
@@ -152,7 +152,7 @@ def _check_address(address: str) -> None:
 
 @contextlib.contextmanager
 def _kept_signals() -> Iterator[None]:
-    """Keep the signal handlers: Ray replaces the one of SIGTERM, but a batch saves its runs first."""
+    """Keep the signal handlers: Ray replaces the handler of SIGTERM, but a batch must save its runs first."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

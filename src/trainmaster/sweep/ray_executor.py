@@ -1,8 +1,8 @@
-"""`RayExecutor`: an executor whose workers are actors on a Ray cluster, or on a Ray that it starts on this machine.
+"""`RayExecutor`: an executor whose workers are actors on a Ray cluster, or on a local Ray instance that it starts.
 
 Actors are reused from one run to the next. A worker that dies is replaced wherever the cluster has room, and its run is
-assigned again. Everything that must survive is in the store, so after the loss of the driver or of the head node, the
-same call continues.
+assigned again. Everything that must survive is in the store, so the same call continues after the driver or
+the head node is lost.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from trainmaster.sweep.ray_worker import Place, RayWorker, Readiness, find_versi
 from trainmaster.text import counted
 
 _TIME_TO_END = 60.0
-"""Seconds that workers have to save and end before they are killed."""
+"""Seconds that workers have to save their runs and exit before they are killed."""
 _TIME_TO_START = 30.0
-"""Seconds for which runs wait for all workers; after that, they start on those that are ready."""
+"""Seconds to wait for all workers; after that, runs start on the workers that are ready."""
 _TIME_TO_JOIN = 10.0
-"""Seconds in which the nodes of a cluster may join it."""
+"""Seconds that nodes have to join a cluster."""
 _LISTEN_TIME = 5.0
 _MAX_FAILED_STARTS = 5
 """How many workers in a row may die before they are ready."""
@@ -48,7 +48,7 @@ class _Worker:
     def __init__(self, actor: Any, readiness: Any) -> None:
         self.actor = actor
         self.calls: dict[Any, str] = {readiness: "prepare"}
-        """By object reference, the method that will return it."""
+        """For each object reference, the method that will return it."""
         self.is_ready = False
         self.node = ""
         self.task: Task | None = None
@@ -63,7 +63,7 @@ class _Worker:
         self.call("run", task)
 
     def note_claims(self, reports: list[Report]) -> None:
-        """Remember the attempt that the task has claimed. A report about the task before it may arrive late."""
+        """Remember the attempt that the task has claimed. A report about the previous task may arrive late."""
         for each in reports:
             if each.kind == "claimed" and self.task is not None and each.key == self.task.job.key:
                 self.attempt = each.attempt
@@ -73,7 +73,7 @@ class RayExecutor:
     """`workers` actors, each with `cpus_per_run` CPUs and `gpus_per_run` GPUs of the cluster at `address`.
 
     Without an address, or the environment variable `RAY_ADDRESS`, Ray is started on this machine for the batch. If your
-    program has called `ray.init` before, that connection is used. The store has to be a folder that all nodes see.
+    program has already called `ray.init`, that connection is used. The store must be a folder that all nodes see.
 
     ```python
     manager.sweep({"lr": [0.1, 0.01]}, workers=RayExecutor(workers=8, address="auto", gpus_per_run=0.5))
@@ -215,7 +215,7 @@ class RayExecutor:
         worker.call("listen", _LISTEN_TIME)
 
     def _drop(self, worker: _Worker, error: Exception) -> None:
-        """Give up on a worker. It may only be out of reach, so it is killed before another one gets its run."""
+        """Give up on a worker. It may only be unreachable, so it is killed before another worker gets its run."""
         self._kill(worker)
         if worker.task is not None:
             cause = "cannot be reached" if isinstance(error, self._ray.exceptions.ActorUnavailableError) else "has died"
@@ -235,7 +235,7 @@ class RayExecutor:
             self._ray.kill(worker.actor)
 
     def _check_head(self) -> None:
-        """Raise if the head node is gone: Ray would end this process a minute later, without a word about the runs."""
+        """Raise an error if the head node is gone: Ray would end this process a minute later without mentioning the runs."""
         if time.monotonic() - self._checked_head < _CHECK_HEAD_EVERY:
             return
         self._checked_head = now = time.monotonic()

@@ -1,7 +1,7 @@
 """`RayWorker`: the actor that trains runs on a node of a Ray cluster.
 
-Its code is sent to the node, so it can report what the node lacks, trainmaster included. That is why this file only
-imports the standard library at its top.
+Its code is sent to the node, so it can report what the node lacks, even if trainmaster is not installed there. That is
+why this file only imports the standard library at its top.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _MACHINE_VARIABLES = (
     "OMP_NUM_THREADS",
 )
 _MACHINE_PREFIXES = ("DBUS_", "LC_", "LD_", "RAY_", "SLURM_", "SSH_", "XDG_")
-"""Environment variables that belong to a node, or that Ray sets for each worker."""
+"""Environment variables that are specific to a node, or that Ray sets for each worker."""
 
 
 class Place(NamedTuple):
     """What a worker takes over from the driver before it imports anything."""
 
     path: tuple[str, ...]
-    """`sys.path`; entries that a node does not have do no harm."""
+    """`sys.path`; entries that do not exist on a node do no harm."""
     folder: str
     environment: Mapping[str, str]
     main: str | None
@@ -45,7 +45,7 @@ class Place(NamedTuple):
 
 
 class Readiness(NamedTuple):
-    """What a worker says about its node."""
+    """What a worker reports about its node."""
 
     node: str
     problem: str = ""
@@ -106,7 +106,7 @@ class RayWorker:
         return [*reports, report._replace(error=None)]  # as text, because an error may not be picklable
 
     def listen(self, timeout: float) -> list[Any]:
-        """The new reports while a task runs; waits for the first one."""
+        """Return the new reports while a task runs; waits for the first one."""
         with self._changed:
             self._changed.wait_for(lambda: self._reports, timeout)
             self._changed.wait_for(lambda: any(each.kind == "claimed" for each in self._reports), _MERGE_TIME if self._reports else 0.0)
@@ -127,7 +127,7 @@ class RayWorker:
 
 
 def enter(place: Place) -> str:
-    """Make this process what a worker on the driver's machine would be. Returns what differs."""
+    """Set up this process like a worker on the driver's machine. Returns a description of what differs."""
     sys.path[:] = dict.fromkeys([*place.path, *sys.path])
     os.environ.update(place.environment)
     main = ModuleType("__main__")  # classes of the driver's script are sent by value; their runs record this file
@@ -142,7 +142,7 @@ def enter(place: Place) -> str:
 
 
 def shared_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a driver that its workers get; those that belong to a machine are left out.
+    """The variables of a driver that its workers get; those that are specific to a machine are left out.
 
     >>> shared_environment({"PATH": "/bin", "RAY_ADDRESS": "auto", "DATA": "/data"})
     {'DATA': '/data'}

@@ -15,7 +15,7 @@ from trainmaster.extensions.environment_facts import list_packages
 _INSTALLERS = {"pip", "setuptools", "wheel"}
 _PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 _EXTRAS = {"TensorBoard": "tensorboard"}
-"""Names of trainmaster that need an extra when they are used."""
+"""Names in trainmaster that need an optional dependency (a pip extra) when they are used."""
 
 
 class Requirements(NamedTuple):

@@ -227,7 +227,7 @@ def _directions(monitors: Sequence[str], mode: Mode | Sequence[Mode] | None) -> 
         wanted = given or better_of(name)
         if wanted not in ("min", "max"):
             raise SettingError(
-                f"is a smaller or a larger `{name}` better? Its name does not tell"
+                f"is a smaller or a larger `{name}` better? The name does not say"
                 if given is None
                 else f"mode={given!r}: expected min or max",
                 hint="give mode='min' or mode='max', or `--mode min`",

@@ -90,7 +90,7 @@ def _directive(text: str) -> str:
     """
     match = _OPTION.fullmatch(text)
     if match is None or not (match[2] or "").isprintable():
-        raise SettingError(f"--sbatch {text!r:.80}: wanted an option of sbatch", hint="--sbatch time=2:00:00 --sbatch partition=gpu")
+        raise SettingError(f"--sbatch {text!r:.80}: expected an option of sbatch", hint="--sbatch time=2:00:00 --sbatch partition=gpu")
     name, value = match.groups()
     if name in _OWN_OPTIONS:
         why = "the script sets it, so that interrupted workers are saved and requeued"

@@ -43,7 +43,7 @@ echo "$1: process $!, log $log"
 def ssh_script(title: str, hosts: Sequence[str], setup: str, command: str, logs: str) -> str:
     """The script. `setup` is shell code that runs on each host, `command` the worker, and `logs` the folder of its log, quoted.
 
-    The worker's code goes to the standard input of `sh`, so that the login shell of a host, whichever it is, does not have to parse it.
+    The worker's code goes to the standard input of `sh`, so that it does not depend on the login shell of the host.
     """
     worker = _WORKER.format(setup=setup, command=command, logs=logs)
     starts = "\n".join(f"start {shlex.quote(host)} {_HOST_MARKS.sub('_', host)}" for host in hosts)

@@ -100,7 +100,7 @@ def _describe_overlap(name: str, num: int, indices: Mapping[int, int]) -> str:
 
 
 def _dataset_indices(data: Any) -> tuple[Any, list[int]] | None:
-    """The dataset inside all subsets, and the indices of the samples in it."""
+    """The dataset below all nested `Subset`s, and the indices of the samples in it."""
     if not _is_indexed(data):
         return None
     dataset, indices = data.dataset, _loader_indices(data)
