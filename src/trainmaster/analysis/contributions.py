@@ -51,7 +51,7 @@ class AblationReport:
     plan: AblationPlan
     contributions: tuple[Contribution, ...]
     runs: Mapping[str, tuple[RunValue, ...]]
-    """By arm, in the order of the seeds."""
+    """The runs of each arm, in the order of the seeds."""
 
     @property
     def missing(self) -> list[str]:

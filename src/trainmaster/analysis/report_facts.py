@@ -65,7 +65,7 @@ def _config_text(value: Any) -> str:
 
 
 def _describe_values(values: Sequence[Any]) -> str:
-    """All values if they are few; the range of many numbers; the first ones of many others."""
+    """List all values if there are few of them. Otherwise, return the range of numbers, or the first of other values."""
     if len(values) <= _MAX_VALUES:
         return ", ".join(map(_config_text, values))
     if all(map(is_number, values)):

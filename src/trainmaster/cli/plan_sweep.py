@@ -20,7 +20,7 @@ class PlannedSweep(NamedTuple):
     target: Target
     manager: Manager
     choices: tuple[str, ...]
-    """With the full path, if it is a file."""
+    """If the choices are in a file, its full path."""
     num_runs: int
 
 

@@ -65,7 +65,7 @@ class Field(NamedTuple):
 
     name: str
     written: Any
-    """The annotation without `Stateless[...]` and other states."""
+    """The annotation without its state, such as `Stateless[...]` or `Derived[...]`."""
     validated_as: Any
     """The annotation for pydantic, with our own validators."""
     state: State | None

@@ -36,7 +36,7 @@ class Page:
 
 
 _pages: dict[str, Page] = {}
-"""By the folder of the store: calling `ui()` again opens the same page."""
+"""The open page of each store, by its folder, so that calling `ui()` again opens the same page."""
 
 
 def open_page(store: Store) -> Page:

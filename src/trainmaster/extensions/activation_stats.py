@@ -59,7 +59,7 @@ class ActivationStats(FigureObserver):
         self._outputs: dict[str, list[torch.Tensor]] = {}
         """The statistics of this batch by module, which may be called more than once."""
         self._silent: dict[str, torch.Tensor] = {}
-        """By module: which of its units were 0 in all measured batches of this epoch."""
+        """For each module, which of its units were 0 in all measured batches of this epoch."""
         self._dead: list[str] = []
         self._stats = LayerStats(_TAG, STATISTICS)
         self._num_batches = 0

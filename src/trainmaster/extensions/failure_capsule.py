@@ -33,7 +33,7 @@ NOTE: Final = "FailureCapsule: "
 _PLAIN: Final = frozenset((int, float, bool, str, type(None)))
 _STAGE = re.compile(r"\bstage ((?:\w+ > )*\w+)")
 _STORED_ELSEWHERE: Final = ("batch", "fixtures", "loop", "train_manager", "model", "optimizer", "lr_schedule", "writer", "components")
-"""Fixtures that are not values, or that a capsule stores elsewhere."""
+"""Fixtures that a capsule does not store as values: objects such as the loop, or parts that it stores elsewhere."""
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class FailureCapsule(Observer):
         self.target = target
         self._watch = Watch()
         self._starts: dict[str, _BatchStart | None] = {}
-        """By routine: the start of the current batch."""
+        """The start of the current batch, for each routine."""
         self._epoch_starts: dict[str, dict[str, Any] | None] = {}
         self._stateful: dict[str, dict[str, Any]] = {}
         self._names: tuple[str, ...] = ()

@@ -83,7 +83,7 @@ class IsolatedForward:
         self._allowed = [*(each for each in modules if each in allowed), *(each for each in norms if each.running_mean is None)]
         self._embeddings = [each for each in modules if isinstance(each, (nn.Embedding, nn.EmbeddingBag))]
         self._first_calls: dict[tuple[int, int, int], tuple[torch.Tensor, torch.Tensor | None]] = {}
-        """By allowed module, number of the call, and number of the output: the output and the input in the first pass."""
+        """The output and the input in the first pass, by allowed module, number of the call, and number of the output."""
         self._num_calls: dict[int, int] = {}
         self._chosen: list[bool] | None = None
         self.embedded: list[torch.Tensor] = []
@@ -92,7 +92,7 @@ class IsolatedForward:
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Allow passes inside the `with` block, and restore everything on exit."""
+        """Prepare the model for forward passes inside the `with` block, and restore everything on exit."""
         self._rng, modes = get_rng(), [(module, module.training) for module in self._modules]
         momenta = [(norm, norm.momentum) for norm in self._norms]
         statistics = [(buffer, buffer.detach().clone()) for norm in self._norms for buffer in norm.buffers(recurse=False)]

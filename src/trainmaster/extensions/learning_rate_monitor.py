@@ -39,9 +39,9 @@ class LearningRateMonitor(FigureObserver):
         self._num_updates = 0
         self._is_full = False
         self._last: dict[str, tuple[int, float]] = {}
-        """By tag: the last update, and its learning rate."""
+        """For each tag, the last update and its learning rate."""
         self._logged: dict[str, int] = {}
-        """By tag: the last update that was logged."""
+        """For each tag, the last update that was logged."""
 
     # Hooks.
 

@@ -75,7 +75,7 @@ class MixedPrecision(Extension):
                 if self._scaler_state:
                     self._scaler.load_state_dict(self._scaler_state)
 
-    # The forward pass and the loss, also of evaluations and predictions.
+    # The forward pass and the loss, including those of evaluations and predictions.
 
     def around_forward(self, device: torch.device) -> Iterator[None]:
         with torch.autocast(device.type, self.dtype):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Points = Sequence[tuple[float, float]]
-"""Pairs of a step or epoch and the value there."""
+"""Pairs of a step or epoch and a value."""
 
 _MAX_PANELS = 8
 _MAX_LINES = 10

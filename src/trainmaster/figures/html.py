@@ -33,9 +33,9 @@ from trainmaster.text import printable
 SCRIPT = "plotly.min.js"
 """The file that a page loads from its own folder."""
 _HEIGHT, _ROW_HEIGHT, _MAX_ROWS_HEIGHT, _MARGINS = 400, 18, 1000, 120
-"""In pixels."""
+"""Sizes in pixels."""
 _MAX_NAME, _MAX_TITLE = 60, 120
-"""In characters."""
+"""Maximum lengths in characters."""
 _MAX_POINTS_WITH_MARKERS = 30
 _PAGE = """<!DOCTYPE html>
 <html lang="en">

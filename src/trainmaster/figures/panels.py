@@ -15,7 +15,7 @@ from trainmaster.errors import SettingError
 Array = NDArray[np.float64]
 
 _HUGE, _TINY = 1e100, 1e-100
-"""Values beyond these limits are treated as infinite or zero, because libraries compute margins, powers and differences."""
+"""Values beyond these limits are treated as infinite or zero, because they could overflow in the plotting libraries."""
 _MIN_FOR_DENSITY = 5
 _LOG_RATIO = 30.0
 """A `Lines` panel gets a log scale if its largest value is at least this many times its smallest one."""
@@ -196,7 +196,7 @@ class Violins:
     x_label: str
     y_label: str
     values: Mapping[str, Sequence[float]]
-    """By category, from left to right."""
+    """The values of each category. Categories are drawn from left to right."""
     is_log: bool = False
 
     @property

@@ -41,7 +41,7 @@ _PARALLEL_WIDTH = 1.3
 """The width of one axis of parallel coordinates, in inches."""
 _MAX_NAMED_ROWS = 48
 _MAX_TITLE, _MAX_LABEL, _MAX_ROW_NAME, _MAX_MARK, _MAX_LEGEND_LABEL = 60, 40, 48, 16, 40
-"""In characters."""
+"""Maximum lengths in characters."""
 _MAX_LEGEND_ENTRIES = 24
 _MAX_POINTS_WITH_MARKERS = 30
 _LINE_STYLES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}

@@ -63,7 +63,7 @@ class TrainingState:
     observers: tuple[str, ...] = ()
     """The names of the extensions (mostly observers) that are not needed to resume training."""
     ranks: tuple[dict[str, Any], ...] = ()
-    """For each rank but the first, its random states: the current one, and that of the start of the epoch."""
+    """The random states of each rank except the first: the current one, and the one from the start of the epoch."""
 
     def __repr__(self) -> str:
         return f"<TrainingState {', '.join(f'{name} {value}' for name, value in self.progress.items())}>"

@@ -112,7 +112,7 @@ class Batch:
         self._error: Exception | None = None
         self._num_started = 0
         self._dead_attempts: dict[str, int] = {}
-        """By key, the last attempt whose worker has died."""
+        """For each run, by key, the last attempt whose worker died."""
         self._num_deaths: Counter[tuple[str, Any]] = Counter()
         """How many workers died while they trained a run, since its newest checkpoint."""
         self._num_early_deaths = 0

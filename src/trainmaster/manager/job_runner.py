@@ -98,7 +98,7 @@ class JobRunner:
             self._process(job, resume, start)
 
     def _process(self, job: Job, resume: bool, start: Callable[[], bool]) -> None:
-        """As `process`; `start` begins the training on all ranks, and returns False if there is none."""
+        """Do the work of `process`. `start` begins training on all ranks, and returns False if there is nothing to train."""
         store = self._manager.store
         if resume:
             self.code.check(store.run(job.key))

@@ -25,7 +25,7 @@ from trainmaster.manager.manager_spec import ManagerSpec
 from trainmaster.manager.worker import READY, STOP, WorkerSetup, serve
 
 _TIME_TO_END = 60.0
-"""Seconds that workers have to save and end before they are killed."""
+"""Seconds that workers have to save their runs and exit before they are killed."""
 UNGUARDED = 87
 """The exit code of a worker whose program starts the batch when it is imported."""
 

@@ -177,5 +177,5 @@ def _overridable() -> list[str]:
 
 
 def _is_alike(name: str, known: str) -> bool:
-    """Return whether a name is a longer or shorter form of another one: `make_dataloader_valid`, but not `make_dataloader`."""
+    """Return whether one of two long names starts with the other one and is at most two characters longer."""
     return len(name) > 8 and abs(len(name) - len(known)) <= 2 and (name.startswith(known) or known.startswith(name))

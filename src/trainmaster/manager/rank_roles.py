@@ -37,7 +37,7 @@ def rank_store(manager: Manager) -> Iterator[None]:
 
 @contextlib.contextmanager
 def starting_together() -> Iterator[Callable[[], bool]]:
-    """`start()` begins the training on all ranks. It returns False if rank 0 has left the block without it."""
+    """Yield a function that begins training on all ranks. It returns False if rank 0 has left the block without calling it."""
     ranks = find_ranks()
     has_started = False
 

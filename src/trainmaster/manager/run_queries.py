@@ -70,11 +70,11 @@ class RunQueries:
     ) -> str | None:
         """The key of the run with the smallest metric `p_key` in its preview, or the largest if `reverse`.
 
-        None if no run has a number.
+        Returns None if no run has a number for it.
 
-        `p_key` is the name of a metric, or an ending of it. By default it is the metric that the runs monitor, else
-        `loss_test`. `reverse` defaults to the direction in which the runs monitor it, else to what the name suggests:
-        accuracies, returns and other well-known scores are maximized. NaN is never the best.
+        `p_key` is the name of a metric, or an ending of it. By default it is the metric that the runs monitor, or
+        `loss_test` if they monitor none. `reverse` defaults to the direction that the runs use for monitoring; otherwise
+        it follows from the name: accuracies, returns and other well-known scores are maximized. NaN is never the best.
         """
         return best_of(self._rows(min_epoch, cond), p_key, reverse)
 

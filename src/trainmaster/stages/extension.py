@@ -38,9 +38,9 @@ class Extension:
     has_weights: ClassVar[bool] = False
     """Whether the state contains weights that evaluations use. If so, it is also restored for an evaluation without training."""
     on_every_rank: ClassVar[bool] = False
-    """With several processes, the hooks run on all of them, and not only on rank 0. An extension that changes the training needs this."""
+    """Whether the hooks run on all ranks and not only on rank 0. An extension that changes training needs this."""
     needs_whole_batches: ClassVar[bool] = False
-    """The extension reads whole batches or predictions, so it is refused with several processes, each of which has a part of them."""
+    """Whether the extension reads whole batches or predictions. If so, it is an error with several ranks, which have only parts of them."""
     is_guarded: ClassVar[bool] = True
     """Whether changes made by an observer's hooks are undone. Set it to False to save time if the hooks never change RNGs or modes."""
 

@@ -27,7 +27,7 @@ SAFE_AGE = 24 * 3600.0
 _TEMP = ".tmp"
 _PAUSES = (0.01, 0.1, 0.5, 1.0)
 _LARGE = 2**20
-"""Bytes from which on a file is hashed in a thread of its own."""
+"""Files of at least this many bytes are hashed in a separate thread."""
 _MAX_PENDING = 64
 """How many chunks may wait to be hashed; some of them are copies and hold memory."""
 

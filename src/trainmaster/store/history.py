@@ -31,7 +31,7 @@ Point = tuple[float, int | float]
 @dataclass(frozen=True)
 class History:
     points: dict[str, list[Point]]
-    """By metric, in order."""
+    """The points of each metric, in order."""
     is_sampled: bool
     """True if not all points were kept."""
     over: dict[str, str] = field(default_factory=dict)

@@ -203,7 +203,7 @@ class _Source:
 
 
 _sources: dict[str, tuple[Any, _Source | None]] = {}
-"""By path, with the module spec of the import. A file may be edited while the program runs, so it is read only once per import."""
+"""The sources by path, each with the module spec of its import. A file may change while the program runs, so it is read once per import."""
 
 
 def _source(path: str) -> _Source | None:

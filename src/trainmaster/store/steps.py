@@ -13,7 +13,7 @@ from trainmaster.store.history import AXES
 from trainmaster.store.run import Run
 
 STEP = "step"
-"""The axis of a metric whose axis was not logged."""
+"""The name of the x axis if the log does not say what it counts."""
 
 
 @dataclass(frozen=True)

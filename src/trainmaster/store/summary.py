@@ -222,7 +222,7 @@ def _seed(run: Run) -> int | None:
 
 
 def _duration(run: Run, newest: int, is_held: bool) -> float | None:
-    """The total time of the chain's attempts. A killed attempt ends with the last file that it wrote."""
+    """The total time of the newest attempt and those it resumed from. A killed attempt ends with the last file that it wrote."""
     seconds: list[float] = []
     resumed = run.resume_of(newest)
     is_from_scratch = resumed is not None and resumed["parent"] is None

@@ -44,7 +44,7 @@ class PackedRun:
     """`status` and `preview`, encoded; `checkpoints`, oldest first: name, step and number of events."""
     events: list[bytes]
     files: Mapping[str, Callable[[], BinaryIO]] = field(default_factory=dict)
-    """By names such as `step-000012/tree.json`."""
+    """Functions that open the files, by names such as `step-000012/tree.json`."""
 
     @property
     def epoch(self) -> int:

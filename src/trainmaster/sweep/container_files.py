@@ -10,7 +10,7 @@ from trainmaster.sweep.slurm import slurm_script
 from trainmaster.sweep.sweep_command import SweepCommand, shell_command
 
 APP, STORE = "/app", "/store"
-"""Where the code and the store are in a container."""
+"""The folders of the code and of the store in a container."""
 
 _DOCKERFILE = """\
 # Written by `trainmaster container` for {target}.

@@ -49,7 +49,7 @@ class SearchDriver:
         self._active: set[str] = set()
         """The keys of runs that were handed out and have not ended."""
         self._jobs: dict[str, tuple[int, int]] = {}
-        """By key of a run, its trial and its replicate."""
+        """The trial and the replicate of each run, by key."""
         self.end_reason = ""
         """Why the search ended before it had all its trials, if it did."""
 
