@@ -80,7 +80,7 @@ class Dashboard:
         self.columns = EventColumns()
         self.selections = Selections()
         self.name = secrets.token_hex(8)
-        """Part of the tags of answers: another server may count other changes with the same numbers."""
+        """A part of each ETag, because another server may use the same numbers for other changes."""
         self._described: tuple[int, dict[str, Any]] = (-1, {})
 
     def describe(self) -> dict[str, Any]:

@@ -90,7 +90,7 @@ class LiveTable:
         self._scanned, self._seconds = 0.0, 0.0
 
     def scan_aside(self) -> None:
-        """Scan in a thread, unless one does already."""
+        """Start a scan in a thread, unless one is already running."""
         if not self._is_scanning.is_set():
             self._is_scanning.set()
             threading.Thread(target=self._scan_in_thread, name="scan", daemon=True).start()
