@@ -90,7 +90,7 @@ NEVER_STOPS = re.compile(r"lease|index|outcome\.json|attempt\.json|preview\.json
 
 def path_of(sample, role, key=None):
     if role in ("store.json", "index", "config"):
-        return {"store.json": "store.json", "index": "index/configs.jsonl", "config": sample.config(key)}[role]
+        return {"store.json": "store.json", "index": "index/runs.jsonl", "config": sample.config(key)}[role]
     name, _, kind, number = role.split()
     return sample.stats(name, int(number), key) if kind == "attempt" else sample.ckpt(name, int(number), key)
 

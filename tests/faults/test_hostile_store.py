@@ -198,7 +198,7 @@ def test_a_pickle_in_the_place_of_any_file_is_not_run(sample, root, archive, fol
         (root / relative).write_bytes(PICKLES[kind](canary))
         said = everything(root, sample.key, archive, folder, READING)
         assert not canary.exists(), relative
-        assert any(relative in text for text in said.values()) or relative.endswith(("lease", "configs.jsonl")), (relative, said)
+        assert any(relative in text for text in said.values()) or relative.endswith(("lease", "runs.jsonl")), (relative, said)
 
 
 def test_a_pickle_with_right_checksums_in_the_place_of_any_file_of_a_checkpoint_is_not_run(sample, root, archive, folder):
@@ -262,7 +262,7 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("place", [*places, f"ckpts/{run}/attempt-0002/step-000004"], ids=lambda text: text.replace(key, "KEY"))
     if "file" in metafunc.fixturenames:
         stats = ("attempt.json", "lease", "resume.json", "status.json", "outcome.json", "events.jsonl")
-        files = ["store.json", "index/configs.jsonl", f"configs/{key[:2]}/{key}.json"]
+        files = ["store.json", "index/runs.jsonl", f"configs/{key[:2]}/{key}.json"]
         files += [f"stats/{run}/attempt-000{number}/{name}" for number in ((1, 2) if IS_FULL else (2,)) for name in stats]
         files += [f"previews/{run}/attempt-0002/preview.json"]
         files += [f"ckpts/{run}/attempt-0002/step-000004/{name}" for name in ("manifest.json", "tree.json", "tensors.safetensors")]
@@ -300,7 +300,7 @@ def test_a_link_in_the_place_of_any_file_is_not_followed(sample, root, archive, 
     before = sample_store.listing(outside)
     said = everything(root, sample.key, archive, folder)
     assert sample_store.listing(outside) == before
-    if not file.endswith(("lease", "configs.jsonl")):
+    if not file.endswith(("lease", "runs.jsonl")):
         assert any(file in text for text in said.values()), said
         assert "symbolic link" in "".join(said.values())
 
@@ -310,7 +310,7 @@ def test_a_pipe_in_the_place_of_any_file_stops_nobody(sample, root, archive, fol
     (root / file).unlink()
     os.mkfifo(root / file)
     said = everything(root, sample.key, archive, folder, READING)
-    assert any(file in text for text in said.values()) or file.endswith(("lease", "configs.jsonl")), said
+    assert any(file in text for text in said.values()) or file.endswith(("lease", "runs.jsonl")), said
 
 
 @pytest.mark.skipif(not hasattr(os, "mknod") or os.geteuid() != 0, reason="devices are root's to make")
@@ -332,7 +332,7 @@ def test_a_device_in_the_place_of_a_file_is_not_read(sample, root, archive, fold
 
 @pytest.mark.integration
 def test_a_huge_sparse_file_in_the_place_of_any_file_is_read_in_part_only(sample, root, archive, folder, file):
-    if file.endswith(("tensors.safetensors", "tree.json", "lease", "configs.jsonl")) or "attempt-0001" in file:
+    if file.endswith(("tensors.safetensors", "tree.json", "lease", "runs.jsonl")) or "attempt-0001" in file:
         pytest.skip("compared with the size in the manifest, or never read into memory")
     with open(root / file, "ab") as sparse:
         sparse.truncate(2**36)
@@ -634,7 +634,7 @@ def test_an_index_that_was_made_up_with_a_right_checksum_does_not_crash(sample, 
     }
     failed = {}
     for name, line in lines.items():
-        (root / "index/configs.jsonl").write_bytes(hashlib.sha256(line).hexdigest().encode() + b"\n" + line)
+        (root / "index/runs.jsonl").write_bytes(hashlib.sha256(line).hexdigest().encode() + b"\n" + line)
         try:
             if dict(Store(root).index) != {sample.key: CONFIG, sample.other: OTHER}:
                 failed[name] = "wrong values"
@@ -645,7 +645,7 @@ def test_an_index_that_was_made_up_with_a_right_checksum_does_not_crash(sample, 
 
 def test_an_index_that_was_made_up_with_a_right_checksum_does_not_lie(sample, root):
     line = json.dumps([sample.key, {"lr": 666}]).encode() + b"\n"
-    (root / "index/configs.jsonl").write_bytes(hashlib.sha256(line).hexdigest().encode() + b"\n" + line)
+    (root / "index/runs.jsonl").write_bytes(hashlib.sha256(line).hexdigest().encode() + b"\n" + line)
     assert dict(Store(root).index) == {sample.key: CONFIG, sample.other: OTHER}
 
 

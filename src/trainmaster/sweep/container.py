@@ -80,6 +80,7 @@ def _write(folder: str, root: str, sweep: SweepCommand, num_workers: int, secret
     with tempfile.TemporaryDirectory(prefix="trainmaster-code-") as scratch:
         restored = checkout_code(write_snapshot(captured, scratch), code)
     shutil.rmtree(os.path.join(code, ".git"))
+    _remove_bytecode(code)
     left_out = [*restored.missing, *_remove_stores(code)]
     inside = _Image(root, code)
     moved = SweepCommand(inside.move_target(sweep.target), inside.move_files(sweep.choices), inside.move_files(sweep.options))
@@ -146,12 +147,20 @@ class _Image:
         return [each for each in folders if os.path.isdir(self._code + each.removeprefix(APP))] or [APP]
 
 
+def _remove_bytecode(code: str) -> None:
+    """Remove what Python writes when it imports the code; many repositories do not ignore it."""
+    for parent, folders, _ in os.walk(code):
+        if "__pycache__" in folders:
+            shutil.rmtree(os.path.join(parent, "__pycache__"))
+            folders.remove("__pycache__")
+
+
 def _remove_stores(code: str) -> Iterator[str]:
     """Remove stores that were committed to the repository, and return their names."""
     for parent, folders, files in os.walk(code):
         if ABOUT in files and {*ARCHIVES} & {*folders} and _is_about(os.path.join(parent, ABOUT)):
             yield f"{os.path.relpath(parent, code)}/ (it is a store)"
-            for each in {*ARCHIVES, "sweeps", "tags", "index"} & {*folders}:
+            for each in {*ARCHIVES, "sweeps", "tags", "notes", "index"} & {*folders}:
                 shutil.rmtree(os.path.join(parent, each))
                 folders.remove(each)
             os.remove(os.path.join(parent, ABOUT))
