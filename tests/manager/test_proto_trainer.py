@@ -54,7 +54,9 @@ def test_a_trained_config_is_not_trained_again_unless_asked(tmp_path: Path) -> N
     assert digest_after(again) == first
 
 
-@pytest.mark.parametrize("num_images", [30, 100, 150])  # before the first checkpoint, in epoch 1, and in epoch 2
+@pytest.mark.parametrize(
+    "num_images", [pytest.param(30, marks=pytest.mark.integration), 100, pytest.param(150, marks=pytest.mark.integration)]
+)  # before the first checkpoint, in epoch 1, and in epoch 2
 def test_a_killed_program_resumes_bit_for_bit(num_images: int, tmp_path: Path) -> None:
     program = [sys.executable, cifar_program.__file__, "proto", str(tmp_path / "killed")]
     killed = subprocess.run(program, env={**os.environ, KILL_AFTER: str(num_images)}, capture_output=True, text=True, check=False)

@@ -44,6 +44,7 @@ def test_a_trial_has_the_weights_of_the_same_config_trained_by_itself(tmp_path: 
 PROGRAM = [sys.executable, cifar_program.__file__, "parallel"]
 
 
+@pytest.mark.integration
 def test_a_killed_search_resumes_bit_for_bit(tmp_path: Path) -> None:
     """A46, with its fix: a trial continues from its checkpoint."""
     whole = subprocess.run([*PROGRAM, str(tmp_path / "whole")], capture_output=True, text=True, check=True)
@@ -55,6 +56,7 @@ def test_a_killed_search_resumes_bit_for_bit(tmp_path: Path) -> None:
     assert resumed.stdout.count("complete") == 2
 
 
+@pytest.mark.integration
 def test_a_search_survives_the_death_of_a_worker(tmp_path: Path) -> None:
     whole = subprocess.run([*PROGRAM, str(tmp_path / "whole")], capture_output=True, text=True, check=True)
     marker = tmp_path / "killed once"

@@ -21,8 +21,9 @@ def command(
 ) -> None:
     """Draw a metric against a config value.
 
-    Draws the finished runs. Numbers get a regression line with its 95 % band. Categories get violins, and so do up to ten different numbers with at
-    least three runs each on average. The default metric is the one that the runs monitor. Without --output, the figure is named after both.
+    Draws the finished runs. Numbers get a regression line with its 95 % band. Categories get violins, and so do up to ten different
+    numbers with at least three runs each on average. The default metric is the one that the runs monitor. Without --output, the
+    figure is named after both.
 
     \b
     Examples:
