@@ -18,9 +18,11 @@ from typing import Any
 import pytest
 import ray_training as program
 import warm
+from cifar_program import CifarSearch, MyModel, MyModelWrapper, config_for
 from ray_training import Slow
+from toy_search import EPOCHS, SPACE, Toy
 
-from trainmaster import Manager
+from trainmaster import Manager, ParallelTrainer
 from trainmaster.cli.executors import make_workers
 from trainmaster.errors import MissingExtraError, SettingError
 from trainmaster.sweep import RayExecutor
@@ -195,6 +197,27 @@ def test_in_this_process_on_local_workers_and_on_ray_the_weights_are_the_same_bi
         assert len(Slow(store).batch(program.configs_of(4), workers=workers).done) == 4
         weights.append(program.weights_of(store))
     assert weights[0] == weights[1] == weights[2]
+
+
+@pytest.mark.integration
+@pytest.mark.usefixtures("local_ray")
+def test_a_search_on_ray_has_the_trials_of_a_search_in_this_process(tmp_path: Path) -> None:
+    def search(store: Path, workers: Any) -> list[Any]:
+        settings: dict[str, Any] = {"sampler": "tpe", "pruner": "median", "epochs": EPOCHS, "window": 4}
+        result = Toy(store, verbose=False).search(SPACE, 6, workers=workers, **settings)
+        return [(trial.config, trial.state, trial.values) for trial in result.trials]
+
+    here = search(tmp_path / "here", 0)
+    assert len(here) == 6
+    assert search(tmp_path / "ray", RayExecutor(2)) == here
+
+
+@pytest.mark.integration
+@pytest.mark.usefixtures("local_ray")
+def test_a_parallel_trainer_runs_its_trials_on_ray(tmp_path: Path) -> None:
+    values = {"search_space": {"train_config.optimizer_config.arguments.lr": {"categorical_values": [0.05, 0.2]}}, "eval_epoch": 1}
+    trainer = ParallelTrainer(MyModelWrapper(MyModel), config_for(CifarSearch, tmp_path, **values))
+    assert [trial.state for trial in trainer.launch(workers=RayExecutor(2)).trials] == ["complete", "complete"]
 
 
 @pytest.mark.integration
