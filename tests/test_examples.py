@@ -21,7 +21,7 @@ SMOKE = ("stages.md", "configs.md", "exact_state.md")
 """Pages without console blocks, which take about a second."""
 BLOCK = re.compile(r"^```(python|text|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (\w+\.py)\n")
-PROGRESS = re.compile(r"^epoch \d+/\d+  .*\d s\b.*\n", re.MULTILINE)
+PROGRESS = re.compile(r"^epoch [\d,]+/[\d,]+  .*\d s\b.*\n", re.MULTILINE)
 """The progress that a loop prints by default. The pages leave it out, because it contains times."""
 LIKE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 

@@ -89,7 +89,11 @@ def _leave(plan: dict[str, Any]) -> None:
 
 
 def _signal(plan: dict[str, Any]) -> None:
+    from trainmaster.manager import interrupts
+
     os.kill(os.getpid(), plan["signal"])
+    if interrupts._active:  # a thread turns the signal into a request; short steps are faster
+        until(lambda: interrupts._active[-1].reason is not None, "the request to stop")
 
 
 def _segfault(plan: dict[str, Any]) -> None:
