@@ -93,7 +93,13 @@ class Dashboard:
 
 def make_app(dashboard: Dashboard, token: str | None = None, static: Path = STATIC) -> Guard:
     """The web application for a store. With a `token`, requests that carry it can change runs."""
-    routes = [
+    handlers: dict[Any, Any] = {HTTPException: _answer_http_error, Exception: _answer_bug}
+    app = Starlette(routes=make_routes(dashboard, static), exception_handlers=handlers)
+    return Guard(app, token)  # outermost, so that it also covers answers about bugs
+
+
+def make_routes(dashboard: Dashboard, static: Path = STATIC) -> list[Route]:
+    return [
         Route("/api/v1/store", _endpoint(dashboard, get_store)),
         Route("/api/v1/attention", _endpoint(dashboard, get_attention)),
         Route("/api/v1/runs", _endpoint(dashboard, get_runs)),
@@ -111,8 +117,6 @@ def make_app(dashboard: Dashboard, token: str | None = None, static: Path = STAT
         *(Route(f"/api/v1/runs/{{key}}/{name}", _edit_endpoint(dashboard, name), methods=["POST"]) for name in EDITS),
         *_static_routes(static),
     ]
-    handlers: dict[Any, Any] = {HTTPException: _answer_http_error, Exception: _answer_bug}
-    return Guard(Starlette(routes=routes, exception_handlers=handlers), token)  # outermost, so that it also covers answers about bugs
 
 
 # ---- the API
