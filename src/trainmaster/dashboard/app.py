@@ -46,6 +46,7 @@ from trainmaster.errors import (
     SettingError,
     StoreAccessError,
     StoreDamagedError,
+    StoreFormatError,
     TrainmasterError,
     UnknownRunError,
 )
@@ -67,6 +68,7 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (RunBusyError, 409),
     (StoreDamagedError, 422),
     (StoreAccessError, 503),
+    (StoreFormatError, 503),
     (TrainmasterError, 400),
 )
 
