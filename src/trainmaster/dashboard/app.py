@@ -13,6 +13,7 @@ import mimetypes
 import os
 import secrets
 import sys
+import threading
 import traceback
 import warnings
 from collections import Counter
@@ -84,6 +85,16 @@ class Dashboard:
         self.name = secrets.token_hex(8)
         """Part of the tags of answers: another server may count other changes with the same numbers."""
         self._described: tuple[int, dict[str, Any]] = (-1, {})
+
+    def prepare(self) -> None:
+        """Begin to compute what the first page shows: 100,000 runs take seconds."""
+
+        def first_page() -> None:
+            with contextlib.suppress(TrainmasterError, OSError):  # a request reports it
+                self.describe()
+                self.selections.of(self.live.current(), Query())
+
+        threading.Thread(target=first_page, name="first page", daemon=True).start()
 
     def describe(self) -> dict[str, Any]:
         """A cache of values that change only with the table."""

@@ -118,7 +118,8 @@ class LiveTable:
         known = {old.table.keys[row] for row in same}
         changed = {key: (mark, runs.get(key)) for key, mark in configs.items() if key not in known}
         if changed or len(same) != len(old.table) or tags != old.tags or self._view is None:
-            fresh = self._store.index.read(changed) if len(changed) <= _MAX_SINGLE else self._store.index.runs([*changed])
+            index = self._store.index
+            fresh = index.read(changed) if len(changed) <= _MAX_SINGLE else index.runs([*changed], marks=(configs, runs))
             fresh = _compact(_completed(fresh, runs))
             table = joined([old.table.take(same), fresh]) if same else fresh
             self._view = View(old.number + 1, table, tags, {key: row for row, key in enumerate(table.keys)})
