@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -209,6 +210,27 @@ def test_comparing_two_runs(tab: Open, small: Any) -> None:
     page.fill("[aria-label='Add a run']", keys["failed"][:6])
     page.get_by_role("option").first.click()
     page.wait_for_selector("text=2 values differ")
+
+
+def test_comparing_the_code_of_two_runs(tab: Open, tmp_path: Path) -> None:
+    from trainmaster.extensions.code.capture import Limits, capture
+    from trainmaster.extensions.code.snapshot import write_snapshot
+
+    store, keys = dashboard_store.make_store(tmp_path / "runs")
+    repository = tmp_path / "code"
+    repository.mkdir()
+    subprocess.run(["git", "init", "-q"], cwd=repository, check=True)
+    two = [keys["0.1-0"], keys["0.5-0"]]
+    for key, width in zip(two, (16, 32), strict=True):
+        (repository / "model.py").write_text(f"import torch\n\nwidth = {width}\n")
+        taken = capture(str(repository), Limits())
+        write_snapshot(taken, str(tmp_path / "runs" / "previews" / key[:2] / key / "attempt-0001" / "code"))
+    with serving(store, 0) as (address, _):
+        page = tab(address).open(f"/compare?keys={two[0]},{two[1]}")
+        page.get_by_role("button", name=f"differences of {two[1]} to the baseline").click()
+        page.wait_for_selector(".diff .added")
+        assert page.inner_text(".diff .removed code") == "width = 16"
+        assert page.inner_text(".diff .added code") == "width = 32"
 
 
 def test_a_failed_run_shows_the_failure_first(tab: Open, small: Any) -> None:

@@ -29,7 +29,7 @@ from starlette.routing import Route
 
 import trainmaster
 from trainmaster.dashboard.attention import needs_attention
-from trainmaster.dashboard.comparison import compare
+from trainmaster.dashboard.comparison import compare, diff_code
 from trainmaster.dashboard.curves import MAX_POINTS, Curve, band_of, metric_names, read_curve, thin
 from trainmaster.dashboard.edits import EDITS
 from trainmaster.dashboard.event_columns import EventColumns
@@ -123,6 +123,7 @@ def make_routes(dashboard: Dashboard, static: Path = STATIC) -> list[Route]:
         Route("/api/v1/runs/{key}/image", _endpoint(dashboard, get_image)),
         Route("/api/v1/curves", _endpoint(dashboard, get_curves)),
         Route("/api/v1/compare", _endpoint(dashboard, get_comparison)),
+        Route("/api/v1/diff", _endpoint(dashboard, get_diff)),
         Route("/api/v1/searches", _endpoint(dashboard, get_searches)),
         Route("/api/v1/searches/{name}", _endpoint(dashboard, get_search)),
         Route("/api/v1/importance", _endpoint(dashboard, get_importance)),
@@ -275,6 +276,10 @@ def get_comparison(dashboard: Dashboard, request: Request) -> Any:
         with contextlib.suppress(StoreDamagedError, FileNotFoundError):  # its row says so
             names |= dict.fromkeys(metric_names(dashboard.columns, dashboard.store.run(key)))
     return {**found, "metric_names": [*names]}
+
+
+def get_diff(dashboard: Dashboard, request: Request) -> Any:
+    return diff_code(dashboard.store, [check_key(key) for key in _list(request.query_params.get("keys"))])
 
 
 def get_searches(dashboard: Dashboard, request: Request) -> Any:
