@@ -228,7 +228,7 @@ function CodeDifference(props: { data: Comparison; keys: string[] }): VNode | nu
         ))}
       </div>
       {shown !== null && polled.error ? <Problem error={polled.error} /> : null}
-      {shown !== null && polled.data && !polled.isOld ? <DiffView patch={polled.data.patch} isCut={polled.data.is_cut} /> : null}
+      {shown !== null && polled.data && !polled.isOld ? <DiffView patch={polled.data.patch} isCut={polled.data.is_cut} more="The difference is longer; `trainmaster code KEY --checkout DIR` restores the files of a run." /> : null}
     </>
   );
 }
