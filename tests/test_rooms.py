@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "manager": {*LOWER[:9]},
     "sweep": {*LOWER},
     "analysis": LAYER_0 | {"config", "store", "figures", "manager"},
-    "dashboard": LAYER_0 | {"config", "store", "figures", "analysis"},
+    "dashboard": LAYER_0 | {"config", "store", "figures", "extensions", "analysis"},
     "testing": {*LOWER, "sweep"},
 }
 DOORS = {("manager/manager.py", "trainmaster.sweep.search"), ("analysis/results.py", "trainmaster.dashboard.open_page")}

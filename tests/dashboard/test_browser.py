@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 
 import dashboard_store
 import pytest
+from hostile_store import make_hostile_store
 
 from trainmaster.dashboard.app import STATIC
 from trainmaster.dashboard.serve import Address, serving
@@ -23,6 +25,8 @@ CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 ARGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 ARGS += ["--disable-component-update", "--disable-sync"]
 NUM_MANY = 10_000
+FOREIGN = "script, iframe, object, embed, base, meta[http-equiv], form, math, video, animate, [href^='javascript:'], [onload], [onerror]"
+"""What a page has if a text of a run became part of it."""
 
 
 def _why_not() -> str:
@@ -208,6 +212,27 @@ def test_comparing_two_runs(tab: Open, small: Any) -> None:
     page.wait_for_selector("text=2 values differ")
 
 
+def test_comparing_the_code_of_two_runs(tab: Open, tmp_path: Path) -> None:
+    from trainmaster.extensions.code.capture import Limits, capture
+    from trainmaster.extensions.code.snapshot import write_snapshot
+
+    store, keys = dashboard_store.make_store(tmp_path / "runs")
+    repository = tmp_path / "code"
+    repository.mkdir()
+    subprocess.run(["git", "init", "-q"], cwd=repository, check=True)
+    two = [keys["0.1-0"], keys["0.5-0"]]
+    for key, width in zip(two, (16, 32), strict=True):
+        (repository / "model.py").write_text(f"import torch\n\nwidth = {width}\n")
+        taken = capture(str(repository), Limits())
+        write_snapshot(taken, str(tmp_path / "runs" / "previews" / key[:2] / key / "attempt-0001" / "code"))
+    with serving(store, 0) as (address, _):
+        page = tab(address).open(f"/compare?keys={two[0]},{two[1]}")
+        page.get_by_role("button", name=f"differences of {two[1]} to the baseline").click()
+        page.wait_for_selector(".diff .added")
+        assert page.inner_text(".diff .removed code") == "width = 16"
+        assert page.inner_text(".diff .added code") == "width = 32"
+
+
 def test_a_failed_run_shows_the_failure_first(tab: Open, small: Any) -> None:
     address, _, keys = small
     page = tab(address).open(f"/run/{keys['failed']}")
@@ -301,22 +326,18 @@ def test_nothing_is_wider_than_a_phone(tab: Open, small: Any, path: str) -> None
 
 def test_script_in_a_store_does_not_run(tab: Open, tmp_path: Path) -> None:
     """Every page of a store whose every field is a script."""
-    from importlib.util import module_from_spec, spec_from_file_location
-
-    spec = spec_from_file_location("test_hostile", Path(__file__).with_name("test_hostile.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    hostile = module_from_spec(spec)
-    spec.loader.exec_module(hostile)
-    store, key = hostile.hostile_store(tmp_path / "runs")
+    store, key, other = make_hostile_store(tmp_path / "runs")
     with serving(store, 0) as (address, _):
         opened = tab(address)
         opened.page.on("dialog", lambda dialog: opened.problems.append(f"dialog {dialog.message}"))
         tabs = ("curves", "config", "code", "environment", "layers", "attempts", "events", "log")
-        for path in ["/", *(f"/run/{key}?tab={name}" for name in tabs), "/?where=<script>alert(1)</script>", "/searches/<script>"]:
+        paths = ["/", *(f"/run/{key}?tab={name}" for name in tabs), f"/compare?keys={key},{other}", "/searches", "/searches/hostile"]
+        paths += ["/verdicts", "/?where=<script>alert(1)</script>", "/searches/<script>"]
+        for path in paths:
             opened.open(path)
             opened.page.wait_for_selector("main > *, .problem")
-        assert opened.page.evaluate("document.querySelectorAll('script').length") == 1
+            opened.page.wait_for_load_state("networkidle")
+            assert opened.page.evaluate(f"document.querySelectorAll({FOREIGN!r}).length") == 1, path  # the page's own script
     opened.problems[:] = [each for each in opened.problems if "404" not in each]
 
 

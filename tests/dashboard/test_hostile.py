@@ -2,83 +2,82 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
-import dashboard_store
 import pytest
-from dashboard_site import make_client
+from dashboard_site import TOKEN, make_client
+from hostile_store import SCRIPTS, file_name, make_hostile_store
+from starlette.testclient import TestClient
 
+from trainmaster.dashboard import guard
 from trainmaster.store import Store
-
-SCRIPTS = [
-    "<script>alert(1)</script>",
-    "<img src=x onerror=alert(1)>",
-    '"><svg onload=alert(1)>',
-    "javascript:alert(1)",
-    "</title><script>alert(1)</script>",
-    "{{constructor.constructor('alert(1)')()}}",
-    "${alert(1)}",
-    "\u202egnp.exe",
-    "\x1b]0;title\x07",
-    "' onmouseover='alert(1)",
-    "<!--",
-    "]]>",
-    "\u2028alert(1)\u2029",
-    "data:text/html,<script>alert(1)</script>",
-    "=cmd|' /C calc'!A0",
-]
-
-
-def hostile_store(root: Path) -> tuple[Store, str]:
-    """A run that has a script in every field that it can choose."""
-    store = Store(root)
-    config = {f"key {number} {text}".replace(".", "_"): text for number, text in enumerate(SCRIPTS)}
-    rows = [{"tag": text, "value": 1.0, "step": 1, "over": text, "time": 1.0} for text in SCRIPTS]
-    rows += [{"tag": text, "text": text, "step": 1, "time": 1.0} for text in SCRIPTS]
-    key = dashboard_store.add_run(store, {**config, "lr": 0.1}, outcome="failed", error="\n".join(SCRIPTS), metrics=SCRIPTS, rows=rows)
-    store.notes.write(key, "\n".join(SCRIPTS))
-    folder = root / "previews" / key[:2] / key / "attempt-0001"
-    (folder / "plots").mkdir(parents=True, exist_ok=True)
-    (folder / "plots" / "<script>alert(1)<").write_text("x")
-    (folder / "plots" / "page.png").write_text("<html><script>alert(1)</script>")
-    (folder / "plots" / "vector.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>")
-    (folder / "environment.json").write_text(json.dumps({text: text for text in SCRIPTS}))
-    (folder / "code" / "c-t").mkdir(parents=True)
-    (folder / "code" / "c-t" / "code.json").write_text(json.dumps({"commit": SCRIPTS[0], "subject": SCRIPTS[1], "tree": SCRIPTS[2]}))
-    (folder / "code" / "c-t" / "changes.patch").write_text(f"diff --git a/{SCRIPTS[0]} b/{SCRIPTS[0]}\n@@ -1 +1 @@\n+{SCRIPTS[1]}\n")
-    (root / "stats" / key[:2] / key / "attempt-0001" / "log").write_text("\n".join(SCRIPTS))
-    return store, key
 
 
 def test_script_is_always_data(tmp_path: Path) -> None:
-    store, key = hostile_store(tmp_path / "runs")
+    """40 strings in every field. They arrive unchanged, as strict JSON that no browser takes for a page."""
+    store, key, other = make_hostile_store(tmp_path / "runs")
     client = make_client(store, tmp_path / "static")
-    for path in (
-        "store",
-        "runs?columns=config:lr",
-        f"runs/{key}",
-        f"runs/{key}/code",
-        f"runs/{key}/environment",
-        f"runs/{key}/log",
-        "attention",
-    ):
-        answer = client.get(f"/api/v1/{path}")
+
+    def get(path: str, **params: str) -> Any:
+        answer = client.get(f"/api/v1/{path}", params=params)
         assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json"), path
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.text.isascii()
-        json.loads(answer.text)
-    names = [each["name"] for each in client.get(f"/api/v1/runs/{key}").json()["metric_names"]]
-    assert names == SCRIPTS
+        return answer.json()
+
+    run = get(f"runs/{key}")
+    assert len({*SCRIPTS}) == 40
+    assert [each["name"] for each in run["metric_names"]] == [*SCRIPTS]
+    assert {each["value"] for each in run["config"]} >= {f"{text} 0.1" for text in SCRIPTS}
+    assert {each["name"] for each in run["config"]} >= {f"key {at} {text}".replace(".", "_") for at, text in enumerate(SCRIPTS)}
+    assert [each["event"]["text"] for each in run["texts"]][-40:] == [*SCRIPTS]
+    assert {*run["files"]} >= {f"attempt-0001/plots/{file_name(text)}" for text in SCRIPTS}
+    assert run["notes"] == run["reason"] == get(f"runs/{key}/log")["text"].removesuffix("\n") == "\n".join(SCRIPTS)
+    assert get(f"runs/{key}/environment") == {text: f"{text} 0.1" for text in SCRIPTS}
+    code = get(f"runs/{key}/code")
+    assert code["snapshot"]["changed"] == [*SCRIPTS]
+    assert all(f"+{text}\n" in code["patch"] for text in SCRIPTS)
+    assert {each["name"] for each in get("store")["metrics"]} >= {*SCRIPTS}
+    single = [text for text in SCRIPTS if "\n" not in text]
+    assert [each["metric"] for each in get("curves", keys=key, metrics="\n".join(single))["curves"]] == single
+    assert {each["name"] for each in get("compare", keys=f"{key},{other}")["environment"]} == {*SCRIPTS}
+    assert [each["reason"] for each in get("searches/hostile")["trials"]] == [*SCRIPTS]
+    for path in ("attention", "runs", "searches", "verdicts"):
+        get(path)
+
+
+@pytest.mark.parametrize("text", SCRIPTS, ids=map(str, range(len(SCRIPTS))))
+def test_a_script_is_not_a_label_a_key_or_a_name(hostile: tuple[TestClient, Store, str], text: str) -> None:
+    client, store, key = hostile
+    headers = {"origin": "http://127.0.0.1:7400", guard.TOKEN_HEADER: TOKEN}
+    assert client.post(f"/api/v1/runs/{key}/tags", json={"add": [text]}, headers=headers).status_code == 400
+    assert store.tags[key] == ()
+    for part in ("runs", "searches"):
+        answer = client.get(f"/api/v1/{part}/{quote(text, safe='')}")
+        assert (answer.status_code, answer.headers["content-type"], answer.text.isascii()) == (404, "application/json", True)
+    for params in ({"where": text}, {"sort": text}, {"columns": text}):
+        answer = client.get("/api/v1/runs", params=params)
+        assert (answer.status_code in (200, 400), answer.headers["content-type"]) == (True, "application/json")
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[TestClient, Store, str]:
+    folder = tmp_path_factory.mktemp("hostile")
+    store, key, _ = make_hostile_store(folder / "runs")
+    return make_client(store, folder / "static", TOKEN), store, key
 
 
 @pytest.mark.parametrize("name", ["page.png", "vector.svg", "huge.png", "link.png", "pipe.png", "short.png"])
 def test_only_small_png_images_are_sent(tmp_path: Path, name: str) -> None:
     """S10, S11."""
-    store, key = hostile_store(tmp_path / "runs")
+    store, key, _ = make_hostile_store(tmp_path / "runs")
     plots = tmp_path / "runs" / "previews" / key[:2] / key / "attempt-0001" / "plots"
     (tmp_path / "secret.png").write_bytes(png(1, 1))
+    (plots / "page.png").write_text("<html><script>alert(1)</script>")
+    (plots / "vector.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>")
     (plots / "huge.png").write_bytes(png(50_000, 50_000))
     (plots / "short.png").write_bytes(png(1, 1)[:20])
     (plots / "link.png").symlink_to(tmp_path / "secret.png")
@@ -100,7 +99,7 @@ def png(width: int, height: int) -> bytes:
 
 def test_links_in_the_store_are_not_followed(tmp_path: Path) -> None:
     """S10."""
-    store, key = hostile_store(tmp_path / "runs")
+    store, key, _ = make_hostile_store(tmp_path / "runs")
     (tmp_path / "secret").write_text("top secret")
     attempt = tmp_path / "runs" / "stats" / key[:2] / key / "attempt-0001"
     (attempt / "log").unlink()

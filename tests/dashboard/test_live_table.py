@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import dashboard_store
 import pytest
 
 from trainmaster.dashboard import live_table
+from trainmaster.dashboard.app import Dashboard
 from trainmaster.dashboard.live_table import LiveTable
+from trainmaster.dashboard.run_rows import Query
 from trainmaster.store import Store
 from trainmaster.store.index import Index
 
@@ -103,3 +106,40 @@ def test_true_and_one_stay_apart(tmp_path: Path) -> None:
         "float": "float",
         "bool": "bool",
     }
+
+
+def test_many_changes_are_read_through_the_index_with_the_same_result(
+    tmp_path: Path, always_scanned: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scan has listed all folders already; the index does not list them again."""
+    store, keys = dashboard_store.make_store(tmp_path)
+    expected = LiveTable(store).current().table
+    monkeypatch.setattr(live_table, "_MAX_SINGLE", 0)
+    listed: list[str] = []
+    marks = Index.run_marks
+    monkeypatch.setattr(Index, "run_marks", lambda self: listed.append("stats") or marks(self))
+    for _ in range(2):  # the second time, the index is on the disk
+        live = LiveTable(store)
+        table = live.current().table
+        assert sorted(table.keys) == sorted(expected.keys)
+        by_key = {key: row for row, key in enumerate(expected.keys)}
+        order = [by_key[key] for key in table.keys]
+        for name in ("state", "epoch", "started", "best.value", "reason"):
+            assert table.fact(name) == [expected.fact(name)[row] for row in order]
+    assert listed == ["stats"] * 2
+    key = keys["failed"]
+    with store.attempt(key, "process") as attempt:
+        attempt.start(store.run(key).latest())
+        assert live.current().table.facts["state"][live.current().rows[key]] == "running"
+        attempt.release("stopped")
+
+
+def test_the_first_page_is_computed_before_anybody_asks(tmp_path: Path) -> None:
+    store, _ = dashboard_store.make_store(tmp_path)
+    dashboard = Dashboard(store)
+    dashboard.prepare()
+    end = time.monotonic() + 60
+    while Query() not in dashboard.selections._found:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert dashboard.describe()["num_runs"] == 6

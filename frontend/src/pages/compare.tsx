@@ -197,6 +197,7 @@ function CodePart(props: { data: Comparison; keys: string[] }): VNode {
           </tbody>
         </table>
       </div>
+      <CodeDifference data={data} keys={keys} />
       {patches.some(Boolean) ? (
         <>
           <div class="buttons">
@@ -205,6 +206,29 @@ function CodePart(props: { data: Comparison; keys: string[] }): VNode {
           {shown !== null && code ? <DiffView patch={code.patch} isCut={code.is_cut} /> : null}
         </>
       ) : null}
+    </>
+  );
+}
+
+/** The lines in which the snapshots of runs differ from that of the first run. Git compares them on request. */
+function CodeDifference(props: { data: Comparison; keys: string[] }): VNode | null {
+  const trees = props.data.code.map((code) => code.snapshot?.tree);
+  const others = trees.map((_, at) => at).filter((at) => at > 0 && trees[0] && trees[at] && trees[at] !== trees[0]);
+  const [shown, setShown] = useState<number | null>(null);
+  const pair = shown === null ? "" : `${props.keys[0]},${props.keys[shown]}`;
+  const polled = usePoll<{ patch: string; is_cut: boolean }>(pair ? url("diff", { keys: pair }) : "", false);
+  if (!others.length) return null;
+  return (
+    <>
+      <div class="buttons">
+        {others.map((at) => (
+          <button key={at} class="small" aria-pressed={shown === at} onClick={() => setShown(shown === at ? null : at)}>
+            differences of {props.keys[at]} to the baseline
+          </button>
+        ))}
+      </div>
+      {shown !== null && polled.error ? <Problem error={polled.error} /> : null}
+      {shown !== null && polled.data && !polled.isOld ? <DiffView patch={polled.data.patch} isCut={polled.data.is_cut} more="The difference is longer; `trainmaster code KEY --checkout DIR` restores the files of a run." /> : null}
     </>
   );
 }

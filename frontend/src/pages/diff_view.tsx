@@ -6,7 +6,7 @@ import { parseDiff } from "../diff";
 
 const MAX_LINES = 3000;
 
-export function DiffView(props: { patch: string; isCut: boolean }): VNode | null {
+export function DiffView(props: { patch: string; isCut: boolean; more?: string }): VNode | null {
   const files = useMemo(() => parseDiff(props.patch), [props.patch]);
   if (!files.length) return null;
   let num = 0;
@@ -33,7 +33,7 @@ export function DiffView(props: { patch: string; isCut: boolean }): VNode | null
           </details>
         );
       })}
-      {props.isCut || num > MAX_LINES ? <p class="muted">The patch is longer; `trainmaster code KEY --diff` prints all of it.</p> : null}
+      {props.isCut || num > MAX_LINES ? <p class="muted">{props.more ?? "The patch is longer; `trainmaster code KEY --diff` prints all of it."}</p> : null}
     </>
   );
 }

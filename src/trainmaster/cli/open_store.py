@@ -28,7 +28,7 @@ def get_store_path(option: str | None, argument: str | None = None) -> str:
 
 def find_store(option: str | None, argument: str | None = None) -> Store | None:
     """Open an existing store. None if its folder is missing, or contains only temporary files of a first write that was killed."""
-    from trainmaster.store.files import is_temporary
+    from trainmaster.store.files import access_error, is_temporary
     from trainmaster.store.store import ABOUT, Store
 
     path = get_store_path(option, argument)
@@ -38,6 +38,8 @@ def find_store(option: str | None, argument: str | None = None) -> Store | None:
         return None
     except NotADirectoryError:
         raise StoreFormatError(f"`{path}` is a file, not a store", hint="a store is a folder") from None
+    except OSError as error:
+        raise access_error(error, os.path.abspath(path), "listed") from None
     if not names:
         return None
     if not os.path.lexists(os.path.join(path, ABOUT)):  # checked separately, because a listing taken while others write may miss it

@@ -13,6 +13,7 @@ import mimetypes
 import os
 import secrets
 import sys
+import threading
 import traceback
 import warnings
 from collections import Counter
@@ -28,7 +29,7 @@ from starlette.routing import Route
 
 import trainmaster
 from trainmaster.dashboard.attention import needs_attention
-from trainmaster.dashboard.comparison import compare
+from trainmaster.dashboard.comparison import compare, diff_code
 from trainmaster.dashboard.curves import MAX_POINTS, Curve, band_of, metric_names, read_curve, thin
 from trainmaster.dashboard.edits import EDITS
 from trainmaster.dashboard.event_columns import EventColumns
@@ -46,6 +47,7 @@ from trainmaster.errors import (
     SettingError,
     StoreAccessError,
     StoreDamagedError,
+    StoreFormatError,
     TrainmasterError,
     UnknownRunError,
 )
@@ -67,6 +69,7 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (RunBusyError, 409),
     (StoreDamagedError, 422),
     (StoreAccessError, 503),
+    (StoreFormatError, 503),
     (TrainmasterError, 400),
 )
 
@@ -83,6 +86,16 @@ class Dashboard:
         """A part of each ETag, because another server may use the same numbers for other changes."""
         self._described: tuple[int, dict[str, Any]] = (-1, {})
 
+    def prepare(self) -> None:
+        """Begin to compute what the first page shows: 100,000 runs take seconds."""
+
+        def first_page() -> None:
+            with contextlib.suppress(TrainmasterError, OSError):  # a request reports it
+                self.describe()
+                self.selections.of(self.live.current(), Query())
+
+        threading.Thread(target=first_page, name="first page", daemon=True).start()
+
     def describe(self) -> dict[str, Any]:
         """A cache of values that change only with the table."""
         view = self.live.current()
@@ -93,7 +106,13 @@ class Dashboard:
 
 def make_app(dashboard: Dashboard, token: str | None = None, static: Path = STATIC) -> Guard:
     """The web application for a store. With a `token`, requests that carry it can change runs."""
-    routes = [
+    handlers: dict[Any, Any] = {HTTPException: _answer_http_error, Exception: _answer_bug}
+    app = Starlette(routes=make_routes(dashboard, static), exception_handlers=handlers)
+    return Guard(app, token)  # outermost, so that it also covers answers about bugs
+
+
+def make_routes(dashboard: Dashboard, static: Path = STATIC) -> list[Route]:
+    return [
         Route("/api/v1/store", _endpoint(dashboard, get_store)),
         Route("/api/v1/attention", _endpoint(dashboard, get_attention)),
         Route("/api/v1/runs", _endpoint(dashboard, get_runs)),
@@ -104,6 +123,7 @@ def make_app(dashboard: Dashboard, token: str | None = None, static: Path = STAT
         Route("/api/v1/runs/{key}/image", _endpoint(dashboard, get_image)),
         Route("/api/v1/curves", _endpoint(dashboard, get_curves)),
         Route("/api/v1/compare", _endpoint(dashboard, get_comparison)),
+        Route("/api/v1/diff", _endpoint(dashboard, get_diff)),
         Route("/api/v1/searches", _endpoint(dashboard, get_searches)),
         Route("/api/v1/searches/{name}", _endpoint(dashboard, get_search)),
         Route("/api/v1/importance", _endpoint(dashboard, get_importance)),
@@ -111,8 +131,6 @@ def make_app(dashboard: Dashboard, token: str | None = None, static: Path = STAT
         *(Route(f"/api/v1/runs/{{key}}/{name}", _edit_endpoint(dashboard, name), methods=["POST"]) for name in EDITS),
         *_static_routes(static),
     ]
-    handlers: dict[Any, Any] = {HTTPException: _answer_http_error, Exception: _answer_bug}
-    return Guard(Starlette(routes=routes, exception_handlers=handlers), token)  # outermost, so that it also covers answers about bugs
 
 
 # ---- the API
@@ -258,6 +276,10 @@ def get_comparison(dashboard: Dashboard, request: Request) -> Any:
         with contextlib.suppress(StoreDamagedError, FileNotFoundError):  # its row says so
             names |= dict.fromkeys(metric_names(dashboard.columns, dashboard.store.run(key)))
     return {**found, "metric_names": [*names]}
+
+
+def get_diff(dashboard: Dashboard, request: Request) -> Any:
+    return diff_code(dashboard.store, [check_key(key) for key in _list(request.query_params.get("keys"))])
 
 
 def get_searches(dashboard: Dashboard, request: Request) -> Any:

@@ -8,14 +8,15 @@ from typing import Any
 
 from trainmaster.arguments import is_number
 from trainmaster.dashboard.live_table import View
-from trainmaster.dashboard.run_details import code_of, environment_of
-from trainmaster.errors import MissingExtraError, SettingError, UnknownRunError
+from trainmaster.dashboard.run_details import MAX_TEXT, code_of, environment_of
+from trainmaster.errors import MissingExtraError, SettingError, StoreDamagedError, UnknownRunError
 from trainmaster.store import Store
 from trainmaster.store.run_table import MISSING, Columns
 
 MAX_RUNS = 200
 _MAX_DETAILED = 12
 """The limit for comparing code and environment, which are read from files."""
+_MAX_BUNDLE = 50_000_000
 
 
 def compare(store: Store, view: View, keys: Sequence[str]) -> dict[str, Any]:
@@ -39,6 +40,35 @@ def compare(store: Store, view: View, keys: Sequence[str]) -> dict[str, Any]:
         "num_detailed": len(detailed),
         **(_differences(view, *rows) if len(rows) == 2 else {"differences": [], "why_no_interval": ""}),
     }
+
+
+def diff_code(store: Store, keys: Sequence[str]) -> dict[str, Any]:
+    """The difference between the code of two runs, from the files in their newest snapshots."""
+    from trainmaster.extensions.code.difference import diff_bundles
+    from trainmaster.extensions.code.git import GitError
+
+    if len(keys) != 2:
+        raise SettingError(f"the code of {len(keys)} runs cannot be compared", hint="choose 2 runs")
+    found = [_bundle_of(store, key) for key in keys]
+    try:
+        patch = diff_bundles((found[0][0], found[1][0]), (found[0][1], found[1][1]), MAX_TEXT + 1)
+    except GitError as error:
+        raise StoreDamagedError("the code of these runs cannot be compared", why=str(error)) from None
+    return {"patch": patch[:MAX_TEXT].decode(errors="backslashreplace"), "is_cut": len(patch) > MAX_TEXT}
+
+
+def _bundle_of(store: Store, key: str) -> tuple[bytes, str]:
+    """The files of a run's newest snapshot as a git bundle, and the id of their tree."""
+    snapshot = code_of(store, key)["snapshot"]
+    if snapshot is None:
+        raise SettingError(f"run {key} has no snapshot of its code", hint="the extension `CodeTracker` saves one")
+    with store.files.open(f"{snapshot['folder']}/code.bundle") as file:
+        data = file.read(_MAX_BUNDLE + 1)
+    if len(data) > _MAX_BUNDLE:
+        raise SettingError(
+            f"the code of run {key} has more than {_MAX_BUNDLE:,} bytes", hint=f"`trainmaster code {key} --checkout DIR` restores it"
+        )
+    return data, str(snapshot["tree"])
 
 
 def _facts(view: View, row: int) -> dict[str, Any]:

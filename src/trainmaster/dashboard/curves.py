@@ -100,13 +100,20 @@ def thin(curve: Curve, points: int = MAX_POINTS, low: float | None = None, high:
     firsts = np.flatnonzero(np.r_[True, np.diff(buckets) != 0])
     lasts = np.r_[firsts[1:] - 1, len(x) - 1]
     group = np.repeat(np.arange(len(firsts)), np.diff(np.r_[firsts, len(x)]))
-    is_number = ~np.isnan(y)
-    lowest = np.lexsort((np.where(is_number, y, np.inf), group))[firsts]
-    highest = np.lexsort((np.where(is_number, -y, np.inf), group))[firsts]
-    missing = np.flatnonzero(~is_number)
-    gaps = missing[np.unique(group[missing], return_index=True)[1]]
-    rows = np.unique(np.concatenate([firsts, lasts, lowest, highest, gaps])) + start
+    lowest, highest = (_first_rows(y == edge[group], group) for edge in (np.fmin.reduceat(y, firsts), np.fmax.reduceat(y, firsts)))
+    gaps = _first_rows(np.isnan(y), group)
+    is_drawn = np.zeros(len(x), bool)
+    is_drawn[np.concatenate([firsts, lasts, lowest, highest, gaps])] = True
+    rows = np.flatnonzero(is_drawn) + start
     return Part(rows.tolist(), True)
+
+
+def _first_rows(is_chosen: Any, group: Any) -> Any:
+    """The first chosen row of each group; rows of a group are adjacent."""
+    import numpy as np
+
+    rows = np.flatnonzero(is_chosen)
+    return rows[np.r_[True, np.diff(group[rows]) != 0][: len(rows)]]
 
 
 class Band(NamedTuple):

@@ -65,10 +65,11 @@ class EventColumns:
             log = self._logs.pop((run.key, attempt), None)
             if log is None or mark is None or mark[0] < log.size:
                 log = LogColumns()
-            if mark is not None and mark[0] > log.size:
+            has_grown = mark is not None and mark[0] > log.size
+            if has_grown:
                 _read_on(run.files, path, log)
             self._logs[run.key, attempt] = log
-            while len(self._logs) > 1 and sum(each.num_values for each in self._logs.values()) > MAX_VALUES:
+            while has_grown and len(self._logs) > 1 and sum(each.num_values for each in self._logs.values()) > MAX_VALUES:
                 self._logs.popitem(last=False)
             return log
 

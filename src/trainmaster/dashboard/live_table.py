@@ -19,6 +19,7 @@ from trainmaster.store.files import Files
 from trainmaster.store.index import Mark
 from trainmaster.store.keys import attempt_folder
 from trainmaster.store.run_table import MISSING, Column, Columns, RunTable, joined
+from trainmaster.store.store import check_format
 
 PERIOD = 1.0
 """Seconds between two scans."""
@@ -108,6 +109,7 @@ class LiveTable:
         started = time.monotonic()
         cpu = time.thread_time()
         old = self._view or View(0)
+        check_format(self._store)  # a newer version of trainmaster may have converted it since this process opened it
         configs, runs = dict(self._store.configs.marks()), self._store.index.run_marks()
         files = {key: hash((mark, runs.get(key))) for key, mark in configs.items()}
         tags = self._store.tags.all()
@@ -116,7 +118,8 @@ class LiveTable:
         known = {old.table.keys[row] for row in same}
         changed = {key: (mark, runs.get(key)) for key, mark in configs.items() if key not in known}
         if changed or len(same) != len(old.table) or tags != old.tags or self._view is None:
-            fresh = self._store.index.read(changed) if len(changed) <= _MAX_SINGLE else self._store.index.runs([*changed])
+            index = self._store.index
+            fresh = index.read(changed) if len(changed) <= _MAX_SINGLE else index.runs([*changed], marks=(configs, runs))
             fresh = _compact(_completed(fresh, runs))
             table = joined([old.table.take(same), fresh]) if same else fresh
             self._view = View(old.number + 1, table, tags, {key: row for row, key in enumerate(table.keys)})

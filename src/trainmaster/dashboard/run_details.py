@@ -169,7 +169,8 @@ def code_of(store: Store, key: str) -> dict[str, Any]:
         for name in store.files.names(folder):
             facts = _json(store.files, f"{folder}/{name}/code.json")
             if about["snapshot"] is None and isinstance(facts, dict):
-                about["snapshot"] = {"name": name, **{each: value for each, value in facts.items() if each not in ("checksum", "format")}}
+                kept = {each: value for each, value in facts.items() if each not in ("checksum", "format")}
+                about["snapshot"] = {**kept, "name": name, "folder": f"{folder}/{name}"}
                 with contextlib.suppress(*_READ_ERRORS):
                     patch = _read(store.files, f"{folder}/{name}/changes.patch", MAX_TEXT + 1)
                     about["patch"], about["is_cut"] = patch[:MAX_TEXT].decode(errors="backslashreplace"), len(patch) > MAX_TEXT

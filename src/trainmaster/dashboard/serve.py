@@ -60,8 +60,7 @@ def serving(store: Store, port: int | None = None, can_edit: bool = False) -> It
     token = secrets.token_urlsafe(24) if can_edit else None
     bound = _bind(PORT if port is None else port)
     dashboard = Dashboard(store)
-    # A store of 100,000 runs takes seconds to read: begin before the browser asks.
-    dashboard.live.scan_aside()
+    dashboard.prepare()  # before the browser asks
     config = uvicorn.Config(
         make_app(dashboard, token),
         log_level="critical",

@@ -36,6 +36,8 @@ def plain(value: Any) -> Any:
         return value if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):
         return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, list) and {*map(type, value)} == {float} and math.isfinite(sum(value)):  # most of what is sent: curves
+        return value
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(each) for each in value]
     return str(value)

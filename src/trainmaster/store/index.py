@@ -77,11 +77,15 @@ class Index:
             self._write(blocks, fresh)
         return joined([*tables, fresh])
 
-    def runs(self, keys: Collection[str] | None = None, progress: Progress = iter) -> RunTable:
-        """The summaries of all runs, or of some. `progress` gets the keys of the runs whose files have to be read."""
-        started = self.run_marks()
+    def runs(
+        self, keys: Collection[str] | None = None, progress: Progress = iter, marks: tuple[dict[str, Mark], dict[str, Mark]] | None = None
+    ) -> RunTable:
+        """The summaries of all runs, or of some. `progress` gets the keys of the runs whose files have to be read.
+
+        `marks` are those of all configs and of all runs' folders, if the caller has just taken them.
+        """
+        started, configs = (self.run_marks(), dict(self._configs.marks())) if marks is None else (marks[1], marks[0])
         now = time.time()
-        configs = dict(self._configs.marks())
         wanted = configs if keys is None else {key: configs[key] for key in keys if key in configs}
         blocks = list(self._blocks(configs))
         tables = [block.table.take(_unchanged(block, started, wanted)) for block in blocks]

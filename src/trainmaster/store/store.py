@@ -317,20 +317,10 @@ def _opened(root: str) -> LocalFiles:
     files, is_new = LocalFiles(root), False
     files.make_root()
     try:
-        about = json.loads(files.read(ABOUT))
+        about = files.read(ABOUT)
     except FileNotFoundError:
         about, is_new = _create_about(files, root), True
-    except (ValueError, RecursionError):
-        about = None
-    if not isinstance(about, dict) or type(about.get("format")) is not int:
-        hint = f'if this is a store, write {{"format": {FORMAT}}} into the file'
-        raise StoreDamagedError(f"`{ABOUT}` does not describe a store", where=os.path.join(root, ABOUT), hint=hint)
-    if about["format"] != FORMAT:
-        raise StoreFormatError(
-            f"the store has format {about['format']}; this version of trainmaster supports format {FORMAT}",
-            where=os.path.join(root, ABOUT),
-            hint="use the version of trainmaster that wrote it" if about["format"] < FORMAT else "use a newer version of trainmaster",
-        )
+    _check_about(about, root)
     existing = files.names("")
     try:
         for name in ARCHIVES:
@@ -343,11 +333,33 @@ def _opened(root: str) -> LocalFiles:
     return files
 
 
-def _create_about(files: LocalFiles, root: str) -> dict[str, Any]:
+def check_format(store: Store) -> None:
+    """Raise if a store that has been open for a while has got another format. A store that was removed has none."""
+    if store.root is not None:
+        with contextlib.suppress(FileNotFoundError):
+            _check_about(store.files.read(ABOUT), store.root)
+
+
+def _check_about(data: bytes, root: str) -> None:
+    try:
+        about = json.loads(data)
+    except (ValueError, RecursionError):
+        about = None
+    if not isinstance(about, dict) or type(about.get("format")) is not int:
+        hint = f'if this is a store, write {{"format": {FORMAT}}} into the file'
+        raise StoreDamagedError(f"`{ABOUT}` does not describe a store", where=os.path.join(root, ABOUT), hint=hint)
+    if about["format"] != FORMAT:
+        raise StoreFormatError(
+            f"the store has format {about['format']}; this version of trainmaster supports format {FORMAT}",
+            where=os.path.join(root, ABOUT),
+            hint="use the version of trainmaster that wrote it" if about["format"] < FORMAT else "use a newer version of trainmaster",
+        )
+
+
+def _create_about(files: LocalFiles, root: str) -> bytes:
     taken = [name for name in ARCHIVES if files.names(name)]
     if taken and files.has(ABOUT):  # another process has just created it, and this file is always created first
-        existing: dict[str, Any] = json.loads(files.read(ABOUT))
-        return existing
+        return files.read(ABOUT)
     if taken:
         raise StoreFormatError(
             f"`{root}` has files in `{taken[0]}`, but no `{ABOUT}`: it is not a trainmaster store, or that file was lost",
@@ -355,6 +367,7 @@ def _create_about(files: LocalFiles, root: str) -> dict[str, Any]:
             hint=f'if it is one, write {{"format": {FORMAT}}} into `{ABOUT}`; otherwise choose another folder',
         )
     about = {"format": FORMAT, "about": "a store of trainmaster; configs, stats, ckpts and previews are its archives", "made": time.time()}
+    data = json.dumps(about, indent=1).encode() + b"\n"
     with contextlib.suppress(FileExistsError):  # another process was faster
-        files.create(ABOUT, json.dumps(about, indent=1).encode() + b"\n")
-    return about
+        files.create(ABOUT, data)
+    return data

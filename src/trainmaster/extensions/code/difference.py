@@ -1,0 +1,49 @@
+"""The difference between the files of two snapshots, as git shows it.
+
+A snapshot may come from an untrusted source. Git reads both bundles in a temporary repository and checks no file out. No program or
+setting of a snapshot has an effect on the result.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import Final
+
+from trainmaster.extensions.code.git import GitError, deadline, git, text
+from trainmaster.extensions.code.snapshot import BRANCH
+
+_OPTIONS: Final = (
+    "--no-color",
+    "--no-ext-diff",
+    "--no-textconv",
+    "--no-renames",
+    "--src-prefix=a/",
+    "--dst-prefix=b/",
+    "--submodule=short",
+)
+
+
+_SETTINGS: Final = ("core.bigFileThreshold=5m",)
+"""Git does not unpack larger files into memory, and calls them binary."""
+
+
+def diff_bundles(bundles: tuple[bytes, bytes], trees: tuple[str, str], limit: int) -> bytes:
+    """The first `limit` bytes of a patch from the files of the first bundle to those of the second one.
+
+    Raises `GitError` if git fails, or if a bundle does not hold the tree that its snapshot names.
+    """
+    until = deadline()
+    with tempfile.TemporaryDirectory(prefix="trainmaster-diff-") as folder:
+        git(folder, "init", "--quiet", "--bare", "--template=", "--object-format=sha1", until=until)
+        for name, bundle, tree in zip("ab", bundles, trees, strict=True):
+            path = os.path.join(folder, f"{name}.bundle")
+            with open(path, "xb") as file:
+                file.write(bundle)
+            git(folder, "fetch", "--quiet", "--no-tags", path, f"+{BRANCH}:refs/heads/{name}", until=until, settings=_SETTINGS)
+            if text(git(folder, "rev-parse", f"refs/heads/{name}^{{tree}}", until=until).strip()) != tree:
+                raise GitError("the files of a snapshot are not those that it names")
+        patch = os.path.join(folder, "patch")
+        git(folder, "diff", *_OPTIONS, f"--output={patch}", "refs/heads/a", "refs/heads/b", until=until, settings=_SETTINGS)
+        with open(patch, "rb") as file:
+            return file.read(limit)
