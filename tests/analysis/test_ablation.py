@@ -7,8 +7,11 @@ import math
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 from toy_study import EPOCHS, Toy, ablation
 
+from trainmaster import Manager, Supervised
 from trainmaster.analysis import Ablation, paired_difference, read_ablation
 from trainmaster.analysis.ablation_plan import effects_of
 from trainmaster.errors import ConfigError, PlanError, SettingError
@@ -193,6 +196,44 @@ def test_a_metric_that_no_run_has_is_refused_after_the_first_run(manager: Toy) -
     with pytest.raises(PlanError, match="there is no metric `acc`"):
         ablation(on="acc").run(manager)
     assert len(manager.configs) == 1
+
+
+# ---- runs that were trained for another number of epochs
+
+
+def make_loop(config: Any) -> Supervised:
+    x = torch.linspace(-1, 1, 16).unsqueeze(1)
+    model = nn.Sequential(nn.Linear(1, config.width), nn.Tanh(), nn.Linear(config.width, 1))
+    return Supervised(
+        model, nn.MSELoss(), epochs=3, train_data=[(x, x)], eval_data=[(x, x)], optimizer=torch.optim.SGD(model.parameters(), 0.1)
+    )
+
+
+def loop_manager() -> Manager:
+    return Manager(None, {"width": 4, "seed": 0}, make_loop=make_loop, verbose=False)
+
+
+def test_a_run_that_is_trained_further_later_keeps_its_result() -> None:
+    manager, parts = loop_manager(), Ablation(None, {"width": "width=2"}, seeds=2, on="valid/loss", name="width")
+    before = parts.run(manager)
+    manager.process({"seed": 1}, num_epochs=9)
+    after = parts.run(manager)
+    assert [(each.mean, each.low, each.p) for each in after.contributions] == [
+        (each.mean, each.low, each.p) for each in before.contributions
+    ]
+    assert any("trained for 3 to 9 epochs, so all results are those up to epoch 3" in note for note in after.notes)
+
+
+def test_a_run_that_was_trained_less_before_is_compared_at_its_epoch() -> None:
+    manager, parts = loop_manager(), Ablation(None, {"width": "width=2"}, seeds=2, on="valid/loss", name="width")
+    manager.process({"seed": 1}, num_epochs=1)
+    report = parts.run(manager)
+    assert {run.epoch for runs in report.runs.values() for run in runs} == {1}
+    assert any("trained for 1 to 3 epochs" in note for note in report.notes)
+    manager.process({"seed": 1}, num_epochs=3)
+    report = parts.run(manager)
+    assert {run.epoch for runs in report.runs.values() for run in runs} == {3}
+    assert len(report.notes) == 1
 
 
 # ---- reports

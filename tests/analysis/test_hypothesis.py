@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 from toy_study import EPOCHS, Toy, hypothesis
 
-from trainmaster import Manager, Replicate, configclass
+from trainmaster import Manager, Replicate, Supervised, configclass
 from trainmaster.analysis import Hypothesis, read_verdict, verify_hypothesis
 from trainmaster.analysis.arms import RunValue
 from trainmaster.analysis.hypothesis_driver import HypothesisRecords
@@ -482,3 +484,20 @@ def test_a_typed_config_with_a_replicate_field_is_paired_by_it() -> None:
     assert [manager.configs[pair.a.key].draw for pair in verdict.pairs] == [pair.seed for pair in verdict.pairs]
     assert verdict.state == "supported"
     assert verify_hypothesis(manager.store, verdict.plan.name).is_confirmed
+
+
+def test_runs_that_were_trained_for_other_numbers_of_epochs_are_no_pair() -> None:
+    def make_loop(config: Any) -> Supervised:
+        x = torch.linspace(-1, 1, 16).unsqueeze(1)
+        model = nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), config.lr)
+        return Supervised(model, nn.MSELoss(), epochs=3, train_data=[(x, x)], eval_data=[(x, x)], optimizer=optimizer)
+
+    manager = Manager(None, {"lr": 0.1, "seed": 0}, make_loop=make_loop, verbose=False)
+    faster = Hypothesis("lr=0.2", better_than="lr=0.1", on="valid/loss", budget=5, seeds=range(5), name="faster")
+    faster.plan(manager)
+    manager.process({"seed": 2}, num_epochs=1)
+    with pytest.raises(PlanError, match=r"not trained for the same number of epochs: .* for 1 and .* for 3"):
+        faster.test(manager)
+    manager.process({"seed": 2}, num_epochs=3)
+    assert faster.test(manager).n == 5

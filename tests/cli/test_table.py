@@ -48,6 +48,42 @@ def test_a_grouped_table_has_means_and_spreads(call: Call, sweep: Store) -> None
     assert call("table", "--by", "arch", "-f", "csv").out.splitlines()[0].startswith("arch,configs,valid/loss,valid/loss sd,valid/loss low")
 
 
+def test_a_grouped_table_shows_that_a_metric_has_fewer_seeds(call: Call, store: Store) -> None:
+    for seed in (0, 1, 2):
+        part = {} if seed == 2 else {"valid/part": seed / 10}
+        add_run(store, {"lr": 0.1, "seed": seed}, [{"valid/loss": seed / 10, **part}], seed=seed)
+    assert call("table", "--group").out.split() == [
+        "n",
+        "valid/loss",
+        "valid/part",
+        "3",
+        "0.10",
+        "±",
+        "0.10",
+        "0.050",
+        "±",
+        "0.071",
+        "(n=2)",
+    ]
+
+
+def test_the_number_of_configs_does_not_count_seeds_of_another_metric(call: Call, store: Store) -> None:
+    for lr in (0.1, 0.2):
+        for seed in (0, 1, 2, 3, 4):
+            part = {"valid/part": seed / 10} if lr == 0.1 else {}
+            add_run(store, {"lr": lr, "arch": "MLP", "seed": seed}, [{"valid/loss": lr, **part}], seed=seed)
+    row = json.loads(call("table", "--by", "arch", "--json").out)[0]
+    assert (row["configs"], row["valid/loss n"], row["valid/part n"]) == (2, 2, 5)
+
+
+def test_a_grouped_table_shows_that_runs_were_trained_for_different_numbers_of_epochs(call: Call, store: Store) -> None:
+    for seed in (0, 1):
+        add_run(store, {"lr": 0.1, "seed": seed}, [{"valid/loss": 0.1}] * (3 + seed * 6), seed=seed)
+    epochs = [json.loads(call("ls", "--json", "--where", f"seed={seed}").out)[0]["epoch"] for seed in (0, 1)]
+    assert epochs[0] < epochs[1]
+    assert json.loads(call("table", "--group", "--json").out)[0]["epoch"] == f"{epochs[0]}-{epochs[1]}"
+
+
 def test_filters_are_those_of_ls(call: Call, sweep: Store) -> None:
     assert len(json.loads(call("table", "--json", "--where", "lr<0.15").out)) == 2
     assert len(json.loads(call("table", "--json", "--where", "state=failed").out)) == 1

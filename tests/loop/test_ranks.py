@@ -53,8 +53,9 @@ def run(num: int, folder: Path, **options: Any) -> list[dict[str, Any]]:
         (2, {**SMALL, "rows": 65, "torchmetrics": True}),  # a last batch of 1 sample: one rank has none
         (2, {**SMALL, "as_list": True, "num_valid": 1}),
         (2, {**SMALL, "workers": 1, "eval_every": 0.5, "plateau": True}),
+        (2, {**SMALL, "ignored": 1}),  # parts without a target that counts
     ],
-    ids=["uneven", "empty part", "list", "workers"],
+    ids=["uneven", "empty part", "list", "workers", "ignored targets"],
 )
 def test_several_ranks_equal_one_process_within_rounding(tmp_path: Path, num: int, options: dict[str, Any]) -> None:
     alone, found = ranks.train(options), run(num, tmp_path, **options)
@@ -115,6 +116,11 @@ def test_another_number_of_ranks_resumes_within_rounding_and_says_so(tmp_path: P
         assert distance(alone, found[0]) < 1e-6
         if second > 1:
             assert f"trained with {first} rank{'s' if first > 1 else ''} before, so it continues within rounding" in found[0]["err"]
+
+
+def test_a_loss_with_class_weights_says_that_it_differs_from_one_process(tmp_path: Path) -> None:
+    found = run(2, tmp_path, **SMALL, weighted=True)
+    assert "CrossEntropyLoss(weight=...) is a weighted mean of each rank's part" in found[0]["err"]
 
 
 def in_process(options: dict[str, Any]) -> dict[str, Any]:

@@ -150,6 +150,13 @@ def make_model(options: dict[str, Any]) -> nn.Module:
     return model
 
 
+class CountsTargets(Supervised):
+    """Counts the targets that the loss does not ignore."""
+
+    def get_true_batch_size(self, batch: Any) -> int:
+        return int((batch[1] != self.loss.ignore_index).sum())
+
+
 def make_loop(options: dict[str, Any]) -> Supervised:
     model = make_model(options)
     rows = Rows(options.get("rows", 67), options.get("noise", 0.0), options.get("bad"))
@@ -163,9 +170,11 @@ def make_loop(options: dict[str, Any]) -> Supervised:
 
         metrics["f1"] = torchmetrics.F1Score("multiclass", num_classes=2)
     plateau = functools.partial(torch.optim.lr_scheduler.ReduceLROnPlateau, patience=0, threshold=10.0)
-    return Supervised(
+    kind = CountsTargets if "ignored" in options else Supervised
+    loss = nn.CrossEntropyLoss(torch.tensor([1.0, 3.0]) if "weighted" in options else None, ignore_index=options.get("ignored", -100))
+    return kind(
         model,
-        nn.CrossEntropyLoss(),
+        loss,
         options.get("epochs", 2),
         data,
         valid,

@@ -39,6 +39,8 @@ class RunValue(NamedTuple):
     """The full name of the metric."""
     why: str = ""
     """Why there is no value."""
+    target: int | None = None
+    """How many epochs it was trained for, if neither the plan nor its config says."""
 
 
 @dataclass(frozen=True)
@@ -160,12 +162,14 @@ def read_value(store: Store, key: str, metric: str, epochs: int | None) -> RunVa
     except MetricNameError as error:
         raise PlanError(f"run {key}: {error.fact}", **error.rows) from None
     target = config_epochs(store.configs[key]) if epochs is None else epochs
-    values = epoch_values(history, name, target if is_number(target) else None)
+    trained_for = None if is_number(target) else (store.stats.get(key) or {}).get("target")
+    values = epoch_values(history, name, target if is_number(target) else trained_for)
     if values is None:
         raise PlanError(f"run {key} has no value of `{name}` after its first epoch", hint="use a metric of evaluations")
     epoch = max(values)
     is_finite = math.isfinite(values[epoch])
-    return RunValue(key, values[epoch] if is_finite else None, epoch, name, "" if is_finite else f"its {name} is {values[epoch]}")
+    why = "" if is_finite else f"its {name} is {values[epoch]}"
+    return RunValue(key, values[epoch] if is_finite else None, epoch, name, why, trained_for)
 
 
 def direction_of(metric: str, given: str | None) -> str:

@@ -75,6 +75,13 @@ class AblationReport:
         notes.append(f"positive is better ({better} {settings['on']}); simultaneous intervals at {level}, p by Holm's method")
         if settings["design"] == "factorial":
             notes.append("an effect is that of the change, on average over the other changes; a * b is how much b changes the effect of a")
+        targets = _targets(self.runs)
+        if len(targets) > 1:
+            shorter = next(run.key for each in self.runs.values() for run in each if run.target == targets[0])
+            notes.append(
+                f"the runs were trained for {targets[0]} to {targets[-1]} epochs, so all results are those up to epoch {targets[0]}, "
+                f"which is as far as run {shorter} was trained"
+            )
         missing = self.missing
         if missing:
             more = f"; and {len(missing) - 3} more" if len(missing) > 3 else ""
@@ -156,11 +163,29 @@ def report_of(store: Store, plan: AblationPlan) -> AblationReport:
     names = sorted({run.metric for each in runs.values() for run in each if run.metric})
     if len(names) > 1:
         raise PlanError(f"`{plan.settings['on']}` is not the same metric in all runs: {' and '.join(names)}", hint="use the full name")
+    targets = _targets(runs)
+    if len(targets) > 1:  # values of different epochs cannot be compared
+        runs = {arm: tuple(_at(store, plan, run, targets[0]) for run in each) for arm, each in runs.items()}
     effects = plan.effects
     found = [_contribution(plan, effect, runs, 1 - plan.settings["alpha"] / len(effects)) for effect in effects]
     adjusted = holm([each.p for each in found])
     judged = [replace(each, p=p, verdict=_word(each, p, effect, plan)) for each, p, effect in zip(found, adjusted, effects, strict=True)]
     return AblationReport(plan, tuple(judged), runs)
+
+
+def _targets(runs: Mapping[str, tuple[RunValue, ...]]) -> list[int]:
+    """How many epochs the runs were trained for, if neither the plan nor their configs say."""
+    return sorted({run.target for each in runs.values() for run in each if run.target is not None})
+
+
+def _at(store: Store, plan: AblationPlan, run: RunValue, epochs: int) -> RunValue:
+    """The result of a run up to an epoch that all runs have reached."""
+    if run.target is None or run.target == epochs:
+        return run
+    try:
+        return read_value(store, run.key, plan.settings["on"], epochs)._replace(target=run.target)
+    except PlanError as error:
+        return RunValue(run.key, None, why=error.fact, target=run.target)
 
 
 def _contribution(plan: AblationPlan, effect: Effect, runs: Mapping[str, tuple[RunValue, ...]], level: float) -> Contribution:

@@ -25,6 +25,8 @@ class Estimate(NamedTuple):
     low: float
     high: float
     n: int
+    is_partial: bool = False
+    """Whether `n` is not that of the group, because some of its runs do not have the metric."""
 
 
 def run_table(results: Results, metrics: Iterable[str] | None = None) -> Table:
@@ -46,16 +48,27 @@ def run_table(results: Results, metrics: Iterable[str] | None = None) -> Table:
 
 
 def group_table(results: Results, metrics: str | Iterable[str] | None = None, by: str | Iterable[str] | None = None) -> Table:
-    """One row per group, the best by the first metric first: the config values that distinguish it, and an `Estimate` of each metric."""
+    """One row per group, the best by the first metric first: the config values that distinguish it, and an `Estimate` of each metric.
+
+    If the runs of a group were trained for different numbers of epochs, there is a column with the smallest and the largest: `3-30`.
+    """
     names = _metric_names(results, [metrics] if isinstance(metrics, str) else metrics)
     first = results.groups(by, names[0])
-    others = {name: {group.id: group for group in results.groups(by, name)} for name in names}
+    found = {name: results.groups(by, name) for name in names}
+    others = {name: {group.id: group for group in groups} for name, groups in found.items()}
     table: Table = {name: [group.values.get(name) for group in first] for name in first.names if any(name in each.values for each in first)}
-    table[_free("configs" if first.unit == "config" else "n", table)] = [max(others[name][group.id].n for name in names) for group in first]
+    alike = [name for name in names if found[name].unit == first.unit]  # a metric that one config has is not averaged over configs
+    sizes = {group.id: max(others[name][group.id].n for name in alike) for group in first}
+    table[_free("configs" if first.unit == "config" else "n", table)] = [sizes[group.id] for group in first]
+    epochs = results.table.fact("epoch")
+    spans = [sorted({epoch for row in group.rows if (epoch := epochs[row]) is not None}) for group in first]
+    if any(len(span) > 1 for span in spans):
+        table[_free("epoch", table)] = ["-".join(map(str, dict.fromkeys((span[0], span[-1])))) if span else None for span in spans]
     for name in names:
         groups = [others[name][group.id] for group in first]
         table[name if name not in table else f"{name} (metric)"] = [
-            Estimate(each.mean, each.sd, each.low, each.high, each.n) if each.n else None for each in groups
+            Estimate(each.mean, each.sd, each.low, each.high, each.n, name not in alike or each.n < sizes[each.id]) if each.n else None
+            for each in groups
         ]
     return table
 

@@ -95,16 +95,17 @@ def texts_of(table: Table) -> dict[str, list[str]]:
 
 
 def format_estimate(estimate: Estimate) -> str:
-    """The mean, with as many digits as the spread justifies.
+    """The mean, with as many digits as the spread justifies; and `n` if some seeds do not have the metric.
 
     >>> format_estimate(Estimate(0.912345, 0.00451, 0, 1, 5)), format_estimate(Estimate(0.5, math.nan, 0, 1, 1))
     ('0.9123 ± 0.0045', '0.5')
     """
     mean, sd = estimate.mean, estimate.sd
+    count = f" (n={estimate.n})" if estimate.is_partial else ""
     if not math.isfinite(sd) or not 1e-6 <= sd < 1e4 or not abs(mean) < 1e6:
-        return f"{mean:.4g}" if not math.isfinite(sd) else f"{mean:.4g} ± {sd:.2g}"
+        return (f"{mean:.4g}" if not math.isfinite(sd) else f"{mean:.4g} ± {sd:.2g}") + count
     digits = max(0, 1 - math.floor(math.log10(sd)))
-    return f"{mean:.{digits}f} ± {sd:.{digits}f}"
+    return f"{mean:.{digits}f} ± {sd:.{digits}f}{count}"
 
 
 def _texts(table: Table) -> list[list[str]]:

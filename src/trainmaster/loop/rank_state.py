@@ -87,6 +87,9 @@ class Shared:
             parts.append("BatchNorm uses the statistics of each rank's part of a batch, and evaluations those of rank 0")
         if num > 1 and any(isinstance(each, _DropoutNd) for each in modules):
             parts.append("each rank has dropout masks of its own, so results differ from those of another number of ranks")
+        loss = self._loop.loss
+        if num > 1 and isinstance(loss, (nn.CrossEntropyLoss, nn.NLLLoss)) and loss.weight is not None:
+            parts.append(f"{type(loss).__name__}(weight=...) is a weighted mean of each rank's part, so results differ from one process")
         if num == 1:
             return parts[0] if parts else None
         return f"{num} ranks on {self._loop.device.type}, each with a part of every batch{''.join(f'; {each}' for each in parts)}"
