@@ -270,6 +270,9 @@ def test_hostile_names_are_text_in_every_format(manager: Toy) -> None:
         ({"seeds": [4]}, "needs at least 2 seeds"),
         ({"seeds": [0, 0, 1]}, "the seed 0 is given twice"),
         ({"seeds": [0, -1]}, "a seed must be a whole number"),
+        ({"seeds": 1.5}, "seeds=1.5 (float): expected a list of seeds"),
+        ({"seeds": True}, "expected a list of seeds"),
+        ({"seeds": "3"}, "expected a list of seeds"),
         ({"design": "leave one out"}, '`design` must be "leave-one-out", "one-at-a-time" or "factorial"'),
         ({"alpha": 1.5}, "`alpha` must be a number above 0 and below 1"),
         ({"on": "gap"}, "is a smaller or a larger `gap` better"),
@@ -303,6 +306,11 @@ def test_wrong_parts_are_refused_before_the_first_run(factors: dict[str, Any], t
     assert text in str(caught.value)
     assert len(manager.configs) == 0
     assert manager.store.files.names("sweeps") == []
+
+
+def test_a_misspelled_key_of_the_base_is_refused(manager: Toy) -> None:
+    with pytest.raises(ConfigError, match="did you mean `helps`"):
+        Ablation({"helsp": 0}, {"hurts": "hurts=0"}, on="accuracy", epochs=EPOCHS).plan(manager)
 
 
 def test_factors_of_a_factorial_design_must_be_combinable(manager: Toy) -> None:

@@ -272,6 +272,18 @@ def test_runs_without_shared_seeds_are_compared_by_welch(store: Store) -> None:
     assert found.difference.p == pytest.approx(scipy.stats.ttest_ind(a, b, equal_var=False).pvalue)
 
 
+def test_a_comparison_says_that_runs_were_trained_for_different_numbers_of_epochs(store: Store) -> None:
+    for act, num in (("gelu", 3), ("relu", 9)):
+        for seed in (0, 1, 2):
+            add_run(store, {"act": act, "seed": seed}, [{"valid/loss": seed / num}] * num, seed=seed)
+    found = Results(store).compare("act=gelu", "act=relu")
+    assert len(found.epochs) == 2
+    assert f"the runs were trained for {found.epochs[0]} to {found.epochs[1]} epochs" in str(found)
+    seeds(store, [0.1, 0.2], act="silu")
+    seeds(store, [0.3, 0.5], act="tanh")
+    assert "epochs" not in str(Results(store).compare("act=silu", "act=tanh"))
+
+
 def test_pairs_of_several_settings_count_settings_and_not_seeds(store: Store) -> None:
     for lr in (1, 2, 3):
         seeds(store, [0.1 * lr, 0.1 * lr + 0.01], lr=lr, act="gelu")

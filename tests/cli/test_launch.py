@@ -187,7 +187,7 @@ WRONG = [
     (["slurm", "noted.py", "lr=1", "--host", "a"], "are for ssh"),
     (["slurm", "noted.py", "lr=1", "--submit"], "there is no program `sbatch` here"),
     (["slurm", "noted.py", "lr=1", "--sbatch", "array=1-9"], "`--array` cannot be changed"),
-    (["slurm", "noted.py", "lr=1", "--sbatch", "time"], "`time` has no value"),
+    (["slurm", "noted.py", "lr=1", "--sbatch", "time"], "--sbatch time=..."),
     (["slurm", "noted.py", "lr=1", "--sbatch", "time=1\nrm -rf /"], "expected an option of sbatch"),
     (["slurm", "noted.py", "lr=1", "--store", "a\nb"], "cannot be written into a script"),
     (["slurm", "noted.py", "lr=1", "-o", "."], "is a folder"),

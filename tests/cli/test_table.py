@@ -52,19 +52,8 @@ def test_a_grouped_table_shows_that_a_metric_has_fewer_seeds(call: Call, store: 
     for seed in (0, 1, 2):
         part = {} if seed == 2 else {"valid/part": seed / 10}
         add_run(store, {"lr": 0.1, "seed": seed}, [{"valid/loss": seed / 10, **part}], seed=seed)
-    assert call("table", "--group").out.split() == [
-        "n",
-        "valid/loss",
-        "valid/part",
-        "3",
-        "0.10",
-        "±",
-        "0.10",
-        "0.050",
-        "±",
-        "0.071",
-        "(n=2)",
-    ]
+    row = call("table", "--group").out.splitlines()[1]
+    assert row.split() == ["3", "0.10", "±", "0.10", "0.050", "±", "0.071", "(n=2)"]
 
 
 def test_the_number_of_configs_does_not_count_seeds_of_another_metric(call: Call, store: Store) -> None:

@@ -120,9 +120,10 @@ class Arms:
         try:
             return self.manager.complete_config({**self.base, **values})
         except ConfigError:
-            if values:
+            first = next(iter(self.values.values()))
+            if values or not first:
                 raise
-            return self._complete(next(iter(self.values.values())))
+            return self._complete(first)
 
     def _near_miss(self, key: str) -> Problem | None:
         """Without defaults, a config accepts every key; in this case, a key that is similar to a key of the base is an error."""
@@ -185,6 +186,8 @@ def direction_of(metric: str, given: str | None) -> str:
 
 
 def checked_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
+    if isinstance(seeds, str) or not isinstance(seeds, Sequence):
+        raise SettingError(f"seeds={shown(seeds)}: expected a list of seeds", hint="seeds=[0, 1, 2, 3, 4]")
     found = tuple(seeds)
     wrong = [each for each in found if isinstance(each, bool) or not isinstance(each, int) or each < 0]
     if wrong:

@@ -33,11 +33,14 @@ class Comparison:
     """The keys of the runs of each pair; empty if no run of `a` has a partner."""
     unpaired: tuple[str, ...]
     """The runs that were left out because they have no partner."""
+    epochs: tuple[int, ...]
+    """The numbers of epochs that the compared runs were trained for, in order. With several, time may explain the difference."""
 
     def __str__(self) -> str:
         better = "higher" if self.is_greater_better else "lower"
         left = f"; {counted(len(self.unpaired), 'run')} without a partner left out" if self.unpaired else ""
-        return f"{self.metric} ({better} is better), {self.a} minus {self.b}, by {self.unit}: {self.difference}{left}"
+        mixed = f"; the runs were trained for {self.epochs[0]} to {self.epochs[-1]} epochs" if len(self.epochs) > 1 else ""
+        return f"{self.metric} ({better} is better), {self.a} minus {self.b}, by {self.unit}: {self.difference}{left}{mixed}"
 
 
 def compare(results: Results, a: str, b: str, on: str | None) -> Comparison:
@@ -64,7 +67,9 @@ def compare(results: Results, a: str, b: str, on: str | None) -> Comparison:
     paired = {row for pair in pairs for row in pair}
     unpaired = tuple(results.keys[row] for row in [*rows_a, *rows_b] if pairs and row not in paired)
     keys = tuple((results.keys[one], results.keys[other]) for one, other in pairs)
-    return Comparison(a, b, metric, is_greater_better, difference, unit, keys, unpaired)
+    trained = results.table.fact("epoch")
+    epochs = tuple(sorted({trained[row] for row in paired or [*rows_a, *rows_b] if trained[row] is not None}))
+    return Comparison(a, b, metric, is_greater_better, difference, unit, keys, unpaired, epochs)
 
 
 def _rows(results: Results, text: str, metric: str) -> list[int]:

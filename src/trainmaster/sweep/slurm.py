@@ -96,9 +96,9 @@ def _directive(text: str) -> str:
         why = "the script sets it, so that interrupted workers are saved and requeued"
         raise SettingError(f"--sbatch {text}: `--{name}` cannot be changed", why=why, hint="--nodes N sets the number of tasks")
     if value is None:
-        hint = did_you_mean(name, _COMMON_OPTIONS)
-        if name in _COMMON_OPTIONS or hint:
-            raise SettingError(f"--sbatch {text}: `{name}` has no value", hint=hint or f"--sbatch {name}=...")
+        hint = f"--sbatch {name}=..." if name in _COMMON_OPTIONS else did_you_mean(name, _COMMON_OPTIONS)
+        if hint:
+            raise SettingError(f"--sbatch {text}: `{name}` has no value", hint=hint)
         return f"--{name}"
     if not _PLAIN.fullmatch(value):
         value = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
