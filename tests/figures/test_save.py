@@ -153,6 +153,7 @@ def test_a_name_that_is_a_path_is_refused(tmp_path: Path, name: str) -> None:
     assert names(tmp_path) == []
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
 def test_a_page_is_drawn_by_a_real_browser_without_a_network(tmp_path: Path) -> None:
     save(tmp_path, "loss", [LOSS], "run ab12")

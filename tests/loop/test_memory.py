@@ -135,6 +135,7 @@ def test_the_number_of_objects_does_not_grow_over_100_000_batches() -> None:
     assert late[0] - early[0] < 50
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kind", [Plain, Busy])
 def test_the_memory_in_use_does_not_grow_over_4_000_batches(kind: type[Extension]) -> None:
     """Traced, so that growth within one object (a list, a string) shows as well."""
