@@ -89,11 +89,23 @@ def _leave(plan: dict[str, Any]) -> None:
 
 
 def _signal(plan: dict[str, Any]) -> None:
+    """Send a signal, and wait until the thread that reads it has asked the loop to stop: short steps are faster."""
     from trainmaster.manager import interrupts
 
+    watched = interrupts._active[-1] if interrupts._active else None
+    stop, requested = getattr(watched, "_stop", None), threading.Event()
+
+    def note(reason: str) -> None:
+        try:
+            stop(reason)
+        finally:
+            requested.set()
+
+    if stop is not None:
+        watched._stop = note
     os.kill(os.getpid(), plan["signal"])
-    if interrupts._active:  # a thread turns the signal into a request; short steps are faster
-        until(lambda: interrupts._active[-1].reason is not None, "the request to stop")
+    if stop is not None:
+        assert requested.wait(PATIENCE)
 
 
 def _segfault(plan: dict[str, Any]) -> None:
