@@ -32,6 +32,8 @@ def test_the_examples_of_a_page_run_and_print_what_it_shows(page: Path, tmp_path
     """The python blocks of a page are one program; a text block directly after one is what it prints. One that begins with the name of a
     file is that file; in console blocks, `$` stands before commands, and `...` for any output."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "train", raising=False)  # the file train.py of another page
     monkeypatch.setenv("PATH", os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]))
     monkeypatch.delenv("TRAINMASTER_STORE", raising=False)
     names: dict[str, object] = {"__name__": "example"}
