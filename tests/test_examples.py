@@ -85,7 +85,15 @@ def test_the_demo_tells_its_five_acts_and_keeps_its_runs(tmp_path: Path) -> None
     ran = subprocess.run(demo, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     last_screen = ran.stdout.splitlines()[-16:]
-    for wanted in ("validation accuracy", "every weight is identical", "best of", "batch norm", "demo/report.html", "ui demo/runs", "show "):
+    for wanted in (
+        "validation accuracy",
+        "every weight is identical",
+        "best of",
+        "batch norm",
+        "demo/report.html",
+        "ui demo/runs",
+        "show ",
+    ):
         assert any(wanted in line for line in last_screen), f"{wanted}: {ran.stdout}"
     accuracy = re.search(r"validation accuracy of ([\d.]+)%", ran.stdout)
     assert accuracy
