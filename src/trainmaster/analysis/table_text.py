@@ -1,4 +1,4 @@
-"""Tables as text: CSV and JSON with exact values, Markdown, LaTeX and HTML with rounded ones."""
+"""Writes tables as text: CSV and JSON with exact values, Markdown, LaTeX and HTML with rounded ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LATEX = {
 
 
 def to_csv(table: Table) -> str:
-    """Comma-separated values. Text that a spreadsheet would run as a formula is quoted with an apostrophe."""
+    """Return comma-separated values. Text that a spreadsheet would run as a formula starts with an apostrophe."""
     text = io.StringIO()
     rows = _expanded(table)
     writer = csv.writer(text, lineterminator="\n")
@@ -38,7 +38,7 @@ def to_csv(table: Table) -> str:
 
 
 def to_json(table: Table) -> str:
-    """A list of rows; NaN and infinities become the texts "nan", "inf" and "-inf"."""
+    """Return a list of rows; NaN and infinities become the texts "nan", "inf" and "-inf"."""
     rows = _expanded(table)
     found = [dict(zip(rows, map(_strict, row), strict=True)) for row in zip(*rows.values(), strict=True)]
     return json.dumps(found, indent=1, allow_nan=False, default=str) + "\n"
@@ -54,7 +54,7 @@ def to_markdown(table: Table) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """A `tabular` for the package booktabs."""
+    """Return a `tabular` for the package booktabs."""
 
     def escaped(text: str) -> str:
         return re.sub(r"[\\~^&%$#_{}]", lambda match: _LATEX[match[0]], printable(text)).replace("±", r"$\pm$")
@@ -78,7 +78,7 @@ def to_html(table: Table, num_rows: int = _NUM_ROWS) -> str:
 
 
 def results_html(results: Results) -> str:
-    """What a notebook shows: counts by state, the runs that were left out, and the first rows."""
+    """Return the HTML for a notebook: counts by state, the runs that were left out, and the first rows."""
     lines = [f"<p><b>{html.escape(results.describe())}</b> in {html.escape(printable(results.store.root or 'memory'))}</p>"]
     for state, keys in sorted(results.left_out.items()):
         some = ", ".join(keys[:_NUM_ROWS]) + (", ..." if len(keys) > _NUM_ROWS else "")
@@ -89,13 +89,13 @@ def results_html(results: Results) -> str:
 
 
 def texts_of(table: Table) -> dict[str, list[str]]:
-    """The columns as rounded texts, for a terminal."""
+    """Return the columns as rounded texts, for a terminal."""
     rows = _texts(table)
     return {name: [row[number] for row in rows] for number, name in enumerate(table)}
 
 
 def format_estimate(estimate: Estimate) -> str:
-    """The mean, with as many digits as the spread justifies; and `n` if some seeds do not have the metric.
+    """Return the mean with as many digits as the spread justifies, and `n` if some seeds do not have the metric.
 
     >>> format_estimate(Estimate(0.912345, 0.00451, 0, 1, 5)), format_estimate(Estimate(0.5, math.nan, 0, 1, 1))
     ('0.9123 ± 0.0045', '0.5')
@@ -124,7 +124,7 @@ def _text(value: Any) -> str:
 
 
 def is_number_column(column: Sequence[Any]) -> bool:
-    """Whether a column is aligned to the right."""
+    """Return whether a column is aligned to the right."""
     return all(
         value is None or isinstance(value, Estimate) or (isinstance(value, int | float) and not isinstance(value, bool)) for value in column
     )
