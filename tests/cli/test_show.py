@@ -63,7 +63,7 @@ def test_show_draws_the_curves_that_are_missing_or_outdated(call: Call, make: An
 
 @pytest.mark.parametrize("file", ["attempt.json", "resume.json", "status.json", "outcome.json", "events.jsonl"])
 @pytest.mark.parametrize("is_gone", [True, False])
-def test_a_run_is_shown_whichever_of_its_files_is_damaged(call: Call, make: Any, store: Store, file: str, is_gone: bool) -> None:
+def test_a_run_is_shown_even_if_one_of_its_files_is_damaged(call: Call, make: Any, store: Store, file: str, is_gone: bool) -> None:
     key = make.run({"lr": 0.1})
     path = f"{store.root}/{store.run(key).path(1, file)}"
     if is_gone:
