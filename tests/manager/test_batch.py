@@ -386,7 +386,7 @@ def test_a_single_config_is_not_a_batch(configs: Any) -> None:
     assert "`process` takes one; `sweep` takes choices" in str(caught.value)
 
 
-def test_another_order_of_a_sweep_is_refused() -> None:
+def test_an_unknown_order_of_a_sweep_is_refused() -> None:
     with pytest.raises(SettingError, match="order='smart': 'random' is the only order"):
         Counting().sweep({"a": [1]}, num_epochs=1, order="smart")
 

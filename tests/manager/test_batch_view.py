@@ -61,7 +61,7 @@ def test_the_counts_show_the_current_state_of_the_batch() -> None:
     assert counts == "2 done, 1 already done, 1 failed, 1 given up, 3 running"
 
 
-def test_long_values_are_shortened_where_they_are_equal_and_numbers_are_not() -> None:
+def test_long_values_keep_the_part_that_differs_and_numbers_are_not_shortened() -> None:
     console = Console(file=io.StringIO(), width=60, height=40, color_system=None)
     view = BatchView(None, print, VaryingKeys(), BatchResult(), {}, console)
     for number in range(2):

@@ -190,7 +190,7 @@ def test_disp_interval_sets_how_often_epochs_are_printed_and_the_last_one_always
     assert [found[1] for line in printed(capsys) if (found := re.search(r"epoch (\d+) of", line))] == ["0", "3", "6", "7"]
 
 
-def test_at_most_six_metrics_are_printed_and_only_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_at_most_six_metrics_are_printed_and_only_if_they_are_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     manager = Counting()
     manager.extra = {"name": "text", "is_good": True, "none": None} | {f"m{number}": number for number in range(9)}
     manager.process({"a": 1}, num_epochs=0)

@@ -169,7 +169,7 @@ def state_of(shop: Any) -> tuple[str, int | None, int]:
 @pytest.mark.parametrize("kind", ["Tiny", "Plain"])
 @pytest.mark.parametrize("call", ["process", "batch"])
 @pytest.mark.smoke
-def test_a_run_that_was_killed_before_its_outcome_is_recorded_as_finished_when_found_done(shop: Any, kind: str, call: str) -> None:
+def test_a_finished_run_that_was_killed_before_its_outcome_was_recorded_is_recorded_as_finished(shop: Any, kind: str, call: str) -> None:
     process = shop.train({"at": "post_work", **KILL}, kind=kind)
     assert process.wait() == -signal.SIGKILL
     assert state_of(shop) == ("killed", 3, 1)
@@ -211,7 +211,7 @@ def test_ctrl_c_in_a_terminal_also_reaches_loader_workers_which_print_nothing(sh
     assert_goes_on(shop, loaders=2)
 
 
-def test_a_user_program_ends_as_after_ctrl_c_and_prints_how_to_resume(shop: Any) -> None:
+def test_a_user_program_exits_with_the_code_of_ctrl_c_and_prints_how_to_resume(shop: Any) -> None:
     """This test starts a real interpreter."""
     program = shop.folder / "my training.py"
     program.write_text(

@@ -94,7 +94,7 @@ class TestProcess:
         assert manager.epoch == 2
 
     def test_more_epochs_continue_with_the_same_bits_and_rows(self, tmp_path: Path, undisturbed: Any) -> None:
-        """E38"""
+        """Contract E38."""
         small(tmp_path).process(CONFIG, num_epochs=1)
         manager = small(tmp_path)
         manager.process(CONFIG, num_epochs=4)
@@ -365,7 +365,7 @@ class TestCheckpoints:
 
 class TestFetch:
     def test_fetch_returns_the_trained_model(self, tmp_path: Path) -> None:
-        """J23"""
+        """Contract J23."""
         manager = small(tmp_path)
         manager.process(CONFIG)
         fetched = small(tmp_path).fetch(manager.key)

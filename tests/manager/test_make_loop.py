@@ -157,7 +157,7 @@ def test_a_wrong_return_value_is_reported_with_the_name_of_the_function() -> Non
         made(make_loop=returns_nothing).process()
 
 
-def test_a_missing_key_without_defaults_suggests_defining_them() -> None:
+def test_a_missing_key_suggests_defaults_if_there_are_none() -> None:
     with pytest.raises(ConfigError, match="the config has no key `width`") as caught:
         made(defaults=None).process({"lr": 0.1})
     assert any("`defaults = {...}` next to `make_loop`" in note for note in caught.value.__notes__)

@@ -459,7 +459,7 @@ def test_times_are_running_means_with_a_weight_of_four_fifths() -> None:
     assert manager.stats[manager.key]["t_train"] == pytest.approx(manager.mean, abs=0.03)
 
 
-def test_times_survive_a_resume() -> None:
+def test_mean_times_are_restored_when_a_run_resumes() -> None:
     manager = Slow()
     manager.process({"a": 1}, num_epochs=1)
     manager.process({"a": 2}, num_epochs=0)  # another run in between
@@ -633,7 +633,7 @@ def test_an_invalid_num_epochs_is_refused(value: Any) -> None:
     assert manager.calls == []
 
 
-def test_epochs_of_none_in_a_config_mean_no_number_of_epochs() -> None:
+def test_epochs_of_none_count_as_missing() -> None:
     manager = Counting()
     manager.process({"a": 1, "epochs": None})
     assert (manager.epochs_of("train"), manager.epochs_of("eval")) == ([], [0])

@@ -158,7 +158,7 @@ def test_a_nested_condition_is_the_same_as_a_dotted_one(manager: Echo, wanted: A
     assert names(manager, cond={"optim": {"lr": wanted, "absent": 1}}) == []
 
 
-def test_an_empty_group_in_a_condition_is_a_value(manager: Echo) -> None:
+def test_an_empty_dict_in_a_condition_is_compared_as_a_value(manager: Echo) -> None:
     manager.process({"name": "a", "optim": {}}, num_epochs=1)
     manager.process({"name": "b", "optim": {"lr": 1}}, num_epochs=1)
     assert names(manager, cond={"optim": {}}) == ["a"]
@@ -179,7 +179,7 @@ def test_a_condition_can_be_a_numpy_number(manager: Echo) -> None:
 @pytest.mark.parametrize(
     ("wanted", "advice"), [({4, 5}, "write a sorted list"), (np.arange(5), "write `.tolist()`"), (torch.ones(1), "write `.tolist()`")]
 )
-def test_a_condition_that_no_config_can_meet_is_an_error_that_suggests_another(manager: Echo, wanted: Any, advice: str) -> None:
+def test_a_condition_that_no_config_can_meet_is_an_error_with_a_suggestion(manager: Echo, wanted: Any, advice: str) -> None:
     with pytest.raises(StoreError, match=rf"a value that no config can have\n  wrong   width: .*{re.escape(advice)}"):
         list(manager.completed(cond={"width": wanted}))
 
@@ -466,7 +466,7 @@ def test_an_overview_is_printed_as_a_summary(capsys: pytest.CaptureFixture[str])
     assert told[-1] == "loss_test min 0.25, median 0.5, max 1 (3)"  # NaN is left out
 
 
-def test_a_number_that_is_too_large_for_a_float_does_not_fail(manager: Echo) -> None:
+def test_an_overview_accepts_numbers_that_are_too_large_for_a_float(manager: Echo) -> None:
     key = manager.configs.add({"name": "big"})
     manager.ckpts[key] = {}
     manager.previews[key] = {"num_paths": 10**400}

@@ -164,7 +164,7 @@ def check_early_stopping_iter(folder: Any, _: Any) -> None:
 
 
 def check_divergence_factor(folder: Any, _: Any) -> None:
-    """A27."""
+    """Contract A27."""
     with pytest.raises(LossDivergedError, match="valid/loss has diverged"):
         trained(folder, **DIVERGING)
     assert trained(folder, **DIVERGING, divergence_factor=None).manager.epoch == 3
@@ -172,7 +172,7 @@ def check_divergence_factor(folder: Any, _: Any) -> None:
 
 
 def check_warm_up_epochs(folder: Any, _: Any) -> None:
-    """A27."""
+    """Contract A27."""
     assert trained(folder, **DIVERGING, warm_up_epochs=3).manager.epoch == 3
     with pytest.raises(LossDivergedError, match="after epoch 1"):
         trained(folder, **DIVERGING, warm_up_epochs=0.5)
@@ -302,7 +302,7 @@ def test_each_field_has_its_documented_effect(kind: Any, name: str, tmp_path: An
 
 
 def test_early_stopping_needs_validation_data(tmp_path: Any) -> None:
-    """A17."""
+    """Contract A17."""
 
     class WithoutValid(Wrapper):
         def make_dataloader_val(self, config: Any) -> Any:

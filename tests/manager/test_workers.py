@@ -82,7 +82,7 @@ class TestContract(ExecutorContract):
 # ---- results
 
 
-def test_workers_give_the_same_bits_are_reused_and_have_the_extensions(shop: Any) -> None:
+def test_workers_give_the_same_results_are_reused_and_have_the_extensions(shop: Any) -> None:
     process = start(shop, is_damped=True)
     assert process.wait() == 0, process.err
     found, by_lr = result(process), keys(shop)

@@ -1,4 +1,4 @@
-"""`Batch`: trains many configs, each once, together with all other processes that see the same store."""
+"""`Batch`: trains many configs, each once, and shares the work with other processes that use the same store."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class BatchResult:
     given_up: dict[str, str] = field(default_factory=dict)
     """Not tried again after too many attempts without a new checkpoint, with the last error."""
     stopped: dict[str, str] = field(default_factory=dict)
-    """Saved before their end, with the reason."""
+    """Stopped and saved early, with the reason."""
     left: list[str] = field(default_factory=list)
     """Held by other processes, or not started, when the batch ended early."""
 

@@ -81,7 +81,7 @@ class Console:
         self.log(printable(text) + "\n")
 
     def log(self, text: str) -> bool:
-        """Append text to the log of the current run without printing it; False if there is no current run."""
+        """Append text to the log of the current run without printing it. Return False if there is no current run."""
         log = self._log
         if log is not None:
             log.write(text)

@@ -73,7 +73,7 @@ class Invocation:
         return self.command(store, "show", key) if self.target is not None else f'manager.fetch("{key}")'
 
     def command(self, store: Store, *words: str) -> str:
-        """Return a command on a store, with `--store` unless it is the default store of the command line."""
+        """Return a command for a store, with `--store` unless it is the default store of the command line."""
         is_default = store.root == os.path.abspath(os.environ.get("TRAINMASTER_STORE") or "runs")
         return shlex.join([*self.program, *words, *([] if is_default else ["--store", str(store.root)])])
 

@@ -372,7 +372,7 @@ class JobRunner:
                 warnings.warn(text, stacklevel=3)
 
     def _suggest_shorter_run(self, job: Job) -> None:
-        """If a stored run differs from a new config only in fewer epochs, print how to train it longer instead."""
+        """Print how to train a stored run longer if it differs from a new config only in fewer epochs."""
         store = self._manager.store
         shorter = shorter_run(store, job.config) if store.stats.get(job.key) is None else None
         if shorter is not None:

@@ -1,4 +1,4 @@
-"""Whether a job is done, according to the store."""
+"""Checks in the store whether a job is done."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class _Worker:
 
 
 class LocalWorkers:
-    """`num` worker processes; `manager.batch(configs, workers=4)` creates them."""
+    """Runs tasks in `num` worker processes. `manager.batch(configs, workers=4)` creates it."""
 
     def __init__(self, num: int) -> None:
         check_int("workers", num, min=1)

@@ -235,11 +235,11 @@ class Manager(RunQueries, Extensible):
         """Train a config up to `num_epochs` epochs in total, from its last checkpoint if it has one.
 
         A new run is evaluated and saved at epoch 0 first. `num_epochs` defaults to the config's own `epochs` or
-        `num_epochs`, else to the loop's; 0, or a config without either, only evaluates. `resume=False` starts from
-        scratch in a new attempt; the old attempt is kept. `start_from` is the key of a run whose weights a new run
-        begins with: `"ab12cd34"`, `"ab12cd34@best"`, `"ab12cd34@120"` for a step; it becomes part of the config. Raises
-        `RunBusyError` if another process is training the run. Ctrl-C, SIGTERM and SIGUSR1 save the run and then end the
-        process as usual.
+        `num_epochs`, or else to that of the loop; if it is 0 or missing, the run is only evaluated. `resume=False`
+        starts from scratch in a new attempt; the old attempt is kept. `start_from` is the key of a run whose weights a
+        new run starts with: `"ab12cd34"`, `"ab12cd34@best"`, or `"ab12cd34@120"` for a step; it becomes part of the
+        config. Raises `RunBusyError` if another process is training the run. Ctrl-C, SIGTERM and SIGUSR1 save the run
+        and then end the process as usual.
         """
         self.job_runner.refuse_if_busy()
         if start_from is not None:
