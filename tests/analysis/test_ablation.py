@@ -26,7 +26,7 @@ def words(report: Any) -> dict[str, str]:
     return {each.part: each.verdict for each in report.contributions}
 
 
-def test_the_verdicts_are_helps_hurts_and_unclear(manager: Toy) -> None:
+def test_parts_that_help_hurt_or_do_nothing_get_the_right_verdict(manager: Toy) -> None:
     report = ablation().run(manager)
     assert words(report) == {"helps": "helps", "hurts": "hurts", "idle": "unclear"}
     assert [round(each.mean, 2) for each in report.contributions] == [0.03, -0.03, 0.0]
@@ -34,7 +34,7 @@ def test_the_verdicts_are_helps_hurts_and_unclear(manager: Toy) -> None:
     assert read_ablation(manager.store, "parts").to_dict() == report.to_dict()
 
 
-def test_contributions_are_paired_differences_with_simultaneous_intervals_and_holms_p(manager: Toy) -> None:
+def test_contributions_are_paired_differences_with_simultaneous_intervals_and_adjusted_p_values(manager: Toy) -> None:
     from scipy import stats
     from statsmodels.stats.multitest import multipletests
 

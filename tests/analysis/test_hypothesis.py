@@ -445,7 +445,7 @@ def test_a_seed_that_get_config_overwrites_is_refused() -> None:
         claim().test(Fixed(None, verbose=False))
 
 
-def test_a_name_belongs_to_one_kind_of_plan(manager: Toy) -> None:
+def test_a_hypothesis_and_an_ablation_cannot_have_the_same_name(manager: Toy) -> None:
     from toy_study import ablation
 
     hypothesis("true").test(manager, max_pairs=1)
@@ -455,7 +455,7 @@ def test_a_name_belongs_to_one_kind_of_plan(manager: Toy) -> None:
         hypothesis("true", name="../evil").test(manager)
 
 
-def test_an_unknown_hypothesis_is_named_with_similar_ones(manager: Toy) -> None:
+def test_an_unknown_hypothesis_is_an_error_that_lists_similar_names(manager: Toy) -> None:
     hypothesis("true").test(manager, max_pairs=1)
     with pytest.raises(PlanError, match="no hypothesis is called 'tru'") as caught:
         read_verdict(manager.store, "tru")

@@ -177,7 +177,7 @@ def test_code_and_environment_list_the_runs_that_differ(store: Store) -> None:
 # ---- numbers that must not be invented
 
 
-def test_one_seed_has_no_interval(store: Store) -> None:
+def test_a_setting_with_one_seed_has_no_interval(store: Store) -> None:
     add_settings(store, {"a": [0.5], "b": [0.7]})
     settings = report_of(store).sections["settings"]
     assert "[" not in settings.split("seeds")[-1]

@@ -204,7 +204,7 @@ def test_equal_effective_seeds_count_once(store: Store) -> None:
     assert (group.n, group.repeated) == (2, 2)
 
 
-def test_one_seed_has_a_mean_and_no_interval(store: Store) -> None:
+def test_a_group_with_one_seed_has_a_mean_but_no_interval(store: Store) -> None:
     seeds(store, [0.3], lr=1)
     (group,) = Results(store).groups()
     assert (group.n, group.mean) == (1, 0.3)
@@ -228,7 +228,7 @@ def test_a_metric_that_only_some_runs_have_is_counted_as_missing(store: Store) -
     assert (group.n, group.missing) == (2, 1)
 
 
-def test_by_averages_the_seeds_of_each_config_first(store: Store) -> None:
+def test_grouping_by_a_key_averages_the_seeds_of_each_config_first(store: Store) -> None:
     """Three seeds of one config are not three independent settings."""
     for lr, level in ((1, 0.1), (2, 0.3)):
         seeds(store, [level - 0.01, level, level + 0.01], lr=lr, arch="a")

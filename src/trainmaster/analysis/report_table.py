@@ -16,6 +16,7 @@ _LATEX = {
     "^": r"\textasciicircum{}",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
+    "±": r"$\pm$",
     **{each: f"\\{each}" for each in "&%$#_{}"},
 }
 
@@ -98,7 +99,7 @@ def _markdown(text: str) -> str:
     escaped = printable(text).replace("\\", "\\\\")
     for char in "|*_`[]#":
         escaped = escaped.replace(char, f"\\{char}")
-    return escaped.replace("<", "&lt;").replace(">", "&gt;")
+    return escaped.replace("<", "&lt;")
 
 
 def _latex_row(cells: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Opens the store of results."""
+"""Opens the store that `Results` reads."""
 
 from __future__ import annotations
 

@@ -7,10 +7,10 @@ import html
 import io
 import json
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trainmaster.analysis.report_table import Table as ReportTable
 from trainmaster.analysis.result_table import Estimate, Table, run_table
 from trainmaster.text import printable
 
@@ -19,12 +19,6 @@ if TYPE_CHECKING:
 
 _NUM_ROWS = 10
 """How many rows a notebook shows."""
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    **{char: f"\\{char}" for char in "&%$#_{}"},
-}
 
 
 def to_csv(table: Table) -> str:
@@ -45,36 +39,19 @@ def to_json(table: Table) -> str:
 
 
 def to_markdown(table: Table) -> str:
-    def escaped(text: str) -> str:
-        return printable(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
-
-    lines = [[escaped(name) for name in table], ["---:" if is_number_column(column) else "---" for column in table.values()]]
-    lines += [[escaped(text) for text in row] for row in _texts(table)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return _rounded(table).to_markdown()
 
 
 def to_latex(table: Table) -> str:
     """Return a `tabular` for the package booktabs."""
-
-    def escaped(text: str) -> str:
-        return re.sub(r"[\\~^&%$#_{}]", lambda match: _LATEX[match[0]], printable(text)).replace("±", r"$\pm$")
-
-    alignment = "".join("r" if is_number_column(column) else "l" for column in table.values())
-    rows = [" & ".join(map(escaped, row)) + r" \\" for row in [[*table], *_texts(table)]]
-    return (
-        "\n".join([f"\\begin{{tabular}}{{{alignment}}}", r"\toprule", rows[0], r"\midrule", *rows[1:], r"\bottomrule", r"\end{tabular}"])
-        + "\n"
-    )
+    return _rounded(table).to_latex()
 
 
 def to_html(table: Table, num_rows: int = _NUM_ROWS) -> str:
-    def cells(row: Sequence[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(printable(text))}</{tag}>" for text in row) + "</tr>"
-
     num_all = len(next(iter(table.values()), []))
     shown = {name: column[:num_rows] for name, column in table.items()}
     more = f"<p>... and {num_all - num_rows:,} more</p>" if num_all > num_rows else ""
-    return f"<table>{cells([*table], 'th')}{''.join(cells(row, 'td') for row in _texts(shown))}</table>{more}"
+    return _rounded(shown).to_html() + more
 
 
 def results_html(results: Results) -> str:
@@ -106,6 +83,11 @@ def format_estimate(estimate: Estimate) -> str:
         return (f"{mean:.4g}" if not math.isfinite(sd) else f"{mean:.4g} ± {sd:.2g}") + count
     digits = max(0, 1 - math.floor(math.log10(sd)))
     return f"{mean:.{digits}f} ± {sd:.{digits}f}{count}"
+
+
+def _rounded(table: Table) -> ReportTable:
+    numbers = tuple(number for number, column in enumerate(table.values()) if is_number_column(column))
+    return ReportTable(tuple(table), tuple(map(tuple, _texts(table))), numbers)
 
 
 def _texts(table: Table) -> list[list[str]]:
