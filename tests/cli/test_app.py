@@ -122,7 +122,7 @@ def test_wrong_input_is_explained_and_exits_with_2(call: Call, make: Any, args: 
 
 
 @pytest.mark.parametrize("args", [["--debug", "show", "ffff"], ["show", "ffff", "--debug"]])
-def test_debug_raises_the_error_at_any_position(call: Call, make: Any, args: list[str]) -> None:
+def test_debug_raises_the_error_at_any_position_in_the_command(call: Call, make: Any, args: list[str]) -> None:
     make.run({"lr": 0.1})
     with pytest.raises(KeyError, match="no run has a key that starts with `ffff`"):
         call(*args)
@@ -262,7 +262,7 @@ def test_the_output_can_be_piped_to_head(make: Any, program: Call) -> None:
 
 
 @pytest.mark.parametrize("is_unbuffered", ["", "1"])
-def test_a_full_disk_behind_stdout_gives_one_line_and_exit_code_1(make: Any, program: Call, is_unbuffered: str) -> None:
+def test_a_full_disk_at_stdout_gives_one_line_and_exit_code_1(make: Any, program: Call, is_unbuffered: str) -> None:
     make.run({"lr": 0.1})
     found = program("ls", shell="> /dev/full", PYTHONUNBUFFERED=is_unbuffered)
     assert found.code == 1

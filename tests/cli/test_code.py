@@ -81,7 +81,7 @@ def test_a_snapshot_of_a_clean_detached_head_is_shown(call: Any, lab: Path, stor
     assert "  branch    none: HEAD was detached\n  state     clean\n  changed   0 changed, 0 deleted, 0 new\n" in out
 
 
-def test_json_has_all_facts(call: Any, lab: Path, store: Any, key: str) -> None:
+def test_json_contains_all_facts(call: Any, lab: Path, store: Any, key: str) -> None:
     save(lab, store, key)
     (found,) = json.loads(call("code", key, "--json").out)
     assert found["commit"] == git(lab, "rev-parse", "HEAD")

@@ -95,7 +95,7 @@ def test_no_run_is_removed_if_one_of_them_is_held(call: Call, make: Any, store: 
 # ---- prune
 
 
-def test_a_dry_prune_lists_what_prune_removes_and_changes_nothing(call: Call, make: Any, store: Store) -> None:
+def test_prune_with_dry_run_lists_the_files_and_changes_nothing(call: Call, make: Any, store: Store) -> None:
     make.run({"lr": 1}, [{"loss": 1.0}] * 3)
     make.killed({"lr": 2})
     before = files_of(store)

@@ -53,7 +53,7 @@ def test_an_unknown_key_suggests_the_nearest(store: Store, keys: list[str]) -> N
 
 
 def test_an_invalid_key_is_refused(store: Store, keys: list[str]) -> None:
-    """I11."""
+    """Contract I11."""
     for text in ["../x", "..", "", "/", "\x1b[2J", "zz", "a" * 65, "a/b", "١٢", "-", "con", "ab\0"]:
         with pytest.raises(KeyTextError) as error:
             resolve_key(store, text)

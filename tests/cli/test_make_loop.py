@@ -153,7 +153,7 @@ def test_without_defaults_any_key_is_accepted_with_a_warning(run: Any, tmp_path:
     missing = run("run", "train.py", "lr=0.1")
     assert missing.code == 2
     assert "the config has no key `epochs`" in missing.err
-    assert "`defaults = {...}` beside `make_loop`" in missing.err
+    assert "`defaults = {...}` next to `make_loop`" in missing.err
     (tmp_path / "train.py").write_text(FREE)
     assert "no defaults" not in run("run", "train.py", "lr=0.1", "--dry-run").out
 

@@ -102,7 +102,7 @@ def test_two_runs_are_compared_value_by_value(call: Call, make: Any) -> None:
     assert found["metrics"] == {"loss": {"one": 1.0, "other": 2.0}}
 
 
-def test_a_run_does_not_differ_from_itself(call: Call, make: Any) -> None:
+def test_comparing_a_run_with_itself_finds_no_difference(call: Call, make: Any) -> None:
     key = make.run({"lr": 0.1}, [{"loss": float("nan")}])
     assert call("diff", key, key[:5]).out == "both keys name the same run\n"
 

@@ -82,7 +82,7 @@ def test_filters_have_the_syntax_of_ls(call: Call, sweep: Store) -> None:
 
 
 @pytest.mark.parametrize("style", ["csv", "markdown", "latex", "json", "text"])
-def test_every_format_works_with_no_run_one_run_and_many(call: Call, store: Store, style: str) -> None:
+def test_every_format_works_with_zero_one_and_many_runs(call: Call, store: Store, style: str) -> None:
     assert call("table", "-f", style).code == 0
     add_run(store, {"lr": 1}, outcome="failed")
     found = call("table", "-f", style)

@@ -265,7 +265,7 @@ def test_a_sweep_argument_without_values_is_an_error_that_explains_choices(call:
     assert (found.code, "there is no file `lr`\n  try     write choices as `lr=0.1,0.01`" in found.err) == (2, True), found
 
 
-def test_a_sweep_with_a_file_refuses_keys_that_are_in_neither(call: Any, lab: Path) -> None:
+def test_a_sweep_refuses_keys_that_neither_the_file_nor_the_defaults_have(call: Any, lab: Path) -> None:
     (lab / "base.yaml").write_text("lr: 0.7\nnote: a\n")
     found = call("sweep", "managers.py:Mine", "nte=a,b", "--config", "base.yaml")
     assert (found.code, "nte: no such key; did you mean `note`?" in found.err) == (2, True)
@@ -374,7 +374,7 @@ def test_resume_of_a_run_that_a_program_started_requires_a_target(call: Any, lab
     assert (found.code, f"run {key} resumes from epoch 1, target 2" in found.out) == (0, True), found.err
 
 
-def test_resume_with_changed_defaults_is_refused_or_keeps_the_run(call: Any, lab: Path) -> None:
+def test_resume_with_changed_defaults_is_refused_or_leaves_the_run_unchanged(call: Any, lab: Path) -> None:
     assert call("run", "managers.py:Mine", "-q").code == 0
     key = only_key(lab / "runs")
     (lab / "managers.py").write_text(MANAGERS.replace('"width": 3', '"width": 4'))

@@ -110,7 +110,7 @@ def test_a_process_with_a_wrong_clock_is_not_replaced_while_it_renews_its_lease(
         training.assert_undisturbed(job)
 
 
-def test_a_dead_process_is_replaced_after_its_lease_and_not_before_with_any_clocks(shop):
+def test_a_dead_process_is_replaced_when_its_lease_expires_whatever_the_clocks_show(shop):
     held = [start_and_hold(shop, f"{clock} {seconds}", clock=clock) for clock, seconds in zip(CLOCKS, (DAY, -DAY, DAY), strict=True)]
     for job, holder, _ in held:
         holder.kill()

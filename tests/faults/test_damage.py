@@ -225,7 +225,7 @@ def names_it(text, relative):
 
 
 def check_start(found, sample, role, is_same):
-    """Check the claim of this test file for one start after one damage."""
+    """Check that one start after one damage is refused or resumes correctly."""
     relative = path_of(sample, role)
     if found.error is not None:
         assert isinstance(found.error, StoreDamagedError | StoreFormatError), f"{type(found.error).__name__}: {found.error}"

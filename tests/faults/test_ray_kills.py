@@ -158,7 +158,7 @@ def test_a_sweep_whose_workers_driver_and_nodes_are_killed_trains_each_run_once(
     assert sum(kills.values()) >= (12 if IS_FULL else 2)
 
 
-def test_after_the_loss_of_the_head_the_next_driver_completes_the_sweep(tmp_path: Path) -> None:
+def test_the_next_driver_completes_the_sweep_after_the_head_was_lost(tmp_path: Path) -> None:
     num = 4
     with cluster(tmp_path, 2) as nodes:
         driver = Driver(tmp_path, nodes.address, num, seconds=15.0)  # without a head, the runs would continue for a while

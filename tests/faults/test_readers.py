@@ -60,7 +60,7 @@ def is_writing(store: Store, key: str) -> bool:
 
 
 @pytest.mark.integration
-def test_a_reader_sees_complete_values_that_never_go_back(store: Store, key: str, writer: subprocess.Popen[bytes]) -> None:
+def test_a_reader_sees_only_complete_values_and_never_older_ones(store: Store, key: str, writer: subprocess.Popen[bytes]) -> None:
     epochs, steps, counts, previews = [-1], [-1], [0], [-1]
     while is_writing(store, key) and writer.poll() is None:
         run = store.run(key)

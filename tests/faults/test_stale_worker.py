@@ -175,7 +175,7 @@ def test_a_worker_that_was_suspended_on_this_machine_is_not_replaced_and_continu
     training.assert_undisturbed(job)
 
 
-def test_a_step_that_blocks_other_threads_for_three_leases_never_gives_two_valid_writers(shop):
+def test_a_step_that_blocks_other_threads_for_three_leases_never_leads_to_two_valid_writers(shop):
     whens = [("train", 3), ("eval", 3), ("save: before manifest", 3)]
     jobs = [shop.job(f"store {point}", CONFIG, NUM_EPOCHS, lease_time=LEASE) for point, _ in whens]
     starved, successors = [], []

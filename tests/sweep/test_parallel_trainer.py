@@ -81,7 +81,7 @@ class Diverges(MyModel):
 
 @pytest.mark.parametrize("model", [Fails, Diverges])
 def test_a_failed_trial_does_not_stop_the_others(model: Any, tmp_path: Path) -> None:
-    """A41."""
+    """Contract A41."""
     widths = {"model_config.width": {"categorical_values": [5, 6, 7]}}
     result = launched(tmp_path, MyModelWrapper(model), search_space=widths)
     assert sorted(trial.state for trial in result.trials) == ["complete", "complete", "failed"]

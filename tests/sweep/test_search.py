@@ -37,7 +37,7 @@ def points(result: SearchResult) -> list[Any]:
 # ---- trials
 
 
-def test_trials_are_runs_of_the_store_with_their_values() -> None:
+def test_each_trial_is_a_run_in_the_store_with_the_proposed_values() -> None:
     manager = toy()
     result = run(manager, 5)
     assert [trial.state for trial in result.trials] == ["complete"] * 5
@@ -67,13 +67,13 @@ def test_the_same_call_continues_and_more_trials_extend_a_search(tmp_path: Path)
     assert all(toy(tmp_path / "part").store.run(key).attempts() == [1] for trial in more.trials for key in trial.keys)
 
 
-def test_a_search_with_all_trials_trains_nothing(tmp_path: Path) -> None:
+def test_a_complete_search_trains_nothing(tmp_path: Path) -> None:
     first = run(toy(tmp_path), 3)
     again = run(toy(tmp_path), 2)
     assert again.trials == first.trials
 
 
-def test_a_later_number_of_workers_does_not_change_the_window(tmp_path: Path) -> None:
+def test_changing_the_number_of_workers_later_does_not_change_the_window(tmp_path: Path) -> None:
     run(toy(tmp_path), 1, sampler="tpe", workers=0)
     assert run(toy(tmp_path), 2, sampler="tpe", workers=1).plan.window == 1
 
@@ -292,7 +292,7 @@ def test_a_metric_that_no_run_reports_ends_the_search_with_the_known_names() -> 
         ({"window": 0}, "`window` must be"),
         ({"monitor": "gap"}, "is a smaller or a larger `gap` better?"),
         ({"monitor": ("loss", "size"), "mode": ("min", "min"), "sampler": "cmaes"}, "one metric only"),
-        ({"monitor": ("loss", "size"), "mode": ("min", "min"), "pruner": "median"}, "several metrics has no pruner"),
+        ({"monitor": ("loss", "size"), "mode": ("min", "min"), "pruner": "median"}, "several metrics cannot use a pruner"),
         ({"replicates": 3, "pruner": "asha"}, "compares epochs, not replicates"),
         ({"pruner": "wilcoxon"}, "replicates=5"),
         ({"pruner": "hyperband", "epochs": None}, "hyperband needs the number of epochs"),
