@@ -21,7 +21,7 @@ def test_an_ablation_finds_the_planted_effects_and_interactions() -> None:
     assert {part: word for part, word in found.items() if part not in parts and word != "unclear"} == {"no x * no y": "interacts"}
     one_by_one = Ablation(None, parts, seeds=5, on="valid/loss").run(trainer)
     assert [each.verdict for each in one_by_one.contributions] == ["helps", "helps", "hurts", "unclear"]
-    assert len(trainer.configs) == 16 * 5, "the runs of the factorial design serve the other one, too"
+    assert len(trainer.configs) == 16 * 5, "the other design reuses the runs of the factorial design"
 
 
 @pytest.mark.parametrize(

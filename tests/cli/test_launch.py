@@ -303,7 +303,7 @@ def test_sigusr1_saves_the_run_and_only_usr1_requeues_the_task(
     store = folder / "runs"
     assert tiny.outcome_of(str(store))["outcome"] == "interrupted"
     if name == "TERM":
-        assert not calls.exists(), "a task that the user cancelled came back"
+        assert not calls.exists(), "a task that the user cancelled was requeued"
         return
     assert calls.read_text() == "requeue 71_2\n"  # 73 is the id of this task, and 71 that of the whole array
     again = start(tiny_script)

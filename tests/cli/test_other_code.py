@@ -116,7 +116,7 @@ def test_another_class_of_the_same_file_is_another_program(run: Any, lab: Path) 
     assert run("run", "a.py:Mine").code == 0
     found = run("run", "a.py:Other")
     assert (found.code, "another program" in found.err) == (2, True)
-    assert run("run", "a.py:Late").code == 0, "a class that derives from the one that trained it is no other program"
+    assert run("run", "a.py:Late").code == 0, "a subclass of the class that trained it is not another program"
 
 
 def test_same_program_continues_the_run_and_is_recorded(run: Any, lab: Path) -> None:
@@ -126,7 +126,7 @@ def test_same_program_continues_the_run_and_is_recorded(run: Any, lab: Path) -> 
     found = Store(lab / "runs").run(only_key(lab / "runs"))
     assert found.resume_of(2)["is_same_program"] is True
     assert found.resume_of(2)["program"]["file"] == "c.py"
-    assert run("run", "c.py:Mine", "--epochs", 4).code == 0, "it belongs to c.py by now"
+    assert run("run", "c.py:Mine", "--epochs", 4).code == 0, "the run now belongs to c.py"
 
 
 def test_fresh_trains_the_run_with_the_current_program(run: Any, lab: Path) -> None:
@@ -337,7 +337,7 @@ def test_training_beyond_the_planned_epochs_prints_a_message_if_there_is_a_sched
     again = run("rerun", key, "--compare")
     assert (again.code, "it was planned for 2 epochs" in again.out) == (0, True), again.out
     assert run("run", "loops.py:Mine", "epochs=4", "-q").code == 0
-    assert len([*Store(lab / "runs").configs.keys()]) == 2, "epochs count in the identity"
+    assert len([*Store(lab / "runs").configs.keys()]) == 2, "epochs are part of the identity"
 
 
 def test_a_config_with_only_more_epochs_prints_how_to_train_the_other_run_longer(run: Any, lab: Path) -> None:
@@ -366,7 +366,7 @@ def test_two_functions_of_one_file_are_two_programs(run: Any, lab: Path) -> None
     assert run("run", "a.py:small").code == 0
     found = run("run", "a.py:large")
     assert (found.code, "a.py:small, not a.py:large" in found.err) == (2, True)
-    assert run("run", "a.py:Mine").code == 0, "the class itself may be what the function returned"
+    assert run("run", "a.py:Mine").code == 0, "the function may have returned this class"
 
 
 def test_a_subclass_of_the_class_that_trained_a_run_counts_as_changed_code(run: Any, lab: Path) -> None:
@@ -392,7 +392,7 @@ def test_the_first_program_may_continue_after_another_one_was_accepted(run: Any,
     assert run("run", "c.py:Mine", "--epochs", 3, "--same-program").code == 0
     found = run("run", "a.py:Mine", "--epochs", 3)
     assert found.code == 0
-    assert "c.py:Mine, another program, trained part of it" in found.out, "a result of two programs is told"
+    assert "c.py:Mine, another program, trained part of it" in found.out, "a result of two programs is reported"
     assert run("run", "a.py:Mine", "--epochs", 4).code == 0
 
 

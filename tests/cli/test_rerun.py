@@ -181,7 +181,7 @@ def trained(once: Trained) -> Iterator[Trained]:
     with standing_in(once.lab):
         yield once
     assert files_of(once.lab.runs) == before, "the store of the run was changed"
-    assert once.lab.left() == [], "something was left"
+    assert once.lab.left() == [], "temporary files were left behind"
 
 
 def files_of(folder: Path) -> dict[str, str]:
@@ -238,7 +238,7 @@ def test_a_run_that_starts_from_another_one_finds_its_weights(call: Any, lab: La
 def test_a_run_that_max_time_stopped_several_times_is_trained_to_the_same_point(call: Any, lab: Lab) -> None:
     key = lab.train("Hasty", "--epochs", "3")
     assert call("resume", key, "-q").code == 0
-    assert not lab.store.stats[key]["is_over"], "the test wants a run that is not at its end"
+    assert not lab.store.stats[key]["is_over"], "the test needs an unfinished run"
     found = call("rerun", key, "--compare")
     assert (found.code, f"training run {key} (stopped) again, up to its last checkpoint: epoch " in found.out) == (0, True), found.out
 
@@ -292,7 +292,7 @@ def test_kills_and_interrupts_do_not_change_the_bits(call: Any, program: Any, la
     assert compared() == "epoch 1, step 6)"
     monkeypatch.setenv(tiny.PLAN, plan("pre_eval", 1, "raise"))
     assert call("resume", key).code == 1
-    assert compared() == "epoch 1, step 8)", "the epoch counts once it is evaluated"
+    assert compared() == "epoch 1, step 8)", "an epoch counts when it has been evaluated"
     assert call("resume", key).code == 0
     assert compared() == "epoch 3, step 12)"
     assert len(lab.store.run(key).attempts()) == 4

@@ -48,13 +48,13 @@ def test_show_draws_the_curves_that_are_missing_or_outdated(call: Call, make: An
     path = Path(str(store.root)) / f"previews/{key[:2]}/{key}/attempt-0001/plots/curves.png"
     assert not path.exists()
     assert call("show", key, "--json").code == 0
-    assert not path.exists(), "JSON is for programs, which need no drawing"
+    assert not path.exists(), "with --json, nothing is drawn"
     assert str(path) in call("show", key).out
     drawn = path.read_bytes()
     assert drawn.startswith(b"\x89PNG")
     path.write_bytes(b"mine")
     assert str(path) in call("show", key).out
-    assert path.read_bytes() == b"mine", "it is newer than the metrics"
+    assert path.read_bytes() == b"mine", "the drawing is newer than the metrics"
     os.utime(path, (0, 0))
     call("show", key)
     assert path.read_bytes() == drawn

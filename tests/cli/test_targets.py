@@ -142,7 +142,7 @@ def test_a_wrong_target_is_refused_and_the_alternatives_are_listed(call: Any, la
     assert fact in err
     assert hint in err
     assert "Traceback" not in err
-    assert not (lab / "runs").exists(), "a wrong target has made a store"
+    assert not (lab / "runs").exists(), "a wrong target has created a store"
 
 
 def test_a_missing_import_in_the_target_file_is_reported_as_such(call: Any, lab: Path) -> None:
@@ -257,7 +257,7 @@ def test_a_config_file_can_be_the_base_of_a_sweep(call: Any, typed: Path) -> Non
     assert call("sweep", "typed.py:Typed", "optim.lr=0.2,0.3", "--config", "exp.yaml", "-q").code == 0
     stored = [Store(typed / "runs").configs[key].flatten() for key in Store(typed / "runs").configs]
     assert sorted(each["optim.lr"] for each in stored) == [0.2, 0.3]
-    assert [each["sizes"] for each in stored] == [[1, 2], [1, 2]], "a list of the file was taken for choices"
+    assert [each["sizes"] for each in stored] == [[1, 2], [1, 2]], "a list in the file was treated as choices"
 
 
 def test_a_sweep_argument_without_values_is_an_error_that_explains_choices(call: Any, lab: Path) -> None:
@@ -301,7 +301,7 @@ def test_from_creates_a_new_run_that_starts_with_the_weights_of_another(call: An
     store = Store(lab / "runs")
     first = only_key(lab / "runs")
     best = store.stats[first]["best"]
-    assert best["step"] != 12, "the test wants a best that is not the last"
+    assert best["step"] != 12, "the test needs a best checkpoint that is not the last"
     planned = call("run", "loops.py:Mine", "lr=0.01", "--from", f"{first[:5]}@best", "--dry-run")
     assert call("run", "loops.py:Mine", "lr=0.01", "--from", f"{first[:5]}@best", "--epochs", 0, "-q") == (0, "", "")
     (second,) = set(store.configs.keys()) - {first}
@@ -311,7 +311,7 @@ def test_from_creates_a_new_run_that_starts_with_the_weights_of_another(call: An
     assert start is not None
     assert tiny.bits(start.value["state"]["objects"]["model"]) == tiny.bits(origin.value["state"]["objects"]["model"])
     assert start.name.step == 0
-    assert f"key    {second}" in planned.out, "--dry-run tells another key than the run has"
+    assert f"key    {second}" in planned.out, "--dry-run prints another key than that of the run"
 
 
 @pytest.mark.parametrize(
@@ -380,7 +380,7 @@ def test_resume_with_changed_defaults_is_refused_or_leaves_the_run_unchanged(cal
     (lab / "managers.py").write_text(MANAGERS.replace('"width": 3', '"width": 4'))
     forget(lab)
     kept = call("resume", key, "--epochs", 3, "--trust")
-    assert (kept.code, Store(lab / "runs").configs[key]["width"]) == (0, 3), "a value that was stored counts"
+    assert (kept.code, Store(lab / "runs").configs[key]["width"]) == (0, 3), "the stored value is used"
     (lab / "managers.py").write_text(MANAGERS.replace('"width": 3', '"width": 3, "depth": 1'))
     forget(lab)
     code, _, err = call("resume", key, "--epochs", 4, "--trust")

@@ -158,10 +158,10 @@ def test_bars_are_redrawn_in_place_and_leave_a_line_for_each_epoch(shop: Any, op
     assert terminal.has_cursor
     assert b"\x1b[1A" in terminal.raw
     lines = terminal.rendered()
-    assert not [line for line in lines if "━" in line], "bars are left"
+    assert not [line for line in lines if "━" in line], "bars are still on the screen"
     for epoch in (1, 2, 3):
         told = [line for line in lines if re.search(rf"epoch {epoch}\b", line) and "done" not in line]
-        assert len(told) == 1, f"epoch {epoch} is told {len(told)} times:\n" + "\n".join(lines)
+        assert len(told) == 1, f"epoch {epoch} is printed {len(told)} times:\n" + "\n".join(lines)
     assert f"run {key_of(shop.folder / 'runs')} is done: epoch 3" in lines
 
 
@@ -268,7 +268,7 @@ def test_a_second_ctrl_c_ends_the_process_at_once_and_restores_the_cursor(shop: 
     assert "given up" not in terminal.text
     assert "gives up" not in terminal.text
     assert Store(shop.folder / "runs").verify() == []
-    assert terminal.has_cursor, "the cursor is hidden for good"
+    assert terminal.has_cursor, "the cursor stays hidden"
 
 
 @pytest.mark.integration
@@ -292,15 +292,15 @@ def test_a_sweep_has_one_view_and_ctrl_c_saves_all_runs_and_prints_how_to_resume
     terminal.until("Ctrl-C: finishing the step and saving")
     store = Store(shop.folder / "runs")
     run = store.run(next(key for key, config in store.configs.items() if config["lr"] == 0.2))
-    tiny.until(lambda: b"the batch ends" in store.files.read(run.path(1, "log")), "the worker to hear of it")
+    tiny.until(lambda: b"the batch ends" in store.files.read(run.path(1, "log")), "the worker to receive the request")
     process.go_on()
     assert process.wait() == 130
     assert terminal.has_cursor
     lines = terminal.rendered()
     last = "\n".join(lines[-12:])
     assert "1 stopped" in last
-    assert shlex.join(["trainmaster", *words]) in last, "nobody says how to go on:\n" + last
-    assert not re.search(r"^runs +━|^RUN.*EPOCH", "\n".join(lines), re.MULTILINE), "the view is left:\n" + last
+    assert shlex.join(["trainmaster", *words]) in last, "the command that resumes is missing:\n" + last
+    assert not re.search(r"^runs +━|^RUN.*EPOCH", "\n".join(lines), re.MULTILINE), "the view is still on the screen:\n" + last
     tiny.until(lambda: not process.members(), "the workers to end")
     outcomes = [tiny.outcome_of(shop.folder / "runs", key)["outcome"] for key in store.configs.keys()]  # noqa: SIM118 - an archive
     assert set(outcomes) <= {"finished", "stopped", "failed"}
@@ -324,7 +324,7 @@ def test_a_sweep_without_workers_has_the_same_view_and_ends_with_its_best_runs(s
     assert lines[-1].startswith("next: ")
     assert f"trainmaster show {best}" in lines[-1]
     assert b"starts" in Store(shop.folder / "runs").files.read(Store(shop.folder / "runs").run(best).path(1, "log")), (
-        "its log has its lines"
+        "the lines of the run are in its log"
     )
 
 
@@ -400,7 +400,7 @@ def test_an_error_in_user_code_shows_the_users_lines_first(shop: Any) -> None:
     assert lines[0].strip().startswith(("train.py:", f"{shop.folder / 'train.py'}:")), process.err
     assert f"train.py:{number}, in train" in process.err
     assert "RuntimeError: the user's own words" in lines
-    assert any(line.startswith("in stage work > work_train, key ") for line in lines), "the note with the place is missing"
+    assert any(line.startswith("in stage work > work_train, key ") for line in lines), "the note with the position is missing"
     assert sum("--debug" in line for line in lines) == 1
     assert "Traceback" not in process.err
     assert "site-packages" not in process.err
@@ -438,7 +438,7 @@ def test_escape_sequences_in_names_and_errors_are_not_printed_raw(shop: Any, ope
     assert b"\x1b]" not in found
     assert b"\x07" not in found
     assert b"\x1b[2J" not in found
-    assert found.count(b"pwned") >= 5, "it is shown, but escaped"
+    assert found.count(b"pwned") >= 5, "the text is shown and escaped"
 
 
 @pytest.mark.parametrize("deed", [None, "print"], ids=["its own lines", "the user's prints"])

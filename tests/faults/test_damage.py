@@ -235,13 +235,13 @@ def check_start(found, sample, role, is_same):
     assert found.step is not None, "a silent restart from zero"
     assert sample_store.is_value(found.value, CONFIG, found.step), "wrong values"
     if found.events is not None:
-        assert found.events == sample_store.events_at(CONFIG, found.step), "events are lost, or another run's"
+        assert found.events == sample_store.events_at(CONFIG, found.step), "events are lost, or belong to another run"
     if found.status is not None and not (role.startswith("status") and found.step == LAST):
-        assert found.status == sample_store.status_at(found.step), "the status is another one's"
+        assert found.status == sample_store.status_at(found.step), "the status belongs to another step or run"
     if found.step < LAST:
-        assert names_it(found.warned, relative), f"went on from step {found.step}, and no warning names the file: {found.warned!r}"
+        assert names_it(found.warned, relative), f"resumed from step {found.step}, and no warning names the file: {found.warned!r}"
     else:
-        assert SPARE.search(role) or is_same, "went on as if nothing were wrong"
+        assert SPARE.search(role) or is_same, "resumed without noticing the damage"
 
 
 def is_silent(role, damage):

@@ -199,7 +199,7 @@ def test_leftovers_of_killed_saves_of_one_step_are_replaced_by_the_next_save(sho
     for point in ["save", *SAVING[SAVING.index("save: tensors") : SAVING.index("save: published")]]:
         assert shop.start(job, acts=[Act(point, 15, "kill")]).wait() == KILLED, point
         assert run_of(job).latest().value["state"]["progress"]["step_num"] == 2, point
-    assert half_saved(job), "nothing was left half-way"
+    assert half_saved(job), "no incomplete checkpoint was left"
     shop.start(job).succeed()
     loops.assert_undisturbed(job)
     assert half_saved(job) == []

@@ -151,7 +151,7 @@ def test_another_host_trains_the_runs_of_a_disconnected_host_whose_workers_chang
     endings = program.endings_of(store)
     print(endings)
     assert all(each[-1] == "finished" for each in endings.values())
-    assert max(map(len, endings.values())) == 2, "the run of the lost host was taken over"
+    assert max(map(len, endings.values())) == 2, "another host has resumed the run of the lost host"
 
 
 def test_a_host_without_access_to_the_store_is_an_error_before_the_first_run(tmp_path: Path) -> None:

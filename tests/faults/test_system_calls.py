@@ -113,7 +113,7 @@ def try_fault(folder, call, fault):
         is_old = is_of_old_checkpoint(call, ran)
         assert is_old or may_be_ignored(call, fault), "the error was ignored"
         assert ran.err == "" or (is_old and TOLD.search(ran.err) and REASONS[fault] in ran.err), ran.err
-        assert ran.err or not is_old, "the error was not told"
+        assert ran.err or not is_old, "the error was not reported"
         driver.assert_ended_right(folder)
     else:
         assert_refused(ran, call, fault)

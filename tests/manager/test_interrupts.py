@@ -450,7 +450,7 @@ def test_a_failing_child_does_not_continue_with_the_batch(shop: Any, workers: in
     process.until_at()
     assert (process.folder / "child").read_text() == "1", process.err
     store = Store(shop.store)
-    assert sum(len(store.run(key).attempts()) for key in store.configs) == 1, "the child trains, too"
+    assert sum(len(store.run(key).attempts()) for key in store.configs) == 1, "the child continues the training"
     process.go_on()
     assert process.wait() == 0, process.err
     assert len(json.loads(process.out.splitlines()[-1])["done"]) == 3
@@ -465,7 +465,7 @@ def test_two_hundred_runs_leave_no_threads_files_or_handlers_behind(shop: Any) -
     assert told["after"]["handlers"] == told["before"]["handlers"]
     assert told["wakeup"] == [-1, -1]
     assert told["after"]["fds"] <= told["first"]["fds"]
-    assert told["epoch"] == 3, "a run in a thread that is not the main one"
+    assert told["epoch"] == 3, "a run outside of the main thread"
 
 
 def test_a_manager_that_trains_in_a_hook_of_another_manager_is_saved_too(shop: Any) -> None:
@@ -558,7 +558,7 @@ def test_ctrl_c_in_a_batch_saves_the_current_run_and_starts_no_other(shop: Any) 
     assert interrupted(shop, process, INT) == 130
     keys = _keys(shop)
     assert tiny.outcome_of(shop.store, keys[0.2])["outcome"] == "interrupted"
-    assert sum(key in process.out for key in keys.values()) == 2, "0.3 was begun"
+    assert sum(key in process.out for key in keys.values()) == 2, "the run of 0.3 was started"
     again = shop.start("train_many", store=shop.store, configs=_configs())
     assert again.wait() == 0
     for lr, key in _keys(shop).items():

@@ -1004,7 +1004,7 @@ def test_configs_without_a_seed_start_with_the_same_random_numbers() -> None:
 
 def test_the_field_marked_replicate_is_the_seed() -> None:
     assert trained(Repeated(fold=1)) == trained({"a": 1, "seed": 1}) != trained(Repeated(fold=2))
-    assert trained(Repeated(fold=1, random_seed=5)) == trained(Repeated(fold=1)), "the mark counts before the name"
+    assert trained(Repeated(fold=1, random_seed=5)) == trained(Repeated(fold=1)), "the field marked `Replicate` has priority over the name"
 
 
 @pytest.mark.parametrize(

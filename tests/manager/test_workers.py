@@ -156,7 +156,7 @@ def test_a_killed_worker_is_replaced_and_a_single_run_can_be_stopped(shop: Any) 
     assert f"run {keys(shop)[0.05]}: its worker was killed by signal 9; another worker resumes it" in process.out
     tiny.until(lambda: len(Store(shop.store).run(keys(shop)[0.05]).attempts()) == 2, "the second attempt")
     request_stop(Store(shop.store).run(keys(shop)[0.05]))
-    tiny.until(lambda: "somebody asked this run to stop" in log_of(shop, 0.05, 2), "the worker to hear of it")
+    tiny.until(lambda: "somebody asked this run to stop" in log_of(shop, 0.05, 2), "the worker to receive the request")
     tiny.until(lambda: sum(each == "finished" for each in outcomes(shop).values()) == 3, "the others to be trained meanwhile")
     process.go_on()
     assert process.wait() == 0, process.err
