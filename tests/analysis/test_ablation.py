@@ -26,7 +26,7 @@ def words(report: Any) -> dict[str, str]:
     return {each.part: each.verdict for each in report.contributions}
 
 
-def test_the_table_says_what_helps_what_hurts_and_what_is_unclear(manager: Toy) -> None:
+def test_parts_that_help_hurt_or_do_nothing_get_the_right_verdict(manager: Toy) -> None:
     report = ablation().run(manager)
     assert words(report) == {"helps": "helps", "hurts": "hurts", "idle": "unclear"}
     assert [round(each.mean, 2) for each in report.contributions] == [0.03, -0.03, 0.0]
@@ -34,7 +34,7 @@ def test_the_table_says_what_helps_what_hurts_and_what_is_unclear(manager: Toy) 
     assert read_ablation(manager.store, "parts").to_dict() == report.to_dict()
 
 
-def test_contributions_are_paired_differences_with_simultaneous_intervals_and_holms_p(manager: Toy) -> None:
+def test_contributions_are_paired_differences_with_simultaneous_intervals_and_adjusted_p_values(manager: Toy) -> None:
     from scipy import stats
     from statsmodels.stats.multitest import multipletests
 
@@ -52,13 +52,13 @@ def test_contributions_are_paired_differences_with_simultaneous_intervals_and_ho
     )
 
 
-def test_one_at_a_time_is_the_effect_of_a_change(manager: Toy) -> None:
+def test_one_at_a_time_estimates_the_effect_of_a_change(manager: Toy) -> None:
     left, added = ablation().run(manager), ablation(design="one-at-a-time", name="added").run(manager)
     assert [each.mean for each in added.contributions] == pytest.approx([-each.mean for each in left.contributions])
     assert len(manager.configs) == 20, "both designs train the same runs"
 
 
-def test_a_metric_where_less_is_better_turns_the_sign() -> None:
+def test_the_sign_is_reversed_for_a_metric_that_is_minimized() -> None:
     class Loss(Toy):
         def eval(self) -> dict[str, float]:
             return {"loss": 1 - super().eval()["accuracy"]}
@@ -80,14 +80,14 @@ def test_a_factorial_design_finds_an_interaction() -> None:
     assert len(report.runs) == 8
 
 
-def test_the_effects_of_a_factorial_design_are_differences_of_means() -> None:
+def test_effects_of_a_factorial_design_are_differences_of_means() -> None:
     main, other, interaction = effects_of("factorial", ["a", "b"])
     assert main.weights == {"base": -0.5, "a": 0.5, "b": -0.5, "a + b": 0.5}
     assert other.weights == {"base": -0.5, "a": -0.5, "b": 0.5, "a + b": 0.5}
     assert interaction.weights == {"base": 1, "a": -1, "b": -1, "a + b": 1}
 
 
-def test_a_plan_says_what_its_seeds_can_show(manager: Toy) -> None:
+def test_a_plan_states_which_effects_its_seeds_can_detect(manager: Toy) -> None:
     text = str(ablation(seeds=3).plan(manager))
     assert "4 configs x 3 seeds = 12 runs, leave-one-out" in text
     assert "with 3 seeds and 3 effects, an effect shows if it exceeds 4.4 sd of its differences" in text
@@ -96,7 +96,7 @@ def test_a_plan_says_what_its_seeds_can_show(manager: Toy) -> None:
 # ---- extending
 
 
-def test_more_seeds_and_parts_extend_an_ablation_and_train_only_what_is_new(manager: Toy) -> None:
+def test_more_seeds_and_parts_extend_an_ablation_and_train_only_new_runs(manager: Toy) -> None:
     first = ablation().run(manager)
     attempts = {key: manager.store.run(key).attempts() for key in manager.configs}
     more = ablation().extend(factors={"act": "act=gelu"}, seeds=7).run(manager)
@@ -104,7 +104,7 @@ def test_more_seeds_and_parts_extend_an_ablation_and_train_only_what_is_new(mana
     assert more.runs["helps"][:5] == first.runs["helps"]
     assert more.plan.revision == 2
     assert all(manager.store.run(key).attempts() == numbers for key, numbers in attempts.items())
-    assert any("extended after 20 runs had been seen" in note for note in more.notes)
+    assert any("extended after 20 runs had results" in note for note in more.notes)
     assert read_ablation(manager.store, "parts").to_dict() == more.to_dict()
 
 
@@ -118,7 +118,7 @@ def test_more_seeds_and_parts_extend_an_ablation_and_train_only_what_is_new(mana
         ({"epochs": 3}, "epochs: 2 → 3"),
     ],
 )
-def test_a_changed_plan_is_refused_with_what_differs(settings: dict[str, Any], text: str, manager: Toy) -> None:
+def test_a_changed_plan_is_refused_and_the_difference_is_listed(settings: dict[str, Any], text: str, manager: Toy) -> None:
     ablation().plan(manager)
     with pytest.raises(PlanError, match="the ablation parts exists with another plan") as caught:
         ablation(**settings).run(manager)
@@ -213,7 +213,7 @@ def loop_manager() -> Manager:
     return Manager(None, {"width": 4, "seed": 0}, make_loop=make_loop, verbose=False)
 
 
-def test_a_run_that_is_trained_further_later_keeps_its_result() -> None:
+def test_a_run_that_is_trained_further_keeps_its_result() -> None:
     manager, parts = loop_manager(), Ablation(None, {"width": "width=2"}, seeds=2, on="valid/loss", name="width")
     before = parts.run(manager)
     manager.process({"seed": 1}, num_epochs=9)
@@ -221,10 +221,10 @@ def test_a_run_that_is_trained_further_later_keeps_its_result() -> None:
     assert [(each.mean, each.low, each.p) for each in after.contributions] == [
         (each.mean, each.low, each.p) for each in before.contributions
     ]
-    assert any("trained for 3 to 9 epochs, so all results are those up to epoch 3" in note for note in after.notes)
+    assert any("trained for 3 to 9 epochs, so only values up to epoch 3 are used" in note for note in after.notes)
 
 
-def test_a_run_that_was_trained_less_before_is_compared_at_its_epoch() -> None:
+def test_a_run_with_fewer_epochs_is_compared_at_its_last_epoch() -> None:
     manager, parts = loop_manager(), Ablation(None, {"width": "width=2"}, seeds=2, on="valid/loss", name="width")
     manager.process({"seed": 1}, num_epochs=1)
     report = parts.run(manager)
@@ -239,7 +239,7 @@ def test_a_run_that_was_trained_less_before_is_compared_at_its_epoch() -> None:
 # ---- reports
 
 
-def test_a_report_is_a_table_in_every_format(manager: Toy) -> None:
+def test_a_report_can_be_exported_in_every_format(manager: Toy) -> None:
     report = ablation().run(manager)
     assert str(report).splitlines()[1].split() == ["part", "n", "contribution", "low", "high", "p", "(Holm)", "verdict"]
     assert report.to_markdown().count("\n| ") == 5
@@ -250,7 +250,7 @@ def test_a_report_is_a_table_in_every_format(manager: Toy) -> None:
     json.dumps(report.to_dict(), allow_nan=False)
 
 
-def test_hostile_names_are_text_in_every_format(manager: Toy) -> None:
+def test_hostile_names_are_escaped_in_every_format(manager: Toy) -> None:
     name = "<script>alert(1)</script>|$x_1$\x1b[2J"
     report = Ablation(None, {name: "helps=0"}, on="accuracy", epochs=EPOCHS, seeds=2).run(manager)
     assert "<script>" not in report._repr_html_()
@@ -322,7 +322,7 @@ def test_factors_of_a_factorial_design_must_be_combinable(manager: Toy) -> None:
         Ablation(None, many, on="accuracy", design="factorial").run(manager)
 
 
-def test_a_misspelled_key_is_found_without_defaults() -> None:
+def test_a_misspelled_key_is_detected_without_defaults() -> None:
     class Free(Toy):
         defaults = None
 

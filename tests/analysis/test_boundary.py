@@ -1,4 +1,4 @@
-"""The boundary of the sequential test, and what a plan can show."""
+"""The boundary and the power of the sequential test."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ TABLE = {
 
 
 @pytest.mark.parametrize(("budget", "n", "critical"), [(budget, n, c) for budget, row in TABLE.items() for n, c in row.items()])
-def test_the_boundary_is_that_of_the_published_table(budget: int, n: int, critical: float) -> None:
+def test_the_boundary_matches_the_published_table(budget: int, n: int, critical: float) -> None:
     assert Design(0.05, budget).criticals(budget)[n] == pytest.approx(critical, abs=0.0101)
 
 
-def test_the_boundary_of_a_long_study_is_not_too_far_out() -> None:
+def test_the_boundary_of_a_long_study_is_not_too_high() -> None:
     assert Design(0.05, 200).criticals(200)[200] == pytest.approx(2.33, abs=0.01)
 
 
 @pytest.mark.parametrize("alpha", [0.01, 0.05, 0.2])
-def test_a_single_look_is_students_test(alpha: float) -> None:
+def test_a_single_look_equals_students_t_test(alpha: float) -> None:
     from scipy import stats
 
     assert Design(alpha, 5).criticals(5)[5] == pytest.approx(stats.t.ppf(1 - alpha / 2, 4), rel=0.002)
@@ -37,12 +37,12 @@ def test_there_is_no_look_before_five_pairs() -> None:
         assert np.isinf(Design(0.05, budget).criticals(10 if budget is None else budget)[:5]).all()
 
 
-def test_the_boundary_of_an_open_end_does_not_depend_on_where_it_ends() -> None:
+def test_the_boundary_of_an_open_study_does_not_depend_on_its_length() -> None:
     design = Design(0.05, None)
     assert design.criticals(20) == pytest.approx(design.criticals(40)[:21])
 
 
-def test_looking_often_costs_less_than_it_seems() -> None:
+def test_a_look_after_every_pair_raises_the_boundary_only_a_little() -> None:
     assert 2.26 < Design(0.05, 10).criticals(10)[10] < 2.7, "2.26 is the quantile of a test with one look at 10 pairs"
 
 
@@ -50,21 +50,21 @@ def test_looking_often_costs_less_than_it_seems() -> None:
     ("distance", "power", "budget", "pairs"),
     [(0.6, 0.8, 28, 20), (0.8, 0.8, 17, 12.6), (1.0, 0.8, 12, 9.1), (1.5, 0.8, 7, 5.8), (1.0, 0.9, 15, 10.2)],
 )
-def test_the_budget_for_a_power_is_that_of_the_published_table(distance: float, power: float, budget: int, pairs: float) -> None:
+def test_the_budget_for_a_power_matches_the_published_table(distance: float, power: float, budget: int, pairs: float) -> None:
     assert budget_for(distance, power, 0.05, 0.0) == pytest.approx(budget, abs=1)
     assert mean_pairs(Design(0.05, budget), distance) == pytest.approx(pairs, abs=0.3)
 
 
 @pytest.mark.parametrize(("budget", "distance"), [(5, 1.69), (10, 1.10), (20, 0.72), (30, 0.57)])
-def test_the_smallest_distance_is_that_of_the_published_table(budget: int, distance: float) -> None:
+def test_the_smallest_distance_matches_the_published_table(budget: int, distance: float) -> None:
     assert smallest_distance(Design(0.05, budget), 0.8) == pytest.approx(distance, abs=0.02)
 
 
-def test_at_the_margin_itself_the_power_is_half_of_alpha() -> None:
+def test_the_power_at_the_margin_is_half_of_alpha() -> None:
     assert power_of(Design(0.05, 20), 0.0) == pytest.approx(0.025, abs=0.005)
 
 
-def test_giving_up_costs_some_power_which_the_budget_makes_up_for() -> None:
+def test_stopping_hopeless_studies_costs_power_and_the_budget_compensates_for_it() -> None:
     assert power_of(Design(0.05, 28, 0.05), 0.6) < power_of(Design(0.05, 28), 0.6)
     patient, hopeless = budget_for(0.6, 0.8, 0.05, 0.0), budget_for(0.6, 0.8, 0.05, 0.05)
     assert patient is not None

@@ -1,4 +1,4 @@
-"""Forecasts of curves that stopped early: their bands hold what they say, and there is none where the store cannot know."""
+"""Forecasts of curves that stopped early: bands have the stated coverage, and some curves have no forecast."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EPOCHS = 20
 
 
 def draw_curves(rng: np.random.Generator, count: int, seeds: int = 1) -> tuple[list[Curve], list[str]]:
-    """Power laws with different rates and floors; the seeds of a setting differ by noise."""
+    """Draw power laws with different rates and floors. The seeds of a setting differ by noise."""
     curves: list[Curve] = []
     x = np.arange(1, EPOCHS + 1)
     for _ in range(count // seeds):
@@ -34,7 +34,7 @@ def make_finished(count: int = 40, seeds: int = 1, number: int = 0) -> FinishedC
 
 
 @pytest.mark.parametrize(("count", "seeds"), [(20, 1), (100, 5)])
-def test_bands_contain_the_final_value_of_new_curves_as_often_as_they_say(count: int, seeds: int) -> None:
+def test_bands_contain_the_final_value_of_new_curves_as_often_as_stated(count: int, seeds: int) -> None:
     inside, measured = [], []
     for number in range(40):
         rng = np.random.default_rng(number)
@@ -66,7 +66,10 @@ def test_whole_settings_are_held_out_if_there_are_enough_of_them() -> None:
 
 
 def test_seeds_of_one_setting_do_not_make_the_measured_coverage_look_better() -> None:
-    """With 20 settings of 10 almost equal seeds, a curve's own replicates would forecast it perfectly. A new setting has none."""
+    """With 20 settings of 10 almost equal seeds, a curve's own replicates would forecast it perfectly.
+
+    A new setting has no replicates.
+    """
     rng = np.random.default_rng(1)
     base, _ = draw_curves(rng, 20)
     curves = [{epoch: value * (1 + 1e-6 * rng.standard_normal()) for epoch, value in curve.items()} for curve in base for _ in range(10)]
@@ -88,7 +91,7 @@ def test_there_is_no_forecast_from_19_finished_curves() -> None:
     )
 
 
-def test_curves_that_end_earlier_or_were_evaluated_at_other_epochs_are_not_of_this_kind() -> None:
+def test_curves_with_another_end_or_other_epochs_are_not_used() -> None:
     curves, groups = draw_curves(np.random.default_rng(0), 25)
     shorter = [*curves[:19], *(cut(curve, EPOCHS - 1) for curve in curves[19:])]
     sparse = [*curves[:19], *({epoch: value for epoch, value in curve.items() if epoch % 2 == 0} for curve in curves[19:])]
@@ -103,7 +106,7 @@ def test_a_curve_unlike_all_finished_ones_has_no_forecast() -> None:
     assert found == NoForecast("no finished curve began like this one")
 
 
-def test_nan_gives_no_number() -> None:
+def test_a_curve_with_nan_has_no_forecast() -> None:
     curves, groups = draw_curves(np.random.default_rng(0), 40)
     assert FinishedCurves(curves, groups, EPOCHS).forecast({1: 1.0, 2: math.nan}) == NoForecast("it contains NaN or infinity")
     with_nan = FinishedCurves([*curves[:25], *({**curve, EPOCHS: math.inf} for curve in curves[25:])], groups, EPOCHS)
@@ -120,7 +123,7 @@ def test_a_constant_metric_and_an_empty_curve_have_no_forecast() -> None:
     assert make_finished().forecast({}) == NoForecast("it has no value yet")
 
 
-def test_a_constant_beginning_does_not_divide_by_zero() -> None:
+def test_a_constant_start_does_not_divide_by_zero() -> None:
     curves, groups = draw_curves(np.random.default_rng(0), 30)
     found = FinishedCurves([{0: 1.0, **curve} for curve in curves], groups, EPOCHS).forecast({0: 1.0, **cut(curves[0], 4)})
     assert isinstance(found, Forecast)
@@ -133,7 +136,7 @@ def test_the_order_of_the_curves_does_not_matter() -> None:
     assert forward == FinishedCurves(curves[::-1], groups[::-1], EPOCHS).forecast(cut(curves[5], 8))
 
 
-def test_a_band_of_a_share_stays_between_0_and_1_and_that_of_a_loss_above_0() -> None:
+def test_the_band_of_a_share_stays_between_0_and_1_and_the_band_of_a_loss_above_0() -> None:
     rng = np.random.default_rng(0)
     shares = [{epoch: float(value) for epoch, value in enumerate(rng.uniform(0, 1, 4))} for _ in range(30)]
     groups = [str(number) for number in range(30)]

@@ -1,4 +1,4 @@
-"""Hypotheses: verdicts, the traps of sequential tests, plans that cannot change, and wrong input."""
+"""Hypotheses: verdicts, typical mistakes of sequential tests, plans that cannot change, and wrong input."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def plan_with(**settings: Any) -> HypothesisPlan:
 
 
 def pairs_of(*differences: float | None, base: float = 0.5) -> list[Pair]:
-    """Pairs with these differences; None is a run of the claim that failed."""
+    """Return pairs with these differences. None is a failed run of the claim."""
     return [
         Pair(seed, RunValue("a" * 8, None if each is None else base + each), RunValue("b" * 8, base))
         for seed, each in enumerate(differences)
@@ -49,21 +49,21 @@ def pairs_of(*differences: float | None, base: float = 0.5) -> list[Pair]:
 
 
 @pytest.mark.parametrize("name", STATES)
-def test_a_claim_that_is_true_false_or_too_small_gets_its_verdict(name: str, manager: Toy) -> None:
+def test_true_false_and_borderline_claims_get_the_right_verdict(name: str, manager: Toy) -> None:
     verdict = hypothesis(name).test(manager)
     assert verdict.state == STATES[name]
     assert verify_hypothesis(manager.store, name).problems == []
     assert read_verdict(manager.store, name).to_dict() == verdict.to_dict() | {"why": read_verdict(manager.store, name).why}
 
 
-def test_the_interval_and_the_margin_say_the_same_as_the_state(manager: Toy) -> None:
+def test_the_state_agrees_with_the_interval_and_the_margin(manager: Toy) -> None:
     for name, state in STATES.items():
         verdict = hypothesis(name).test(manager)
         by = verdict.plan.settings["by"]
         assert {"supported": verdict.low > by, "refuted": verdict.high < by, "inconclusive": verdict.low <= by <= verdict.high}[state]
 
 
-def test_a_smaller_metric_can_be_better(manager: Toy) -> None:
+def test_the_claim_can_be_that_a_metric_is_smaller(manager: Toy) -> None:
     class Loss(Toy):
         def eval(self) -> dict[str, float]:
             return {"loss": 1 - super().eval()["accuracy"]}
@@ -72,7 +72,7 @@ def test_a_smaller_metric_can_be_better(manager: Toy) -> None:
     assert turned.test(Loss(None, verbose=False)).mean == pytest.approx(hypothesis("true").test(manager).mean)
 
 
-def test_a_verdict_keeps_pairs_and_looks(manager: Toy) -> None:
+def test_a_verdict_contains_its_pairs_and_looks(manager: Toy) -> None:
     verdict = hypothesis("true").test(manager)
     assert [look.n for look in verdict.looks] == [*range(5, verdict.n + 1)]
     last = verdict.looks[-1]
@@ -86,21 +86,21 @@ def test_a_verdict_keeps_pairs_and_looks(manager: Toy) -> None:
             assert run.value == manager.previews[run.key]["accuracy"]
 
 
-def test_testing_again_trains_nothing_and_says_the_same(manager: Toy) -> None:
+def test_testing_again_trains_nothing_and_returns_the_same_verdict(manager: Toy) -> None:
     first = hypothesis("true").test(manager)
     attempts = {key: manager.store.run(key).attempts() for key in manager.configs}
     assert hypothesis("true").test(manager).to_dict() == first.to_dict()
     assert {key: manager.store.run(key).attempts() for key in manager.configs} == attempts
 
 
-def test_a_run_that_is_trained_further_by_hand_keeps_its_result(manager: Toy) -> None:
+def test_a_run_that_is_trained_further_keeps_its_result(manager: Toy) -> None:
     before = hypothesis("true").test(manager)
     manager.process(manager.configs[before.pairs[0].a.key], num_epochs=EPOCHS + 5)
     assert hypothesis("true").test(manager).to_dict() == before.to_dict()
     assert verify_hypothesis(manager.store, "true").is_confirmed
 
 
-def test_the_text_of_a_verdict_has_the_claim_and_the_reason(manager: Toy) -> None:
+def test_the_text_of_a_verdict_contains_the_claim_and_the_reason(manager: Toy) -> None:
     text = str(hypothesis("true").test(manager))
     assert "act=gelu has a higher accuracy than act=relu by more than 0.005" in text
     assert "supported: after 5 pairs" in text
@@ -114,8 +114,8 @@ def test_max_pairs_leaves_the_verdict_open_and_a_later_call_continues(manager: T
     assert hypothesis("true").test(manager).state == "supported"
 
 
-def test_without_a_budget_a_hypothesis_can_go_on(manager: Toy) -> None:
-    with pytest.raises(SettingError, match="without a budget has no end"):
+def test_a_hypothesis_without_a_budget_can_be_continued(manager: Toy) -> None:
+    with pytest.raises(SettingError, match="without a budget may never end"):
         hypothesis("small", budget=None).test(manager)
     first = hypothesis("small", budget=None).test(manager, max_pairs=6)
     assert (first.state, first.n) == ("pending", 6)
@@ -123,10 +123,10 @@ def test_without_a_budget_a_hypothesis_can_go_on(manager: Toy) -> None:
     assert (second.state, second.n, second.pairs[:6]) == ("pending", 8, first.pairs)
 
 
-# ---- traps
+# ---- typical mistakes of sequential tests
 
 
-def test_trap_a_the_spread_comes_from_other_configs_only(manager: Toy) -> None:
+def test_the_spread_is_estimated_from_other_configs_only(manager: Toy) -> None:
     for seed in range(4):
         for act in ("gelu", "relu"):
             manager.process({"act": act, "seed": seed, "gain": 5.0 * seed}, EPOCHS)
@@ -144,7 +144,7 @@ def test_trap_a_the_spread_comes_from_other_configs_only(manager: Toy) -> None:
     assert spread.source == "from 4 replicates of 1 other config in the store"
 
 
-def test_trap_b_a_pair_counts_only_when_all_pairs_before_it_are_done(manager: Toy) -> None:
+def test_a_pair_counts_only_when_all_pairs_before_it_are_done(manager: Toy) -> None:
     plan = hypothesis("true").plan(manager)
     records = HypothesisRecords(manager.store, plan.name)
     for index in (0, 1, 2, 3, 5, 6):
@@ -171,7 +171,7 @@ class NotANumber(Failing):
 
 
 @pytest.mark.parametrize("kind", [Failing, NotANumber])
-def test_trap_b_a_failed_run_is_neither_dropped_nor_replaced(kind: type[Failing]) -> None:
+def test_a_failed_run_is_neither_dropped_nor_replaced(kind: type[Failing]) -> None:
     manager = kind(None, verbose=False)
     waiting = hypothesis("true").test(manager)
     assert (waiting.state, waiting.n) == ("pending", 2)
@@ -185,7 +185,7 @@ def test_trap_b_a_failed_run_is_neither_dropped_nor_replaced(kind: type[Failing]
     assert verify_hypothesis(manager.store, "worst").is_confirmed
 
 
-def test_trap_b_a_run_that_failed_is_tried_again_and_then_counts() -> None:
+def test_a_failed_run_is_retried_and_then_counts() -> None:
     class Flaky(Failing):
         is_repaired = False
 
@@ -198,7 +198,7 @@ def test_trap_b_a_run_that_failed_is_tried_again_and_then_counts() -> None:
     assert hypothesis("true").test(manager).state == "supported"
 
 
-def test_the_worst_value_is_the_worst_of_both_arms_so_far() -> None:
+def test_a_failed_run_counts_as_the_worst_run_of_both_arms_so_far() -> None:
     pairs = pairs_of(0.1, None, 0.3)
     from trainmaster.analysis.verdict import differences
 
@@ -207,7 +207,7 @@ def test_the_worst_value_is_the_worst_of_both_arms_so_far() -> None:
 
 
 @pytest.mark.parametrize("difference", [0.02, 0.05])
-def test_trap_c_equal_differences_are_no_verdict(difference: float) -> None:
+def test_equal_differences_give_no_verdict(difference: float) -> None:
     values = [0.5, 0.9, 0.3, 0.7, 0.1]
     pairs = [Pair(seed, RunValue("a" * 8, each + difference), RunValue("b" * 8, each)) for seed, each in enumerate(values)]
     verdict = decide(plan_with(), pairs)
@@ -219,7 +219,7 @@ def test_trap_c_equal_differences_are_no_verdict(difference: float) -> None:
     assert "all differences are equal" in last.why
 
 
-def test_trap_d_looking_less_often_changes_nothing() -> None:
+def test_looking_less_often_does_not_change_the_verdict() -> None:
     plan = plan_with(budget=20)
     data = [0.01, 0.03, -0.01, 0.02, 0.02, 0.01, 0.02, 0.03, 0.0, 0.02, 0.01, 0.02, 0.02, 0.03, 0.01, 0.01, 0.02, 0.02, 0.01, 0.02]
     every = next(verdict for n in range(1, 21) if (verdict := decide(plan, pairs_of(*data[:n]))).state != "pending")
@@ -229,7 +229,7 @@ def test_trap_d_looking_less_often_changes_nothing() -> None:
     assert any("do not count" in note for note in once.notes)
 
 
-def test_trap_e_a_hypothesis_with_a_budget_is_not_extended(manager: Toy) -> None:
+def test_a_hypothesis_with_a_budget_cannot_be_extended(manager: Toy) -> None:
     assert hypothesis("small").test(manager).state == "inconclusive"
     num_runs = len(manager.configs)
     assert hypothesis("small").test(manager, max_pairs=50).state == "inconclusive"
@@ -239,7 +239,7 @@ def test_trap_e_a_hypothesis_with_a_budget_is_not_extended(manager: Toy) -> None
     assert "budget: 10 → 30" in str(caught.value)
 
 
-def test_trap_e_a_new_hypothesis_uses_new_seeds_and_names_the_old_one(manager: Toy) -> None:
+def test_a_new_hypothesis_uses_new_seeds_and_names_the_old_one(manager: Toy) -> None:
     old = hypothesis("small").test(manager)
     new = hypothesis("small", budget=12, name=None).test(manager)
     assert not {pair.seed for pair in old.pairs} & {pair.seed for pair in new.pairs}
@@ -247,7 +247,7 @@ def test_trap_e_a_new_hypothesis_uses_new_seeds_and_names_the_old_one(manager: T
     assert any("earlier hypotheses about the same runs: small" in note for note in new.notes)
 
 
-def test_trap_f_the_plan_is_recorded_before_the_first_pair() -> None:
+def test_the_plan_is_recorded_before_the_first_pair() -> None:
     class Broken(Toy):
         def train(self) -> None:
             raise RuntimeError("broken")
@@ -261,7 +261,7 @@ def test_trap_f_the_plan_is_recorded_before_the_first_pair() -> None:
     assert HypothesisRecords(manager.store, "true").pairs() == []
 
 
-def test_trap_g_seeds_that_were_trained_before_are_left_out(manager: Toy) -> None:
+def test_seeds_whose_runs_exist_are_not_used(manager: Toy) -> None:
     for seed in (0, 3):
         manager.process({"act": "relu", "gain": 0.02, "seed": seed}, EPOCHS)
     verdict = hypothesis("true").test(manager)
@@ -269,7 +269,7 @@ def test_trap_g_seeds_that_were_trained_before_are_left_out(manager: Toy) -> Non
     assert verdict.known_seeds == ()
 
 
-def test_trap_g_known_seeds_come_last_and_the_verdict_names_them(manager: Toy) -> None:
+def test_known_seeds_are_used_last_and_the_verdict_names_them(manager: Toy) -> None:
     manager.process({"act": "gelu", "gain": 0.02, "seed": 1}, EPOCHS)
     verdict = hypothesis("true", seeds=[0, 1, 2, 3, 4], budget=5).test(manager)
     assert verdict.plan.seeds == (0, 2, 3, 4, 1)
@@ -280,7 +280,7 @@ def test_trap_g_known_seeds_come_last_and_the_verdict_names_them(manager: Toy) -
 # ---- plans
 
 
-def test_a_plan_says_what_it_can_show_before_anything_is_run() -> None:
+def test_a_plan_states_what_it_can_detect_before_anything_is_trained() -> None:
     text = str(claim(budget=20, by=0.005, effect=0.015, sd=0.01).plan())
     assert "at most 20 pairs, seeds 0 to 19; wrong verdicts: at most 0.05" in text
     assert "20 pairs find a true difference of 0.7" in text
@@ -288,16 +288,16 @@ def test_a_plan_says_what_it_can_show_before_anything_is_run() -> None:
     assert "at a true improvement of 0.015, the chance of a verdict is 9" in text
 
 
-def test_effect_and_spread_set_the_budget() -> None:
+def test_effect_and_spread_determine_the_budget() -> None:
     assert claim(budget="auto", by=0.005, effect=0.015, sd=0.01).plan().budget == 13
     assert claim(budget="auto").plan().budget == 20
     with pytest.raises(SettingError, match="needs the spread of the differences"):
         claim(budget="auto", effect=0.01).plan(Toy(None, verbose=False))
-    with pytest.raises(SettingError, match="200 pairs do not tell the effect"):
+    with pytest.raises(SettingError, match="200 pairs do not distinguish the effect"):
         claim(budget="auto", effect=0.0001, sd=1.0).plan()
 
 
-def test_a_dry_plan_records_nothing(manager: Toy) -> None:
+def test_a_plan_with_is_dry_records_nothing(manager: Toy) -> None:
     hypothesis("true").plan(manager, is_dry=True)
     assert manager.store.files.names("sweeps") == []
     assert len(manager.configs) == 0
@@ -330,10 +330,10 @@ def test_a_verdict_that_was_tampered_with_is_not_confirmed(tmp_path: Path) -> No
     pair = verdict.pairs[2]
     path.write_bytes(record_bytes({"seed": pair.seed, "a": pair.a._replace(value=0.99)._asdict(), "b": pair.b._asdict()}))
     found = verify_hypothesis(manager.store, "true")
-    assert any(f"run {pair.a.key} counts with accuracy 0.99 at epoch {EPOCHS}; its log has" in each for each in found.problems)
+    assert any(f"run {pair.a.key} is recorded with accuracy 0.99 at epoch {EPOCHS}; its log has" in each for each in found.problems)
     path.write_bytes(record_bytes({"seed": 7, "a": pair.b._asdict(), "b": pair.a._asdict()}))
     problems = "\n".join(verify_hypothesis(manager.store, "true").problems)
-    assert "pair 3 (seed 7) has another seed than the plan declares" in problems
+    assert "pair 3 (seed 7) does not have the seed that the plan declares" in problems
     assert "has another config than planned" in problems
 
 
@@ -378,7 +378,7 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], text: str) -> None
         ("act=relu", "", "gives the same runs as claim: the config has these values already"),
     ],
 )
-def test_wrong_arms_are_refused_before_the_first_run(a: str, b: str, text: str, manager: Toy) -> None:
+def test_invalid_arms_are_refused_before_the_first_run(a: str, b: str, text: str, manager: Toy) -> None:
     with pytest.raises(ConfigError) as caught:
         Hypothesis(a, better_than=b, on="accuracy", epochs=EPOCHS).test(manager)
     assert text in str(caught.value)
@@ -445,24 +445,24 @@ def test_a_seed_that_get_config_overwrites_is_refused() -> None:
         claim().test(Fixed(None, verbose=False))
 
 
-def test_a_name_belongs_to_one_kind_of_plan(manager: Toy) -> None:
+def test_a_hypothesis_and_an_ablation_cannot_have_the_same_name(manager: Toy) -> None:
     from toy_study import ablation
 
     hypothesis("true").test(manager, max_pairs=1)
     with pytest.raises(PlanError, match="the name true belongs to a hypothesis of this store"):
         ablation(name="true").run(manager)
-    with pytest.raises(SettingError, match="a name consists of letters"):
+    with pytest.raises(SettingError, match="expected at most 64 letters"):
         hypothesis("true", name="../evil").test(manager)
 
 
-def test_an_unknown_hypothesis_is_named_with_similar_ones(manager: Toy) -> None:
+def test_an_unknown_hypothesis_is_an_error_that_lists_similar_names(manager: Toy) -> None:
     hypothesis("true").test(manager, max_pairs=1)
     with pytest.raises(PlanError, match="no hypothesis is called 'tru'") as caught:
         read_verdict(manager.store, "tru")
     assert "did you mean `true`?" in str(caught.value)
 
 
-def test_a_typed_config_with_a_replicate_field_is_paired_by_it() -> None:
+def test_a_typed_config_is_paired_by_its_replicate_field() -> None:
     @configclass
     class Settings(ConfigBase):
         act: str = "relu"
@@ -486,7 +486,7 @@ def test_a_typed_config_with_a_replicate_field_is_paired_by_it() -> None:
     assert verify_hypothesis(manager.store, verdict.plan.name).is_confirmed
 
 
-def test_runs_that_were_trained_for_other_numbers_of_epochs_are_no_pair() -> None:
+def test_runs_with_different_numbers_of_epochs_are_not_a_pair() -> None:
     def make_loop(config: Any) -> Supervised:
         x = torch.linspace(-1, 1, 16).unsqueeze(1)
         model = nn.Linear(1, 1)

@@ -1,4 +1,4 @@
-"""Ablations and hypotheses of a real training find what was planted in it."""
+"""Ablations and hypotheses about a real training find the effects that were planted in it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainmaster.analysis import Ablation, Hypothesis, verify_hypothesis
 pytestmark = pytest.mark.integration
 
 
-def test_an_ablation_says_what_helps_hurts_does_nothing_and_interacts() -> None:
+def test_an_ablation_finds_the_planted_effects_and_interactions() -> None:
     parts = {"no x": "x=0", "no y": "y=0", "right labels": "shift=0", "idle": "idle=1"}
     trainer = manager(None)
     report = Ablation(None, parts, seeds=5, design="factorial", on="valid/loss").run(trainer)
@@ -21,7 +21,7 @@ def test_an_ablation_says_what_helps_hurts_does_nothing_and_interacts() -> None:
     assert {part: word for part, word in found.items() if part not in parts and word != "unclear"} == {"no x * no y": "interacts"}
     one_by_one = Ablation(None, parts, seeds=5, on="valid/loss").run(trainer)
     assert [each.verdict for each in one_by_one.contributions] == ["helps", "helps", "hurts", "unclear"]
-    assert len(trainer.configs) == 16 * 5, "the runs of the factorial design serve the other one, too"
+    assert len(trainer.configs) == 16 * 5, "the other design reuses the runs of the factorial design"
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_an_ablation_says_what_helps_hurts_does_nothing_and_interacts() -> None:
     ],
     ids=["true", "false", "too small for its budget"],
 )
-def test_hypotheses_get_their_verdicts(claim: str, settings: dict[str, Any], state: str) -> None:
+def test_hypotheses_about_planted_effects_get_the_right_verdict(claim: str, settings: dict[str, Any], state: str) -> None:
     trainer = manager(None)
     verdict = Hypothesis(claim, better_than="", on="valid/loss", **settings).test(trainer)
     assert verdict.state == state

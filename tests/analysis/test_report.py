@@ -1,4 +1,4 @@
-"""The report: what it says, what it must not say, and what it does with bad input."""
+"""The report: its content, the numbers that it must not invent, and bad input."""
 
 from __future__ import annotations
 
@@ -82,34 +82,34 @@ def page(filled: Store) -> Page:
 
 
 def add_settings(store: Store, values: dict[str, list[float]], name: str = "valid/loss") -> None:
-    """A setting for each list, with its values as the results of its seeds."""
+    """Add a setting for each list, with its values as the results of the seeds."""
     for setting, numbers in values.items():
         for seed, number in enumerate(numbers):
             add_run(store, {"setting": setting, "seed": seed}, {name: {EPOCHS: number}}, monitor=name)
 
 
-# ---- what it says
+# ---- content
 
 
-def test_it_has_all_sections(page: Page) -> None:
+def test_a_report_has_all_sections(page: Page) -> None:
     names = ["settings", "curves", "importance", "runs", "unfinished", "failures", "config", "code", "environment"]
     assert list(page.sections) == names
 
 
-def test_the_best_setting_comes_first_with_its_interval_and_a_warning_about_choosing(page: Page) -> None:
+def test_the_best_setting_comes_first_with_its_interval_and_a_warning_about_selection(page: Page) -> None:
     settings = page.sections["settings"]
     assert settings.index("0.940 [0.935, 0.946]") < settings.index("0.927")
     assert "chosen as the best of 12 settings" in page.text
 
 
-def test_a_lower_loss_is_better_and_the_metric_can_be_chosen(filled: Store) -> None:
+def test_the_metric_can_be_chosen_and_lower_losses_are_better(filled: Store) -> None:
     settings = report_of(filled, metric="valid/loss").sections["settings"]
     assert "Lower valid/loss is better" in settings
     values = [float(each) for each in re.findall(r"([\d.]+) \[", settings)]
     assert values == sorted(values)
 
 
-def test_every_run_is_in_the_table_in_any_state(page: Page, filled: Store) -> None:
+def test_the_table_lists_every_run_in_any_state(page: Page, filled: Store) -> None:
     columns = page.columns
     assert sorted(columns["run"]) == sorted(filled.configs)
     assert {*columns["state"]} == {"finished", "stopped", "failed", "new"}
@@ -118,7 +118,7 @@ def test_every_run_is_in_the_table_in_any_state(page: Page, filled: Store) -> No
     assert "data" not in columns  # it does not vary
 
 
-def test_failures_are_grouped_by_reason_and_nan_results_are_among_them(page: Page) -> None:
+def test_failures_are_grouped_by_reason_and_include_nan_results(page: Page) -> None:
     failures = page.sections["failures"]
     assert "RuntimeError: CUDA out of memory" in failures
     assert "KeyError: 'label'" in failures
@@ -135,7 +135,7 @@ def test_forecasts_state_their_measured_coverage(page: Page) -> None:
     )
 
 
-def test_the_config_section_tells_what_varies_from_what_does_not(page: Page) -> None:
+def test_the_config_section_separates_varying_from_constant_values(page: Page) -> None:
     varied, same = page.sections["config"].split("The same in all runs")
     assert "model.activation" in varied
     assert "gelu, relu" in varied
@@ -153,7 +153,7 @@ def test_forecasts_of_a_selection_use_all_finished_runs_of_the_store(filled: Sto
     assert "from 48 finished curves" in report_of(filled, where="lr=0.001").sections["unfinished"]
 
 
-def test_code_and_environment_say_which_runs_differ(store: Store) -> None:
+def test_code_and_environment_list_the_runs_that_differ(store: Store) -> None:
     for number in range(3):
         key = store.configs.add({"number": number})
         with store.attempt(key, "process", facts={"num_threads": 1 + number // 2}) as attempt:
@@ -177,7 +177,7 @@ def test_code_and_environment_say_which_runs_differ(store: Store) -> None:
 # ---- numbers that must not be invented
 
 
-def test_one_seed_has_no_interval(store: Store) -> None:
+def test_a_setting_with_one_seed_has_no_interval(store: Store) -> None:
     add_settings(store, {"a": [0.5], "b": [0.7]})
     settings = report_of(store).sections["settings"]
     assert "[" not in settings.split("seeds")[-1]
@@ -198,12 +198,12 @@ def test_equal_values_have_no_interval_and_no_importance(store: Store) -> None:
     assert "all 18 runs have the same value" in page.sections["importance"]
 
 
-def test_unequal_seeds_are_said(store: Store) -> None:
+def test_different_numbers_of_seeds_are_reported(store: Store) -> None:
     add_settings(store, {"a": [0.5, 0.6, 0.55], "b": [0.7]})
     assert "2 settings of 1 to 3 seeds" in report_of(store).text
 
 
-def test_a_metric_that_only_some_runs_have_is_not_filled_in(store: Store) -> None:
+def test_a_metric_that_only_some_runs_have_is_reported_as_missing_in_the_others(store: Store) -> None:
     add_settings(store, {"a": [0.5, 0.6]})
     add_run(store, {"setting": "a", "seed": 2}, {"other": {EPOCHS: 1.0}}, monitor="valid/loss")
     page = report_of(store)
@@ -247,7 +247,7 @@ def test_an_empty_selection_and_an_unknown_metric_are_errors(filled: Store) -> N
 # ---- one safe file
 
 
-def test_it_allows_nothing_but_its_own_style_and_script(page: Page) -> None:
+def test_the_page_allows_only_its_own_style_and_script(page: Page) -> None:
     policy = next(attrs["content"] for tag, attrs in page.tags if attrs.get("http-equiv") == "Content-Security-Policy")
     assert policy is not None
     assert "unsafe" not in policy
@@ -259,7 +259,7 @@ def test_it_allows_nothing_but_its_own_style_and_script(page: Page) -> None:
     assert policy.startswith("default-src 'none';")
 
 
-def test_it_names_no_other_place_and_no_folder_of_this_machine(page: Page, filled: Store) -> None:
+def test_the_page_contains_no_url_and_no_folder_of_this_machine(page: Page, filled: Store) -> None:
     urls = [attrs[name] for _, attrs in page.tags for name in ("src", "href") if name in attrs]
     assert all(url is not None and (url.startswith("#") or url == "data:,") for url in urls)
     assert not any(attribute.startswith("on") or attribute == "style" for _, attrs in page.tags for attribute in attrs)
@@ -274,7 +274,7 @@ def hostile_store(store: Store) -> None:
         outcome = {"outcome": "failed", "error": f"{evil}\n{evil}"} if number % 2 else {"outcome": "finished"}
         key = add_run(store, config, curves, monitor="valid/loss", **outcome)
         if "/" not in evil and "\0" not in evil:
-            store.files.create(f"tags/{key[:2]}/{key}/{evil}", b"")  # no label, but anyone can write a file
+            store.files.create(f"tags/{key[:2]}/{key}/{evil}", b"")  # not a valid label, but anyone can write a file
 
 
 def test_hostile_names_and_values_appear_as_text(store: Store, page: Page) -> None:
@@ -307,7 +307,7 @@ def test_the_page_without_its_data_is_small(page: Page) -> None:
 # ---- files
 
 
-def test_it_is_written_whole_or_not_at_all(filled: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_is_written_completely_or_not_at_all(filled: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -329,7 +329,7 @@ def test_an_unwritable_path_is_an_error(filled: Store, tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["folder"]
 
 
-def test_a_store_that_changes_during_the_report_gives_a_whole_report(store: Store) -> None:
+def test_a_store_that_changes_during_the_report_gives_a_complete_report(store: Store) -> None:
     keys = report_store.fill(store, num_seeds=2)
     removed = list(keys[:5])
 
@@ -346,7 +346,7 @@ def test_a_store_that_changes_during_the_report_gives_a_whole_report(store: Stor
     assert list(page.sections)[-1] == "environment"
 
 
-def test_a_damaged_run_is_named_and_the_others_are_reported(store: Store) -> None:
+def test_a_damaged_run_is_listed_and_the_others_are_reported(store: Store) -> None:
     keys = report_store.fill(store, num_seeds=2, has_problems=False)
     log = Path(str(store.root), "stats", keys[-1][:2], keys[-1], "attempt-0001", "events.jsonl")
     log.write_bytes(log.read_bytes()[:1000])
@@ -364,12 +364,12 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "runs")
 
 
-def test_a_title_is_the_question(filled: Store) -> None:
+def test_the_title_of_the_report_can_be_set(filled: Store) -> None:
     page = report_of(filled, title="Does GELU beat ReLU?")
     assert html.escape("Does GELU beat ReLU?") in page.source
 
 
-def test_columns_with_equal_names_are_told_apart(store: Store) -> None:
+def test_columns_with_the_same_name_are_distinguished(store: Store) -> None:
     for number in range(2):
         add_run(
             store, {"lr": 0.1 + number, "run": number, "state": f"s{number}"}, {"lr": {EPOCHS: 5.0}, "loss": {EPOCHS: 1.0}}, monitor="loss"
@@ -386,13 +386,13 @@ def test_enormous_numbers_are_reported(store: Store) -> None:
     assert len(report_of(store).columns["run"]) == 5
 
 
-def test_runs_with_different_numbers_of_epochs_are_said(store: Store) -> None:
+def test_different_numbers_of_epochs_are_reported(store: Store) -> None:
     add_run(store, {"lr": 0.1}, {"valid/loss": {5: 1.0}}, target=5, monitor="valid/loss")
     add_run(store, {"lr": 0.2}, {"valid/loss": {9: 1.0}}, target=9, monitor="valid/loss")
-    assert "trained for different numbers of epochs, 5 to 9" in report_of(store).sections["settings"]
+    assert "trained for different numbers of epochs: 5 to 9" in report_of(store).sections["settings"]
 
 
-def test_without_optuna_the_report_says_what_is_missing(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_optuna_the_report_names_the_missing_package(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "optuna"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "optuna", None)

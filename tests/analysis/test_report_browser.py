@@ -1,4 +1,4 @@
-"""The report in a real browser: light, dark, small and printed, with hostile names, and with 10,000 runs."""
+"""The report in a real browser: in light and dark mode, on a phone, printed, with hostile names and 10,000 runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WATCH = "window.violations = []; addEventListener('securitypolicyviolation', eve
 
 
 class Visit:
-    """An open page, and everything that it did beyond showing itself."""
+    """An open page, and the requests, messages and violations that it caused."""
 
     def __init__(self, browser: Any, path: Path, **context: Any) -> None:
         self.page = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **context}).new_page()
@@ -47,7 +47,7 @@ class Visit:
         self.url = path.as_uri()
 
     def is_quiet(self) -> bool:
-        """Whether it requested nothing, printed nothing and violated nothing."""
+        """Return whether the page caused no requests, console messages or policy violations."""
         return self.events == [f"request: {self.url}"] and self.page.evaluate("violations") == []
 
     def rows(self) -> list[str]:
@@ -83,7 +83,7 @@ def large_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_it_opens_without_any_request_or_message(browser: Any, path: Path) -> None:
+def test_the_page_opens_without_requests_or_console_messages(browser: Any, path: Path) -> None:
     visit = Visit(browser, path)
     assert visit.is_quiet(), visit.events
     assert visit.page.locator("svg.fig").count() == 3
@@ -151,19 +151,19 @@ def test_dark_mode_has_its_own_colors(browser: Any, path: Path) -> None:
     assert all(one != other for one, other in zip(light, dark, strict=True))
 
 
-def test_a_dark_screen_prints_on_white_paper(browser: Any, path: Path) -> None:
+def test_a_page_in_dark_mode_prints_on_white_paper(browser: Any, path: Path) -> None:
     visit = Visit(browser, path, color_scheme="dark")
     visit.page.emulate_media(media="print")
     assert visit.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert visit.page.evaluate("getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
 
 
-def test_a_phone_needs_no_sideways_scrolling(browser: Any, path: Path) -> None:
+def test_the_page_does_not_scroll_sideways_on_a_phone(browser: Any, path: Path) -> None:
     visit = Visit(browser, path, viewport={"width": 360, "height": 740})
     assert visit.page.evaluate("document.documentElement.scrollWidth") == 360
 
 
-def test_it_prints_vectors_and_200_rows(browser: Any, large_path: Path, path: Path) -> None:
+def test_the_page_prints_vectors_and_200_rows(browser: Any, large_path: Path, path: Path) -> None:
     printed = Visit(browser, path).page.pdf(format="A4")
     assert not re.search(rb"/Subtype\s*/Image", printed)
     visit = Visit(browser, large_path)

@@ -1,4 +1,4 @@
-"""Verdicts and ablations in a report, from the records of real studies."""
+"""Verdicts and ablations of real studies in a report."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def test_an_ablation_has_a_row_for_each_part(studied: Store) -> None:
     assert "p (Holm)" in section
 
 
-def test_the_only_claim_is_the_title(studied: Store) -> None:
+def test_a_single_claim_becomes_the_title(studied: Store) -> None:
     page = make_report(studied, where="gain=0.02")
     assert "<h1>act=gelu has a higher accuracy than act=relu by more than 0.005</h1>" in page
     assert "Refuted" not in page
 
 
-def test_a_verdict_that_the_runs_contradict_is_shown_as_such(studied: Store, tmp_path: Path) -> None:
-    """Also a record that cannot be read: both are said, and the rest of the report is there."""
+def test_a_verdict_that_contradicts_the_runs_is_marked(studied: Store, tmp_path: Path) -> None:
+    """A record that cannot be read is reported too, and the rest of the report is complete."""
     root = tmp_path / "runs"
     shutil.copytree(str(studied.root), root)
     change(root / "sweeps" / "true" / "pairs" / "000000.json", lambda pair: pair["a"].update(value=0.99))

@@ -1,4 +1,4 @@
-"""`Results`: what it includes, what it computes, and what it refuses to invent (contract A50)."""
+"""`Results`: its runs, columns, statistics and figures, and the numbers that it must not invent (contract A50)."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def sweep() -> Results:
     return Results(store)
 
 
-# ---- which runs
+# ---- selection
 
 
-def test_results_have_the_finished_runs_and_name_the_others(store: Store) -> None:
+def test_results_contain_the_finished_runs_and_list_the_others(store: Store) -> None:
     good = add_run(store, {"lr": 1})
     failed = add_run(store, {"lr": 2}, outcome="failed", error="boom")
     stopped = add_run(store, {"lr": 3}, outcome="stopped")
@@ -57,7 +57,7 @@ def test_a_condition_on_the_state_includes_other_states(store: Store) -> None:
     assert Results(store)["lr<9"].keys == [good]
 
 
-def test_a_damaged_run_is_named_and_never_included(tmp_path: Path) -> None:
+def test_a_damaged_run_is_listed_and_never_included(tmp_path: Path) -> None:
     store = Store(tmp_path)
     key = add_run(store, {"lr": 1})
     (tmp_path / store.run(key).path(1, "resume.json")).write_bytes(b"XX")
@@ -67,7 +67,7 @@ def test_a_damaged_run_is_named_and_never_included(tmp_path: Path) -> None:
         assert results.left_out == {"damaged": [key]}
 
 
-def test_results_come_from_a_store_its_folder_or_a_manager(tmp_path: Path) -> None:
+def test_results_accept_a_store_its_folder_or_a_manager(tmp_path: Path) -> None:
     store = Store(tmp_path)
     key = add_run(store, {"lr": 1})
     for source in (store, tmp_path, str(tmp_path), Manager(tmp_path)):
@@ -82,7 +82,7 @@ def test_reading_results_creates_no_store(tmp_path: Path) -> None:
         Results(7)
 
 
-def test_the_selection_language_is_that_of_ls(sweep: Results) -> None:
+def test_conditions_have_the_syntax_of_ls(sweep: Results) -> None:
     part = sweep["activation=gelu and lr<0.01"]
     assert 0 < len(part) < len(sweep)
     assert {run.config["model"]["activation"] for run in part} == {"gelu"}
@@ -106,7 +106,7 @@ def test_a_frame_has_a_row_per_run_with_dotted_config_columns_and_metrics_as_log
     assert sweep.store.previews[run.key]["valid/loss"] == run.metrics["valid/loss"]
 
 
-def test_a_metric_with_the_name_of_a_config_key_has_a_column_of_its_own(store: Store) -> None:
+def test_a_metric_with_the_name_of_a_config_key_has_its_own_column(store: Store) -> None:
     add_run(store, {"lr": 0.5, "state": "x"}, [{"lr": 0.25, "valid/loss": 1.0}])
     frame = Results(store).df
     assert (frame["lr"].item(), frame["lr (metric)"].item(), frame["state"].item(), frame["state (run)"].item()) == (
@@ -128,7 +128,7 @@ def test_missing_values_are_nan_and_large_integers_stay_exact(store: Store) -> N
     assert columns["big"].dtype == object
 
 
-def test_steps_have_every_logged_value_by_key_and_step(sweep: Results) -> None:
+def test_steps_contain_every_logged_value_by_key_and_step(sweep: Results) -> None:
     part = sweep["seed=0 and optim.batch_size=32"]
     frame = part.steps("loss")
     assert frame.index.names == ["key", "step"]
@@ -153,7 +153,7 @@ def test_steps_of_different_axes_are_different_rows(store: Store) -> None:
     assert frame["valid/loss"].isna().all()
 
 
-def test_a_log_that_was_damaged_meanwhile_is_left_out_with_a_warning(tmp_path: Path) -> None:
+def test_a_log_that_was_damaged_in_the_meantime_is_left_out_with_a_warning(tmp_path: Path) -> None:
     store = Store(tmp_path)
     good, bad = add_run(store, {"lr": 1}), add_run(store, {"lr": 2})
     results = Results(store)
@@ -163,7 +163,7 @@ def test_a_log_that_was_damaged_meanwhile_is_left_out_with_a_warning(tmp_path: P
     assert {*frame.index.get_level_values("key")} == {good}
 
 
-def test_a_run_that_was_removed_meanwhile_leaves_the_others(store: Store) -> None:
+def test_a_run_that_was_removed_in_the_meantime_is_left_out(store: Store) -> None:
     good, gone = add_run(store, {"lr": 1}), add_run(store, {"lr": 2})
     results = Results(store)
     store.remove(gone)
@@ -171,7 +171,7 @@ def test_a_run_that_was_removed_meanwhile_leaves_the_others(store: Store) -> Non
     assert {*results.steps("loss").index.get_level_values("key")} == {good}
 
 
-def test_nothing_reads_logs_until_asked(sweep: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logs_are_not_read_until_they_are_needed(sweep: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     from trainmaster.store import Run
 
     monkeypatch.setattr(Run, "event_lines", lambda *_: pytest.fail("a log was read"))
@@ -179,7 +179,7 @@ def test_nothing_reads_logs_until_asked(sweep: Results, monkeypatch: pytest.Monk
     results.groups(), results.best(), results.df, results.importance(), results._repr_html_(), results.plot("lr")
 
 
-# ---- answers
+# ---- statistics
 
 
 def seeds(store: Store, values: list[float], **config: Any) -> None:
@@ -187,7 +187,7 @@ def seeds(store: Store, values: list[float], **config: Any) -> None:
         add_run(store, {**config, "seed": seed}, [{"valid/loss": value}], seed=seed)
 
 
-def test_groups_are_replicates_with_students_interval(store: Store) -> None:
+def test_groups_are_replicates_with_students_t_interval(store: Store) -> None:
     seeds(store, [0.3, 0.5, 0.4], lr=1)
     seeds(store, [0.9, 0.7], lr=2)
     best, other = Results(store).groups()
@@ -204,7 +204,7 @@ def test_equal_effective_seeds_count_once(store: Store) -> None:
     assert (group.n, group.repeated) == (2, 2)
 
 
-def test_one_seed_has_a_mean_and_no_interval(store: Store) -> None:
+def test_a_group_with_one_seed_has_a_mean_but_no_interval(store: Store) -> None:
     seeds(store, [0.3], lr=1)
     (group,) = Results(store).groups()
     assert (group.n, group.mean) == (1, 0.3)
@@ -228,8 +228,8 @@ def test_a_metric_that_only_some_runs_have_is_counted_as_missing(store: Store) -
     assert (group.n, group.missing) == (2, 1)
 
 
-def test_by_averages_the_seeds_of_each_config_first(store: Store) -> None:
-    """Three seeds of one config are not three settings."""
+def test_grouping_by_a_key_averages_the_seeds_of_each_config_first(store: Store) -> None:
+    """Three seeds of one config are not three independent settings."""
     for lr, level in ((1, 0.1), (2, 0.3)):
         seeds(store, [level - 0.01, level, level + 0.01], lr=lr, arch="a")
     groups = Results(store).groups(by="arch")
@@ -245,7 +245,7 @@ def test_the_best_run_follows_the_monitored_direction(store: Store) -> None:
     assert low != high
 
 
-def test_a_name_decides_the_direction_of_a_metric_that_nobody_monitors(sweep: Results) -> None:
+def test_the_name_of_a_metric_that_is_not_monitored_determines_its_direction(sweep: Results) -> None:
     assert sweep.ranked_by("accuracy") == ("valid/accuracy", True)
     assert sweep.best("accuracy").metrics["valid/accuracy"] == sweep.df["valid/accuracy"].max()
 
@@ -262,7 +262,7 @@ def test_runs_with_shared_seeds_are_compared_in_pairs(store: Store) -> None:
     assert "1 run without a partner left out" in str(found)
 
 
-def test_runs_without_shared_seeds_are_compared_by_welch(store: Store) -> None:
+def test_runs_without_shared_seeds_are_compared_with_welchs_test(store: Store) -> None:
     a, b = [0.1, 0.2, 0.4], [0.5, 0.6, 0.9, 1.0]
     for start, act, values in ((0, "gelu", a), (10, "relu", b)):
         for seed, value in enumerate(values, start):
@@ -272,7 +272,7 @@ def test_runs_without_shared_seeds_are_compared_by_welch(store: Store) -> None:
     assert found.difference.p == pytest.approx(scipy.stats.ttest_ind(a, b, equal_var=False).pvalue)
 
 
-def test_a_comparison_says_that_runs_were_trained_for_different_numbers_of_epochs(store: Store) -> None:
+def test_a_comparison_reports_different_numbers_of_epochs(store: Store) -> None:
     for act, num in (("gelu", 3), ("relu", 9)):
         for seed in (0, 1, 2):
             add_run(store, {"act": act, "seed": seed}, [{"valid/loss": seed / num}] * num, seed=seed)
@@ -284,7 +284,7 @@ def test_a_comparison_says_that_runs_were_trained_for_different_numbers_of_epoch
     assert "epochs" not in str(Results(store).compare("act=silu", "act=tanh"))
 
 
-def test_pairs_of_several_settings_count_settings_and_not_seeds(store: Store) -> None:
+def test_pairs_of_several_settings_count_settings_instead_of_seeds(store: Store) -> None:
     for lr in (1, 2, 3):
         seeds(store, [0.1 * lr, 0.1 * lr + 0.01], lr=lr, act="gelu")
         seeds(store, [0.2 * lr, 0.2 * lr + 0.01], lr=lr, act="relu")
@@ -292,7 +292,7 @@ def test_pairs_of_several_settings_count_settings_and_not_seeds(store: Store) ->
     assert (found.unit, len(found.pairs), found.difference.n_a) == ("config", 6, 3)
 
 
-def test_a_comparison_that_cannot_be_made_says_why(store: Store) -> None:
+def test_an_impossible_comparison_is_an_error_with_the_reason(store: Store) -> None:
     seeds(store, [0.1, 0.2], act="gelu")
     with pytest.raises(SettingError, match="meets both conditions"):
         Results(store).compare("act=gelu", "seed=0")
@@ -303,7 +303,7 @@ def test_a_comparison_that_cannot_be_made_says_why(store: Store) -> None:
 # ---- importance
 
 
-def test_importance_finds_the_planted_effect_and_gives_the_seed_a_bar(sweep: Results) -> None:
+def test_importance_finds_the_planted_effect_and_has_a_bar_for_the_seed(sweep: Results) -> None:
     found = sweep.importance()
     assert next(iter(found.values)) == "optim.lr"
     assert found.values["optim.lr"] > 0.5
@@ -312,8 +312,8 @@ def test_importance_finds_the_planted_effect_and_gives_the_seed_a_bar(sweep: Res
     assert "a share varies by about" in found.notes[-1]
 
 
-def test_an_idle_number_with_few_values_is_not_important(store: Store) -> None:
-    """As a range, a batch size of 32, 64 or 128 would come out as important."""
+def test_a_number_without_effect_and_with_few_values_is_not_important(store: Store) -> None:
+    """If it were treated as a range, a batch size of 32, 64 or 128 would look important."""
     rng = np.random.default_rng(0)
     for number in range(300):
         lr = 10 ** rng.uniform(-4, -1)
@@ -323,7 +323,7 @@ def test_an_idle_number_with_few_values_is_not_important(store: Store) -> None:
     assert found.values["lr"] > 0.8
 
 
-def test_importance_says_what_it_left_out(store: Store) -> None:
+def test_importance_lists_what_it_left_out(store: Store) -> None:
     for number in range(60):
         config = {"lr": number, "name": f"run {number}"} | ({"momentum": number / 7} if number % 2 else {})
         add_run(store, config, [{"valid/loss": math.nan if number == 5 else float(number)}])
@@ -335,9 +335,12 @@ def test_importance_says_what_it_left_out(store: Store) -> None:
 
 @pytest.mark.parametrize(
     ("values", "why"),
-    [([1.0] * 12, "all 12 runs have the same value, 1"), ([1.0, 2.0], "2 finished runs with a finite `valid/loss`; it needs 10")],
+    [
+        ([1.0] * 12, "all 12 runs have the same value, 1"),
+        ([1.0, 2.0], "2 finished runs with a finite `valid/loss`; at least 10 are needed"),
+    ],
 )
-def test_importance_that_cannot_be_computed_says_why(store: Store, values: list[float], why: str) -> None:
+def test_an_importance_that_cannot_be_computed_is_an_error_with_the_reason(store: Store, values: list[float], why: str) -> None:
     for number, value in enumerate(values):
         add_run(store, {"n": number}, [{"valid/loss": value}])
     with pytest.raises(SettingError) as error:
@@ -345,10 +348,10 @@ def test_importance_that_cannot_be_computed_says_why(store: Store, values: list[
     assert error.value.rows["why"] == why
 
 
-# ---- nothing to answer
+# ---- no finished runs
 
 
-def test_without_a_finished_run_every_question_says_so(store: Store) -> None:
+def test_without_a_finished_run_every_method_raises_the_same_error(store: Store) -> None:
     add_run(store, {"lr": 1}, outcome="failed")
     results = Results(store)
     assert len(results.df) == 0
@@ -367,7 +370,7 @@ def test_without_a_finished_run_every_question_says_so(store: Store) -> None:
         assert error.value.rows["found"].startswith("1 failed, e.g. ")
 
 
-def test_runs_that_monitor_different_metrics_need_a_name(store: Store) -> None:
+def test_runs_that_monitor_different_metrics_need_a_named_metric(store: Store) -> None:
     add_run(store, {"n": 1}, [{"a": 1.0, "b": 2.0}], monitor=("a", "min"))
     add_run(store, {"n": 2}, [{"a": 1.0, "b": 2.0}], monitor=("b", "min"))
     with pytest.raises(MetricNameError) as error:
@@ -387,7 +390,7 @@ def test_numbers_get_a_regression_and_categories_violins(sweep: Results) -> None
     assert [name.split()[0] for name in violins.values] == ["32", "64", "128"]  # type: ignore[union-attr]
 
 
-def test_the_regression_is_that_of_scipy() -> None:
+def test_the_regression_equals_that_of_scipy() -> None:
     from trainmaster.analysis.regression import fit_line
 
     rng = np.random.default_rng(1)
@@ -414,7 +417,7 @@ def test_curves_are_the_mean_over_seeds_where_all_seeds_have_a_value(store: Stor
     assert line.high[0] == pytest.approx(0.5 + margin)
 
 
-def test_the_best_groups_are_drawn_and_the_title_says_so(sweep: Results) -> None:
+def test_only_the_best_groups_are_drawn_and_the_title_shows_their_number(sweep: Results) -> None:
     (panel,) = sweep.curves().panels
     assert len(panel.lines) == 6  # type: ignore[union-attr]
     assert panel.title == "mean over seeds, 95 % interval, best 6 of 40 groups"
@@ -427,7 +430,7 @@ def test_parallel_coordinates_end_at_the_metric(sweep: Results) -> None:
     assert panel.is_reversed is False  # type: ignore[union-attr]
 
 
-def test_figures_are_saved_as_png_and_as_a_page(sweep: Results, tmp_path: Path) -> None:
+def test_figures_can_be_saved_as_png_and_as_html(sweep: Results, tmp_path: Path) -> None:
     drawings = {
         "plot": sweep.plot("lr"),
         "violins": sweep.plot("activation"),
@@ -442,7 +445,7 @@ def test_figures_are_saved_as_png_and_as_a_page(sweep: Results, tmp_path: Path) 
         drawings["plot"].save(tmp_path / "x.pdf")
 
 
-# ---- searched configs, and figures of everything
+# ---- trials of a search, and figures of all keys and metrics
 
 
 RUN = {
@@ -493,7 +496,7 @@ def test_figures_of_all_keys_and_metrics_are_written_and_an_unbalanced_design_is
     assert "valid-loss/arch.png" in written
 
 
-def test_names_in_figures_can_be_chosen(sweep: Results) -> None:
+def test_labels_in_figures_can_be_chosen(sweep: Results) -> None:
     figures = PlotAnalysis(sweep).make_figures({"loss": "validation loss"}, {"lr": "learning rate"})
     assert [*figures] == [("valid/loss", "optim.lr")]
     (panel,) = figures["valid/loss", "optim.lr"].panels

@@ -1,4 +1,4 @@
-"""Statistics agree with SciPy and statsmodels, and say nothing where the data say nothing."""
+"""Statistics agree with SciPy and statsmodels, and are nan if they cannot be computed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ B = [0.9250, 0.9291, 0.9302, 0.9310, 0.9244, 0.9301]
 
 @pytest.mark.parametrize("n", [2, 3, 5, 6])
 @pytest.mark.parametrize("level", [0.8, 0.95, 0.99])
-def test_the_interval_of_a_mean_is_scipys(n: int, level: float) -> None:
+def test_the_interval_of_a_mean_equals_that_of_scipy(n: int, level: float) -> None:
     from scipy import stats
 
     found = mean_interval(A[:n], level)
@@ -35,7 +35,7 @@ def test_the_interval_of_a_mean_is_scipys(n: int, level: float) -> None:
 
 @pytest.mark.parametrize("n", [2, 3, 6])
 @pytest.mark.parametrize("level", [0.9, 0.95])
-def test_a_paired_difference_is_scipys(n: int, level: float) -> None:
+def test_a_paired_difference_equals_that_of_scipy(n: int, level: float) -> None:
     from scipy import stats
 
     found, test = paired_difference(A[:n], B[:n], level), stats.ttest_rel(A[:n], B[:n])
@@ -46,7 +46,7 @@ def test_a_paired_difference_is_scipys(n: int, level: float) -> None:
 
 
 @pytest.mark.parametrize(("n", "m"), [(2, 2), (3, 6), (6, 4)])
-def test_a_difference_of_groups_is_scipys_and_statsmodels(n: int, m: int) -> None:
+def test_a_difference_of_groups_equals_that_of_scipy_and_statsmodels(n: int, m: int) -> None:
     from scipy import stats
     from statsmodels.stats.weightstats import CompareMeans
 
@@ -69,21 +69,21 @@ def test_effect_sizes_are_corrected_for_small_samples() -> None:
 
 
 @pytest.mark.parametrize("p_values", [[0.01], [0.01, 0.04, 0.03], [0.2, 0.0001, 0.04, 0.04, 0.9, 0.011], [0.5, 0.5, 1.0], []])
-def test_holms_p_values_are_those_of_statsmodels(p_values: list[float]) -> None:
+def test_adjusted_p_values_equal_those_of_statsmodels(p_values: list[float]) -> None:
     from statsmodels.stats.multitest import multipletests
 
     expected = multipletests(p_values, method="holm")[1] if p_values else []
     assert holm(p_values) == pytest.approx(list(expected))
 
 
-def test_a_test_without_an_answer_stays_without_one_and_still_counts() -> None:
+def test_a_nan_p_value_stays_nan_and_counts_as_a_test() -> None:
     first, second, third = holm([0.01, math.nan, 0.02])
     assert (first, third) == (pytest.approx(0.03), pytest.approx(0.04))
     assert math.isnan(second)
 
 
 @pytest.mark.parametrize("p", [-0.1, 1.1])
-def test_a_p_value_is_between_0_and_1(p: float) -> None:
+def test_a_p_value_outside_of_0_and_1_is_refused(p: float) -> None:
     with pytest.raises(SettingError, match="a p-value must be between 0 and 1"):
         holm([0.5, p])
 
@@ -101,7 +101,7 @@ def test_there_is_no_interval_without_spread(values: list[float]) -> None:
     assert "no interval" in str(found)
 
 
-def test_equal_differences_give_no_interval_although_they_differ_in_rounding() -> None:
+def test_differences_that_only_differ_by_rounding_have_no_interval() -> None:
     a, b = [0.95, 0.85, 0.75, 0.65, 0.55], [0.90, 0.80, 0.70, 0.60, 0.50]
     assert len({one - two for one, two in zip(a, b, strict=True)}) > 1
     found = paired_difference(a, b)
@@ -112,11 +112,11 @@ def test_equal_differences_give_no_interval_although_they_differ_in_rounding() -
     assert math.isnan(paired_difference(*exact).p)
 
 
-def test_small_differences_of_large_values_are_real() -> None:
+def test_small_differences_of_large_values_are_not_rounding() -> None:
     assert paired_difference([100.001, 100.002, 100.004], [100, 100, 100]).p < 1
 
 
-def test_groups_without_spread_have_no_difference_but_one_with_spread_is_enough() -> None:
+def test_two_groups_need_a_spread_in_at_least_one_of_them() -> None:
     assert math.isnan(welch_difference([0.9, 0.9], [0.8, 0.8]).p)
     assert math.isnan(welch_difference([0.9], [0.8, 0.7]).p)
     assert welch_difference([0.9, 0.9, 0.9], [0.8, 0.7, 0.75]).p < 0.05
@@ -127,19 +127,19 @@ def test_huge_values_do_not_overflow() -> None:
     assert welch_difference([1e200, 2e200], [1e200, 3e200]).p == pytest.approx(welch_difference([1, 2], [1, 3]).p)
 
 
-def test_pairs_must_be_pairs() -> None:
+def test_a_paired_difference_needs_equally_many_values() -> None:
     with pytest.raises(SettingError, match="`a` has 3 values and `b` has 2") as caught:
         paired_difference([1, 2, 3], [1, 2])
     assert "welch_difference" in str(caught.value)
 
 
 @pytest.mark.parametrize("level", [0, 1, 95, math.nan, "0.95"])
-def test_a_level_is_a_share(level: float) -> None:
+def test_an_invalid_level_is_refused(level: float) -> None:
     with pytest.raises(SettingError, match="`level` must be a number above 0 and below 1"):
         mean_interval(A, level)
 
 
-def test_values_are_numbers() -> None:
+def test_values_must_be_numbers() -> None:
     with pytest.raises(SettingError, match="`values` must be a sequence of numbers"):
         mean_interval(["a", "b"])  # type: ignore[list-item]
 
@@ -158,12 +158,12 @@ def test_values_are_numbers() -> None:
         (1.0, 0.9, 13),
     ],
 )
-def test_the_pairs_needed_are_those_of_the_noncentral_t_test(difference: float, power: float, pairs: int) -> None:
+def test_the_number_of_pairs_matches_the_noncentral_t_test(difference: float, power: float, pairs: int) -> None:
     assert pairs_needed(difference, power=power) == pairs
 
 
 @pytest.mark.parametrize("n", [3, 5, 10, 30])
-def test_the_smallest_detectable_difference_is_that_of_statsmodels(n: int) -> None:
+def test_the_smallest_detectable_difference_equals_that_of_statsmodels(n: int) -> None:
     from statsmodels.stats.power import TTestPower
 
     expected = TTestPower().solve_power(nobs=n, alpha=0.05, power=0.8, alternative="two-sided")
@@ -171,11 +171,11 @@ def test_the_smallest_detectable_difference_is_that_of_statsmodels(n: int) -> No
 
 
 @pytest.mark.parametrize(("n", "smallest"), [(3, 6.3), (5, 2.2), (8, 1.3)])
-def test_six_parts_and_few_seeds_can_only_show_large_contributions(n: int, smallest: float) -> None:
+def test_six_parts_and_few_seeds_can_only_detect_large_contributions(n: int, smallest: float) -> None:
     assert smallest_significant(n, comparisons=6) == pytest.approx(smallest, abs=0.05)
     assert smallest_detectable(n, comparisons=6) > smallest_significant(n, comparisons=6)
 
 
 @pytest.mark.parametrize("n", [0, 1])
-def test_one_pair_shows_nothing(n: int) -> None:
+def test_one_pair_cannot_detect_anything(n: int) -> None:
     assert smallest_significant(n) == smallest_detectable(n) == math.inf

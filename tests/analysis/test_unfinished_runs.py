@@ -36,7 +36,7 @@ def reason_of(run: UnfinishedRun) -> str:
     return run.forecast.reason
 
 
-def test_stopped_runs_have_a_forecast_and_failed_and_finished_ones_have_none(store: Store) -> None:
+def test_stopped_runs_have_a_forecast_and_failed_and_finished_runs_have_none(store: Store) -> None:
     report_store.fill(store)
     found = forecasts_of(store)
     assert len(found) == 5
@@ -60,7 +60,7 @@ def test_a_running_run_has_a_forecast(store: Store) -> None:
     assert max(run.curve) == 5
 
 
-def test_19_finished_runs_are_too_few(store: Store) -> None:
+def test_19_finished_runs_are_too_few_for_a_forecast(store: Store) -> None:
     keys = report_store.fill(store, num_seeds=2, has_problems=False)
     for key in keys[19:]:
         store.remove(key)
@@ -69,7 +69,7 @@ def test_19_finished_runs_are_too_few(store: Store) -> None:
     assert reason_of(run) == "19 finished curves of this kind; a forecast needs 20"
 
 
-def test_runs_with_another_number_of_epochs_are_of_another_kind(store: Store) -> None:
+def test_runs_with_another_number_of_epochs_are_not_used(store: Store) -> None:
     report_store.fill(store, num_seeds=2, has_problems=False)
     key = add_run(store, {"lr": 0.01, "seed": 77}, cut(5), "stopped", target=2 * EPOCHS)
     assert reason_of(forecasts_of(store)[key]) == "0 finished curves of this kind; a forecast needs 20"
@@ -84,7 +84,7 @@ def test_an_unknown_target_or_a_metric_that_was_not_logged_by_epoch_gives_no_for
     assert reason_of(found[other]) == "it has no value yet"
 
 
-def test_the_notes_say_how_often_bands_were_right_and_why_there_is_none(store: Store) -> None:
+def test_the_notes_state_the_coverage_and_why_runs_have_no_forecast(store: Store) -> None:
     report_store.fill(store)
     add_run(store, {"lr": 0.01, "seed": 77}, cut(5), "stopped", target=None)
     notes = RunForecasts(METRIC, list(forecasts_of(store).values())).notes

@@ -36,7 +36,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    """Run a command here: its exit code, stdout and stderr."""
+    """Run a command in this process, and return its exit code, stdout and stderr."""
 
     def call(*args: object) -> Result:
         capsys.readouterr()
@@ -49,12 +49,12 @@ def call(capsys: pytest.CaptureFixture[str]) -> Call:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    """An empty store where commands look for one."""
+    """An empty store at the default path."""
     return Store(tmp_path / "runs")
 
 
 class Maker:
-    """Makes runs without training anything."""
+    """Creates runs without training anything."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -72,7 +72,7 @@ class Maker:
         status: Mapping[str, Any] | None = None,
         **facts: Any,
     ) -> str:
-        """One attempt with an epoch for each of `metrics`."""
+        """Create a run with one attempt and an epoch for each of `metrics`."""
         key = self.store.configs.add(config)
         with self.store.attempt(key, by) as attempt:
             attempt.start(self.store.run(key).latest())
@@ -91,7 +91,7 @@ class Maker:
         appender.close()
 
     def killed(self, config: Mapping[str, Any]) -> str:
-        """A run whose process was killed in its first attempt."""
+        """Create a run whose process was killed in its first attempt."""
         key = self.store.configs.add(config)
         code = (
             "import os, sys; from trainmaster.store import Store; store = Store(sys.argv[1]); "

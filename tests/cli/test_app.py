@@ -25,7 +25,7 @@ HEAVY = ("torch", "numpy", "pydantic", "matplotlib")
 
 
 def imported_by(*args: str) -> list[str]:
-    """Which heavy modules a command imports."""
+    """Return the heavy modules that a command imports."""
     code = (
         f"import sys; from trainmaster.cli import main; main({args!r}); print(*(m for m in {HEAVY} if m in sys.modules), file=sys.stderr)"
     )
@@ -43,7 +43,7 @@ def test_help_lists_every_command_and_imports_nothing_heavy(call: Call) -> None:
 
 
 def test_help_takes_at_most_400_ms() -> None:
-    """Of processor time: on a busy machine, a process waits for its turn."""
+    """The test measures processor time, because a process may have to wait on a busy machine."""
 
     def used() -> float:
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -59,7 +59,7 @@ def test_help_takes_at_most_400_ms() -> None:
 
 def test_reading_commands_never_import_torch(make: Any) -> None:
     one, other = make.run({"lr": 0.1}), make.run({"lr": 0.2})
-    assert "torch" not in imported_by("show", one)  # draws the curves of the run, once
+    assert "torch" not in imported_by("show", one)  # draws the curves of the run on its first call
     for args in (["ls", "--where", "lr<1 and loss>0", "--sort", "loss"], ["show", one], ["diff", one, other]):
         assert {*imported_by(*args)}.isdisjoint({"torch", "matplotlib"}), args
 
@@ -122,7 +122,7 @@ def test_wrong_input_is_explained_and_exits_with_2(call: Call, make: Any, args: 
 
 
 @pytest.mark.parametrize("args", [["--debug", "show", "ffff"], ["show", "ffff", "--debug"]])
-def test_debug_raises_the_error_wherever_it_stands(call: Call, make: Any, args: list[str]) -> None:
+def test_debug_raises_the_error_at_any_position_in_the_command(call: Call, make: Any, args: list[str]) -> None:
     make.run({"lr": 0.1})
     with pytest.raises(KeyError, match="no run has a key that starts with `ffff`"):
         call(*args)
@@ -132,7 +132,7 @@ def test_debug_raises_the_error_wherever_it_stands(call: Call, make: Any, args: 
 
 
 @pytest.mark.parametrize("command", ["ls", "verify", "prune"])
-def test_a_missing_store_is_reported_with_the_first_step_and_not_created(call: Call, tmp_path: Path, command: str) -> None:
+def test_a_missing_store_is_an_error_that_suggests_a_first_run_and_creates_nothing(call: Call, tmp_path: Path, command: str) -> None:
     found = call(command, "--store", tmp_path / "none")
     assert (found.code, found.out) == (0, "")
     assert "trainmaster run train.py" in found.err
@@ -172,7 +172,7 @@ def test_a_folder_with_leftovers_of_a_killed_first_write_is_treated_as_empty(cal
 
 
 @pytest.mark.integration
-def test_imports_that_race_into_an_empty_folder_all_find_a_store(call: Call, make: Any, tmp_path: Path) -> None:
+def test_concurrent_imports_into_an_empty_folder_all_succeed(call: Call, make: Any, tmp_path: Path) -> None:
     keys = [make.run({"lr": lr}) for lr in range(6)]
     for key in keys:
         assert call("export", f"{key}.tar", key).code == 0
@@ -204,16 +204,14 @@ def test_a_folder_that_is_not_a_store_is_refused(call: Call, tmp_path: Path) -> 
     assert [each.name for each in (tmp_path / "photos").iterdir()] == ["cat.png"]
 
 
-def test_a_file_in_place_of_a_store_is_refused(call: Call, tmp_path: Path) -> None:
+def test_a_file_instead_of_a_store_is_refused(call: Call, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     found = call("ls", "file")
     assert found.code == 2
     assert "`file` is a file, not a store" in found.err
 
 
-def test_the_store_comes_from_the_environment_and_an_option_is_stronger(
-    call: Call, make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_option_overrides_the_store_in_the_environment(call: Call, make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = make.run({"lr": 0.1})
     monkeypatch.setenv("TRAINMASTER_STORE", str(tmp_path / "elsewhere"))
     assert "no runs yet" in call("ls").err
@@ -227,9 +225,9 @@ def test_two_stores_for_one_command_are_refused(call: Call) -> None:
     assert "the store is given twice" in found.err
 
 
-def test_a_store_that_can_only_be_read_is_listed_and_shown(call: Call, make: Any, store: Store) -> None:
+def test_a_read_only_store_can_be_listed_and_shown(call: Call, make: Any, store: Store) -> None:
     key = make.run({"lr": 0.1})
-    call("show", key)  # root writes anyway: draw the curves before
+    call("show", key)  # root can write anyway, so the curves are drawn before
 
     def files() -> list[Path]:
         return sorted(each for each in Path(str(store.root)).rglob("*") if "index" not in each.parts)
@@ -249,14 +247,14 @@ def test_a_store_that_can_only_be_read_is_listed_and_shown(call: Call, make: Any
 
 
 @pytest.mark.parametrize("is_unbuffered", ["", "1"])
-def test_a_closed_pipe_ends_it_quietly(make: Any, program: Call, is_unbuffered: str) -> None:
+def test_a_closed_pipe_ends_the_command_quietly(make: Any, program: Call, is_unbuffered: str) -> None:
     make.run({"lr": 0.1})
     for args in (["ls"], ["--help"]):
         found = program(*args, shell="| true; exit ${PIPESTATUS[0]}", PYTHONUNBUFFERED=is_unbuffered)
         assert (found.code, found.err) == (141, ""), args
 
 
-def test_the_first_line_can_be_read_by_head(make: Any, program: Call) -> None:
+def test_the_output_can_be_piped_to_head(make: Any, program: Call) -> None:
     make.run({"lr": 0.1})
     found = program("ls", shell="| head -1")
     assert found.out.startswith("KEY")
@@ -264,7 +262,7 @@ def test_the_first_line_can_be_read_by_head(make: Any, program: Call) -> None:
 
 
 @pytest.mark.parametrize("is_unbuffered", ["", "1"])
-def test_a_full_disk_behind_stdout_is_one_line_and_exit_1(make: Any, program: Call, is_unbuffered: str) -> None:
+def test_a_full_disk_at_stdout_gives_one_line_and_exit_code_1(make: Any, program: Call, is_unbuffered: str) -> None:
     make.run({"lr": 0.1})
     found = program("ls", shell="> /dev/full", PYTHONUNBUFFERED=is_unbuffered)
     assert found.code == 1
@@ -272,7 +270,7 @@ def test_a_full_disk_behind_stdout_is_one_line_and_exit_1(make: Any, program: Ca
 
 
 @pytest.mark.parametrize("environment", [{"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, {"PYTHONIOENCODING": "ascii"}])
-def test_an_ascii_locale_shows_escapes_and_no_error(make: Any, program: Call, environment: dict[str, str]) -> None:
+def test_an_ascii_locale_gets_escapes_and_no_error(make: Any, program: Call, environment: dict[str, str]) -> None:
     key = make.run({"name": "größe 漢字"}, [{"läss": 1.0}, {"läss": 2.0}])
     found = program("show", key, **environment)
     assert (found.code, found.err) == (0, "")
@@ -289,7 +287,7 @@ def test_a_pipe_gets_no_colors_and_no_block_characters(make: Any, program: Call)
 
 
 def in_terminal(*args: str, columns: int = 80, **environment: str) -> str:
-    """What a terminal is sent."""
+    """Return the output of a command in a terminal."""
     parent, child = pty.openpty()
     env = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm", **environment}
     env = {name: value for name, value in env.items() if value}
@@ -325,7 +323,7 @@ def test_a_terminal_gets_a_sparkline_of_blocks(make: Any) -> None:
     assert "█▁" in in_terminal("show", key, PYTHONUTF8="1")
 
 
-def test_ctrl_c_ends_a_reading_command_with_130_and_no_traceback(make: Any, hold: Call, store: Store) -> None:
+def test_ctrl_c_ends_a_reading_command_with_code_130_and_no_traceback(make: Any, hold: Call, store: Store) -> None:
     key = make.run({"lr": 0.1}, log="hello\n")
     hold(store, key)
     command = [sys.executable, "-m", "trainmaster", "logs", key, "-f"]
@@ -342,7 +340,7 @@ def test_ctrl_c_ends_a_reading_command_with_130_and_no_traceback(make: Any, hold
 
 @pytest.fixture
 def forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What the test imports is forgotten."""
+    """Remove the modules that the test imports."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield
     for name, module in list(sys.modules.items()):
@@ -350,7 +348,7 @@ def forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
             del sys.modules[name]
 
 
-def test_a_store_that_cannot_be_created_says_where_and_why(call: Call, tmp_path: Path, forgotten: None) -> None:
+def test_a_store_that_cannot_be_created_is_an_error_with_the_path_and_the_reason(call: Call, tmp_path: Path, forgotten: None) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "no_store.py").write_text("def make_loop(config): ...\n")
     is_file = f"`{tmp_path}/file` is not a folder"
@@ -365,7 +363,7 @@ def test_a_store_that_cannot_be_created_says_where_and_why(call: Call, tmp_path:
         ]
 
 
-def test_a_store_that_vanishes_during_a_run_exits_with_1(call: Call, tmp_path: Path, forgotten: None) -> None:
+def test_a_store_that_is_removed_during_a_run_exits_with_code_1(call: Call, tmp_path: Path, forgotten: None) -> None:
     code = "import shutil\nfrom tiny_training import Plain\nclass Mine(Plain):\n    def train(self):\n        shutil.rmtree('runs')\n"
     (tmp_path / "vanishing.py").write_text(code)
     found = call("run", "vanishing.py")

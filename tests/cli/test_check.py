@@ -1,4 +1,4 @@
-"""`trainmaster check`: every form of TARGET, what is printed, how it ends, and that nothing is written."""
+"""`trainmaster check`: every form of TARGET, its output and exit codes, and that it writes nothing."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def wrong():
 
 @pytest.fixture(autouse=True)
 def lab(tmp_path: Path) -> Iterator[Path]:
-    """A folder with a training in it, whose module is forgotten in the end."""
+    """A folder with a training program, whose module is removed after the test."""
     (tmp_path / "training.py").write_text(TRAINING)
     path = list(sys.path)
     yield tmp_path
@@ -83,7 +83,7 @@ def lab(tmp_path: Path) -> Iterator[Path]:
 
 
 def written(folder: Path) -> set[str]:
-    """What was written below a folder, without what the file itself makes: a store that has no run."""
+    """Return the files that were written to a folder, without the empty store that the program itself creates."""
     files = {str(each.relative_to(folder)) for each in folder.rglob("*") if "__pycache__" not in str(each)}
     store = ("store.json", "configs", "stats", "ckpts", "previews")
     return files - {"training.py", "own-store", *(f"own-store/{each}" for each in store)}
@@ -93,7 +93,7 @@ QUICK = ("--checks", "data,parameters,determinism")
 
 
 @pytest.mark.parametrize("name", ["Mine", "made", "manager", "sound", "loop"])
-def test_a_target_is_a_manager_or_what_makes_one_or_a_loop_or_a_function_that_returns_one(call: Any, lab: Path, name: str) -> None:
+def test_a_target_can_be_a_manager_a_class_a_loop_or_a_function_that_returns_one(call: Any, lab: Path, name: str) -> None:
     before = written(lab)
     code, out, err = call("check", f"training.py:{name}", *QUICK)
     assert (code, err) == (0, "")
@@ -109,20 +109,20 @@ def test_a_target_is_a_manager_or_what_makes_one_or_a_loop_or_a_function_that_re
     assert written(lab) == before
 
 
-def test_a_sound_training_ends_with_0_after_all_checks(call: Any) -> None:
+def test_a_correct_setup_exits_with_0_after_all_checks(call: Any) -> None:
     code, out, _ = call("check", "training.py:Mine")
     assert code == 0
     assert out.splitlines()[-1] == "sanity check: 7 passed"
 
 
-def test_a_failure_ends_with_1_and_says_what_to_do(call: Any, lab: Path) -> None:
+def test_a_failed_check_exits_with_1_and_suggests_a_fix(call: Any, lab: Path) -> None:
     code, out, _ = call("check", "training.py:bad", *QUICK)
     assert code == 1
     assert "parameters   failed   never used: `spare`\n                      try: use them in the forward pass" in out
     assert not (lab / "out").exists()
 
 
-def test_words_and_a_file_change_the_config(call: Any, lab: Path) -> None:
+def test_arguments_and_a_file_change_the_config(call: Any, lab: Path) -> None:
     (lab / "config.yaml").write_text("is_bad: true\n")
     assert call("check", "training.py:Mine", *QUICK).code == 0
     assert call("check", "training.py:Mine", "is_bad=true", *QUICK).code == 1
@@ -130,7 +130,7 @@ def test_words_and_a_file_change_the_config(call: Any, lab: Path) -> None:
     assert call("check", "training.py:Mine", "is_bad=false", "--config", "config.yaml", *QUICK).code == 0
 
 
-def test_json_is_all_that_is_printed_to_stdout(call: Any) -> None:
+def test_stdout_contains_only_json(call: Any) -> None:
     code, out, err = call("check", "training.py:bad", "--checks", "parameters", "--json")
     assert code == 1
     assert json.loads(out) == {
@@ -161,20 +161,20 @@ def test_json_is_all_that_is_printed_to_stdout(call: Any) -> None:
         ([], "Missing argument 'TARGET'"),
     ],
 )
-def test_wrong_input_ends_with_2(call: Any, words: list[str], fact: str) -> None:
+def test_wrong_input_exits_with_2(call: Any, words: list[str], fact: str) -> None:
     code, _, err = call("check", *words)
     assert code == 2
     assert fact in err
     assert "Traceback" not in err
 
 
-def test_an_error_in_the_users_code_is_told_with_its_line(call: Any) -> None:
+def test_an_error_in_user_code_is_shown_with_its_line(call: Any) -> None:
     code, _, err = call("check", "training.py:broken")
     assert code == 1
     assert 'raise RuntimeError("no data here")' in err
 
 
-def test_on_a_terminal_the_check_that_runs_is_named_and_outcomes_have_colours(lab: Path) -> None:
+def test_a_terminal_shows_the_running_check_and_colored_outcomes(lab: Path) -> None:
     leader, follower = pty.openpty()
     env = {**os.environ, "TERM": "xterm", "COLUMNS": "90"}
     env.pop("NO_COLOR", None)

@@ -1,4 +1,4 @@
-"""`trainmaster code`: the code that a run was trained with, shown and restored."""
+"""`trainmaster code`: shows and restores the code that a run was trained with."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_snapshot_is_shown_with_its_commit_and_counts(call: Any, lab: Path, st
     ]
 
 
-def test_a_clean_snapshot_of_a_detached_head(call: Any, lab: Path, store: Any, key: str) -> None:
+def test_a_snapshot_of_a_clean_detached_head_is_shown(call: Any, lab: Path, store: Any, key: str) -> None:
     git(lab, "add", "-A")
     git(lab, "commit", "-q", "-m", "all")
     git(lab, "checkout", "-q", "--detach")
@@ -81,7 +81,7 @@ def test_a_clean_snapshot_of_a_detached_head(call: Any, lab: Path, store: Any, k
     assert "  branch    none: HEAD was detached\n  state     clean\n  changed   0 changed, 0 deleted, 0 new\n" in out
 
 
-def test_json_has_all_facts(call: Any, lab: Path, store: Any, key: str) -> None:
+def test_json_contains_all_facts(call: Any, lab: Path, store: Any, key: str) -> None:
     save(lab, store, key)
     (found,) = json.loads(call("code", key, "--json").out)
     assert found["commit"] == git(lab, "rev-parse", "HEAD")
@@ -89,7 +89,7 @@ def test_json_has_all_facts(call: Any, lab: Path, store: Any, key: str) -> None:
     assert (found["changed"], found["new"], found["is_dirty"]) == (["model.py"], ["new.py"], True)
 
 
-def test_the_patch_is_printed_as_it_is(call: Any, lab: Path, store: Any, key: str) -> None:
+def test_the_patch_is_printed_unchanged(call: Any, lab: Path, store: Any, key: str) -> None:
     (lab / "model.py").write_bytes(b"\twidth = 16\r\n")
     folder = save(lab, store, key)
     found = call("code", key, "--diff")
@@ -111,13 +111,13 @@ def test_the_exact_files_are_restored(call: Any, lab: Path, store: Any, key: str
 
 
 @pytest.mark.parametrize(("folder", "said"), [("runs/then", "this folder is inside the store"), ("", "cannot be the path of a folder")])
-def test_a_tree_is_not_put_where_it_would_do_harm(call: Any, lab: Path, store: Any, key: str, folder: str, said: str) -> None:
+def test_files_are_not_restored_into_an_unsuitable_folder(call: Any, lab: Path, store: Any, key: str, folder: str, said: str) -> None:
     save(lab, store, key)
     found = call("code", key, "--checkout", folder)
     assert (found.code, said in found.err) == (2, True)
 
 
-def test_what_is_missing_is_named_with_exit_code_1(call: Any, lab: Path, store: Any, key: str, tmp_path: Path) -> None:
+def test_missing_files_are_listed_with_exit_code_1(call: Any, lab: Path, store: Any, key: str, tmp_path: Path) -> None:
     (lab / ".env").write_text("KEY=1")
     folder = save(lab, store, key)
     found = call("code", key, "--checkout", "then")
@@ -125,7 +125,7 @@ def test_what_is_missing_is_named_with_exit_code_1(call: Any, lab: Path, store: 
     assert found.out == f"restored {folder.name} into {tmp_path}/then, except for\n  .env (its name looks like a secret)\n"
 
 
-def test_of_several_snapshots_the_newest_is_meant_unless_one_is_named(call: Any, lab: Path, store: Any, make: Any, key: str) -> None:
+def test_the_newest_of_several_snapshots_is_the_default(call: Any, lab: Path, store: Any, make: Any, key: str) -> None:
     first = save(lab, store, key)
     make.run({"lr": 0.1})
     save(lab, store, key, attempt=2)
@@ -145,7 +145,7 @@ def test_of_several_snapshots_the_newest_is_meant_unless_one_is_named(call: Any,
     assert wrong.err.startswith(f"run {key} has 2 snapshots whose name starts with '{first.name[:13]}'\n  known   {first.name}\n")
 
 
-def test_a_run_without_a_snapshot_says_how_to_get_one(call: Any, key: str) -> None:
+def test_a_run_without_a_snapshot_prints_how_to_get_one(call: Any, key: str) -> None:
     found = call("code", key)
     assert found.code == 2
     assert found.err.splitlines() == [
@@ -154,7 +154,7 @@ def test_a_run_without_a_snapshot_says_how_to_get_one(call: Any, key: str) -> No
     ]
 
 
-def test_a_run_whose_code_was_in_no_repository_says_so(
+def test_a_run_outside_of_a_repository_prints_the_reason(
     call: Any, store: Any, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop = SimpleNamespace(train_dir=tmp_path / "runs" / attempt_folder("previews", key, 1))
@@ -171,7 +171,7 @@ def test_a_run_whose_code_was_in_no_repository_says_so(
     ]
 
 
-def test_a_damaged_snapshot_is_told(call: Any, lab: Path, store: Any, key: str) -> None:
+def test_a_damaged_snapshot_is_an_error(call: Any, lab: Path, store: Any, key: str) -> None:
     (save(lab, store, key) / "code.json").write_text("{}")
     found = call("code", key)
     assert found.code == 1
@@ -180,10 +180,10 @@ def test_a_damaged_snapshot_is_told(call: Any, lab: Path, store: Any, key: str) 
 
 
 @pytest.mark.parametrize("options", [["--diff", "--json"], ["--checkout", "x", "--diff"]])
-def test_options_that_do_not_go_together_are_refused(call: Any, key: str, options: list[str]) -> None:
+def test_options_that_cannot_be_combined_are_refused(call: Any, key: str, options: list[str]) -> None:
     assert call("code", key, *options).code == 2
 
 
-def test_it_does_not_import_torch() -> None:
+def test_the_command_does_not_import_torch() -> None:
     code = "import trainmaster.cli.code, trainmaster.extensions.code.checkout, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -41,7 +41,7 @@ def helper(x): ...
 
 @pytest.fixture
 def complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., list[str]]:
-    """What bash offers for words, the last of which is not complete."""
+    """Return the completions that bash offers for the last, incomplete word."""
     (tmp_path / "train.py").write_text(TRAIN)
 
     def complete(*words: str) -> list[str]:
@@ -55,13 +55,13 @@ def complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     return complete
 
 
-def test_a_target_is_completed_with_what_its_file_defines(complete: Any) -> None:
+def test_targets_are_completed_with_the_names_in_their_file(complete: Any) -> None:
     assert complete("run", "tr") == ["train.py", "train.py:Sine", "train.py:Other", "train.py:make_loop"]
     assert complete("check", "train.py:S") == ["train.py:Sine"]  # zsh and fish do not split words
 
 
 @pytest.mark.parametrize("words", [["run", "train.py", ":"], ["sweep", "train.py", ":", "S"]])
-def test_bash_splits_words_at_colons(complete: Any, words: list[str]) -> None:
+def test_completion_works_although_bash_splits_words_at_colons(complete: Any, words: list[str]) -> None:
     assert complete(*words)[:1] == ["Sine"]
 
 
@@ -73,7 +73,7 @@ def test_keys_are_completed_from_the_defaults_and_from_stored_configs(complete: 
     assert complete("run", "train.py", ":", "Sine", "lr", "=") == []
 
 
-def test_names_to_sort_by_and_states_are_completed(complete: Any, make: Any) -> None:
+def test_sort_names_and_states_are_completed(complete: Any, make: Any) -> None:
     make.run({"lr": 0.1, "model": {"width": 8}}, [{"valid/loss": 1.0, "train/loss": 2.0}])
     assert complete("ls", "--sort", "") == ["train/loss", "valid/loss", "lr", "model.width", "epoch", "time", "key"]
     assert complete("ls", "--sort", "v") == ["valid/loss"]
@@ -81,7 +81,7 @@ def test_names_to_sort_by_and_states_are_completed(complete: Any, make: Any) -> 
 
 
 @pytest.mark.parametrize("text", ["def (", "\0", "x" * 10])
-def test_a_file_that_cannot_be_read_completes_nothing_and_says_nothing(complete: Any, tmp_path: Path, text: str) -> None:
+def test_an_unreadable_file_completes_nothing_and_prints_nothing(complete: Any, tmp_path: Path, text: str) -> None:
     (tmp_path / "train.py").write_text(text)
     assert complete("run", "train.py", ":") == []
     assert complete("run", "nothing.py", ":", "S") == []

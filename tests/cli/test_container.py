@@ -1,4 +1,4 @@
-"""`trainmaster container`: what is in the build context, and that every file in it passes the checker of its format.
+"""`trainmaster container`: the content of the build context, whose files pass the linters of their formats.
 
 The image is built and run by tests/faults/test_container_image.py.
 """
@@ -59,7 +59,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def make_project(project: Path) -> Path:
-    """A repository with committed, changed, new and secret files, and with stores, one of them committed."""
+    """Create a repository with committed, changed, new and secret files, and with stores, one of them committed."""
     (project / "lab").mkdir(parents=True)
     (project / "train.py").write_text(TRAIN)
     (project / "lab" / "__init__.py").touch()
@@ -90,7 +90,7 @@ def write(call: Any, project: Path) -> Callable[..., Path]:
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A context, for tests that only read it."""
+    """A build context for tests that only read it."""
     project, before, path = make_project(tmp_path_factory.mktemp("lab") / "project"), os.getcwd(), list(sys.path)
     os.chdir(project)
     try:
@@ -106,7 +106,7 @@ def files_in(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_context_has_the_code_as_it_is_and_no_secret_no_git_and_no_store(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_context_has_the_current_code_without_secrets_git_and_stores(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAB_API_TOKEN", "tok-91c2f8e4b7a6d5")
     Path("lab/client.py").write_text('token = "tok-91c2f8e4b7a6d5"\n')
     image = write()
@@ -121,7 +121,7 @@ def test_the_context_has_the_code_as_it_is_and_no_secret_no_git_and_no_store(wri
     assert (Path("old/store.json").exists(), Path("runs/store.json").exists()) == (True, True), "the user's own files were removed"
 
 
-def test_what_is_left_out_is_said(call: Any, project: Path) -> None:
+def test_files_that_are_left_out_are_printed(call: Any, project: Path) -> None:
     done = call("container", "train.py", "-o", "image")
     for line in ("lab/server.pem (its name looks like a secret)", "client_secret.json (its name", "old/ (it is a store)"):
         assert f"left out: {line}" in done.out
@@ -129,7 +129,7 @@ def test_what_is_left_out_is_said(call: Any, project: Path) -> None:
     assert f"next: docker build -t trainmaster-train '{project / 'image'}'" in done.out
 
 
-def test_trainmaster_is_shipped_as_the_source_that_runs_here(image: Path) -> None:
+def test_the_source_of_trainmaster_is_included_if_it_runs_from_a_checkout(image: Path) -> None:
     ours = Path(trainmaster.__file__).parent
     shipped = image / "trainmaster" / "src" / "trainmaster"
     wanted = {each for each in files_in(ours) if "__pycache__" not in each}
@@ -138,8 +138,11 @@ def test_trainmaster_is_shipped_as_the_source_that_runs_here(image: Path) -> Non
     assert 'pip install --no-cache-dir -c /build/constraints.txt "/build/trainmaster[ray]"' in (image / "Dockerfile").read_text()
 
 
-def test_the_requirements_are_what_the_code_imports_pinned_to_what_is_installed(image: Path) -> None:
-    """Also inside functions, and in modules of the project that are only imported there; a relative import is not a package."""
+def test_the_requirements_are_the_imported_packages_with_their_installed_versions(image: Path) -> None:
+    """Imports inside functions count too, and those of modules that are only imported there.
+
+    Relative imports do not.
+    """
     versions = {name: metadata.version(name) for name in ("rich", "scikit-learn", "torch")}
     assert (image / "requirements.txt").read_text() == "".join(f"{name}=={version}\n" for name, version in versions.items())
     pins = dict(line.split("==") for line in (image / "constraints.txt").read_text().splitlines())
@@ -160,7 +163,7 @@ def run_checker(name: str, *paths: Path) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("choices", [[], ["lr=0.1,0.2", 'note=["it\'s $HOME `id` \\\\ #", "b"]']], ids=["none", "hostile"])
-def test_every_file_passes_its_checker(choices: list[str], write: Any) -> None:
+def test_every_file_passes_its_linter(choices: list[str], write: Any) -> None:
     image = write(*choices)
     assert run_checker("hadolint", image / "Dockerfile") == (0, "")
     assert run_checker("shellcheck", image / "slurm.sh") == (0, "")
@@ -186,21 +189,21 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("change", BROKEN.values(), ids=BROKEN)
-def test_the_checker_of_compose_files_refuses_a_broken_one(change: tuple[str, str], image: Path) -> None:
+def test_the_compose_linter_refuses_a_broken_file(change: tuple[str, str], image: Path) -> None:
     text = (image / "compose.yaml").read_text()
     assert change[0] in text
     with pytest.raises(ValueError, match=r".+"):
         PyCompose.from_yaml(text.replace(*change, 1))
 
 
-def test_broken_files_are_refused_by_their_checkers_too(image: Path, tmp_path: Path) -> None:
+def test_the_other_linters_refuse_broken_files(image: Path, tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text((image / "Dockerfile").read_text() + "RUN cd /x && sudo rm -rf *\n")
     (tmp_path / "slurm.sh").write_text((image / "slurm.sh").read_text() + "rm -rf $store/*\n")
     assert run_checker("hadolint", tmp_path / "Dockerfile")[0] != 0
     assert run_checker("shellcheck", tmp_path / "slurm.sh")[0] != 0
 
 
-def test_paths_are_those_of_the_image(write: Any, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_are_translated_to_paths_in_the_image(write: Any, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "lab" / "base.yaml").write_text("note: base\n")
     (project / "choices.yaml").write_text("lr: [0.1, 0.2]\n")
     image = write("choices.yaml", "--config", "lab/base.yaml", "--epochs", "3")
@@ -210,7 +213,7 @@ def test_paths_are_those_of_the_image(write: Any, project: Path, monkeypatch: py
     assert str(project) not in "".join((image / name).read_text() for name in ("Dockerfile", "compose.yaml", "slurm.sh"))
 
 
-def test_a_module_is_found_where_it_was_found_here(write: Any, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_are_importable_in_the_image(write: Any, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "src" / "own").mkdir(parents=True)
     (project / "src" / "own" / "__init__.py").touch()
     (project / "src" / "own" / "train.py").write_text("from trainmaster import Manager\n\nclass Mine(Manager): ...\n")
@@ -222,14 +225,14 @@ def test_a_module_is_found_where_it_was_found_here(write: Any, project: Path, mo
     assert 'WORK_FOLDER="/app/lab"\n' in docker
 
 
-def test_a_folder_that_only_looks_like_a_store_stays(write: Any, project: Path) -> None:
+def test_a_folder_that_only_looks_like_a_store_is_kept(write: Any, project: Path) -> None:
     (project / "shop" / "configs").mkdir(parents=True)
     (project / "shop" / "store.json").write_text('{"city": "Berlin"}')
     (project / "shop" / "configs" / "a.yaml").write_text("a: 1\n")
     assert {"shop/store.json", "shop/configs/a.yaml"} <= files_in(write() / "code")
 
 
-def test_an_image_is_not_part_of_the_next_one(write: Any) -> None:
+def test_a_written_context_is_not_part_of_the_next_one(write: Any) -> None:
     write(output="one")
     assert not (write(output="two") / "code" / "one").exists()
 
@@ -274,7 +277,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("words", "text"), WRONG, ids=[text for _, text in WRONG])
-def test_wrong_input_is_an_error_and_leaves_nothing(words: list[str], text: str, call: Any, project: Path) -> None:
+def test_wrong_input_is_an_error_and_leaves_no_files(words: list[str], text: str, call: Any, project: Path) -> None:
     (project / "own.py").write_text("from train import Mine\n\nmade = Mine('own-store')\n")
     (project.parent / "alone.py").write_text("from trainmaster import Manager\n\nclass Mine(Manager): ...\n")
     for name in ("../outside.yaml", "big/ignored.yaml"):

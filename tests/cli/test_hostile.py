@@ -16,15 +16,15 @@ from trainmaster.store import Store
 
 Call = Callable[..., Any]
 EVIL = "\x1b]0;owned\x07\x1b[2J\x1b]8;;http://x\x1b\\link \u202e\u2066\r\n\x9b31m\x00\u2028\ud800"
-SAFE = EVIL.replace("\ud800", "")  # half a pair is no text of a config
+SAFE = EVIL.replace("\ud800", "")  # a lone surrogate cannot be in a config
 
 
 def is_harmless(text: str) -> bool:
     return all(each.isprintable() or each == "\n" for each in text)
 
 
-def test_nothing_that_a_store_holds_reaches_the_terminal_raw(call: Call, make: Any, store: Store) -> None:
-    """S12."""
+def test_text_from_a_store_is_escaped_on_the_terminal(call: Call, make: Any, store: Store) -> None:
+    """Contract S12."""
     one = make.run(
         {f"key {SAFE}": SAFE, "lr": 1}, [{f"loss {SAFE}": 1.0}, {f"loss {SAFE}": 2.0}], outcome="failed", error=f"boom {SAFE}", log=SAFE
     )
@@ -59,7 +59,7 @@ def test_nothing_that_a_store_holds_reaches_the_terminal_raw(call: Call, make: A
         assert "Traceback" not in found.err
 
 
-def test_json_is_ascii_and_holds_the_names_as_they_are(call: Call, make: Any) -> None:
+def test_json_is_ascii_and_keeps_names_exactly(call: Call, make: Any) -> None:
     key = make.run({f"key {SAFE}".replace(".", ""): SAFE}, [{SAFE: 1.0}])
     for args in (["ls"], ["show", key], ["diff", key, key], ["verify"]):
         out = call(*args, "--json").out
@@ -85,8 +85,8 @@ with store.attempt(key, "process") as attempt:
 """
 
 
-def test_a_reader_beside_a_writer_sees_no_step_backwards_and_no_error(call: Call, store: Store) -> None:
-    """L13."""
+def test_a_reader_during_writes_sees_no_error_and_only_newer_values(call: Call, store: Store) -> None:
+    """Contract L13."""
     with warm.Popen([sys.executable, "-c", WRITER, str(store.root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdin is not None
         assert writer.stdout is not None
@@ -98,8 +98,8 @@ def test_a_reader_beside_a_writer_sees_no_step_backwards_and_no_error(call: Call
             states.append(run["state"])
             assert json.loads(call("ls", "--json").out)[0]["state"] in ("running", "finished")
             assert len(run["history"].get("loss", [])) >= epochs[-1]
-            with contextlib.suppress(BrokenPipeError):  # it has finished
-                os.write(writer.stdin.fileno(), b"\n")  # not by way of a buffer, which would be written once more at the end
+            with contextlib.suppress(BrokenPipeError):  # the writer has finished
+                os.write(writer.stdin.fileno(), b"\n")  # unbuffered, because a buffer would be written again at exit
     assert epochs == sorted(epochs)
     assert states[-1] == "finished"
     assert epochs[-1] == 79

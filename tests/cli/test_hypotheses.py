@@ -62,7 +62,7 @@ def test_a_verdict_is_recomputed_from_the_store_alone(call: Any, program: str, t
     assert (values["state"], values["n"], values["problems"]) == ("supported", 5, [])
 
 
-def test_a_contradicted_verdict_ends_with_1(call: Any, program: str, tmp_path: Path) -> None:
+def test_a_contradicted_verdict_exits_with_1(call: Any, program: str, tmp_path: Path) -> None:
     from trainmaster.store.checksummed_json import parse_record, record_bytes
 
     call("test-hypothesis", program, *CLAIM, "-q")
@@ -74,7 +74,7 @@ def test_a_contradicted_verdict_ends_with_1(call: Any, program: str, tmp_path: P
     assert "the recorded verdict has state refuted; its pairs give supported" in found.out
 
 
-def test_a_hypothesis_without_a_verdict_ends_with_1(call: Any, program: str) -> None:
+def test_a_hypothesis_without_a_verdict_exits_with_1(call: Any, program: str) -> None:
     found = call("test-hypothesis", program, *CLAIM, "--max-pairs", "2")
     assert found.code == 1
     assert "pending: after 2 pairs" in found.out
@@ -110,7 +110,7 @@ def test_a_dry_run_writes_nothing(command: tuple[str, ...], call: Any, program: 
         ("factors: {a: {helps: 0}}\non: accuracy\nseeds: 1\n", "needs at least 2 seeds"),
     ],
 )
-def test_a_wrong_recipe_is_refused(recipe: str, text: str, call: Any, program: str, tmp_path: Path) -> None:
+def test_an_invalid_recipe_is_refused(recipe: str, text: str, call: Any, program: str, tmp_path: Path) -> None:
     (tmp_path / "parts.yaml").write_text(recipe)
     found = call("ablate", program, "parts.yaml")
     assert (found.code, text in found.err) == (2, True), found.err
@@ -123,13 +123,13 @@ def test_a_wrong_recipe_is_refused(recipe: str, text: str, call: Any, program: s
         (("act=gelu", "--by", "-1"), "`by` must be a number of at least 0"),
         (("act=gelu", "--budget", "3"), "`budget` must be a whole number of at least 5"),
         (("act=gelu", "--budget", "few"), "--budget few: expected a number of pairs, auto or none"),
-        (("act=gelu", "--budget", "none"), "a hypothesis without a budget has no end"),
+        (("act=gelu", "--budget", "none"), "a hypothesis without a budget may never end"),
         (("act=relu",), "gives the same runs as"),
         (("atc=gelu",), "did you mean `act`?"),
         (("act",), "act"),
     ],
 )
-def test_a_wrong_hypothesis_is_refused(words: tuple[str, ...], text: str, call: Any, program: str) -> None:
+def test_an_invalid_hypothesis_is_refused(words: tuple[str, ...], text: str, call: Any, program: str) -> None:
     found = call("test-hypothesis", program, *words, "--on", "accuracy", "--epochs", "1")
     assert (found.code, text in found.err) == (2, True), found.err
     assert "Traceback" not in found.err

@@ -45,7 +45,7 @@ def test_an_invalid_label_is_refused_and_nothing_is_written(call: Call, make: An
 # ---- rm
 
 
-def test_a_run_is_removed_with_its_labels_and_the_others_stay(call: Call, make: Any, store: Store) -> None:
+def test_removing_a_run_removes_its_labels_and_keeps_the_other_runs(call: Call, make: Any, store: Store) -> None:
     one, other = make.run({"lr": 1}), make.run({"lr": 2})
     store.tags.add(one, ["best"])
     found = call("rm", one, "--yes")
@@ -67,7 +67,7 @@ def test_without_yes_and_without_a_terminal_nothing_is_deleted(call: Call, make:
     assert files_of(store) == before
 
 
-def test_a_no_on_a_terminal_removes_nothing(call: Call, make: Any, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answering_no_on_a_terminal_removes_nothing(call: Call, make: Any, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     import io
 
     class Keyboard(io.StringIO):
@@ -83,7 +83,7 @@ def test_a_no_on_a_terminal_removes_nothing(call: Call, make: Any, store: Store,
     assert key not in store.configs
 
 
-def test_none_of_several_runs_is_removed_if_one_is_held(call: Call, make: Any, store: Store, hold: Call) -> None:
+def test_no_run_is_removed_if_one_of_them_is_held(call: Call, make: Any, store: Store, hold: Call) -> None:
     free, held = make.run({"lr": 1}), make.run({"lr": 2})
     hold(store, held)
     found = call("rm", free, held, "--yes")
@@ -95,7 +95,7 @@ def test_none_of_several_runs_is_removed_if_one_is_held(call: Call, make: Any, s
 # ---- prune
 
 
-def test_a_dry_prune_names_what_a_real_one_removes_and_touches_nothing(call: Call, make: Any, store: Store) -> None:
+def test_prune_with_dry_run_lists_the_files_and_changes_nothing(call: Call, make: Any, store: Store) -> None:
     make.run({"lr": 1}, [{"loss": 1.0}] * 3)
     make.killed({"lr": 2})
     before = files_of(store)

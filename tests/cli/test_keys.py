@@ -28,14 +28,14 @@ def test_an_unambiguous_prefix_is_enough(store: Store, keys: list[str]) -> None:
     assert resolve_key(store, keys[0].upper()) == keys[0]
 
 
-def test_an_ambiguous_prefix_is_refused_with_its_keys(store: Store, keys: list[str]) -> None:
+def test_an_ambiguous_prefix_is_refused_and_its_keys_are_listed(store: Store, keys: list[str]) -> None:
     start = next(key[:2] for key, after in itertools.pairwise(keys) if key[:2] == after[:2])
     with pytest.raises(StoreError) as error:
         resolve_key(store, start)
     assert all(key in error.value.rows["known"] for key in keys if key.startswith(start))
 
 
-def test_a_full_key_wins_over_longer_keys_that_start_with_it(store: Store, keys: list[str]) -> None:
+def test_a_complete_key_is_preferred_over_longer_keys(store: Store, keys: list[str]) -> None:
     key = keys[0]
     store.files.create(f"configs/{key[:2]}/{key}00000000.json", b"a longer one")
     assert resolve_key(store, key) == key
@@ -47,13 +47,13 @@ def test_an_unknown_key_suggests_the_nearest(store: Store, keys: list[str]) -> N
     wrong = keys[7][:5] + ("0" if keys[7][5] != "0" else "1") + keys[7][6:]
     with pytest.raises(UnknownRunError, match=f"did you mean.*`{keys[7]}`"):
         resolve_key(store, wrong)
-    swapped = ("0" if keys[7][0] != "0" else "1") + keys[7][1:]  # lies in another folder
+    swapped = ("0" if keys[7][0] != "0" else "1") + keys[7][1:]  # is in another folder
     with pytest.raises(UnknownRunError, match=f"`{keys[7]}`"):
         resolve_key(store, swapped)
 
 
 def test_an_invalid_key_is_refused(store: Store, keys: list[str]) -> None:
-    """I11."""
+    """Contract I11."""
     for text in ["../x", "..", "", "/", "\x1b[2J", "zz", "a" * 65, "a/b", "١٢", "-", "con", "ab\0"]:
         with pytest.raises(KeyTextError) as error:
             resolve_key(store, text)
@@ -61,7 +61,7 @@ def test_an_invalid_key_is_refused(store: Store, keys: list[str]) -> None:
 
 
 def test_a_prefix_of_two_digits_lists_only_one_folder(store: Store, keys: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """R01: the key of a run is found among 100,000."""
+    """R01: a key is found quickly among 100,000."""
     asked: list[str] = []
     names = store.files.names
     monkeypatch.setattr(store.files, "names", lambda folder: asked.append(folder) or names(folder))

@@ -1,4 +1,4 @@
-"""`trainmaster launch`: the scripts it writes are run by real shells. Only Slurm's and ssh's own programs are stand-ins."""
+"""`trainmaster launch`: real shells run the scripts. Only the programs of Slurm and ssh are replaced."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def clean_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project in a folder whose name is hard to quote."""
+    """A project in a folder whose name needs quoting."""
     folder = tmp_path / "my $lab's `x`"
     folder.mkdir()
     (folder / "noted.py").write_text(TARGET)
@@ -52,7 +52,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
-    """Put a shell program on the PATH; what it is called with is recorded in a file."""
+    """Put a shell program on the PATH that records its arguments in a file."""
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
 
@@ -67,11 +67,11 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str,
 
 
 SSH = 'while [ "$1" != -- ]; do shift; done; shift 2; exec sh -c "$*"'
-"""Like ssh: drops the options and the host, and gives the words to a shell."""
+"""Like ssh: drops the options and the host, and passes the arguments to a shell."""
 
 
 def record_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make the Python of the workers a program that only records its arguments."""
+    """Replace the Python of the workers by a program that only records its arguments."""
     python = tmp_path / "py thon"
     python.write_text(f"#!/bin/sh\nprintf '%s\\0' \"$@\" >{tmp_path}/words\n")
     python.chmod(0o755)
@@ -86,7 +86,7 @@ def shellcheck(*paths: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["slurm", "ssh"])
-def test_every_word_reaches_the_worker_unchanged(
+def test_every_argument_reaches_the_worker_unchanged(
     place: str, call: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stand_ins: Any
 ) -> None:
     stand_ins("ssh", SSH)
@@ -110,7 +110,7 @@ def until(is_so: Callable[[], bool], what: str, patience: float = 120.0) -> None
     tiny.until(is_so, what, patience)
 
 
-def test_the_slurm_script_asks_for_what_makes_it_safe(call: Any, folder: Path) -> None:
+def test_the_slurm_script_has_the_options_for_requeueing(call: Any, folder: Path) -> None:
     done = call("launch", "slurm", "noted.py", "lr=0.1,0.2,0.3", "--nodes", 3, "--sbatch", "time=2:00:00", "--sbatch", "--exclusive")
     assert done.code == 0, done.err
     lines = (folder / "noted-slurm.sh").read_text().splitlines()
@@ -121,20 +121,20 @@ def test_the_slurm_script_asks_for_what_makes_it_safe(call: Any, folder: Path) -
     assert f"submit it with: sbatch {shlex.quote(str(folder / 'noted-slurm.sh'))}" in done.out
 
 
-def test_there_are_not_more_nodes_than_runs(call: Any, folder: Path) -> None:
+def test_there_are_never_more_nodes_than_runs(call: Any, folder: Path) -> None:
     done = call("launch", "slurm", "noted.py", "lr=0.1,0.2,0.3", "--nodes", 10, "--workers", 2)
     assert "10 nodes for 3 runs: the script uses 2" in done.out
     assert "#SBATCH --array=1-2\n" in (folder / "noted-slurm.sh").read_text()
 
 
-def test_a_store_below_tmp_is_pointed_out(call: Any, folder: Path) -> None:
+def test_a_store_in_tmp_causes_a_warning(call: Any, folder: Path) -> None:
     with tempfile.TemporaryDirectory() as store:
         done = call("launch", "slurm", "noted.py", "lr=0.1", "--store", f"{store}/runs")
-        assert f"warning: other machines may not see the store {store}/runs" in done.out
+        assert f"warning: other machines may not have access to the store {store}/runs" in done.out
 
 
 @pytest.mark.parametrize("place", ["slurm", "ssh"])
-def test_a_machine_that_does_not_see_this_very_store_trains_nothing(
+def test_a_machine_without_access_to_the_store_trains_nothing(
     place: str, call: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stand_ins: Any
 ) -> None:
     stand_ins("ssh", SSH)
@@ -154,7 +154,7 @@ def test_a_machine_that_does_not_see_this_very_store_trains_nothing(
     assert not words.exists()
 
 
-def test_submit_gives_the_script_to_sbatch(call: Any, folder: Path, stand_ins: Any) -> None:
+def test_submit_passes_the_script_to_sbatch(call: Any, folder: Path, stand_ins: Any) -> None:
     calls = stand_ins("sbatch", "echo Submitted batch job 5")
     assert call("launch", "slurm", "noted.py", "lr=0.1", "--submit").code == 0
     assert calls.read_text() == f"{folder / 'noted-slurm.sh'}\n"
@@ -220,7 +220,7 @@ def test_an_edited_script_is_not_overwritten(call: Any, folder: Path) -> None:
     script = folder / "noted-slurm.sh"
     script.write_text(script.read_text() + "# mine\n")
     done = call(*words)
-    assert (done.code, "exists, and is different" in done.err) == (2, True)
+    assert (done.code, "exists with other content" in done.err) == (2, True)
     assert script.read_text().endswith("# mine\n")
 
 
@@ -228,7 +228,7 @@ def test_an_edited_script_is_not_overwritten(call: Any, folder: Path) -> None:
 
 
 class Job:
-    """One start of a Slurm script, as Slurm does it: signals go to the shell only."""
+    """Starts a Slurm script like Slurm does: signals go to the shell only."""
 
     def __init__(self, script: Path, folder: Path, plan: dict[str, Any] | None = None) -> None:
         self.place = folder / f"plan-{time.monotonic_ns()}"
@@ -287,7 +287,7 @@ def tiny_script(call: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 @pytest.mark.integration
 @pytest.mark.parametrize("name", ["USR1", "TERM"])
-def test_a_warned_task_saves_and_only_usr1_requeues_it(
+def test_sigusr1_saves_the_run_and_only_usr1_requeues_the_task(
     name: str, tiny_script: Path, start: Callable[..., Job], stand_ins: Any, folder: Path
 ) -> None:
     calls = stand_ins("scontrol")
@@ -297,15 +297,15 @@ def test_a_warned_task_saves_and_only_usr1_requeues_it(
     job.process.send_signal(number)
     job.until_said(f"SIG{name}: finishing the step and saving")
     if name == "USR1":
-        job.process.send_signal(number)  # a second warning changes nothing
+        job.process.send_signal(number)  # a second SIGUSR1 has no effect
     job.go_on()
     assert job.wait() == 128 + number, job.out
     store = folder / "runs"
     assert tiny.outcome_of(str(store))["outcome"] == "interrupted"
     if name == "TERM":
-        assert not calls.exists(), "a task that the user cancelled came back"
+        assert not calls.exists(), "a task that the user cancelled was requeued"
         return
-    assert calls.read_text() == "requeue 71_2\n"  # 73 is the id of this task alone, and 71 that of the whole array
+    assert calls.read_text() == "requeue 71_2\n"  # 73 is the id of this task, and 71 that of the whole array
     again = start(tiny_script)
     assert again.wait() == 0, again.out
     assert tiny.result_of(str(store)) == tiny.undisturbed()

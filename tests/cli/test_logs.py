@@ -33,7 +33,7 @@ def test_a_run_without_a_log_is_reported(call: Call, make: Any) -> None:
 
 
 def test_a_log_is_printed_escaped_line_by_line(call: Call, make: Any) -> None:
-    """S12, X08: whatever a run prints, also half a megabyte without an end of line."""
+    """S12, X08: this includes half a megabyte of output without a line break."""
     key = make.run({"lr": 1}, log="a\x1b[2J\tb\r\nüber \udcff\x00\n" + "x" * 500_000)
     found = call("logs", key)
     first, second, rest = found.out.splitlines()
@@ -42,7 +42,7 @@ def test_a_log_is_printed_escaped_line_by_line(call: Call, make: Any) -> None:
     assert rest == "x" * 500_000
 
 
-def test_a_log_is_followed_over_to_the_next_attempt_until_the_run_ends(make: Any, store: Store, hold: Call) -> None:
+def test_following_a_log_continues_with_the_next_attempt_until_the_run_ends(make: Any, store: Store, hold: Call) -> None:
     key = make.run({"lr": 1}, log="old\n", outcome="interrupted")
     holder = hold(store, key)
     follower = warm.Popen([sys.executable, "-m", "trainmaster", "logs", key, "-f"], stdout=subprocess.PIPE, text=True)

@@ -1,4 +1,4 @@
-"""`trainmaster ls`: which runs, in which order, with which columns."""
+"""`trainmaster ls`: selection, order and columns."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def keys_of(result: Any) -> list[str]:
 
 
 def set_started(store: Store, key: str, moment: float) -> None:
-    """Let a run look as if it was last started at another time."""
+    """Make a run look as if it was last started at another time."""
     os.utime(f"{store.root}/stats/{key[:2]}/{key}", (moment, moment))
 
 
-def test_a_run_is_one_line_with_key_state_epoch_metrics_what_varies_and_tags(call: Call, make: Any, store: Store) -> None:
+def test_a_run_is_one_line_with_key_state_epoch_metrics_varying_values_and_tags(call: Call, make: Any, store: Store) -> None:
     one = make.run({"lr": 0.1, "model": {"arch": "ViT"}}, [{"loss": 2.0}, {"loss": 1.5}])
     other = make.run({"lr": 0.2, "model": {"arch": "ViT"}}, [{"loss": 0.25}], outcome="failed", error="boom")
     store.tags.add(one, ["best"])
@@ -54,7 +54,7 @@ def test_the_run_that_was_started_last_comes_first(call: Call, make: Any, store:
     assert keys_of(call("ls", "--json", "--reverse")) == keys[::-1]
 
 
-def test_a_run_that_was_never_started_is_sorted_by_when_its_config_was_added(call: Call, make: Any, store: Store) -> None:
+def test_a_run_that_was_never_started_is_sorted_by_the_time_its_config_was_added(call: Call, make: Any, store: Store) -> None:
     old = make.run({"seed": 1})
     set_started(store, old, time.time() - 1000)
     new = make.new(seed=2)
@@ -113,7 +113,7 @@ def test_a_shortened_metric_name_prefers_evaluation_sets(call: Call, make: Any) 
     assert "09703c87" in call("ls", "--where", "loss<1.5", "--sort", "loss").out
 
 
-def test_a_condition_chooses_by_config_metric_state_and_tag(call: Call, make: Any, store: Store) -> None:
+def test_a_condition_selects_by_config_metric_state_and_tag(call: Call, make: Any, store: Store) -> None:
     one = make.run({"lr": 0.1, "model": {"arch": "ViT"}}, [{"loss": 2.0}])
     other = make.run({"lr": 0.01, "model": {"arch": "ResNet18"}}, [{"loss": 0.5}], outcome="failed")
     new = make.new(lr=0.5, model={"arch": "ViT"})
@@ -133,7 +133,7 @@ def test_a_condition_chooses_by_config_metric_state_and_tag(call: Call, make: An
     assert found("lr=text") == set()
 
 
-def test_labels_and_states_choose_runs(call: Call, make: Any, store: Store) -> None:
+def test_runs_can_be_selected_by_labels_and_states(call: Call, make: Any, store: Store) -> None:
     one, other = make.run({"lr": 1}), make.run({"lr": 2}, outcome="failed")
     store.tags.add(one, ["best"])
     assert keys_of(call("ls", "--tag", "best", "--json")) == [one]
@@ -142,15 +142,15 @@ def test_labels_and_states_choose_runs(call: Call, make: Any, store: Store) -> N
     assert (nothing.code, nothing.out) == (0, "no run matches\n")
 
 
-def test_numbers_that_json_does_not_have_are_texts(call: Call, make: Any) -> None:
+def test_numbers_that_json_does_not_have_become_strings(call: Call, make: Any) -> None:
     make.run({"lr": float("inf")}, [{"loss": float("nan")}])
     found = json.loads(call("ls", "--json").out, parse_constant=pytest.fail)
     assert found[0]["metrics"] == {"loss": "nan"}
     assert found[0]["config"] == {"lr": "inf"}
 
 
-def test_a_run_that_stands_still_is_told(call: Call, make: Any, store: Store, hold: Call) -> None:
-    """L07: its lease is alive, and yet nothing happens."""
+def test_a_run_without_progress_is_reported(call: Call, make: Any, store: Store, hold: Call) -> None:
+    """L07: its lease is renewed, but it makes no progress."""
     key = make.run({"lr": 1})
     hold(store, key)
     assert " running " in call("ls").out
@@ -163,7 +163,7 @@ def test_a_run_that_stands_still_is_told(call: Call, make: Any, store: Store, ho
 
 
 def _age_claim(path: str, seconds: float) -> None:
-    """Let a claim look older."""
+    """Make a claim look older."""
     from trainmaster.store.checksummed_json import parse_record, record_bytes
 
     with open(path, "rb") as file:
@@ -181,7 +181,7 @@ def test_a_damaged_run_is_listed_as_damaged_next_to_the_others(call: Call, make:
 
 
 def test_the_first_page_reads_no_more_runs_than_it_shows(call: Call, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """R01: a store may have 100,000."""
+    """R01: a store may have 100,000 runs."""
     make.store.configs.add_many({"seed": number} for number in range(300))
     from trainmaster.store import summary
 
@@ -201,7 +201,7 @@ def test_sorting_by_an_unknown_metric_lists_the_known_ones(call: Call, make: Any
 
 
 @pytest.mark.parametrize("command", ["ls", "show"])
-def test_a_table_cuts_what_is_far_too_long(call: Call, make: Any, command: str) -> None:
+def test_a_table_shortens_very_long_texts(call: Call, make: Any, command: str) -> None:
     """A store may come from elsewhere, with names of any length."""
     key = make.run({"lr": 1}, [{"x" * 10**6: 1.0}])
     found = call(command, *([key] if command == "show" else []))
@@ -237,7 +237,7 @@ def of_a_sweep(make: Any) -> None:
 
 
 @pytest.mark.parametrize("count", [60, 80, 120])
-def test_a_narrow_terminal_keeps_what_differs_and_the_monitored_metric(call: Call, make: Any, columns: Any, count: int) -> None:
+def test_a_narrow_terminal_keeps_the_varying_values_and_the_monitored_metric(call: Call, make: Any, columns: Any, count: int) -> None:
     of_a_sweep(make)
     columns(count)
     head, *rows = call("ls").out.splitlines()
@@ -247,7 +247,7 @@ def test_a_narrow_terminal_keeps_what_differs_and_the_monitored_metric(call: Cal
     assert ("train/loss" in head) != ("train/loss" in left_out)
 
 
-def test_on_a_terminal_a_metric_is_named_by_what_distinguishes_it(call: Call, make: Any, columns: Any) -> None:
+def test_a_terminal_shortens_metric_names_to_what_distinguishes_them(call: Call, make: Any, columns: Any) -> None:
     of_a_sweep(make)
     columns(200)
     assert {"valid/loss", "test/loss", "train/loss"} <= {*call("ls").out.splitlines()[0].split()}
@@ -256,7 +256,7 @@ def test_on_a_terminal_a_metric_is_named_by_what_distinguishes_it(call: Call, ma
     assert {*head[5:]} == {"valid/accuracy", "train/accuracy", "f1"}
 
 
-def test_two_values_that_differ_never_look_alike(call: Call, make: Any) -> None:
+def test_two_different_values_never_look_the_same(call: Call, make: Any) -> None:
     for lr in (0.123451, 0.123452):
         make.run({"lr": lr})
     assert {row.split()[-2] for row in call("ls").out.splitlines()[1:]} == {"0.123451", "0.123452"}
@@ -294,7 +294,7 @@ def test_groups_show_mean_and_standard_deviation_over_the_seeds(call: Call, make
     assert second["metrics"]["valid/loss"] == {"mean": 0.5, "std": None, "n": 1}
 
 
-def test_a_mean_counts_finished_runs_only_and_each_seed_once(call: Call, make: Any) -> None:
+def test_a_mean_uses_finished_runs_only_and_each_seed_once(call: Call, make: Any) -> None:
     make.run({"lr": 1, "seed": 0}, [{"loss": 1.0}])
     make.run({"lr": 1}, [{"loss": 1.0}])  # the same seed
     make.run({"lr": 1, "seed": 1}, [{"loss": 3.0}])
@@ -303,13 +303,13 @@ def test_a_mean_counts_finished_runs_only_and_each_seed_once(call: Call, make: A
     assert [line.split() for line in call("ls", "--group").out.splitlines()][1] == ["2", "of", "4", "0", "2", "±", "1.4"]
 
 
-def test_a_group_with_a_nan_has_no_other_mean(call: Call, make: Any) -> None:
+def test_a_group_with_a_nan_has_a_nan_mean(call: Call, make: Any) -> None:
     for seed, loss in enumerate((1.0, float("nan"))):
         make.run({"lr": 1, "seed": seed}, [{"loss": loss}])
     assert call("ls", "--group").out.splitlines()[1].split()[-3:] == ["nan", "±", "nan"]
 
 
-def test_a_group_knows_the_replicates_and_stateless_fields_of_a_typed_config(call: Call, make: Any) -> None:
+def test_groups_ignore_replicate_and_stateless_fields_of_a_typed_config(call: Call, make: Any) -> None:
     for fold, workers in ((0, 1), (1, 2), (2, 4)):
         make.run(Folds(lr=0.1, fold=fold, num_workers=workers), [{"loss": float(fold)}])
     assert [line.split() for line in call("ls", "--group").out.splitlines()][1] == ["3", "0", "1", "±", "1"]
@@ -322,7 +322,7 @@ def test_a_group_with_an_infinite_value_has_an_infinite_mean(call: Call, make: A
     assert call("ls", "--group").out.splitlines()[1].split()[-3:] == ["inf", "±", "nan"]
 
 
-def test_a_group_says_how_many_runs_have_a_metric_that_others_lack(call: Call, make: Any) -> None:
+def test_a_group_shows_how_many_runs_have_a_metric(call: Call, make: Any) -> None:
     make.run({"lr": 1, "seed": 0}, [{"loss": 1.0, "extra": 2.0}])
     make.run({"lr": 1, "seed": 1}, [{"loss": 3.0}])
     assert call("ls", "--group").out.splitlines()[1].split()[-5:] == ["2", "±", "1.4", "2", "(n=1)"]

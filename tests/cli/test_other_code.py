@@ -1,4 +1,4 @@
-"""The code behind a run: another program, changed files, and targets that a store from somebody else names."""
+"""The code of a run: another program, changed files, and recorded targets of a store from somebody else."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def lab(tmp_path: Path) -> Path:
 
 
 def forget(folder: Path) -> None:
-    """As if the next command were a new process."""
+    """Remove the imported modules, as if the next command ran in a new process."""
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None) or "").startswith(str(folder)):
             del sys.modules[name]
@@ -88,7 +88,7 @@ def only_key(store: Path) -> str:
 def test_a_run_that_another_program_trained_is_refused_and_both_are_named(run: Any, lab: Path) -> None:
     (lab / "c.py").write_text(PROGRAM.replace("* SCALE", "* 2"))
     assert run("run", "a.py:Mine").code == 0
-    for epochs in ((), ("--epochs", 4)):  # found done, and to be resumed
+    for epochs in ((), ("--epochs", 4)):  # a finished run, and one to resume
         code, out, err = run("run", "c.py:Mine", *epochs)
         assert code == 2
         assert f"another program trained run {only_key(lab / 'runs')}" in err
@@ -116,20 +116,20 @@ def test_another_class_of_the_same_file_is_another_program(run: Any, lab: Path) 
     assert run("run", "a.py:Mine").code == 0
     found = run("run", "a.py:Other")
     assert (found.code, "another program" in found.err) == (2, True)
-    assert run("run", "a.py:Late").code == 0, "a class that derives from the one that trained it is no other program"
+    assert run("run", "a.py:Late").code == 0, "a subclass of the class that trained it is not another program"
 
 
-def test_same_program_goes_on_with_it_and_is_recorded(run: Any, lab: Path) -> None:
+def test_same_program_continues_the_run_and_is_recorded(run: Any, lab: Path) -> None:
     (lab / "c.py").write_text(PROGRAM.replace("* SCALE", "* 2"))
     assert run("run", "a.py:Mine").code == 0
     assert run("run", "c.py:Mine", "--epochs", 3, "--same-program").code == 0
     found = Store(lab / "runs").run(only_key(lab / "runs"))
     assert found.resume_of(2)["is_same_program"] is True
     assert found.resume_of(2)["program"]["file"] == "c.py"
-    assert run("run", "c.py:Mine", "--epochs", 4).code == 0, "it belongs to c.py by now"
+    assert run("run", "c.py:Mine", "--epochs", 4).code == 0, "the run now belongs to c.py"
 
 
-def test_fresh_trains_it_with_the_program_at_hand(run: Any, lab: Path) -> None:
+def test_fresh_trains_the_run_with_the_current_program(run: Any, lab: Path) -> None:
     (lab / "c.py").write_text(PROGRAM.replace("* SCALE", "* 2"))
     assert run("run", "a.py:Mine").code == 0
     assert run("run", "c.py:Mine", "--fresh").code == 0
@@ -138,7 +138,7 @@ def test_fresh_trains_it_with_the_program_at_hand(run: Any, lab: Path) -> None:
 
 
 @pytest.mark.parametrize("is_moved", [True, False], ids=["moved", "copied"])
-def test_a_file_that_was_moved_or_copied_is_the_same_program(run: Any, lab: Path, is_moved: bool) -> None:
+def test_a_moved_or_copied_file_is_the_same_program(run: Any, lab: Path, is_moved: bool) -> None:
     assert run("run", "a.py:Mine").code == 0
     shutil.copy(lab / "a.py", lab / "renamed.py")
     if is_moved:
@@ -179,7 +179,7 @@ def test_reading_a_run_of_another_program_is_never_refused(run: Any, lab: Path) 
 # ---- changed code
 
 
-def test_changed_files_are_named_once_and_the_run_goes_on(run: Any, lab: Path) -> None:
+def test_changed_files_are_printed_once_and_the_run_continues(run: Any, lab: Path) -> None:
     assert run("run", "a.py:Mine").code == 0
     (lab / "helper.py").write_text("SCALE = 2.0\n")
     for args, said in (((), "is at epoch 2 already"), (("--epochs", 3), "resumes from epoch 2")):
@@ -191,7 +191,7 @@ def test_changed_files_are_named_once_and_the_run_goes_on(run: Any, lab: Path) -
         assert "a.py, " not in out
 
 
-def test_comments_docstrings_and_layout_are_no_change(run: Any, lab: Path) -> None:
+def test_comments_docstrings_and_layout_do_not_count_as_changes(run: Any, lab: Path) -> None:
     assert run("run", "a.py:Mine").code == 0
     text = PROGRAM.replace("# one epoch", "# something else").replace('"""A program."""', '"""Another docstring."""')
     (lab / "a.py").write_text(text.replace('{"lr": 0.1, "epochs": 2}', '{\n        "lr": 0.1,\n        "epochs": 2\n    }'))
@@ -200,7 +200,7 @@ def test_comments_docstrings_and_layout_are_no_change(run: Any, lab: Path) -> No
     assert "changed" not in found.out
 
 
-def test_a_batch_says_in_one_line_which_files_changed(run: Any, lab: Path) -> None:
+def test_a_batch_prints_the_changed_files_in_one_line(run: Any, lab: Path) -> None:
     assert run("sweep", "a.py:Mine", "lr=0.1,0.2,0.3").code == 0
     (lab / "helper.py").write_text("SCALE = 2.0\n")
     found = run("sweep", "a.py:Mine", "lr=0.1,0.2,0.3")
@@ -220,7 +220,7 @@ def test_strict_code_refuses_a_run_whose_code_has_changed(run: Any, lab: Path) -
     assert run("run", "a.py:Mine", "--strict-code", "--fresh").code == 0
 
 
-def test_a_module_that_is_imported_late_counts_too(run: Any, lab: Path) -> None:
+def test_a_module_that_is_imported_late_counts_as_code_of_the_run(run: Any, lab: Path) -> None:
     late = PROGRAM.replace("from helper import SCALE\n", "").replace("super().train()", "super().train(); from helper import SCALE")
     (lab / "a.py").write_text(
         late.replace(
@@ -238,11 +238,11 @@ def test_code_that_was_edited_while_it_ran_is_recorded_as_it_was_imported(run: A
             "class Mine", "import helper\nclass Mine"
         )
     )
-    assert run("sweep", "a.py:Mine", "lr=0.1,0.2").code == 0  # the second run begins after the edit
+    assert run("sweep", "a.py:Mine", "lr=0.1,0.2").code == 0  # the second run starts after the edit
     assert "changed since 2 runs were trained: helper.py" in run("sweep", "a.py:Mine", "lr=0.1,0.2").out
 
 
-def test_the_program_travels_with_an_exported_run(run: Any, lab: Path) -> None:
+def test_the_program_is_part_of_an_exported_run(run: Any, lab: Path) -> None:
     (lab / "c.py").write_text(PROGRAM.replace("* SCALE", "* 2"))
     assert run("run", "a.py:Mine").code == 0
     assert run("export", "out.tar").code == 0
@@ -251,7 +251,7 @@ def test_the_program_travels_with_an_exported_run(run: Any, lab: Path) -> None:
     assert (found.code, "another program" in found.err) == (2, True)
 
 
-def test_after_an_architecture_change_the_hint_names_fresh(run: Any, lab: Path) -> None:
+def test_weights_that_no_longer_fit_suggest_fresh(run: Any, lab: Path) -> None:
     (lab / "loops.py").write_text("from tiny_training import Tiny\nclass Mine(Tiny):\n    width = 3\n")
     assert run("run", "loops.py:Mine", "-q").code == 0
     (lab / "loops.py").write_text(
@@ -266,13 +266,13 @@ def test_after_an_architecture_change_the_hint_names_fresh(run: Any, lab: Path) 
 # ---- a store from somebody else
 
 
-def test_resume_imports_the_recorded_target_if_it_is_as_it_was(run: Any, lab: Path) -> None:
+def test_resume_imports_the_recorded_target_if_it_is_unchanged(run: Any, lab: Path) -> None:
     assert run("run", "a.py:Mine").code == 0
     assert run("resume", only_key(lab / "runs"), "--epochs", 3).code == 0
 
 
 @pytest.mark.parametrize("command", [("resume", "--epochs", "3"), ("rerun", "--compare")], ids=lambda each: each[0])
-def test_a_target_that_has_changed_is_imported_only_if_trusted_or_named(run: Any, lab: Path, command: tuple[str, ...]) -> None:
+def test_a_changed_target_is_imported_only_if_trusted_or_named(run: Any, lab: Path, command: tuple[str, ...]) -> None:
     assert run("run", "a.py:Mine").code == 0
     key = only_key(lab / "runs")
     (lab / "a.py").write_text(PROGRAM + "\nopen('was-imported', 'w').close()\n")
@@ -303,8 +303,8 @@ def test_a_target_inside_the_store_is_not_imported(run: Any, lab: Path, target: 
     assert "--target" in err
 
 
-def test_a_run_of_which_no_digest_is_known_asks_for_trust(run: Any, lab: Path) -> None:
-    """As version 0.1 stored them."""
+def test_a_run_without_a_recorded_digest_requires_trust(run: Any, lab: Path) -> None:
+    """Version 0.1 stored runs like this."""
     assert run("run", "a.py:Mine").code == 0
     key = only_key(lab / "runs")
     path = next((lab / "runs" / "stats").rglob("resume.json"))
@@ -321,7 +321,7 @@ def test_a_run_of_which_no_digest_is_known_asks_for_trust(run: Any, lab: Path) -
 # ---- epochs
 
 
-def test_more_epochs_than_planned_are_told_where_there_is_a_schedule(run: Any, lab: Path) -> None:
+def test_training_beyond_the_planned_epochs_prints_a_message_if_there_is_a_schedule(run: Any, lab: Path) -> None:
     (lab / "loops.py").write_text(SCHEDULED)
     first = run("run", "loops.py:Mine")
     assert (first.code, "was planned" in first.out) == (0, False)
@@ -337,10 +337,10 @@ def test_more_epochs_than_planned_are_told_where_there_is_a_schedule(run: Any, l
     again = run("rerun", key, "--compare")
     assert (again.code, "it was planned for 2 epochs" in again.out) == (0, True), again.out
     assert run("run", "loops.py:Mine", "epochs=4", "-q").code == 0
-    assert len([*Store(lab / "runs").configs.keys()]) == 2, "epochs count in the identity"
+    assert len([*Store(lab / "runs").configs.keys()]) == 2, "epochs are part of the identity"
 
 
-def test_a_config_that_only_asks_for_more_epochs_says_how_to_train_the_other_run_longer(run: Any, lab: Path) -> None:
+def test_a_config_with_only_more_epochs_prints_how_to_train_the_other_run_longer(run: Any, lab: Path) -> None:
     assert run("run", "a.py:Mine").code == 0
     key = only_key(lab / "runs")
     found = run("run", "a.py:Mine", "epochs=5")
@@ -350,10 +350,10 @@ def test_a_config_that_only_asks_for_more_epochs_says_how_to_train_the_other_run
     assert "resume" not in run("run", "a.py:Mine", "epochs=7", "lr=0.7").out
 
 
-# ---- what a user found
+# ---- problems that users found
 
 
-def test_the_quiet_are_warned_of_changed_code_too(run: Any, lab: Path) -> None:
+def test_changed_code_is_also_reported_with_quiet(run: Any, lab: Path) -> None:
     assert run("run", "a.py:Mine", "-q").code == 0
     (lab / "helper.py").write_text("SCALE = 2.0\n")
     found = run("run", "a.py:Mine", "-q")
@@ -366,10 +366,10 @@ def test_two_functions_of_one_file_are_two_programs(run: Any, lab: Path) -> None
     assert run("run", "a.py:small").code == 0
     found = run("run", "a.py:large")
     assert (found.code, "a.py:small, not a.py:large" in found.err) == (2, True)
-    assert run("run", "a.py:Mine").code == 0, "the class itself may be what the function returned"
+    assert run("run", "a.py:Mine").code == 0, "the function may have returned this class"
 
 
-def test_a_class_that_derives_from_the_one_that_trained_a_run_is_told(run: Any, lab: Path) -> None:
+def test_a_subclass_of_the_class_that_trained_a_run_counts_as_changed_code(run: Any, lab: Path) -> None:
     (lab / "a.py").write_text(PROGRAM + "\nclass Variant(Mine):\n    data = 7\n")
     assert run("run", "a.py:Mine").code == 0
     found = run("run", "a.py:Variant")
@@ -377,7 +377,7 @@ def test_a_class_that_derives_from_the_one_that_trained_a_run_is_told(run: Any, 
     assert run("run", "a.py:Variant", "--strict-code").code == 2
 
 
-def test_a_module_that_is_first_imported_in_training_counts_once_the_run_is_done(run: Any, lab: Path) -> None:
+def test_a_module_that_training_imports_counts_after_the_run(run: Any, lab: Path) -> None:
     (lab / "a.py").write_text(
         PROGRAM.replace("from helper import SCALE\n", "").replace("super().train()", "super().train(); from helper import SCALE")
     )
@@ -386,17 +386,17 @@ def test_a_module_that_is_first_imported_in_training_counts_once_the_run_is_done
     assert "helper.py" in run("run", "a.py:Mine").out
 
 
-def test_the_first_program_may_go_on_after_another_one_was_accepted(run: Any, lab: Path) -> None:
+def test_the_first_program_may_continue_after_another_one_was_accepted(run: Any, lab: Path) -> None:
     (lab / "c.py").write_text(PROGRAM.replace("* SCALE", "* 2"))
     assert run("run", "a.py:Mine").code == 0
     assert run("run", "c.py:Mine", "--epochs", 3, "--same-program").code == 0
     found = run("run", "a.py:Mine", "--epochs", 3)
     assert found.code == 0
-    assert "c.py:Mine, another program, trained part of it" in found.out, "a result of two programs is told"
+    assert "c.py:Mine, another program, trained part of it" in found.out, "a result of two programs is reported"
     assert run("run", "a.py:Mine", "--epochs", 4).code == 0
 
 
-def test_a_refused_run_of_a_sweep_names_both_programs_and_the_ways_out(run: Any, lab: Path) -> None:
+def test_a_refused_run_of_a_sweep_names_both_programs_and_the_options(run: Any, lab: Path) -> None:
     (lab / "c.py").write_text(PROGRAM.replace("* SCALE", "* 2"))
     assert run("sweep", "a.py:Mine", "lr=0.1,0.2").code == 0
     out = run("sweep", "c.py:Mine", "lr=0.1,0.2").out
@@ -409,6 +409,6 @@ def test_a_config_with_two_numbers_of_epochs_is_refused(run: Any, lab: Path) -> 
     assert (found.code, "both epochs=2 and num_epochs=3" in found.err) == (2, True)
 
 
-def test_a_new_run_beyond_the_epochs_of_its_config_says_what_to_write(run: Any, lab: Path) -> None:
+def test_a_new_run_beyond_the_epochs_of_its_config_prints_what_to_write(run: Any, lab: Path) -> None:
     (lab / "loops.py").write_text(SCHEDULED)
     assert "`epochs=5` in the config" in run("run", "loops.py:Mine", "--epochs", 5).out

@@ -24,7 +24,7 @@ COMMAND = [sys.executable, "-m", "trainmaster"]
 
 
 def pid_of(rank: int, wait: str) -> int:
-    """The process of a rank, once it has trained two batches."""
+    """Return the process ID of a rank after it has trained two batches."""
     path, deadline = Path(f"{wait}.{rank}"), time.monotonic() + 200
     while not (path.exists() and path.read_text()) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -33,12 +33,12 @@ def pid_of(rank: int, wait: str) -> int:
 
 @pytest.fixture
 def warm_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks start from the warm interpreter."""
+    """Start the ranks from the warm interpreter."""
     monkeypatch.setattr(rank_processes, "Popen", warm.Popen)
 
 
 @pytest.mark.usefixtures("warm_ranks")
-def test_the_ranks_train_one_run(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_ranks_train_one_run(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert run_ranks([*COMMAND, "run", TARGET, "--processes", "2"], 2) == 0
     out, err = capfd.readouterr()
@@ -50,7 +50,7 @@ def test_the_ranks_train_one_run(tmp_path: Path, capfd: pytest.CaptureFixture[st
 
 @pytest.mark.usefixtures("warm_ranks")
 @pytest.mark.parametrize(("rank", "what"), [(0, "raise"), (1, "raise"), (0, "kill"), (1, "kill")])
-def test_a_rank_that_fails_ends_all_with_one_line_about_the_cause(
+def test_a_failed_rank_ends_all_ranks_with_one_line_about_the_cause(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, rank: int, what: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -64,7 +64,7 @@ def test_a_rank_that_fails_ends_all_with_one_line_about_the_cause(
         assert ("rank 1: " if rank else "") + "ValueError: boom" in lines
     again = run_ranks([*COMMAND, "run", TARGET, "--processes", "2", f"at={what}", f"rank={rank}", "step=12"], 2)
     assert "resumes from epoch 1" in capfd.readouterr().out
-    assert again == 1  # it comes to step 12 again
+    assert again == 1  # it reaches step 12 again
 
 
 def test_a_rank_that_hangs_is_killed_when_another_one_fails(capfd: pytest.CaptureFixture[str]) -> None:
@@ -113,7 +113,7 @@ def test_ranks_save_and_end_when_the_process_that_started_them_is_killed(tmp_pat
     assert run.outcome_of(1)["reason"] == "the process that started the ranks is gone"
 
 
-def test_bad_numbers_of_processes_are_refused(tmp_path: Path) -> None:
+def test_invalid_numbers_of_processes_are_refused(tmp_path: Path) -> None:
     for words, message in (
         (["0"], "Invalid value for '--processes': Input should be greater than or equal to 1"),
         (["two"], "Invalid value for '--processes'"),

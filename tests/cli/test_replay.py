@@ -1,4 +1,4 @@
-"""`trainmaster replay`: a failed run fails again, elsewhere."""
+"""`trainmaster replay`: a failed run fails again in another process."""
 
 from __future__ import annotations
 
@@ -84,7 +84,10 @@ def files_below(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A file with functions that build loops; its module is forgotten afterwards, as if each command were a process of its own."""
+    """A file with functions that build loops.
+
+    Its module is removed afterwards, as if each command were a new process.
+    """
     (tmp_path / "lab_functions.py").write_text(FUNCTION)
     before, path = {*sys.modules}, list(sys.path)
     yield "lab_functions.py"
@@ -104,7 +107,7 @@ def capsule(lab: str, tmp_path: Path) -> Path:
 
 
 @pytest.mark.integration
-def test_a_failed_run_fails_again_in_a_fresh_process_and_leaves_the_store_alone(program: Any, tmp_path: Path) -> None:
+def test_a_failed_run_fails_again_in_a_new_process_and_the_store_does_not_change(program: Any, tmp_path: Path) -> None:
     (tmp_path / "lab_manager.py").write_text(MANAGER)
     ran = program("run", "lab_manager.py:Mine", "width=7", OMP_NUM_THREADS="1")
     assert ran.code == 1
@@ -124,11 +127,11 @@ def test_a_failed_run_fails_again_in_a_fresh_process_and_leaves_the_store_alone(
     assert files_below(tmp_path / "runs") == before
 
 
-def test_a_manager_with_a_store_of_its_own_keeps_it_as_it_is(call: Any, lab: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_manager_with_its_own_store_does_not_change_it(call: Any, lab: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from trainmaster.cli.target import Target
     from trainmaster.manager.attempt_checkpoints import AttemptCheckpoints
 
-    monkeypatch.setattr(AttemptCheckpoints, "draw", lambda self: None)  # pictures take longer than the training
+    monkeypatch.setattr(AttemptCheckpoints, "draw", lambda self: None)  # drawing takes longer than training
     (tmp_path / "lab_manager.py").write_text(MANAGER)
     made = Target.parse("lab_manager.py:made").load()
     made.job_runner.console.mute()
@@ -136,7 +139,7 @@ def test_a_manager_with_a_store_of_its_own_keeps_it_as_it_is(call: Any, lab: str
         made.process({"width": 5})
     path = next((tmp_path / "own-store").rglob("1.capsule"))
     before = files_below(tmp_path / "own-store")
-    for target in ([], ["--target", "lab_manager.py:made"]):  # by itself, it is found by its class
+    for target in ([], ["--target", "lab_manager.py:made"]):  # without a name, its class is found
         found = call("replay", path, *target)
         assert found.code == 0, found
         assert str(caught.value) in found.out
@@ -169,7 +172,7 @@ def test_a_function_that_returns_a_loop_is_a_target(call: Any, lab: str, capsule
     assert sorted(each.name for each in capsule.parent.iterdir()) == ["1.capsule"]
 
 
-def test_an_error_that_does_not_come_again_is_told_with_exit_code_1(call: Any, lab: str, capsule: Path) -> None:
+def test_an_error_that_does_not_occur_again_gives_exit_code_1(call: Any, lab: str, capsule: Path) -> None:
     found = call("replay", capsule, "--target", f"{lab}:make_mended")
     assert found.code == 1, found
     lines = found.out.splitlines()
@@ -177,13 +180,13 @@ def test_an_error_that_does_not_come_again_is_told_with_exit_code_1(call: Any, l
     assert lines[3].startswith("  where     stage run > train > train_step_epoch > train_step_batch > forward, epoch_num 0, batch_num 1")
 
 
-def test_another_error_is_told_with_exit_code_1(call: Any, lab: str, capsule: Path) -> None:
+def test_a_different_error_gives_exit_code_1(call: Any, lab: str, capsule: Path) -> None:
     found = call("replay", capsule, "--target", f"{lab}:make_other")
     assert found.code == 1, found
     assert "not replayed: ValueError: another one" in found.out.splitlines()
 
 
-def test_a_capsule_without_a_target_says_what_to_add(call: Any, capsule: Path) -> None:
+def test_a_capsule_without_a_target_is_an_error_that_says_what_to_add(call: Any, capsule: Path) -> None:
     found = call("replay", capsule)
     assert found.code == 2
     assert found.err.splitlines() == [
@@ -192,14 +195,14 @@ def test_a_capsule_without_a_target_says_what_to_add(call: Any, capsule: Path) -
     ]
 
 
-def test_a_target_that_builds_nothing_is_refused(call: Any, lab: str, capsule: Path) -> None:
+def test_a_target_that_creates_no_loop_is_refused(call: Any, lab: str, capsule: Path) -> None:
     found = call("replay", capsule, "--target", f"{lab}:number")
     assert found.code == 2
     assert "not a manager" in found.err
 
 
 @pytest.mark.parametrize("name", ["none.capsule", "file.capsule", "empty.capsule", "damaged.capsule"])
-def test_what_is_no_capsule_is_refused_in_one_line(call: Any, tmp_path: Path, name: str) -> None:
+def test_an_invalid_capsule_is_refused_in_one_line(call: Any, tmp_path: Path, name: str) -> None:
     (tmp_path / "file.capsule").write_text("text")
     (tmp_path / "empty.capsule").mkdir()
     (tmp_path / "damaged.capsule").mkdir()
@@ -211,7 +214,7 @@ def test_what_is_no_capsule_is_refused_in_one_line(call: Any, tmp_path: Path, na
     assert len(found.err.splitlines()) == 1
 
 
-def test_a_run_that_ends_with_an_error_of_ours_names_its_capsule_too(call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_fails_with_a_trainmaster_error_names_its_capsule(call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from trainmaster.manager.attempt_checkpoints import AttemptCheckpoints
 
     monkeypatch.setattr(AttemptCheckpoints, "draw", lambda self: None)

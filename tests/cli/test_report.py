@@ -18,7 +18,7 @@ from trainmaster.store import Store
 Call = Callable[..., Any]
 
 
-def test_it_writes_one_file_and_says_so(call: Call, store: Store) -> None:
+def test_the_command_writes_one_file_and_prints_its_name(call: Call, store: Store) -> None:
     report_store.fill(store, num_seeds=2)
     found = call("report", "--title", "Does GELU beat ReLU?", "-o", "gelu.html")
     assert (found.code, found.err) == (0, "")
@@ -27,7 +27,7 @@ def test_it_writes_one_file_and_says_so(call: Call, store: Store) -> None:
     assert sorted(os.listdir()) == ["gelu.html", "runs"]
 
 
-def test_it_replaces_a_report_but_no_other_file(call: Call, store: Store) -> None:
+def test_the_command_replaces_a_report_but_no_other_file(call: Call, store: Store) -> None:
     report_store.fill(store, num_seeds=1, has_problems=False)
     assert call("report").code == call("report").code == 0
     Path("train.py").write_text("precious")
@@ -39,7 +39,7 @@ def test_it_replaces_a_report_but_no_other_file(call: Call, store: Store) -> Non
     assert Path("train.py").read_text() == "precious"
 
 
-def test_wrong_input_is_refused_without_a_file(call: Call, store: Store) -> None:
+def test_wrong_input_is_refused_and_no_file_is_written(call: Call, store: Store) -> None:
     report_store.fill(store, num_seeds=1, has_problems=False)
     for args, text in (
         (["--where", "lr>5"], "there is no run to report"),
@@ -55,7 +55,7 @@ def test_wrong_input_is_refused_without_a_file(call: Call, store: Store) -> None
     assert os.listdir() == ["runs"]
 
 
-def test_an_empty_store_says_how_to_start(call: Call) -> None:
+def test_an_empty_store_prints_how_to_start(call: Call) -> None:
     found = call("report")
     assert found.code == 0
     assert "trainmaster run" in found.out + found.err
@@ -96,7 +96,7 @@ def test_ls_forecasts_unfinished_runs(call: Call, store: Store) -> None:
     assert all(each["low"] < each["value"] < each["high"] and each["metric"] == "valid/accuracy" for each in forecasts)
 
 
-def test_ls_says_why_there_is_no_forecast(call: Call, store: Store) -> None:
+def test_ls_prints_why_there_is_no_forecast(call: Call, store: Store) -> None:
     report_store.fill(store, num_seeds=1)
     found = call("ls", "--forecast", "--state", "stopped")
     assert sum(line.endswith(" none") for line in found.out.splitlines()) == 5

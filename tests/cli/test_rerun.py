@@ -1,4 +1,4 @@
-"""`trainmaster rerun`: a run is trained again and compared bit by bit; the run and its store stay unchanged."""
+"""`trainmaster rerun`: trains a run again and compares it bit by bit, without changing the run or its store."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Noted(Dice):
 
 
 class Lab:
-    """A folder with managers, a store, and a place for what is thrown away."""
+    """A folder with managers, a store, and a folder for temporary stores."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.runs, self.passing = folder, folder / "runs", folder / "passing"
@@ -123,7 +123,7 @@ class Lab:
         return key
 
     def left(self) -> list[Path]:
-        """What should have been thrown away."""
+        """Return temporary files that should have been deleted."""
         return [*self.passing.glob("trainmaster-*")]
 
     def change(self, old: str, new: str) -> None:
@@ -161,7 +161,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 
 class Trained(NamedTuple):
-    """Runs that several tests train again, which changes nothing of them."""
+    """Runs that several tests train again without changing them."""
 
     lab: Lab
     loop: str
@@ -181,7 +181,7 @@ def trained(once: Trained) -> Iterator[Trained]:
     with standing_in(once.lab):
         yield once
     assert files_of(once.lab.runs) == before, "the store of the run was changed"
-    assert once.lab.left() == [], "something was left"
+    assert once.lab.left() == [], "temporary files were left behind"
 
 
 def files_of(folder: Path) -> dict[str, str]:
@@ -192,7 +192,7 @@ def files_of(folder: Path) -> dict[str, str]:
 # ---- the same
 
 
-def test_a_run_trained_again_has_the_same_bits_and_stays_as_it_was(call: Any, trained: Trained) -> None:
+def test_a_rerun_has_the_same_bits_and_does_not_change_the_run(call: Any, trained: Trained) -> None:
     code, out, err = call("rerun", trained.loop[:6], "--compare")
     assert (code, err) == (0, "")
     target = f"target {trained.lab.folder}/managers.py:Loop"
@@ -200,23 +200,23 @@ def test_a_run_trained_again_has_the_same_bits_and_stays_as_it_was(call: Any, tr
     assert re.fullmatch(r"same: 9 tensors, [\d,]+ values, 7 metric rows, bit by bit \(epoch 3, step 12\)", out.splitlines()[-1])
 
 
-def test_a_manager_that_writes_its_epochs_itself_is_trained_again(call: Any, trained: Trained) -> None:
+def test_a_run_with_user_written_epochs_can_be_rerun(call: Any, trained: Trained) -> None:
     code, out, _ = call("rerun", trained.own, "--compare")
     assert code == 0
     assert re.fullmatch(r"same: 1 tensor, [\d,]+ values, 7 metric rows, bit by bit \(epoch 6, step 6\)", out.splitlines()[-1])
 
 
-def test_quiet_prints_nothing_where_all_is_the_same(call: Any, trained: Trained) -> None:
+def test_quiet_prints_nothing_if_everything_is_the_same(call: Any, trained: Trained) -> None:
     assert call("rerun", trained.own, "--compare", "-q") == (0, "", "")
 
 
 @pytest.mark.parametrize("name", ["made", "make"])
-def test_a_manager_that_has_a_store_of_its_own_leaves_it_alone(call: Any, trained: Trained, name: str) -> None:
+def test_a_manager_with_its_own_store_does_not_change_it(call: Any, trained: Trained, name: str) -> None:
     key = trained.loop if name == "made" else trained.own
     assert call("rerun", key, "--compare", "-q", "--target", f"managers.py:{name}") == (0, "", "")
 
 
-def test_a_run_that_was_started_by_a_program_asks_for_its_manager(call: Any, lab: Lab) -> None:
+def test_a_run_that_a_program_started_requires_a_target(call: Any, lab: Lab) -> None:
     manager = tiny.Plain(lab.runs, verbose=False)
     manager.process({"lr": 0.4, "epochs": 1})
     code, _, err = call("rerun", manager.key, "--compare")
@@ -235,15 +235,15 @@ def test_a_run_that_starts_from_another_one_finds_its_weights(call: Any, lab: La
     assert f"run {first} was removed, or trained further since" in err
 
 
-def test_a_run_that_max_time_ended_several_times_is_trained_to_the_same_place(call: Any, lab: Lab) -> None:
+def test_a_run_that_max_time_stopped_several_times_is_trained_to_the_same_point(call: Any, lab: Lab) -> None:
     key = lab.train("Hasty", "--epochs", "3")
     assert call("resume", key, "-q").code == 0
-    assert not lab.store.stats[key]["is_over"], "the test wants a run that is not at its end"
+    assert not lab.store.stats[key]["is_over"], "the test needs an unfinished run"
     found = call("rerun", key, "--compare")
     assert (found.code, f"training run {key} (stopped) again, up to its last checkpoint: epoch " in found.out) == (0, True), found.out
 
 
-def test_a_run_that_failed_is_compared_where_it_was_saved_last(call: Any, lab: Lab) -> None:
+def test_a_failed_run_is_compared_at_its_last_checkpoint(call: Any, lab: Lab) -> None:
     key = lab.train("Failing", code=1)
     code, out, err = call("rerun", key, "--compare")
     assert (code, err) == (0, "")
@@ -251,7 +251,7 @@ def test_a_run_that_failed_is_compared_where_it_was_saved_last(call: Any, lab: L
     assert out.splitlines()[-1].endswith("bit by bit (epoch 2, step 8)")
 
 
-def test_a_run_that_goes_on_is_compared_at_its_last_checkpoint(call: Any, lab: Lab) -> None:
+def test_an_unfinished_run_is_compared_at_its_last_checkpoint(call: Any, lab: Lab) -> None:
     key = lab.train("Own")
     with lab.store.attempt(key, "process") as attempt:
         attempt.start(attempt.run.latest())
@@ -260,7 +260,7 @@ def test_a_run_that_goes_on_is_compared_at_its_last_checkpoint(call: Any, lab: L
     assert (code, f"training run {key} (running) again, up to its last checkpoint: epoch " in out) == (0, True)
 
 
-def test_it_is_trained_with_as_many_threads_as_the_run_was(call: Any, lab: Lab) -> None:
+def test_a_rerun_uses_the_same_number_of_threads(call: Any, lab: Lab) -> None:
     torch.set_num_threads(3)
     key = lab.train("Threads")
     assert lab.store.run(key).claim_of(1)["num_threads"] == 3
@@ -270,8 +270,8 @@ def test_it_is_trained_with_as_many_threads_as_the_run_was(call: Any, lab: Lab) 
 
 
 @pytest.mark.integration
-def test_kills_and_interrupts_leave_no_trace_in_the_bits(call: Any, program: Any, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed in the middle of an epoch with the saver at every step, interrupted in the middle of a step, failed before an evaluation."""
+def test_kills_and_interrupts_do_not_change_the_bits(call: Any, program: Any, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run is killed within an epoch, interrupted within a step, and fails before an evaluation."""
 
     def plan(at: str, nth: int, do: str) -> str:
         tiny._counts.clear()
@@ -292,13 +292,15 @@ def test_kills_and_interrupts_leave_no_trace_in_the_bits(call: Any, program: Any
     assert compared() == "epoch 1, step 6)"
     monkeypatch.setenv(tiny.PLAN, plan("pre_eval", 1, "raise"))
     assert call("resume", key).code == 1
-    assert compared() == "epoch 1, step 8)", "the epoch counts once it is evaluated"
+    assert compared() == "epoch 1, step 8)", "an epoch counts when it has been evaluated"
     assert call("resume", key).code == 0
     assert compared() == "epoch 3, step 12)"
     assert len(lab.store.run(key).attempts()) == 4
 
 
-def test_an_interrupted_one_leaves_nothing_and_says_how_to_ask_again(call: Any, trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_rerun_leaves_nothing_behind_and_prints_how_to_repeat_it(
+    call: Any, trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tiny._counts.clear()
     monkeypatch.setenv(tiny.PLAN, json.dumps({"at": "forward", "nth": 5, "do": "signal", "signal": signal.SIGINT}))
     monkeypatch.setattr(sys, "argv", ["trainmaster", "rerun", trained.loop, "--compare"])
@@ -308,7 +310,7 @@ def test_an_interrupted_one_leaves_nothing_and_says_how_to_ask_again(call: Any, 
     assert err.endswith("the new training was deleted\n")
 
 
-def test_a_program_can_train_again_too_and_has_its_manager_back_as_it_was() -> None:
+def test_rerun_works_from_python_and_restores_the_manager() -> None:
     manager = tiny.Tiny(None, verbose=False)
     manager.process({"epochs": 2})
     own, before, again = manager.store, recorded(manager.store.run(manager.key)), Store(None)
@@ -320,7 +322,7 @@ def test_a_program_can_train_again_too_and_has_its_manager_back_as_it_was() -> N
 # ---- not the same
 
 
-def test_a_training_that_is_left_to_chance_is_told_with_the_place_where_it_first_differs(call: Any, trained: Trained) -> None:
+def test_a_random_training_is_reported_with_its_first_difference(call: Any, trained: Trained) -> None:
     code, out, _ = call("rerun", trained.dice, "--compare")
     assert code == 1
     told = out[out.index("not the same") :].splitlines()
@@ -337,7 +339,7 @@ def test_quiet_still_prints_differences_with_their_recorded_causes(call: Any, la
     assert (code, out.startswith("not the same: "), out.splitlines()[-1]) == (1, True, "  why?    torch.version was VERSION, now it is 9.9")
 
 
-def test_other_code_that_ends_elsewhere_says_where(call: Any, lab: Lab) -> None:
+def test_changed_code_that_ends_at_another_step_prints_both_steps(call: Any, lab: Lab) -> None:
     key = lab.train("Loop", "--epochs", "1")
     lab.change("class Loop(Tiny): ...", "class Loop(Tiny):\n    extensions = [Ends()]\n")
     code, out, _ = call("rerun", key, "--compare", "--trust")
@@ -346,7 +348,7 @@ def test_other_code_that_ends_elsewhere_says_where(call: Any, lab: Lab) -> None:
     assert re.search(r"  first   train/loss at 1: [\d.]+ in the store, missing this time", out)
 
 
-def test_a_training_on_a_gpu_without_deterministic_is_a_reason() -> None:
+def test_training_on_a_gpu_without_deterministic_is_listed_as_a_cause() -> None:
     manager: Any = SimpleNamespace(loop=None)
     for value, context in ({"state": {"rng": {"cuda": []}}}, None), ({"x": 1}, {"rng": {"cuda": []}}):
         before = Recorded("ab12cd34", 1, 1, {}, value, context, [])
@@ -354,7 +356,7 @@ def test_a_training_on_a_gpu_without_deterministic_is_a_reason() -> None:
     assert list(_find_gpu_cause(Recorded("ab12cd34", 1, 1, {}, {"state": {"rng": {}}}, None, []), manager)) == []
 
 
-def test_json_prints_only_the_comparison_which_needs_no_option(call: Any, trained: Trained) -> None:
+def test_json_prints_only_the_comparison(call: Any, trained: Trained) -> None:
     code, out, err = call("rerun", trained.dice, "--json")
     found = json.loads(out)
     assert (code, err, found["key"], found["is_same"], found["epoch"], found["step"]) == (1, "", trained.dice, False, 6, 24)
@@ -363,10 +365,10 @@ def test_json_prints_only_the_comparison_which_needs_no_option(call: Any, traine
     assert (first["kind"], first["name"], first["step"]) == ("row", "train/loss", 2)
 
 
-# ---- a part of it
+# ---- parts of a run
 
 
-def test_the_first_epochs_are_compared_by_their_rows_where_no_checkpoint_is_left(call: Any, trained: Trained) -> None:
+def test_the_first_epochs_are_compared_by_their_metrics_if_there_is_no_checkpoint(call: Any, trained: Trained) -> None:
     for key, epochs, rows in ((trained.dice, 0, "1 metric row"), (trained.own, 0, "1 metric row"), (trained.own, 1, "2 metric rows")):
         code, out, _ = call("rerun", key, "--epochs", epochs)
         assert (code, out.splitlines()[-1]) == (0, f"same: {rows}, bit by bit (epoch {epochs}, which no longer has a checkpoint)")
@@ -374,19 +376,19 @@ def test_the_first_epochs_are_compared_by_their_rows_where_no_checkpoint_is_left
     assert (code, "  first   train/loss at 2: " in out) == (1, True)
 
 
-def test_an_epoch_with_a_checkpoint_is_compared_with_it(call: Any, trained: Trained) -> None:
+def test_an_epoch_with_a_checkpoint_is_compared_by_it(call: Any, trained: Trained) -> None:
     code, out, _ = call("rerun", trained.loop, "--compare", "--epochs", 2)
     assert code == 0
     assert re.fullmatch(r"same: 9 tensors, [\d,]+ values, 5 metric rows, bit by bit \(epoch 2, step 8\)", out.splitlines()[-1])
 
 
-# ---- what is kept, and what is refused
+# ---- --keep, and refused input
 
 
-def test_the_new_training_is_kept_where_that_is_asked_for(call: Any, lab: Lab) -> None:
+def test_keep_saves_the_new_training_in_a_folder(call: Any, lab: Lab) -> None:
     key = lab.train("Loop", "--epochs", "1")
     (lab.folder / "again").mkdir()
-    (lab.folder / "again" / ".0123456789abcdef.tmp").touch()  # of a kill at the first write
+    (lab.folder / "again" / ".0123456789abcdef.tmp").touch()  # left by a kill at the first write
     code, out, _ = call("rerun", key, "--keep", "again")
     assert (code, out.splitlines()[-1]) == (0, f"kept the new training: run {key} in {lab.folder / 'again'}")
     assert compare_runs(lab.store.run(key), Store("again").run(key)).is_same
@@ -407,15 +409,13 @@ def test_the_new_training_is_kept_where_that_is_asked_for(call: Any, lab: Lab) -
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_cannot_be_done_is_refused_before_anything_is_trained(
-    call: Any, trained: Trained, words: list[str], fact: str, hint: str
-) -> None:
+def test_invalid_requests_are_refused_before_training(call: Any, trained: Trained, words: list[str], fact: str, hint: str) -> None:
     code, _, err = call("rerun", trained.own, *words)
     assert (code, fact in err, hint in err) == (2, True, True), err
     assert sorted({*os.listdir()} - {"__pycache__"}) == ["managers.py", "passing", "runs"]
 
 
-def test_a_run_that_nobody_knows_or_that_was_never_saved_is_refused(call: Any, lab: Lab) -> None:
+def test_an_unknown_or_unsaved_run_is_refused(call: Any, lab: Lab) -> None:
     key = lab.store.configs.add({"lr": 0.7})
     code, _, err = call("rerun", key, "--compare")
     assert (code, f"run {key} has no checkpoint" in err, "it never saved one" in err) == (2, True, True)
@@ -423,7 +423,7 @@ def test_a_run_that_nobody_knows_or_that_was_never_saved_is_refused(call: Any, l
     assert (code, "no run has a key that starts with" in err) == (2, True)
 
 
-def test_a_manager_that_makes_another_run_of_the_config_is_refused(call: Any, lab: Lab) -> None:
+def test_a_manager_whose_config_gives_another_run_is_refused(call: Any, lab: Lab) -> None:
     key = lab.train("Own")
     lab.change('"epochs": 2}', '"epochs": 2, "depth": 1}')
     code, _, err = call("rerun", key, "--compare", "--trust")
@@ -432,7 +432,7 @@ def test_a_manager_that_makes_another_run_of_the_config_is_refused(call: Any, la
     assert "its defaults or `get_config` have changed since" in err
 
 
-def test_a_run_whose_secrets_are_not_at_hand_is_refused_and_no_folder_is_made(call: Any, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_without_its_secrets_is_refused_and_no_folder_is_created(call: Any, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     key = lab.train("Own", "+api_key=hunter2000")
     code, out, err = call("rerun", key, "--keep", "again")
     assert (code, "the config lacks a secret: `api_key`" in err, "training run" in out) == (2, True, False)
@@ -441,7 +441,7 @@ def test_a_run_whose_secrets_are_not_at_hand_is_refused_and_no_folder_is_made(ca
     assert call("rerun", key, "--compare", "--keep", "again").code == 0
 
 
-def test_an_error_of_the_new_training_is_told_and_leaves_nothing(call: Any, lab: Lab) -> None:
+def test_an_error_in_the_new_training_is_reported_and_leaves_nothing_behind(call: Any, lab: Lab) -> None:
     key = lab.train("Own")
     lab.change("class Own(Plain):", "class Own(Plain):\n    def train(self):\n        raise RuntimeError('broken since')\n")
     before = files_of(lab.runs)

@@ -27,7 +27,7 @@ class Toy(Manager):
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "searched_toy.py").write_text(PROGRAM)
-    monkeypatch.delitem(sys.modules, "searched_toy", raising=False)  # of another test in this process
+    monkeypatch.delitem(sys.modules, "searched_toy", raising=False)  # imported by another test in this process
     return str(tmp_path / "searched_toy.py")
 
 
@@ -46,7 +46,7 @@ def test_a_search_prints_its_plan_its_best_trials_and_the_next_commands(call: An
     assert "ls --search first" in found.out
 
 
-def test_the_same_command_trains_nothing_again(call: Any, program: str) -> None:
+def test_repeating_the_command_trains_nothing(call: Any, program: str) -> None:
     search(call, program, "--name", "first")
     again = search(call, program, "--name", "first")
     assert "4 of the trials are recorded already" in again.out
@@ -100,7 +100,7 @@ def test_wrong_input_is_explained_without_a_traceback(call: Any, program: str, w
     assert "Traceback" not in found.err
 
 
-def test_texts_in_a_space_file_are_fixed_values_unless_they_are_ranges(call: Any, program: str, tmp_path: Path) -> None:
+def test_strings_in_a_space_file_are_fixed_values_unless_they_are_ranges(call: Any, program: str, tmp_path: Path) -> None:
     (tmp_path / "space.yaml").write_text("x: float(-5,5)\nkind: b\n")
     found = call("search", program, str(tmp_path / "space.yaml"), "--dry-run")
     assert found.code == 0, found.err
@@ -108,7 +108,7 @@ def test_texts_in_a_space_file_are_fixed_values_unless_they_are_ranges(call: Any
     assert "kind =" not in found.out
 
 
-def test_a_space_file_beside_other_words_is_refused(call: Any, program: str, tmp_path: Path) -> None:
+def test_a_space_file_with_other_arguments_is_refused(call: Any, program: str, tmp_path: Path) -> None:
     (tmp_path / "space.yaml").write_text("x: float(-5,5)\n")
     found = call("search", program, str(tmp_path / "space.yaml"), "kind=a,b", "--dry-run")
     assert found.code == 2

@@ -48,13 +48,13 @@ def test_show_draws_the_curves_that_are_missing_or_outdated(call: Call, make: An
     path = Path(str(store.root)) / f"previews/{key[:2]}/{key}/attempt-0001/plots/curves.png"
     assert not path.exists()
     assert call("show", key, "--json").code == 0
-    assert not path.exists(), "JSON is for programs, which need no drawing"
+    assert not path.exists(), "with --json, nothing is drawn"
     assert str(path) in call("show", key).out
     drawn = path.read_bytes()
     assert drawn.startswith(b"\x89PNG")
     path.write_bytes(b"mine")
     assert str(path) in call("show", key).out
-    assert path.read_bytes() == b"mine", "it is newer than the metrics"
+    assert path.read_bytes() == b"mine", "the drawing is newer than the metrics"
     os.utime(path, (0, 0))
     call("show", key)
     assert path.read_bytes() == drawn
@@ -63,7 +63,7 @@ def test_show_draws_the_curves_that_are_missing_or_outdated(call: Call, make: An
 
 @pytest.mark.parametrize("file", ["attempt.json", "resume.json", "status.json", "outcome.json", "events.jsonl"])
 @pytest.mark.parametrize("is_gone", [True, False])
-def test_a_run_is_shown_whichever_of_its_files_is_damaged(call: Call, make: Any, store: Store, file: str, is_gone: bool) -> None:
+def test_a_run_is_shown_even_if_one_of_its_files_is_damaged(call: Call, make: Any, store: Store, file: str, is_gone: bool) -> None:
     key = make.run({"lr": 0.1})
     path = f"{store.root}/{store.run(key).path(1, file)}"
     if is_gone:
@@ -102,7 +102,7 @@ def test_two_runs_are_compared_value_by_value(call: Call, make: Any) -> None:
     assert found["metrics"] == {"loss": {"one": 1.0, "other": 2.0}}
 
 
-def test_a_run_does_not_differ_from_itself(call: Call, make: Any) -> None:
+def test_comparing_a_run_with_itself_finds_no_difference(call: Call, make: Any) -> None:
     key = make.run({"lr": 0.1}, [{"loss": float("nan")}])
     assert call("diff", key, key[:5]).out == "both keys name the same run\n"
 

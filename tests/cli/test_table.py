@@ -32,7 +32,7 @@ def sweep(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stor
     return store
 
 
-def test_a_table_has_the_finished_runs_what_varies_and_the_metrics(call: Call, sweep: Store) -> None:
+def test_a_table_has_the_finished_runs_with_varying_values_and_metrics(call: Call, sweep: Store) -> None:
     found = call("table", "--sort", "-loss")
     head, *rows = found.out.splitlines()
     assert head.split() == ["key", "optim.lr", "seed", "epoch", "valid/loss"]
@@ -40,7 +40,7 @@ def test_a_table_has_the_finished_runs_what_varies_and_the_metrics(call: Call, s
     assert "left out: 1 failed run: " in found.err
 
 
-def test_a_grouped_table_has_means_and_spreads(call: Call, sweep: Store) -> None:
+def test_a_grouped_table_has_means_and_standard_deviations(call: Call, sweep: Store) -> None:
     head, first, second = call("table", "--group").out.splitlines()
     assert head.split() == ["optim.lr", "n", "valid/loss"]
     assert first.split() == ["0.1", "2", "0.1050", "±", "0.0071"]
@@ -48,7 +48,7 @@ def test_a_grouped_table_has_means_and_spreads(call: Call, sweep: Store) -> None
     assert call("table", "--by", "arch", "-f", "csv").out.splitlines()[0].startswith("arch,configs,valid/loss,valid/loss sd,valid/loss low")
 
 
-def test_a_grouped_table_shows_that_a_metric_has_fewer_seeds(call: Call, store: Store) -> None:
+def test_a_grouped_table_shows_if_a_metric_has_fewer_seeds(call: Call, store: Store) -> None:
     for seed in (0, 1, 2):
         part = {} if seed == 2 else {"valid/part": seed / 10}
         add_run(store, {"lr": 0.1, "seed": seed}, [{"valid/loss": seed / 10, **part}], seed=seed)
@@ -56,7 +56,7 @@ def test_a_grouped_table_shows_that_a_metric_has_fewer_seeds(call: Call, store: 
     assert row.split() == ["3", "0.10", "±", "0.10", "0.050", "±", "0.071", "(n=2)"]
 
 
-def test_the_number_of_configs_does_not_count_seeds_of_another_metric(call: Call, store: Store) -> None:
+def test_the_number_of_configs_does_not_include_seeds_of_another_metric(call: Call, store: Store) -> None:
     for lr in (0.1, 0.2):
         for seed in (0, 1, 2, 3, 4):
             part = {"valid/part": seed / 10} if lr == 0.1 else {}
@@ -65,7 +65,7 @@ def test_the_number_of_configs_does_not_count_seeds_of_another_metric(call: Call
     assert (row["configs"], row["valid/loss n"], row["valid/part n"]) == (2, 2, 5)
 
 
-def test_a_grouped_table_shows_that_runs_were_trained_for_different_numbers_of_epochs(call: Call, store: Store) -> None:
+def test_a_grouped_table_shows_different_numbers_of_epochs(call: Call, store: Store) -> None:
     for seed in (0, 1):
         add_run(store, {"lr": 0.1, "seed": seed}, [{"valid/loss": 0.1}] * (3 + seed * 6), seed=seed)
     epochs = [json.loads(call("ls", "--json", "--where", f"seed={seed}").out)[0]["epoch"] for seed in (0, 1)]
@@ -73,7 +73,7 @@ def test_a_grouped_table_shows_that_runs_were_trained_for_different_numbers_of_e
     assert json.loads(call("table", "--group", "--json").out)[0]["epoch"] == f"{epochs[0]}-{epochs[1]}"
 
 
-def test_filters_are_those_of_ls(call: Call, sweep: Store) -> None:
+def test_filters_have_the_syntax_of_ls(call: Call, sweep: Store) -> None:
     assert len(json.loads(call("table", "--json", "--where", "lr<0.15").out)) == 2
     assert len(json.loads(call("table", "--json", "--where", "state=failed").out)) == 1
     found = call("table", "--where", "lrr<0.15")
@@ -82,7 +82,7 @@ def test_filters_are_those_of_ls(call: Call, sweep: Store) -> None:
 
 
 @pytest.mark.parametrize("style", ["csv", "markdown", "latex", "json", "text"])
-def test_every_format_works_with_no_run_one_run_and_many(call: Call, store: Store, style: str) -> None:
+def test_every_format_works_with_zero_one_and_many_runs(call: Call, store: Store, style: str) -> None:
     assert call("table", "-f", style).code == 0
     add_run(store, {"lr": 1}, outcome="failed")
     found = call("table", "-f", style)
@@ -94,7 +94,7 @@ def test_every_format_works_with_no_run_one_run_and_many(call: Call, store: Stor
     assert call("table", "-f", style, "--group").code == 0
 
 
-def test_exact_values_are_in_csv_and_json(call: Call, sweep: Store) -> None:
+def test_csv_and_json_have_exact_values(call: Call, sweep: Store) -> None:
     row = next(csv.DictReader(io.StringIO(call("table", "--group", "--format", "csv").out)))
     assert float(row["valid/loss"]) == (0.1 + 0.11) / 2
     assert (row["n"], row["valid/loss n"]) == ("2", "2")
@@ -114,7 +114,7 @@ HOSTILE = {
 }
 
 
-def test_hostile_names_and_values_are_text_in_every_format() -> None:
+def test_hostile_names_and_values_are_escaped_in_every_format() -> None:
     assert to_csv(HOSTILE).startswith("\"'=cmd") or to_csv(HOSTILE).startswith("'=cmd")
     assert r"x\_\{1\}\%" in to_latex(HOSTILE)
     assert "a\\|b" in to_markdown(HOSTILE)
@@ -123,11 +123,11 @@ def test_hostile_names_and_values_are_text_in_every_format() -> None:
     assert all("\x1b" not in text for text in (to_latex(HOSTILE), to_markdown(HOSTILE), to_html(HOSTILE), to_json(HOSTILE)))
 
 
-def test_numbers_that_json_does_not_have_are_texts() -> None:
+def test_numbers_that_json_does_not_have_become_strings() -> None:
     assert json.loads(to_json({"x": [float("nan"), float("inf")]}), parse_constant=pytest.fail) == [{"x": "nan"}, {"x": "inf"}]
 
 
-def test_a_plot_is_named_after_its_axes_and_a_wrong_word_is_reported(call: Call, sweep: Store) -> None:
+def test_a_plot_is_named_after_its_axes_and_a_wrong_argument_is_an_error(call: Call, sweep: Store) -> None:
     assert call("plot", "x=lr", "y=valid/loss").out == "wrote valid-loss-by-optim.lr.png\n"
     assert Path("valid-loss-by-optim.lr.png").read_bytes().startswith(b"\x89PNG")
     assert call("plot", str(sweep.root), "x=arch", "-o", "figures/arch.html").code == 0

@@ -1,4 +1,4 @@
-"""TARGET, and what `run` and `resume` do with it: every form, every wrong one, and every way to go on."""
+"""TARGET for `run` and `resume`: every form, every mistake, and every way to resume."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def only_key(store: Path) -> str:
         ("lab.managers", "runs"),
     ],
 )
-def test_a_target_is_a_class_an_object_or_a_function_of_a_file_or_a_module(call: Any, lab: Path, target: str, store: str) -> None:
+def test_a_target_can_be_a_class_an_object_or_a_function_of_a_file_or_a_module(call: Any, lab: Path, target: str, store: str) -> None:
     found = call("run", target, "lr=0.5", "-q")
     assert found == (0, "", "")
     key = only_key(lab / store)
@@ -133,7 +133,7 @@ def test_a_target_is_a_class_an_object_or_a_function_of_a_file_or_a_module(call:
         ),
     ],
 )
-def test_a_wrong_target_is_refused_with_the_alternatives(call: Any, lab: Path, target: str, fact: str, hint: str) -> None:
+def test_a_wrong_target_is_refused_and_the_alternatives_are_listed(call: Any, lab: Path, target: str, fact: str, hint: str) -> None:
     (lab / "two.py").write_text("from trainmaster import Manager\nclass A(Manager): ...\nclass B(Manager): ...\n")
     for name in ("none.py", "json.py", "my-file.py"):
         (lab / name).write_text("from trainmaster import Manager\n")
@@ -142,10 +142,10 @@ def test_a_wrong_target_is_refused_with_the_alternatives(call: Any, lab: Path, t
     assert fact in err
     assert hint in err
     assert "Traceback" not in err
-    assert not (lab / "runs").exists(), "a wrong target has made a store"
+    assert not (lab / "runs").exists(), "a wrong target has created a store"
 
 
-def test_a_file_that_imports_what_is_not_there_says_so_and_not_that_it_is_missing_itself(call: Any, lab: Path) -> None:
+def test_a_missing_import_in_the_target_file_is_reported_as_such(call: Any, lab: Path) -> None:
     (lab / "broken.py").write_text("import no_such_library\n")
     code, _, err = call("run", "broken:Mine")
     assert code == 1
@@ -155,14 +155,14 @@ def test_a_file_that_imports_what_is_not_there_says_so_and_not_that_it_is_missin
 # ---- config
 
 
-def test_misspelled_config_keys_are_reported_with_the_nearest(call: Any, lab: Path) -> None:
+def test_misspelled_config_keys_are_errors_with_the_nearest_name(call: Any, lab: Path) -> None:
     code, _, err = call("run", "managers.py:Mine", "widht=4", "epohcs=3")
     assert code == 2
     assert "widht: no such key; did you mean `width`?" in err
     assert "epohcs: no such key; did you mean `epochs`?" in err
 
 
-def test_a_new_name_is_added_with_a_plus_and_a_file_comes_first(call: Any, lab: Path) -> None:
+def test_a_plus_adds_a_new_key_and_arguments_override_a_file(call: Any, lab: Path) -> None:
     (lab / "base.yaml").write_text("lr: 0.7\nwidth: 9\n")
     assert call("run", "managers.py:Mine", "lr=0.8", "+note=new", "--config", "base.yaml", "-q").code == 0
     assert Store(lab / "runs").configs[only_key(lab / "runs")] == {"lr": 0.8, "width": 9, "note": "new", "epochs": 2}
@@ -208,7 +208,7 @@ def typed(tmp_path: Path) -> Path:
 
 
 def planned(out: str) -> dict[str, list[str]]:
-    """The lines of `--dry-run` below each heading."""
+    """Return the lines of `--dry-run` below each heading."""
     found: dict[str, list[str]] = {}
     for line in out.splitlines():
         if line.startswith("  "):
@@ -218,7 +218,7 @@ def planned(out: str) -> dict[str, list[str]]:
     return found
 
 
-def test_a_file_and_words_go_together_for_a_typed_config(call: Any, typed: Path) -> None:
+def test_a_file_and_arguments_can_be_combined_for_a_typed_config(call: Any, typed: Path) -> None:
     words = ("run", "typed.py:Typed", "optim.lr=1e-3", "sizes.1=3", "--config", "exp.yaml")
     found = call(*words, "--dry-run")
     assert found.code == 0, found.err
@@ -227,7 +227,7 @@ def test_a_file_and_words_go_together_for_a_typed_config(call: Any, typed: Path)
     assert Store(typed / "runs").configs[only_key(typed / "runs")].flatten()["optim.lr"] == 0.001
 
 
-def test_words_may_give_what_a_typed_config_needs_and_the_file_does_not_have(call: Any, typed: Path) -> None:
+def test_arguments_can_set_required_fields_that_are_not_in_the_file(call: Any, typed: Path) -> None:
     found = call("run", "typed.py:NeedsName", "name=a", "optim.lr=0.3", "--config", "exp.yaml", "--dry-run")
     assert found.code == 0, found.err
     changed = planned(found.out)["changed from the defaults"]
@@ -235,19 +235,19 @@ def test_words_may_give_what_a_typed_config_needs_and_the_file_does_not_have(cal
     assert "name: is missing" in call("run", "typed.py:NeedsName", "--config", "exp.yaml").err
 
 
-def test_a_typed_config_with_its_defaults_has_no_changes(call: Any, typed: Path) -> None:
+def test_a_typed_config_with_its_defaults_shows_no_changes(call: Any, typed: Path) -> None:
     lines = call("run", "typed.py:Typed", "optim.lr=0.1", "--dry-run").out.splitlines()
     assert [line.split()[0] for line in lines] == ["target", "key", "store", "nothing"]
 
 
 @pytest.mark.parametrize(("key", "meant"), [("lr", "`optim.lr`"), ("momentum", "`optim.arguments.momentum`"), ("epoch", "`epochs`")])
-def test_a_key_of_a_group_is_offered_where_its_group_is_missing(call: Any, typed: Path, key: str, meant: str) -> None:
+def test_an_unknown_key_suggests_the_key_with_its_group(call: Any, typed: Path, key: str, meant: str) -> None:
     for word in ("run", "sweep"):
         found = call(word, "typed.py:Typed", f"{key}=0.1")
         assert (found.code, f"did you mean {meant}?" in found.err) == (2, True), found
 
 
-def test_a_file_is_the_base_of_a_sweep(call: Any, typed: Path) -> None:
+def test_a_config_file_can_be_the_base_of_a_sweep(call: Any, typed: Path) -> None:
     (typed / "choices.yaml").write_text("optim:\n  lr: [0.2, 0.3]\n")
     by_words = call("sweep", "typed.py:Typed", "optim.lr=0.2,0.3", "--config", "exp.yaml", "--dry-run")
     by_file = call("sweep", "typed.py:Typed", "choices.yaml", "--config", "exp.yaml", "--dry-run")
@@ -257,24 +257,24 @@ def test_a_file_is_the_base_of_a_sweep(call: Any, typed: Path) -> None:
     assert call("sweep", "typed.py:Typed", "optim.lr=0.2,0.3", "--config", "exp.yaml", "-q").code == 0
     stored = [Store(typed / "runs").configs[key].flatten() for key in Store(typed / "runs").configs]
     assert sorted(each["optim.lr"] for each in stored) == [0.2, 0.3]
-    assert [each["sizes"] for each in stored] == [[1, 2], [1, 2]], "a list of the file was taken for choices"
+    assert [each["sizes"] for each in stored] == [[1, 2], [1, 2]], "a list in the file was treated as choices"
 
 
-def test_a_sweep_over_a_word_without_values_explains_how_to_write_choices(call: Any, lab: Path) -> None:
+def test_a_sweep_argument_without_values_is_an_error_that_explains_choices(call: Any, lab: Path) -> None:
     found = call("sweep", "managers.py:Mine", "lr")
     assert (found.code, "there is no file `lr`\n  try     write choices as `lr=0.1,0.01`" in found.err) == (2, True), found
 
 
-def test_a_sweep_over_a_file_for_free_configs_refuses_names_that_neither_has(call: Any, lab: Path) -> None:
+def test_a_sweep_refuses_keys_that_neither_the_file_nor_the_defaults_have(call: Any, lab: Path) -> None:
     (lab / "base.yaml").write_text("lr: 0.7\nnote: a\n")
     found = call("sweep", "managers.py:Mine", "nte=a,b", "--config", "base.yaml")
     assert (found.code, "nte: no such key; did you mean `note`?" in found.err) == (2, True)
 
 
-# ---- again
+# ---- repeated runs
 
 
-def test_a_second_run_says_that_it_is_done_and_more_epochs_go_on(call: Any, lab: Path) -> None:
+def test_a_second_run_is_already_done_and_more_epochs_continue_it(call: Any, lab: Path) -> None:
     assert call("run", "managers.py:Mine").code == 0
     key = only_key(lab / "runs")
     again = call("run", "managers.py:Mine")
@@ -286,7 +286,7 @@ def test_a_second_run_says_that_it_is_done_and_more_epochs_go_on(call: Any, lab:
     assert f"-m trainmaster show {key}" in more.out
 
 
-def test_fresh_starts_again_in_a_new_attempt_and_keeps_the_old_one(call: Any, lab: Path) -> None:
+def test_fresh_starts_a_new_attempt_and_keeps_the_old_one(call: Any, lab: Path) -> None:
     assert call("run", "managers.py:Mine", "--epochs", 4).code == 0
     key = only_key(lab / "runs")
     found = call("run", "managers.py:Mine", "--fresh")
@@ -295,13 +295,13 @@ def test_fresh_starts_again_in_a_new_attempt_and_keeps_the_old_one(call: Any, la
     assert Store(lab / "runs").run(key).attempts() == [2, 1]
 
 
-def test_from_makes_a_new_run_that_starts_with_those_weights(call: Any, lab: Path) -> None:
+def test_from_creates_a_new_run_that_starts_with_the_weights_of_another(call: Any, lab: Path) -> None:
     (lab / "loops.py").write_text("from tiny_training import Tiny\nclass Mine(Tiny): ...\n")
     assert call("run", "loops.py:Mine", "-q").code == 0
     store = Store(lab / "runs")
     first = only_key(lab / "runs")
     best = store.stats[first]["best"]
-    assert best["step"] != 12, "the test wants a best that is not the last"
+    assert best["step"] != 12, "the test needs a best checkpoint that is not the last"
     planned = call("run", "loops.py:Mine", "lr=0.01", "--from", f"{first[:5]}@best", "--dry-run")
     assert call("run", "loops.py:Mine", "lr=0.01", "--from", f"{first[:5]}@best", "--epochs", 0, "-q") == (0, "", "")
     (second,) = set(store.configs.keys()) - {first}
@@ -311,7 +311,7 @@ def test_from_makes_a_new_run_that_starts_with_those_weights(call: Any, lab: Pat
     assert start is not None
     assert tiny.bits(start.value["state"]["objects"]["model"]) == tiny.bits(origin.value["state"]["objects"]["model"])
     assert start.name.step == 0
-    assert f"key    {second}" in planned.out, "--dry-run tells another key than the run has"
+    assert f"key    {second}" in planned.out, "--dry-run prints another key than that of the run"
 
 
 @pytest.mark.parametrize(
@@ -323,7 +323,7 @@ def test_from_makes_a_new_run_that_starts_with_those_weights(call: Any, lab: Pat
         ("what?", "'what?' is not a key", "0-9 and a-f"),
     ],
 )
-def test_a_wrong_start_from_is_refused(call: Any, lab: Path, word: str, fact: str, hint: str) -> None:
+def test_an_invalid_from_is_refused(call: Any, lab: Path, word: str, fact: str, hint: str) -> None:
     (lab / "loops.py").write_text("from tiny_training import Tiny\nclass Mine(Tiny): ...\n")
     assert call("run", "loops.py:Mine", "-q", "--epochs", 0).code == 0
     code, _, err = call("run", "loops.py:Mine", "lr=0.01", "--from", word.format(key=only_key(lab / "runs")))
@@ -333,7 +333,7 @@ def test_a_wrong_start_from_is_refused(call: Any, lab: Path, word: str, fact: st
 # ---- resume
 
 
-def test_resume_goes_on_from_another_folder_as_far_as_it_was_to_go(call: Any, lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_from_another_folder_continues_to_the_original_target(call: Any, lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for target in ("lab.managers:Mine", "managers.py:Mine"):
         assert call("run", target, "lr=0.3", "-q", "--store", "s").code == 0
         forget(lab)
@@ -349,7 +349,7 @@ def test_resume_goes_on_from_another_folder_as_far_as_it_was_to_go(call: Any, la
     assert f"run {key} is at epoch 5 already" in again.out
 
 
-def test_resume_finds_the_module_it_was_started_with_and_not_one_of_the_same_name(
+def test_resume_finds_the_original_module_and_not_another_one_with_the_same_name(
     call: Any, lab: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert call("run", "lab.managers:Mine", "-q").code == 0
@@ -363,7 +363,7 @@ def test_resume_finds_the_module_it_was_started_with_and_not_one_of_the_same_nam
     assert (found.code, found.err) == (0, "")
 
 
-def test_resume_of_a_run_that_a_program_started_asks_for_the_manager(call: Any, lab: Path) -> None:
+def test_resume_of_a_run_that_a_program_started_requires_a_target(call: Any, lab: Path) -> None:
     tiny.Plain(lab / "runs", verbose=False).process({"lr": 0.4, "epochs": 1})
     key = only_key(lab / "runs")
     code, _, err = call("resume", key)
@@ -374,13 +374,13 @@ def test_resume_of_a_run_that_a_program_started_asks_for_the_manager(call: Any, 
     assert (found.code, f"run {key} resumes from epoch 1, target 2" in found.out) == (0, True), found.err
 
 
-def test_resume_with_changed_defaults_says_so_or_keeps_the_run_as_it_was(call: Any, lab: Path) -> None:
+def test_resume_with_changed_defaults_is_refused_or_leaves_the_run_unchanged(call: Any, lab: Path) -> None:
     assert call("run", "managers.py:Mine", "-q").code == 0
     key = only_key(lab / "runs")
     (lab / "managers.py").write_text(MANAGERS.replace('"width": 3', '"width": 4'))
     forget(lab)
     kept = call("resume", key, "--epochs", 3, "--trust")
-    assert (kept.code, Store(lab / "runs").configs[key]["width"]) == (0, 3), "a value that was stored counts"
+    assert (kept.code, Store(lab / "runs").configs[key]["width"]) == (0, 3), "the stored value is used"
     (lab / "managers.py").write_text(MANAGERS.replace('"width": 3', '"width": 3, "depth": 1'))
     forget(lab)
     code, _, err = call("resume", key, "--epochs", 4, "--trust")
@@ -390,8 +390,8 @@ def test_resume_with_changed_defaults_says_so_or_keeps_the_run_as_it_was(call: A
     assert Store(lab / "runs").stats[key]["epoch"] == 3
 
 
-def test_a_run_of_a_sweep_with_workers_can_be_resumed_as_it_says(lab: Path) -> None:
-    """The worker's attempts know what started them."""
+def test_the_printed_command_resumes_a_run_of_a_sweep_with_workers(lab: Path) -> None:
+    """The attempts of a worker record the command that started them."""
     with tiny.workshop(lab) as shop:
         process = shop.start("command_line", words=["sweep", "managers.py:Mine", "lr=0.1", "--workers", "1", "-q"])
         assert (process.wait(), process.out, process.err) == (0, "", "")
@@ -399,7 +399,7 @@ def test_a_run_of_a_sweep_with_workers_can_be_resumed_as_it_says(lab: Path) -> N
     assert (claim.get("target"), claim.get("folder"), claim.get("num_epochs")) == (f"{lab / 'managers.py'}:Mine", str(lab), 2)
 
 
-def test_a_command_to_paste_names_the_program_so_that_the_shell_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_printed_command_names_the_program_so_that_the_shell_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from trainmaster.cli.load_manager import get_program
 
     script = tmp_path / "bin" / "trainmaster"
@@ -413,7 +413,7 @@ def test_a_command_to_paste_names_the_program_so_that_the_shell_finds_it(tmp_pat
     assert get_program() == ("trainmaster",)
 
 
-def test_the_next_commands_can_be_pasted_into_a_shell_whatever_the_store_is_called(call: Any, lab: Path) -> None:
+def test_printed_commands_can_be_pasted_into_a_shell_for_any_store_path(call: Any, lab: Path) -> None:
     store = str(lab / "with space; touch y")
     shown = [line for line in call("run", "managers.py:Mine", "--store", store).out.splitlines() if "--store" in line]
     assert [shlex.split(line)[-2:] for line in shown] == [["--store", store]] * 2
@@ -437,7 +437,7 @@ ENDED = "`sys.exit()` ended the program during the run\n  where   `Leaves.pre_wo
 
 
 @pytest.mark.parametrize(("given", "code", "told"), [("", 1, ENDED), ("0", 1, ENDED), ("'enough'", 1, "enough\n"), ("7", 7, "")])
-def test_a_hook_that_calls_exit_does_not_pass_for_a_success(call: Any, lab: Path, given: str, code: int, told: str) -> None:
+def test_a_hook_that_calls_exit_is_not_a_success(call: Any, lab: Path, given: str, code: int, told: str) -> None:
     (lab / "leaving.py").write_text(LEAVES.replace("CODE", given))
     found = call("run", "leaving.py:Leaving", "-q")
     assert found.code == code
@@ -457,14 +457,14 @@ def written(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("words", [("run",), ("run", "--dry-run"), ("sweep", "lr=0.1,0.2"), ("sweep", "lr=0.1,0.2", "--dry-run")])
-def test_a_secret_that_is_not_declared_stops_the_command_before_anything_is_written(call: Any, lab: Path, words: tuple[str, ...]) -> None:
+def test_an_undeclared_secret_is_refused_before_anything_is_written(call: Any, lab: Path, words: tuple[str, ...]) -> None:
     command, *others = words
     code, _, err = call(command, "managers.py:Mine", "+hub.password=hunter2", *others, "-q")
     assert (code, "hub.password: looks like a secret, judging by its name" in err, "hunter2" in err) == (2, True, False)
     assert written(lab / "runs") == []
 
 
-def test_a_secret_that_the_class_declares_is_no_part_of_the_key_and_is_not_stored(call: Any, lab: Path) -> None:
+def test_a_declared_secret_is_not_part_of_the_key_and_is_not_stored(call: Any, lab: Path) -> None:
     (lab / "managers.py").write_text(SECRETS)
     assert call("run", "managers.py:Mine", "api_key=canary-one", "+hub.api_key=canary-two", "-q") == (0, "", "")
     key = only_key(lab / "runs")
@@ -475,7 +475,7 @@ def test_a_secret_that_the_class_declares_is_no_part_of_the_key_and_is_not_store
     assert (swept.code, "api_key: all its values give the same run" in swept.err, "canary" in swept.err) == (2, True, False)
 
 
-def test_a_run_whose_secrets_the_environment_has_is_resumed(call: Any, lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_resumed_with_secrets_from_the_environment(call: Any, lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (lab / "managers.py").write_text(SECRETS)
     assert call("run", "managers.py:Mine", "api_key=canary-one", "-q").code == 0
     key = only_key(lab / "runs")
@@ -489,7 +489,7 @@ def test_a_run_whose_secrets_the_environment_has_is_resumed(call: Any, lab: Path
 
 
 @pytest.mark.parametrize("words", [("run", "lrr=0.5"), ("sweep", "lrr=0.5,0.6"), ("run", "--config", "typo.yaml"), ("sweep", "typos.yaml")])
-def test_a_typo_of_a_default_is_refused_by_each_command(call: Any, lab: Path, words: tuple[str, ...]) -> None:
+def test_every_command_refuses_a_typo_of_a_default(call: Any, lab: Path, words: tuple[str, ...]) -> None:
     (lab / "typo.yaml").write_text("lrr: 0.5\n")
     (lab / "typos.yaml").write_text("lrr: [0.5, 0.6]\n")
     code, _, err = call(words[0], "managers.py:Mine", *words[1:], "-q")
@@ -498,7 +498,7 @@ def test_a_typo_of_a_default_is_refused_by_each_command(call: Any, lab: Path, wo
 
 
 @pytest.mark.parametrize("words", [("run", "+lrr=0.5"), ("sweep", "+lrr=0.5"), ("sweep", "+lrr=0.5,0.6", "--workers", "1")])
-def test_a_key_with_a_plus_is_new_however_it_looks(call: Any, lab: Path, words: tuple[str, ...]) -> None:
+def test_a_key_with_a_plus_is_new_even_if_it_looks_like_a_typo(call: Any, lab: Path, words: tuple[str, ...]) -> None:
     assert call(words[0], "managers.py:Mine", *words[1:], "-q").code == 0
     assert {config.lrr for config in Store(lab / "runs").configs.values()} <= {0.5, 0.6}
     assert call("resume", next(iter(Store(lab / "runs").configs)), "--epochs", 3, "-q").code == 0

@@ -36,14 +36,14 @@ BIN = Path(sys.executable).parent
 
 
 class Terminal:
-    """A terminal of 40 lines, with somebody who watches it."""
+    """A terminal of 40 lines whose output is read."""
 
     def __init__(self, master: int, columns: int = 200) -> None:
         self._master = master
         self.raw = b""
         self._is_closed = False
         fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-        self._thread = threading.Thread(target=self._watch, daemon=True)  # whoever writes to a terminal waits for somebody to read
+        self._thread = threading.Thread(target=self._watch, daemon=True)  # a process that writes to a terminal blocks until somebody reads
         self._thread.start()
 
     def _watch(self) -> None:
@@ -51,11 +51,11 @@ class Terminal:
             if select.select([self._master], [], [], 0.05)[0]:
                 try:
                     self.raw += os.read(self._master, 65536)
-                except OSError:  # nobody has it open any more
+                except OSError:  # no process has the terminal open any more
                     return
 
     def read(self) -> bytes:
-        """Whatever has arrived, when nothing more comes."""
+        """Read until no more output arrives."""
         while True:
             before = len(self.raw)
             time.sleep(0.02)
@@ -69,7 +69,7 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """What has arrived, without what moves, hides and colours."""
+        """The output without escape sequences."""
         return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.read().decode(errors="replace")).replace("\r", "")
 
     def until(self, text: str, patience: float = tiny.PATIENCE, start: int = 0) -> str:
@@ -82,7 +82,7 @@ class Terminal:
         os.write(self._master, data)
 
     def rendered(self) -> list[str]:
-        """The lines of the screen, as far as cursors up, returns and erased lines go; nothing scrolls away."""
+        """Return the lines of the screen after cursor movements and erased lines. It does not emulate scrolling."""
         lines, row, column = [""], 0, 0
         for piece in re.findall(r"\x1b\[[0-9;?]*[a-zA-Z]|\r|\n|[^\x1b\r\n]+", self.read().decode(errors="replace")):
             if piece == "\r":
@@ -119,7 +119,7 @@ def shop(tmp_path: Path) -> Iterator[Any]:
 
 @pytest.fixture
 def open_terminal() -> Iterator[Callable[..., tuple[Terminal, str]]]:
-    """Make a terminal, and say its name."""
+    """Create a terminal, and return its name."""
     slaves: list[int] = []
     made: list[Terminal] = []
 
@@ -158,14 +158,14 @@ def test_bars_are_redrawn_in_place_and_leave_a_line_for_each_epoch(shop: Any, op
     assert terminal.has_cursor
     assert b"\x1b[1A" in terminal.raw
     lines = terminal.rendered()
-    assert not [line for line in lines if "━" in line], "bars are left"
+    assert not [line for line in lines if "━" in line], "bars are still on the screen"
     for epoch in (1, 2, 3):
         told = [line for line in lines if re.search(rf"epoch {epoch}\b", line) and "done" not in line]
-        assert len(told) == 1, f"epoch {epoch} is told {len(told)} times:\n" + "\n".join(lines)
+        assert len(told) == 1, f"epoch {epoch} is printed {len(told)} times:\n" + "\n".join(lines)
     assert f"run {key_of(shop.folder / 'runs')} is done: epoch 3" in lines
 
 
-def test_no_color_has_no_colours(shop: Any, open_terminal: Any) -> None:
+def test_no_color_prints_no_colors(shop: Any, open_terminal: Any) -> None:
     terminal, name = open_terminal()
     process = shop.start("command_line", tty=name, env={"NO_COLOR": "1"}, words=["run", "train.py:Tiny"])
     assert process.wait() == 0
@@ -173,7 +173,7 @@ def test_no_color_has_no_colours(shop: Any, open_terminal: Any) -> None:
     assert {style for style in styles if any(30 <= int(each or 0) <= 107 for each in style.split(b";"))} == set()
 
 
-def test_off_a_terminal_there_are_plain_lines(shop: Any) -> None:
+def test_output_to_a_pipe_is_plain_lines(shop: Any) -> None:
     process = shop.start("command_line", words=["run", "train.py:Tiny"])
     assert (process.wait(), process.err) == (0, "")
     assert not set(process.out) & {"\x1b", "\r"}
@@ -187,7 +187,7 @@ def test_off_a_terminal_there_are_plain_lines(shop: Any) -> None:
 
 @pytest.mark.parametrize("words", [["run", "train.py:Tiny"], ["sweep", "train.py:Plain", "lr=0.1,0.2"]], ids=["run", "sweep"])
 @pytest.mark.integration
-def test_quiet_prints_nothing_also_on_a_terminal(shop: Any, open_terminal: Any, words: list[str]) -> None:
+def test_quiet_prints_nothing_even_on_a_terminal(shop: Any, open_terminal: Any, words: list[str]) -> None:
     terminal, name = open_terminal()
     process = shop.start("command_line", tty=name, words=[*words, "--quiet"])
     assert process.wait() == 0
@@ -197,7 +197,7 @@ def test_quiet_prints_nothing_also_on_a_terminal(shop: Any, open_terminal: Any, 
 @pytest.mark.parametrize(
     "words", [["run", "train.py:Tiny", "lr=0.5"], ["sweep", "train.py:Tiny", "lr=0.5,0.6", "--workers", "2"]], ids=["run", "sweep"]
 )
-def test_dry_run_touches_nothing(shop: Any, words: list[str]) -> None:
+def test_a_dry_run_changes_nothing(shop: Any, words: list[str]) -> None:
     before = {path: path.stat().st_mtime_ns for path in shop.folder.rglob("*") if "process-" not in str(path)}
     process = shop.start("command_line", words=[*words, "--dry-run"], env={"PYTHONDONTWRITEBYTECODE": "1"})
     assert (process.wait(), process.err) == (0, "")
@@ -211,8 +211,8 @@ def test_dry_run_touches_nothing(shop: Any, words: list[str]) -> None:
 
 
 @pytest.mark.integration
-def test_ctrl_c_prints_a_command_that_finishes_the_run_where_it_is_pasted(shop: Any) -> None:
-    """A shell, the real program, and what a person would type."""
+def test_ctrl_c_prints_a_command_that_finishes_the_run_when_pasted(shop: Any) -> None:
+    """The test uses a shell and the real program, and types what a user would type."""
     plan = {"at": "train", "nth": 2, "do": "wait", "folder": str(shop.folder)}
     env = {
         **{name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TRAINMASTER_STORE")},
@@ -257,7 +257,7 @@ def test_ctrl_c_prints_a_command_that_finishes_the_run_where_it_is_pasted(shop: 
         terminal.close()
 
 
-def test_a_second_ctrl_c_ends_at_once_and_gives_the_cursor_back(shop: Any, open_terminal: Any) -> None:
+def test_a_second_ctrl_c_ends_the_process_at_once_and_restores_the_cursor(shop: Any, open_terminal: Any) -> None:
     terminal, name = open_terminal()
     process = shop.start("command_line", {"at": "forward", "nth": 6, "do": "sleep"}, tty=name, words=["run", "train.py:Tiny"])
     process.until_at()
@@ -268,11 +268,11 @@ def test_a_second_ctrl_c_ends_at_once_and_gives_the_cursor_back(shop: Any, open_
     assert "given up" not in terminal.text
     assert "gives up" not in terminal.text
     assert Store(shop.folder / "runs").verify() == []
-    assert terminal.has_cursor, "the cursor is hidden for good"
+    assert terminal.has_cursor, "the cursor stays hidden"
 
 
 @pytest.mark.integration
-def test_a_sweep_has_one_view_and_ctrl_c_saves_all_and_says_how_to_go_on(shop: Any, open_terminal: Any) -> None:
+def test_a_sweep_has_one_view_and_ctrl_c_saves_all_runs_and_prints_how_to_resume(shop: Any, open_terminal: Any) -> None:
     terminal, name = open_terminal()
     plan = {"at": "train", "nth": 2, "do": "wait", "if": {"lr": 0.2}}
     words = ["sweep", "train.py:Plain", "lr=0.2,0.1,0.3,oops", "--workers", "2"]
@@ -292,15 +292,15 @@ def test_a_sweep_has_one_view_and_ctrl_c_saves_all_and_says_how_to_go_on(shop: A
     terminal.until("Ctrl-C: finishing the step and saving")
     store = Store(shop.folder / "runs")
     run = store.run(next(key for key, config in store.configs.items() if config["lr"] == 0.2))
-    tiny.until(lambda: b"the batch ends" in store.files.read(run.path(1, "log")), "the worker to hear of it")
+    tiny.until(lambda: b"the batch ends" in store.files.read(run.path(1, "log")), "the worker to receive the request")
     process.go_on()
     assert process.wait() == 130
     assert terminal.has_cursor
     lines = terminal.rendered()
     last = "\n".join(lines[-12:])
     assert "1 stopped" in last
-    assert shlex.join(["trainmaster", *words]) in last, "nobody says how to go on:\n" + last
-    assert not re.search(r"^runs +━|^RUN.*EPOCH", "\n".join(lines), re.MULTILINE), "the view is left:\n" + last
+    assert shlex.join(["trainmaster", *words]) in last, "the command that resumes is missing:\n" + last
+    assert not re.search(r"^runs +━|^RUN.*EPOCH", "\n".join(lines), re.MULTILINE), "the view is still on the screen:\n" + last
     tiny.until(lambda: not process.members(), "the workers to end")
     outcomes = [tiny.outcome_of(shop.folder / "runs", key)["outcome"] for key in store.configs.keys()]  # noqa: SIM118 - an archive
     assert set(outcomes) <= {"finished", "stopped", "failed"}
@@ -324,12 +324,12 @@ def test_a_sweep_without_workers_has_the_same_view_and_ends_with_its_best_runs(s
     assert lines[-1].startswith("next: ")
     assert f"trainmaster show {best}" in lines[-1]
     assert b"starts" in Store(shop.folder / "runs").files.read(Store(shop.folder / "runs").run(best).path(1, "log")), (
-        "its log has its lines"
+        "the lines of the run are in its log"
     )
 
 
 @pytest.mark.integration
-def test_in_tmux_a_run_draws_over_itself_and_ctrl_c_ends_it_as_it_should(shop: Any) -> None:
+def test_a_run_in_tmux_redraws_its_bars_and_ends_properly_on_ctrl_c(shop: Any) -> None:
     if shutil.which("tmux") is None:
         assert not os.environ.get("CI"), "tmux is missing"
         pytest.skip("tmux is missing")
@@ -381,7 +381,7 @@ def test_in_tmux_a_run_draws_over_itself_and_ctrl_c_ends_it_as_it_should(shop: A
         (["ls", "--where", "epohcs=3"], "`epochs`"),
     ],
 )
-def test_a_typo_is_answered_with_the_nearest_name_and_no_traceback(call: Any, shop: Any, words: list[str], meant: str) -> None:
+def test_a_typo_gives_the_nearest_name_and_no_traceback(call: Any, shop: Any, words: list[str], meant: str) -> None:
     key = Store(shop.folder / "runs").configs.add({"lr": 0.1, "epochs": 3})
     wrong = key[:-2] + ("0" if key[-2] != "0" else "1") + key[-1]
     code, _, err = call(*(word.format(key=key, wrong=wrong) for word in words))
@@ -391,7 +391,7 @@ def test_a_typo_is_answered_with_the_nearest_name_and_no_traceback(call: Any, sh
     assert "Traceback" not in err
 
 
-def test_an_error_in_the_users_code_shows_the_users_lines_first(shop: Any) -> None:
+def test_an_error_in_user_code_shows_the_users_lines_first(shop: Any) -> None:
     plan = {"at": "train", "nth": 2, "do": "raise", "text": "the user's own words"}
     process = shop.start("command_line", plan, words=["run", "train.py:Plain"])
     assert process.wait() == 1
@@ -400,7 +400,7 @@ def test_an_error_in_the_users_code_shows_the_users_lines_first(shop: Any) -> No
     assert lines[0].strip().startswith(("train.py:", f"{shop.folder / 'train.py'}:")), process.err
     assert f"train.py:{number}, in train" in process.err
     assert "RuntimeError: the user's own words" in lines
-    assert any(line.startswith("in stage work > work_train, key ") for line in lines), "the note with the place is missing"
+    assert any(line.startswith("in stage work > work_train, key ") for line in lines), "the note with the position is missing"
     assert sum("--debug" in line for line in lines) == 1
     assert "Traceback" not in process.err
     assert "site-packages" not in process.err
@@ -410,10 +410,10 @@ def test_an_error_in_the_users_code_shows_the_users_lines_first(shop: Any) -> No
     assert "manager.py" in debug.err
 
 
-# ---- what is printed of others
+# ---- output of text from a store
 
 
-def test_escape_sequences_in_names_and_errors_reach_no_terminal(shop: Any, open_terminal: Any) -> None:
+def test_escape_sequences_in_names_and_errors_are_not_printed_raw(shop: Any, open_terminal: Any) -> None:
     terminal, name = open_terminal()
     plan = {"at": "train", "do": "raise", "text": EVIL}
     words = ["run", "train.py:Plain", f"+name={json.dumps(EVIL)}"]
@@ -438,12 +438,12 @@ def test_escape_sequences_in_names_and_errors_reach_no_terminal(shop: Any, open_
     assert b"\x1b]" not in found
     assert b"\x07" not in found
     assert b"\x1b[2J" not in found
-    assert found.count(b"pwned") >= 5, "it is shown, but escaped"
+    assert found.count(b"pwned") >= 5, "the text is shown and escaped"
 
 
 @pytest.mark.parametrize("deed", [None, "print"], ids=["its own lines", "the user's prints"])
 @pytest.mark.integration
-def test_a_closed_pipe_does_no_harm_to_a_run(program: Any, shop: Any, deed: str | None) -> None:
+def test_a_closed_pipe_does_not_stop_a_run(program: Any, shop: Any, deed: str | None) -> None:
     plan = {tiny.PLAN: json.dumps({"at": "train", "nth": 0, "do": deed, "text": "hello"})} if deed else {}
     found = program("run", "train.py:Plain", shell="| head -1", **plan)
     assert found == (0, f"target {shop.folder / 'train.py'}:Plain\n", "")

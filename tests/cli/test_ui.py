@@ -1,4 +1,4 @@
-"""`trainmaster ui`: what it says, which port it takes, and how it ends."""
+"""`trainmaster ui`: its output, its port, and how it ends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "STATIC", tmp_path / "static")
 
 
-def test_without_the_built_page_it_names_the_command(
+def test_without_the_built_page_the_error_names_the_command_to_build_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(app, "STATIC", tmp_path)
@@ -42,7 +42,7 @@ def test_a_store_that_does_not_exist_is_not_created(tmp_path: Path, built: None,
     assert not (tmp_path / "typo").exists()
 
 
-def test_a_taken_port_is_skipped(built: None) -> None:
+def test_a_port_in_use_is_skipped(built: None) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -61,14 +61,14 @@ def test_no_free_port_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
             serve._bind(port)
 
 
-def test_it_listens_on_loopback_only(tmp_path: Path, built: None) -> None:
+def test_the_server_listens_on_loopback_only(tmp_path: Path, built: None) -> None:
     with serve.serving(Store(tmp_path / "runs"), 0) as (address, _):
         listening = [line.split()[1] for line in Path("/proc/net/tcp").read_text().splitlines()[1:] if line.split()[3] == "0A"]
         assert [each for each in listening if each.endswith(f":{address.port:04X}")] == [f"0100007F:{address.port:04X}"]
 
 
-def test_the_token_is_behind_the_hash_of_the_address(tmp_path: Path, built: None) -> None:
-    """S08: a browser does not send what follows the hash."""
+def test_the_token_is_in_the_fragment_of_the_address(tmp_path: Path, built: None) -> None:
+    """S08: a browser does not send the fragment to the server."""
     with serve.serving(Store(tmp_path / "runs"), 0, can_edit=True) as (address, _):
         assert address.token is not None
         assert len(address.token) >= 32
@@ -79,7 +79,7 @@ def test_the_token_is_behind_the_hash_of_the_address(tmp_path: Path, built: None
 
 @pytest.mark.integration
 @pytest.mark.skipif(not (app.STATIC / "index.html").is_file(), reason="the page is not built: make frontend")
-def test_it_serves_until_it_is_interrupted(tmp_path: Path) -> None:
+def test_the_server_runs_until_it_is_interrupted(tmp_path: Path) -> None:
     dashboard_store.make_store(tmp_path / "runs")
     environment = {**os.environ, "SSH_CONNECTION": "1 2 3 4"}
     command = [sys.executable, "-m", "trainmaster", "ui", str(tmp_path / "runs"), "--port", "0", "--no-open"]

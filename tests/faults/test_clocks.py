@@ -1,6 +1,7 @@
-"""Clocks that are wrong, or jump, change nothing: a lease ends when it was seen not to move for its time, and not before.
+"""Wrong or jumping clocks have no effect: a lease expires when it was observed not to change for its full time.
 
-The wall clock of a process is set wrong in that process, and the times of files by their owner: neither needs the rights to set a clock.
+The tests set the wall clock of a process inside that process, and the times of files as their owner, so they do not
+need the permission to set the clock.
 """
 
 import os
@@ -49,7 +50,7 @@ def run_of(job):
 
 
 def when_taken_over(jobs):
-    """When the second attempt on each run was made, by the clock that only goes forward."""
+    """Return when the second attempt of each run was created, by the monotonic clock."""
     runs, found = [run_of(job) for job in jobs], {}
 
     def are_all_taken_over():
@@ -63,7 +64,7 @@ def when_taken_over(jobs):
 
 
 def start_and_hold(shop, name, **more):
-    """A process on another machine that has come to the training of epoch 3, and beats; and the file that lets it go on."""
+    """Start a process on another machine that waits in epoch 3, and return it with the file that releases it."""
     gate = shop.folder / f"gate {name}"
     job = shop.job(f"store {name}", CONFIG, NUM_EPOCHS, lease_time=LEASE)
     holder = shop.start(job, boot=AWAY, acts=[Act("train", 3, "wait", str(gate))], **more)
@@ -72,7 +73,7 @@ def start_and_hold(shop, name, **more):
 
 
 @pytest.mark.parametrize("clock", [pytest.param(CLOCKS[0], marks=pytest.mark.smoke), *CLOCKS[1:]])
-def test_a_clock_that_is_wrong_or_jumps_does_not_change_what_comes_of_a_run(shop, clock):
+def test_a_clock_that_is_wrong_or_jumps_does_not_change_the_result_of_a_run(shop, clock):
     draws = random.Random(SEED)
     job = shop.job("store", CONFIG, NUM_EPOCHS, lease_time=LEASE, clock=clock)
     for epoch, point in ((1, "train"), (2, "save: manifest"), (3, "save: published"), (4, "eval")):
@@ -86,8 +87,8 @@ def test_a_clock_that_is_wrong_or_jumps_does_not_change_what_comes_of_a_run(shop
     assert again.place.count("train") == 0
 
 
-def test_a_process_whose_clock_is_wrong_is_not_replaced_while_it_beats(shop):
-    """Nor while the times of its files jump by a day, which a watcher takes for a beat."""
+def test_a_process_with_a_wrong_clock_is_not_replaced_while_it_renews_its_lease(shop):
+    """The times of its files jump by a day, which a watcher treats as a heartbeat."""
     held = [start_and_hold(shop, clock, clock=clock) for clock in CLOCKS]
     batches = [shop.start(job, mode="batch") for job, _, _ in held]
     asked = [shop.start(job, clock="ahead") for job, _, _ in held]
@@ -109,7 +110,7 @@ def test_a_process_whose_clock_is_wrong_is_not_replaced_while_it_beats(shop):
         training.assert_undisturbed(job)
 
 
-def test_a_dead_process_is_replaced_after_its_lease_and_not_before_whatever_the_clocks_say(shop):
+def test_a_dead_process_is_replaced_when_its_lease_expires_whatever_the_clocks_show(shop):
     held = [start_and_hold(shop, f"{clock} {seconds}", clock=clock) for clock, seconds in zip(CLOCKS, (DAY, -DAY, DAY), strict=True)]
     for job, holder, _ in held:
         holder.kill()
@@ -124,12 +125,12 @@ def test_a_dead_process_is_replaced_after_its_lease_and_not_before_whatever_the_
         training.assert_undisturbed(job)
 
 
-def test_a_watcher_that_was_stopped_itself_has_not_seen_a_lease_expire(shop):
+def test_a_watcher_that_was_suspended_has_not_observed_an_expired_lease(shop):
     job, holder, gate = start_and_hold(shop, "stopped watcher")
     watcher = shop.start(job, mode="batch")
     assert watcher.wait_for("claim")
     time.sleep(0.5 * LEASE)
-    for process in (watcher, holder):  # as if the machine of both had slept
+    for process in (watcher, holder):  # as if both machines had been suspended
         process.send(signal.SIGSTOP)
     time.sleep(1.5 * LEASE)
     watcher.send(signal.SIGCONT)

@@ -1,7 +1,7 @@
-"""The image of `trainmaster container`, really built and run with buildah: it trains into a mounted store, is killed, and resumes.
+"""Builds and runs the image of `trainmaster container` with buildah: a run is killed and resumed in a mounted store.
 
-The base image is made by debootstrap, so no registry is needed. Pip reaches the package index with this machine's own settings. It takes
-minutes, the network and 3 GB of disk, and runs with `TRAINMASTER_FAULTS=full` as root.
+debootstrap creates the base image, so no registry is needed. Pip uses the settings of this machine to reach the package
+index. The tests take minutes, need the network and 3 GB of disk, and run as root with `TRAINMASTER_FAULTS=full`.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def buildah() -> Iterator[Buildah]:
 
 @pytest.fixture(scope="module")
 def base(buildah: Buildah) -> str:
-    """A Debian with the Python of its distribution, which must be of the version that runs here: the packages are pinned for it."""
+    """A Debian image whose Python must have the version that runs here, because the packages are pinned for it."""
     release = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
     suite, system = release.get("VERSION_CODENAME", "").strip('"'), buildah.folder / "system"
     packages = "--include=python3,python3-venv,ca-certificates"
@@ -113,7 +113,7 @@ def base(buildah: Buildah) -> str:
 
 
 def pip_settings(folder: Path) -> list[str]:
-    """Options of `buildah bud` that give pip the settings it has here: a configuration file, and the local folders that it names."""
+    """Return options of `buildah bud` that pass pip's configuration file, and the folders it refers to."""
     listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True).stdout
     pairs = [line.split("=", 1) for line in listed.splitlines() if "=" in line]
     settings = {key.rpartition(".")[2]: str(ast.literal_eval(value)) for key, value in pairs}
@@ -140,7 +140,7 @@ def image(buildah: Buildah, base: str) -> str:
     Store(project / "runs").configs.add({"note": CANARY})
     words = [sys.executable, "-m", "trainmaster", "container", "train.py", "lr=0.01", "-o", "image"]
     subprocess.run(words, check=True, cwd=project)
-    for name in ("code/.env", "code/deploy.pem", "runs/store.json", "token", "code/.git/config"):  # added by somebody, later
+    for name in ("code/.env", "code/deploy.pem", "runs/store.json", "token", "code/.git/config"):  # added to the folder afterwards
         (project / "image" / name).parent.mkdir(exist_ok=True)
         (project / "image" / name).write_text(CANARY)
     options = ["--isolation", "chroot", "--pull-never", "--build-arg", f"BASE={base}", *pip_settings(buildah.folder)]
@@ -154,7 +154,7 @@ def container(buildah: Buildah, image: str) -> str:
 
 
 class Run:
-    """One start of the image, as `docker run` does it: entry point and command."""
+    """Runs the image like `docker run`, with its entry point and command."""
 
     def __init__(self, buildah: Buildah, container: str, image: str, store: Path, user: int = 1000) -> None:
         about = json.loads(buildah("inspect", "--type", "image", image))["Docker"]["config"]
@@ -172,7 +172,7 @@ class Run:
         return self.process.wait(900)
 
     def workers(self) -> list[int]:
-        """The Python processes of this container: descendants of the buildah that this test has started."""
+        """Return the Python processes of this container, which are descendants of the buildah process of this test."""
         parents, names = {}, {}
         for path in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -197,7 +197,7 @@ def make_store(folder: Path, user: int = 1000) -> Path:
 
 
 def until_epoch(run: Run, epoch: int) -> None:
-    """Until a run says that an epoch is over. The store is left alone: reading it here, as root, could create folders of root."""
+    """Wait until a run prints that an epoch is done. Reading the store as root could create folders that root owns."""
 
     def is_so() -> bool:
         assert run.process.poll() is None, run.out
@@ -217,7 +217,7 @@ def test_the_container_trains_into_a_mounted_store_and_resumes_after_a_kill(buil
     second = Run(buildah, container, image, killed)
     until_epoch(second, 6)
     for pid in second.workers():
-        os.kill(pid, signal.SIGTERM)  # what `docker stop` sends
+        os.kill(pid, signal.SIGTERM)  # the signal of `docker stop`
     assert second.wait() == 143, second.out
     assert re.search(r"resumes from epoch [2-9]", second.out), second.out
     third = Run(buildah, container, image, killed)
@@ -238,7 +238,7 @@ def test_the_image_runs_as_any_user(buildah: Buildah, container: str, image: str
     assert "warning" not in run.out.lower(), run.out
 
 
-def test_the_image_has_the_code_and_no_secret_no_git_and_no_store(buildah: Buildah, container: str) -> None:
+def test_the_image_has_the_code_without_secrets_git_and_stores(buildah: Buildah, container: str) -> None:
     root = Path(buildah("mount", container))
     try:
         assert (root / "app" / "train.py").read_text() == TRAIN
@@ -253,8 +253,8 @@ def test_the_image_has_the_code_and_no_secret_no_git_and_no_store(buildah: Build
         buildah("umount", container)
 
 
-def test_the_pins_are_what_is_installed_here(buildah: Buildah, container: str) -> None:
-    """The same versions of everything that both have, so that both compute the same numbers."""
+def test_the_pinned_versions_are_those_installed_here(buildah: Buildah, container: str) -> None:
+    """Packages that both have must have the same versions, so that both compute the same numbers."""
     words = ["run", "--isolation", "chroot", container, "--", "pip", "list", "--format=json", "--disable-pip-version-check"]
     there: dict[str, Any] = {each["name"]: each["version"] for each in json.loads(buildah(*words).splitlines()[-1])}
     ours = subprocess.run([sys.executable, "-m", "pip", "list", "--format=json"], capture_output=True, text=True, check=True).stdout

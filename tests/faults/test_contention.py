@@ -1,6 +1,6 @@
-"""Many processes that want the same runs at once: each run is trained once, whoever is killed meanwhile.
+"""Many processes request the same runs at the same time: each run is trained once, even if processes are killed.
 
-`TRAINMASTER_FAULTS=full` does more rounds of all of it. `TRAINMASTER_FAULTS_SEED` repeats the plan of the kills.
+`TRAINMASTER_FAULTS=full` runs more rounds. `TRAINMASTER_FAULTS_SEED` repeats the plan of the kills.
 """
 
 import os
@@ -32,7 +32,7 @@ def shop():
 
 
 def start_at_once(shop, jobs):
-    """Processes that all open the store at the same moment."""
+    """Start processes that all open the store at the same moment."""
     gate = shop.folder / f"gate-{random.getrandbits(60)}"
     started = [shop.start(job, gate=str(gate)) for job in jobs]
     for each in started:
@@ -42,7 +42,7 @@ def start_at_once(shop, jobs):
 
 
 def witnessed(shop, name="witness"):
-    """Where every process notes what it trains."""
+    """Return the file in which every process records what it trains."""
     folder = shop.folder / name
     folder.mkdir()
     return folder
@@ -57,7 +57,7 @@ def run_of(job, config):
 
 
 @pytest.mark.parametrize("round_number", range(12 if IS_FULL else 2))
-def test_of_sixteen_processes_that_start_a_config_at_once_one_trains_it(shop, round_number):
+def test_one_of_sixteen_processes_that_start_a_config_at_once_trains_it(shop, round_number):
     witness = witnessed(shop)
     job = shop.job("store", CONFIG, 4, witness=str(witness))
     started = start_at_once(shop, [job] * 16)
@@ -74,7 +74,7 @@ def test_of_sixteen_processes_that_start_a_config_at_once_one_trains_it(shop, ro
 
 @pytest.mark.parametrize("round_number", range(12 if IS_FULL else 1))
 @pytest.mark.smoke
-def test_of_sixteen_batches_with_the_same_config_one_trains_it_and_the_others_wait_until_it_is_done(shop, round_number):
+def test_one_of_sixteen_batches_with_the_same_config_trains_it_and_the_others_wait(shop, round_number):
     witness = witnessed(shop)
     job = shop.job("store", CONFIG, 4, mode="batch", lease_time=2.0, witness=str(witness))
     started = start_at_once(shop, [job] * 16)
@@ -89,7 +89,7 @@ def test_of_sixteen_batches_with_the_same_config_one_trains_it_and_the_others_wa
 
 
 @pytest.mark.smoke
-def test_processes_that_make_the_same_store_at_once_all_get_it(shop):
+def test_processes_that_create_the_same_store_at_once_all_succeed(shop):
     errors = []
 
     def open_and_add(root, barrier, number):
@@ -111,7 +111,7 @@ def test_processes_that_make_the_same_store_at_once_all_get_it(shop):
 
 
 @pytest.mark.parametrize("keep", [1, 3])
-def test_a_reader_sees_no_damage_while_a_run_is_saved_again_and_again(shop, keep):
+def test_a_reader_sees_no_damage_while_a_run_is_saved_repeatedly(shop, keep):
     store = Store(shop.folder / "store")
     key = store.configs.add(CONFIG)
     steps = range(1500 if IS_FULL else 300)
@@ -160,7 +160,7 @@ def test_eight_workers_train_each_of_twelve_configs_once(shop):
         training.assert_undisturbed(job, config)
 
 
-def test_a_sweep_whose_workers_are_killed_and_started_again_completes_every_config_and_records_each_epoch_once(shop):
+def test_a_sweep_whose_workers_are_killed_and_restarted_trains_every_config_and_records_each_epoch_once(shop):
     draws = random.Random(SEED)
     configs = [{"seed": seed, "optimizer": ["adam", "sgd"][seed % 2]} for seed in range(24 if IS_FULL else 4)]
     job = shop.job("store", {}, 3, configs=configs, mode="batch", lease_time=2.0, max_attempts=1000)
@@ -182,7 +182,7 @@ def test_a_sweep_whose_workers_are_killed_and_started_again_completes_every_conf
 
 
 def work_until_done(shop, jobs, limit):
-    """Start every worker again that was killed; the results of all, and how many were killed."""
+    """Restart every killed worker. Return the results of all workers, and how many were killed."""
     workers = [shop.start(job) for job in jobs]
     num_kills, results = 0, []
     while workers:
@@ -199,13 +199,13 @@ def work_until_done(shop, jobs, limit):
 
 
 @pytest.mark.parametrize("where", ["one machine", "many machines"])
-def test_a_config_that_always_kills_its_worker_is_given_up_with_a_reason_and_the_others_complete(shop, where):
+def test_a_batch_gives_up_on_a_config_that_always_kills_its_worker_and_completes_the_others(shop, where):
     healthy = [{"seed": seed} for seed in range(4)]
     poison = [{"seed": 9, "poison": "setup"}, {"seed": 9, "poison": "train"}]
     job = shop.job("store", {}, 2, configs=[*healthy[:2], *poison, *healthy[2:]], mode="batch", lease_time=0.6, max_attempts=3)
     boots = [""] * 3 if where == "one machine" else ["boot-1", "boot-2", "boot-3"]
     results, num_kills = work_until_done(shop, [training.replace(job, boot=boot) for boot in boots], 20)
-    assert num_kills == 3 + 4  # one of them saves epoch 0 in its first attempt, which then counts for something
+    assert num_kills == 3 + 4  # one of them saves epoch 0 in its first attempt, which therefore does not count as failed
     for config, num_attempts in zip(poison, (3, 4), strict=True):
         key = run_of(job, config).key
         assert len(run_of(job, config).attempts()) == num_attempts
@@ -219,13 +219,13 @@ def test_a_config_that_always_kills_its_worker_is_given_up_with_a_reason_and_the
 
 
 def hold_dead(store, key, number, **owner):
-    """The claim of a process on another machine that will never beat again."""
+    """Create a claim of a process on another machine that never renews its lease."""
     owner = {"host": "elsewhere", "boot": "another boot", "pid": 1, "start": "1", **owner}
     claim = {"key": key, "attempt": number, "token": "0" * 32, "by": "process", "owner": owner, "heartbeat": 0.01}
     store.files.create(store.run(key).path(number, ATTEMPT), record_bytes(claim))
 
 
-def test_of_many_waiters_for_the_same_dead_lease_exactly_one_gets_it(shop):
+def test_exactly_one_of_many_waiters_for_a_dead_lease_gets_it(shop):
     store = Store(shop.folder / "store")
     num_waiters = 16 if IS_FULL else 8
     for number in range(200 if IS_FULL else 25):
@@ -253,7 +253,7 @@ def test_of_many_waiters_for_the_same_dead_lease_exactly_one_gets_it(shop):
 
 
 @pytest.mark.parametrize("round_number", range(10 if IS_FULL else 1))
-def test_of_several_processes_that_watch_the_same_dead_lease_one_goes_on_with_the_run(shop, round_number):
+def test_one_of_several_processes_that_watch_a_dead_lease_continues_the_run(shop, round_number):
     witness = witnessed(shop)
     job = shop.job("store", CONFIG, 4, lease_time=1.0)
     assert shop.start(job, boot="another machine", acts=[Act("train", 2, "kill")]).wait() == KILLED

@@ -1,4 +1,4 @@
-"""Damage to any file of a store is found before a training step: never a silent restart, never wrong values, never another run's."""
+"""Damage to any file of a store is detected before training: no silent restart, no wrong values, no mixed-up runs."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ from trainmaster.store.files import LocalFiles
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_syncs():
-    """No power fails here, and a sync takes longer than all the rest."""
+    """Skip syncs, which would take longer than everything else and only matter after a power failure."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda fd: None)
         yield
@@ -55,9 +55,9 @@ def _standing(sample, folder):
 
 @pytest.fixture
 def standing(sample, _standing):
-    """The store for tests that only look at it, and damage no more than its files."""
+    """A shared store for tests that only read it and damage only its files."""
     yield _standing
-    for path in list(_standing.rglob("*")):  # children come after their folders
+    for path in list(_standing.rglob("*")):  # folders come before their content
         relative = str(path.relative_to(_standing))
         if not os.path.lexists(path) or (path.is_dir() and not path.is_symlink() and relative not in sample.files):
             continue
@@ -69,7 +69,7 @@ def standing(sample, _standing):
             path.write_bytes(data)
 
 
-# ---- which files there are
+# ---- files of a store
 
 RECORDS = ("attempt.json", "lease", "resume.json", "status.json", "outcome.json", "events.jsonl", "preview.json")
 CHECKPOINT = ("manifest.json", "tree.json", "tensors.safetensors")
@@ -83,9 +83,9 @@ ROLES = (
 )
 """Every kind of file, of the newest attempt and checkpoint and of older ones."""
 SPARE = re.compile(r"lease|index|outcome\.json|attempt\.json|preview\.json|status\.json|of step 2$")
-"""Where all that a start needs stands elsewhere, too: it goes on from the newest checkpoint, with all events."""
+"""Files whose content can be found elsewhere: a start resumes from the newest checkpoint, with all events."""
 NEVER_STOPS = re.compile(r"lease|index|outcome\.json|attempt\.json|preview\.json|of step 2$")
-"""Where it has no reason to refuse either."""
+"""Files whose damage never prevents a start."""
 
 
 def path_of(sample, role, key=None):
@@ -95,7 +95,7 @@ def path_of(sample, role, key=None):
     return sample.stats(name, int(number), key) if kind == "attempt" else sample.ckpt(name, int(number), key)
 
 
-# ---- what can happen to one
+# ---- kinds of damage
 
 
 def delete(path, sample, role):
@@ -155,7 +155,7 @@ def take_another_runs(path, sample, role):
 
 
 def take_another_attempts(path, sample, role):
-    """That of the other attempt, or of the step before."""
+    """Replace a file by that of another attempt or of the previous step."""
     name, _, kind, number = role.split()
     other = f"{name} of attempt {3 - int(number)}" if kind == "attempt" else f"{name} of step {3 if number == '4' else 4}"
     path.write_bytes(sample.files[path_of(sample, other)])
@@ -187,10 +187,10 @@ CLASSES = (
     write_an_empty_record,
 )
 WRITTEN_AGAIN = re.compile(r"index|status\.json|events\.jsonl|preview\.json|lease")
-"""Only these have older versions."""
+"""Files that are rewritten, so they have older versions."""
 HAS_PEERS = re.compile("attempt|step")
 SELDOM = () if IS_FULL else (halve, fill_with_zeros, link_to_nothing)
-"""Left to the full campaign: others come close."""
+"""Damage that only the full campaign tests, because other kinds are similar."""
 CASES = [
     (role, damage)
     for role in ROLES
@@ -204,7 +204,7 @@ EACH = pytest.mark.parametrize(("role", "damage"), CASES, ids=[f"{damage.__name_
 
 
 def is_harmless(role, path, original):
-    """True where what was changed says the same as before."""
+    """Return whether the changed file has the same meaning as before."""
     if role == "store.json":
         if not path.is_file() or path.is_symlink():
             return False
@@ -212,20 +212,20 @@ def is_harmless(role, path, original):
             return json.loads(path.read_bytes())["format"] == json.loads(original)["format"]
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return False
-    if role.startswith("events"):  # a kill leaves the like behind the last line
+    if role.startswith("events"):  # a kill can also leave this after the last line
         return not path.is_symlink() and path.is_file() and path.read_bytes().startswith(original)
-    return role == "config" and not os.path.lexists(path)  # the start has it at hand, and stores it again
+    return role == "config" and not os.path.lexists(path)  # the start knows the config and stores it again
 
 
 def names_it(text, relative):
-    """True where a text names the file, or for a manifest its checkpoint, which without it is none."""
+    """Return whether a text names the file or, for a manifest, its checkpoint."""
     if relative.endswith("manifest.json") and re.search(r"missing|no checkpoint", text):
         return "/".join(relative.split("/")[:3]) in text
     return relative in text
 
 
 def check_start(found, sample, role, is_same):
-    """The claim of this file, for one start after one damage."""
+    """Check that one start after one damage is refused or resumes correctly."""
     relative = path_of(sample, role)
     if found.error is not None:
         assert isinstance(found.error, StoreDamagedError | StoreFormatError), f"{type(found.error).__name__}: {found.error}"
@@ -235,17 +235,17 @@ def check_start(found, sample, role, is_same):
     assert found.step is not None, "a silent restart from zero"
     assert sample_store.is_value(found.value, CONFIG, found.step), "wrong values"
     if found.events is not None:
-        assert found.events == sample_store.events_at(CONFIG, found.step), "events are lost, or another run's"
+        assert found.events == sample_store.events_at(CONFIG, found.step), "events are lost, or belong to another run"
     if found.status is not None and not (role.startswith("status") and found.step == LAST):
-        assert found.status == sample_store.status_at(found.step), "the status is another one's"
+        assert found.status == sample_store.status_at(found.step), "the status belongs to another step or run"
     if found.step < LAST:
-        assert names_it(found.warned, relative), f"went on from step {found.step}, and no warning names the file: {found.warned!r}"
+        assert names_it(found.warned, relative), f"resumed from step {found.step}, and no warning names the file: {found.warned!r}"
     else:
-        assert SPARE.search(role) or is_same, "went on as if nothing were wrong"
+        assert SPARE.search(role) or is_same, "resumed without noticing the damage"
 
 
 def is_silent(role, damage):
-    """True where the files are such as a kill leaves them, too: nothing in them is wrong."""
+    """Return whether a kill could leave the same files, so that the damage cannot be detected."""
     return (
         role in ("lease", "index", "store.json")
         or role.startswith("lease")
@@ -265,7 +265,7 @@ def started_text(role, damage, found):
 
 @EACH
 @pytest.mark.integration
-def test_a_start_after_damage_refuses_or_goes_on_from_a_good_checkpoint(sample, root, role, damage):
+def test_a_start_after_damage_is_refused_or_resumes_from_a_valid_checkpoint(sample, root, role, damage):
     path = root / path_of(sample, role)
     damage(path, sample, role)
     is_same = is_harmless(role, path, sample.files[path_of(sample, role)])
@@ -273,7 +273,7 @@ def test_a_start_after_damage_refuses_or_goes_on_from_a_good_checkpoint(sample, 
     check_start(found, sample, role, is_same)
     if found.error is None and (
         IS_FULL or damage in (delete, empty, take_another_runs)
-    ):  # and the next start goes on from what that one saved
+    ):  # and the next start resumes from the checkpoint of that one
         again = sample_store.start(root, CONFIG)
         assert (again.error, again.step) == (None, found.step + 1)
         assert again.events == sample_store.events_at(CONFIG, found.step)
@@ -281,7 +281,7 @@ def test_a_start_after_damage_refuses_or_goes_on_from_a_good_checkpoint(sample, 
 
 @EACH
 @pytest.mark.integration
-def test_verify_names_the_damaged_file_and_no_good_run(sample, standing, role, damage):
+def test_verify_lists_the_damaged_file_and_no_valid_run(sample, standing, role, damage):
     path = standing / path_of(sample, role)
     damage(path, sample, role)
     try:
@@ -295,13 +295,13 @@ def test_verify_names_the_damaged_file_and_no_good_run(sample, standing, role, d
         assert any(names_it(str(each), path_of(sample, role)) for each in found), found
 
 
-def test_verify_finds_nothing_wrong_with_a_good_store(standing):
+def test_verify_finds_no_damage_in_a_valid_store(standing):
     assert Store(standing).verify() == []
 
 
 @pytest.mark.parametrize("role", [role for role in ROLES if role != "store.json"])
 @pytest.mark.parametrize("damage", [empty, delete, put_a_folder, take_another_runs, write_an_empty_record], ids=lambda each: each.__name__)
-def test_damage_to_one_run_leaves_the_others_as_they_were(sample, standing, role, damage):
+def test_damage_to_one_run_does_not_affect_the_others(sample, standing, role, damage):
     if role == "index" and damage is take_another_runs:
         damage = fill_with_garbage
     damage(standing / path_of(sample, role), sample, role)
@@ -316,7 +316,7 @@ def test_damage_to_one_run_leaves_the_others_as_they_were(sample, standing, role
 
 
 @pytest.mark.parametrize("damage", [empty, halve, fill_with_garbage, put_a_folder, put_a_pipe, link_to_a_copy, take_another_runs])
-def test_the_index_leaves_a_damaged_config_out_with_a_warning(sample, standing, damage):
+def test_the_index_leaves_out_a_damaged_config_with_a_warning(sample, standing, damage):
     (standing / path_of(sample, "index")).unlink()
     damage(standing / path_of(sample, "config"), sample, "config")
     with pytest.warns(UserWarning, match=rf"run {sample.key} is skipped") as caught:
@@ -325,7 +325,7 @@ def test_the_index_leaves_a_damaged_config_out_with_a_warning(sample, standing, 
 
 
 @pytest.mark.parametrize("damage", [each for each in CLASSES if each not in (take_another_runs, take_another_attempts)])
-def test_a_damaged_index_is_made_again_from_the_configs(sample, root, damage):
+def test_a_damaged_index_is_rebuilt_from_the_configs(sample, root, damage):
     damage(root / path_of(sample, "index"), sample, "index")
     assert dict(Store(root).index) == {sample.key: CONFIG, sample.other: OTHER}
     assert dict(Store(root).index) == {sample.key: CONFIG, sample.other: OTHER}
@@ -341,7 +341,7 @@ def test_a_damaged_index_is_made_again_from_the_configs(sample, root, damage):
     ],
 )
 @pytest.mark.parametrize("damage", [empty, fill_with_garbage, put_a_pipe, link_to_a_copy, write_an_empty_record])
-def test_going_through_an_archive_gives_the_right_value_or_tells_of_the_damage(sample, standing, archive, role, wanted, damage):
+def test_iterating_over_an_archive_gives_correct_values_or_reports_the_damage(sample, standing, archive, role, wanted, damage):
     damage(standing / path_of(sample, role), sample, role)
     found, told = {}, ""
     with warnings.catch_warnings(record=True) as caught:
@@ -354,7 +354,7 @@ def test_going_through_an_archive_gives_the_right_value_or_tells_of_the_damage(s
     assert found.get(sample.key) == wanted or path_of(sample, role) in told, told
 
 
-def test_the_record_of_another_runs_removal_does_not_start_this_one_from_zero(sample, root):
+def test_the_removal_record_of_another_run_does_not_restart_this_one(sample, root):
     store = Store(root)
     store.pop(sample.other)
     removal = sorted(root.glob(f"stats/{sample.other[:2]}/{sample.other}/attempt-*/resume.json"))[-1]
@@ -364,7 +364,7 @@ def test_the_record_of_another_runs_removal_does_not_start_this_one_from_zero(sa
     assert sample.stats("resume.json", 2) in str(found.error)
 
 
-def test_a_missing_config_is_told_by_verify_and_stored_again_by_a_start(sample, root):
+def test_verify_reports_a_missing_config_and_the_next_start_stores_it_again(sample, root):
     (root / path_of(sample, "config")).unlink()
     assert [(each.path, each.why) for each in Store(root).verify()] == [
         (path_of(sample, "config"), "it is missing, though the run has records")
@@ -374,7 +374,7 @@ def test_a_missing_config_is_told_by_verify_and_stored_again_by_a_start(sample, 
 
 
 @pytest.mark.parametrize("archive", ["stats", "ckpts"])
-def test_a_run_whose_folder_was_removed_from_an_archive_does_not_start_again(sample, root, archive):
+def test_a_run_whose_folder_was_removed_from_an_archive_does_not_start_over(sample, root, archive):
     shutil.rmtree(root / archive / sample.key[:2] / sample.key)
     found = sample_store.start(root, CONFIG)
     assert isinstance(found.error, StoreDamagedError), found
@@ -382,7 +382,7 @@ def test_a_run_whose_folder_was_removed_from_an_archive_does_not_start_again(sam
 
 
 @pytest.mark.parametrize("archive", ["stats", "ckpts"])
-def test_an_attempt_whose_folder_was_removed_is_missed(sample, root, archive):
+def test_a_removed_folder_of_an_attempt_is_reported(sample, root, archive):
     shutil.rmtree(root / archive / sample.key[:2] / sample.key / "attempt-0002")
     found = sample_store.start(root, CONFIG)
     told = str(found.error) if found.error is not None else found.warned
@@ -391,7 +391,7 @@ def test_an_attempt_whose_folder_was_removed_is_missed(sample, root, archive):
     assert found.error is not None or found.step == 2
 
 
-def test_when_every_checkpoint_is_damaged_the_start_is_refused_and_names_them_all(sample, root):
+def test_a_start_is_refused_if_every_checkpoint_is_damaged_and_all_are_listed(sample, root):
     for step in range(1, LAST + 1):
         halve(root / sample.ckpt("tensors.safetensors", step), sample, "")
     found = sample_store.start(root, CONFIG)
@@ -401,7 +401,7 @@ def test_when_every_checkpoint_is_damaged_the_start_is_refused_and_names_them_al
     assert "resume=False" in str(found.error)
 
 
-def test_when_every_manifest_is_missing_the_start_is_refused(sample, root):
+def test_a_start_is_refused_if_every_manifest_is_missing(sample, root):
     for step in range(1, LAST + 1):
         (root / sample.ckpt("manifest.json", step)).unlink()
     found = sample_store.start(root, CONFIG)
@@ -409,7 +409,7 @@ def test_when_every_manifest_is_missing_the_start_is_refused(sample, root):
     assert f"step {LAST} was saved, and its checkpoint is missing or damaged" in str(found.error)
 
 
-def test_a_damaged_run_goes_on_step_by_step_from_older_checkpoints(sample, root):
+def test_a_damaged_run_resumes_from_the_next_older_checkpoint(sample, root):
     for step in (4, 3, 2):
         fill_with_garbage(root / sample.ckpt("tree.json", step), sample, "")
         found = sample_store.start(root, CONFIG, is_going_on=False)
@@ -418,7 +418,7 @@ def test_a_damaged_run_goes_on_step_by_step_from_older_checkpoints(sample, root)
         assert f"run {sample.key} resumes from step {step - 1}" in found.warned
 
 
-def test_the_newer_of_two_checkpoints_of_one_step_is_missed_when_its_manifest_is(root, sample):
+def test_a_missing_manifest_of_the_newer_of_two_checkpoints_of_one_step_is_reported(root, sample):
     store = Store(root)
     store.ckpts[sample.key] = {"second": 2}
     store.ckpts[sample.key] = {"third": 3}
@@ -450,7 +450,7 @@ def check_bytes(sample, root, role, changed, what):
 
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.integration
-def test_a_file_that_ends_at_any_byte_is_found_out(sample, standing, role):
+def test_a_file_that_is_truncated_at_any_byte_is_detected(sample, standing, role):
     size = len(sample.files[path_of(sample, role)])
     chosen = range(size) if IS_FULL else sorted({size - 1, *random.Random(f"{SEED}{role}").sample(range(size), min(size, 5))})
     for end in chosen:
@@ -459,7 +459,7 @@ def test_a_file_that_ends_at_any_byte_is_found_out(sample, standing, role):
 
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.integration
-def test_a_bit_that_flipped_at_any_byte_is_found_out(sample, standing, role):
+def test_a_flipped_bit_in_any_byte_is_detected(sample, standing, role):
     original = sample.files[path_of(sample, role)]
     chance = random.Random(f"{SEED}{role}")
     for place in range(len(original)) if IS_FULL else sorted(chance.sample(range(len(original)), min(len(original), 8))):
@@ -469,7 +469,7 @@ def test_a_bit_that_flipped_at_any_byte_is_found_out(sample, standing, role):
         check_bytes(sample, standing, role, bytes(changed), f"bit {bit} of byte {place}")
 
 
-# ---- (a) the right checksum, and the wrong content
+# ---- (a) wrong content with a correct checksum
 
 WRONG = (
     None,
@@ -491,7 +491,7 @@ WRONG = (
 
 
 def wrong_records(record):
-    """The record with each of its members missing, and of a kind that it cannot be."""
+    """Yield the record with each of its members missing, and with an invalid type."""
     for name in record:
         yield f"without `{name}`", {each: value for each, value in record.items() if each != name}
         for value in WRONG:
@@ -500,7 +500,7 @@ def wrong_records(record):
 
 
 def planted(members, deep=b""):
-    """The bytes of a record that may hold what JSON does not have, or what Python cannot write."""
+    """Return the bytes of a record with values that JSON does not have, or that Python cannot write."""
     lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in members.items())
     body = b"{\n" + lines.encode().replace(b'"DEEP"', deep)
     return b'%b,\n "checksum": "%b"\n}\n' % (body, hashlib.sha256(body).hexdigest().encode())
@@ -512,7 +512,7 @@ MADE = [role for role in ROLES if role.split()[0] not in NO_RECORDS]
 
 @pytest.mark.parametrize("role", MADE)
 @pytest.mark.integration
-def test_a_record_of_the_wrong_shape_with_a_right_checksum_starts_nothing_wrong(sample, standing, role):
+def test_a_record_with_a_wrong_shape_and_a_correct_checksum_has_no_bad_effect(sample, standing, role):
     path = standing / path_of(sample, role)
     record = parse_record(path.read_bytes(), "")
     variants = list(wrong_records(record))
@@ -539,7 +539,7 @@ def test_a_record_of_the_wrong_shape_with_a_right_checksum_starts_nothing_wrong(
 @pytest.mark.parametrize("role", MADE)
 @pytest.mark.parametrize("depth", [200, 900, 5000, 100_000] if IS_FULL else [900, 100_000])
 @pytest.mark.integration
-def test_a_record_that_is_nested_deep_is_damage_and_no_recursion_error(sample, root, role, depth):
+def test_a_deeply_nested_record_is_reported_as_damage_without_a_recursion_error(sample, root, role, depth):
     path = root / path_of(sample, role)
     record = parse_record(path.read_bytes(), "")
     member = next(name for name in ("config", "status", "preview", "owner", "outcome") if name in record)
@@ -559,7 +559,7 @@ def test_a_record_that_is_nested_deep_is_damage_and_no_recursion_error(sample, r
     ],
     ids=lambda content: ascii(content[:20]),
 )
-def test_a_store_file_that_says_no_format_is_damaged(sample, standing, content):
+def test_a_store_file_without_a_format_is_damaged(sample, standing, content):
     (standing / "store.json").write_bytes(content)
     before = sample_store.listing(standing)
     with pytest.raises(StoreDamagedError, match=r"`store.json` does not describe a store") as caught:
@@ -571,8 +571,8 @@ def test_a_store_file_that_says_no_format_is_damaged(sample, standing, content):
 # ---- (b) torn tails
 
 
-def test_a_log_that_was_torn_at_any_byte_is_read_and_appended_to(tmp_path):
-    """Its last line is dropped if a single byte of it is missing, and all that is appended afterwards can be read."""
+def test_a_log_that_is_torn_at_any_byte_can_be_read_and_continued(tmp_path):
+    """The last line is dropped if a single byte is missing, and everything that is appended afterwards can be read."""
     files = LocalFiles(str(tmp_path))
     text = 'a "quoted"\nline \u20ac \U0001f600'
     events = [{"epoch": 0, "loss": 0.5}, {"epoch": 1, "text": text}, {"epoch": 2, "values": [1, {"a": None}], "text": text}]
@@ -594,7 +594,7 @@ def test_a_log_that_was_torn_at_any_byte_is_read_and_appended_to(tmp_path):
         assert (tmp_path / "events.jsonl").read_bytes().startswith(whole[:start_of_last])
 
 
-def test_a_log_that_was_torn_at_its_end_keeps_the_whole_last_line(tmp_path):
+def test_a_log_with_a_torn_end_keeps_its_last_complete_line(tmp_path):
     files = LocalFiles(str(tmp_path))
     log = EventLog(files, "events.jsonl")
     log.append({"epoch": 0})
@@ -608,7 +608,7 @@ def test_a_log_that_was_torn_at_its_end_keeps_the_whole_last_line(tmp_path):
 
 
 @pytest.mark.parametrize("tail", [b"\n", b"\0" * 4096, b"\xff" * 100, b'{"n":2,"epoch":2}\n', b"{}\n{}\n", b"[" * 100_000])
-def test_whatever_stands_behind_the_last_line_of_a_log_is_cut_off_by_the_next_writer(tmp_path, tail):
+def test_the_next_writer_removes_garbage_after_the_last_line_of_a_log(tmp_path, tail):
     files = LocalFiles(str(tmp_path))
     log = EventLog(files, "events.jsonl")
     log.append({"epoch": 0})
@@ -624,7 +624,7 @@ def test_whatever_stands_behind_the_last_line_of_a_log_is_cut_off_by_the_next_wr
     assert (tmp_path / "events.jsonl").read_bytes().startswith(whole)
 
 
-def test_events_that_a_checkpoint_counts_are_missed_when_the_log_is_shorter(tmp_path):
+def test_a_log_with_fewer_events_than_a_checkpoint_counts_is_reported(tmp_path):
     files = LocalFiles(str(tmp_path))
     log = EventLog(files, "events.jsonl")
     log.append({"epoch": 0})
@@ -634,8 +634,8 @@ def test_events_that_a_checkpoint_counts_are_missed_when_the_log_is_shorter(tmp_
     assert "2 events were saved in it, and 1 can be read" in str(caught.value)
 
 
-def test_a_tail_that_no_checkpoint_counts_is_dropped_when_the_run_goes_on(sample, root):
-    """A kill after the last save: what was logged since is not what the next attempt goes on from."""
+def test_events_after_the_last_checkpoint_are_dropped_when_the_run_resumes(sample, root):
+    """After a kill, the next attempt does not continue from events that were logged after the last save."""
     log = EventLog(LocalFiles(str(root)), sample.stats("events.jsonl", 2))
     log.append({"epoch": 5, "part": 0})
     log.close()

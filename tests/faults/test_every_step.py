@@ -1,6 +1,6 @@
-"""A training by `make_loop` that is stopped or killed after any of its batches goes on to the same bits.
+"""A run with `make_loop` that is stopped or killed after any batch resumes and gives the same bits.
 
-By default a few of the stop points are tried, drawn by a seed; with `TRAINMASTER_FAULTS=full`, each of them.
+By default, a random sample of the batches is tested; with `TRAINMASTER_FAULTS=full`, every batch.
 """
 
 import random
@@ -31,7 +31,7 @@ def shop():
 
 
 def stop_points(kind, saved_by, loader):
-    """All of them, or a few."""
+    """Return all batches, or a random sample."""
     every = range(1, NUM_STEPS)
     found = list(every) if IS_FULL else random.Random(f"{SEED} {kind} {saved_by}").sample(every, 1 if loader else 2)
     print(f"stop points {found}; seed {SEED}")
@@ -39,7 +39,7 @@ def stop_points(kind, saved_by, loader):
 
 
 @in_all_ways
-def test_a_loop_that_a_hook_stops_after_any_batch_goes_on_in_a_fresh_manager(shop, saved_by, loader):
+def test_a_loop_that_a_hook_stops_after_any_batch_resumes_in_a_new_manager(shop, saved_by, loader):
     for number in stop_points("stop", saved_by, loader):
         config = {"seed": 1, "loader": loader, **SAVED_BY[saved_by]}
         job = shop.job(f"store-{number}", config, NUM_EPOCHS, stop_at=number, then=NUM_EPOCHS + 1)
@@ -50,7 +50,7 @@ def test_a_loop_that_a_hook_stops_after_any_batch_goes_on_in_a_fresh_manager(sho
 
 
 @in_one_way
-def test_a_loop_that_is_killed_right_after_any_checkpoint_or_batch_goes_on(shop, saved_by, loader):
+def test_a_loop_that_is_killed_after_any_checkpoint_or_batch_resumes(shop, saved_by, loader):
     for number in stop_points("kill", saved_by, loader):
         config = {"seed": 2, "loader": loader, "accumulated": 1, **SAVED_BY[saved_by]}
         job = shop.job(f"store-{number}", config, NUM_EPOCHS)
@@ -64,7 +64,7 @@ def test_a_loop_that_is_killed_right_after_any_checkpoint_or_batch_goes_on(shop,
 
 
 @pytest.mark.parametrize(("saved_by", "loader"), WAYS if IS_FULL else WAYS[-1:])
-def test_a_loop_that_sigterm_stops_at_any_batch_goes_on(shop, saved_by, loader):
+def test_a_loop_that_sigterm_stops_at_any_batch_resumes(shop, saved_by, loader):
     for number in stop_points("signal", saved_by, loader)[::4]:
         config = {"seed": 3, "loader": loader, **SAVED_BY[saved_by]}
         job = shop.job(f"store-{number}", config, NUM_EPOCHS)

@@ -1,6 +1,6 @@
-"""A store on a disk that fills up, has no names left, cannot be written any more, or is taken away; and what is left of it then.
+"""A store on a disk that fills up, runs out of inodes, becomes read-only, or is removed.
 
-The disks are small ones in memory, each in a mount namespace of its own: it ends with the process that holds it, whatever happens here.
+The disks are small file systems in memory. Each has its own mount namespace, which ends with the process that holds it.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(3600 if IS_FULL else 900)
 
 
 class Disk:
-    """A file system of its own at `folder`, as long as a shell in another namespace holds it."""
+    """A separate file system at `folder`, which exists while a shell in another namespace holds it."""
 
     def __init__(self, place: Path, options: str) -> None:
         self._place = place
@@ -55,10 +55,10 @@ class Disk:
             raise OSError("".join(said).strip())
 
     def remount(self, options: str) -> None:
-        self._do(f"mount -o remount,bind,{options} '{self._place}'")  # without bind, only root may
+        self._do(f"mount -o remount,bind,{options} '{self._place}'")  # without bind, only root can do this
 
     def fill(self, free: int = 0) -> Path:
-        """Leave `free` bytes, in whole pages; the file to remove when it is enough."""
+        """Fill the disk except for `free` bytes, in whole pages. Return the file to remove afterwards."""
         ballast = self.folder / "ballast"
         size = shutil.disk_usage(self.folder).free - free
         with open(ballast, "wb") as file:
@@ -110,7 +110,7 @@ def restart(folder: Path) -> None:
 # ---- no space
 
 
-def test_a_save_on_a_full_disk_says_so_and_the_last_checkpoint_stays(new_disk):
+def test_a_save_on_a_full_disk_is_an_error_and_the_last_checkpoint_is_kept(new_disk):
     disk = new_disk("size=1m")
     store = Store(disk.folder / "store")
     key = store.configs.add({"lr": 0.1})
@@ -137,7 +137,7 @@ def test_a_save_on_a_full_disk_says_so_and_the_last_checkpoint_stays(new_disk):
 
 
 @pytest.mark.integration
-def test_a_program_that_a_full_disk_stopped_anywhere_goes_on_when_there_is_space_again(new_disk):
+def test_a_program_that_a_full_disk_stopped_anywhere_resumes_when_there_is_space(new_disk):
     disk = new_disk("size=4m")
     before = shutil.disk_usage(disk.folder).free
     restart(disk.folder)
@@ -164,7 +164,7 @@ def test_a_program_that_a_full_disk_stopped_anywhere_goes_on_when_there_is_space
         shutil.rmtree(folder)
 
 
-def test_an_event_that_did_not_fit_leaves_no_half_and_can_be_logged_again(new_disk):
+def test_an_event_that_did_not_fit_leaves_no_partial_line_and_can_be_logged_again(new_disk):
     disk = new_disk("size=256k")
     store = Store(disk.folder / "store")
     key = store.configs.add({"lr": 0.1})
@@ -173,7 +173,7 @@ def test_an_event_that_did_not_fit_leaves_no_half_and_can_be_logged_again(new_di
         attempt.log.append({"step": 1})
         ballast = disk.fill()
         with pytest.raises(StoreAccessError, match=r"`events\.jsonl` cannot be written: No space left on device") as caught:
-            attempt.log.append({"text": "x" * 2 * PAGE})  # some of it fits into the page that is there
+            attempt.log.append({"text": "x" * 2 * PAGE})  # a part of it fits into the current page
         assert FREE_SOME in str(caught.value)
         assert store.run(key).events() == [{"step": 1}]
         attempt.log.append({"step": 2})  # a small one still fits
@@ -185,7 +185,7 @@ def test_an_event_that_did_not_fit_leaves_no_half_and_can_be_logged_again(new_di
     assert store.verify() == []
 
 
-def test_an_export_to_a_full_disk_says_so_and_leaves_the_old_file(new_disk, tmp_path):
+def test_an_export_to_a_full_disk_is_an_error_and_keeps_the_old_file(new_disk, tmp_path):
     disk = new_disk("size=1m")
     store = Store(tmp_path / "store")
     key = store.configs.add({"lr": 0.1})
@@ -202,7 +202,7 @@ def test_an_export_to_a_full_disk_says_so_and_leaves_the_old_file(new_disk, tmp_
     assert sorted(path.name for path in disk.folder.iterdir()) == ["ballast", "runs.tar"]
 
 
-def test_runs_that_do_not_fit_are_not_adopted_by_half(new_disk, tmp_path):
+def test_runs_that_do_not_fit_are_not_imported_partially(new_disk, tmp_path):
     disk = new_disk("size=4m")
     store, target = Store(tmp_path / "store"), Store(disk.folder / "store")
     key = store.configs.add({"lr": 0.1})
@@ -236,7 +236,7 @@ def test_a_lease_is_renewed_on_a_full_disk(new_disk, what, is_page_full):
     with store.attempt(key, "process") as attempt:
         attempt.start(None)
         path = attempt.run.path(attempt.number, "lease")
-        if is_page_full:  # after hours of beats, the next one needs a new page
+        if is_page_full:  # after hours of heartbeats, the next one needs a new page
             attempt._heartbeat.renew()
             with open(disk.folder / "store" / path, "ab") as file:
                 file.write(b"." * (PAGE - file.tell()))
@@ -265,7 +265,7 @@ def _use_up(disk: Disk, what: str) -> None:
             file.flush()
 
 
-def test_a_release_on_a_full_disk_fails_and_the_run_is_free_all_the_same(new_disk):
+def test_a_release_on_a_full_disk_fails_but_the_run_is_free(new_disk):
     disk = new_disk("size=1m")
     store = Store(disk.folder / "store")
     key = store.configs.add({"lr": 0.1})
@@ -283,11 +283,11 @@ def test_a_release_on_a_full_disk_fails_and_the_run_is_free_all_the_same(new_dis
     assert store.run(key).status()["epoch"] == 1
 
 
-# ---- no names, no writing, no folder
+# ---- no inodes, no write access, no folder
 
 
 @pytest.mark.integration
-def test_a_program_that_ran_out_of_names_goes_on_when_there_are_some_again(new_disk):
+def test_a_program_that_ran_out_of_inodes_resumes_when_there_are_some_again(new_disk):
     disk = new_disk("size=4m,nr_inodes=2000")
     before = os.statvfs(disk.folder).f_ffree
     restart(disk.folder)
@@ -312,7 +312,7 @@ def test_a_program_that_ran_out_of_names_goes_on_when_there_are_some_again(new_d
         shutil.rmtree(folder)
 
 
-def test_a_disk_that_turned_read_only_is_read_and_says_so_to_writers(new_disk):
+def test_a_read_only_disk_can_be_read_and_writers_get_an_error(new_disk):
     disk = new_disk("size=1m")
     store = Store(disk.folder / "store")
     key = store.configs.add({"lr": 0.1})
@@ -338,7 +338,7 @@ def test_a_disk_that_turned_read_only_is_read_and_says_so_to_writers(new_disk):
     assert store.ckpts[key]["weights"].nbytes == 2000
 
 
-def test_a_disk_that_turns_read_only_while_a_run_trains_costs_nothing(new_disk):
+def test_a_disk_that_becomes_read_only_during_training_loses_nothing(new_disk):
     disk = new_disk("size=1m")
     store = Store(disk.folder / "store")
     key = store.configs.add({"lr": 0.1})
@@ -348,7 +348,7 @@ def test_a_disk_that_turns_read_only_while_a_run_trains_costs_nothing(new_disk):
             attempt.log.append({"step": 1})
             attempt.save(1, value_of(1000), STATUS, {})
             attempt.log.append({"step": 2})
-            attempt.log.close()  # a file system is not turned read-only under an open file
+            attempt.log.close()  # a file system with an open file cannot become read-only
             disk.remount("ro")
             attempt.save(2, value_of(2000), {**STATUS, "epoch": 2}, {})
     disk.remount("rw")
@@ -362,7 +362,7 @@ def test_a_disk_that_turns_read_only_while_a_run_trains_costs_nothing(new_disk):
     assert store.verify() == []
 
 
-def test_a_store_that_is_removed_under_a_run_is_told_and_not_made_again(tmp_path):
+def test_a_store_that_is_removed_during_training_is_an_error_and_not_created_again(tmp_path):
     folder = tmp_path / "store"
     store = Store(folder)
     key = store.configs.add({"lr": 0.1})
@@ -382,7 +382,7 @@ def test_a_store_that_is_removed_under_a_run_is_told_and_not_made_again(tmp_path
 
 
 @pytest.mark.integration
-def test_a_program_whose_store_was_removed_starts_anew(new_disk):
+def test_a_program_whose_store_was_removed_starts_over(new_disk):
     disk = new_disk("size=4m")
     restart(disk.folder)
     shutil.rmtree(disk.folder / "store")

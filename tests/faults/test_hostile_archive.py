@@ -1,4 +1,4 @@
-"""An archive that somebody prepared is refused, with its reason: nothing of it is imported, nothing here is changed, nothing runs."""
+"""A manipulated archive is refused with a reason: nothing is imported, changed or executed."""
 
 import gzip
 import hashlib
@@ -28,12 +28,12 @@ from trainmaster.store.events import event_line
 
 PROGRAM = Path(sample_store.__file__).with_name("archive_bombs.py")
 FURTHER = LAST + 2
-"""How far the archive has trained the config that is here already."""
+"""The epoch in the archive of the config that the store already has."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_syncs():
-    """No power fails here, and a sync takes longer than all the rest."""
+    """Skip syncs, which would take longer than everything else and only matter after a power failure."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda fd: None)
         yield
@@ -59,7 +59,7 @@ def root(sample, folder):
 
 
 class Source:
-    """A store that has trained the first config further, and a third one; its archive, and the members of that."""
+    """A store that has trained the first config further, and a third one, with its archive and its members."""
 
     def __init__(self, sample, folder):
         store = Store(sample.write(folder / "source"))
@@ -78,7 +78,7 @@ def source(sample, folder):
 
 
 def packed(members, **options):
-    """A tar file with these members: bytes by name, or pairs of a `TarInfo` and bytes."""
+    """Return a tar file with these members: bytes by name, or pairs of a `TarInfo` and bytes."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT, **options) as archive:
         for each in members.items() if isinstance(members, dict) else members:
@@ -101,7 +101,7 @@ def with_more(*more):
 
 
 def with_changed(ending, change):
-    """The archive with one member, the last whose name ends so, made anew from what it was."""
+    """Return the archive with a changed member: the last one whose name has this ending."""
 
     def make(source):
         name = [name for name in source.members if name.endswith(ending)][-1]
@@ -120,7 +120,7 @@ def without(name):
 
 
 def changed_tree(content):
-    """The newest checkpoint with another tree, and a manifest that fits it."""
+    """Return the newest checkpoint with another tree and a matching manifest."""
 
     def make(source):
         name = [name for name in source.members if name.endswith("tree.json")][-1]
@@ -140,7 +140,7 @@ def run_facts(change):
 
 
 def raw_size(text):
-    """A header whose field of the size is `text`, with a right checksum."""
+    """Return a header whose size field is `text`, with a correct checksum."""
 
     def make(source):
         block = bytearray(member(f"{source.key}/step-000099/tree.json").tobuf(tarfile.USTAR_FORMAT))
@@ -227,7 +227,7 @@ BAD = {
     "a size in pax that leads back": (pax({"size": "-2048"}), r"was not imported|cannot be read"),
     "a size in pax of 10 GB": (pax({"size": "10000000000"}), r"was not imported|cannot be read"),
     "a size that is no number": (raw_size(b"zzzzzzzzzzz\0"), r"was not imported|cannot be read"),
-    # what the members say
+    # content of the members
     "no header": (with_changed("trainmaster.json", lambda data: None), r"it has no `trainmaster.json`"),
     "a future format": (with_changed("trainmaster.json", record(format=2)), r"it has another format"),
     "a format of another kind": (with_changed("trainmaster.json", record(format="1")), r"it has another format"),
@@ -346,7 +346,7 @@ THEN_GOOD = (
     "no tensors",
     "a gzip that is cut",
 )
-"""After which a good archive is imported; in the full campaign after all."""
+"""Cases after which a valid archive is imported; in the full campaign, after all cases."""
 
 
 def check_nothing_was_imported(sample, root, before, beside):
@@ -380,7 +380,7 @@ def check_good_import(source, root):
 
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.integration
-def test_a_bad_archive_is_refused_and_nothing_of_it_is_imported(sample, source, root, folder, bad):
+def test_a_bad_archive_is_refused_and_nothing_is_imported(sample, source, root, folder, bad):
     make, says = BAD[bad]
     path = folder / "bad.tar"
     path.write_bytes(make(source))
@@ -396,7 +396,7 @@ def test_a_bad_archive_is_refused_and_nothing_of_it_is_imported(sample, source, 
 
 
 @pytest.mark.parametrize("bad", ["dots", "a tree that was changed", "an edited config", "a negative size"])
-def test_a_bad_archive_is_refused_also_where_all_is_wanted_and_it_is_compressed(sample, source, root, folder, bad):
+def test_a_bad_archive_is_refused_with_overwrite_and_with_compression(sample, source, root, folder, bad):
     path = folder / "bad.tar"
     path.write_bytes(gzip.compress(BAD[bad][0](source), 1))
     before, beside = sample_store.listing(root), sorted(os.listdir(folder))
@@ -405,7 +405,7 @@ def test_a_bad_archive_is_refused_also_where_all_is_wanted_and_it_is_compressed(
     check_nothing_was_imported(sample, root, before, beside)
 
 
-def test_a_refusal_names_the_archive_and_says_that_nothing_was_imported(source, root, folder):
+def test_the_error_names_the_archive_and_says_that_nothing_was_imported(source, root, folder):
     path = folder / "bad.tar"
     path.write_bytes(BAD["dots"][0](source))
     with pytest.raises(ArchiveError, match=r"`bad.tar` was not imported") as caught:
@@ -414,7 +414,7 @@ def test_a_refusal_names_the_archive_and_says_that_nothing_was_imported(source, 
 
 
 @pytest.mark.parametrize("kind", ["a missing file", "a folder", "a file without rights"])
-def test_an_archive_that_cannot_be_opened_is_told(root, tmp_path, kind):
+def test_an_archive_that_cannot_be_opened_is_an_error(root, tmp_path, kind):
     path = tmp_path / "archive.tar"
     if kind == "a folder":
         path.mkdir()
@@ -426,7 +426,7 @@ def test_an_archive_that_cannot_be_opened_is_told(root, tmp_path, kind):
         Store(root).load_tar(path)
 
 
-def test_an_archive_that_is_a_pipe_does_not_hold_the_process(root, tmp_path):
+def test_an_archive_that_is_a_pipe_does_not_block(root, tmp_path):
     os.mkfifo(tmp_path / "archive.tar")
     program = "import sys\nfrom trainmaster.store import Store\nStore(None).load_tar(sys.argv[1])"
     try:
@@ -438,8 +438,8 @@ def test_an_archive_that_is_a_pipe_does_not_hold_the_process(root, tmp_path):
     assert "Error: `" in result.stderr
 
 
-def test_an_archive_cut_off_at_any_block_is_refused(sample, source, root, folder):
-    """Where a tar ends after a whole member, the format has no mark of it but its end: two blocks of zeros."""
+def test_an_archive_that_is_truncated_at_any_block_is_refused(sample, source, root, folder):
+    """If a tar is truncated after a complete member, only the two blocks of zeros at the end are missing."""
     whole = packed(source.members)
     end = len(whole.rstrip(b"\0")) // 512 * 512 + 512
     path = folder / "bad.tar"
@@ -455,8 +455,8 @@ def test_an_archive_cut_off_at_any_block_is_refused(sample, source, root, folder
     check_nothing_was_imported(sample, root, before, beside)
 
 
-def test_a_compressed_archive_with_any_byte_changed_is_refused_or_read_right(sample, source, root, folder):
-    """All that is in it has checksums of its own, so what is imported is right, and it is all."""
+def test_a_compressed_archive_with_any_changed_byte_is_refused_or_read_correctly(sample, source, root, folder):
+    """The content has its own checksums, so imported runs are correct and complete."""
     whole = source.good.read_bytes()
     path = folder / "bad.tar"
     chance = random.Random(SEED)
@@ -500,8 +500,8 @@ def test_an_archive_that_does_not_fit_on_the_disk_is_refused_before_anything_is_
     check_nothing_was_imported(sample, root, before, beside)
 
 
-def test_an_archive_of_one_bad_and_one_good_run_imports_neither(sample, source, root, folder):
-    """In either order."""
+def test_an_archive_with_one_bad_and_one_good_run_imports_neither(sample, source, root, folder):
+    """The order of the runs does not matter."""
     before = sample_store.listing(root)
     for bad in (source.key, source.third):
         members = {**source.members, f"{bad}/events.jsonl": b"{}\n"}
@@ -529,7 +529,7 @@ def test_the_order_of_the_members_does_not_matter(source, root, folder):
 
 @pytest.fixture(scope="module")
 def exploded(source, folder):
-    """What became of each bomb, in a process of its own with little memory."""
+    """The result of each bomb, in a separate process with little memory."""
     place = folder / "bombs"
     place.mkdir()
     result = subprocess.run([sys.executable, PROGRAM, source.good, place], capture_output=True, text=True, check=False)
@@ -557,7 +557,7 @@ BOMBS = (
 
 @pytest.mark.parametrize("bomb", BOMBS)
 @pytest.mark.integration
-def test_a_bomb_is_refused_in_little_memory_and_time(exploded, bomb):
+def test_an_archive_bomb_is_refused_with_little_memory_and_time(exploded, bomb):
     found = exploded[bomb]
     assert found["said"].startswith(("ArchiveError: ", "StoreDamagedError: ")), found
     assert found["grown_mb"] < 300, found
@@ -566,14 +566,14 @@ def test_a_bomb_is_refused_in_little_memory_and_time(exploded, bomb):
 
 
 @pytest.mark.integration
-def test_every_bomb_is_told_of(exploded):
+def test_every_archive_bomb_is_reported(exploded):
     assert set(exploded) == set(BOMBS)
 
 
-# ---- out and in again
+# ---- export and import
 
 
-def test_what_was_exported_comes_back_as_it_was(source, tmp_path):
+def test_exported_runs_are_imported_unchanged(source, tmp_path):
     store = Store(tmp_path / "new")
     check_good_import(source, tmp_path / "new")
     assert store.load_tar(source.good) == []
@@ -582,7 +582,7 @@ def test_what_was_exported_comes_back_as_it_was(source, tmp_path):
     assert store.stats[key]["epoch"] == FURTHER + 1
 
 
-def test_torch_tensors_and_nested_values_come_back_as_they_were(tmp_path):
+def test_torch_tensors_and_nested_values_are_imported_unchanged(tmp_path):
     import torch
 
     store, other = Store(tmp_path / "one"), Store(None)
@@ -612,13 +612,13 @@ def test_torch_tensors_and_nested_values_come_back_as_they_were(tmp_path):
 
 
 @pytest.mark.parametrize("compresslevel", [0, 1, 9])
-def test_an_archive_can_be_read_whatever_its_compression(source, tmp_path, folder, compresslevel):
+def test_an_archive_can_be_read_with_any_compression(source, tmp_path, folder, compresslevel):
     store = Store(folder / "source")
     store.export_tar(tmp_path / "out.tar", compresslevel=compresslevel)
     assert sorted(Store(None).load_tar(tmp_path / "out.tar")) == sorted([source.key, source.third])
 
 
-def test_a_run_that_is_here_and_as_far_is_left_out_unless_all_is_wanted(sample, source, root):
+def test_a_run_that_is_trained_as_far_here_is_skipped_unless_overwrite_is_set(sample, source, root):
     store = Store(root)
     assert sorted(store.load_tar(source.good)) == sorted([source.key, source.third])
     before = sample_store.contents(root)
@@ -632,13 +632,13 @@ def test_a_run_that_is_here_and_as_far_is_left_out_unless_all_is_wanted(sample, 
     assert sample_store.is_value(store.ckpts[source.key], CONFIG, FURTHER)
 
 
-def test_a_run_that_is_here_with_other_content_stays_byte_for_byte_when_a_newer_one_is_imported(sample, source, root):
+def test_a_run_with_other_content_stays_byte_for_byte_when_a_newer_one_is_imported(sample, source, root):
     Store(root).load_tar(source.good)
     after = sample_store.contents(root)
     assert {name: after[name] for name in sample.files} == sample.files
 
 
-def test_only_the_runs_that_are_asked_for_are_exported(source, folder, tmp_path):
+def test_only_the_requested_runs_are_exported(source, folder, tmp_path):
     store = Store(folder / "source")
     assert store.export_tar(tmp_path / "one.tar.gz", keys=[source.third]) == 1
     assert Store(None).load_tar(tmp_path / "one.tar.gz") == [source.third]
@@ -646,15 +646,15 @@ def test_only_the_runs_that_are_asked_for_are_exported(source, folder, tmp_path)
     assert Store(None).load_tar(tmp_path / "none.tar.gz") == []
 
 
-def test_an_export_that_fails_leaves_the_file_that_was_there(source, folder, tmp_path):
+def test_a_failed_export_keeps_the_existing_file(source, folder, tmp_path):
     (tmp_path / "out.tar.gz").write_bytes(b"older")
     with pytest.raises(KeyTextError):
         Store(folder / "source").export_tar(tmp_path / "out.tar.gz", keys=[source.third, "../../x"])
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"out.tar.gz": b"older"}
 
 
-def test_a_damaged_checkpoint_is_not_exported_as_a_good_one(sample, root, tmp_path):
-    """It stays here, and whoever exports is told."""
+def test_a_damaged_checkpoint_is_not_exported_as_a_valid_one(sample, root, tmp_path):
+    """It stays in the store, and the export causes a warning."""
     path = root / sample.ckpt("tensors.safetensors", LAST)
     path.write_bytes(path.read_bytes()[:-1] + b"\x77")
     target = Store(tmp_path / "target")
@@ -664,7 +664,7 @@ def test_a_damaged_checkpoint_is_not_exported_as_a_good_one(sample, root, tmp_pa
     assert target.run(sample.key).checkpoints()[0].step < LAST
 
 
-def test_migrating_gives_the_other_store_the_same_runs(sample, source, root, folder):
+def test_migrating_copies_the_same_runs_to_the_other_store(sample, source, root, folder):
     target = Store(root)
     assert sorted(Store(folder / "source").migrate(target)) == sorted([source.key, source.third])
     assert sample_store.is_value(target.ckpts[source.key], CONFIG, FURTHER)

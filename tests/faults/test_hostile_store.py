@@ -1,4 +1,4 @@
-"""A store that somebody prepared runs no code, leads nowhere else, and is said to be wrong."""
+"""A manipulated store executes no code, follows no links, and is reported as damaged."""
 
 import hashlib
 import io
@@ -30,7 +30,7 @@ PROGRAM = Path(sample_store.__file__).with_name("hostile_tensors.py")
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_syncs():
-    """No power fails here, and a sync takes longer than all the rest."""
+    """Skip syncs, which would take longer than everything else and only matter after a power failure."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda fd: None)
         yield
@@ -49,7 +49,7 @@ def sample(folder):
 
 @pytest.fixture(scope="module")
 def archive(sample, folder):
-    """A good archive with a third run."""
+    """A valid archive with a third run."""
     store = Store(folder / "third")
     sample_store.train(store, THIRD, range(1, 3))
     store.export_tar(folder / "third.tar.gz")
@@ -65,7 +65,7 @@ def root(sample, folder):
 
 @pytest.fixture
 def outside(folder):
-    """A folder that is none of the store's business."""
+    """A folder outside of the store."""
     place = folder / "outside"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
@@ -90,7 +90,7 @@ WRITING = ("add", "go on", "set ckpt", "set preview", "import", "prune", "verify
 
 
 def everything(root, key, archive, beside, chosen=None):
-    """All that can be done with a store, one after the other; what each said that went wrong, by name."""
+    """Perform every operation on a store, and return the errors by the name of the operation."""
     target = beside / "exported.tar.gz"
 
     def go_on(store):
@@ -133,7 +133,7 @@ def everything(root, key, archive, beside, chosen=None):
     for name, act in acts.items() if chosen is None else ((name, acts[name]) for name in chosen):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            warnings.simplefilter("ignore", ResourceWarning)  # it may come from what an earlier test left
+            warnings.simplefilter("ignore", ResourceWarning)  # it may be caused by an earlier test
             try:
                 result = act(Store(root, lease_time=0.02))
                 text = "\n".join(map(str, result)) if name.startswith("verify") else ""
@@ -144,7 +144,7 @@ def everything(root, key, archive, beside, chosen=None):
     return said
 
 
-def test_everything_can_be_done_with_a_good_store(sample, root, archive, folder):
+def test_every_operation_works_on_a_valid_store(sample, root, archive, folder):
     said = everything(root, sample.key, archive, folder)
     assert not any(said.values()), said
 
@@ -153,7 +153,7 @@ def test_everything_can_be_done_with_a_good_store(sample, root, archive, folder)
 
 
 class Bomb:
-    """Writes a file where it is unpickled."""
+    """Writes a file when it is unpickled."""
 
     def __init__(self, canary):
         self.canary = str(canary)
@@ -163,7 +163,7 @@ class Bomb:
 
 
 def torch_zip(canary):
-    """What `torch.save` writes, with such a pickle."""
+    """Return a file as `torch.save` writes it, with such a pickle."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("archive/data.pkl", pickle.dumps(Bomb(canary), 2))
@@ -181,13 +181,13 @@ def numpy_file(canary):
 PICKLES = {"pickle": lambda canary: pickle.dumps(Bomb(canary)), "torch": torch_zip, "numpy": numpy_file}
 
 
-def test_the_bomb_goes_off_where_it_is_unpickled(tmp_path):
+def test_the_planted_pickle_runs_code_when_it_is_unpickled(tmp_path):
     pickle.loads(PICKLES["pickle"](tmp_path / "canary")).close()
     assert (tmp_path / "canary").exists()
 
 
 @pytest.mark.parametrize("kind", PICKLES)
-def test_a_pickle_in_the_place_of_any_file_is_not_run(sample, root, archive, folder, kind):
+def test_a_pickle_in_place_of_any_file_is_not_executed(sample, root, archive, folder, kind):
     canary = folder / f"canary-{kind}"
     names = {name.rpartition("/")[2]: name for name in sample.files if sample.other not in name}
     if not IS_FULL and kind != "pickle":
@@ -201,7 +201,7 @@ def test_a_pickle_in_the_place_of_any_file_is_not_run(sample, root, archive, fol
         assert any(relative in text for text in said.values()) or relative.endswith(("lease", "runs.jsonl")), (relative, said)
 
 
-def test_a_pickle_with_right_checksums_in_the_place_of_any_file_of_a_checkpoint_is_not_run(sample, root, archive, folder):
+def test_a_pickle_with_correct_checksums_in_place_of_any_checkpoint_file_is_not_executed(sample, root, archive, folder):
     for kind, make in PICKLES.items():
         for file in ("tree.json", "tensors.safetensors"):
             canary = folder / f"canary-{kind}-{file}"
@@ -215,7 +215,7 @@ def test_a_pickle_with_right_checksums_in_the_place_of_any_file_of_a_checkpoint_
             assert not canary.exists()
 
 
-def test_pickles_under_other_names_beside_the_files_are_never_read(sample, root, archive, folder):
+def test_pickles_with_other_names_next_to_the_files_are_never_read(sample, root, archive, folder):
     canary = folder / "canary-beside"
     folders = [root, *(path for path in root.rglob("*") if path.is_dir())]
     for place in folders:
@@ -228,7 +228,7 @@ def test_pickles_under_other_names_beside_the_files_are_never_read(sample, root,
     assert f"configs/{sample.key[:2]}/model.pt: this is not a file of a store; trainmaster never reads it" in said["verify"]
 
 
-def test_the_class_that_a_config_names_is_not_imported(sample, root, folder, monkeypatch):
+def test_the_class_named_in_a_config_is_not_imported(sample, root, folder, monkeypatch):
     canary = folder / "canary-class"
     (folder / "hostile_module.py").write_text(f"open({str(canary)!r}, 'w')\nclass Hostile: ...\n")
     monkeypatch.syspath_prepend(str(folder))
@@ -246,7 +246,7 @@ def test_the_class_that_a_config_names_is_not_imported(sample, root, folder, mon
 
 
 def pytest_generate_tests(metafunc):
-    """One test for each folder and each file of the sample; the key of a config is the same in every process."""
+    """Create one test for each folder and each file of the sample. Keys are the same in every process."""
     key = config_archive._identity(CONFIG)[1][:8]
     run = f"{key[:2]}/{key}"
     if "place" in metafunc.fixturenames:
@@ -270,8 +270,8 @@ def pytest_generate_tests(metafunc):
 
 
 @pytest.mark.integration
-def test_a_link_in_the_place_of_any_folder_is_not_followed_and_is_named(sample, root, archive, outside, folder, place):
-    """It leads to a folder that looks just like the one it replaces."""
+def test_a_link_in_place_of_any_folder_is_not_followed_and_is_reported(sample, root, archive, outside, folder, place):
+    """The link leads to a folder with the same content as the one it replaces."""
     shutil.move(root / place, outside / "moved")
     (root / place).symlink_to(outside / "moved")
     before = sample_store.listing(outside)
@@ -284,7 +284,7 @@ def test_a_link_in_the_place_of_any_folder_is_not_followed_and_is_named(sample, 
 
 
 @pytest.mark.parametrize("kind", ["file", "pipe", "dangling link"] if IS_FULL else ["file"])
-def test_anything_else_in_the_place_of_any_folder_is_told(sample, root, archive, folder, place, kind):
+def test_any_other_file_type_in_place_of_a_folder_is_reported(sample, root, archive, folder, place, kind):
     shutil.rmtree(root / place)
     {"file": Path.touch, "pipe": os.mkfifo, "dangling link": lambda path: path.symlink_to("nowhere")}[kind](root / place)
     said = everything(root, sample.key, archive, folder, READING)
@@ -294,7 +294,7 @@ def test_anything_else_in_the_place_of_any_folder_is_told(sample, root, archive,
 
 
 @pytest.mark.integration
-def test_a_link_in_the_place_of_any_file_is_not_followed(sample, root, archive, outside, folder, file):
+def test_a_link_in_place_of_any_file_is_not_followed(sample, root, archive, outside, folder, file):
     shutil.move(root / file, outside / "moved")
     (root / file).symlink_to(outside / "moved")
     before = sample_store.listing(outside)
@@ -306,7 +306,7 @@ def test_a_link_in_the_place_of_any_file_is_not_followed(sample, root, archive, 
 
 
 @pytest.mark.integration
-def test_a_pipe_in_the_place_of_any_file_stops_nobody(sample, root, archive, folder, file):
+def test_a_pipe_in_place_of_any_file_does_not_block(sample, root, archive, folder, file):
     (root / file).unlink()
     os.mkfifo(root / file)
     said = everything(root, sample.key, archive, folder, READING)
@@ -316,7 +316,7 @@ def test_a_pipe_in_the_place_of_any_file_stops_nobody(sample, root, archive, fol
 @pytest.mark.skipif(not hasattr(os, "mknod") or os.geteuid() != 0, reason="devices are root's to make")
 @pytest.mark.parametrize("number", [3, 5, 7], ids=["null", "zero", "full"])
 @pytest.mark.integration
-def test_a_device_in_the_place_of_a_file_is_not_read(sample, root, archive, folder, number):
+def test_a_device_in_place_of_a_file_is_not_read(sample, root, archive, folder, number):
     for name in ("events.jsonl", "status.json", "resume.json", "lease") if IS_FULL else ("events.jsonl", "resume.json"):
         shutil.rmtree(root)
         sample.write(root)
@@ -331,7 +331,7 @@ def test_a_device_in_the_place_of_a_file_is_not_read(sample, root, archive, fold
 
 
 @pytest.mark.integration
-def test_a_huge_sparse_file_in_the_place_of_any_file_is_read_in_part_only(sample, root, archive, folder, file):
+def test_only_a_part_of_a_huge_sparse_file_is_read(sample, root, archive, folder, file):
     if file.endswith(("tensors.safetensors", "tree.json", "lease", "runs.jsonl")) or "attempt-0001" in file:
         pytest.skip("compared with the size in the manifest, or never read into memory")
     with open(root / file, "ab") as sparse:
@@ -346,7 +346,7 @@ def test_a_huge_sparse_file_in_the_place_of_any_file_is_read_in_part_only(sample
     assert found.error is not None or found.step is not None
 
 
-# ---- what is planted where the next attempt will write
+# ---- files planted in the folder of the next attempt
 
 NEXT = ("attempt.json", "lease", "events.jsonl", "resume.json", "outcome.json", "status.json", "preview.json")
 
@@ -354,7 +354,7 @@ NEXT = ("attempt.json", "lease", "events.jsonl", "resume.json", "outcome.json", 
 @pytest.mark.parametrize("kind", ["link", "hard link", "pipe", "folder", "dangling link"] if IS_FULL else ["link", "hard link", "pipe"])
 @pytest.mark.parametrize("name", NEXT)
 @pytest.mark.integration
-def test_what_is_planted_in_the_folder_of_the_next_attempt_cannot_reach_outside(sample, root, archive, outside, folder, name, kind):
+def test_files_planted_in_the_folder_of_the_next_attempt_cannot_reach_outside(sample, root, archive, outside, folder, name, kind):
     path = root / sample.stats(name, 3)
     path.parent.mkdir(parents=True)
     victim = outside / "victim"
@@ -401,7 +401,7 @@ except StoreError as error:
 
 
 def take(root, key):
-    """Take a run in another process; what it said. A wait without end is a failure."""
+    """Claim a run in another process, and return its output. An endless wait is a failure."""
     try:
         result = warm.run([sys.executable, "-c", TAKE, root, key], capture_output=True, text=True, timeout=100, check=False)
     except subprocess.TimeoutExpired:
@@ -410,7 +410,7 @@ def take(root, key):
     return result.stdout
 
 
-def test_a_planted_attempt_with_the_highest_number_is_told_and_waited_for_in_vain(sample, root):
+def test_a_planted_attempt_with_the_highest_number_is_reported_and_does_not_block_forever(sample, root):
     path = root / sample.stats("attempt.json", 999_999_999)
     path.parent.mkdir()
     path.write_bytes(record_bytes({"key": sample.key, "attempt": 999_999_999}))
@@ -421,7 +421,7 @@ def test_a_planted_attempt_with_the_highest_number_is_told_and_waited_for_in_vai
 
 @pytest.mark.parametrize("heartbeat", [1e308, 10**400, math.nan], ids=["1e308", "10^400", "nan"])
 @pytest.mark.integration
-def test_an_absurd_heartbeat_in_the_claim_of_another_machine_does_not_hold_a_run_for_ever(sample, root, heartbeat):
+def test_an_absurd_heartbeat_in_a_claim_of_another_machine_does_not_hold_a_run_forever(sample, root, heartbeat):
     owner = {"host": "elsewhere", "boot": "another", "pid": 1, "start": "1"}
     members = {"key": sample.key, "attempt": 3, "by": "process", "token": "0" * 32, "owner": owner, "heartbeat": heartbeat}
     lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in members.items())
@@ -485,7 +485,7 @@ ENTRANCES = {
 
 
 @pytest.mark.parametrize("entrance", ENTRANCES)
-def test_what_is_no_key_is_refused_at_every_entrance_and_makes_nothing(sample, root, entrance):
+def test_an_invalid_key_is_refused_everywhere_and_creates_nothing(sample, root, entrance):
     before, beside = sample_store.listing(root), os.listdir(root.parent)
     store = Store(root)
     for name, key in BAD_KEYS.items():
@@ -497,7 +497,7 @@ def test_what_is_no_key_is_refused_at_every_entrance_and_makes_nothing(sample, r
 
 
 @pytest.mark.parametrize("archive_name", ["configs", "stats", "ckpts", "previews"])
-def test_what_is_no_key_is_in_no_archive(sample, root, archive_name):
+def test_an_invalid_key_is_in_no_archive(sample, root, archive_name):
     archive_of = getattr(Store(root), archive_name)
     for name, key in BAD_KEYS.items():
         assert (key in archive_of) is False, name
@@ -505,7 +505,7 @@ def test_what_is_no_key_is_in_no_archive(sample, root, archive_name):
     assert sample.key in archive_of
 
 
-def test_a_number_that_looks_like_a_key_is_told_to_be_written_with_quotes(root):
+def test_a_number_that_looks_like_a_key_is_an_error_that_suggests_quotes(root):
     with pytest.raises(KeyTextError, match=r"12345678 is not a key") as caught:
         Store(root).run(12345678)
     assert "write it with quotes" in str(caught.value)
@@ -519,12 +519,12 @@ def test_a_number_that_looks_like_a_key_is_told_to_be_written_with_quotes(root):
 
 @pytest.fixture
 def colliding(monkeypatch):
-    """Hashes whose first 12 digits are those of the first config's: keys of 8 digits collide, those of 16 do not."""
+    """Hashes with the same first 12 digits, so that keys of 8 digits collide and keys of 16 digits do not."""
     real = config_archive._hash
     monkeypatch.setattr(config_archive, "_hash", lambda text: "0123456789ab" + real(text)[12:])
 
 
-def test_two_configs_with_one_short_key_are_both_stored_and_found(colliding, tmp_path):
+def test_two_configs_with_the_same_short_key_are_both_stored_and_found(colliding, tmp_path):
     store = Store(tmp_path)
     first, second = store.configs.add(CONFIG), store.configs.add(OTHER)
     assert (len(first), len(second), second[:8]) == (8, 16, first)
@@ -550,7 +550,7 @@ def test_the_second_of_two_colliding_configs_is_found_after_the_first_was_popped
     assert store.configs[second] == Config(OTHER)
 
 
-def test_many_configs_with_one_short_key_are_added_at_once(colliding, tmp_path):
+def test_many_configs_with_the_same_short_key_can_be_added_at_once(colliding, tmp_path):
     store = Store(tmp_path)
     first = store.configs.add(CONFIG)
     keys = store.configs.add_many([OTHER, CONFIG, THIRD, OTHER])
@@ -560,7 +560,7 @@ def test_many_configs_with_one_short_key_are_added_at_once(colliding, tmp_path):
     assert keys == [store.configs.add(config) for config in (OTHER, CONFIG, THIRD, OTHER)]
 
 
-def test_the_runs_of_colliding_configs_do_not_mix(colliding, tmp_path):
+def test_the_runs_of_colliding_configs_are_kept_apart(colliding, tmp_path):
     store = Store(tmp_path)
     first, second = sample_store.train(store, CONFIG, range(1, 3)), sample_store.train(store, OTHER, range(1, 4))
     assert (store.stats[first]["epoch"], store.stats[second]["epoch"]) == (2, 3)
@@ -569,7 +569,7 @@ def test_the_runs_of_colliding_configs_do_not_mix(colliding, tmp_path):
     assert store.verify() == []
 
 
-def test_a_record_of_another_config_under_a_key_is_damage_and_stays_as_it_is(tmp_path):
+def test_a_record_of_another_config_under_a_key_is_damage_and_is_not_changed(tmp_path):
     store = Store(tmp_path)
     full = config_archive._identity(CONFIG)[1]
     path = tmp_path / "configs" / full[:2] / f"{full[:8]}.json"
@@ -608,7 +608,7 @@ EDITS = {
 
 @pytest.mark.parametrize("edit", EDITS)
 @pytest.mark.parametrize("config", [CONFIG, {**CONFIG, "num_epochs": 5}], ids=["plain", "with num_epochs"])
-def test_an_edited_config_with_a_right_checksum_is_reported(tmp_path, edit, config):
+def test_an_edited_config_with_a_correct_checksum_is_reported(tmp_path, edit, config):
     store = Store(tmp_path)
     key = store.configs.add(config)
     path = tmp_path / "configs" / key[:2] / f"{key}.json"
@@ -621,7 +621,7 @@ def test_an_edited_config_with_a_right_checksum_is_reported(tmp_path, edit, conf
     assert path.read_bytes() == planted
 
 
-def test_an_index_that_was_made_up_with_a_right_checksum_does_not_crash(sample, root):
+def test_a_forged_index_with_a_correct_checksum_does_not_crash(sample, root):
     lines = {
         "no JSON": b"{\n",
         "no pair": b"[1]\n",
@@ -643,7 +643,7 @@ def test_an_index_that_was_made_up_with_a_right_checksum_does_not_crash(sample, 
     assert not failed
 
 
-def test_an_index_that_was_made_up_with_a_right_checksum_does_not_lie(sample, root):
+def test_a_forged_index_with_a_correct_checksum_does_not_give_wrong_results(sample, root):
     line = json.dumps([sample.key, {"lr": 666}]).encode() + b"\n"
     (root / "index/runs.jsonl").write_bytes(hashlib.sha256(line).hexdigest().encode() + b"\n" + line)
     assert dict(Store(root).index) == {sample.key: CONFIG, sample.other: OTHER}
@@ -653,7 +653,7 @@ def test_an_index_that_was_made_up_with_a_right_checksum_does_not_lie(sample, ro
 
 
 @pytest.mark.parametrize("form", [0, 2, 99, -1, 10**30])
-def test_a_store_of_another_format_is_refused_and_left_alone(sample, root, form):
+def test_a_store_with_another_format_is_refused_and_not_changed(sample, root, form):
     about = json.loads((root / "store.json").read_bytes())
     (root / "store.json").write_text(json.dumps({**about, "format": form}))
     before = sample_store.listing(root)
@@ -666,7 +666,7 @@ def test_a_store_of_another_format_is_refused_and_left_alone(sample, root, form)
 
 
 @pytest.mark.parametrize("name", ["configs", "stats", "ckpts", "previews"])
-def test_the_folder_of_another_tool_is_refused_and_left_alone(tmp_path, name):
+def test_the_folder_of_another_tool_is_refused_and_not_changed(tmp_path, name):
     (tmp_path / name).mkdir()
     (tmp_path / name / "file.yaml").write_text("lr: 1")
     before = sample_store.listing(tmp_path)
@@ -677,7 +677,7 @@ def test_the_folder_of_another_tool_is_refused_and_left_alone(tmp_path, name):
 
 
 @pytest.mark.parametrize("kind", ["file", "pipe", "dangling link", "link to a file"])
-def test_a_root_that_is_no_folder_is_told(tmp_path, kind):
+def test_a_root_that_is_not_a_folder_is_an_error(tmp_path, kind):
     root = tmp_path / "root"
     (tmp_path / "file").write_text("text")
     {
@@ -693,8 +693,8 @@ def test_a_root_that_is_no_folder_is_told(tmp_path, kind):
     assert sample_store.listing(tmp_path) == before
 
 
-def test_a_store_that_was_copied_or_moved_is_the_same_store(sample, root, folder):
-    """Also without the times of its files."""
+def test_a_copied_or_moved_store_is_the_same_store(sample, root, folder):
+    """This also holds if the times of the files are lost."""
     for place in (folder / "copied", folder / "moved"):
         shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(root, folder / "copied", copy_function=shutil.copyfile)
@@ -704,8 +704,8 @@ def test_a_store_that_was_copied_or_moved_is_the_same_store(sample, root, folder
         assert sample_store.start(place, CONFIG).step == LAST
 
 
-def test_a_run_that_was_copied_under_another_key_is_told(sample, root):
-    """The folder of one run in the place of another's."""
+def test_a_run_that_was_copied_to_another_key_is_reported(sample, root):
+    """The folder of one run replaces that of another run."""
     for archive_name in ("stats", "ckpts"):
         target = root / archive_name / sample.key[:2] / sample.key
         shutil.rmtree(target)
@@ -716,7 +716,7 @@ def test_a_run_that_was_copied_under_another_key_is_told(sample, root):
     assert any(sample.key in str(each) for each in Store(root).verify())
 
 
-def test_a_root_that_is_removed_meanwhile_is_not_made_again(sample, root):
+def test_a_root_that_is_removed_in_the_meantime_is_not_created_again(sample, root):
     store = Store(root)
     with store.attempt(sample.key, "process") as attempt:
         attempt.start(store.run(sample.key).latest())
@@ -728,7 +728,7 @@ def test_a_root_that_is_removed_meanwhile_is_not_made_again(sample, root):
         shutil.move(root.with_name("gone"), root)
 
 
-# ---- checkpoints that fit their manifest, and are hostile
+# ---- hostile checkpoints with a matching manifest
 
 
 def put_in_checkpoint(root, sample, file, data, step=LAST):
@@ -770,7 +770,7 @@ TREES = {
 
 
 @pytest.mark.parametrize("tree", TREES)
-def test_a_tree_that_nobody_wrote_is_damage_and_names_the_file(sample, root, tree):
+def test_a_forged_tree_is_damage_and_the_file_is_named(sample, root, tree):
     put_in_checkpoint(root, sample, "tree.json", TREES[tree])
     with pytest.warns(UserWarning, match=f"run {sample.key} resumes from step 3") as caught:
         found = Store(root).ckpts[sample.key]
@@ -780,7 +780,7 @@ def test_a_tree_that_nobody_wrote_is_damage_and_names_the_file(sample, root, tre
 
 @pytest.fixture(scope="module")
 def tensors_read(sample, folder):
-    """What became of every hostile file of tensors, read in a process with little memory."""
+    """The result of reading each hostile file of tensors in a process with little memory."""
     place = sample.write(folder / "tensors")
     count = "10000" if IS_FULL else "60"
     result = subprocess.run(
@@ -791,26 +791,26 @@ def tensors_read(sample, folder):
 
 
 @pytest.mark.integration
-def test_hostile_tensors_end_no_process_and_are_damage(tensors_read):
+def test_hostile_tensors_are_damage_and_crash_no_process(tensors_read):
     wrong = {name: said for name, said in tensors_read["named"].items() if not said.startswith("StoreDamagedError: run")}
     assert not wrong
 
 
 @pytest.mark.integration
-def test_hostile_tensors_are_named_by_their_file(tensors_read):
+def test_hostile_tensors_are_reported_with_their_file(tensors_read):
     for name, said in tensors_read["named"].items():
         assert "step-000004/tensors.safetensors` is damaged" in said, name
 
 
 @pytest.mark.integration
-def test_tensors_changed_at_random_are_damage_or_other_numbers_but_no_crash(tensors_read):
+def test_randomly_changed_tensors_are_damage_or_other_numbers_but_never_a_crash(tensors_read):
     assert not tensors_read["crashes"], f"seed {SEED}"
     assert sum(tensors_read["counts"].values()) == tensors_read["wanted"]
     assert tensors_read["counts"].get("StoreDamagedError", 0) > tensors_read["wanted"] / 20
 
 
 @pytest.mark.integration
-def test_hostile_tensors_take_a_few_times_their_size_of_memory_at_most(tensors_read):
-    """The largest of them has 100 MB, and a header that claims more is not believed."""
+def test_hostile_tensors_need_at_most_a_few_times_their_size_in_memory(tensors_read):
+    """The largest file has 100 MB, and larger sizes in a header are not trusted."""
     large = {name: mb for name, mb in tensors_read["grown_mb"].items() if mb > (400 if "MB of" in name else 60)}
     assert not large

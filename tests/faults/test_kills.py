@@ -1,6 +1,7 @@
-"""A training that is killed again and again, at any moment, ends with the same bits as one that nobody disturbed.
+"""A run that is killed repeatedly, at any moment, gives the same bits as an undisturbed one.
 
-By default a few dozen kills are tried; with `TRAINMASTER_FAULTS=full`, hundreds. `TRAINMASTER_FAULTS_SEED` repeats their plan.
+By default, there are a few dozen kills; with `TRAINMASTER_FAULTS=full`, hundreds. `TRAINMASTER_FAULTS_SEED` repeats a
+plan.
 """
 
 import random
@@ -21,7 +22,7 @@ PLANS = [
     ({"seed": 1}, {}),
     ({"seed": 2, "optimizer": "sgd"}, {"save_interval": 2, "eval_interval": 3}),
     ({"seed": 3}, {"save_interval": 2, "eval_interval": 3}),
-    ({"optimizer": "sgd"}, {}),  # no seed: the key decides
+    ({"optimizer": "sgd"}, {}),  # without a seed: the key determines the random numbers
 ]
 EARLY = ["claim", "setup", "init", "eval", "event", *SAVING[: SAVING.index("save: published")]]
 RESUMING = ["claim", "setup", "load"]
@@ -36,7 +37,7 @@ def shop():
 
 
 class Aim:
-    """When to kill a process: a moment after it has come to a point for the n-th time; some of them linger there."""
+    """When to kill a process: shortly after it has reached a point for the n-th time. Some processes wait there."""
 
     def __init__(self, draws, number, has_saved):
         self.count = draws.choice([1, 1, 2])
@@ -47,7 +48,7 @@ class Aim:
         else:
             self.point = draws.choice(["train", "train", "eval", "event", "between", *RESUMING])
         self.delay = draws.uniform(0.0, 0.006)
-        # The first process of each run lingers where it is to die, so that a share of all kills surely comes before the first checkpoint.
+        # The first process of each run waits at its point, so that some kills come before the first checkpoint.
         self.is_lingering = number == 0 or (self.count == 1 and draws.random() < (0.8 if number % 2 else 0.4))
 
     def acts(self):
@@ -55,7 +56,10 @@ class Aim:
 
 
 def kill_once(shop, job, aim, has_saved):
-    """Start a process, and kill it: where it was when it died, and whether the run had a checkpoint; None if it came to its end before."""
+    """Start a process and kill it.
+
+    Return where it was killed and whether the run had a checkpoint, or None if it ended before.
+    """
     started = shop.start(job, acts=aim.acts())
     started.place.has_saved = has_saved
     if started.wait_for(aim.point, aim.count):
@@ -66,7 +70,7 @@ def kill_once(shop, job, aim, has_saved):
     return (started.place.point, started.place.has_saved) if code == KILLED else None
 
 
-def test_a_run_that_is_killed_at_random_moments_ends_with_the_bits_of_an_undisturbed_one(shop):
+def test_a_run_that_is_killed_at_random_moments_gives_the_same_bits_as_an_undisturbed_one(shop):
     draws = random.Random(SEED)
     landed, num_kills, num_early, num_runs, most = Counter(), 0, 0, 0, 0
     while num_kills < NUM_KILLS:
@@ -93,10 +97,10 @@ def test_a_run_that_is_killed_at_random_moments_ends_with_the_bits_of_an_undistu
     print(head + f"{num_early / num_kills:.0%} before the first checkpoint; seed {SEED}", *lines, sep="\n")
     assert num_kills >= 2 * num_runs
     assert num_early >= 0.1 * num_kills
-    assert num_saving >= (0.3 if IS_FULL else 0.15) * num_kills  # of few, chance takes its share
+    assert num_saving >= (0.3 if IS_FULL else 0.15) * num_kills  # with few kills, the numbers vary by chance
 
 
-def test_a_run_that_is_killed_twenty_times_in_a_row_while_it_is_resumed_goes_on_the_next_time(shop):
+def test_a_run_that_is_killed_twenty_times_while_it_resumes_continues_the_next_time(shop):
     draws = random.Random(SEED)
     config, intervals = PLANS[1]
     job = shop.job("store", config, NUM_EPOCHS, **intervals)
@@ -118,12 +122,14 @@ def test_a_run_that_is_killed_twenty_times_in_a_row_while_it_is_resumed_goes_on_
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["all epochs", "some epochs"])
-def test_each_evaluation_is_recorded_once_when_kills_come_between_a_checkpoint_and_its_records(shop, number):
+def test_each_evaluation_is_recorded_once_if_kills_come_between_a_checkpoint_and_its_records(shop, number):
     config, intervals = PLANS[number]
     job = shop.job("store", config, NUM_EPOCHS, keep=2, **intervals)
     saved = [epoch for epoch in range(NUM_EPOCHS + 1) if epoch % intervals.get("save_interval", 1) == 0]
     published = [["save: published", "save: preview", "save: status"], ["save: drop", "save: ending"]][number]
-    for epoch, last in zip(saved[1::2], published, strict=True):  # whoever is killed first has saved the epoch before, and logged this one
+    for epoch, last in zip(
+        saved[1::2], published, strict=True
+    ):  # the first killed process has saved the previous epoch and logged this one
         for point in ("save: before manifest", "save: manifest", last):
             assert shop.start(job, acts=[Act(point, epoch, "kill")]).wait() == KILLED, f"{point} of epoch {epoch}"
             run = Store(job.store).run(Store(job.store).configs.get_key(config))
@@ -134,7 +140,7 @@ def test_each_evaluation_is_recorded_once_when_kills_come_between_a_checkpoint_a
 
 
 @pytest.mark.smoke
-def test_a_checkpoint_whose_records_a_kill_prevented_is_not_trained_again(shop):
+def test_a_checkpoint_without_records_because_of_a_kill_is_not_trained_again(shop):
     config, intervals = PLANS[0]
     job = shop.job("store", config, NUM_EPOCHS, **intervals)
     assert shop.start(job, acts=[Act("save: published", NUM_EPOCHS, "kill")]).wait() == KILLED
@@ -146,7 +152,7 @@ def test_a_checkpoint_whose_records_a_kill_prevented_is_not_trained_again(shop):
 
 
 @pytest.mark.smoke
-def test_with_one_checkpoint_kept_there_is_a_good_one_after_every_kill_around_its_removal(shop):
+def test_a_run_that_keeps_one_checkpoint_has_a_valid_one_after_every_kill_during_its_removal(shop):
     config, intervals = PLANS[0]
     job = shop.job("store", config, NUM_EPOCHS, keep=1, **intervals)
     points = ["save: drop", "save: dropping", "save: ending", "save: status", "save: published"]

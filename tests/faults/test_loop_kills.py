@@ -1,6 +1,7 @@
-"""A training by `make_loop` that is killed again and again, mostly while a save runs beside it, ends with the bits of an undisturbed one.
+"""A run with `make_loop` that is killed repeatedly, mostly during saves, gives the same bits as an undisturbed one.
 
-By default a few dozen kills are tried; with `TRAINMASTER_FAULTS=full`, hundreds. `TRAINMASTER_FAULTS_SEED` repeats their plan.
+By default, there are a few dozen kills; with `TRAINMASTER_FAULTS=full`, hundreds. `TRAINMASTER_FAULTS_SEED` repeats a
+plan.
 """
 
 import os
@@ -41,7 +42,10 @@ def run_of(job):
 
 
 class Aim:
-    """When to kill a process: a moment after it has come to a point for the n-th time; some of its threads linger there."""
+    """When to kill a process: shortly after it has reached a point for the n-th time.
+
+    Some of its threads wait there.
+    """
 
     def __init__(self, draws, number, has_saved):
         self.count = draws.choice([1, 1, 2])
@@ -62,7 +66,7 @@ class Aim:
 
 
 def kill_once(shop, job, aim, has_saved):
-    """Start a process, and kill it, or all of its session: the process, and whether it came to its end before."""
+    """Start a process and kill it, or its whole session. Return the process, and whether it ended before."""
     started = shop.start(job, acts=aim.acts())
     started.place.has_saved = has_saved
     if started.wait_for(aim.point, aim.count):
@@ -76,7 +80,7 @@ def kill_once(shop, job, aim, has_saved):
 
 
 @pytest.mark.parametrize("campaign", CAMPAIGNS)
-def test_a_loop_that_is_killed_at_random_moments_ends_with_the_bits_of_an_undisturbed_one(shop, campaign):
+def test_a_loop_that_is_killed_at_random_moments_gives_the_same_bits_as_an_undisturbed_one(shop, campaign):
     draws = random.Random(f"{SEED} {campaign}")
     landed, kills_of_epochs, num_kills, num_early, num_saving, num_beside, num_runs, most = Counter(), Counter(), 0, 0, 0, 0, 0, 0
     while num_kills < NUM_KILLS:
@@ -105,22 +109,22 @@ def test_a_loop_that_is_killed_at_random_moments_ends_with_the_bits_of_an_undist
     shares = f"{num_saving / num_kills:.0%} inside a save ({num_beside / num_kills:.0%} in the background)"
     print(f"{num_kills} kills in {num_runs} runs, up to {most} in one, {num_twice} epochs with two or more: {shares},")
     print(f"{num_early / num_kills:.0%} before the first checkpoint; seed {SEED}", *lines, sep="\n")
-    if IS_FULL:  # of few, chance takes its share
+    if IS_FULL:  # with few kills, the numbers vary by chance
         assert num_saving >= 0.3 * num_kills
         assert num_early >= 0.1 * num_kills
         assert num_twice >= 1
 
 
 @pytest.mark.parametrize("loader", [pytest.param(0, marks=pytest.mark.smoke), 2])
-def test_a_loop_that_is_killed_at_several_batches_of_one_epoch_goes_on_each_time(shop, loader):
+def test_a_loop_that_is_killed_at_several_batches_of_one_epoch_resumes_each_time(shop, loader):
     job = shop.job("store", {"seed": 5, "loader": loader, "every_steps": 1}, 3)
-    for number in (13, 16, 17, 21, 22):  # of which some have a checkpoint in between
+    for number in (13, 16, 17, 21, 22):  # some of them with a checkpoint in between
         assert shop.start(job, acts=[Act("train", number, "kill")]).wait() == KILLED, number
     shop.start(job).succeed()
     loops.assert_undisturbed(job)
 
 
-def test_a_loop_that_is_killed_twenty_times_in_a_row_while_it_is_resumed_goes_on_the_next_time(shop):
+def test_a_loop_that_is_killed_twenty_times_while_it_resumes_continues_the_next_time(shop):
     draws = random.Random(SEED)
     job = shop.job("store", {"seed": 6, "every_steps": 1}, 3)
     landed = Counter()
@@ -135,7 +139,7 @@ def test_a_loop_that_is_killed_twenty_times_in_a_row_while_it_is_resumed_goes_on
         started.kill()
         assert started.wait() == KILLED, started.text()
         landed[started.place.point] += 1
-        # Rows that were written after the last checkpoint are there until the run is taken up, and no longer.
+        # Rows that were written after the last checkpoint exist until the run resumes.
         assert loops.result_of(job.store, job.configs[0])._replace(events=None) == before._replace(events=None), REPEAT
     print(dict(landed))
     shop.start(job).succeed()
@@ -146,18 +150,18 @@ def test_a_loop_that_is_killed_twenty_times_in_a_row_while_it_is_resumed_goes_on
 
 
 @pytest.mark.parametrize("point", ["save", "save: tensors", "save: tree"] if IS_FULL else ["save: tensors"])
-def test_a_checkpoint_has_the_values_of_its_step_whatever_becomes_of_them_while_it_is_written(shop, point):
+def test_a_checkpoint_has_the_values_of_its_step_even_if_they_change_while_it_is_written(shop, point):
     job = shop.job("store", {"seed": 7, "every_steps": 1}, 3)
     acts = [Act(point, 15, "wait", str(shop.folder / "gate")), Act("save: ending", 15, "kill")]
     started = shop.start(job, acts=acts, scribble_at=15)
-    assert started.wait_for("train", 16)  # all was overwritten by then, while the save waits
+    assert started.wait_for("train", 16)  # everything has been overwritten by then, while the save waits
     (shop.folder / "gate").touch()
     assert started.wait() == KILLED, started.text()
     shop.start(job).succeed()
     loops.assert_undisturbed(job)
 
 
-def test_with_one_checkpoint_kept_there_is_a_good_one_after_every_kill_around_its_removal(shop):
+def test_a_loop_that_keeps_one_checkpoint_has_a_valid_one_after_every_kill_during_its_removal(shop):
     job = shop.job("store", {"seed": 8, "every_steps": 1, "keep": 1}, 3)
     points = ["save: published", "save: preview", "save: status", "save: drop", "save: dropping", "save: ending"]
     for number, saved in enumerate((10, 12, 15, 20, 24, 25) * (4 if IS_FULL else 1)):
@@ -170,11 +174,11 @@ def test_with_one_checkpoint_kept_there_is_a_good_one_after_every_kill_around_it
         assert code == 0 or latest.value["state"]["progress"]["step_num"] == saved // loops.ACCUMULATED, f"after {point!r} of {saved}"
     shop.start(job).succeed()
     loops.assert_undisturbed(job)
-    assert 1 <= len(run_of(job).checkpoints()) <= 2  # the last, and the best
+    assert 1 <= len(run_of(job).checkpoints()) <= 2  # the last checkpoint and the best one
     assert run_of(job).checkpoint("best") is not None
 
 
-def test_with_one_checkpoint_kept_a_reader_finds_a_good_one_at_every_instant(shop):
+def test_a_reader_always_finds_a_valid_checkpoint_if_only_one_is_kept(shop):
     job = shop.job("store", {"seed": 9, "every_steps": 1, "keep": 1, "accumulated": 1}, 6 if IS_FULL else 2)
     started = shop.start(job)
     assert started.wait_for("save: ending")
@@ -190,19 +194,19 @@ def test_with_one_checkpoint_kept_a_reader_finds_a_good_one_at_every_instant(sho
     loops.assert_undisturbed(job)
 
 
-def test_what_killed_saves_of_one_step_have_left_is_replaced_by_the_next_one(shop):
+def test_leftovers_of_killed_saves_of_one_step_are_replaced_by_the_next_save(shop):
     job = shop.job("store", {"seed": 10, "every_steps": 1}, 3)
     for point in ["save", *SAVING[SAVING.index("save: tensors") : SAVING.index("save: published")]]:
         assert shop.start(job, acts=[Act(point, 15, "kill")]).wait() == KILLED, point
         assert run_of(job).latest().value["state"]["progress"]["step_num"] == 2, point
-    assert half_saved(job), "nothing was left half-way"
+    assert half_saved(job), "no incomplete checkpoint was left"
     shop.start(job).succeed()
     loops.assert_undisturbed(job)
     assert half_saved(job) == []
 
 
 def half_saved(job):
-    """The folders of checkpoints that no manifest completes."""
+    """Return the folders of checkpoints without a manifest."""
     folder = Path(job.store) / "ckpts"
     found = [Path(path) for path, _, _ in os.walk(folder) if Path(path).name.startswith("step-")]
     return [path for path in found if not (path / "manifest.json").exists()]
@@ -210,10 +214,10 @@ def half_saved(job):
 
 @pytest.mark.parametrize("in_background", [True, False])
 @pytest.mark.parametrize("point", ["save: tensors", "save: manifest", "save: status"] if IS_FULL else ["save: manifest"])
-def test_a_loop_that_sigterm_stops_during_a_save_is_saved_and_goes_on(shop, point, in_background):
+def test_a_loop_that_sigterm_stops_during_a_save_is_saved_and_resumes(shop, point, in_background):
     job = shop.job("store", {"seed": 11, "every_steps": 1, "in_background": in_background}, 3)
     started = shop.start(job, acts=[Act(point, 15, "signal", 15)])
-    assert started.wait() == 0, started.text()  # the program that starts it takes the exit for its end
+    assert started.wait() == 0, started.text()  # the program that started it treats the exit as its end
     assert started.text().rstrip().endswith("143")
     run = run_of(job)
     assert run.outcome_of(run.newest())["outcome"] == "interrupted"
@@ -223,7 +227,7 @@ def test_a_loop_that_sigterm_stops_during_a_save_is_saved_and_goes_on(shop, poin
 
 
 @pytest.mark.parametrize("saving", [{}, {"every_steps": 1, "accumulated": 1}])
-def test_a_loop_that_is_killed_in_an_evaluation_goes_on_from_the_checkpoint_before_it_and_knows_its_best(shop, saving):
+def test_a_loop_that_is_killed_in_an_evaluation_resumes_from_the_checkpoint_before_it_and_knows_its_best(shop, saving):
     job = shop.job("store", {"seed": 12, **saving}, 3)
     for epoch in (1, 2, 3):
         for _ in range(2):
@@ -241,7 +245,7 @@ def test_a_loop_that_is_killed_in_an_evaluation_goes_on_from_the_checkpoint_befo
     "point", ["save: before manifest", "save: published", *(["save: preview", "save: status", "save: ending"] if IS_FULL else [])]
 )
 @pytest.mark.smoke
-def test_a_loop_that_is_killed_in_its_last_save_has_the_numbers_of_its_last_evaluation(shop, point):
+def test_a_loop_that_is_killed_in_its_last_save_has_the_metrics_of_its_last_evaluation(shop, point):
     job = shop.job("store", {"seed": 13}, 2)
     assert shop.start(job, acts=[Act(point, 24, "kill")]).wait() == KILLED
     again = shop.start(job)

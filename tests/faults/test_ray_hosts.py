@@ -1,6 +1,7 @@
-"""Ray on two hosts: network, process and mount namespaces of this machine, connected by a virtual cable.
+"""Ray on two hosts: namespaces of this machine for network, processes and mounts, connected by a virtual cable.
 
-To each other, they are different machines: the kernel cannot tell the driver whether a process of the other host is alive.
+To each other, they are different machines: the kernel cannot tell the driver whether a process of the other host is
+alive.
 """
 
 from __future__ import annotations
@@ -73,7 +74,10 @@ class Hosts:
             run("ip", "-n", name, "route", "add", "default", "via", other)
 
     def start(self, number: int, *words: str, before: str = "true", is_host: bool = True) -> subprocess.Popen[bytes]:
-        """Start a program on a host. With `is_host`, it has its own processes, and a folder /tmp/ray of its own on the second host."""
+        """Start a program on a host.
+
+        With `is_host`, it has a separate process namespace and, on host 2, its own /tmp/ray.
+        """
         inside = f"{before}; exec {' '.join(words)}"
         unshared = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"] if is_host else []
         log = (self._folder / f"host-{number}.log").open("a")
@@ -132,7 +136,7 @@ def drive(hosts: Hosts, store: Path, num: int, seconds: float) -> subprocess.Pop
     return hosts.start(0, *words, before=wait, is_host=False)
 
 
-def test_runs_of_a_host_that_is_cut_off_are_trained_by_the_other_one_and_the_lost_worker_changes_nothing(tmp_path: Path) -> None:
+def test_another_host_trains_the_runs_of_a_disconnected_host_whose_workers_change_nothing(tmp_path: Path) -> None:
     store, num = tmp_path / "store", 3
     with two_hosts(tmp_path) as hosts:
         hosts.start_ray()
@@ -147,10 +151,10 @@ def test_runs_of_a_host_that_is_cut_off_are_trained_by_the_other_one_and_the_los
     endings = program.endings_of(store)
     print(endings)
     assert all(each[-1] == "finished" for each in endings.values())
-    assert max(map(len, endings.values())) == 2, "the run of the lost host was taken over"
+    assert max(map(len, endings.values())) == 2, "another host has resumed the run of the lost host"
 
 
-def test_a_host_that_does_not_see_the_store_is_an_error_before_the_first_run(tmp_path: Path) -> None:
+def test_a_host_without_access_to_the_store_is_an_error_before_the_first_run(tmp_path: Path) -> None:
     store = tmp_path / "store"
     store.mkdir()
     with two_hosts(tmp_path) as hosts:

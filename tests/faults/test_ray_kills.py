@@ -1,4 +1,4 @@
-"""A sweep on a Ray cluster of several nodes, whose workers, drivers, raylets and head are killed.
+"""The workers, drivers, raylets and head of a sweep on a Ray cluster with several nodes are killed.
 
 Each run must end with the weights of an undisturbed training, and no run may be trained again after it has finished.
 """
@@ -28,13 +28,13 @@ IS_FULL = os.environ.get("TRAINMASTER_FAULTS") == "full"
 SEED = int(os.environ.get("TRAINMASTER_FAULTS_SEED", "0")) or random.SystemRandom().randrange(10**6)
 PATIENCE = 500.0
 SECONDS = 0.5
-"""How long an epoch lasts."""
+"""The duration of an epoch in seconds."""
 
 pytestmark = pytest.mark.integration
 
 
 class Nodes:
-    """A cluster in a process of its own."""
+    """A cluster in a separate process."""
 
     def __init__(self, folder: Path, num: int) -> None:
         self._process = subprocess.Popen(
@@ -56,7 +56,7 @@ class Nodes:
         assert self._read() == "ok", words
 
     def lose(self, how: str, number: int) -> None:
-        """Lose a node, and add another one."""
+        """Remove a node, and add another one."""
         self.tell(f"{how} {number}")
         self.alive.remove(number)
         self.tell("add")
@@ -121,7 +121,7 @@ def assert_each_trained_once(folder: Path, num: int, num_kills: int) -> None:
     begun = Counter((seed, epoch) for seed, epoch, _ in program.epochs_of(folder / "store"))
     num_again = sum(begun.values()) - num * program.EPOCHS
     assert len(begun) == num * program.EPOCHS
-    # Of each run that a kill hit, the epoch at hand, and the one before if its checkpoint was still being written.
+    # For each killed run: the current epoch, and the previous one if its checkpoint was still being written.
     assert num_again <= 4 * num_kills, (num_again, num_kills)
     print(f"{num_again} of {len(begun)} epochs were begun again after {num_kills} kills; seed {SEED}")
 
@@ -158,10 +158,10 @@ def test_a_sweep_whose_workers_driver_and_nodes_are_killed_trains_each_run_once(
     assert sum(kills.values()) >= (12 if IS_FULL else 2)
 
 
-def test_after_the_loss_of_the_head_the_next_driver_completes_the_sweep(tmp_path: Path) -> None:
+def test_the_next_driver_completes_the_sweep_after_the_head_was_lost(tmp_path: Path) -> None:
     num = 4
     with cluster(tmp_path, 2) as nodes:
-        driver = Driver(tmp_path, nodes.address, num, seconds=15.0)  # without a head, the runs would go on for a while
+        driver = Driver(tmp_path, nodes.address, num, seconds=15.0)  # without a head, the runs would continue for a while
         until(lambda: program.epochs_of(driver.store), driver, "an epoch")
         nodes.tell("head")
         if not IS_FULL:

@@ -1,4 +1,4 @@
-"""Readers beside a writer: nobody who looks, exports, prunes or tries to remove a run meets anything half-done (L12, L13)."""
+"""Reading, exporting, pruning and removing runs during writes never finds incomplete files (L12, L13)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def is_writing(store: Store, key: str) -> bool:
 
 
 @pytest.mark.integration
-def test_what_a_reader_sees_is_whole_and_never_goes_back(store: Store, key: str, writer: subprocess.Popen[bytes]) -> None:
+def test_a_reader_sees_only_complete_values_and_never_older_ones(store: Store, key: str, writer: subprocess.Popen[bytes]) -> None:
     epochs, steps, counts, previews = [-1], [-1], [0], [-1]
     while is_writing(store, key) and writer.poll() is None:
         run = store.run(key)
@@ -82,7 +82,7 @@ def test_what_a_reader_sees_is_whole_and_never_goes_back(store: Store, key: str,
 
 
 @pytest.mark.integration
-def test_a_run_that_is_written_can_be_exported_and_verified_and_neither_removed_nor_pruned(
+def test_a_run_in_training_can_be_exported_and_verified_but_neither_removed_nor_pruned(
     store: Store, key: str, writer: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     rounds = 0

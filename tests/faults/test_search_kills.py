@@ -1,4 +1,4 @@
-"""Searches whose workers and drivers are killed complete every trial once, with the points of an undisturbed search."""
+"""A search whose workers and drivers are killed trains every trial once, with the points of an undisturbed search."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def results(folder: Path) -> list[tuple[Any, ...]]:
 
 
 def epochs_trained(folder: Path) -> dict[str, list[int]]:
-    """By run, the epochs that its attempts recorded, in order."""
+    """Return the epochs that the attempts of each run recorded, in order."""
     store = Store(folder)
     return {key: [int(event["epoch"]) for event in store.run(key).events() if "eval" in event] for key in store.configs}
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_a_search_under_kills_has_the_points_and_results_of_an_undisturbed_one(sampler: str, tmp_path: Path) -> None:
+def test_a_search_under_kills_has_the_same_points_and_results_as_an_undisturbed_one(sampler: str, tmp_path: Path) -> None:
     undisturbed = start(tmp_path / "undisturbed", sampler, 0)
     assert undisturbed.wait() == 0
     chance, folder, num_kills = random.Random(f"{SEED} {sampler}"), tmp_path / "killed", 0
@@ -68,7 +68,7 @@ def test_a_search_under_kills_has_the_points_and_results_of_an_undisturbed_one(s
         if driver.wait() == 0:
             break
         log = Path(f"{folder}.log").read_text()
-        # If three workers in a row are killed before they claim a run, a batch ends with an error instead of starting workers forever.
+        # If three workers in a row are killed before they claim a run, a batch ends with an error.
         was_killed = driver.returncode == -signal.SIGKILL or log.rstrip().endswith("try the batch without workers first")
         assert was_killed, f"the driver ended with {driver.returncode}; {REPEAT}\n{log[-2000:]}"
     assert num_kills > 0

@@ -1,4 +1,4 @@
-"""S15: secrets of the environment, of configs and of the command line appear in no file of a run, whatever the code does with them."""
+"""S15: secrets from the environment, configs and the command line are in no file of a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where all the runs were done."""
+    """The folder in which all programs ran."""
     folder, printed = tmp_path_factory.mktemp("secrets"), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed), warnings.catch_warnings():
         for name, value in secret_runs.ENVIRON.items():
@@ -52,7 +52,7 @@ def files_below(folder: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def found_in(data: bytes) -> list[str]:
-    """The canaries in some bytes, in any form that is looked for."""
+    """Return the canary secrets in some bytes, in any encoding that is checked."""
     found = []
     for canary in secret_runs.CANARIES:
         forms = {canary, quote(canary), quote(canary, safe=""), quote_plus(canary), repr(canary)[1:-1], json.dumps(canary)[1:-1]}
@@ -60,13 +60,13 @@ def found_in(data: bytes) -> list[str]:
     return found
 
 
-def test_no_file_of_any_run_has_a_secret(folder: Path) -> None:
+def test_no_file_of_any_run_contains_a_secret(folder: Path) -> None:
     leaks = {f"{name}: {each}" for name, data in files_below(folder) for each in found_in(data) + found_in(os.fsencode(name))}
     assert not leaks
 
 
-def test_the_runs_were_real(folder: Path) -> None:
-    """What is searched has logs, capsules, outcomes, texts, checkpoints and environments, with `***` where the secrets were."""
+def test_the_runs_wrote_the_expected_files(folder: Path) -> None:
+    """There are logs, capsules, outcomes, texts, checkpoints and environments, with `***` in place of the secrets."""
     store = Store(folder / "store")
     outcomes = [store.run(key).outcome_of(1) for key in store.configs]
     assert sorted(each["outcome"] for each in outcomes if each) == ["failed"] * 3 + ["finished"] * 5
@@ -80,22 +80,22 @@ def test_the_runs_were_real(folder: Path) -> None:
     assert len(Store(folder / "cli").configs) == 1
 
 
-def test_what_came_in_two_pieces_is_hidden_in_the_log(folder: Path) -> None:
+def test_a_secret_that_was_printed_in_two_pieces_is_masked_in_the_log(folder: Path) -> None:
     logs = [data for name, data in files_below(folder) if name.endswith("/log")]
-    assert sum(data.count(b"a *** b\n") for data in logs) == 2 * 5  # of the two runs in workers
+    assert sum(data.count(b"a *** b\n") for data in logs) == 2 * 5  # from the two runs in workers
 
 
-def test_configs_are_stored_with_their_names(folder: Path) -> None:
+def test_configs_are_stored_with_the_names_of_their_secrets(folder: Path) -> None:
     store = Store(folder / "store")
     found = [config for config in store.configs.values() if config.get("kind") == "plain"]
     assert [dict(each) for each in found] == [{"api_key": "***", "db": {"password": "***"}, "mirrors": [{"url": "***"}], "kind": "plain"}]
 
 
-def test_every_file_is_still_good(folder: Path) -> None:
+def test_every_file_is_valid(folder: Path) -> None:
     assert list(Store(folder / "store").verify()) == []
 
 
-def test_what_the_command_line_prints_and_exports_has_no_secret(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_prints_and_exports_no_secret(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     store = Store(folder / "store")
     one, other = sorted(store.configs)[:2]
     place = ["--store", str(folder / "store")]

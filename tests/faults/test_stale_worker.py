@@ -1,6 +1,7 @@
-"""A worker that was stopped for longer than its lease, replaced, and woken up again: it ends, and nothing that anybody sees has changed.
+"""A worker is suspended for longer than its lease, replaced, and resumed: it exits, and readers see no change.
 
-On one machine a stopped process is alive by the kernel's word, so whoever replaces it here takes itself for another machine.
+On the same machine, the kernel reports a suspended process as alive, so the processes here pretend to run on different
+machines.
 """
 
 import re
@@ -41,7 +42,7 @@ def shop():
 
 
 class Stale:
-    """A worker that stops itself at one point, and another one that replaces it."""
+    """A worker that suspends itself at one point, and another one that replaces it."""
 
     def __init__(self, shop, when, **more):
         self.shop, (point, epoch) = shop, when
@@ -58,7 +59,7 @@ class Stale:
         return training.seen_of(self.job.store, CONFIG)
 
     def wake(self):
-        """Problems with how the worker ends."""
+        """Resume the worker, and return problems with how it ends."""
         self.worker.send(signal.SIGCONT)
         code = self.worker.wait()
         last = self.worker.text().strip().rpartition("\nTraceback")[2]
@@ -66,7 +67,7 @@ class Stale:
 
 
 def wake_and_compare(stales):
-    """Wake all of them up; what went wrong: how they ended, and what anybody sees of it."""
+    """Resume all workers, and return the problems: how they ended, and what readers see."""
     before = [each.seen() for each in stales]
     problems = [problem for each in stales for problem in each.wake()]
     for each, old in zip(stales, before, strict=True):
@@ -75,7 +76,7 @@ def wake_and_compare(stales):
     return problems
 
 
-def test_a_worker_that_wakes_up_after_its_successor_has_finished_ends_and_changes_nothing(shop):
+def test_a_worker_that_resumes_after_its_successor_has_finished_exits_and_changes_nothing(shop):
     stales = [Stale(shop, when) for when in [*WHEN, *AT_THE_END]]
     for each in stales:
         each.replace()
@@ -88,7 +89,7 @@ def test_a_worker_that_wakes_up_after_its_successor_has_finished_ends_and_change
         training.assert_undisturbed(each.job)
 
 
-def test_a_worker_that_wakes_up_while_its_successor_trains_ends_and_changes_nothing(shop):
+def test_a_worker_that_resumes_while_its_successor_trains_exits_and_changes_nothing(shop):
     stales = [Stale(shop, when) for when in SOME]
     for each in stales:
         each.replace(Act("train", MIDDLE, "wait", str(each.gate)))
@@ -109,7 +110,7 @@ def _is_in_the_middle(stale):
 
 
 @pytest.mark.parametrize("where", ["setup", "load"] if IS_FULL else ["load"])
-def test_a_worker_that_wakes_up_before_its_successor_has_started_ends_and_does_not_change_the_result(shop, where):
+def test_a_worker_that_resumes_before_its_successor_starts_exits_and_does_not_change_the_result(shop, where):
     stales = [Stale(shop, when) for when in SOME if when[1] > 0]
     for each in stales:
         each.replace(Act(where, None, "wait", str(each.gate)))
@@ -117,7 +118,7 @@ def test_a_worker_that_wakes_up_before_its_successor_has_started_ends_and_does_n
         assert each.successor.wait_for(where), each.successor.text()
     unchecked = [each for each in stales if each.worker.place.point not in BEFORE_CHECK]
     problems = wake_and_compare([each for each in stales if each not in unchecked])
-    problems += [problem for each in unchecked for problem in each.wake()]  # a checkpoint that they complete now is a good one
+    problems += [problem for each in unchecked for problem in each.wake()]  # a checkpoint that they complete now is valid
     assert problems == [], "\n".join(problems)
     for each in stales:
         each.gate.touch()
@@ -125,7 +126,7 @@ def test_a_worker_that_wakes_up_before_its_successor_has_started_ends_and_does_n
         training.assert_undisturbed(each.job)
 
 
-def test_with_one_checkpoint_kept_a_worker_that_wakes_up_in_a_removal_takes_nothing_from_its_successor(shop):
+def test_a_worker_that_resumes_during_a_removal_deletes_nothing_of_its_successor(shop):
     whens = [
         (point, epoch)
         for point in ("save: manifest", "save: published", "save: drop", "save: dropping")
@@ -145,7 +146,7 @@ def test_with_one_checkpoint_kept_a_worker_that_wakes_up_in_a_removal_takes_noth
         training.assert_undisturbed(each.job)
 
 
-def test_a_worker_of_a_batch_that_was_replaced_goes_on_with_other_runs(shop):
+def test_a_replaced_worker_of_a_batch_continues_with_other_runs(shop):
     configs = [CONFIG, {"seed": 2}]
     job = shop.job("store", {}, NUM_EPOCHS, configs=configs, mode="batch", lease_time=LEASE)
     worker = shop.start(job, acts=[Act("save: manifest", 3, "stop")])
@@ -161,7 +162,7 @@ def test_a_worker_of_a_batch_that_was_replaced_goes_on_with_other_runs(shop):
 
 
 @pytest.mark.smoke
-def test_a_worker_that_was_stopped_on_this_machine_is_not_replaced_and_goes_on(shop):
+def test_a_worker_that_was_suspended_on_this_machine_is_not_replaced_and_continues(shop):
     job = shop.job("store", CONFIG, NUM_EPOCHS, lease_time=0.3)
     worker = shop.start(job, acts=[Act("save: manifest", 3, "stop")])
     worker.wait_until_stopped()
@@ -174,7 +175,7 @@ def test_a_worker_that_was_stopped_on_this_machine_is_not_replaced_and_goes_on(s
     training.assert_undisturbed(job)
 
 
-def test_a_step_that_lets_no_other_thread_run_for_three_leases_never_makes_two_writers_that_count(shop):
+def test_a_step_that_blocks_other_threads_for_three_leases_never_leads_to_two_valid_writers(shop):
     whens = [("train", 3), ("eval", 3), ("save: before manifest", 3)]
     jobs = [shop.job(f"store {point}", CONFIG, NUM_EPOCHS, lease_time=LEASE) for point, _ in whens]
     starved, successors = [], []
@@ -198,7 +199,7 @@ def test_a_step_that_lets_no_other_thread_run_for_three_leases_never_makes_two_w
 @pytest.mark.parametrize("does", ["leaves", "goes on"])
 @pytest.mark.parametrize("first", ["child first", "parent first"])
 @pytest.mark.parametrize("point", ["train", "eval", "event", "save", "save: ending"] if IS_FULL else ["train", "event", "save"])
-def test_a_fork_in_a_hook_neither_ends_nor_disturbs_the_training_of_its_parent(shop, point, first, does):
+def test_a_fork_in_a_hook_neither_ends_nor_affects_the_training_of_its_parent(shop, point, first, does):
     job = shop.job("store", CONFIG, NUM_EPOCHS, lease_time=LEASE)
     is_tidied = IS_FULL or (point, does) == ("train", "leaves")
     parent = shop.start(job, acts=[Act(point, 3, "fork", f"{first}, {does}")], is_tidied=is_tidied)

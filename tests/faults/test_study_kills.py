@@ -1,4 +1,4 @@
-"""Hypotheses and ablations whose workers and drivers are killed have the verdicts of undisturbed ones, and train no run twice."""
+"""Hypotheses and ablations under kills of workers and drivers have the undisturbed verdicts and train no run twice."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def start(folder: Path, kind: str, name: str, workers: int = 2) -> Any:
 
 
 def result(store: Store, kind: str, name: str) -> dict[str, Any]:
-    """What a study found. Which pairs were trained in advance, and do not count, is a matter of speed."""
+    """Return the result of a study, without pairs that were trained in advance, which depend on the speed."""
     if kind == "ablation":
         return read_ablation(store, name).to_dict()
     found = read_verdict(store, name).to_dict()
@@ -52,7 +52,7 @@ def undisturbed(kind: str, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("kind", "name"), STUDIES if IS_FULL else [("hypothesis", "true"), ("ablation", "parts")])
-def test_a_study_under_kills_ends_like_an_undisturbed_one(kind: str, name: str, tmp_path: Path) -> None:
+def test_a_study_under_kills_has_the_same_result_as_an_undisturbed_one(kind: str, name: str, tmp_path: Path) -> None:
     chance, folder, num_kills = random.Random(f"{SEED} {kind} {name}"), tmp_path / "killed", 0
     max_kills = 15 if IS_FULL else 3
     while True:

@@ -1,7 +1,7 @@
-"""Sweeps by `make_loop` whose workers and drivers are killed: every config is trained once, and nobody is left behind.
+"""The workers and drivers of sweeps are killed: every config is trained once, and no process is left behind.
 
-A test starts drivers, and drivers start workers. `TRAINMASTER_FAULTS=full` does all of it with more configs and
-more kills; `TRAINMASTER_FAULTS_SEED` repeats the plan of the kills.
+A test starts drivers, and drivers start workers. `TRAINMASTER_FAULTS=full` uses more configs and more kills;
+`TRAINMASTER_FAULTS_SEED` repeats the plan of the kills.
 """
 
 import os
@@ -20,10 +20,13 @@ from trainmaster.manager.batch import reason_to_give_up
 from trainmaster.store import Store
 
 NUM_EPOCHS = 3
-ALONE = 90.0
-"""Seconds after which nobody may be left whose driver was killed; the short form runs on busy machines."""
+TIME_TO_EXIT = 90.0
+"""Seconds within which workers must exit after their driver was killed. It is long, because machines may be busy."""
 MAX_ATTEMPTS, SPARED = (4, 2) if IS_FULL else (2, 1)
-"""Attempts in a row that bring nothing: so many, and a run is given up; so many, and its worker is not killed, for it is no poison."""
+"""Attempts in a row without a checkpoint after which the batch gives up, and after which the test stops killing.
+
+Otherwise the batch would also give up on runs that do not kill their own workers.
+"""
 PATIENCE = 300.0
 POISON = {"seed": 99, "poison": True}
 PLAIN = {"accumulated": 3}
@@ -38,7 +41,7 @@ def shop():
 
 
 class Sweep:
-    """A sweep, its driver of now, and what can be done to them."""
+    """A sweep and its current driver, which can be killed."""
 
     def __init__(self, shop, configs, **settings):
         self.shop, self.configs = shop, configs
@@ -51,20 +54,20 @@ class Sweep:
         self.driver = shop.start(self.job)
 
     def workers(self):
-        """The workers of this driver that have made a loop, with the runs they made it for."""
+        """Return the workers of this driver that have built a loop, with their runs."""
         living = loops.members_of(self.driver.pid)
         named = {int(path.stem): path for path in self.witness.glob("*.pid") if int(path.stem) in living}
         return {pid: path.read_text() for pid, path in named.items()}
 
     def epochs(self):
-        """How often each epoch of each run was begun."""
+        """Return how often each epoch of each run was started."""
         return Counter(tuple(path.name.split("-")[:2]) for path in self.witness.glob("*.epoch"))
 
     def wait(self, is_so, what):
         loops.training.until(lambda: self.driver.has_ended() or is_so(), f"{what}; {self.driver.text()}; {REPEAT}", PATIENCE, 0.02)
 
     def kill(self, what):
-        """Kill a worker, all of them, the driver, or all at once; False if nobody was to be killed, or not any more."""
+        """Kill a worker, all workers, the driver, or everything. Return False if there was no such process."""
         workers = self.workers()
         store = Store(self.job.store)
         victims = {"a worker": list(workers)[:1], "the driver": []}.get(what, list(workers))
@@ -87,13 +90,13 @@ class Sweep:
     def _watch_those_left(self):
         started, left = time.monotonic(), loops.members_of(self.driver.pid)
         while left:
-            assert time.monotonic() < started + ALONE, f"left after {ALONE} s: {left}; {REPEAT}"
+            assert time.monotonic() < started + TIME_TO_EXIT, f"left after {TIME_TO_EXIT} s: {left}; {REPEAT}"
             time.sleep(0.05)
             left = loops.members_of(self.driver.pid)
         self.times_alone.append(time.monotonic() - started)
 
     def finish(self):
-        """Let it come to its end: its result."""
+        """Wait until the sweep ends, and return its result."""
         assert self.driver.wait(PATIENCE) == 0, self.driver.text()
         times = ", ".join(f"{each:.1f}" for each in sorted(self.times_alone))
         print(f"kills: {dict(self.kills)}; s until nobody was left: {times or 'none'}; seed {SEED}")
@@ -118,7 +121,7 @@ def configs_of(num):
     return [{"seed": seed, "loader": 2 * (seed % 5 == 4), **PLAIN} for seed in range(num)]
 
 
-def test_a_sweep_whose_workers_and_drivers_are_killed_completes_each_config_once_and_gives_up_the_one_that_kills_its_workers(shop):
+def test_a_sweep_under_kills_trains_each_config_once_and_gives_up_on_the_one_that_kills_its_workers(shop):
     draws = random.Random(SEED)
     configs = configs_of(23 if IS_FULL else 4)
     sweep = Sweep(shop, [*configs[:3], POISON, *configs[3:]])
@@ -141,7 +144,7 @@ def test_a_sweep_whose_workers_and_drivers_are_killed_completes_each_config_once
 
 @pytest.mark.skipif(not IS_FULL, reason="each way takes a minute")
 @pytest.mark.parametrize("what", ["a worker", "the workers", "the driver", "all"])
-def test_a_sweep_of_six_goes_on_after_each_way_to_be_killed_and_repeats_no_epoch_that_was_saved(shop, what):
+def test_a_sweep_continues_after_every_kind_of_kill_and_repeats_no_saved_epoch(shop, what):
     sweep = Sweep(shop, configs_of(6), pause=1.0)
     for _ in range(3):
         begun = sweep.epochs()
@@ -153,11 +156,11 @@ def test_a_sweep_of_six_goes_on_after_each_way_to_be_killed_and_repeats_no_epoch
     assert result["given_up"] == {}
     num_again = sum(sweep.epochs().values()) - NUM_EPOCHS * len(sweep.configs)
     print(f"{num_again} epochs were begun again")
-    # Of each of the two workers the epoch at hand, and the one before, if its save still ran.
+    # For each of the two workers: the current epoch, and the previous one if its save was still running.
     assert 0 <= num_again <= 4 * sum(sweep.kills.values())
 
 
-def test_two_drivers_of_one_sweep_share_it_and_each_config_is_trained_once(shop):
+def test_two_drivers_share_a_sweep_and_each_config_is_trained_once(shop):
     configs = configs_of(8 if IS_FULL else 4)
     sweep = Sweep(shop, configs, workers=1)
     other = shop.start(replace(sweep.job, configs=configs[::-1]))
@@ -172,11 +175,11 @@ def test_two_drivers_of_one_sweep_share_it_and_each_config_is_trained_once(shop)
     assert set(sweep.epochs().values()) == {1}
 
 
-# ---- taking over
+# ---- runs that are resumed by another worker
 
 
 @pytest.mark.parametrize("where", [pytest.param("one machine", marks=pytest.mark.smoke), "many machines"])
-def test_a_run_whose_worker_is_killed_is_taken_over_in_time_and_goes_on_from_its_checkpoint(shop, where):
+def test_a_run_whose_worker_was_killed_is_resumed_in_time_from_its_checkpoint(shop, where):
     lease_time = 60.0 if where == "one machine" else 1.8
     limit = 0.0 if where == "one machine" else lease_time * (1 + 2 / 6)
     times = []
@@ -201,13 +204,13 @@ def test_a_run_whose_worker_is_killed_is_taken_over_in_time_and_goes_on_from_its
         assert second.place.count("train") == NUM_EPOCHS * loops.NUM_BATCHES - 4 * loops.ACCUMULATED
         loops.assert_undisturbed(job)
     print(f"taken over after {', '.join(f'{each:.2f}' for each in sorted(times))} s; lease {lease_time} s")
-    assert max(times) <= limit + 15.0  # of a busy machine
+    assert max(times) <= limit + 15.0  # on a busy machine
     if IS_FULL:
         assert sorted(times)[len(times) // 2] <= limit + 2.0
 
 
 @pytest.mark.parametrize("seconds", [0.0, 3.0], ids=["found by a save", "found by a look"])
-def test_a_batch_that_slept_past_its_lease_leaves_the_run_to_whoever_did_it_and_goes_on_with_the_next(shop, seconds):
+def test_a_batch_that_was_suspended_past_its_lease_leaves_the_run_to_its_successor_and_continues(shop, seconds):
     configs = [{"seed": seed, "every_steps": 1} for seed in (5, 6)]
     job = shop.job("store", {}, NUM_EPOCHS, configs=configs, mode="batch", lease_time=1.0)
     sleeper = shop.start(job, boot="another machine", acts=[Act("train", 20, "stop"), Act("train", 20, "linger", seconds)])

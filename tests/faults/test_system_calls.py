@@ -1,6 +1,7 @@
-"""A store is killed, or refused, at every system call that changes one of its files; started again, it ends right.
+"""A program is killed or gets an error at every system call that changes its store, and the next start recovers.
 
-By default a sample of the calls is tried; with `TRAINMASTER_FAULTS=full`, all of them. `TRAINMASTER_FAULTS_SEED` repeats a sample.
+By default, a sample of the calls is tested; with `TRAINMASTER_FAULTS=full`, every call. `TRAINMASTER_FAULTS_SEED`
+repeats a sample.
 """
 
 import contextlib
@@ -25,7 +26,7 @@ SAME_EACH_TIME = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "OMP_NU
 REASONS = {"EIO": "Input/output error", "ENOSPC": "No space left on device"}
 NEXT_STEPS = {"EIO": "the disk or network reports an error", "ENOSPC": "the disk is full: free some space and start again"}
 TEMPORARY = re.compile(r"/\.\w{8,16}\.tmp(?=/|$)")
-UNPACKED = re.compile(r"/imported/\.\w{8}\.tmp")  # the store of a moment that an archive is unpacked to, with an index of its own
+UNPACKED = re.compile(r"/imported/\.\w{8}\.tmp")  # the temporary store that an archive is unpacked to, with its own index
 TOLD = re.compile(r"UserWarning: an old checkpoint of run \w+ could not be deleted; the next save tries again: ")
 FAULTS = ("KILL", "EIO", "ENOSPC")
 
@@ -43,7 +44,7 @@ def _needs_strace():
 
 @contextlib.contextmanager
 def new_folder():
-    """In memory, where there is such a thing: nothing here depends on the disk, and thousands of syncs take their time."""
+    """Create a folder in memory if possible: nothing here depends on the disk, and thousands of syncs take time."""
     memory = "/dev/shm"
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as made:
         yield Path(made).resolve()
@@ -57,7 +58,7 @@ def folder():
 
 @pytest.fixture(scope="module")
 def undisturbed(_needs_strace):
-    """The calls of a program that nobody disturbs, below the folder "/"."""
+    """The system calls of an undisturbed program, with paths relative to its folder."""
     with new_folder() as home:
         ran = run_traced(home)
         assert (ran.returncode, ran.err) == (0, "")
@@ -79,7 +80,7 @@ def run_plain(folder):
 
 
 def restart(folder):
-    """The same program again, with nothing done in between."""
+    """Run the same program again."""
     ran = run_plain(folder)
     assert ran.returncode == 0, f"the restart ended with {ran.returncode}: {ran.stderr}"
     assert ran.stderr == "", f"the restart complained: {ran.stderr}"
@@ -91,7 +92,7 @@ def shape(paths):
 
 
 def temporary_files(folder):
-    """Files and folders under temporary names."""
+    """Return the files and folders with temporary names."""
     found = [path for path in folder.rglob(".*.tmp") if TEMPORARY.search(str(path))]
     return [path for path in found if not TEMPORARY.search(str(path.parent))]
 
@@ -100,7 +101,7 @@ def temporary_files(folder):
 
 
 def try_fault(folder, call, fault):
-    """Raise unless a fault at `call` is told, costs nothing that was promised, and is over with the next start."""
+    """Raise unless a fault at `call` is reported, loses no committed data, and is repaired by the next start."""
     how = "signal=KILL" if fault == "KILL" else f"error={fault}"
     ran = run_traced(folder, f"{call.name}:{how}:when={call.nth}")
     hit = [shape(_moved(each, folder).paths) for each in ran.tampered]
@@ -112,7 +113,7 @@ def try_fault(folder, call, fault):
         is_old = is_of_old_checkpoint(call, ran)
         assert is_old or may_be_ignored(call, fault), "the error was ignored"
         assert ran.err == "" or (is_old and TOLD.search(ran.err) and REASONS[fault] in ran.err), ran.err
-        assert ran.err or not is_old, "the error was not told"
+        assert ran.err or not is_old, "the error was not reported"
         driver.assert_ended_right(folder)
     else:
         assert_refused(ran, call, fault)
@@ -122,8 +123,11 @@ def try_fault(folder, call, fault):
 
 
 def may_be_ignored(call, fault):
-    """Modes and temporary files are no matter of the store's truth, the index is a cache, a lease that cannot be made is made by the next
-    beat."""
+    """Return whether a fault may go unreported.
+
+    File modes and temporary files do not affect the content of the store, the index is a cache, and the next heartbeat
+    repeats a failed lease.
+    """
     path = call.paths[-1]
     is_clean_up = is_removal(call) and TEMPORARY.search(path) is not None
     is_index = call.act == "index" or "/index" in path or (call.name == "fsync" and UNPACKED.fullmatch(path) is not None)
@@ -132,7 +136,10 @@ def may_be_ignored(call, fault):
 
 
 def is_of_old_checkpoint(call, ran):
-    """Whether it was the removal of a checkpoint after a save, or its sync: that is told, tried again later, and no reason to stop."""
+    """Return whether the call removes an old checkpoint after a save, or syncs its removal.
+
+    Such a failure causes a warning, is retried later, and does not stop training.
+    """
     hit = ran.tampered[0]
     before = [each for each in ran.calls[: ran.calls.index(hit)] if not isinstance(each, str)]
     is_removing = is_removal(call) or (call.name == "fsync" and is_removal(before[-1]) and not TEMPORARY.search(before[-1].paths[-1]))
@@ -145,7 +152,7 @@ def assert_refused(ran, call, fault):
     assert REASONS[fault] in ran.err
     assert f"\n  try     {NEXT_STEPS[fault]}" in ran.err, ran.err
     assert "Traceback" not in ran.err
-    # What could not be synced once is not believed later on: it never gets a final name.
+    # A file that could not be synced is not trusted later: it never gets its final name.
     after = ran.calls[ran.calls.index(ran.tampered[0]) + 1 :]
     believed = [each.line for each in after if not isinstance(each, str) and is_naming(each) and each.paths[0] in ran.tampered[0].paths]
     assert not believed or call.name not in ("fsync", "write", "syncfs"), believed
@@ -160,14 +167,14 @@ def is_removal(call):
 
 
 def problems_of(faults, folder):
-    """What goes wrong, for each pair of a call and a fault where something does."""
+    """Return the problems, for each call and fault that causes one."""
     found = []
     for number, (call, fault) in enumerate(faults):
         here = folder / str(number)
         here.mkdir()
         try:
             try_fault(here, call, fault)
-        except Exception as error:  # whatever it is: all of them are wanted, not the first
+        except Exception as error:  # collect all problems, not only the first
             found.append(f"{fault} at {call.act}, {call.name} {call.nth} {' '.join(shape(call.paths))}: {type(error).__name__}: {error}")
         shutil.rmtree(here)
     return found
@@ -175,7 +182,7 @@ def problems_of(faults, folder):
 
 @pytest.mark.parametrize("fault", FAULTS if IS_FULL else ["any of them"])
 @pytest.mark.parametrize("act", driver.ACTS)
-def test_a_fault_at_any_call_is_told_costs_nothing_and_ends_with_the_next_start(act, fault, undisturbed, folder):
+def test_a_fault_at_any_system_call_is_reported_and_the_next_start_recovers(act, fault, undisturbed, folder):
     calls = [call for call in undisturbed if not isinstance(call, str) and call.act == act]
     chance = random.Random(f"{SEED} {act}")
     tried = [(call, fault) for call in calls]
@@ -185,7 +192,7 @@ def test_a_fault_at_any_call_is_told_costs_nothing_and_ends_with_the_next_start(
     assert not found, "\n".join([f"{len(found)} of {len(tried)} went wrong; {REPEAT}", *found])
 
 
-def test_kills_while_recovering_from_a_kill_are_survived(undisturbed, folder):
+def test_kills_during_the_recovery_from_a_kill_are_survived(undisturbed, folder):
     chosen = random.Random(SEED)
     calls = [call for call in undisturbed if not isinstance(call, str)]
     for number in range(60 if IS_FULL else 1):
@@ -194,24 +201,24 @@ def test_kills_while_recovering_from_a_kill_are_survived(undisturbed, folder):
         kills = chosen.sample(calls, 3)
         for call in kills:
             ran = run_traced(here, f"{call.name}:signal=KILL:when={call.nth}")
-            assert ran.returncode in (-signal.SIGKILL, 0), f"{ran.err}\n{kills}\n{REPEAT}"  # with less to do, it may come to its end
+            assert ran.returncode in (-signal.SIGKILL, 0), f"{ran.err}\n{kills}\n{REPEAT}"  # with less work, it may finish
             driver.assert_kept(here, ran.out.splitlines())
         restart(here)
 
 
-def test_calls_that_a_signal_interrupts_are_made_again(folder):
+def test_system_calls_that_a_signal_interrupts_are_repeated(folder):
     ran = run_traced(folder, "write:error=EINTR:when=3+2", "fsync:error=EINTR:when=1+2")
-    assert len(ran.tampered) > 100  # each other one
+    assert len(ran.tampered) > 100  # every second call
     assert (ran.returncode, ran.err) == (0, "")
     driver.assert_ended_right(folder)
 
 
-# ---- what a loss of power could take
+# ---- loss of power
 
 
 @pytest.mark.smoke
-def test_what_gets_a_final_name_was_synced_before(undisturbed):
-    """A manifest vouches for the files beside it, and for the events, so these come first."""
+def test_files_are_synced_before_they_get_their_final_name(undisturbed):
+    """A manifest guarantees the files next to it and the events, so these are synced first."""
     dirty, unsynced = set(), []
     for call in undisturbed:
         if isinstance(call, str):
@@ -231,8 +238,8 @@ def test_what_gets_a_final_name_was_synced_before(undisturbed):
 
 
 @pytest.mark.smoke
-def test_what_is_promised_cannot_lose_its_name(undisturbed):
-    """Whatever was named, made or removed is followed by a sync of its folder before the program says that it is done."""
+def test_folders_are_synced_before_a_save_returns(undisturbed):
+    """After a file was renamed, created or removed, its folder is synced before the program reports success."""
     waiting, late = set(), []
     for call in undisturbed:
         if isinstance(call, str):
@@ -241,7 +248,7 @@ def test_what_is_promised_cannot_lose_its_name(undisturbed):
         path = call.paths[-1]
         if call.name == "fsync":
             waiting = {each for each in waiting if os.path.dirname(each) != path}
-        elif TEMPORARY.search(path):  # nobody is promised anything about these
+        elif TEMPORARY.search(path):  # temporary files have no guarantee
             continue
         elif is_naming(call) or call.name.startswith("mkdir"):
             waiting.add(path)
@@ -251,5 +258,5 @@ def test_what_is_promised_cannot_lose_its_name(undisturbed):
 
 
 @pytest.mark.smoke
-def test_the_program_does_all_acts_of_a_store(undisturbed):
+def test_the_program_performs_every_operation_of_a_store(undisturbed):
     assert {call.act for call in undisturbed if not isinstance(call, str)} == set(driver.ACTS)

@@ -1,4 +1,4 @@
-"""Verdicts on simulated pairs: wrong ones are as rare as planned although every pair is looked at, and right ones as frequent."""
+"""Verdicts on simulated pairs have the planned error rate and power, although the data is analyzed after every pair."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUDGETS = [10, 20, 30] if IS_FULL else [10]
 
 
 def error(share: float, num: int = NUM) -> float:
-    """What a share may be off by chance: once in some thousand times."""
+    """Return the error of a share that is exceeded by chance only once in some thousand times."""
     return 3.3 * math.sqrt(share * (1 - share) / num)
 
 
@@ -52,7 +52,7 @@ def test_the_stated_power_is_reached(distance: float, hopeless: float) -> None:
     assert found["refuted"] / NUM <= 0.025 + error(0.025)
 
 
-def test_the_boundary_spends_its_alpha_on_long_studies_too() -> None:
+def test_the_boundary_keeps_its_alpha_in_long_studies() -> None:
     budget, num, wrong = 120, 20_000 if IS_FULL else 4_000, 0
     criticals = Design(0.05, budget).criticals(budget)[1:]
     random, sizes = np.random.default_rng(SEED), np.arange(1, budget + 1)
@@ -68,7 +68,7 @@ def test_the_boundary_spends_its_alpha_on_long_studies_too() -> None:
 
 @pytest.mark.parametrize("n", [5, 10, 20, 30, 50])
 @pytest.mark.parametrize("draw", [normal, accuracies], ids=lambda draw: draw.__name__)
-def test_intervals_of_a_fixed_number_of_pairs_cover_the_truth(draw: Draw, n: int) -> None:
+def test_intervals_of_a_fixed_number_of_pairs_contain_the_true_value(draw: Draw, n: int) -> None:
     found = coverage(draw, n)
     print(f"coverage, {draw.__name__}, n={n}: {found:.1%} of {NUM}")
     low, high = (0.93, 0.97) if IS_FULL else (0.90, 0.99)
@@ -76,8 +76,8 @@ def test_intervals_of_a_fixed_number_of_pairs_cover_the_truth(draw: Draw, n: int
 
 
 @pytest.mark.parametrize("draw", [coarse, t3, skewed, exponential], ids=lambda draw: draw.__name__)
-def test_the_documented_coverage_of_other_differences_holds(draw: Draw) -> None:
-    """They are not 95 %: the table of the docs says so."""
+def test_the_coverage_for_other_distributions_is_as_documented(draw: Draw) -> None:
+    """The coverage is not 95 %, as the table in the docs shows."""
     for n in (5, 10, 20, 30, 50) if IS_FULL else (10,):
         found = coverage(draw, n)
         print(f"coverage, {draw.__name__}, n={n}: {found:.1%} of {NUM}")
@@ -86,7 +86,10 @@ def test_the_documented_coverage_of_other_differences_holds(draw: Draw) -> None:
 
 
 def coverage(draw: Draw, n: int) -> float:
-    """How often the interval of the mean difference contains zero. Equal differences have no interval, and do not count."""
+    """Return how often the interval of the mean difference contains zero.
+
+    Studies with equal differences do not count.
+    """
     random, inside, num = np.random.default_rng([SEED, n]), 0, 0
     while num < NUM:
         a, b = draw(random, n)
@@ -97,7 +100,7 @@ def coverage(draw: Draw, n: int) -> float:
     return inside / num
 
 
-def test_the_final_interval_of_a_study_covers_the_truth_although_it_stopped_early() -> None:
+def test_the_final_interval_of_a_study_that_stopped_early_contains_the_true_value() -> None:
     for gain in (0.0, 0.5, 1.0, 2.0) if IS_FULL else (0.0, 1.0):
         random, inside, true = np.random.default_rng(SEED), 0, gain * math.sqrt(2) * 0.005
         for _ in range(NUM):

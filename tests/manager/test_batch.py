@@ -1,4 +1,4 @@
-"""Batches and sweeps: what is done, what is skipped, what is given up, and what others do meanwhile."""
+"""Batches and sweeps: which runs are trained, skipped, given up on, or held by other processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEYS = [key_of(config) for config in CONFIGS]
 
 
 class Counting(Manager):
-    """Trains a number; those whose `a` is in `bad` fail, in `where`."""
+    """Trains a number. Configs whose `a` is in `bad` fail, in the method `where`."""
 
     def __init__(self, *args: Any, verbose: bool = False, bad: tuple[int, ...] = (), where: str = "train", **kwargs: Any) -> None:
         super().__init__(*args, verbose=verbose, **kwargs)
@@ -63,17 +63,17 @@ class Damaging(Counting):
         super().train()
 
 
-# ---- what is done and what is skipped (J12)
+# ---- trained and skipped runs (J12)
 
 
-def test_a_batch_trains_all_in_the_order_given() -> None:
+def test_a_batch_trains_all_configs_in_the_given_order() -> None:
     manager = Counting()
     result = manager.batch(CONFIGS, num_epochs=2)
     assert manager.trained == [1, 1, 2, 2, 3, 3]
     assert result == BatchResult(done=KEYS)
 
 
-def test_what_is_finished_is_skipped() -> None:
+def test_finished_runs_are_skipped() -> None:
     manager = Counting()
     manager.process({"a": 2}, num_epochs=1)
     manager.trained.clear()
@@ -82,7 +82,7 @@ def test_what_is_finished_is_skipped() -> None:
     assert result == BatchResult(done=[KEYS[0], KEYS[2]], found=[KEYS[1]])
 
 
-def test_what_is_finished_is_a_matter_of_the_target() -> None:
+def test_whether_a_run_is_finished_depends_on_the_target() -> None:
     manager = Counting()
     manager.batch(CONFIGS, num_epochs=1)
     manager.trained.clear()
@@ -90,32 +90,32 @@ def test_what_is_finished_is_a_matter_of_the_target() -> None:
     assert manager.trained == [1, 2, 3]
 
 
-def test_each_config_may_say_how_long_it_is_trained() -> None:
+def test_each_config_can_set_its_own_number_of_epochs() -> None:
     manager = Counting()
     manager.batch([{"a": 1, "epochs": 1}, {"a": 2, "epochs": 3}])
     assert manager.trained == [1, 2, 2, 2]
 
 
-def test_resume_false_trains_again_what_is_finished() -> None:
+def test_resume_false_trains_finished_runs_again() -> None:
     manager = Counting()
     manager.batch(CONFIGS[:1], num_epochs=2)
     assert manager.batch(CONFIGS[:1], num_epochs=1, resume=False) == BatchResult(done=KEYS[:1])
     assert manager.stats[KEYS[0]]["epoch"] == 1
 
 
-def test_count_is_how_many_are_done_here() -> None:
+def test_count_limits_how_many_runs_are_trained() -> None:
     manager = Counting()
     assert manager.batch(CONFIGS, num_epochs=1, count=2) == BatchResult(done=KEYS[:2])
     assert manager.trained == [1, 2]
 
 
-def test_what_was_found_done_does_not_count() -> None:
+def test_runs_that_were_already_done_do_not_count() -> None:
     manager = Counting()
     manager.process({"a": 1}, num_epochs=1)
     assert manager.batch(CONFIGS, num_epochs=1, count=1) == BatchResult(done=[KEYS[1]], found=[KEYS[0]])
 
 
-def test_configs_may_come_from_a_generator_of_which_no_more_is_taken_than_needed() -> None:
+def test_a_generator_of_configs_is_consumed_only_as_far_as_needed() -> None:
     taken: list[int] = []
 
     def configs() -> Iterator[dict[str, int]]:
@@ -127,13 +127,13 @@ def test_configs_may_come_from_a_generator_of_which_no_more_is_taken_than_needed
     assert taken == [1, 2]
 
 
-def test_a_config_that_comes_twice_is_trained_once() -> None:
+def test_a_config_that_occurs_twice_is_trained_once() -> None:
     manager = Counting()
     assert manager.batch([*CONFIGS, {"a": 1}, Config({"a": 2})], num_epochs=1, resume=False) == BatchResult(done=KEYS)
     assert manager.trained == [1, 2, 3]
 
 
-def test_typed_configs_make_a_batch() -> None:
+def test_a_batch_accepts_typed_configs() -> None:
     @configclass
     class Typed(ConfigBase):
         a: int = 0
@@ -150,7 +150,7 @@ def test_an_empty_batch_has_nothing_to_do() -> None:
     assert str(result) == "nothing to do"
 
 
-def test_the_result_says_what_became_of_all() -> None:
+def test_the_result_lists_the_outcome_of_every_run() -> None:
     manager = Counting(bad=(3,))
     manager.process({"a": 1}, num_epochs=1)
     result = manager.batch(CONFIGS, num_epochs=1, max_errors=5)
@@ -158,7 +158,7 @@ def test_the_result_says_what_became_of_all() -> None:
     assert str(result) == "1 done, 1 already done, 1 failed"
 
 
-def test_a_batch_leaves_the_manager_free_for_more_work() -> None:
+def test_the_manager_can_be_used_again_after_a_batch() -> None:
     manager = Counting()
     manager.batch(CONFIGS, num_epochs=1)
     manager.process({"a": 9}, num_epochs=1)
@@ -175,27 +175,27 @@ def test_without_max_errors_the_first_error_is_raised() -> None:
     assert manager.trained == [1]
 
 
-def test_the_first_error_is_raised_also_where_the_best_runs_cannot_be_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_first_error_is_raised_even_if_the_best_runs_cannot_be_ranked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match="2 is bad"):
         Damaging(tmp_path, verbose=True, bad=(2,)).batch(CONFIGS[:2], num_epochs=1)
     assert "is better)" not in capsys.readouterr().out
 
 
-def test_a_batch_whose_configs_are_damaged_still_has_its_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_batch_with_damaged_configs_returns_its_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = Damaging(tmp_path, verbose=True).batch(CONFIGS[:2], num_epochs=1)
     assert result == BatchResult(done=KEYS[:2])
     assert "loss_test (lower is better)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("max_errors", "trained"), [(1, [1]), (2, [1, 3]), (3, [1, 3, 5])])
-def test_a_batch_ends_quietly_at_the_nth_error(max_errors: int, trained: list[int]) -> None:
+def test_a_batch_ends_without_an_exception_at_the_nth_error(max_errors: int, trained: list[int]) -> None:
     manager = Counting(bad=(2, 4))
     result = manager.batch([{"a": number} for number in range(1, 6)], num_epochs=1, max_errors=max_errors)
     assert manager.trained == trained
     assert list(result.failed.values()) == ["ValueError: 2 is bad", "ValueError: 4 is bad"][:max_errors]
 
 
-def test_a_failure_counts_as_one_that_was_done_here() -> None:
+def test_a_failed_run_counts_towards_count() -> None:
     manager = Counting(bad=(1,))
     result = manager.batch(CONFIGS, num_epochs=1, count=2, max_errors=9)
     assert (list(result.failed), result.done) == (KEYS[:1], [KEYS[1]])
@@ -213,7 +213,7 @@ def test_an_interrupt_always_stops_the_batch(max_errors: int, error: type[BaseEx
     assert (run.outcome_of(run.newest()) or {})["outcome"] == ("interrupted" if error is KeyboardInterrupt else "failed")
 
 
-def test_a_config_that_get_config_refuses_is_one_of_the_errors() -> None:
+def test_a_config_that_get_config_refuses_counts_as_an_error() -> None:
     class Choosy(Counting):
         def get_config(self, config: Any = None) -> Any:
             config = super().get_config(config)
@@ -230,7 +230,7 @@ def test_a_config_that_get_config_refuses_is_one_of_the_errors() -> None:
 # ---- giving up
 
 
-def test_a_run_is_given_up_after_three_fruitless_attempts() -> None:
+def test_a_batch_gives_up_on_a_run_after_three_attempts_without_a_checkpoint() -> None:
     manager = Counting(bad=(1,), where="setup")
     for _ in range(3):
         assert list(manager.batch(CONFIGS[:1], num_epochs=1, max_errors=9).failed) == KEYS[:1]
@@ -240,21 +240,21 @@ def test_a_run_is_given_up_after_three_fruitless_attempts() -> None:
     assert str(result) == "1 given up"
 
 
-def test_an_attempt_that_brought_a_checkpoint_is_not_fruitless() -> None:
+def test_an_attempt_that_saved_a_checkpoint_resets_the_count() -> None:
     manager = Counting(bad=(1,))
-    for _ in range(4):  # the first of them saves epoch 0
+    for _ in range(4):  # the first attempt saves epoch 0
         assert list(manager.batch(CONFIGS[:1], num_epochs=1, max_errors=9).failed) == KEYS[:1]
     assert list(manager.batch(CONFIGS[:1], num_epochs=1, max_errors=9).given_up) == KEYS[:1]
 
 
-def test_max_attempts_is_how_many_there_may_be() -> None:
+def test_max_attempts_limits_the_attempts_without_a_checkpoint() -> None:
     manager = Counting(bad=(1,), where="setup")
     manager.batch(CONFIGS[:1], num_epochs=1, max_errors=9, max_attempts=1)
     assert list(manager.batch(CONFIGS[:1], num_epochs=1, max_errors=9, max_attempts=1).given_up) == KEYS[:1]
     assert list(manager.batch(CONFIGS[:1], num_epochs=1, max_errors=9, max_attempts=2).failed) == KEYS[:1]
 
 
-def test_a_run_that_is_given_up_is_no_error_and_the_others_are_trained() -> None:
+def test_giving_up_on_a_run_is_not_an_error_and_the_other_runs_are_trained() -> None:
     manager = Counting(bad=(1,), where="setup")
     for _ in range(3):
         manager.batch(CONFIGS[:1], num_epochs=1, max_errors=9)
@@ -270,13 +270,13 @@ def given_up() -> Counting:
     return manager
 
 
-def test_process_trains_what_a_batch_has_given_up(given_up: Counting) -> None:
+def test_process_trains_a_run_that_a_batch_gave_up_on(given_up: Counting) -> None:
     given_up.bad = ()
     given_up.process({"a": 1}, num_epochs=1)
     assert given_up.stats[KEYS[0]]["epoch"] == 1
 
 
-def test_process_resets_the_count_even_if_it_fails(given_up: Counting) -> None:
+def test_process_resets_the_count_of_attempts_even_if_it_fails(given_up: Counting) -> None:
     with pytest.raises(ValueError, match="1 is bad"):
         given_up.process({"a": 1}, num_epochs=1)
     for _ in range(3):
@@ -284,7 +284,7 @@ def test_process_resets_the_count_even_if_it_fails(given_up: Counting) -> None:
     assert list(given_up.batch(CONFIGS[:1], num_epochs=1, max_errors=9).given_up) == KEYS[:1]
 
 
-def test_an_interrupt_is_no_fruitless_attempt() -> None:
+def test_an_interrupted_attempt_does_not_count() -> None:
     manager = Counting(bad=(1,), where="setup")
     manager.error = KeyboardInterrupt
     for _ in range(4):
@@ -294,7 +294,7 @@ def test_an_interrupt_is_no_fruitless_attempt() -> None:
     assert manager.batch(CONFIGS[:1], num_epochs=1).done == KEYS[:1]
 
 
-def test_what_was_given_up_for_one_target_but_is_far_enough_for_another_is_found() -> None:
+def test_a_run_that_was_given_up_for_one_target_is_done_for_a_smaller_one() -> None:
     manager = Counting(bad=(1,))
     for _ in range(5):
         manager.batch(CONFIGS[:1], num_epochs=1, max_errors=9)
@@ -304,29 +304,29 @@ def test_what_was_given_up_for_one_target_but_is_far_enough_for_another_is_found
 # ---- sweeps (J16)
 
 
-def test_a_sweep_visits_every_combination_once() -> None:
+def test_a_sweep_trains_every_combination_once() -> None:
     manager = Counting()
     result = manager.sweep({"a": [1, 2, 3], "optim": {"b": [4, 5]}}, num_epochs=1)
     assert len(result.done) == 6
     assert {(config["a"], config["optim"]["b"]) for _, config in manager.completed()} == {(a, b) for a in (1, 2, 3) for b in (4, 5)}
 
 
-def test_a_sweep_goes_in_random_order() -> None:
+def test_a_sweep_uses_a_random_order() -> None:
     orders = set()
-    for _ in range(6):  # all alike by chance once in 10**40
+    for _ in range(6):  # all equal by chance only once in 10**40
         manager = Counting()
         manager.sweep({"a": list(range(12))}, num_epochs=1)
         orders.add(tuple(manager.trained))
     assert len(orders) > 1
 
 
-def test_a_sweep_takes_the_arguments_of_a_batch() -> None:
+def test_a_sweep_accepts_the_arguments_of_a_batch() -> None:
     manager = Counting(bad=(1, 2, 3))
     result = manager.sweep({"a": [1, 2, 3]}, num_epochs=1, count=3, max_errors=2)
     assert len(result.failed) == 2
 
 
-def test_combinations_that_normalise_to_one_config_are_trained_once() -> None:
+def test_combinations_that_normalize_to_one_config_are_trained_once() -> None:
     class Normal(Counting):
         def get_config(self, config: Any = None) -> Any:
             config = super().get_config(config)
@@ -340,7 +340,7 @@ def test_combinations_that_normalise_to_one_config_are_trained_once() -> None:
     assert len(result.done) == 4
 
 
-def test_a_sweep_of_choices_goes_in_their_own_order() -> None:
+def test_a_sweep_over_a_grid_uses_the_order_of_the_grid() -> None:
     choices = Grid({"a": [1, 2, 3, 4]}, seed=5)
     manager = Counting()
     manager.sweep(choices, num_epochs=1)
@@ -355,7 +355,7 @@ def test_a_sweep_reads_its_choices_from_a_file(tmp_path: Path) -> None:
     assert sorted(manager.trained) == [1, 2]
 
 
-def test_defaults_are_filled_into_every_combination() -> None:
+def test_every_combination_is_completed_with_the_defaults() -> None:
     manager = Counting(None, {"lr": 0.1})
     manager.sweep({"a": [1, 2]}, num_epochs=1)
     assert all(config["lr"] == 0.1 for _, config in manager.completed())
@@ -368,39 +368,39 @@ def test_defaults_are_filled_into_every_combination() -> None:
     ("name", "value", "least"),
     [("count", -1, 0), ("count", 1.0, 0), ("max_errors", -1, 0), ("max_errors", None, 0), ("max_attempts", 0, 1), ("num_epochs", -1, 0)],
 )
-def test_a_number_that_makes_no_sense_is_refused(name: str, value: Any, least: int) -> None:
+def test_an_invalid_number_is_refused(name: str, value: Any, least: int) -> None:
     with pytest.raises(SettingError, match=f"`{name}` must be a whole number of at least {least}, not "):
         Counting().batch(CONFIGS, **{"num_epochs": 1, name: value})
 
 
 @pytest.mark.parametrize("value", [-1, float("inf"), float("nan"), True, "4"])
-def test_a_patience_that_is_no_number_of_hours_is_refused(value: Any) -> None:
+def test_an_invalid_patience_is_refused(value: Any) -> None:
     with pytest.raises(SettingError, match=r"`patience` must be a number of at least 0, not .*\n  try     `patience` is a number of hours"):
         Counting().batch(CONFIGS, num_epochs=1, patience=value)
 
 
 @pytest.mark.parametrize("configs", [{"a": [1, 2]}, Config({"a": 1}), "configs.yaml", Path("configs.yaml")])
-def test_one_config_is_no_batch(configs: Any) -> None:
+def test_a_single_config_is_not_a_batch(configs: Any) -> None:
     with pytest.raises(SettingError, match="expected a sequence of configs") as caught:
         Counting().batch(configs, num_epochs=1)
     assert "`process` takes one; `sweep` takes choices" in str(caught.value)
 
 
-def test_another_order_of_a_sweep_is_refused() -> None:
+def test_an_unknown_order_of_a_sweep_is_refused() -> None:
     with pytest.raises(SettingError, match="order='smart': 'random' is the only order"):
         Counting().sweep({"a": [1]}, num_epochs=1, order="smart")
 
 
-def test_a_choice_among_nothing_is_refused() -> None:
+def test_an_empty_list_of_choices_is_refused() -> None:
     with pytest.raises(ConfigError, match=re.escape("a = []: has no values to choose from")):
         Counting().sweep({"a": []}, num_epochs=1)
 
 
-# ---- others at work
+# ---- other processes
 
 
 class Other(NamedTuple):
-    """A live process that holds the run of `{"a": 1}` until it is let go."""
+    """A live process that holds the run of `{"a": 1}` until `let_go` is called."""
 
     store_dir: Path
     process: subprocess.Popen[str]
@@ -423,18 +423,18 @@ def other(tmp_path: Path) -> Iterator[Other]:
             process.kill()
 
 
-def test_what_another_process_holds_is_waited_for_and_found_done(other: Other, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_batch_waits_for_a_run_that_another_process_holds(other: Other, capsys: pytest.CaptureFixture[str]) -> None:
     manager = Counting(other.store_dir, verbose=True, lease_time=2, same_program=True)
     timer = threading.Timer(0.5, other.let_go)
     timer.start()
     result = manager.batch(CONFIGS[:2], num_epochs=2)
     timer.join()
     assert result == BatchResult(done=[KEYS[1]], found=[KEYS[0]])
-    assert manager.trained == [2, 2]  # the free one first, the other one never
+    assert manager.trained == [2, 2]  # the free run, not the held one
     assert "other processes hold 1 of the runs; waiting for them" in capsys.readouterr().out
 
 
-def test_process_refuses_what_another_process_holds_and_a_batch_that_has_enough_leaves_it(other: Other) -> None:
+def test_process_refuses_a_held_run_and_a_batch_with_count_leaves_it(other: Other) -> None:
     manager = Counting(other.store_dir, same_program=True)
     with pytest.raises(RunBusyError, match=f"run {KEYS[0]} is held by process {other.process.pid} on .*\n") as caught:
         manager.process({"a": 1}, num_epochs=2)
@@ -445,7 +445,7 @@ def test_process_refuses_what_another_process_holds_and_a_batch_that_has_enough_
     assert result == BatchResult(done=[KEYS[1]], left=[KEYS[0]])
 
 
-def test_what_a_killed_process_held_is_taken_over_at_once(other: Other) -> None:  # J15
+def test_a_run_that_a_killed_process_held_is_resumed_at_once(other: Other) -> None:  # J15
     other.process.kill()
     other.process.wait()
     manager = Counting(other.store_dir, same_program=True)
@@ -453,7 +453,7 @@ def test_what_a_killed_process_held_is_taken_over_at_once(other: Other) -> None:
     assert manager.trained == [1]  # from epoch 1 on, which was saved
 
 
-def test_a_batch_that_loses_a_run_says_so_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_batch_that_loses_a_run_prints_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     class Losing(Counting):
         def train(self) -> None:
             run = self.store.run(self.key)
@@ -468,19 +468,19 @@ def test_a_batch_that_loses_a_run_says_so_and_why(tmp_path: Path, capsys: pytest
     told = [line for line in capsys.readouterr().out.splitlines() if "is left to another process" in line]
     assert len(told) == 1
     assert told[0].startswith(f"run {KEYS[0]} is left to another process: attempt 1 of run {KEYS[0]} was replaced: ")
-    assert re.search(r"its lease of 60 s was renewed \d+ s before|its lease had expired", told[0])  # as the machine is quick or busy
+    assert re.search(r"its lease of 60 s was renewed \d+ s before|its lease had expired", told[0])  # depending on the speed of the machine
 
 
 def test_the_attempt_that_a_dead_worker_reports_is_replaced_without_waiting_for_its_lease(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the lease tells whether a worker on another machine is alive, and it would expire after an hour here."""
+    """A worker on another machine is only known to be dead when its lease expires, which takes an hour here."""
     from trainmaster.store import process_identity
 
     manager = Counting(tmp_path, lease_time=3600.0)
 
     class DiesOnce(InProcess):
-        """Its first task is claimed by a worker on another machine, which dies."""
+        """Lets a worker on another machine claim the first task and die."""
 
         dead: Attempt | None = None
 
@@ -501,7 +501,7 @@ def test_the_attempt_that_a_dead_worker_reports_is_replaced_without_waiting_for_
     assert executor.dead is not None
 
 
-def test_a_task_whose_run_was_trained_while_it_waited_makes_no_attempt(tmp_path: Path) -> None:
+def test_a_task_makes_no_attempt_if_its_run_was_trained_while_it_waited(tmp_path: Path) -> None:
     from trainmaster.manager.job import make_job
 
     manager = Counting(tmp_path)

@@ -1,4 +1,4 @@
-"""What is drawn of a batch on a terminal, at every width."""
+"""The live view of a batch on a terminal, at every width."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Scene:
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120, 200])
-def test_each_run_at_work_has_its_swept_values_and_the_monitored_metric(columns: int) -> None:
+def test_each_running_run_has_a_row_with_its_swept_values_and_the_monitored_metric(columns: int) -> None:
     _, _, head, *rows = Scene(columns).lines()
     assert head.split() == ["RUN", "EPOCH", "lr", "width", "valid/loss"]
     assert [row.replace("━", "").replace("╸", "").split() for row in rows] == [
@@ -51,7 +51,7 @@ def test_each_run_at_work_has_its_swept_values_and_the_monitored_metric(columns:
     assert max(map(len, [head, *rows])) <= columns
 
 
-def test_the_counts_are_those_of_the_batch_at_this_moment() -> None:
+def test_the_counts_show_the_current_state_of_the_batch() -> None:
     scene = Scene(80)
     scene.result.done += ["a", "b"]
     scene.result.found += ["c"]
@@ -61,7 +61,7 @@ def test_the_counts_are_those_of_the_batch_at_this_moment() -> None:
     assert counts == "2 done, 1 already done, 1 failed, 1 given up, 3 running"
 
 
-def test_long_values_are_cut_where_they_do_not_differ_and_numbers_never() -> None:
+def test_long_values_keep_the_part_that_differs_and_numbers_are_not_shortened() -> None:
     console = Console(file=io.StringIO(), width=60, height=40, color_system=None)
     view = BatchView(None, print, VaryingKeys(), BatchResult(), {}, console)
     for number in range(2):
@@ -73,7 +73,7 @@ def test_long_values_are_cut_where_they_do_not_differ_and_numbers_never() -> Non
     assert max(map(len, rows)) <= 60
 
 
-def test_more_runs_than_lines_are_counted() -> None:
+def test_runs_that_do_not_fit_are_counted() -> None:
     console = Console(file=io.StringIO(), width=80, height=9, color_system=None)
     view = BatchView(None, print, VaryingKeys(), BatchResult(), {}, console)
     for number in range(20):
@@ -84,7 +84,7 @@ def test_more_runs_than_lines_are_counted() -> None:
     assert lines[-1] == "... and 16 more"
 
 
-def test_runs_that_monitor_different_metrics_name_them() -> None:
+def test_runs_that_monitor_different_metrics_show_the_names_of_the_metrics() -> None:
     scene = Scene(120)
     scene.view.progress(Report("00000001", "progress", epoch=1, num_epochs=10, metric=("valid/accuracy", 0.5)))
     _, _, head, *rows = scene.lines()
@@ -92,8 +92,8 @@ def test_runs_that_monitor_different_metrics_name_them() -> None:
     assert [row.split()[-2:] for row in rows] == [["valid/loss", "0"], ["valid/accuracy", "0.5"], ["valid/loss", "0.5"]]
 
 
-def test_the_time_left_goes_by_what_was_trained_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither runs that were already done, nor failures, nor what a resumed run had done before say how fast it goes."""
+def test_the_remaining_time_is_based_on_the_training_done_by_this_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that were already done, failures, and earlier parts of resumed runs do not affect the estimated speed."""
     from trainmaster.manager import batch_view
 
     clock = [0.0]
@@ -113,7 +113,7 @@ def test_the_time_left_goes_by_what_was_trained_here(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("num_epochs", [1, 2, 4])
-def test_the_time_left_is_right_for_runs_that_report_once_per_epoch(num_epochs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_remaining_time_is_right_for_runs_that_report_once_per_epoch(num_epochs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     from trainmaster.manager import batch_view
 
     clock = [0.0]
@@ -146,7 +146,7 @@ class Loops(Manager):
 
 
 @pytest.mark.parametrize("kind", [Epochs, Loops])
-def test_a_run_first_reports_the_epoch_that_it_resumes_from(kind: type[Manager]) -> None:
+def test_the_first_report_of_a_run_has_the_epoch_that_it_resumes_from(kind: type[Manager]) -> None:
     manager, reports = kind(None, verbose=False), list[Report]()
     manager.job_runner.configure(replace(manager.job_runner.invocation, report=reports.append))
     for num_epochs in (2, 4):
@@ -157,7 +157,7 @@ def test_a_run_first_reports_the_epoch_that_it_resumes_from(kind: type[Manager])
         assert {report.is_first for report in others} == {False}
 
 
-def test_a_batch_within_an_epoch_moves_the_bar() -> None:
+def test_progress_within_an_epoch_moves_the_bar() -> None:
     scene = Scene(80)
     scene.view.progress(Report("00000000", "progress", epoch=0, num_epochs=10, share=0.5))
     assert scene.lines()[3].count("━") >= 9

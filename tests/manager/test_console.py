@@ -1,4 +1,4 @@
-"""What a manager prints: a few plain lines, or none; and nothing that goes wrong with them stops the training."""
+"""The lines that a manager prints. Errors while printing do not stop training."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Counting(Manager):
 
 
 def printed(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """The lines that were printed, without their times."""
+    """Return the printed lines, without their times."""
     found = capsys.readouterr()
     assert found.err == ""
     return [re.sub(r"  \d+\.\d\d s", "  T s", line) for line in found.out.splitlines()]
 
 
-def test_a_new_run_is_told_line_by_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_run_prints_its_progress_line_by_line(capsys: pytest.CaptureFixture[str]) -> None:
     Counting().process({"a": 1}, num_epochs=2)
     assert printed(capsys) == [
         f"run {KEY} starts, for 2 epochs",
@@ -48,7 +48,7 @@ def test_a_new_run_is_told_line_by_line(capsys: pytest.CaptureFixture[str]) -> N
     ]
 
 
-def test_a_run_that_goes_on_says_from_where(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_resumed_run_prints_its_starting_epoch(capsys: pytest.CaptureFixture[str]) -> None:
     manager = Counting()
     manager.process({"a": 1}, num_epochs=1)
     printed(capsys)
@@ -60,7 +60,7 @@ def test_a_run_that_goes_on_says_from_where(capsys: pytest.CaptureFixture[str]) 
     ]
 
 
-def test_a_run_that_is_far_enough_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_has_reached_its_target_prints_a_message(capsys: pytest.CaptureFixture[str]) -> None:
     manager = Counting()
     manager.process({"a": 1}, num_epochs=1)
     printed(capsys)
@@ -68,12 +68,12 @@ def test_a_run_that_is_far_enough_says_so(capsys: pytest.CaptureFixture[str]) ->
     assert printed(capsys) == [f"run {KEY} is at epoch 1 already"]
 
 
-def test_one_epoch_is_not_called_epochs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_single_epoch_is_printed_in_the_singular(capsys: pytest.CaptureFixture[str]) -> None:
     Counting().process({"a": 1}, num_epochs=1)
     assert printed(capsys)[0] == f"run {KEY} starts, for 1 epoch"
 
 
-def test_a_sweep_says_how_many_there_are_and_what_became_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_prints_its_number_of_combinations_and_their_outcomes(capsys: pytest.CaptureFixture[str]) -> None:
     Counting().sweep({"a": [1, 2]}, num_epochs=0)
     lines = printed(capsys)
     one, two = key_of({"a": 1}), key_of({"a": 2})
@@ -84,7 +84,7 @@ def test_a_sweep_says_how_many_there_are_and_what_became_of_them(capsys: pytest.
     assert lines[-1] == f'next: manager.fetch("{best}")'
 
 
-def test_a_sweep_counts_what_is_done_found_and_failed_after_each_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_prints_the_counts_after_each_run(capsys: pytest.CaptureFixture[str]) -> None:
     class Failing(Counting):
         def train(self) -> None:
             super().train()
@@ -102,7 +102,7 @@ def test_a_sweep_counts_what_is_done_found_and_failed_after_each_run(capsys: pyt
     ]
 
 
-def test_the_best_runs_of_a_sweep_are_ranked_by_what_is_better(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_best_runs_of_a_sweep_are_ranked_in_the_right_direction(capsys: pytest.CaptureFixture[str]) -> None:
     class Scored(Counting):
         def eval(self) -> Any:
             return {"accuracy": self.config["x"], "zz": 1}
@@ -113,7 +113,7 @@ def test_the_best_runs_of_a_sweep_are_ranked_by_what_is_better(capsys: pytest.Ca
     assert [line.split()[1:] for line in lines[start + 1 : -1]] == [["x", "accuracy"], ["0.9", "0.9"], ["0.5", "0.5"], ["0.1", "0.1"]]
 
 
-def test_of_many_runs_the_best_ten_are_listed_and_of_many_failures_the_first(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_the_ten_best_runs_and_the_first_failures_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     class Some(Counting):
         def eval(self) -> Any:
             if self.config["x"] >= 100:
@@ -128,13 +128,13 @@ def test_of_many_runs_the_best_ten_are_listed_and_of_many_failures_the_first(cap
     assert "batch: 12 done, 12 failed" in lines
 
 
-def test_secrets_are_hidden_in_what_a_sweep_shows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_secrets_are_masked_in_the_output_of_a_sweep(capsys: pytest.CaptureFixture[str]) -> None:
     manager = Counting(secrets=("token",))
     manager.batch([{"a": 1, "token": "first-secret-value"}, {"a": 2, "token": "other-secret-value"}], num_epochs=0)
     assert "secret-value" not in "\n".join(printed(capsys))
 
 
-def test_a_batch_names_what_failed_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_batch_prints_the_failed_runs_with_their_errors(capsys: pytest.CaptureFixture[str]) -> None:
     class Failing(Counting):
         def train(self) -> None:
             raise ValueError("no luck")
@@ -149,7 +149,7 @@ def test_a_batch_names_what_failed_and_why(capsys: pytest.CaptureFixture[str]) -
     ]
 
 
-def test_a_batch_names_what_it_gives_up(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_batch_prints_the_runs_that_it_gives_up_on(capsys: pytest.CaptureFixture[str]) -> None:
     class Failing(Counting):
         def setup(self, config: Any) -> None:
             raise ValueError("no luck")
@@ -164,7 +164,7 @@ def test_a_batch_names_what_it_gives_up(capsys: pytest.CaptureFixture[str]) -> N
     ]
 
 
-def test_a_batch_that_raises_still_says_what_became_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_batch_that_raises_still_prints_its_result(capsys: pytest.CaptureFixture[str]) -> None:
     class Failing(Counting):
         def train(self) -> None:
             if self.config["a"] == 2:
@@ -175,7 +175,7 @@ def test_a_batch_that_raises_still_says_what_became_of_it(capsys: pytest.Capture
     assert "batch: 1 done, 1 failed" in printed(capsys)
 
 
-def test_verbose_false_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
+def test_verbose_false_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     manager = Counting(verbose=False)
     manager.process({"a": 1}, num_epochs=1)
     manager.process({"a": 1}, num_epochs=1)
@@ -185,40 +185,40 @@ def test_verbose_false_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys) == []
 
 
-def test_disp_interval_is_how_often_an_epoch_is_told_the_last_one_always(capsys: pytest.CaptureFixture[str]) -> None:
+def test_disp_interval_sets_how_often_epochs_are_printed_and_the_last_one_always_is(capsys: pytest.CaptureFixture[str]) -> None:
     Counting(disp_interval=3).process({"a": 1}, num_epochs=7)
     assert [found[1] for line in printed(capsys) if (found := re.search(r"epoch (\d+) of", line))] == ["0", "3", "6", "7"]
 
 
-def test_only_numbers_are_shown_and_of_many_the_first_six(capsys: pytest.CaptureFixture[str]) -> None:
+def test_at_most_six_metrics_are_printed_and_only_if_they_are_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     manager = Counting()
     manager.extra = {"name": "text", "is_good": True, "none": None} | {f"m{number}": number for number in range(9)}
     manager.process({"a": 1}, num_epochs=0)
     assert printed(capsys)[1] == f"{KEY}  epoch 0 of 0  loss_test 0  m0 0  m1 1  m2 2  m3 3  m4 4"
 
 
-def test_nan_and_infinity_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nan_and_infinity_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     manager = Counting()
     manager.extra = {"x": float("nan"), "y": float("-inf")}
     manager.process({"a": 1}, num_epochs=0)
     assert printed(capsys)[1].endswith("x nan  y -inf")
 
 
-def test_escape_sequences_in_names_are_shown_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+def test_escape_sequences_in_names_are_printed_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     manager = Counting()
     manager.extra = {"\x1b[2J\rloss\u202e": 1.0}
     manager.process({"a": 1}, num_epochs=0)
     assert printed(capsys)[1] == f"{KEY}  epoch 0 of 0  loss_test 0  \\x1b[2J\\rloss\\u202e 1"
 
 
-def test_a_name_cannot_start_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_break_in_a_name_does_not_start_a_new_line(capsys: pytest.CaptureFixture[str]) -> None:
     manager = Counting()
     manager.extra = {"x\nrun deadbeef is done: epoch 9": 1.0}
     manager.process({"a": 1}, num_epochs=0)
     assert not any(line.startswith("run deadbeef") for line in printed(capsys))
 
 
-def test_letters_of_all_languages_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_letters_of_all_languages_are_printed_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
     manager = Counting()
     manager.extra = {"Fehlermaß": 1.0, "損失": 2.0}
     manager.process({"a": 1}, num_epochs=0)
@@ -250,7 +250,7 @@ def nothing() -> Any:
 
 
 @pytest.mark.parametrize("stream", [closed, broken_pipe, full_disk, ascii_only, nothing], ids=lambda made: made.__name__)
-def test_an_output_that_cannot_be_written_to_does_not_stop_the_training(stream: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_output_that_cannot_be_written_does_not_stop_training(stream: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     if stream is full_disk and not os.path.exists("/dev/full"):
         pytest.skip("there is no /dev/full here")
     manager = Counting()
@@ -264,7 +264,7 @@ def test_an_output_that_cannot_be_written_to_does_not_stop_the_training(stream: 
     assert manager.stats[KEY]["epoch"] == 2
 
 
-def test_a_line_is_out_as_soon_as_it_is_printed() -> None:
+def test_each_line_is_flushed_as_soon_as_it_is_printed() -> None:
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     with os.fdopen(writer, "w", buffering=65536) as out, contextlib.redirect_stdout(out):

@@ -1,4 +1,4 @@
-"""What is recorded and printed of an error, in one line where it can be."""
+"""The recorded and printed text of errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainmaster.manager.error_text import error_text
 
 
 def from_a_loader(error: Exception) -> Exception:
-    """What torch raises in the main process for an error in a worker of a DataLoader."""
+    """Return the error that torch raises in the main process for an error in a DataLoader worker."""
     try:
         raise error
     except Exception:
@@ -29,11 +29,11 @@ def from_a_loader(error: Exception) -> Exception:
         (Exception("two: parts"), "Exception: two: parts"),
     ],
 )
-def test_an_error_in_a_loader_is_told_without_its_traceback(error: Exception, text: str) -> None:
+def test_a_loader_error_is_recorded_without_its_traceback(error: Exception, text: str) -> None:
     assert error_text(from_a_loader(error)) == f"{text} (in DataLoader worker process 3)"
 
 
-def test_an_error_of_several_lines_in_a_loader_keeps_them() -> None:
+def test_a_loader_error_keeps_all_lines_of_its_message() -> None:
     with pytest.raises(KeyError) as caught:
         Config({"lr": 0.1})["lrr"]
     first, *more = error_text(from_a_loader(caught.value)).split("\n")
@@ -42,7 +42,7 @@ def test_an_error_of_several_lines_in_a_loader_keeps_them() -> None:
     assert error_text(from_a_loader(ValueError("one\ntwo: 2"))) == "ValueError: one (in DataLoader worker process 3)\ntwo: 2"
 
 
-def test_of_errors_that_follow_each_other_in_a_loader_the_last_is_told() -> None:
+def test_the_last_of_several_chained_loader_errors_is_recorded() -> None:
     try:
         try:
             raise KeyError("first")
@@ -53,6 +53,6 @@ def test_of_errors_that_follow_each_other_in_a_loader_the_last_is_told() -> None
     assert error_text(from_a_loader(chained)) == "ValueError: second (in DataLoader worker process 3)"
 
 
-def test_another_error_is_told_as_it_is() -> None:
+def test_any_other_error_is_recorded_unchanged() -> None:
     assert error_text(ValueError("one\ntwo")) == "ValueError: one\ntwo"
     assert error_text(ValueError("Caught up in work.")) == "ValueError: Caught up in work."

@@ -1,4 +1,4 @@
-"""What readers with fresh eyes broke, so that it stays mended."""
+"""Regression tests for problems that first-time users found."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Counter(Manager):
         return {"loss_test": -float(self.ckpt.get("x", 0))}
 
 
-def test_a_setup_that_changes_its_config_is_refused_before_anything_is_trained() -> None:
+def test_a_setup_that_changes_its_config_is_refused_before_training() -> None:
     class Changing(Counter):
         def setup(self, config: Any) -> None:
             config["lr"] *= 2
@@ -34,7 +34,7 @@ def test_a_setup_that_changes_its_config_is_refused_before_anything_is_trained()
         manager.process({"lr": 1.0}, num_epochs=1)
 
 
-def test_a_new_start_that_fails_leaves_the_trained_run_also_to_prune(tmp_path: Path) -> None:
+def test_prune_keeps_the_trained_run_after_a_fresh_start_that_failed(tmp_path: Path) -> None:
     manager = Counter(tmp_path, verbose=False)
     manager.process({"lr": 1.0}, num_epochs=3)
 
@@ -58,7 +58,7 @@ def test_one_damaged_record_does_not_stop_a_batch(tmp_path: Path) -> None:
     assert len(result.done) == 2
 
 
-def test_a_run_whose_records_are_damaged_is_one_of_the_errors_of_a_batch(tmp_path: Path) -> None:
+def test_a_run_with_damaged_records_counts_as_an_error_of_the_batch(tmp_path: Path) -> None:
     manager = Counter(tmp_path, verbose=False)
     manager.process({"lr": 1.0}, num_epochs=1)
     key = manager.key
@@ -70,7 +70,7 @@ def test_a_run_whose_records_are_damaged_is_one_of_the_errors_of_a_batch(tmp_pat
         assert len(dict(manager.stats.items())) == 1
 
 
-def test_prune_keeps_the_checkpoint_whose_events_can_be_read(tmp_path: Path) -> None:
+def test_prune_keeps_a_checkpoint_whose_events_can_be_read(tmp_path: Path) -> None:
     manager = Counter(tmp_path, verbose=False)
     manager.process({"lr": 1.0}, num_epochs=4)
     log = tmp_path / manager.store.run(manager.key).path(1, EVENTS)
@@ -84,9 +84,7 @@ def test_prune_keeps_the_checkpoint_whose_events_can_be_read(tmp_path: Path) -> 
     assert found.name.step == 3
 
 
-def test_an_import_that_is_interrupted_after_its_commit_keeps_what_it_has_committed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_import_that_is_interrupted_after_its_commit_keeps_the_committed_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = Counter(verbose=False)
     source.process({"lr": 1.0}, num_epochs=2)
     target = Store(tmp_path / "target")
@@ -104,7 +102,7 @@ def test_an_import_that_is_interrupted_after_its_commit_keeps_what_it_has_commit
     assert target.ckpts[source.key]["x"] == 2
 
 
-def test_the_manifest_stands_first_in_an_archive_so_that_it_is_read_in_one_go(tmp_path: Path) -> None:
+def test_the_manifest_comes_first_in_an_archive(tmp_path: Path) -> None:
     import tarfile
 
     manager = Counter(verbose=False)
@@ -115,7 +113,7 @@ def test_the_manifest_stands_first_in_an_archive_so_that_it_is_read_in_one_go(tm
     assert names == ["manifest.json", "tree.json"] * 2
 
 
-def test_fetching_leaves_the_random_numbers_alone() -> None:
+def test_fetch_does_not_change_the_random_number_generators() -> None:
     manager = Counter(verbose=False)
     manager.process({"lr": 1.0}, num_epochs=1)
     torch.manual_seed(5)
@@ -128,7 +126,7 @@ def test_fetching_leaves_the_random_numbers_alone() -> None:
 
 
 @pytest.mark.parametrize(("value", "recorded"), [(torch.tensor([0.5]), 0.5), (torch.tensor(True), True), (torch.tensor(2), 2)])
-def test_a_tensor_of_one_element_is_a_number_to_record(value: Any, recorded: Any) -> None:
+def test_a_tensor_with_one_element_is_recorded_as_a_number(value: Any, recorded: Any) -> None:
     class Tensors(Counter):
         def eval(self) -> Any:
             return {"loss_test": value}
@@ -139,7 +137,7 @@ def test_a_tensor_of_one_element_is_a_number_to_record(value: Any, recorded: Any
 
 
 @pytest.mark.parametrize("found", [{"loss": torch.ones(3)}, {1: 2.0}, {"f": print}])
-def test_what_eval_may_not_return_is_told_as_such(found: Any) -> None:
+def test_an_invalid_result_of_eval_is_reported(found: Any) -> None:
     class Odd(Counter):
         def eval(self) -> Any:
             return found
@@ -148,7 +146,7 @@ def test_what_eval_may_not_return_is_told_as_such(found: Any) -> None:
         Odd(verbose=False).process({"lr": 1.0}, num_epochs=0)
 
 
-def test_weights_that_do_not_fit_any_more_come_with_what_to_do() -> None:
+def test_an_error_about_weights_that_do_not_fit_suggests_what_to_do() -> None:
     class Changed(Counter):
         def load_ckpt(self) -> None:
             super().load_ckpt()
@@ -161,6 +159,6 @@ def test_weights_that_do_not_fit_any_more_come_with_what_to_do() -> None:
     assert "`--fresh` (`resume=False`) trains it from scratch" in caught.value.__notes__[0]
 
 
-def test_a_config_in_the_place_of_the_folder_is_told() -> None:
+def test_a_config_in_place_of_the_store_folder_is_refused() -> None:
     with pytest.raises(SettingError, match=r"expected a folder\n  try     defaults come second"):
         Counter({"lr": 1.0})  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What a run has recorded, as those read it who trained it or fetch it: `manager.history`, `loop.history`, `run.history`."""
+"""The recorded metrics of a run, during training and afterwards: `manager.history`, `loop.history`, `run.history`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def loop(extensions: Any, **settings: Any) -> TrainManager:
 
 
 class Reads(Observer):
-    """Reads the history of the loop in hooks, as one would do without a manager."""
+    """Reads the history of the loop in hooks, as without a manager."""
 
     def __init__(self) -> None:
         self.seen: list[int] = []
@@ -38,7 +38,7 @@ class Reads(Observer):
         self.seen.append(len(loop.history["valid/loss"]))
 
 
-def test_the_history_of_a_run_is_there_during_it_after_it_and_when_it_is_fetched(tmp_path: Path) -> None:
+def test_the_history_of_a_run_is_available_during_and_after_training_and_by_fetch(tmp_path: Path) -> None:
     alone = loop([reads := Reads()])
     alone.train()
     assert reads.seen == [1, 2, 3, 4, 5]
@@ -56,11 +56,11 @@ def test_the_history_of_a_run_is_there_during_it_after_it_and_when_it_is_fetched
     assert list(manager.history) == list(alone.history)
     fresh = Hosted(tmp_path, verbose=False)
     assert fresh.fetch(manager.key).history == manager.history
-    fresh.process({"lr": 1})  # found done
+    fresh.process({"lr": 1})  # it is already done
     assert fresh.history == manager.history
 
 
-def test_the_history_of_a_manager_s_own_epochs_has_what_eval_returned() -> None:
+def test_the_history_of_user_written_epochs_has_the_results_of_eval() -> None:
     class Counts(Manager):
         def train(self) -> None: ...
 
@@ -74,7 +74,7 @@ def test_the_history_of_a_manager_s_own_epochs_has_what_eval_returned() -> None:
     assert manager.history == {"loss_test": [(0, 1.0), (1, 0.5), (2, 1 / 3)]}
 
 
-def test_a_writer_that_make_loop_gives_the_loop_gets_the_new_rows_of_each_attempt(tmp_path: Path) -> None:
+def test_a_writer_from_make_loop_gets_the_new_rows_of_each_attempt(tmp_path: Path) -> None:
     class Mine:
         def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> None:
             rows.append((tag, global_step))
@@ -93,7 +93,7 @@ def test_a_writer_that_make_loop_gives_the_loop_gets_the_new_rows_of_each_attemp
     assert rows[3:] == [("train/loss", 2), ("valid/loss", 2)]
 
 
-def test_so_does_a_subclass_of_the_default_writer() -> None:
+def test_a_subclass_of_the_default_writer_gets_the_new_rows_of_each_attempt() -> None:
     class Mine(MemoryWriter):
         def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> None:
             super().add_scalar(f"mine/{tag}", scalar_value, global_step)
@@ -109,7 +109,7 @@ def test_so_does_a_subclass_of_the_default_writer() -> None:
     assert [row[0] for row in seen] == ["mine/valid/loss", "mine/train/loss", "mine/valid/loss"]
 
 
-def test_evaluating_a_finished_run_is_seen_in_its_history_and_changes_no_record(tmp_path: Path) -> None:
+def test_evaluating_a_finished_run_adds_to_its_history_but_not_to_its_records(tmp_path: Path) -> None:
     class Plain(Manager):
         def make_loop(self, config: Any) -> TrainManager:
             return loop([])
@@ -128,7 +128,7 @@ def test_evaluating_a_finished_run_is_seen_in_its_history_and_changes_no_record(
 
 
 @pytest.mark.parametrize("stage", ["post_eval", "post_eval_step_epoch", "pre_eval", "post_train_step_epoch"])
-def test_an_evaluation_by_a_hook_takes_nothing_from_the_one_it_is_within(stage: str) -> None:
+def test_an_evaluation_in_a_hook_does_not_affect_the_outer_evaluation(stage: str) -> None:
     def hook(self: Any, train_manager: TrainManager) -> None:
         if stage.startswith("post_train") or train_manager.is_own_evaluation:
             train_manager.eval({"test": train_manager.eval_data["valid"]})
@@ -152,7 +152,7 @@ def test_an_evaluation_by_a_hook_takes_nothing_from_the_one_it_is_within(stage: 
     assert manager.stats[manager.key]["best"]["metric"] == "valid/loss"
 
 
-def test_an_evaluation_that_fails_before_it_begins_takes_nothing_from_the_outer_one() -> None:
+def test_an_evaluation_that_fails_at_its_start_does_not_affect_the_outer_one() -> None:
     class Fails(Extension):
         def pre_eval(self, train_manager: TrainManager) -> None:
             if not train_manager.is_own_evaluation:
@@ -169,7 +169,7 @@ def test_an_evaluation_that_fails_before_it_begins_takes_nothing_from_the_outer_
 
 
 class Flushed:
-    """A writer that notes what it had when it was flushed."""
+    """A writer that remembers its rows at each flush."""
 
     def __init__(self, fails: bool = False) -> None:
         self.tags: list[str] = []
@@ -196,7 +196,7 @@ def test_a_writer_is_flushed_before_each_checkpoint_and_at_the_end_with_and_with
     assert unsaved.at_flush == [9]
 
 
-def test_a_writer_is_flushed_when_training_fails_and_the_error_is_that_of_training() -> None:
+def test_a_writer_is_flushed_when_training_fails_and_the_training_error_is_raised() -> None:
     class Fails(Extension):
         def post_train_step_epoch(self) -> None:
             raise ValueError("the user's error")
@@ -207,7 +207,7 @@ def test_a_writer_is_flushed_when_training_fails_and_the_error_is_that_of_traini
     assert len(writer.at_flush) == 1
 
 
-def test_a_writer_that_cannot_be_flushed_does_not_end_a_run() -> None:
+def test_a_writer_that_cannot_be_flushed_does_not_stop_a_run() -> None:
     writer = Flushed(fails=True)
     manager = Manager(None, make_loop=lambda config: loop([], writer=writer), verbose=False)
     with pytest.warns(UserWarning, match=r"the logger `Flushed` failed to flush and gets no more rows: OSError: no network"):

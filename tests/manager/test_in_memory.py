@@ -1,4 +1,4 @@
-"""A manager without a store directory keeps everything in memory, and does all that another one does."""
+"""A manager without a store directory keeps everything in memory, and has all features."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainmaster.errors import UnknownRunError
 
 
 class Learning(Manager):
-    """Trains a tensor, to see that nothing in memory is shared with what is at work."""
+    """Trains a tensor, to check that saved values are not shared with the current ones."""
 
     def __init__(self, *args: Any, verbose: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, verbose=verbose, **kwargs)
@@ -44,7 +44,7 @@ def manager() -> Learning:
     return Learning(None, {"step": 0.25})
 
 
-def test_nothing_is_written_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_in_memory_writes_nothing_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     manager = Learning()
     manager.sweep({"step": [0.1, 0.2]}, num_epochs=1)
@@ -52,11 +52,11 @@ def test_nothing_is_written_to_the_disk(tmp_path: Path, monkeypatch: pytest.Monk
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_store_directory_is_the_default() -> None:
+def test_a_store_in_memory_is_the_default() -> None:
     assert Learning().store.root is None
 
 
-def test_a_run_is_trained_and_goes_on(manager: Learning) -> None:
+def test_a_run_is_trained_and_resumed(manager: Learning) -> None:
     manager.process({}, num_epochs=2)
     manager.process({}, num_epochs=3)
     assert manager.num_trained == 3
@@ -64,7 +64,7 @@ def test_a_run_is_trained_and_goes_on(manager: Learning) -> None:
     assert manager.stats[manager.key]["epoch"] == 3
 
 
-def test_what_is_trained_on_does_not_change_what_was_saved(manager: Learning) -> None:
+def test_training_does_not_change_saved_values(manager: Learning) -> None:
     manager.process({}, num_epochs=1)
     manager.weights += 100
     manager.ckpt["weights"] += 100
@@ -73,13 +73,13 @@ def test_what_is_trained_on_does_not_change_what_was_saved(manager: Learning) ->
     assert manager.fetch(manager.key).weights.tolist() == [0.25] * 3
 
 
-def test_a_batch_skips_what_is_done(manager: Learning) -> None:
+def test_a_batch_skips_finished_runs(manager: Learning) -> None:
     manager.batch([{"step": 0.1}], num_epochs=1)
     result = manager.batch([{"step": 0.1}, {"step": 0.2}], num_epochs=1)
     assert (len(result.found), len(result.done)) == (1, 1)
 
 
-def test_a_sweep_its_best_and_its_model(manager: Learning) -> None:
+def test_a_sweep_has_a_best_run_and_its_model_can_be_fetched(manager: Learning) -> None:
     manager.sweep({"step": [0.1, 0.5, 0.9]}, num_epochs=2)
     key = manager.best_work()
     assert key is not None
@@ -87,7 +87,7 @@ def test_a_sweep_its_best_and_its_model(manager: Learning) -> None:
     assert manager.fetch(key).weights.tolist() == [1.0] * 3
 
 
-def test_questions_about_many_runs_are_answered(manager: Learning) -> None:
+def test_queries_about_many_runs_work(manager: Learning) -> None:
     manager.sweep({"step": [0.1, 0.5], "seed": [1, 2]}, num_epochs=1)
     keys = [key for key, _ in manager.completed(cond={"step": (0.2, 1.0)})]
     assert len(keys) == 2
@@ -96,7 +96,7 @@ def test_questions_about_many_runs_are_answered(manager: Learning) -> None:
     assert [len(group) for group in manager.group(keys)] == [2]
 
 
-def test_a_failure_is_recorded_and_the_run_given_up(manager: Learning) -> None:
+def test_a_failure_is_recorded_and_the_batch_gives_up_on_the_run(manager: Learning) -> None:
     for _ in range(4):
         manager.batch([{"step": "much"}], num_epochs=1, max_errors=5)
     result = manager.batch([{"step": "much"}], num_epochs=1, max_errors=5)
@@ -104,13 +104,13 @@ def test_a_failure_is_recorded_and_the_run_given_up(manager: Learning) -> None:
     assert reason.startswith("3 attempts in a row saved no new checkpoint; the last one: TypeError")
 
 
-def test_resume_false_starts_again(manager: Learning) -> None:
+def test_resume_false_starts_from_scratch(manager: Learning) -> None:
     manager.process({}, num_epochs=3)
     manager.process({}, num_epochs=1, resume=False)
     assert manager.stats[manager.key]["epoch"] == 1
 
 
-def test_a_record_is_removed_and_returned(manager: Learning) -> None:  # J21
+def test_pop_removes_a_run_and_returns_its_records(manager: Learning) -> None:  # J21
     manager.process({}, num_epochs=1)
     records = manager.store.pop(manager.key)
     assert (records.config, records.stats["epoch"], records.ckpt["weights"].tolist()) == ({"step": 0.25}, 1, [0.25] * 3)
@@ -127,7 +127,7 @@ def test_two_managers_share_nothing() -> None:
     assert two.num_trained == 1
 
 
-def test_what_is_in_memory_can_be_moved_to_a_directory(manager: Learning, tmp_path: Path) -> None:  # J8
+def test_runs_in_memory_can_be_copied_to_a_folder(manager: Learning, tmp_path: Path) -> None:  # J8
     manager.process({}, num_epochs=2)
     there = Learning(tmp_path, {"step": 0.25})
     manager.store.migrate(there.store)
@@ -136,7 +136,7 @@ def test_what_is_in_memory_can_be_moved_to_a_directory(manager: Learning, tmp_pa
     assert there.weights.tolist() == [0.75] * 3
 
 
-def test_it_ends_with_the_bits_of_a_training_on_disk(manager: Learning, tmp_path: Path) -> None:
+def test_training_in_memory_gives_the_same_bits_as_on_disk(manager: Learning, tmp_path: Path) -> None:
     on_disk = Learning(tmp_path, {"step": 0.25})
     for each in (manager, on_disk):
         each.process({"step": 0.3}, num_epochs=2)

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM, SIGUSR1 and requests to stop, in every stage of a training, in real processes (C09, C10, C11, L15, X03, X04, R03)."""
+"""Ctrl-C, SIGTERM, SIGUSR1 and stop requests, in every stage, in real processes (C09 to C11, L15, X03, X04, R03)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def is_free(store: str) -> bool:
 
 
 def assert_goes_on(shop: Any, kind: str = "Tiny", **config: Any) -> None:
-    """The store is whole, nobody holds the run, and the next start ends as if nobody had disturbed anything."""
+    """Check that the store is valid, no process holds the run, and the next start gives the undisturbed result."""
     assert shop.damage() == []
     assert is_free(shop.store)
     tiny.MANAGERS[kind](shop.store, verbose=False).process(config)
@@ -58,7 +58,7 @@ def assert_goes_on(shop: Any, kind: str = "Tiny", **config: Any) -> None:
 
 
 def interrupted(shop: Any, process: Any, number: int) -> int:
-    """Send a signal to a process that waits at its point: it says so at once; its exit code, once it may go on."""
+    """Send a signal to a process that waits at its point, check that it prints a message, and return its exit code."""
     process.until_at()
     process.signal(number)
     process.until_said(f"{NAMES[signal.Signals(number)]}: finishing the step and saving")
@@ -95,7 +95,7 @@ LATE = ["post_train", "post_work_train", "post_work"]
 
 
 @pytest.mark.parametrize(("point", "nth"), MIDDLE)
-def test_a_signal_in_any_stage_is_heard_saves_and_the_next_start_goes_on(shop: Any, point: str, nth: int) -> None:
+def test_a_signal_in_any_stage_saves_the_run_and_the_next_start_resumes_it(shop: Any, point: str, nth: int) -> None:
     number = TERM if nth % 2 else INT
     process = shop.train({"at": point, "nth": nth, "do": "wait"})
     assert interrupted(shop, process, number) == CODES[number]
@@ -108,7 +108,7 @@ def test_a_signal_in_any_stage_is_heard_saves_and_the_next_start_goes_on(shop: A
 
 @pytest.mark.parametrize("is_batch", [False, True])
 @pytest.mark.smoke
-def test_the_warning_of_a_scheduler_saves_like_sigterm(shop: Any, is_batch: bool) -> None:
+def test_sigusr1_saves_the_run_like_sigterm(shop: Any, is_batch: bool) -> None:
     plan = {"at": "forward", "nth": 6, "do": "wait"}
     process = shop.start("train_many", plan, store=shop.store, configs=[{}]) if is_batch else shop.train(plan)
     assert interrupted(shop, process, USR1) == 138
@@ -130,7 +130,7 @@ def test_a_program_that_handles_sigusr1_itself_keeps_its_handler(tmp_path: Path)
             faulthandler.register(USR1, file)
             with Interrupts(print) as interrupts:
                 os.kill(os.getpid(), USR1)
-            os.kill(os.getpid(), USR1)  # it would end this process if the handler were gone
+            os.kill(os.getpid(), USR1)  # without the handler, it would end this process
             faulthandler.unregister(USR1)
             assert (tmp_path / "stack").read_text().count("test_a_program_that_handles") == 2
             assert interrupts.signal is None
@@ -169,7 +169,7 @@ def state_of(shop: Any) -> tuple[str, int | None, int]:
 @pytest.mark.parametrize("kind", ["Tiny", "Plain"])
 @pytest.mark.parametrize("call", ["process", "batch"])
 @pytest.mark.smoke
-def test_who_finds_a_run_done_that_was_killed_before_its_outcome_records_that(shop: Any, kind: str, call: str) -> None:
+def test_a_finished_run_that_was_killed_before_its_outcome_was_recorded_is_recorded_as_finished(shop: Any, kind: str, call: str) -> None:
     process = shop.train({"at": "post_work", **KILL}, kind=kind)
     assert process.wait() == -signal.SIGKILL
     assert state_of(shop) == ("killed", 3, 1)
@@ -180,7 +180,7 @@ def test_who_finds_a_run_done_that_was_killed_before_its_outcome_records_that(sh
     assert shop.damage() == []
 
 
-def test_a_run_killed_on_its_way_is_not_recorded_as_finished_by_who_asks_for_less(shop: Any) -> None:
+def test_an_unfinished_run_is_not_recorded_as_finished_by_a_smaller_target(shop: Any) -> None:
     process = shop.train({"at": "save_ckpt", "nth": 4, **KILL}, kind="Plain")
     assert process.wait() == -signal.SIGKILL
     tiny.Plain(shop.store, verbose=False).process({}, num_epochs=1)
@@ -190,7 +190,7 @@ def test_a_run_killed_on_its_way_is_not_recorded_as_finished_by_who_asks_for_les
 
 
 @pytest.mark.parametrize(("point", "nth", "epoch"), [("setup", 1, 0), ("train", 2, 2), ("eval", 2, 1), ("save_ckpt", 2, 1)])
-def test_a_plain_manager_ends_the_epoch_and_saves_it(shop: Any, point: str, nth: int, epoch: int) -> None:
+def test_user_written_epochs_finish_the_epoch_and_save_it(shop: Any, point: str, nth: int, epoch: int) -> None:
     process = shop.train({"at": point, "nth": nth, "do": "wait"}, kind="Plain")
     assert interrupted(shop, process, TERM) == 143
     assert (shop.outcome(), Store(shop.store).stats[key_of(shop.store)]["epoch"]) == ("interrupted", epoch)
@@ -198,7 +198,7 @@ def test_a_plain_manager_ends_the_epoch_and_saves_it(shop: Any, point: str, nth:
 
 
 @pytest.mark.parametrize("point", ["loader worker", "forward"])
-def test_ctrl_c_in_a_terminal_reaches_loader_workers_too_and_they_keep_quiet(shop: Any, point: str) -> None:
+def test_ctrl_c_in_a_terminal_also_reaches_loader_workers_which_print_nothing(shop: Any, point: str) -> None:
     process = shop.train({"at": point, "do": "wait"}, loaders=2)
     process.until_at()
     os.killpg(process.pid, INT)
@@ -211,8 +211,8 @@ def test_ctrl_c_in_a_terminal_reaches_loader_workers_too_and_they_keep_quiet(sho
     assert_goes_on(shop, loaders=2)
 
 
-def test_a_program_of_the_users_own_ends_as_ctrl_c_would_end_it_and_prints_how_to_go_on(shop: Any) -> None:
-    """A real interpreter, from start to end."""
+def test_a_user_program_exits_with_the_code_of_ctrl_c_and_prints_how_to_resume(shop: Any) -> None:
+    """This test starts a real interpreter."""
     program = shop.folder / "my training.py"
     program.write_text(
         f"import sys\nsys.path.insert(0, {str(Path(tiny.__file__).parent)!r})\nimport tiny_training\n"
@@ -227,7 +227,7 @@ def test_a_program_of_the_users_own_ends_as_ctrl_c_would_end_it_and_prints_how_t
         real.send_signal(INT)
         tiny.until(lambda: "Ctrl-C: finishing" in said.read_text(), "the word")
         (shop.folder / "go").touch()
-        assert real.wait(tiny.PATIENCE) == -INT, said.read_text()  # what a shell calls 130
+        assert real.wait(tiny.PATIENCE) == -INT, said.read_text()  # a shell reports this as 130
     finally:
         real.kill()
         real.wait()
@@ -236,11 +236,11 @@ def test_a_program_of_the_users_own_ends_as_ctrl_c_would_end_it_and_prints_how_t
     assert_goes_on(shop, "Plain")
 
 
-# ---- what does not return
+# ---- code that does not return
 
 
 @pytest.mark.parametrize(("deed", "number"), [("sleep", TERM), ("lock", INT)])
-def test_a_hook_that_never_returns_is_given_up_and_the_last_checkpoint_stands(shop: Any, deed: str, number: int) -> None:
+def test_the_process_exits_if_a_hook_never_returns_and_keeps_the_last_checkpoint(shop: Any, deed: str, number: int) -> None:
     process = shop.train({"at": "forward", "nth": 6, "do": deed}, grace=1.0)
     process.until_at()
     process.signal(number)
@@ -253,7 +253,7 @@ def test_a_hook_that_never_returns_is_given_up_and_the_last_checkpoint_stands(sh
     assert_goes_on(shop)
 
 
-def test_a_hook_that_never_returns_hears_a_request_to_stop(shop: Any) -> None:
+def test_a_hook_that_never_returns_receives_the_request_to_stop(shop: Any) -> None:
     process = shop.train({"at": "forward", "nth": 6, "do": "lock"}, grace=1.0)
     process.until_at()
     request_stop(Store(shop.store).run(key_of(shop.store)))
@@ -262,7 +262,7 @@ def test_a_hook_that_never_returns_hears_a_request_to_stop(shop: Any) -> None:
     assert_goes_on(shop)
 
 
-def test_loader_workers_of_a_process_that_is_given_up_end_too(shop: Any) -> None:
+def test_loader_workers_end_when_the_process_exits_because_of_a_hook(shop: Any) -> None:
     process = shop.train({"at": "forward", "nth": 2, "do": "sleep"}, grace=0.5, loaders=2)
     process.until_at()
     assert len(process.members()) == 3
@@ -271,13 +271,13 @@ def test_loader_workers_of_a_process_that_is_given_up_end_too(shop: Any) -> None
     tiny.until(lambda: not process.members(), "the loader's workers to end")
 
 
-@pytest.mark.parametrize(("kind", "nth"), [("Tiny", 1), ("Plain", 1), ("Plain", 2)])  # the second of a loop is its last
-def test_a_save_takes_as_long_as_it_takes(shop: Any, kind: str, nth: int) -> None:
+@pytest.mark.parametrize(("kind", "nth"), [("Tiny", 1), ("Plain", 1), ("Plain", 2)])  # the second save of a loop is its last
+def test_a_save_may_take_longer_than_the_deadline(shop: Any, kind: str, nth: int) -> None:
     process = shop.train({"at": "save", "nth": nth, "do": "wait"}, grace=0.1, kind=kind)
     process.until_at()
     process.signal(TERM)
     process.until_said("SIGTERM: finishing")
-    with pytest.raises(subprocess.TimeoutExpired):  # five times the grace; longer would be as good
+    with pytest.raises(subprocess.TimeoutExpired):  # five times the grace period
         process.wait(0.5)
     process.go_on()
     assert process.wait() == 143
@@ -289,7 +289,7 @@ def test_a_save_takes_as_long_as_it_takes(shop: Any, kind: str, nth: int) -> Non
 
 @pytest.mark.parametrize("point", ["forward", "save"])
 @pytest.mark.smoke
-def test_a_second_ctrl_c_ends_at_once_and_nothing_is_damaged(shop: Any, point: str) -> None:
+def test_a_second_ctrl_c_ends_the_process_at_once_without_damage(shop: Any, point: str) -> None:
     process = shop.train({"at": point, "nth": 2, "do": "sleep"})
     process.until_at()
     process.signal(INT)
@@ -301,7 +301,7 @@ def test_a_second_ctrl_c_ends_at_once_and_nothing_is_damaged(shop: Any, point: s
     assert_goes_on(shop)
 
 
-def test_a_second_sigterm_changes_nothing_and_a_ctrl_c_after_it_ends_at_once(shop: Any) -> None:
+def test_a_second_sigterm_has_no_effect_and_ctrl_c_after_it_ends_the_process_at_once(shop: Any) -> None:
     process = shop.train({"at": "forward", "nth": 2, "do": "wait"})
     process.until_at()
     for _ in range(3):
@@ -315,7 +315,7 @@ def test_a_second_sigterm_changes_nothing_and_a_ctrl_c_after_it_ends_at_once(sho
     assert_goes_on(shop)
 
 
-def test_waiting_for_the_lease_of_another_machine_ends_with_ctrl_c(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_the_wait_for_a_lease_of_another_machine(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from trainmaster.store import process_identity
 
     store = Store(shop.store)
@@ -334,20 +334,20 @@ def test_waiting_for_the_lease_of_another_machine_ends_with_ctrl_c(shop: Any, mo
         attempt.release("failed")
 
 
-def test_a_process_that_ignores_ctrl_c_goes_on_ignoring_it(shop: Any) -> None:
-    """So a shell starts what stands before a `&` in a script: Ctrl-C is not for it."""
+def test_a_process_that_ignores_ctrl_c_keeps_ignoring_it(shop: Any) -> None:
+    """A shell starts background commands of a script (`command &`) so that they ignore Ctrl-C."""
     process = shop.start("train_deaf", {"at": "forward", "nth": 2, "do": "wait"}, store=shop.store)
     process.until_at()
-    process.signal(INT)  # the kernel drops it at once
+    process.signal(INT)  # the kernel discards the signal immediately
     process.go_on()
     assert process.wait() == 0
     assert (process.err, shop.outcome()) == ("", "finished")
 
 
-# ---- other ends
+# ---- other ways to end
 
 
-def test_a_loader_worker_that_is_killed_is_an_error_and_the_run_is_free(shop: Any) -> None:
+def test_a_killed_loader_worker_raises_an_error_and_the_run_is_released(shop: Any) -> None:
     process = shop.train({"at": "loader worker", "do": "wait"}, loaders=2)
     worker = process.until_at()
     assert worker != process.pid
@@ -356,7 +356,7 @@ def test_a_loader_worker_that_is_killed_is_an_error_and_the_run_is_free(shop: An
     assert process.wait() == 1
     found = tiny.outcome_of(shop.store)
     assert found["outcome"] == "failed"
-    assert found["error"].startswith("RuntimeError: DataLoader worker (pid")  # torch words it in two ways
+    assert found["error"].startswith("RuntimeError: DataLoader worker (pid")  # torch has two messages for it
     assert str(worker) in found["error"]
     tiny.until(lambda: not process.members(), "the other worker to end")
     assert_goes_on(shop, loaders=2)
@@ -372,7 +372,7 @@ def test_a_loader_worker_that_is_killed_is_an_error_and_the_run_is_free(shop: An
     ],
     ids=["sys.exit", "os._exit", "a segmentation fault", "an error"],
 )
-def test_a_hook_that_ends_the_process_keeps_its_exit_code(shop: Any, plan: dict[str, Any], code: int, outcome: str) -> None:
+def test_a_hook_that_exits_the_process_keeps_its_exit_code(shop: Any, plan: dict[str, Any], code: int, outcome: str) -> None:
     process = shop.train({"at": "post_optimizer_step", "nth": 6, **plan})
     assert process.wait() == code
     assert shop.outcome() == outcome
@@ -381,7 +381,7 @@ def test_a_hook_that_ends_the_process_keeps_its_exit_code(shop: Any, plan: dict[
 
 @pytest.mark.parametrize("how", ["leaves", "raises"])
 @pytest.mark.smoke
-def test_a_child_that_a_hook_forks_is_not_the_training(shop: Any, how: str) -> None:
+def test_a_child_that_a_hook_forks_does_not_take_part_in_training(shop: Any, how: str) -> None:
     process = shop.train({"at": "forward", "nth": 2, "do": "fork", "how": how})
     process.until_at()
     told = json.loads((process.folder / "told").read_text())
@@ -391,7 +391,7 @@ def test_a_child_that_a_hook_forks_is_not_the_training(shop: Any, how: str) -> N
     assert tiny.outcome_of(shop.store) == {}, "the child has released the lease of its parent"
     assert not is_free(shop.store)
     assert "Error" not in process.err
-    process.signal(TERM)  # the parent still hears
+    process.signal(TERM)  # the parent still receives signals
     process.until_said("SIGTERM: finishing")
     process.go_on()
     assert process.wait() == 143
@@ -404,7 +404,7 @@ ENDS = {"leaves": "0", "raises": "3", "fails": "1", "goes on": "1"}
 
 @pytest.mark.parametrize("how", ENDS)
 @pytest.mark.smoke
-def test_a_child_that_is_forked_in_the_middle_of_a_save_ends_at_once_and_changes_nothing(shop: Any, how: str) -> None:  # L15
+def test_a_child_that_is_forked_during_a_save_exits_at_once_and_changes_nothing(shop: Any, how: str) -> None:  # L15
     process = shop.train({"at": "pre_train_step_batch", "nth": 5, "do": "fork", "how": how, "in_save": True})  # the first of epoch 2
     process.until_at()
     assert (process.folder / "child").read_text() == ENDS[how], process.err
@@ -421,7 +421,7 @@ def test_a_child_that_is_forked_in_the_middle_of_a_save_ends_at_once_and_changes
 
 @pytest.mark.parametrize("how", ["raises", "fails"])
 @pytest.mark.parametrize("point", ["make_loop", "forward", "eval forward", "dataset", "post_train_step_epoch", "post_train", "post_work"])
-def test_a_child_that_is_forked_anywhere_and_fails_is_no_end_of_the_training(shop: Any, point: str, how: str) -> None:  # L15
+def test_a_failing_child_that_is_forked_anywhere_does_not_end_training(shop: Any, point: str, how: str) -> None:  # L15
     process = shop.train({"at": point, "do": "fork", "how": how})
     process.until_at()
     assert (process.folder / "child").read_text() == ENDS[how], process.err
@@ -433,7 +433,7 @@ def test_a_child_that_is_forked_anywhere_and_fails_is_no_end_of_the_training(sho
 
 
 @pytest.mark.parametrize("how", ["raises", "fails"])
-def test_a_child_that_fails_takes_no_batches_and_no_loader_from_its_parent(shop: Any, how: str) -> None:  # L15
+def test_a_failing_child_does_not_take_batches_or_loaders_from_its_parent(shop: Any, how: str) -> None:  # L15
     process = shop.train({"at": "forward", "nth": 2, "do": "fork", "how": how}, loaders=2)
     process.until_at()
     assert (process.folder / "child").read_text() == ENDS[how], process.err
@@ -443,20 +443,20 @@ def test_a_child_that_fails_takes_no_batches_and_no_loader_from_its_parent(shop:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_child_that_fails_does_not_go_on_with_the_batch(shop: Any, workers: int) -> None:  # L15
+def test_a_failing_child_does_not_continue_with_the_batch(shop: Any, workers: int) -> None:  # L15
     plan = {"at": "train", "do": "fork", "how": "fails"}
     configs = [{"lr": lr} for lr in (0.1, 0.2, 0.3)]
     process = shop.start("train_many", plan, store=shop.store, configs=configs, kind="Plain", workers=workers, max_errors=5)
     process.until_at()
     assert (process.folder / "child").read_text() == "1", process.err
     store = Store(shop.store)
-    assert sum(len(store.run(key).attempts()) for key in store.configs) == 1, "the child trains, too"
+    assert sum(len(store.run(key).attempts()) for key in store.configs) == 1, "the child continues the training"
     process.go_on()
     assert process.wait() == 0, process.err
     assert len(json.loads(process.out.splitlines()[-1])["done"]) == 3
 
 
-def test_two_hundred_runs_leave_no_thread_no_file_and_no_handler(shop: Any) -> None:
+def test_two_hundred_runs_leave_no_threads_files_or_handlers_behind(shop: Any) -> None:
     process = shop.start("train_often", store=shop.store, num=200)
     assert process.wait() == 0, process.err
     told = json.loads(process.out.splitlines()[-1])
@@ -465,10 +465,10 @@ def test_two_hundred_runs_leave_no_thread_no_file_and_no_handler(shop: Any) -> N
     assert told["after"]["handlers"] == told["before"]["handlers"]
     assert told["wakeup"] == [-1, -1]
     assert told["after"]["fds"] <= told["first"]["fds"]
-    assert told["epoch"] == 3, "a run in a thread that is not the main one"
+    assert told["epoch"] == 3, "a run outside of the main thread"
 
 
-def test_a_manager_at_work_in_a_hook_of_another_one_is_saved_too(shop: Any) -> None:
+def test_a_manager_that_trains_in_a_hook_of_another_manager_is_saved_too(shop: Any) -> None:
     process = shop.start("train_nested", {"at": "forward", "nth": 6, "do": "wait"}, store=shop.store)
     assert interrupted(shop, process, TERM) == 143
     store = Store(shop.store)
@@ -482,11 +482,11 @@ def test_a_manager_at_work_in_a_hook_of_another_one_is_saved_too(shop: Any) -> N
     assert tiny.outcome_of(shop.store, outer)["outcome"] == "finished"
 
 
-# ---- asked to stop
+# ---- requests to stop
 
 
 @pytest.mark.smoke
-def test_a_run_that_is_asked_to_stop_is_saved_and_can_go_on(shop: Any) -> None:
+def test_a_run_that_is_asked_to_stop_is_saved_and_can_be_resumed(shop: Any) -> None:
     process = shop.train({"at": "forward", "nth": 6, "do": "wait"})
     process.until_at()
     owner = request_stop(Store(shop.store).run(key_of(shop.store)))
@@ -509,7 +509,7 @@ def _keys(shop: Any) -> dict[float, str]:
     return {config["lr"]: key for key, config in Store(shop.store).configs.items()}
 
 
-def test_in_a_batch_the_other_runs_go_on_when_one_is_asked_to_stop(shop: Any) -> None:
+def test_the_other_runs_of_a_batch_continue_when_one_is_asked_to_stop(shop: Any) -> None:
     plan = {"at": "post_train_step_batch", "do": "wait", "if": {"lr": 0.2}}
     process = shop.start("train_many", plan, store=shop.store, configs=_configs())
     process.until_at()
@@ -523,7 +523,7 @@ def test_in_a_batch_the_other_runs_go_on_when_one_is_asked_to_stop(shop: Any) ->
     assert sorted(result["done"]) == sorted(_keys(shop)[lr] for lr in (0.1, 0.3))
 
 
-def test_in_a_batch_the_other_runs_go_on_when_one_fails_after_it_was_asked_to_stop(shop: Any) -> None:
+def test_the_other_runs_of_a_batch_continue_when_one_fails_after_a_request_to_stop(shop: Any) -> None:
     plan = {"at": "post_train_step_batch", "do": "wait then raise", "if": {"lr": 0.2}}
     process = shop.start("train_many", plan, store=shop.store, configs=_configs(), max_errors=5)
     process.until_at()
@@ -537,7 +537,7 @@ def test_in_a_batch_the_other_runs_go_on_when_one_fails_after_it_was_asked_to_st
     assert sorted(result["done"]) == sorted(_keys(shop)[lr] for lr in (0.1, 0.3))
 
 
-def test_in_a_batch_the_other_runs_go_on_when_the_lease_of_one_is_lost(shop: Any) -> None:
+def test_the_other_runs_of_a_batch_continue_when_one_loses_its_lease(shop: Any) -> None:
     plan = {"at": "post_train_step_batch", "do": "wait", "if": {"lr": 0.1}}
     process = shop.start("train_many", plan, store=shop.store, configs=_configs(), lease_time=3.0)
     process.until_at()
@@ -552,13 +552,13 @@ def test_in_a_batch_the_other_runs_go_on_when_the_lease_of_one_is_lost(shop: Any
     assert (len(result["done"]), result["left"]) == (3, [])
 
 
-def test_ctrl_c_in_a_batch_saves_the_run_at_hand_and_begins_no_other(shop: Any) -> None:
+def test_ctrl_c_in_a_batch_saves_the_current_run_and_starts_no_other(shop: Any) -> None:
     plan = {"at": "post_train_step_batch", "do": "wait", "if": {"lr": 0.2}}
     process = shop.start("train_many", plan, store=shop.store, configs=_configs())
     assert interrupted(shop, process, INT) == 130
     keys = _keys(shop)
     assert tiny.outcome_of(shop.store, keys[0.2])["outcome"] == "interrupted"
-    assert sum(key in process.out for key in keys.values()) == 2, "0.3 was begun"
+    assert sum(key in process.out for key in keys.values()) == 2, "the run of 0.3 was started"
     again = shop.start("train_many", store=shop.store, configs=_configs())
     assert again.wait() == 0
     for lr, key in _keys(shop).items():
@@ -567,8 +567,8 @@ def test_ctrl_c_in_a_batch_saves_the_run_at_hand_and_begins_no_other(shop: Any) 
 
 @pytest.mark.parametrize("hook", ["post_train_step_epoch", "post_eval"])
 @pytest.mark.smoke
-def test_a_hook_that_stops_the_loop_loses_nothing_of_the_epoch_that_is_done(hook: str) -> None:
-    """As early stopping does."""
+def test_a_hook_that_stops_the_loop_keeps_the_finished_epoch(hook: str) -> None:
+    """This is how early stopping ends a run."""
 
     class Stopping(Extension):
         def stop(self, train_manager: Any, epoch_num: int) -> None:

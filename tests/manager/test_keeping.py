@@ -1,4 +1,4 @@
-"""Keeping many runs: duplicates, copies in other stores, and removing (J8, J21)."""
+"""Duplicates, copies in other stores, and removal of runs (J8, J21)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Counting(Manager):
 
 
 class _Renaming(Counting):
-    """A manager that has stopped telling configs apart by their names."""
+    """A manager that now ignores the names of configs."""
 
     def get_config(self, config: Any = None) -> Any:
         found = super().get_config(config)
@@ -38,17 +38,17 @@ def test_pop_returns_all_four_records_and_removes_them() -> None:  # J21
     assert [*manager.configs, *manager.stats, *manager.ckpts, *manager.previews] == []
 
 
-def test_pop_wants_a_key() -> None:
+def test_pop_requires_a_key() -> None:
     with pytest.raises(KeyTextError):
         Counting().pop("nope")
 
 
 class TestDuplicates:
-    """J8"""
+    """Contract J8."""
 
     @pytest.fixture
     def grown(self, tmp_path: Path) -> tuple[Counting, str, str]:
-        """A manager that got a default after some runs, which makes two of them one: the keys of the shorter and of the longer one."""
+        """A manager whose new default makes two of its runs equal, and the keys of the shorter and the longer one."""
         before = Counting(tmp_path)
         before.process({"lr": 0.1, "width": 8}, 1)
         short = before.key
@@ -57,11 +57,11 @@ class TestDuplicates:
         before.process({"lr": 0.2}, 1)
         return Counting(tmp_path, {"width": 8}), short, long
 
-    def test_runs_that_became_one_config_are_duplicates_the_most_trained_first(self, grown: tuple[Counting, str, str]) -> None:
+    def test_runs_whose_configs_became_equal_are_duplicates_with_the_longest_trained_first(self, grown: tuple[Counting, str, str]) -> None:
         manager, short, long = grown
         assert manager.get_duplicates() == [[long, short]]
 
-    def test_only_the_most_trained_is_kept(self, grown: tuple[Counting, str, str]) -> None:
+    def test_only_the_longest_trained_run_is_kept(self, grown: tuple[Counting, str, str]) -> None:
         manager, short, long = grown
         assert manager.remove_dups() == [short]
         assert long in manager.ckpts
@@ -69,13 +69,13 @@ class TestDuplicates:
         assert len(manager.configs) == 2
         assert manager.get_duplicates() == manager.remove_dups() == []
 
-    def test_of_runs_trained_alike_the_one_that_process_finds_is_kept(self, grown: tuple[Counting, str, str]) -> None:
+    def test_of_equally_trained_runs_the_one_that_process_finds_is_kept(self, grown: tuple[Counting, str, str]) -> None:
         manager, short, long = grown
         manager.process({"lr": 0.1, "width": 8}, 3)
         assert manager.key == short
         assert manager.get_duplicates() == [[short, long]]
 
-    def test_a_run_that_somebody_trains_is_left_alone_and_the_others_are_removed(self, grown: tuple[Counting, str, str]) -> None:
+    def test_a_run_in_training_is_left_alone_and_the_other_duplicates_are_removed(self, grown: tuple[Counting, str, str]) -> None:
         manager, short, _ = grown
         for name, epochs in (("a", 1), ("b", 2)):
             before = Counting(manager.store.root, {"width": 8})
@@ -86,14 +86,14 @@ class TestDuplicates:
         assert len(removed) == 1
         assert short in manager.ckpts
 
-    def test_a_damaged_run_is_not_the_one_that_is_kept(self, grown: tuple[Counting, str, str]) -> None:
+    def test_a_damaged_run_is_never_the_one_that_is_kept(self, grown: tuple[Counting, str, str]) -> None:
         manager, short, long = grown
         for file in Path(str(manager.store.root)).glob(f"ckpts/*/{long}/**/manifest.json"):
             file.write_text("{}")
         assert manager.remove_dups() == [long]
         assert short in manager.ckpts
 
-    def test_a_store_without_duplicates_has_none(self) -> None:
+    def test_a_store_without_duplicates_returns_an_empty_list(self) -> None:
         manager = Counting()
         manager.process({"lr": 0.1}, 1)
         manager.process({"lr": 0.2}, 1)
@@ -101,7 +101,7 @@ class TestDuplicates:
 
 
 class TestCopies:
-    """J8"""
+    """Contract J8."""
 
     @pytest.fixture
     def manager(self) -> Counting:
@@ -115,13 +115,13 @@ class TestCopies:
         assert sorted(copied) == sorted(manager.configs)
         assert dict(Store(tmp_path / "copy").ckpts.items()) == dict(manager.ckpts.items())
 
-    def test_runs_are_chosen_by_key_epoch_or_condition(self, manager: Counting) -> None:
+    def test_runs_can_be_selected_by_key_epoch_or_condition(self, manager: Counting) -> None:
         keys = {config.lr: key for key, config in manager.configs.items()}
         assert manager.copy_to(Store(None), keys=[keys[0.1]]) == [keys[0.1]]
         assert sorted(manager.copy_to(Store(None), min_epoch=2)) == sorted([keys[0.2], keys[0.3]])
         assert manager.copy_to(Store(None), cond={"lr": 0.2}) == [keys[0.2]]
 
-    def test_a_run_that_is_trained_further_there_is_replaced_only_if_asked(self, manager: Counting) -> None:
+    def test_a_run_that_is_trained_further_in_the_other_store_is_replaced_only_with_overwrite(self, manager: Counting) -> None:
         target = Counting()
         target.process({"lr": 0.1}, 5)
         assert target.key not in manager.copy_to(target.store)

@@ -50,7 +50,7 @@ class LitWrapper(ModelWrapper):
         return DataLoader(make_data(), batch_size=5)
 
 
-def test_a_lightning_module_gets_the_weights_that_lightning_gives_it(tmp_path: Any) -> None:
+def test_a_lightning_module_gets_the_same_weights_as_with_lightning(tmp_path: Any) -> None:
     train = TrainConfig(dataset="toy", batch_size=4, epochs=2, optimizer_config={"name": "sgd", "arguments": {"lr": 0.1}})  # type: ignore[arg-type]
     config = RunConfig(model_config=LitConfig(), train_config=train, experiment_dir=tmp_path, device="cpu", verbose="silent")
     trainer = ProtoTrainer(LitWrapper(LitRegression), config)
@@ -69,5 +69,5 @@ def test_a_lightning_module_gets_the_weights_that_lightning_gives_it(tmp_path: A
     x, y = make_data().tensors
     history = trainer.manager.history
     assert history["valid/error"][-1] == (2, pytest.approx((theirs.linear(x) - y).abs().mean().item()))
-    assert "valid/loss" not in history  # `validation_step` returns none
+    assert "valid/loss" not in history  # `validation_step` returns no loss
     assert len(history["train/loss"]) == 2

@@ -1,4 +1,4 @@
-"""A manager that overrides one method, `make_loop`, gets checkpoints, metrics, resuming and the rest."""
+"""A manager with `make_loop` has checkpoints, metrics and resuming."""
 
 from __future__ import annotations
 
@@ -76,39 +76,39 @@ def undisturbed() -> tuple[list[torch.Tensor], list[tuple[Any, ...]]]:
 
 
 class TestProcess:
-    def test_the_loop_decides_how_long_it_trains(self) -> None:
+    def test_the_loop_sets_the_number_of_epochs(self) -> None:
         manager = small()
         manager.process(CONFIG)
         assert manager.epoch == 3
         assert manager.stats[manager.key]["epoch"] == 3
         assert manager.stats[manager.key]["step"] == 12
 
-    def test_num_epochs_goes_before_the_loop_s_own(self) -> None:
+    def test_num_epochs_overrides_the_epochs_of_the_loop(self) -> None:
         manager = small()
         manager.process(CONFIG, num_epochs=1)
         assert manager.epoch == 1
 
-    def test_a_config_s_own_epochs_go_before_the_loop_s(self) -> None:
+    def test_epochs_in_the_config_override_those_of_the_loop(self) -> None:
         manager = small()
         manager.process({**CONFIG, "epochs": 2})
         assert manager.epoch == 2
 
-    def test_more_epochs_go_on_with_the_same_bits_and_rows(self, tmp_path: Path, undisturbed: Any) -> None:
-        """E38"""
+    def test_more_epochs_continue_with_the_same_bits_and_rows(self, tmp_path: Path, undisturbed: Any) -> None:
+        """Contract E38."""
         small(tmp_path).process(CONFIG, num_epochs=1)
         manager = small(tmp_path)
         manager.process(CONFIG, num_epochs=4)
         assert same(weights(manager), undisturbed[0])
         assert rows(manager) == undisturbed[1]
 
-    def test_a_loop_whose_own_length_has_grown_goes_on(self, tmp_path: Path, undisturbed: Any) -> None:
+    def test_a_run_continues_if_its_loop_now_has_more_epochs(self, tmp_path: Path, undisturbed: Any) -> None:
         small(tmp_path, epochs=2).process(CONFIG)
         manager = small(tmp_path, epochs=4)
         manager.process(CONFIG)
         assert manager.epoch == 4
         assert same(weights(manager), undisturbed[0])
 
-    def test_a_run_that_is_done_is_not_trained_again(self, tmp_path: Path) -> None:
+    def test_a_finished_run_is_not_trained_again(self, tmp_path: Path) -> None:
         small(tmp_path).process(CONFIG)
         manager = small(tmp_path)
         manager.process(CONFIG)
@@ -117,7 +117,7 @@ class TestProcess:
         assert manager.loop is not None
         assert manager.loop.epoch_num == 3
 
-    def test_zero_epochs_only_evaluate(self) -> None:
+    def test_zero_epochs_only_evaluate_the_run(self) -> None:
         manager = small()
         manager.process(CONFIG, num_epochs=0)
         assert [tag for tag, _, _ in rows(manager)] == ["valid/loss"]
@@ -131,14 +131,14 @@ class TestProcess:
         assert same(weights(manager), before)
         assert manager.store.run(manager.key).attempts() == [2, 1]
 
-    def test_random_numbers_follow_from_the_config_alone(self) -> None:
+    def test_random_numbers_depend_only_on_the_config(self) -> None:
         one, other = small(), small()
         one.process(CONFIG)
         torch.manual_seed(99)
         other.process(CONFIG)
         assert same(weights(one), weights(other))
 
-    def test_a_stop_by_a_hook_is_the_end_of_the_run(self, tmp_path: Path) -> None:
+    def test_a_run_that_a_hook_stops_is_finished(self, tmp_path: Path) -> None:
         class Early(Extension):
             def post_eval(self, train_manager: TrainManager, epoch_num: int) -> None:
                 if epoch_num == 2:
@@ -154,17 +154,17 @@ class TestProcess:
         assert manager.stats[manager.key]["stopped"] == "no better any more"
         assert Stopping(tmp_path, verbose=False).batch([CONFIG], num_epochs=10).found == [manager.key]
         manager = Stopping(tmp_path, verbose=False)
-        manager.process(CONFIG, num_epochs=12)  # a larger target is another matter
+        manager.process(CONFIG, num_epochs=12)  # with a larger target, the run continues
         assert manager.store.run(manager.key).attempts() == [2, 1]
 
-    def test_a_limit_on_steps_is_the_end_of_the_run_too(self, tmp_path: Path) -> None:
+    def test_a_run_that_reaches_max_steps_is_finished(self, tmp_path: Path) -> None:
         manager = small(tmp_path, settings={"max_steps": 6})
         manager.process(CONFIG)
         assert manager.stats[manager.key]["step"] == 6
         assert manager.store.run(manager.key).outcome_of(1)["outcome"] == "finished"  # type: ignore[index]
         assert small(tmp_path, settings={"max_steps": 6}).batch([CONFIG]).found == [manager.key]
 
-    def test_out_of_time_is_saved_and_can_go_on(self, tmp_path: Path) -> None:
+    def test_a_run_that_reaches_max_time_is_saved_and_can_be_resumed(self, tmp_path: Path) -> None:
         manager = small(tmp_path, epochs=10**6, settings={"max_time": 0.2})
         manager.process(CONFIG)
         run = manager.store.run(manager.key)
@@ -174,7 +174,7 @@ class TestProcess:
         manager.process(CONFIG)
         assert manager.stats[manager.key]["step"] > before
 
-    def test_an_error_is_recorded_with_its_reason_and_the_last_checkpoint_stands(self, tmp_path: Path) -> None:
+    def test_an_error_is_recorded_with_its_reason_and_the_last_checkpoint_is_kept(self, tmp_path: Path) -> None:
         class Failing(Extension):
             def pre_train_step_batch(self, step_num: int) -> None:
                 if step_num == 9:
@@ -193,7 +193,7 @@ class TestProcess:
 
 
 class TestRecords:
-    def test_every_number_is_one_row_of_the_event_log(self) -> None:
+    def test_every_number_becomes_one_row_of_the_event_log(self) -> None:
         manager = small(epochs=2)
         manager.process(CONFIG)
         assert [(tag, step) for tag, step, _ in rows(manager)] == [
@@ -217,15 +217,15 @@ class TestRecords:
         mean = sum(loss * size for loss, size in losses) / sum(size for _, size in losses)
         assert {tag: value for tag, _, value in rows(manager)}["train/loss"] == mean
 
-    def test_the_preview_has_the_last_of_each_number(self) -> None:
+    def test_the_preview_has_the_last_value_of_each_metric(self) -> None:
         manager = small()
         manager.process(CONFIG)
         last = {tag: value for tag, _, value in rows(manager)}
         assert manager.previews[manager.key] == last
         assert manager.best_work(p_key="valid/loss") == manager.key
 
-    def test_an_evaluation_that_was_stopped_leaves_no_row(self, tmp_path: Path, undisturbed: Any) -> None:
-        """C10: and it is made again, so that each row is there once"""
+    def test_a_stopped_evaluation_leaves_no_rows(self, tmp_path: Path, undisturbed: Any) -> None:
+        """C10: the evaluation is repeated, so each row is recorded once."""
 
         class StopInEval(Extension):
             is_on = True
@@ -247,18 +247,18 @@ class TestRecords:
         assert rows(again) == undisturbed[1]
         assert same(weights(again), undisturbed[0])
 
-    def test_curves_are_drawn_beside_the_preview(self, tmp_path: Path) -> None:
+    def test_curves_are_drawn_next_to_the_preview(self, tmp_path: Path) -> None:
         manager = small(tmp_path)
         manager.process(CONFIG)
         (picture,) = (tmp_path / "previews").glob("*/*/attempt-0001/plots/curves.png")
         assert picture.read_bytes().startswith(b"\x89PNG")
         assert manager.store.verify() == []
 
-    def test_the_runs_of_a_batch_are_not_drawn(self, tmp_path: Path) -> None:
+    def test_the_runs_of_a_batch_get_no_curves(self, tmp_path: Path) -> None:
         small(tmp_path).batch([CONFIG])
         assert not list((tmp_path / "previews").glob("*/*/*/plots"))
 
-    def test_the_saver_s_path_is_where_the_store_keeps_the_checkpoints(self, tmp_path: Path) -> None:
+    def test_the_path_of_the_saver_is_the_folder_of_the_checkpoints_in_the_store(self, tmp_path: Path) -> None:
         manager = small(tmp_path)
         manager.process(CONFIG)
         assert manager.loop is not None
@@ -270,20 +270,20 @@ class TestRecords:
         assert in_memory.loop is not None
         assert in_memory.loop["checkpoint_saver"].path is None  # type: ignore[attr-defined]
 
-    def test_one_saver_serves_several_runs(self, tmp_path: Path) -> None:
+    def test_one_saver_can_be_used_for_several_runs(self, tmp_path: Path) -> None:
         saver = CheckpointSaver(keep=2)
         manager = small(tmp_path, settings={"extensions": lambda: {"checkpoint_saver": saver}})
         manager.process(CONFIG, num_epochs=1)
         manager.process({"lr": 0.02}, num_epochs=1)
         assert len(list(manager.completed())) == 2
 
-    def test_the_folder_beside_the_preview_is_the_loop_s_train_dir(self, tmp_path: Path) -> None:
+    def test_the_folder_of_the_preview_is_the_train_dir_of_the_loop(self, tmp_path: Path) -> None:
         manager = small(tmp_path)
         manager.process(CONFIG)
         assert manager.loop is not None
         assert manager.loop.train_dir == tmp_path / "previews" / manager.key[:2] / manager.key / "attempt-0001"
 
-    def test_what_is_said_is_kept_in_the_run_s_log(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_printed_lines_are_in_the_log_of_the_run(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         manager = small(tmp_path)
         manager.process(CONFIG)
         assert capsys.readouterr().out == ""
@@ -301,7 +301,7 @@ class TestRecords:
 
 
 class TestCheckpoints:
-    def test_the_last_ones_and_the_best_are_kept(self, tmp_path: Path) -> None:
+    def test_the_last_checkpoints_and_the_best_one_are_kept(self, tmp_path: Path) -> None:
         class Worse(Loop):
             def eval_loss_forward(self, batch: Any, prediction: Any) -> Any:
                 return torch.tensor([9.0, 1.0, 5.0, 6.0, 7.0, 8.0, 9.0][self.epoch_num])
@@ -324,7 +324,7 @@ class TestCheckpoints:
         assert manager.fetch(manager.key).epoch == 6
         assert manager.fetch(manager.key, 4).epoch == 1
 
-    def test_the_loop_s_own_saver_says_when(self, tmp_path: Path) -> None:
+    def test_a_saver_of_the_loop_decides_when_to_save(self, tmp_path: Path) -> None:
         manager = small(tmp_path, settings={"extensions": lambda: [CheckpointSaver(every_steps=3, every_epochs=None, keep=20)]})
         manager.process(CONFIG)
         steps = [name.step for name in manager.store.run(manager.key).checkpoints()]
@@ -338,23 +338,23 @@ class TestCheckpoints:
         manager.process(CONFIG)
         assert [name.step for name in manager.store.run(manager.key).checkpoints()] == [20, 16, 8]
 
-    def test_a_limit_in_the_middle_of_an_epoch_is_the_end_also_where_that_step_is_saved_already(self, tmp_path: Path) -> None:
+    def test_a_step_limit_within_an_epoch_ends_the_run_even_if_that_step_is_already_saved(self, tmp_path: Path) -> None:
         saving = {"extensions": lambda: [CheckpointSaver(every_steps=1, keep=20)], "max_steps": 6}
         manager = small(tmp_path, settings=saving)
         manager.process(CONFIG)
         assert [name.step for name in manager.store.run(manager.key).checkpoints()] == [6, 5, 4, 3, 2, 1]
         assert manager.stats[manager.key]["is_over"] is True
 
-    def test_a_saver_with_a_path_of_its_own_is_refused(self) -> None:
+    def test_a_saver_with_its_own_path_is_refused(self) -> None:
         manager = small(settings={"extensions": lambda: [CheckpointSaver("elsewhere")]})
         with pytest.raises(SettingError, match="under a manager checkpoints go to the store"):
             manager.process(CONFIG)
 
-    def test_an_interval_of_evaluations_is_refused(self) -> None:
+    def test_an_eval_interval_is_refused(self) -> None:
         with pytest.raises(SettingError, match="a loop evaluates after every epoch"):
             Small(verbose=False, eval_interval=2).process(CONFIG)
 
-    def test_something_else_than_a_loop_is_refused(self) -> None:
+    def test_make_loop_must_return_a_loop(self) -> None:
         class Wrong(Manager):
             def make_loop(self, config: Any) -> Any:
                 return nn.Linear(1, 1)
@@ -364,8 +364,8 @@ class TestCheckpoints:
 
 
 class TestFetch:
-    def test_a_trained_model_comes_in_one_call(self, tmp_path: Path) -> None:
-        """J23"""
+    def test_fetch_returns_the_trained_model(self, tmp_path: Path) -> None:
+        """Contract J23."""
         manager = small(tmp_path)
         manager.process(CONFIG)
         fetched = small(tmp_path).fetch(manager.key)
@@ -373,13 +373,13 @@ class TestFetch:
         assert fetched.model is fetched.loop.model  # type: ignore[attr-defined,union-attr]
 
     @pytest.mark.parametrize("which", ["bset", True, 1.5])
-    def test_a_checkpoint_that_cannot_be_named_is_refused(self, which: Any) -> None:
+    def test_an_invalid_name_of_a_checkpoint_is_refused(self, which: Any) -> None:
         manager = small()
         manager.process(CONFIG)
         with pytest.raises(SettingError, match="expected 'last', 'best', or the number of a step"):
             manager.fetch(manager.key, which)
 
-    def test_a_step_without_a_checkpoint_is_told(self) -> None:
+    def test_a_step_without_a_checkpoint_is_an_error(self) -> None:
         manager = small()
         manager.process(CONFIG)
         with pytest.raises(UnknownRunError, match="has no 7 checkpoint"):
@@ -387,7 +387,7 @@ class TestFetch:
 
 
 class TestLineage:
-    def test_a_run_from_another_s_weights_is_a_new_run_that_says_so(self, tmp_path: Path) -> None:
+    def test_a_run_that_starts_from_another_ones_weights_is_a_new_run_and_records_it(self, tmp_path: Path) -> None:
         manager = small(tmp_path)
         manager.process(CONFIG)
         first, before = manager.key, weights(manager)
@@ -396,7 +396,7 @@ class TestLineage:
         assert same(weights(manager), before)
         assert manager.key not in (first, manager.configs.get_key({"lr": 0.5}))
 
-    def test_best_and_steps_are_resolved_when_it_is_asked_for(self, tmp_path: Path) -> None:
+    def test_best_and_steps_are_resolved_when_the_run_is_requested(self, tmp_path: Path) -> None:
         manager = small(tmp_path)
         manager.process(CONFIG)
         first = manager.key
@@ -405,7 +405,7 @@ class TestLineage:
         assert manager.configs[manager.key]["start_from"] == f"{first}@{best}"
 
     @pytest.mark.parametrize("text", ["@best", "ab12cd34", "KEY@bset", "KEY@7", "KEY@"])
-    def test_an_origin_that_is_not_there_is_refused_before_anything_is_made(self, text: str) -> None:
+    def test_an_unknown_origin_is_refused_before_anything_is_stored(self, text: str) -> None:
         manager = small()
         manager.process(CONFIG)
         number = len(list(manager.configs.keys()))
@@ -415,7 +415,7 @@ class TestLineage:
             manager.process({"lr": 0.5}, start_from=text.replace("KEY", manager.key))
         assert len(list(manager.configs.keys())) == number
 
-    def test_a_manager_that_writes_its_epochs_itself_cannot(self) -> None:
+    def test_user_written_epochs_cannot_start_from_another_run(self) -> None:
         class Plain(Manager):
             def train(self) -> None: ...
 
@@ -426,7 +426,7 @@ class TestLineage:
 
 
 class TestExtensions:
-    def test_hooks_of_both_kinds_are_called_where_they_belong(self) -> None:
+    def test_hooks_for_the_manager_and_for_the_loop_are_called(self) -> None:
         calls: list[str] = []
 
         class Both(Extension):
@@ -444,14 +444,14 @@ class TestExtensions:
         manager.process(CONFIG)
         assert calls == ["work", "train", "epoch 1", "epoch 2"]
 
-    def test_a_misspelt_hook_is_refused_when_it_is_attached(self) -> None:
+    def test_a_misspelled_hook_is_refused_when_it_is_attached(self) -> None:
         class Typo(Extension):
             def pre_train_step_bach(self) -> None: ...
 
         with pytest.raises(UnknownHookError, match="did you mean `pre_train_step_batch`"):
             small().add_extension("typo", Typo())
 
-    def test_hooks_of_a_loop_are_refused_where_there_is_none(self) -> None:
+    def test_hooks_for_a_loop_are_refused_if_there_is_no_loop(self) -> None:
         class Plain(Manager): ...
 
         class Own(Extension):
@@ -460,7 +460,7 @@ class TestExtensions:
         with pytest.raises(UnknownHookError, match="no stage `train_step_batch`"):
             Plain().add_extension("own", Own())
 
-    def test_no_run_begins_with_the_state_that_another_left(self, tmp_path: Path) -> None:
+    def test_no_run_starts_with_the_extension_state_of_another_run(self, tmp_path: Path) -> None:
         class Counting(Extension):
             def __init__(self) -> None:
                 self.count = 0
@@ -485,7 +485,7 @@ class TestExtensions:
         assert counting.count == 16
 
 
-def test_a_batch_trains_loops_and_counts_what_is_over_as_done(tmp_path: Path) -> None:
+def test_a_batch_trains_loops_and_counts_finished_ones_as_done(tmp_path: Path) -> None:
     manager = small(tmp_path)
     result = manager.batch([{"lr": 0.1}, {"lr": 0.2}])
     assert len(result.done) == 2
@@ -493,11 +493,11 @@ def test_a_batch_trains_loops_and_counts_what_is_over_as_done(tmp_path: Path) ->
     assert len(small(tmp_path).batch([{"lr": 0.1}, {"lr": 0.2}], num_epochs=5).done) == 2
 
 
-def test_a_run_that_was_killed_before_its_last_evaluation_is_not_done(tmp_path: Path) -> None:
+def test_a_run_that_was_killed_before_its_last_evaluation_is_not_finished(tmp_path: Path) -> None:
     class Dying(Extension):
         def pre_eval(self, epoch_num: int) -> None:
             if epoch_num == 3:
-                raise KeyboardInterrupt  # as good as a kill: nothing is saved after it
+                raise KeyboardInterrupt  # like a kill: nothing is saved afterwards
 
     class Killed(Small):
         extensions = [Dying()]
@@ -511,7 +511,7 @@ def test_a_run_that_was_killed_before_its_last_evaluation_is_not_done(tmp_path: 
     assert rows(again)[-1][:2] == ("valid/loss", 3)
 
 
-def test_the_status_on_the_disk_is_plain_json(tmp_path: Path) -> None:
+def test_the_status_on_disk_is_plain_json(tmp_path: Path) -> None:
     manager = small(tmp_path)
     manager.process(CONFIG)
     (path,) = (tmp_path / "stats").glob("*/*/attempt-0001/status.json")

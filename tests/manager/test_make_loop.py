@@ -1,4 +1,4 @@
-"""`Manager(store, defaults, make_loop=make_loop)`: a plain function in place of a subclass."""
+"""`Manager(store, defaults, make_loop=make_loop)`: a plain function instead of a subclass."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def made(store_dir: Path | None = None, defaults: Any = DEFAULTS, make_loop: Any
     return Manager(store_dir, defaults, make_loop=make_loop, verbose=False, **settings)
 
 
-def test_a_function_trains_resumes_and_is_fetched_as_a_subclass_would() -> None:
+def test_a_function_trains_resumes_and_fetches_like_a_subclass() -> None:
     manager = made()
     manager.process({"lr": 0.2})
     manager.process({"lr": 0.2}, num_epochs=3)
@@ -90,7 +90,7 @@ def test_a_function_trains_resumes_and_is_fetched_as_a_subclass_would() -> None:
 
 
 @pytest.mark.parametrize("function", [make_typed, functools.wraps(make_typed)(lambda config: make_typed(config))])
-def test_the_annotation_is_the_class_of_configs(function: Any) -> None:
+def test_the_annotation_sets_the_class_of_configs(function: Any) -> None:
     manager = made(defaults=None, make_loop=function)
     assert manager.defaults is Train
     manager.process({"lr": "0.2"}, num_epochs=1)
@@ -99,7 +99,7 @@ def test_the_annotation_is_the_class_of_configs(function: Any) -> None:
         manager.process({"lrr": 0.2})
 
 
-def test_the_annotation_of_a_method_counts_as_well() -> None:
+def test_the_annotation_of_a_method_is_used_too() -> None:
     class Typed(Manager):
         def make_loop(self, config: Train) -> TrainManager:
             return make_typed(config)
@@ -107,12 +107,12 @@ def test_the_annotation_of_a_method_counts_as_well() -> None:
     assert Typed(verbose=False).get_config({"lr": 0.3}) == Train(lr=0.3)
 
 
-def test_defaults_of_the_annotated_class_are_filled_in() -> None:
+def test_defaults_of_the_annotated_class_are_accepted() -> None:
     manager = made(defaults=Train(width=5), make_loop=make_typed)
     assert manager.get_config({"lr": 0.3}) == Train(lr=0.3, width=5)
 
 
-def test_an_annotation_that_cannot_be_read_is_told_unless_there_are_defaults() -> None:
+def test_an_unreadable_annotation_is_an_error_unless_there_are_defaults() -> None:
     def hidden(config: OnlyForTypeCheckers) -> TrainManager:
         return loop_of(config)
 
@@ -133,37 +133,37 @@ def _needs_two(config: Any, more: Any) -> Any: ...
         (lambda: None, "cannot be called with a config"),
     ],
 )
-def test_what_is_no_make_loop_is_refused_before_a_store_is_made(tmp_path: Path, wrong: Any, message: str) -> None:
+def test_an_invalid_make_loop_is_refused_before_a_store_is_created(tmp_path: Path, wrong: Any, message: str) -> None:
     with pytest.raises(SettingError) as caught:
         made(tmp_path / "runs", make_loop=wrong)
     assert message in str(caught.value)
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_subclass_writes_it_as_a_method() -> None:
+def test_a_subclass_must_write_make_loop_as_a_method() -> None:
     with pytest.raises(SettingError, match=r"Tiny is a subclass of Manager\n  try     write `make_loop\(self, config\)` as its method"):
         tiny.Tiny(make_loop=make_loop)
 
 
-def test_defaults_of_another_kind_than_the_annotation_are_refused() -> None:
-    with pytest.raises(SettingError, match="`make_typed` takes a Train, and the defaults are a Config"):
+def test_defaults_of_another_class_than_the_annotation_are_refused() -> None:
+    with pytest.raises(SettingError, match="`make_typed` takes a Train, but the defaults are a Config"):
         made(defaults={"lr": 0.2}, make_loop=make_typed)
 
 
-def test_something_else_than_a_loop_is_refused_by_the_name_of_the_function() -> None:
+def test_a_wrong_return_value_is_reported_with_the_name_of_the_function() -> None:
     def returns_nothing(config: Any) -> Any: ...
 
     with pytest.raises(SettingError, match=r"`returns_nothing\(\)` returned None: expected a TrainManager"):
         made(make_loop=returns_nothing).process()
 
 
-def test_a_key_that_is_not_there_tells_of_defaults_where_there_are_none() -> None:
+def test_a_missing_key_suggests_defaults_if_there_are_none() -> None:
     with pytest.raises(ConfigError, match="the config has no key `width`") as caught:
         made(defaults=None).process({"lr": 0.1})
-    assert any("`defaults = {...}` beside `make_loop`" in note for note in caught.value.__notes__)
+    assert any("`defaults = {...}` next to `make_loop`" in note for note in caught.value.__notes__)
 
 
-def test_a_run_of_another_function_is_another_program(tmp_path: Path) -> None:
+def test_another_function_is_another_program(tmp_path: Path) -> None:
     first = made(tmp_path)
     first.process(num_epochs=1)
     made(tmp_path).process(num_epochs=1)
@@ -171,7 +171,7 @@ def test_a_run_of_another_function_is_another_program(tmp_path: Path) -> None:
         made(tmp_path, make_loop=make_other).process(num_epochs=1)
 
 
-def test_its_spec_names_the_function_by_reference(tmp_path: Path) -> None:
+def test_the_spec_contains_the_function_by_reference(tmp_path: Path) -> None:
     manager = made(tmp_path)
     again = ManagerSpec(*pickle.loads(ManagerSpec.of(manager).dumps(pickle.dumps))).build()
     assert again.definition is make_loop
@@ -188,7 +188,7 @@ def test_a_function_that_workers_cannot_import_is_refused(tmp_path: Path, monkey
         LocalWorkers(1).open(manager, manager.job_runner.run_task)
 
 
-def test_a_function_of_a_notebook_is_compared_by_its_code(tmp_path: Path) -> None:
+def test_a_notebook_function_is_compared_by_its_code(tmp_path: Path) -> None:
     scope: dict[str, Any] = {"__name__": "notebook_cell", "loop_of": loop_of}
     for number, body in enumerate(["return loop_of(config)", "return loop_of(config, 1)"]):
         exec(f"def make_loop(config):\n    {body}\n", scope)

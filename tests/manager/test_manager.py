@@ -1,4 +1,4 @@
-"""`Manager`: what it calls, when, and with which epoch; what it keeps; and what it says when something goes wrong."""
+"""`Manager`: the order of its calls, the state that it keeps, and its errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trainmaster.store.lease import Hold, holder_of
 
 
 class Counting(Manager):
-    """Trains a number, and notes who was called in which epoch."""
+    """Trains a number, and records which method was called in which epoch."""
 
     def __init__(self, *args: Any, verbose: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, verbose=verbose, **kwargs)
@@ -57,7 +57,7 @@ class Counting(Manager):
 
 
 class Failing(Counting):
-    """Raises `error` in the method `where`, at epoch `at` or at any."""
+    """Raises `error` in the method `where`, at epoch `at` or at any epoch."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -94,7 +94,7 @@ class Failing(Counting):
 
 
 class Drawing(Counting):
-    """Sums up random numbers of all generators, so that equal sums mean equal streams."""
+    """Sums random numbers of all generators, so that equal sums mean equal streams."""
 
     def setup(self, config: Any) -> None:
         super().setup(config)
@@ -109,7 +109,7 @@ class Drawing(Counting):
 
 
 def outcome(manager: Manager, key: str) -> dict[str, Any]:
-    """How the newest attempt at a run ended."""
+    """Return the outcome of the newest attempt of a run."""
     run = manager.store.run(key)
     found = run.outcome_of(run.newest())
     assert found is not None
@@ -119,7 +119,7 @@ def outcome(manager: Manager, key: str) -> dict[str, Any]:
 # ---- the order of calls, and the epochs they see (J9, J10)
 
 
-def test_a_new_run_is_set_up_initialised_evaluated_and_saved_and_then_trained() -> None:
+def test_a_new_run_is_set_up_initialized_evaluated_saved_and_then_trained() -> None:
     manager = Counting()
     manager.process({"a": 1}, num_epochs=2)
     assert manager.calls == [
@@ -129,7 +129,7 @@ def test_a_new_run_is_set_up_initialised_evaluated_and_saved_and_then_trained() 
     ]  # fmt: skip
 
 
-def test_a_run_that_goes_on_is_set_up_and_loaded_and_not_initialised() -> None:
+def test_a_resumed_run_is_set_up_and_loaded_and_not_initialized() -> None:
     manager = Counting()
     manager.process({"a": 1}, num_epochs=1)
     manager.calls.clear()
@@ -152,7 +152,7 @@ def test_num_epochs_0_only_evaluates() -> None:
     assert manager.epochs_of("eval") == [0]
 
 
-def test_num_epochs_is_how_many_in_all_not_how_many_more() -> None:
+def test_num_epochs_is_the_total_number_of_epochs() -> None:
     manager = Counting()
     manager.process({"a": 1}, num_epochs=3)
     manager.process({"a": 1}, num_epochs=3)
@@ -161,7 +161,7 @@ def test_num_epochs_is_how_many_in_all_not_how_many_more() -> None:
     assert manager.ckpts[manager.key]["x"] == 5
 
 
-def test_a_run_that_is_far_enough_is_loaded_and_left_as_it_is() -> None:
+def test_a_run_that_has_reached_its_target_is_loaded_and_not_changed() -> None:
     manager = Counting()
     manager.process({"a": 1}, num_epochs=3)
     before = manager.stats[manager.key]
@@ -173,19 +173,19 @@ def test_a_run_that_is_far_enough_is_loaded_and_left_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("name", ["epochs", "num_epochs"])
-def test_num_epochs_none_is_the_configs_own(name: str) -> None:
+def test_num_epochs_defaults_to_the_epochs_of_the_config(name: str) -> None:
     manager = Counting(None, {name: 2})
     manager.process({"a": 1})
     assert manager.epochs_of("train") == [1, 2]
 
 
-def test_num_epochs_none_of_a_config_without_one_only_evaluates() -> None:
+def test_without_any_number_of_epochs_a_run_is_only_evaluated() -> None:
     manager = Counting()
     manager.process({"a": 1})
     assert (manager.epochs_of("train"), manager.epochs_of("eval")) == ([], [0])
 
 
-def test_epochs_are_part_of_the_key_and_a_target_is_not() -> None:
+def test_epochs_in_the_config_are_part_of_the_key_and_the_target_is_not() -> None:
     manager = Counting()
     manager.process({"a": 1, "epochs": 1})
     manager.process({"a": 1, "epochs": 1}, num_epochs=3)
@@ -196,32 +196,32 @@ def test_epochs_are_part_of_the_key_and_a_target_is_not() -> None:
     assert len(manager.configs) == 2
 
 
-def test_num_epochs_given_wins_over_the_configs_own() -> None:
+def test_num_epochs_overrides_the_epochs_of_the_config() -> None:
     manager = Counting()
     manager.process({"a": 1, "epochs": 5}, num_epochs=1)
     assert manager.epochs_of("train") == [1]
 
 
-def test_it_is_evaluated_every_eval_interval_and_at_the_end() -> None:
+def test_a_run_is_evaluated_every_eval_interval_and_at_the_end() -> None:
     manager = Counting(eval_interval=3)
     manager.process({"a": 1}, num_epochs=7)
     assert manager.epochs_of("eval") == [0, 3, 6, 7]
     assert list(manager.ckpts[manager.key]["eval_records"]) == [0, 3, 6, 7]
 
 
-def test_it_is_saved_every_save_interval_and_at_the_end() -> None:
+def test_a_run_is_saved_every_save_interval_and_at_the_end() -> None:
     manager = Counting(save_interval=3)
     manager.process({"a": 1}, num_epochs=7)
     assert manager.epochs_of("save") == [0, 3, 6, 7]
 
 
-def test_an_evaluation_comes_before_the_save_of_its_epoch() -> None:
+def test_an_epoch_is_evaluated_before_it_is_saved() -> None:
     manager = Counting(eval_interval=5, save_interval=5)
     manager.process({"a": 1}, num_epochs=5)
     assert manager.calls[-2:] == [("eval", 5), ("save", 5)]
 
 
-def test_a_run_that_failed_goes_on_from_its_last_save() -> None:
+def test_a_failed_run_resumes_from_its_last_checkpoint() -> None:
     manager = Failing(save_interval=2)
     manager.where, manager.at = "train", 4
     with pytest.raises(ValueError, match="the disk sings"):
@@ -234,7 +234,7 @@ def test_a_run_that_failed_goes_on_from_its_last_save() -> None:
     assert manager.ckpts[manager.key]["x"] == 5
 
 
-def test_the_evaluations_of_epochs_that_were_lost_count_once() -> None:
+def test_the_evaluations_of_repeated_epochs_are_recorded_once() -> None:
     manager = Failing(save_interval=2)
     manager.where, manager.at = "train", 4
     with contextlib.suppress(ValueError):
@@ -245,10 +245,10 @@ def test_the_evaluations_of_epochs_that_were_lost_count_once() -> None:
     assert list(manager.ckpts[manager.key]["eval_records"]) == [0, 1, 2, 3, 4]
 
 
-# ---- what user methods see (J9)
+# ---- the state in user methods (J9)
 
 
-def test_ckpt_and_preview_start_empty_but_for_the_records() -> None:
+def test_ckpt_and_preview_start_empty_except_for_the_eval_records() -> None:
     seen: list[Any] = []
 
     class Looking(Counting):
@@ -261,7 +261,7 @@ def test_ckpt_and_preview_start_empty_but_for_the_records() -> None:
     assert seen == [({"eval_records": {}}, {})]
 
 
-def test_a_second_run_sees_nothing_of_the_first() -> None:
+def test_a_second_run_has_no_state_of_the_first() -> None:
     class Looking(Counting):
         def setup(self, config: Any) -> None:
             super().setup(config)
@@ -273,7 +273,7 @@ def test_a_second_run_sees_nothing_of_the_first() -> None:
     assert manager.seen == (-1, {"eval_records": {}}, {}, 2)
 
 
-def test_what_eval_returns_is_recorded_and_is_the_preview() -> None:
+def test_the_result_of_eval_is_recorded_and_becomes_the_preview() -> None:
     class Naming(Counting):
         def eval(self) -> Any:
             return {"loss_test": 0.5, "name": f"epoch {self.epoch}", "curve": [1, 2]}
@@ -297,7 +297,7 @@ def test_scalars_of_torch_and_numpy_are_recorded_as_plain_numbers() -> None:
     assert [type(value) for value in preview.values()] == [float, float, int]
 
 
-def test_an_eval_that_returns_nothing_may_fill_records_and_preview_itself() -> None:
+def test_an_eval_that_returns_none_may_fill_records_and_preview_itself() -> None:
     class OldStyle(Counting):
         def eval(self) -> Any:
             self.ckpt["eval_records"][self.epoch] = {"acc": 0.5}
@@ -309,7 +309,7 @@ def test_an_eval_that_returns_nothing_may_fill_records_and_preview_itself() -> N
     assert manager.previews[manager.key] == {"acc_test": 0.5}
 
 
-def test_an_evaluation_that_is_nan_is_recorded_as_nan() -> None:
+def test_a_nan_from_eval_is_recorded_as_nan() -> None:
     class Lost(Counting):
         def eval(self) -> Any:
             return {"loss_test": float("nan"), "most": float("inf")}
@@ -320,7 +320,7 @@ def test_an_evaluation_that_is_nan_is_recorded_as_nan() -> None:
     assert manager.previews[manager.key]["most"] == float("inf")
 
 
-def test_an_eval_that_returns_no_names_is_told_what_was_wanted() -> None:
+def test_an_eval_that_does_not_return_a_mapping_is_an_error() -> None:
     class Bare(Counting):
         def eval(self) -> Any:
             return 0.5
@@ -329,7 +329,7 @@ def test_an_eval_that_returns_no_names_is_told_what_was_wanted() -> None:
         Bare().process({"a": 1}, num_epochs=1)
 
 
-def test_the_archives_are_at_hand_in_user_methods() -> None:
+def test_user_methods_can_use_the_archives() -> None:
     class Looking(Counting):
         def train(self) -> None:
             super().train()
@@ -346,7 +346,7 @@ def test_only_the_last_checkpoints_are_kept() -> None:
     assert [name.step for name in manager.store.run(manager.key).checkpoints()] == [5, 4]
 
 
-def test_changing_what_was_saved_changes_nothing_in_the_store() -> None:
+def test_changing_a_value_after_the_save_does_not_change_the_store() -> None:
     manager = Counting()
     manager.process({"a": 1}, num_epochs=1)
     manager.ckpt["eval_records"].clear()
@@ -360,7 +360,7 @@ def test_changing_what_was_saved_changes_nothing_in_the_store() -> None:
 
 @pytest.fixture
 def started_again() -> Counting:
-    """A run of three epochs that was started again, for two."""
+    """A run of three epochs that was started again for two epochs."""
     manager = Counting()
     manager.process({"a": 1}, num_epochs=3)
     manager.calls.clear()
@@ -375,7 +375,7 @@ def test_resume_false_starts_at_epoch_0(started_again: Counting) -> None:
     assert started_again.ckpts[started_again.key]["x"] == 2
 
 
-def test_resume_false_is_a_new_attempt_beside_the_old_one(started_again: Counting) -> None:
+def test_resume_false_creates_a_new_attempt_and_keeps_the_old_one(started_again: Counting) -> None:
     run = started_again.store.run(started_again.key)
     assert run.attempts() == [2, 1]
     first, second = run.outcome_of(1), run.outcome_of(2)
@@ -385,11 +385,11 @@ def test_resume_false_is_a_new_attempt_beside_the_old_one(started_again: Countin
     assert [event["epoch"] for event in run.events()] == [0, 1, 2]
 
 
-def test_resume_false_leaves_the_checkpoints_of_the_old_attempt(started_again: Counting) -> None:
+def test_resume_false_keeps_the_checkpoints_of_the_old_attempt(started_again: Counting) -> None:
     assert [name.step for name in started_again.store.run(started_again.key).own_checkpoints(1)] == [3, 2, 1]
 
 
-def test_a_fresh_start_that_fails_in_setup_leaves_the_old_result_in_force() -> None:
+def test_a_fresh_start_that_fails_in_setup_keeps_the_old_result() -> None:
     manager = Failing()
     manager.process({"a": 1}, num_epochs=3)
     manager.where = "setup"
@@ -401,7 +401,7 @@ def test_a_fresh_start_that_fails_in_setup_leaves_the_old_result_in_force() -> N
 # ---- stats (J11)
 
 
-def test_stats_say_how_far_when_and_how_fast() -> None:
+def test_stats_have_the_epoch_and_the_times_of_a_run() -> None:
     before = time.time()
     manager = Counting()
     manager.process({"a": 1}, num_epochs=2)
@@ -413,7 +413,7 @@ def test_stats_say_how_far_when_and_how_fast() -> None:
     assert 0 < stats["t_eval"] < 1
 
 
-def test_before_the_first_checkpoint_the_epoch_is_minus_1() -> None:
+def test_the_epoch_is_minus_1_before_the_first_checkpoint() -> None:
     class Looking(Counting):
         def eval(self) -> Any:
             self.seen = getattr(self, "seen", None) or self.stats[self.key]
@@ -426,7 +426,7 @@ def test_before_the_first_checkpoint_the_epoch_is_minus_1() -> None:
     assert before <= manager.seen["toc"] <= time.time()
 
 
-def test_a_claim_is_seen_while_the_run_is_set_up() -> None:
+def test_a_claim_is_visible_while_the_run_is_set_up() -> None:
     class Looking(Counting):
         def setup(self, config: Any) -> None:
             super().setup(config)
@@ -439,7 +439,7 @@ def test_a_claim_is_seen_while_the_run_is_set_up() -> None:
 
 
 class Slow(Counting):
-    """Sleeps, and measures itself."""
+    """Sleeps, and measures how long it slept."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -453,24 +453,24 @@ class Slow(Counting):
         self.mean = seconds if self.mean is None else 0.8 * self.mean + 0.2 * seconds
 
 
-def test_times_are_running_means_that_are_four_fifths_what_they_were() -> None:
+def test_times_are_running_means_with_a_weight_of_four_fifths() -> None:
     manager = Slow()
     manager.process({"a": 1}, num_epochs=3)
     assert manager.stats[manager.key]["t_train"] == pytest.approx(manager.mean, abs=0.03)
 
 
-def test_times_survive_a_resume() -> None:
+def test_mean_times_are_restored_when_a_run_resumes() -> None:
     manager = Slow()
     manager.process({"a": 1}, num_epochs=1)
-    manager.process({"a": 2}, num_epochs=0)  # other work in between
+    manager.process({"a": 2}, num_epochs=0)  # another run in between
     manager.process({"a": 1}, num_epochs=2)
     assert manager.stats[manager.key]["t_train"] == pytest.approx(manager.mean, abs=0.03)
 
 
-# ---- methods that are missing, or forget to call the base
+# ---- methods that are missing, or do not call the base method
 
 
-def test_a_manager_without_train_is_told() -> None:
+def test_a_manager_without_train_is_an_error() -> None:
     class Idle(Manager):
         def eval(self) -> Any:
             return {}
@@ -479,7 +479,7 @@ def test_a_manager_without_train_is_told() -> None:
         Idle(verbose=False).process({"a": 1}, num_epochs=1)
 
 
-def test_a_manager_without_eval_is_told() -> None:
+def test_a_manager_without_eval_is_an_error() -> None:
     class Blind(Manager):
         def train(self) -> None: ...
 
@@ -487,7 +487,7 @@ def test_a_manager_without_eval_is_told() -> None:
         Blind(verbose=False).process({"a": 1}, num_epochs=1)
 
 
-def test_a_save_ckpt_that_forgets_the_base_is_told() -> None:
+def test_a_save_ckpt_without_the_base_call_is_an_error() -> None:
     class Forgetful(Counting):
         def save_ckpt(self) -> None:
             self.ckpt["y"] = 1
@@ -498,7 +498,7 @@ def test_a_save_ckpt_that_forgets_the_base_is_told() -> None:
         Forgetful().process({"a": 1}, num_epochs=1)
 
 
-def test_a_save_ckpt_that_forgets_the_base_after_a_resume_is_told() -> None:
+def test_a_save_ckpt_without_the_base_call_is_an_error_after_a_resume() -> None:
     class Forgetful(Counting):
         def save_ckpt(self) -> None:
             if self.epoch < 2:
@@ -510,7 +510,7 @@ def test_a_save_ckpt_that_forgets_the_base_after_a_resume_is_told() -> None:
         manager.process({"a": 1}, num_epochs=2)
 
 
-def test_a_load_ckpt_that_forgets_the_base_is_told() -> None:
+def test_a_load_ckpt_without_the_base_call_is_an_error() -> None:
     class Forgetful(Counting):
         def load_ckpt(self) -> None:
             self.y = 1
@@ -523,7 +523,7 @@ def test_a_load_ckpt_that_forgets_the_base_is_told() -> None:
         manager.process({"a": 1}, num_epochs=2)
 
 
-def test_an_init_ckpt_that_forgets_the_base_is_told() -> None:
+def test_an_init_ckpt_without_the_base_call_is_an_error() -> None:
     class Forgetful(Counting):
         def init_ckpt(self) -> None:
             self.ckpt["x"] = 0
@@ -533,7 +533,7 @@ def test_an_init_ckpt_that_forgets_the_base_is_told() -> None:
         manager.process({"a": 1}, num_epochs=2)
 
 
-def test_a_setup_that_forgets_the_base_cannot_load_the_checkpoint_of_another_run() -> None:
+def test_a_setup_without_the_base_call_cannot_load_the_checkpoint_of_another_run() -> None:
     class Forgetful(Counting):
         def setup(self, config: Any) -> None:
             self.a = config["a"]
@@ -547,31 +547,31 @@ def test_a_setup_that_forgets_the_base_cannot_load_the_checkpoint_of_another_run
         manager.load_ckpt()
 
 
-def test_the_base_load_ckpt_raises_where_there_is_none() -> None:
+def test_the_base_load_ckpt_raises_if_there_is_no_checkpoint() -> None:
     manager = Counting()
     manager.setup({"a": 1})
     with pytest.raises(UnknownRunError, match=f"run {manager.key} has no checkpoint\n  try     `process` trains it"):
         manager.load_ckpt()
 
 
-def test_load_ckpt_before_setup_says_that_nothing_is_set_up() -> None:
+def test_load_ckpt_before_setup_is_an_error() -> None:
     with pytest.raises(SettingError, match=r"nothing is set up\n  try     call `setup\(config\)` first"):
         Counting().load_ckpt()
 
 
-def test_save_ckpt_outside_of_work_is_refused() -> None:
+def test_save_ckpt_outside_of_training_is_refused() -> None:
     manager = Counting()
     manager.process({"a": 1}, num_epochs=1)
     with pytest.raises(SettingError, match=r"`save_ckpt\(\)` only works while `process` trains a run\n  try     `ckpts\[key\] = ...`"):
         manager.save_ckpt()
 
 
-# ---- one manager, one work
+# ---- one manager trains one run at a time
 
 
 @pytest.mark.parametrize("where", ["setup", "train", "eval"])
 @pytest.mark.parametrize("call", ["fetch", "process", "process done"])
-def test_a_manager_at_work_refuses_to_turn_to_another_run(where: str, call: str) -> None:
+def test_a_manager_refuses_to_start_another_run_during_training(where: str, call: str) -> None:
     class Distracted(Counting):
         other = ""
 
@@ -620,50 +620,50 @@ def test_a_run_that_another_manager_of_this_process_holds_is_busy(tmp_path: Path
 
 @pytest.mark.parametrize("name", ["eval_interval", "save_interval", "disp_interval", "keep"])
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "2", None])
-def test_an_interval_that_is_no_positive_whole_number_is_refused(name: str, value: Any) -> None:
+def test_an_invalid_interval_is_refused(name: str, value: Any) -> None:
     with pytest.raises(SettingError, match=f"`{name}` must be a whole number of at least 1, not "):
         Counting(**{name: value})
 
 
 @pytest.mark.parametrize("value", [-1, 1.0, True, "3"])
-def test_a_num_epochs_that_is_no_whole_number_is_refused(value: Any) -> None:
+def test_an_invalid_num_epochs_is_refused(value: Any) -> None:
     manager = Counting()
     with pytest.raises(SettingError, match="`num_epochs` must be a whole number of at least 0, not "):
         manager.process({"a": 1}, num_epochs=value)
     assert manager.calls == []
 
 
-def test_a_config_whose_own_epochs_are_none_has_none() -> None:
+def test_epochs_of_none_count_as_missing() -> None:
     manager = Counting()
     manager.process({"a": 1, "epochs": None})
     assert (manager.epochs_of("train"), manager.epochs_of("eval")) == ([], [0])
 
 
 @pytest.mark.parametrize("value", [0, -1, float("inf"), float("nan"), True, "60"])
-def test_a_lease_time_that_is_no_number_of_seconds_is_refused(value: Any) -> None:
+def test_an_invalid_lease_time_is_refused(value: Any) -> None:
     with pytest.raises(Exception, match="`lease_time` must be a number above 0"):
         Counting(lease_time=value)
 
 
 @pytest.mark.parametrize("config", [[1], 3, 0, False, (("a",),)])
-def test_what_is_no_config_is_refused_and_nothing_stored(config: Any) -> None:
+def test_an_invalid_config_is_refused_and_nothing_is_stored(config: Any) -> None:
     manager = Counting()
     with pytest.raises(ConfigError, match="expected a dict"):
         manager.process(config, num_epochs=1)
     assert len(manager.configs) == 0
 
 
-def test_defaults_that_are_no_config_are_refused() -> None:
+def test_invalid_defaults_are_refused() -> None:
     with pytest.raises(ConfigError, match="expected a dict"):
         Counting(None, 3)
 
 
-def test_a_file_of_defaults_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_of_defaults_is_named_in_the_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"missing\.yaml` cannot be read"):
         Counting(None, tmp_path / "missing.yaml")
 
 
-def test_a_value_that_cannot_be_stored_is_refused_before_the_work() -> None:
+def test_a_value_that_cannot_be_stored_is_refused_before_training() -> None:
     manager = Counting()
     with pytest.raises(ConfigError, match="set cannot be stored in a config: a set has no order; write a sorted list"):
         manager.process({"a": {1, 2}}, num_epochs=1)
@@ -671,17 +671,17 @@ def test_a_value_that_cannot_be_stored_is_refused_before_the_work() -> None:
 
 
 @pytest.mark.parametrize("key", ["zz", "", "ABCDEF12", 12345678])
-def test_fetch_takes_keys_only(key: Any) -> None:
+def test_fetch_accepts_only_keys(key: Any) -> None:
     with pytest.raises(KeyTextError, match="is not a key"):
         Counting().fetch(key)
 
 
-def test_fetch_of_a_key_that_nobody_has_says_so() -> None:
+def test_fetch_of_an_unknown_key_is_an_error() -> None:
     with pytest.raises(UnknownRunError, match="no config has the key aaaaaaaa"):
         Counting().fetch("aaaaaaaa")
 
 
-def test_fetch_of_a_run_without_a_checkpoint_says_so() -> None:
+def test_fetch_of_a_run_without_a_checkpoint_is_an_error() -> None:
     manager = Counting()
     key = manager.configs.add({"a": 1})
     with pytest.raises(UnknownRunError, match=f"run {key} has no checkpoint"):
@@ -692,7 +692,7 @@ def test_fetch_of_a_run_without_a_checkpoint_says_so() -> None:
 
 
 @pytest.mark.parametrize("where", ["setup", "init", "train", "eval", "save"])
-def test_an_error_of_the_user_is_recorded_with_its_reason(where: str) -> None:
+def test_an_error_in_user_code_is_recorded_with_its_reason(where: str) -> None:
     manager = Failing()
     manager.where = where
     with pytest.raises(ValueError, match="the disk sings"):
@@ -712,7 +712,7 @@ def test_an_error_in_load_ckpt_is_recorded_with_its_reason() -> None:
 
 
 @pytest.mark.parametrize("where", ["setup", "init", "train", "eval", "save"])
-def test_an_error_of_the_user_frees_the_run_at_once(where: str, tmp_path: Path) -> None:
+def test_an_error_in_user_code_releases_the_run_at_once(where: str, tmp_path: Path) -> None:
     manager = Failing(tmp_path)
     manager.where = where
     with contextlib.suppress(ValueError):
@@ -722,7 +722,7 @@ def test_an_error_of_the_user_frees_the_run_at_once(where: str, tmp_path: Path) 
     assert manager.stats[manager.key]["epoch"] == 1
 
 
-def test_an_error_tells_the_stage_the_key_and_the_epoch() -> None:
+def test_an_error_names_the_stage_the_key_and_the_epoch() -> None:
     manager = Failing()
     manager.where, manager.at = "train", 2
     with pytest.raises(ValueError, match="the disk sings") as caught:
@@ -733,7 +733,7 @@ def test_an_error_tells_the_stage_the_key_and_the_epoch() -> None:
 @pytest.mark.parametrize(
     ("error", "recorded"), [(KeyboardInterrupt(), "interrupted"), (SystemExit(143), "interrupted"), (SystemExit(3), "failed")]
 )
-def test_an_interrupt_is_recorded_as_one_and_an_exit_as_a_failure(error: BaseException, recorded: str) -> None:
+def test_an_interrupt_is_recorded_as_interrupted_and_an_exit_as_failed(error: BaseException, recorded: str) -> None:
     manager = Failing()
     manager.where, manager.error = "train", error
     with pytest.raises(type(error)):
@@ -744,7 +744,7 @@ def test_an_interrupt_is_recorded_as_one_and_an_exit_as_a_failure(error: BaseExc
     assert holder_of(manager.store.run(manager.key)).hold is Hold.FREE
 
 
-def test_after_an_interrupt_the_same_manager_works_again() -> None:
+def test_the_same_manager_can_be_used_after_an_interrupt() -> None:
     manager = Failing()
     manager.where, manager.error = "train", KeyboardInterrupt()
     with contextlib.suppress(KeyboardInterrupt):
@@ -754,14 +754,14 @@ def test_after_an_interrupt_the_same_manager_works_again() -> None:
     assert manager.stats[manager.key]["epoch"] == 2
 
 
-def test_work_that_ends_well_is_recorded_as_finished() -> None:
+def test_a_run_that_reaches_its_target_is_recorded_as_finished() -> None:
     manager = Counting()
     manager.process({"a": 1}, num_epochs=2)
     found = outcome(manager, manager.key)
     assert (found["outcome"], found["epoch"]) == ("finished", 2)
 
 
-def test_an_error_that_cannot_be_shown_is_still_the_one_that_is_raised() -> None:
+def test_an_error_whose_text_cannot_be_computed_is_still_raised() -> None:
     class MuteError(Exception):
         def __str__(self) -> str:
             raise RuntimeError("no words")
@@ -773,7 +773,7 @@ def test_an_error_that_cannot_be_shown_is_still_the_one_that_is_raised() -> None
     assert outcome(manager, manager.key)["error"].startswith("MuteError")
 
 
-def test_a_number_too_big_for_a_float_does_not_stop_the_training() -> None:
+def test_a_number_that_is_too_large_for_a_float_does_not_stop_training() -> None:
     class Exact(Counting):
         def eval(self) -> Any:
             return {"num_paths": 10**400}
@@ -786,26 +786,26 @@ def test_a_number_too_big_for_a_float_does_not_stop_the_training() -> None:
 # ---- free configs
 
 
-def test_defaults_fill_what_is_missing_in_a_plain_dict() -> None:
+def test_defaults_complete_a_plain_dict() -> None:
     manager = Counting(None, {"lr": 0.1, "optim": {"momentum": 0.9, "name": "sgd"}})
     assert manager.get_config({"optim": {"name": "adam"}}) == {"lr": 0.1, "optim": {"momentum": 0.9, "name": "adam"}}
     assert manager.get_config({"optim.name": "adam"}) == {"lr": 0.1, "optim": {"momentum": 0.9, "name": "adam"}}
 
 
-def test_no_config_is_the_defaults() -> None:
+def test_process_without_a_config_trains_the_defaults() -> None:
     manager = Counting(None, {"lr": 0.1})
     manager.process(num_epochs=1)
     assert manager.configs[manager.key] == {"lr": 0.1}
 
 
-def test_setup_fills_defaults_into_a_plain_dict_first() -> None:
+def test_setup_completes_a_plain_dict_with_the_defaults() -> None:
     manager = Counting(None, {"lr": 0.1})
     manager.setup({"a": 1})
     assert manager.config == {"a": 1, "lr": 0.1}
     assert manager.key == key_of({"a": 1, "lr": 0.1})
 
 
-def test_overview_and_compare_and_group_fill_defaults_into_plain_dicts_first() -> None:
+def test_overview_compare_and_group_complete_plain_dicts_with_the_defaults() -> None:
     manager = Counting(None, {"lr": 0.1})
     manager.process({"a": 1}, num_epochs=1)
     assert manager.overview([{"a": 1}]).keys == [manager.key]
@@ -813,7 +813,7 @@ def test_overview_and_compare_and_group_fill_defaults_into_plain_dicts_first() -
     assert manager.group([{"a": 1}]) == [[{"a": 1, "lr": 0.1}]]
 
 
-def test_a_config_from_a_file_is_trained(tmp_path: Path) -> None:
+def test_a_config_can_be_a_file(tmp_path: Path) -> None:
     path = tmp_path / "one.yaml"
     path.write_text("a: 1\nepochs: 2\n")
     manager = Counting(None, {"lr": 0.1})
@@ -821,7 +821,7 @@ def test_a_config_from_a_file_is_trained(tmp_path: Path) -> None:
     assert (manager.config["a"], manager.config["lr"], manager.epoch) == (1, 0.1, 2)
 
 
-def test_neither_the_given_config_nor_the_defaults_are_changed() -> None:
+def test_neither_the_config_nor_the_defaults_are_modified() -> None:
     class Meddling(Counting):
         def setup(self, config: Any) -> None:
             super().setup(config)
@@ -837,7 +837,7 @@ def test_neither_the_given_config_nor_the_defaults_are_changed() -> None:
     assert manager.configs[manager.key] == {"optim": {"lr": 1.0, "name": "sgd"}, "sizes": [1]}
 
 
-def test_a_get_config_that_normalises_leads_to_one_run() -> None:
+def test_configs_that_get_config_normalizes_to_the_same_values_are_one_run() -> None:
     class Normal(Counting):
         def get_config(self, config: Any = None) -> Any:
             config = super().get_config(config)
@@ -852,7 +852,7 @@ def test_a_get_config_that_normalises_leads_to_one_run() -> None:
     assert list(manager.configs.values()) == [{"arch": "linear", "depth": 1}]
 
 
-def test_get_config_completes_a_config_once_and_is_checked_once() -> None:
+def test_get_config_is_called_once_and_checked_once() -> None:
     calls: list[Any] = []
 
     class Adjusting(Counting):
@@ -863,10 +863,10 @@ def test_get_config_completes_a_config_once_and_is_checked_once() -> None:
     manager = Adjusting(None, {"b": 2})
     manager.process({"a": 1}, num_epochs=1)
     assert calls == [{"a": 1}, {"a": 1, "b": 2}]
-    assert calls[1] is manager.config  # the second call checks that `get_config` does not change what it returned
+    assert calls[1] is manager.config  # the second call checks that `get_config` is idempotent
 
 
-def test_a_get_config_that_changes_its_own_answer_is_refused() -> None:
+def test_a_get_config_that_is_not_idempotent_is_refused() -> None:
     class Restless(Counting):
         def get_config(self, config: Any = None) -> Any:
             config = super().get_config(config)
@@ -902,14 +902,14 @@ class Strict(ConfigBase):
 
 
 @pytest.mark.parametrize("defaults", [Typed, Typed()], ids=["class", "instance"])
-def test_a_plain_dict_becomes_the_typed_config_of_the_defaults(defaults: Any) -> None:
+def test_a_plain_dict_becomes_a_typed_config_of_the_class_of_the_defaults(defaults: Any) -> None:
     manager = Counting(None, defaults)
     manager.process({"lr": 0.5})
     assert manager.config == Typed(lr=0.5)
     assert manager.epochs_of("train") == [1, 2]
 
 
-def test_an_instance_as_defaults_gives_its_own_values() -> None:
+def test_an_instance_as_defaults_provides_its_values() -> None:
     manager = Counting(None, Typed(lr=0.7, epochs=1))
     manager.process()
     assert manager.config == Typed(lr=0.7, epochs=1)
@@ -932,7 +932,7 @@ def test_a_class_with_a_required_field_can_be_the_defaults() -> None:
 
 
 @pytest.mark.parametrize("defaults", [None, {"z": 1}, Typed], ids=["none", "free", "typed"])
-def test_a_typed_config_is_trained_as_it_is_given(defaults: Any) -> None:
+def test_a_typed_config_is_trained_with_its_own_values(defaults: Any) -> None:
     manager = Counting(None, defaults)
     manager.process(Typed(lr=0.5, epochs=1))
     assert manager.config == Typed(lr=0.5, epochs=1)
@@ -940,7 +940,7 @@ def test_a_typed_config_is_trained_as_it_is_given(defaults: Any) -> None:
     assert manager.epochs_of("train") == [1]
 
 
-def test_what_is_stateless_makes_no_other_run() -> None:
+def test_stateless_fields_do_not_create_another_run() -> None:
     manager = Counting(None, Typed)
     manager.process(Typed(note="first"))
     manager.process({"note": "second"}, num_epochs=3)
@@ -948,7 +948,7 @@ def test_what_is_stateless_makes_no_other_run() -> None:
     assert len(manager.configs) == 1
 
 
-def test_a_typed_config_comes_back_typed_by_fetch() -> None:
+def test_fetch_returns_a_typed_config() -> None:
     manager = Counting(None, Typed)
     manager.process({"lr": 0.5, "note": "mine"})
     key = manager.key
@@ -956,7 +956,7 @@ def test_a_typed_config_comes_back_typed_by_fetch() -> None:
     assert manager.fetch(key).config == Typed(lr=0.5, note="mine")
 
 
-def test_fetch_without_the_class_of_the_config_says_what_to_give() -> None:
+def test_fetch_without_the_class_of_the_config_says_what_to_pass() -> None:
     manager = Counting()
     manager.process(Typed(lr=0.5))
     with pytest.raises(SettingError, match=f"`get_config` changes the stored config of run {manager.key}") as caught:
@@ -964,7 +964,7 @@ def test_fetch_without_the_class_of_the_config_says_what_to_give() -> None:
     assert "give `defaults` the class of config that it was stored as" in str(caught.value)
 
 
-def test_a_typed_config_that_is_changed_after_the_call_changes_nothing() -> None:
+def test_changing_a_typed_config_after_the_call_has_no_effect() -> None:
     config = Typed(lr=0.5)
     manager = Counting()
     manager.process(config)
@@ -982,7 +982,7 @@ def trained(config: Any, before: Callable[[], Any] = lambda: None, **kwargs: Any
     return float(manager.ckpt["x"])
 
 
-def test_what_ran_before_in_the_process_makes_no_difference() -> None:
+def test_earlier_work_in_the_process_does_not_affect_a_run() -> None:
     def stir() -> None:
         torch.rand(5)
         np.random.rand(3)
@@ -992,19 +992,19 @@ def test_what_ran_before_in_the_process_makes_no_difference() -> None:
     assert trained({"a": 1}) == trained({"a": 1}, before=stir)
 
 
-def test_the_seed_of_the_config_decides() -> None:
+def test_the_seed_of_the_config_determines_the_random_numbers() -> None:
     assert trained({"a": 1, "seed": 3}) == trained({"a": 2, "seed": 3})
     assert trained({"a": 1, "seed": 3}) != trained({"a": 1, "seed": 4})
 
 
-def test_without_a_seed_all_configs_start_from_the_same_random_numbers() -> None:
+def test_configs_without_a_seed_start_with_the_same_random_numbers() -> None:
     assert trained({"a": 1}) == trained({"a": 2}) == trained({"a": 1, "seed": 0}) == trained({"a": 1, "random_seed": None})
     assert trained({"a": 1, "random_seed": 1}) != trained({"a": 1, "random_seed": 2})
 
 
-def test_the_field_that_is_marked_replicate_is_the_seed() -> None:
+def test_the_field_marked_replicate_is_the_seed() -> None:
     assert trained(Repeated(fold=1)) == trained({"a": 1, "seed": 1}) != trained(Repeated(fold=2))
-    assert trained(Repeated(fold=1, random_seed=5)) == trained(Repeated(fold=1)), "the mark counts before the name"
+    assert trained(Repeated(fold=1, random_seed=5)) == trained(Repeated(fold=1)), "the field marked `Replicate` has priority over the name"
 
 
 @pytest.mark.parametrize(
@@ -1016,7 +1016,7 @@ def test_the_seed_is_recorded_with_the_attempt(config: dict[str, Any], seed: int
     assert manager.store.run(manager.key).resume_of(1)["seed"] == seed  # type: ignore[index]
 
 
-def test_configs_that_lead_to_the_same_seed_are_one_replicate() -> None:
+def test_configs_with_the_same_effective_seed_are_one_replicate() -> None:
     manager = Drawing()
     assert manager.group([{"a": 1}, {"a": 1, "seed": 0}, {"a": 1, "random_seed": None}, {"a": 1, "seed": 2}, {"a": 2}]) == [
         [{"a": 1}, {"a": 1, "seed": 2}],
@@ -1025,11 +1025,11 @@ def test_configs_that_lead_to_the_same_seed_are_one_replicate() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, -1, 2**31, 2**32, 2**63, 2**64, 2**100, None, "seven", True, 1.5])
-def test_any_seed_that_a_config_can_hold_is_taken(seed: Any) -> None:
+def test_any_seed_in_a_config_is_accepted(seed: Any) -> None:
     assert trained({"seed": seed}) == trained({"seed": seed})
 
 
-def test_two_managers_that_take_turns_do_not_disturb_each_other() -> None:
+def test_two_managers_that_alternate_do_not_affect_each_other() -> None:
     one, two = Drawing(), Drawing()
     for num_epochs in (1, 2, 3):
         one.process({"a": 1}, num_epochs=num_epochs)
@@ -1037,7 +1037,7 @@ def test_two_managers_that_take_turns_do_not_disturb_each_other() -> None:
     assert (one.ckpt["x"], two.ckpt["x"]) == (trained({"a": 1}), trained({"a": 2}))
 
 
-def test_a_run_that_failed_and_goes_on_draws_as_if_nothing_had_happened() -> None:
+def test_a_resumed_run_draws_the_same_random_numbers_as_an_uninterrupted_one() -> None:
     class Flaky(Drawing):
         is_broken = True
 
@@ -1054,7 +1054,7 @@ def test_a_run_that_failed_and_goes_on_draws_as_if_nothing_had_happened() -> Non
     assert manager.ckpt["x"] == trained({"a": 1})
 
 
-def test_an_eval_that_draws_random_numbers_does_not_disturb_the_training() -> None:
+def test_an_eval_that_draws_random_numbers_does_not_affect_training() -> None:
     class Sampling(Drawing):
         def eval(self) -> Any:
             return {"loss_test": float(torch.rand(()))}
@@ -1065,19 +1065,19 @@ def test_an_eval_that_draws_random_numbers_does_not_disturb_the_training() -> No
     assert often.ckpt["x"] == seldom.ckpt["x"]
 
 
-def test_a_target_that_is_raised_later_ends_as_if_given_at_once() -> None:
+def test_raising_the_target_later_gives_the_same_result_as_training_at_once() -> None:
     class Sampling(Drawing):
         def eval(self) -> Any:
             return {"loss_test": float(torch.rand(()))}
 
     in_steps, at_once = Sampling(eval_interval=2, save_interval=2), Sampling(eval_interval=2, save_interval=2)
-    for num_epochs in (1, 3, 6):  # each end is evaluated
+    for num_epochs in (1, 3, 6):  # each target is evaluated
         in_steps.process({"a": 1}, num_epochs=num_epochs)
     at_once.process({"a": 1}, num_epochs=6)
     assert in_steps.ckpt["x"] == at_once.ckpt["x"]
 
 
-def test_a_manager_says_where_its_runs_are_and_which_is_at_hand(tmp_path: Path) -> None:
+def test_the_repr_of_a_manager_has_its_store_and_the_current_run(tmp_path: Path) -> None:
     class Plain(Manager):
         def train(self) -> None: ...
 

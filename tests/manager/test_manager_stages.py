@@ -1,4 +1,4 @@
-"""A manager's work is an extensible routine: its stages, what hooks receive there, and what becomes of their errors."""
+"""The stages of a manager: their hooks, fixtures and errors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Drawing(Counting):
 
 
 def hooked(bases: type, body: Any, phases: tuple[str, ...] = ("pre", "post"), stages: tuple[str, ...] = STAGES) -> Any:
-    """An extension with `body(stage's name, its values)` as the hook of all these stages."""
+    """Return an extension with `body(stage, values)` as the hook of all these stages."""
 
     def hook(name: str) -> Any:
         def call(self: Any, manager: Any, config: Any, key: Any, num_epochs: Any, epoch: Any, ckpt: Any, preview: Any) -> None:
@@ -62,7 +62,7 @@ def work(extension: Any, num_epochs: int = 1, kind: type[Counting] = Counting) -
 # ---- stages and fixtures
 
 
-def test_the_stages_are_those_of_the_design() -> None:
+def test_the_stage_names_are_as_documented() -> None:
     assert tuple(WORK.paths) == ("work", *STAGES)
 
 
@@ -73,7 +73,7 @@ def test_hooks_run_around_every_stage_of_a_new_run() -> None:
     assert seen == [f"{phase}_{stage}" for stage in parts for phase in ("pre", "post")]
 
 
-def test_hooks_run_around_every_stage_of_a_run_that_goes_on() -> None:
+def test_hooks_run_around_every_stage_of_a_resumed_run() -> None:
     seen: list[str] = []
     manager = Counting()
     manager.process({"a": 1}, num_epochs=1)
@@ -82,7 +82,7 @@ def test_hooks_run_around_every_stage_of_a_run_that_goes_on() -> None:
     assert seen == ["pre_work_setup", "pre_work_load", "pre_work_train", "pre_work_eval", "pre_work_save"]
 
 
-def test_a_run_that_is_far_enough_opens_no_stage() -> None:
+def test_a_run_that_has_reached_its_target_opens_no_stage() -> None:
     seen: list[str] = []
     manager = Counting()
     manager.process({"a": 1}, num_epochs=1)
@@ -91,14 +91,14 @@ def test_a_run_that_is_far_enough_opens_no_stage() -> None:
     assert seen == []
 
 
-def test_every_stage_knows_the_manager_the_config_the_key_and_the_target() -> None:
+def test_every_stage_has_the_manager_the_config_the_key_and_the_target() -> None:
     seen: list[Any] = []
     manager = work(hooked(Extension, lambda _, values: seen.append([values[name] for name in ("manager", "config", "key", "num_epochs")])))
     assert all(values == [manager, {"a": 1}, manager.key, 1] for values in seen)
     assert len(seen) == 14
 
 
-def test_the_epoch_is_that_of_the_work_at_hand() -> None:
+def test_the_fixture_epoch_is_the_current_epoch() -> None:
     seen: list[Any] = []
     work(hooked(Extension, lambda name, values: seen.append((name, values["epoch"])), ("pre",)))
     assert seen == [
@@ -107,14 +107,14 @@ def test_the_epoch_is_that_of_the_work_at_hand() -> None:
     ]  # fmt: skip
 
 
-def test_ckpt_and_preview_are_those_of_the_moment() -> None:
+def test_the_fixtures_ckpt_and_preview_have_the_current_values() -> None:
     seen: dict[str, Any] = {}
     work(hooked(Extension, lambda name, values: seen.update({name: copy.deepcopy((values["ckpt"], values["preview"]))})))
     assert seen["post_work_train"] == ({"eval_records": {0: {"loss_test": 0.0}}, "x": 1}, {"loss_test": 0.0})
     assert seen["post_work_eval"] == ({"eval_records": {0: {"loss_test": 0.0}, 1: {"loss_test": 1.0}}, "x": 1}, {"loss_test": 1.0})
 
 
-def test_a_second_run_shows_its_hooks_nothing_of_the_first() -> None:
+def test_hooks_of_a_second_run_see_no_values_of_the_first() -> None:
     seen: list[Any] = []
 
     class First(Extension):
@@ -130,7 +130,7 @@ def test_a_second_run_shows_its_hooks_nothing_of_the_first() -> None:
     assert seen == [(True, -1, {"eval_records": {}}, {})] * 4
 
 
-def test_what_a_hook_puts_into_ckpt_before_the_save_is_saved() -> None:
+def test_a_value_that_a_hook_adds_to_ckpt_before_the_save_is_saved() -> None:
     class Tagging(Extension):
         def pre_work_save(self, ckpt: Any, preview: Any, epoch: int) -> None:
             ckpt["tag"], preview["tag"] = epoch, epoch
@@ -140,7 +140,7 @@ def test_what_a_hook_puts_into_ckpt_before_the_save_is_saved() -> None:
     assert manager.previews[manager.key]["tag"] == 1
 
 
-def test_a_hook_sees_the_record_of_the_evaluation_it_follows() -> None:
+def test_a_hook_after_the_evaluation_sees_its_record() -> None:
     seen: list[Any] = []
 
     class AfterEval(Extension):
@@ -151,7 +151,7 @@ def test_a_hook_sees_the_record_of_the_evaluation_it_follows() -> None:
     assert seen == [{"loss_test": 0.0}, {"loss_test": 1.0}]
 
 
-def test_work_is_one_stage_around_all_the_others() -> None:
+def test_the_stage_work_contains_all_the_others() -> None:
     seen: list[str] = []
 
     class Outer(Extension):
@@ -192,7 +192,7 @@ def test_around_hooks_wrap_the_body_between_pre_and_post() -> None:
     assert seen == ["pre", "open", "train", "close", "post"]
 
 
-def test_hooks_of_several_extensions_run_in_their_order_before_and_after() -> None:  # E2
+def test_hooks_of_several_extensions_run_in_the_order_of_the_extensions() -> None:  # E2
     seen: list[str] = []
     manager = Counting()
     for name in ("one", "two"):
@@ -201,7 +201,7 @@ def test_hooks_of_several_extensions_run_in_their_order_before_and_after() -> No
     assert seen == ["one.pre_work_train", "two.pre_work_train", "one.post_work_train", "two.post_work_train"]
 
 
-def test_a_lazy_fixture_of_one_extension_is_at_hand_in_another() -> None:
+def test_a_lazy_fixture_of_one_extension_can_be_used_by_another() -> None:
     seen: list[Any] = []
 
     class Producer(Extension):
@@ -219,7 +219,7 @@ def test_a_lazy_fixture_of_one_extension_is_at_hand_in_another() -> None:
     assert seen == ["a is 7"]
 
 
-def test_extensions_of_the_class_body_are_attached() -> None:
+def test_extensions_in_the_class_body_are_attached() -> None:
     seen: list[str] = []
 
     class Equipped(Counting):
@@ -232,7 +232,7 @@ def test_extensions_of_the_class_body_are_attached() -> None:
 # ---- the checker
 
 
-def test_a_hook_of_no_stage_is_refused_when_it_is_attached() -> None:
+def test_a_hook_for_an_unknown_stage_is_refused_when_it_is_attached() -> None:
     class Slip(Extension):
         def pre_work_trian(self) -> None: ...
 
@@ -245,7 +245,7 @@ def test_a_hook_of_no_stage_is_refused_when_it_is_attached() -> None:
 
 
 @pytest.mark.parametrize("name", ["epoc", "learning_rate"], ids=["near miss", "unknown"])
-def test_a_parameter_that_is_no_fixture_is_refused_before_the_work_begins(name: str) -> None:
+def test_a_parameter_that_is_not_a_fixture_is_refused_before_training(name: str) -> None:
     calls: list[str] = []
 
     class Starting(Counting):
@@ -262,7 +262,7 @@ def test_a_parameter_that_is_no_fixture_is_refused_before_the_work_begins(name: 
     assert calls == []
 
 
-def test_a_parameter_with_a_default_may_be_no_fixture() -> None:
+def test_a_parameter_with_a_default_need_not_be_a_fixture() -> None:
     seen: list[Any] = []
 
     class Modest(Extension):
@@ -277,7 +277,7 @@ def test_a_parameter_with_a_default_may_be_no_fixture() -> None:
 
 
 class Restless:
-    """Draws from every generator, an odd number of Gaussians from those that keep the second."""
+    """Draws from every generator, and an odd number of Gaussians from those that cache the second one."""
 
     @staticmethod
     def draw(*_: Any) -> None:
@@ -287,11 +287,11 @@ class Restless:
         random.gauss(0, 1)
 
 
-def test_an_observer_that_draws_random_numbers_disturbs_nothing() -> None:
+def test_an_observer_that_draws_random_numbers_does_not_affect_training() -> None:
     assert work(hooked(Observer, Restless.draw), 3, Drawing).ckpt["x"] == work(Extension(), 3, Drawing).ckpt["x"]
 
 
-def test_an_extension_that_is_no_observer_may_disturb_the_random_numbers() -> None:
+def test_an_extension_that_is_not_an_observer_may_change_the_random_numbers() -> None:
     assert work(hooked(Extension, Restless.draw), 3, Drawing).ckpt["x"] != work(Extension(), 3, Drawing).ckpt["x"]
 
 
@@ -304,7 +304,7 @@ class Broken(Extension):
             raise ValueError("the hook broke")
 
 
-def test_an_error_in_a_hook_fails_the_work_with_a_note() -> None:
+def test_an_error_in_a_hook_fails_the_run_with_a_note() -> None:
     manager = Counting()
     manager.add_extension("broken", Broken())
     with pytest.raises(ValueError, match="the hook broke") as caught:
@@ -314,7 +314,7 @@ def test_an_error_in_a_hook_fails_the_work_with_a_note() -> None:
     assert note.endswith(f"stage work > work_train, key {manager.key}, epoch 2")
 
 
-def test_an_error_in_a_hook_is_recorded_and_frees_the_run() -> None:  # J14
+def test_an_error_in_a_hook_is_recorded_and_releases_the_run() -> None:  # J14
     manager = Counting()
     manager.add_extension("broken", Broken())
     with pytest.raises(ValueError, match="the hook broke"):
@@ -328,7 +328,7 @@ def test_an_error_in_a_hook_is_recorded_and_frees_the_run() -> None:  # J14
     assert manager.stats[manager.key]["epoch"] == 3
 
 
-def test_an_always_hook_sees_the_error_of_the_work() -> None:
+def test_an_always_hook_sees_the_error_of_the_run() -> None:
     seen: list[Any] = []
 
     class Witness(Extension):
@@ -343,7 +343,7 @@ def test_an_always_hook_sees_the_error_of_the_work() -> None:
     assert seen == [(ValueError, 2)]
 
 
-def test_the_time_of_hooks_is_not_the_time_of_the_training() -> None:
+def test_the_time_of_hooks_does_not_count_as_training_time() -> None:
     class Sleepy(Extension):
         def pre_work_train(self) -> None:
             time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""`ModelWrapper`: what a subclass may override, and what a model may be (A18 to A22, A31, A33)."""
+"""`ModelWrapper`: its methods to override, and the kinds of models (A18 to A22, A31, A33)."""
 
 import pickle
 from typing import Any
@@ -77,7 +77,7 @@ def same(one: list[torch.Tensor], two: list[torch.Tensor]) -> bool:
 
 
 def reference(num_epochs: int = 2, update: bool = True) -> list[torch.Tensor]:
-    """The weights that PyTorch alone gives: seed 0, the same order of calls, one loop."""
+    """Return the weights after training with plain PyTorch: seed 0, the same order of calls, one loop."""
     torch.manual_seed(0)
     config = WrappedNet()
     config.num_inputs = 3
@@ -95,7 +95,7 @@ def reference(num_epochs: int = 2, update: bool = True) -> list[torch.Tensor]:
 # ---- batches, outputs and losses
 
 
-def test_a_wrapped_model_is_trained_as_pytorch_alone_trains_it(tmp_path: Any) -> None:
+def test_a_wrapped_model_gets_the_same_weights_as_with_plain_pytorch(tmp_path: Any) -> None:
     assert same(weights(trained(Toy(Linear), tmp_path)), reference())
 
 
@@ -134,7 +134,9 @@ class TupleBatches(DictBatches):
 @pytest.mark.parametrize(
     ("wrapper", "model"), [(Toy, Linear), (DictBatches, Linear), (TensorBatches, OneTensor), (TupleBatches, TupleModel)]
 )
-def test_a_list_gives_positions_a_dict_keywords_and_anything_else_one_argument(wrapper: Any, model: Any, tmp_path: Any) -> None:
+def test_a_list_is_passed_as_positions_a_dict_as_keywords_and_anything_else_as_one_argument(
+    wrapper: Any, model: Any, tmp_path: Any
+) -> None:
     trainer = trained(wrapper(model), tmp_path, train={"batch_size": 4 if wrapper is Toy else 1})
     assert trainer.manager.epoch == 2
 
@@ -153,7 +155,7 @@ class NumberLoss(Linear):
     ("model", "message"),
     [(OnlyOutputs, r"`OnlyOutputs.forward` returned Tensor.*expected \(outputs, loss\)"), (NumberLoss, "expected a tensor or None")],
 )
-def test_a_model_that_returns_something_else_is_explained(model: Any, message: str, tmp_path: Any) -> None:
+def test_an_invalid_result_of_a_model_is_an_error(model: Any, message: str, tmp_path: Any) -> None:
     with pytest.raises(SettingError, match=message):
         trained(Toy(model), tmp_path)
 
@@ -204,7 +206,7 @@ class Plotted(Toy):
         return {"error": lambda guess, targets: (guess - targets).abs().mean()}
 
 
-def test_a_model_that_updates_itself_is_evaluated_plotted_saved_and_resumed(tmp_path: Any) -> None:
+def test_a_model_that_updates_itself_can_be_evaluated_plotted_saved_and_resumed(tmp_path: Any) -> None:
     monitored = {"optim_metrics": {"valid/error": "min"}, "optim_metric_name": "valid/error"}
     whole = trained(Plotted(SelfUpdating), tmp_path / "whole", **monitored)
     history = whole.manager.history
@@ -212,7 +214,7 @@ def test_a_model_that_updates_itself_is_evaluated_plotted_saved_and_resumed(tmp_
     assert history["valid/error"][-1][1] < history["valid/error"][0][1]
     assert "valid/loss" not in history
     assert "train/loss" not in history
-    assert list((tmp_path / "whole" / "previews").rglob("loss*")) == []  # there is no loss to draw
+    assert list((tmp_path / "whole" / "previews").rglob("loss*")) == []  # there is no loss to plot
     first = ProtoTrainer(Plotted(SelfUpdating), make_config(tmp_path / "parts", **monitored))
     first.manager.process(num_epochs=1)
     assert same(weights(trained(Plotted(SelfUpdating), tmp_path / "parts", **monitored)), weights(whole))
@@ -223,7 +225,7 @@ class NeverUpdated(SelfUpdating):
         return {"guess": self.linear(x)}, None
 
 
-def test_a_model_without_loss_that_does_not_update_itself_warns(tmp_path: Any) -> None:
+def test_a_model_without_a_loss_that_does_not_update_itself_causes_a_warning(tmp_path: Any) -> None:
     with pytest.warns(UserWarning, match="nothing has changed the parameters of the model in the first epoch"):
         trained(Toy(NeverUpdated), tmp_path)
 
@@ -234,12 +236,12 @@ class Unused(Linear):
         self.other = nn.Linear(2, 2)
 
 
-def test_parameters_without_a_gradient_warn(tmp_path: Any) -> None:
+def test_parameters_without_a_gradient_cause_a_warning(tmp_path: Any) -> None:
     with pytest.warns(UserWarning, match="2 parameters of the optimizer had no gradient in the first epoch: other.weight, other.bias"):
         trained(Toy(Unused), tmp_path)
 
 
-# ---- steps and loops of one's own
+# ---- user-defined steps and loops
 
 
 class OwnStep(Toy):
@@ -290,7 +292,7 @@ class EndsEarly(Toy):
 
 
 @pytest.mark.parametrize(("wrapper", "message"), [(NoGenerator, "is not a generator"), (EndsEarly, "ended before the last batch")])
-def test_a_wrong_train_loop_is_explained(wrapper: Any, message: str, tmp_path: Any) -> None:
+def test_an_invalid_train_loop_is_an_error(wrapper: Any, message: str, tmp_path: Any) -> None:
     with pytest.raises(SettingError, match=message):
         trained(wrapper(Linear), tmp_path)
 
@@ -309,7 +311,7 @@ class Evaluated(Toy):
         return DataLoader(samples(), batch_size=5)
 
 
-def test_metrics_get_outputs_and_batches_by_name_and_are_recorded_for_each_set(tmp_path: Any) -> None:
+def test_metrics_receive_outputs_and_batches_by_name_and_are_recorded_for_each_set(tmp_path: Any) -> None:
     trainer = trained(Evaluated(Linear), tmp_path)
     history, model = trainer.manager.history, trainer.manager.loop.model  # type: ignore[union-attr]
     x, y = samples().tensors
@@ -336,7 +338,7 @@ class NotAScalar(Toy):
     ("wrapper", "message"),
     [(UnknownOutput, "(?s)takes `gues`, which is neither.*known.*x, y, guess.*did you mean `guess`"), (NotAScalar, "not a number")],
 )
-def test_a_wrong_evaluation_function_is_explained(wrapper: Any, message: str, tmp_path: Any) -> None:
+def test_an_invalid_evaluation_function_is_an_error(wrapper: Any, message: str, tmp_path: Any) -> None:
     with pytest.raises(SettingError, match=message):
         trained(wrapper(Linear), tmp_path)
 
@@ -352,12 +354,12 @@ def test_a_method_that_would_never_be_called_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("name", ["custom_evalatuion", "make_dataloader_valid", "evaluation_function", "make_dataloaders_train"])
-def test_near_names_of_methods_are_errors(name: str) -> None:
+def test_similar_names_of_methods_are_errors(name: str) -> None:
     with pytest.raises(SettingError, match=f"`Typo.{name}` is never called"):
         type("Typo", (ModelWrapper,), {name: lambda self: None})
 
 
-def test_helpers_are_allowed() -> None:
+def test_helper_methods_are_allowed() -> None:
     class Fine(ModelWrapper):
         def make_dataloader(self, flag: str) -> Any: ...
 
@@ -371,7 +373,7 @@ def test_helpers_are_allowed() -> None:
 
 @pytest.mark.parametrize("name", ["model", "optimizer", "train_dataloader", "config"])
 def test_a_wrapper_is_lazy_and_can_be_pickled(name: str, tmp_path: Any) -> None:
-    """A20."""
+    """Contract A20."""
     wrapper = Toy(Linear)
     trained(wrapper, tmp_path)
     copied = pickle.loads(pickle.dumps(wrapper))
@@ -390,8 +392,8 @@ class Late(Toy):
         config.model_config.num_outputs = 2
 
 
-def test_derived_fields_must_be_set_and_the_config_is_frozen_then(tmp_path: Any) -> None:
-    """A21."""
+def test_derived_fields_must_be_set_and_the_config_is_frozen_afterwards(tmp_path: Any) -> None:
+    """Contract A21."""
     with pytest.raises(ConfigError, match="num_inputs"):
         trained(Forgetful(Linear), tmp_path)
     with pytest.raises(FrozenConfigError, match="`WrappedNet` is frozen"):
@@ -404,7 +406,7 @@ class OtherValues(Toy):
         return super().config_parser(config)
 
 
-def test_a_config_parser_may_not_change_the_identity(tmp_path: Any) -> None:
+def test_a_config_parser_must_not_change_the_identity(tmp_path: Any) -> None:
     with pytest.raises(SettingError, match=r"`config_parser` changed the identity of the config: train_config.epochs"):
         trained(OtherValues(Linear), tmp_path)
 
@@ -418,11 +420,11 @@ def test_a_loader_with_another_batch_size_than_the_config_is_refused(tmp_path: A
         trained(Fixed(Linear), tmp_path)
 
 
-# ---- models of other kinds
+# ---- other kinds of models
 
 
 class Mean:
-    """A model without PyTorch: it learns a mean."""
+    """A model without PyTorch that learns a mean."""
 
     def __init__(self, config: Any) -> None:
         self.mean, self.num = 0.0, 0
@@ -445,7 +447,7 @@ class WithError(Toy):
         return {"error": lambda error: error.mean()}
 
 
-def test_a_callable_that_is_no_module_is_trained_saved_and_resumed(tmp_path: Any) -> None:
+def test_a_callable_that_is_not_a_module_is_trained_saved_and_resumed(tmp_path: Any) -> None:
     whole = trained(WithError(Mean), tmp_path / "whole")
     first = ProtoTrainer(WithError(Mean), make_config(tmp_path / "parts"))
     first.manager.process(num_epochs=1)
@@ -454,5 +456,5 @@ def test_a_callable_that_is_no_module_is_trained_saved_and_resumed(tmp_path: Any
     assert means[0] == means[1] != 0
 
 
-def test_a_function_may_make_the_model(tmp_path: Any) -> None:
+def test_a_function_can_create_the_model(tmp_path: Any) -> None:
     assert same(weights(trained(Toy(lambda config: Linear(config)), tmp_path)), reference())

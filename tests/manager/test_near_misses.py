@@ -1,4 +1,4 @@
-"""A key that is a default with a typo is refused, in Python as on the command line; other new keys are taken."""
+"""A key that looks like a misspelled default is refused, in Python and on the command line; other keys are accepted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEFAULTS = {"lr": 0.1, "beta1": 0.9, "lr_g": 0.1, "width": 3, "dropout": 0.0, "n
 
 
 class Counting(Manager):
-    """An epoch is nothing."""
+    """Trains epochs that do nothing."""
 
     defaults = DEFAULTS
 
@@ -46,7 +46,7 @@ def test_a_typo_of_a_default_is_refused_and_nothing_is_stored(work: Any) -> None
     assert list(manager.configs) == []
 
 
-def test_all_typos_are_told_at_once_in_groups_too() -> None:
+def test_all_typos_are_reported_at_once_including_those_in_groups() -> None:
     with pytest.raises(ConfigError) as error:
         Counting(verbose=False).get_config({"lrr": 0.2, "optim": {"momentun": 0.5}, "seed": 1})
     assert str(error.value).splitlines() == [
@@ -58,17 +58,17 @@ def test_all_typos_are_told_at_once_in_groups_too() -> None:
 
 
 @pytest.mark.parametrize("key", ["beta2", "lr_d", "width2", "dropout_in", "m", "wd", "seed", "optim.nesterov", "warmup.steps", "note"])
-def test_a_clearly_different_key_is_taken(key: str) -> None:
+def test_a_clearly_different_key_is_accepted(key: str) -> None:
     manager = Counting(verbose=False)
     manager.process({key: 1}, num_epochs=1)
     assert manager.configs[manager.key] == Config(DEFAULTS) | {key: 1}
 
 
-def test_a_key_that_is_given_beside_the_known_one_is_taken() -> None:
+def test_a_key_that_is_set_together_with_the_similar_one_is_accepted() -> None:
     assert Counting(verbose=False).get_config({"lrr": 0.2, "lr": 0.3})["lrr"] == 0.2
 
 
-def test_a_key_that_the_manager_declares_is_taken() -> None:
+def test_a_key_that_the_manager_declares_is_accepted() -> None:
     class Own(Counting):
         new_keys = ("optim.momentun",)
 
@@ -80,7 +80,7 @@ def test_a_key_that_the_manager_declares_is_taken() -> None:
         Counting(new_keys="lrr")
 
 
-def test_a_key_that_stored_runs_have_is_taken(tmp_path: Path) -> None:
+def test_a_key_that_stored_runs_have_is_accepted(tmp_path: Path) -> None:
     Counting(tmp_path, {"depth": 1}, verbose=False).process({"lrr": 0.2}, num_epochs=1)
     manager = Counting(tmp_path, verbose=False)
     manager.process({"lrr": 0.3}, num_epochs=1)
@@ -89,21 +89,21 @@ def test_a_key_that_stored_runs_have_is_taken(tmp_path: Path) -> None:
         manager.process({"lrr": 0.3, "widht": 4}, num_epochs=1)
 
 
-def test_the_store_is_only_asked_about_a_near_miss(tmp_path: Path) -> None:
+def test_the_store_is_only_searched_for_a_near_miss(tmp_path: Path) -> None:
     manager = Counting(tmp_path, verbose=False)
     manager.configs.add({"lrr": 1})
     manager.get_config({"note": 1})
     assert not (tmp_path / "index").exists()
     manager.get_config({"lrr": 1})
     (tmp_path / "configs").rename(tmp_path / "gone")
-    assert manager.get_config({"lrr": 2})["lrr"] == 2  # it is asked once
+    assert manager.get_config({"lrr": 2})["lrr"] == 2  # it is searched once
 
 
-def test_what_get_config_has_made_can_be_given_to_it_again() -> None:
+def test_the_result_of_get_config_can_be_passed_to_get_config_again() -> None:
     manager = Counting(new_keys=("lrr",), verbose=False)
     made = manager.get_config({"lrr": 0.2})
     assert Counting(verbose=False).get_config(made) == made
 
 
-def test_a_manager_without_defaults_takes_any_key() -> None:
+def test_a_manager_without_defaults_accepts_any_key() -> None:
     assert Counting(None, {}, verbose=False).get_config({"lrr": 1}) == {"lrr": 1}

@@ -1,4 +1,4 @@
-"""`ProtoTrainer`, and the program of seed 002 (A36, A40)."""
+"""`ProtoTrainer` with the example program of seed 002 (A36, A40)."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ def digest_after(trainer: ProtoTrainer) -> str:
     return weights_digest(trainer.manager.loop.model)
 
 
-def test_the_program_of_the_seed_trains_records_and_evaluates(tmp_path: Path) -> None:
+def test_the_example_program_trains_records_and_evaluates(tmp_path: Path) -> None:
     trainer = trainer_in(tmp_path)
     metrics = trainer.launch()
     assert metrics.keys() == {"train/loss", "valid/loss", "train/accuracy", "valid/accuracy"}
@@ -39,12 +39,12 @@ def test_the_program_of_the_seed_trains_records_and_evaluates(tmp_path: Path) ->
 
 
 def test_the_same_config_gives_the_same_weights(tmp_path: Path) -> None:
-    torch.rand(3)  # whatever the state of the process
+    torch.rand(3)  # independent of the state of the process
     digests = [digest_after(trainer_in(tmp_path / name)) for name in "ab"]
     assert digests[0] == digests[1] != digest_after(trainer_in(tmp_path, random_seed=4))
 
 
-def test_a_trained_config_is_not_trained_again_unless_asked(tmp_path: Path) -> None:
+def test_a_trained_config_is_only_trained_again_with_resume_false(tmp_path: Path) -> None:
     first = digest_after(trainer_in(tmp_path))
     again = trainer_in(tmp_path)
     again.launch()
@@ -89,7 +89,7 @@ class FailsInEvaluation(MyModel):
 
 
 class NotSaved(MyModel):
-    """It keeps a part of what it learns outside of its state."""
+    """Keeps a part of its state outside of `state_dict`."""
 
     def forward(self, x: Any, labels: Any = None, custom_input: Any = None) -> Any:
         self.num_batches = getattr(self, "num_batches", 0) + self.training
@@ -110,7 +110,7 @@ def test_a_smoke_test_finds_state_that_is_not_saved(tmp_path: Path) -> None:
 # ---- arguments
 
 
-def test_wrong_arguments_are_explained(tmp_path: Path) -> None:
+def test_wrong_arguments_are_errors(tmp_path: Path) -> None:
     config = config_for(CifarRun, tmp_path)
     for wrapper, given, message in (
         (MyModel, config, "`wrapper` is a ModelWrapper"),
@@ -122,7 +122,7 @@ def test_wrong_arguments_are_explained(tmp_path: Path) -> None:
 
 
 def test_the_wrapper_and_the_config_are_copied(tmp_path: Path) -> None:
-    """A40."""
+    """Contract A40."""
     config = config_for(CifarRun, tmp_path)
     trainer = ProtoTrainer(MyModelWrapper(MyModel), config)
     config.train_config = TrainConfig(**{**config.train_config.to_dict(), "epochs": 50})

@@ -1,4 +1,4 @@
-"""Looking at many runs: which are done, which is best, what they have in common."""
+"""Queries about many runs: which are done, which is the best, and which values they share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainmaster.errors import MetricNameError, SettingError, StoreError, Unknow
 
 
 class Echo(Manager):
-    """Its evaluations are what `results` says for the config's `name`."""
+    """Evaluates to the entry of `results` for the config's `name`."""
 
     def __init__(self, *args: Any, verbose: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, verbose=verbose, **kwargs)
@@ -40,14 +40,14 @@ def manager() -> Echo:
 
 
 def names(manager: Echo, **query: Any) -> list[str]:
-    """The names of the configs that `completed` finds, sorted."""
+    """Return the sorted names of the configs that `completed` finds."""
     return sorted(config["name"] for _, config in manager.completed(**query))
 
 
 # ---- completed (J18)
 
 
-def test_completed_is_a_generator_of_keys_and_configs(manager: Echo) -> None:
+def test_completed_yields_keys_and_configs(manager: Echo) -> None:
     key = manager.record("one", loss_test=0.5)
     found = manager.completed()
     assert iter(found) is found
@@ -71,7 +71,7 @@ def test_a_run_that_failed_before_its_first_save_is_not_completed(manager: Echo)
 
 
 @pytest.mark.parametrize(("min_epoch", "found"), [(0, ["one", "two", "zero"]), (1, ["one", "two"]), (2, ["two"]), (3, [])])
-def test_min_epoch_leaves_out_what_is_not_so_far(manager: Echo, min_epoch: int, found: list[str]) -> None:
+def test_min_epoch_excludes_runs_that_were_trained_less(manager: Echo, min_epoch: int, found: list[str]) -> None:
     for num_epochs, name in enumerate(["zero", "one", "two"]):
         manager.record(name, num_epochs, loss_test=0.5)
     assert names(manager, min_epoch=min_epoch) == found
@@ -111,7 +111,7 @@ def varied(manager: Echo) -> Echo:
         ({"optim.betas": [(0.9, 0.99)]}, "a"),
     ],
 )
-def test_a_condition_may_be_a_value(varied: Echo, cond: Any, found: str) -> None:
+def test_a_condition_can_be_a_value(varied: Echo, cond: Any, found: str) -> None:
     assert names(varied, cond=cond) == list(found)
 
 
@@ -119,7 +119,7 @@ def test_a_condition_may_be_a_value(varied: Echo, cond: Any, found: str) -> None
     ("cond", "found"),
     [({"name": ["a", "c", "z"]}, "ac"), ({"lr": [0.1, None]}, "ad"), ({"lr": []}, ""), ({"optim.name": ["sgd", "adam"]}, "abc")],
 )
-def test_a_condition_may_be_a_list_of_values(varied: Echo, cond: Any, found: str) -> None:
+def test_a_condition_can_be_a_list_of_values(varied: Echo, cond: Any, found: str) -> None:
     assert names(varied, cond=cond) == list(found)
 
 
@@ -131,10 +131,10 @@ def test_a_condition_may_be_a_list_of_values(varied: Echo, cond: Any, found: str
         ({"lr": (None, 0.05)}, "b"),
         ({"lr": (2, 3)}, ""),
         ({"name": (0, 1)}, ""),
-        ({"is_deep": (0, 1)}, ""),  # no number
+        ({"is_deep": (0, 1)}, ""),  # not a number
     ],
 )
-def test_a_condition_may_be_a_range(varied: Echo, cond: Any, found: str) -> None:
+def test_a_condition_can_be_a_range(varied: Echo, cond: Any, found: str) -> None:
     assert names(varied, cond=cond) == list(found)
 
 
@@ -143,7 +143,7 @@ def test_a_condition_may_be_a_range(varied: Echo, cond: Any, found: str) -> None
     [0.5, [0.5, 7], (0.2, None), lambda lr: lr == 0.5, True, [], (None, 0.1), lambda lr: False, float("nan")],
 )
 def test_a_nested_condition_is_the_same_as_a_dotted_one(manager: Echo, wanted: Any) -> None:
-    """J18 with J1: nesting is the same as dots, whatever else the group has."""
+    """J18 with J1: nested keys mean the same as dotted keys, even if the group has other keys."""
     for name, lr in (("a", 0.5), ("b", 0.1), ("c", float("nan"))):
         manager.process({"name": name, "optim": {"lr": lr, "kind": "sgd", "deep": {"x": 1}}}, num_epochs=1)
     dotted = names(manager, cond={"optim.lr": wanted})
@@ -158,19 +158,19 @@ def test_a_nested_condition_is_the_same_as_a_dotted_one(manager: Echo, wanted: A
     assert names(manager, cond={"optim": {"lr": wanted, "absent": 1}}) == []
 
 
-def test_an_empty_group_in_a_condition_is_a_value(manager: Echo) -> None:
+def test_an_empty_dict_in_a_condition_is_compared_as_a_value(manager: Echo) -> None:
     manager.process({"name": "a", "optim": {}}, num_epochs=1)
     manager.process({"name": "b", "optim": {"lr": 1}}, num_epochs=1)
     assert names(manager, cond={"optim": {}}) == ["a"]
 
 
 @pytest.mark.parametrize("cond", [{"optim": {5: 1}}, {"": 1}, {"optim..lr": 1}, {5: 1}])
-def test_a_condition_on_what_can_be_no_key_is_refused(varied: Echo, cond: Any) -> None:
+def test_a_condition_on_an_invalid_key_is_refused(varied: Echo, cond: Any) -> None:
     with pytest.raises(StoreError, match="a condition cannot have the key"):
         list(varied.completed(cond=cond))
 
 
-def test_a_condition_may_be_a_number_of_numpy(manager: Echo) -> None:
+def test_a_condition_can_be_a_numpy_number(manager: Echo) -> None:
     manager.process({"name": "one", "width": 4, "lr": 0.5})
     for cond in ({"lr": np.float64(0.5)}, {"width": np.int64(4)}, {"width": [np.int64(4), 5]}):
         assert names(manager, cond=cond) == ["one"]
@@ -179,30 +179,30 @@ def test_a_condition_may_be_a_number_of_numpy(manager: Echo) -> None:
 @pytest.mark.parametrize(
     ("wanted", "advice"), [({4, 5}, "write a sorted list"), (np.arange(5), "write `.tolist()`"), (torch.ones(1), "write `.tolist()`")]
 )
-def test_a_condition_that_no_config_can_meet_says_what_to_write(manager: Echo, wanted: Any, advice: str) -> None:
+def test_a_condition_that_no_config_can_meet_is_an_error_with_a_suggestion(manager: Echo, wanted: Any, advice: str) -> None:
     with pytest.raises(StoreError, match=rf"a value that no config can have\n  wrong   width: .*{re.escape(advice)}"):
         list(manager.completed(cond={"width": wanted}))
 
 
-def test_a_condition_may_be_a_function(varied: Echo) -> None:
+def test_a_condition_can_be_a_function(varied: Echo) -> None:
     assert names(varied, cond={"optim.name": lambda name: name.startswith("s")}) == ["a"]
     assert names(varied, cond={"lr": lambda lr: lr is not None and lr > 0.5}) == ["c", "f"]
 
 
-def test_a_key_that_a_config_does_not_have_meets_nothing(varied: Echo) -> None:
+def test_a_config_without_the_key_does_not_meet_a_condition(varied: Echo) -> None:
     assert names(varied, cond={"momentum": lambda value: True}) == []
     assert names(varied, cond={"momentum": None}) == []
     assert names(varied, cond={"name.first": "a"}) == []
     assert names(varied, cond={"is_deep": lambda value: True}) == ["g"]
 
 
-def test_nan_and_infinity_are_values_like_others(varied: Echo) -> None:
+def test_nan_and_infinity_are_compared_like_other_values(varied: Echo) -> None:
     assert names(varied, cond={"lr": float("nan")}) == ["e"]
     assert names(varied, cond={"lr": [float("nan"), float("inf")]}) == ["e", "f"]
     assert names(varied, cond={"lr": lambda lr: lr is not None and math.isnan(lr)}) == ["e"]
 
 
-def test_nan_and_infinity_inside_of_values_are_numbers_too(manager: Echo) -> None:
+def test_nan_and_infinity_inside_of_values_are_compared_as_numbers(manager: Echo) -> None:
     manager.process({"name": "x", "bounds": [float("nan"), 1.0], "clip": {"most": float("inf")}}, num_epochs=0)
     assert names(manager, cond={"bounds": [[float("nan"), 1.0]]}) == ["x"]
     assert names(manager, cond={"clip": {"most": float("inf")}}) == ["x"]
@@ -210,12 +210,12 @@ def test_nan_and_infinity_inside_of_values_are_numbers_too(manager: Echo) -> Non
 
 
 @pytest.mark.parametrize("wanted", [(1,), (1, 2, 3), ()])
-def test_a_tuple_that_is_no_range_is_refused(varied: Echo, wanted: Any) -> None:
+def test_a_tuple_that_is_not_a_range_is_refused(varied: Echo, wanted: Any) -> None:
     with pytest.raises(StoreError, match="is not a range\n  try     a tuple is a range"):
         list(varied.completed(cond={"lr": wanted}))
 
 
-def test_within_hours_leaves_out_what_was_saved_earlier(manager: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_within_hours_excludes_runs_that_were_saved_earlier(manager: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
     manager.record("one", loss_test=0.5)
     assert names(manager, within_hours=1) == ["one"]
     now = time.time
@@ -225,7 +225,7 @@ def test_within_hours_leaves_out_what_was_saved_earlier(manager: Echo, monkeypat
     assert names(manager, within_hours=0) == []
 
 
-def test_a_config_that_was_just_added_by_another_is_found(tmp_path: Path) -> None:
+def test_a_config_that_another_process_has_just_added_is_found(tmp_path: Path) -> None:
     one, two = Echo(tmp_path), Echo(tmp_path)
     one.record("one", loss_test=0.5)
     assert names(two) == ["one"]
@@ -233,7 +233,7 @@ def test_a_config_that_was_just_added_by_another_is_found(tmp_path: Path) -> Non
     assert names(two) == ["one", "two"]
 
 
-def test_a_run_that_is_damaged_is_left_out_with_a_warning(tmp_path: Path) -> None:
+def test_a_damaged_run_is_left_out_with_a_warning(tmp_path: Path) -> None:
     manager = Echo(tmp_path)
     manager.record("good", loss_test=0.5)
     key = manager.record("bad", loss_test=0.5)
@@ -246,7 +246,7 @@ def test_a_run_that_is_damaged_is_left_out_with_a_warning(tmp_path: Path) -> Non
 # ---- best_work (J19)
 
 
-def test_the_best_has_the_least_loss(manager: Echo) -> None:
+def test_the_best_run_has_the_lowest_loss(manager: Echo) -> None:
     manager.record("one", loss_test=0.5)
     key = manager.record("two", loss_test=0.25)
     manager.record("three", loss_test=0.75)
@@ -254,13 +254,13 @@ def test_the_best_has_the_least_loss(manager: Echo) -> None:
 
 
 @pytest.mark.parametrize("p_key", ["acc", "acc_test", "accuracy", "return", "return_mean"])
-def test_of_accuracies_and_returns_the_best_is_the_greatest(manager: Echo, p_key: str) -> None:
+def test_the_best_run_has_the_highest_accuracy_or_return(manager: Echo, p_key: str) -> None:
     manager.record("one", **{p_key: 0.5})
     key = manager.record("two", **{p_key: 0.75})
     assert manager.best_work(p_key=p_key) == key
 
 
-def test_reverse_says_which_direction_is_better(manager: Echo) -> None:
+def test_reverse_sets_the_direction(manager: Echo) -> None:
     low, high = manager.record("low", score=1, acc=1), manager.record("high", score=2, acc=2)
     assert (manager.best_work(p_key="score"), manager.best_work(p_key="score", reverse=True)) == (low, high)
     assert (manager.best_work(p_key="acc"), manager.best_work(p_key="acc", reverse=False)) == (high, low)
@@ -274,18 +274,18 @@ def test_nan_is_never_the_best(manager: Echo, reverse: bool) -> None:
     assert manager.best_work(reverse=reverse) == key
 
 
-def test_infinity_is_a_number_like_others(manager: Echo) -> None:
+def test_infinity_is_compared_like_other_numbers(manager: Echo) -> None:
     bad, good = manager.record("bad", loss_test=float("inf")), manager.record("good", loss_test=float("-inf"))
     assert (manager.best_work(), manager.best_work(reverse=True)) == (good, bad)
 
 
-def test_of_equals_the_best_is_always_the_same(manager: Echo) -> None:
+def test_ties_always_give_the_same_best_run(manager: Echo) -> None:
     keys = [manager.record(str(number), loss_test=0.5) for number in range(8)]
     assert {manager.best_work() for _ in range(5)} == {min(keys)}
     assert {manager.best_work(reverse=True) for _ in range(5)} == {min(keys)}
 
 
-def test_there_is_no_best_where_no_run_has_that_number(manager: Echo) -> None:
+def test_best_work_returns_none_if_no_run_has_a_number(manager: Echo) -> None:
     assert manager.best_work() is None
     manager.record("nan", loss_test=float("nan"))
     manager.record("text", loss_test="small")
@@ -295,7 +295,7 @@ def test_there_is_no_best_where_no_run_has_that_number(manager: Echo) -> None:
 
 
 def test_a_metric_that_no_run_has_is_an_error_that_lists_the_known_ones(manager: Echo) -> None:
-    assert manager.best_work(p_key="loss_tset") is None  # there is no run
+    assert manager.best_work(p_key="loss_tset") is None  # the store has no run
     manager.record("one", loss_test=0.5, acc=0.9)
     with pytest.raises(MetricNameError) as error:
         manager.best_work(p_key="loss_tset")
@@ -306,7 +306,7 @@ def test_a_metric_that_no_run_has_is_an_error_that_lists_the_known_ones(manager:
     ]
 
 
-def test_the_best_is_found_by_an_ending_of_the_name_and_its_direction_too(manager: Echo) -> None:
+def test_best_work_accepts_an_ending_of_a_metric_name_and_knows_its_direction(manager: Echo) -> None:
     low = manager.record("low", **{"valid/accuracy": 0.5, "valid/loss": 0.1, "train/loss": 0.9})
     high = manager.record("high", **{"valid/accuracy": 0.75, "valid/loss": 0.2, "train/loss": 0.1})
     assert (manager.best_work(p_key="accuracy"), manager.best_work(p_key="loss"), manager.best_work(p_key="train/loss")) == (
@@ -317,7 +317,7 @@ def test_the_best_is_found_by_an_ending_of_the_name_and_its_direction_too(manage
 
 
 def save(manager: Echo, name: str, best: Any, **preview: Any) -> str:
-    """A run as a loop leaves it, with what it monitors."""
+    """Save a run with a monitored metric, as a loop does."""
     key = manager.configs.add({"name": name})
     with manager.store.attempt(key, "process") as attempt:
         attempt.start(None)
@@ -326,8 +326,8 @@ def save(manager: Echo, name: str, best: Any, **preview: Any) -> str:
     return key
 
 
-def test_the_best_work_is_that_by_the_metric_that_the_runs_monitor(manager: Echo) -> None:
-    """Also its direction comes from there, whatever the name."""
+def test_best_work_uses_the_metric_that_the_runs_monitor(manager: Echo) -> None:
+    """The direction is also the monitored one, not the one that follows from the name."""
     best = {"metric": "valid/gap", "value": 0.0, "mode": "max"}
     save(manager, "low", best, **{"valid/gap": 0.5, "valid/loss": 0.1, "loss_test": 0.1})
     high = save(manager, "high", best, **{"valid/gap": 0.75, "valid/loss": 0.2, "loss_test": 0.2})
@@ -337,7 +337,7 @@ def test_the_best_work_is_that_by_the_metric_that_the_runs_monitor(manager: Echo
     assert manager.configs[str(manager.best_work(p_key="loss_test"))].name == "own"
 
 
-def test_runs_that_monitor_different_metrics_are_not_compared_unless_one_is_named(manager: Echo) -> None:
+def test_runs_that_monitor_different_metrics_are_only_ranked_by_a_named_metric(manager: Echo) -> None:
     one = save(manager, "one", {"metric": "valid/loss", "mode": "min"}, **{"valid/loss": 0.1})
     save(manager, "two", {"metric": "valid/accuracy", "mode": "max"}, **{"valid/loss": 0.2, "valid/accuracy": 0.9})
     with pytest.raises(MetricNameError, match=r"(?s)these runs monitor different metrics.*known   valid/accuracy, valid/loss"):
@@ -347,12 +347,12 @@ def test_runs_that_monitor_different_metrics_are_not_compared_unless_one_is_name
 
 
 @pytest.mark.parametrize("best", [None, 3, {}, {"metric": ["x"]}, {"metric": "gone"}])
-def test_what_a_damaged_status_says_of_the_best_is_ignored(manager: Echo, best: Any) -> None:
+def test_a_damaged_best_entry_in_a_status_is_ignored(manager: Echo, best: Any) -> None:
     key = save(manager, "one", best, loss_test=0.5)
     assert manager.best_work() == key
 
 
-def test_the_best_is_looked_for_among_those_that_meet_the_condition(manager: Echo) -> None:
+def test_best_work_considers_only_runs_that_meet_the_condition(manager: Echo) -> None:
     manager.record("one", 1, loss_test=0.1)
     two = manager.record("two", 2, loss_test=0.2)
     three = manager.record("three", 3, loss_test=0.3)
@@ -361,7 +361,7 @@ def test_the_best_is_looked_for_among_those_that_meet_the_condition(manager: Ech
     assert manager.best_work(min_epoch=9) is None
 
 
-def test_the_best_is_read_from_previews_only(manager: Echo) -> None:
+def test_best_work_reads_only_previews(manager: Echo) -> None:
     manager.record("one", loss_test=0.1)
     two = manager.record("two", loss_test=0.2)
     manager.previews[two] = {"loss_test": 0.01}
@@ -369,7 +369,7 @@ def test_the_best_is_read_from_previews_only(manager: Echo) -> None:
     assert manager.ckpts[two]["eval_records"][1] == {"loss_test": 0.2}
 
 
-def test_scalars_of_numpy_and_torch_can_be_the_best(manager: Echo) -> None:
+def test_numpy_and_torch_scalars_can_be_ranked(manager: Echo) -> None:
     manager.record("one", loss_test=np.float32(0.5))
     key = manager.record("two", loss_test=torch.tensor(0.25))
     assert manager.best_work() == key
@@ -391,7 +391,7 @@ def test_an_overview_has_epochs_times_and_previews_as_arrays(manager: Echo) -> N
     np.testing.assert_array_equal(found.previews["acc"], [0.9, np.nan])
 
 
-def test_an_overview_of_nothing_in_particular_is_of_all_that_was_saved(manager: Echo) -> None:
+def test_an_overview_has_all_saved_runs_by_default(manager: Echo) -> None:
     keys = {manager.record(str(number), number, loss_test=0.5) for number in range(3)}
     manager.configs.add({"name": "never"})
     assert set(manager.overview().keys) == keys
@@ -399,23 +399,23 @@ def test_an_overview_of_nothing_in_particular_is_of_all_that_was_saved(manager: 
     assert len(manager.overview(cond={"name": "0"})) == 1
 
 
-def test_an_overview_takes_configs_epoch_and_preview_keys_in_this_order(manager: Echo) -> None:  # J20
+def test_the_arguments_of_overview_are_configs_epoch_and_metrics_in_this_order(manager: Echo) -> None:  # J20
     one, two = manager.record("one", 1, loss_test=0.5, acc=0.9), manager.record("two", 2, loss_test=0.5, acc=0.8)
     found = manager.overview([one, two], 2, ["acc"])
     assert (found.keys, found.previews["acc"].tolist(), list(found.previews)) == ([two], [0.8], ["acc"])
 
 
-def test_an_overview_takes_configs_and_keys_and_leaves_out_what_is_unknown(manager: Echo) -> None:
+def test_an_overview_accepts_configs_and_keys_and_leaves_out_unknown_ones(manager: Echo) -> None:
     one, two = manager.record("one", loss_test=0.5), manager.record("two", loss_test=0.5)
     assert manager.overview([{"name": "two"}, one, {"name": "never"}, "0" * 8]).keys == [two, one]
 
 
-def test_an_overview_of_given_configs_minds_the_condition(manager: Echo) -> None:
+def test_an_overview_of_given_configs_respects_the_condition(manager: Echo) -> None:
     one, two = manager.record("one", loss_test=0.5), manager.record("two", loss_test=0.5)
     assert manager.overview([one, two], cond={"name": "two"}).keys == [two]
 
 
-def test_only_the_previews_that_are_asked_for_are_in_an_overview(manager: Echo) -> None:
+def test_an_overview_has_only_the_requested_metrics(manager: Echo) -> None:
     manager.record("one", loss_test=0.5, acc=0.9, name="text")
     assert list(manager.overview().previews) == ["acc", "loss_test"]
     manager.record("two", loss_test=0.5)
@@ -425,7 +425,7 @@ def test_only_the_previews_that_are_asked_for_are_in_an_overview(manager: Echo) 
     assert list(manager.overview(p_keys=[]).previews) == []
 
 
-def test_an_overview_knows_metrics_by_an_ending_and_refuses_unknown_ones(manager: Echo) -> None:
+def test_an_overview_accepts_endings_of_metric_names_and_refuses_unknown_ones(manager: Echo) -> None:
     manager.record("one", **{"valid/loss": 0.5, "train/loss": 0.25, "valid/accuracy": 0.9})
     assert {name: each.tolist() for name, each in manager.overview(p_keys=["loss", "accuracy"]).previews.items()} == {
         "loss": [0.5],
@@ -435,17 +435,17 @@ def test_an_overview_knows_metrics_by_an_ending_and_refuses_unknown_ones(manager
         manager.overview(p_keys=["acuracy"])
 
 
-def test_one_name_of_a_preview_is_not_taken_for_its_letters(manager: Echo) -> None:
+def test_a_single_metric_name_is_not_split_into_letters(manager: Echo) -> None:
     manager.record("one", loss_test=0.5)
     assert list(manager.overview(p_keys="loss_test").previews) == ["loss_test"]
 
 
-def test_a_run_at_epoch_0_has_no_time_of_training(manager: Echo) -> None:
+def test_a_run_at_epoch_0_has_no_training_time(manager: Echo) -> None:
     manager.record("one", 0, loss_test=0.5)
     assert np.isnan(manager.overview().t_train).all()
 
 
-def test_an_overview_of_nothing_is_empty(manager: Echo) -> None:
+def test_an_overview_of_an_empty_store_is_empty(manager: Echo) -> None:
     found = manager.overview()
     assert (found.keys, found.epochs.tolist(), found.previews) == ([], [], {})
     assert str(found) == "0 runs, 0 of them saved"
@@ -466,7 +466,7 @@ def test_an_overview_is_printed_as_a_summary(capsys: pytest.CaptureFixture[str])
     assert told[-1] == "loss_test min 0.25, median 0.5, max 1 (3)"  # NaN is left out
 
 
-def test_a_number_too_big_for_a_float_is_no_reason_to_fail(manager: Echo) -> None:
+def test_an_overview_accepts_numbers_that_are_too_large_for_a_float(manager: Echo) -> None:
     key = manager.configs.add({"name": "big"})
     manager.ckpts[key] = {}
     manager.previews[key] = {"num_paths": 10**400}
@@ -476,7 +476,7 @@ def test_a_number_too_big_for_a_float_is_no_reason_to_fail(manager: Echo) -> Non
 # ---- compare and group (J20)
 
 
-def test_compare_says_what_is_shared_and_what_each_has_beyond_that(manager: Echo) -> None:
+def test_compare_returns_the_shared_values_and_the_remaining_values_of_each(manager: Echo) -> None:
     shared, rest = manager.compare(
         [{"lr": 0.1, "optim": {"name": "sgd", "momentum": 0.9}}, {"lr": 0.2, "optim": {"name": "sgd"}}, {"lr": 0.1, "optim.name": "sgd"}]
     )
@@ -484,13 +484,13 @@ def test_compare_says_what_is_shared_and_what_each_has_beyond_that(manager: Echo
     assert rest == [{"lr": 0.1, "optim": {"momentum": 0.9}}, {"lr": 0.2}, {"lr": 0.1}]
 
 
-def test_compare_takes_keys(manager: Echo) -> None:
+def test_compare_accepts_keys(manager: Echo) -> None:
     keys = [manager.record(name, loss_test=0.5) for name in ("one", "two")]
     assert manager.compare(keys) == ({}, [{"name": "one"}, {"name": "two"}])
     assert manager.compare(key for key in keys[:1]) == ({"name": "one"}, [{}])
 
 
-def test_compare_tells_apart_what_an_identity_tells_apart(manager: Echo) -> None:
+def test_compare_distinguishes_values_like_the_identity(manager: Echo) -> None:
     assert manager.compare([{"a": 1}, {"a": 1.0}])[0] == {}
     assert manager.compare([{"a": True}, {"a": 1}])[0] == {}
     assert manager.compare([{"a": [1, 2]}, {"a": (1, 2)}])[0] == {"a": [1, 2]}
@@ -503,11 +503,11 @@ def test_a_value_in_one_config_that_is_a_group_in_another_is_not_shared(manager:
     assert manager.compare([{"a": 1}, {"a": {"b": 1}}]) == ({}, [{"a": 1}, {"a": {"b": 1}}])
 
 
-def test_compare_of_nothing_is_nothing(manager: Echo) -> None:
+def test_compare_without_configs_returns_empty_results(manager: Echo) -> None:
     assert manager.compare([]) == ({}, [])
 
 
-def test_a_group_is_equal_but_for_what_ends_in_seed(manager: Echo) -> None:
+def test_configs_in_a_group_differ_only_in_keys_that_end_in_seed(manager: Echo) -> None:
     configs = [
         {"lr": 0.1, "seed": 1},
         {"lr": 0.2, "seed": 1},
@@ -520,7 +520,7 @@ def test_a_group_is_equal_but_for_what_ends_in_seed(manager: Echo) -> None:
     assert groups[0] == [configs[0], configs[3], configs[4]]
 
 
-def test_group_takes_keys(manager: Echo) -> None:
+def test_group_accepts_keys(manager: Echo) -> None:
     for seed in (1, 2):
         manager.process({"name": "one", "seed": seed}, num_epochs=0)
     (group,) = manager.group(key for key, _ in manager.completed())
@@ -528,13 +528,13 @@ def test_group_takes_keys(manager: Echo) -> None:
 
 
 @pytest.mark.parametrize("method", ["compare", "group"])
-def test_a_key_that_nobody_has_is_told(manager: Echo, method: str) -> None:
+def test_an_unknown_key_is_an_error(manager: Echo, method: str) -> None:
     with pytest.raises(UnknownRunError, match="no config has the key 00000000"):
         getattr(manager, method)(["00000000"])
 
 
 @pytest.mark.parametrize("method", ["compare", "group"])
-def test_what_is_no_config_is_told(manager: Echo, method: str) -> None:
+def test_an_invalid_config_is_an_error(manager: Echo, method: str) -> None:
     with pytest.raises(ConfigError, match="expected a dict"):
         getattr(manager, method)([3])
 
@@ -546,30 +546,30 @@ class Typed(ConfigBase):
     note: Stateless[str] = ""
 
 
-def test_what_a_typed_config_marks_as_replicate_makes_no_other_group() -> None:
+def test_replicate_fields_of_a_typed_config_do_not_create_another_group() -> None:
     manager = Echo(None, Typed)
     assert len(manager.group([Typed(fold=1), Typed(fold=2), {"fold": 3}])) == 1
 
 
-def test_what_a_typed_config_marks_as_stateless_makes_no_other_group() -> None:
+def test_stateless_fields_of_a_typed_config_do_not_create_another_group() -> None:
     manager = Echo(None, Typed)
     assert len(manager.group([Typed(note="mine"), Typed(note="yours")])) == 1
 
 
-def test_typed_runs_are_grouped_by_their_keys_too() -> None:
+def test_typed_runs_can_be_grouped_by_their_keys() -> None:
     manager = Echo(None, Typed)
     keys = [manager.configs.add(Typed(fold=fold)) for fold in (1, 2)]
     assert len(manager.group(keys)) == 1
 
 
-def test_typed_configs_are_compared_with_all_their_values() -> None:
+def test_typed_configs_are_compared_by_all_their_values() -> None:
     manager = Echo(None, Typed)
     shared, rest = manager.compare([Typed(lr=0.2, note="mine"), {"note": "yours"}])
     assert shared == {"fold": 0}
     assert rest == [{"lr": 0.2, "note": "mine"}, {"lr": 0.1, "note": "yours"}]
 
 
-def test_a_condition_reads_every_field_of_a_typed_config() -> None:
+def test_a_condition_can_use_every_field_of_a_typed_config() -> None:
     manager = Echo(None, Typed)
     manager.configs.add(Typed(lr=0.3))
     key = manager.configs.add(Typed(lr=0.2, note="mine"))

@@ -1,4 +1,4 @@
-"""Runs of a manager with several ranks: rank 0 holds the run, and the others train along."""
+"""Runs of a manager with several ranks: rank 0 holds the run, and all ranks train it."""
 
 from __future__ import annotations
 
@@ -84,13 +84,13 @@ def test_a_signal_to_any_rank_saves_the_run_once_and_it_resumes(tmp_path: Path, 
 
 def test_the_error_of_another_rank_is_recorded(tmp_path: Path) -> None:
     (code, _, err), (other_code, _, other_err) = run(2, tmp_path, "at=raise", "rank=1", "step=4")
-    assert (code, err) == (75, "")  # the process that started the ranks says what happened
+    assert (code, err) == (75, "")  # the process that started the ranks prints the reason
     assert other_code == 1
     assert "ValueError: boom" in other_err
     assert only_run(tmp_path).outcome_of(1)["error"].startswith("RankFailedError: rank 1 failed: ValueError: boom")
 
 
-def test_a_busy_run_ends_all_ranks(tmp_path: Path) -> None:
+def test_all_ranks_exit_if_the_run_is_busy(tmp_path: Path) -> None:
     run(2, tmp_path, "--epochs", "1")
     store = Store(tmp_path / "runs")
     with store.attempt(next(iter(store.configs)), "process"):

@@ -1,4 +1,4 @@
-"""J23: a run is read by its key, with its stored config as it is; defaults that came later are filled in, and nothing is written."""
+"""J23: reading a run by its key fills in defaults that were added later, and writes nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Counting(Manager):
 
 
 def class_of(*names: str) -> type[ConfigBase]:
-    """A config class as it was, and as it is once fields have come to it."""
+    """Return a config class, and the same class with more fields."""
     body = {"__annotations__": dict.fromkeys(names, float), "__module__": __name__, **dict.fromkeys(names, 0.5)}
     return configclass(type("Train", (ConfigBase,), body))
 
@@ -48,7 +48,7 @@ def by_setup(manager: Manager, key: str) -> None:
 
 @pytest.mark.parametrize("read", [by_fetch, by_setup])
 @pytest.mark.parametrize(("before", "after"), BEFORE_AND_AFTER)
-def test_a_run_is_read_with_defaults_that_came_later(tmp_path: Path, before: Any, after: Any, read: Callable[[Manager, str], None]) -> None:
+def test_a_run_can_be_read_after_a_default_was_added(tmp_path: Path, before: Any, after: Any, read: Callable[[Manager, str], None]) -> None:
     old = Counting(tmp_path, before, verbose=False)
     old.process({"lr": 0.1}, num_epochs=2)
     files = files_of(tmp_path)
@@ -59,7 +59,7 @@ def test_a_run_is_read_with_defaults_that_came_later(tmp_path: Path, before: Any
     assert files_of(tmp_path) == files
 
 
-def test_a_loop_is_made_with_the_defaults_that_came_later(tmp_path: Path) -> None:
+def test_a_loop_is_built_with_defaults_that_were_added_later(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
 
     class Looping(Manager):
@@ -79,7 +79,7 @@ def test_a_loop_is_made_with_the_defaults_that_came_later(tmp_path: Path) -> Non
     assert files_of(tmp_path) == files
 
 
-def test_setting_up_a_config_that_is_not_stored_stores_nothing(tmp_path: Path) -> None:
+def test_setup_of_a_config_that_is_not_stored_stores_nothing(tmp_path: Path) -> None:
     manager = Counting(tmp_path, {"lr": 0.5}, verbose=False)
     manager.setup({"a": 1})
     assert (manager.key, list(manager.configs)) == (key_of({"a": 1, "lr": 0.5}), [])
@@ -87,7 +87,7 @@ def test_setting_up_a_config_that_is_not_stored_stores_nothing(tmp_path: Path) -
         manager.load_ckpt()
 
 
-def test_a_config_that_is_not_stored_gets_no_key_of_another_one() -> None:
+def test_a_config_that_is_not_stored_does_not_get_the_key_of_another_one() -> None:
     manager = Counting(verbose=False)
     one, other = {"n": 7335}, {"n": 13654}  # the first eight digits of their hashes are the same
     manager.process(one, num_epochs=1)
@@ -99,7 +99,7 @@ def test_a_config_that_is_not_stored_gets_no_key_of_another_one() -> None:
 
 
 @pytest.mark.parametrize("copied", [Config, copy.deepcopy, lambda config: pickle.loads(pickle.dumps(config)), Config.clone])
-def test_a_copy_of_a_stored_config_is_read_alike(copied: Callable[[Config], Config]) -> None:
+def test_a_copy_of_a_stored_config_keeps_its_key(copied: Callable[[Config], Config]) -> None:
     manager = Counting(verbose=False)
     manager.process({"lr": 0.1}, num_epochs=1)
     key = manager.key
@@ -108,7 +108,7 @@ def test_a_copy_of_a_stored_config_is_read_alike(copied: Callable[[Config], Conf
     assert (manager.key, manager.config) == (key, {"lr": 0.1, "width": 64})
 
 
-def test_what_a_query_yields_is_read_alike() -> None:
+def test_a_config_from_a_query_keeps_its_key() -> None:
     manager = Counting(verbose=False)
     manager.process({"lr": 0.1}, num_epochs=1)
     key = manager.key
@@ -120,7 +120,7 @@ def test_what_a_query_yields_is_read_alike() -> None:
 
 
 @pytest.mark.parametrize("change", [{"lr": 0.2}, {"more": 1}, {"width": 32}])
-def test_a_stored_config_that_was_changed_is_another_one(change: dict[str, Any]) -> None:
+def test_a_stored_config_that_was_changed_has_another_key(change: dict[str, Any]) -> None:
     manager = Counting(verbose=False)
     manager.process({"lr": 0.1}, num_epochs=1)
     manager.defaults = Config({"width": 64})
@@ -130,7 +130,7 @@ def test_a_stored_config_that_was_changed_is_another_one(change: dict[str, Any])
     assert manager.key == key_of({"lr": 0.1, "width": 64, **change})
 
 
-def test_an_override_of_setup_may_fill_the_defaults_in_first() -> None:
+def test_an_override_of_setup_may_complete_the_config_first() -> None:
     class Own(Counting):
         def setup(self, config: Any) -> None:
             super().setup(self.get_config(config))
@@ -143,7 +143,7 @@ def test_an_override_of_setup_may_fill_the_defaults_in_first() -> None:
     assert manager.key == manager.fetch(key).key == key
 
 
-def test_a_get_config_that_changes_what_is_stored_is_refused() -> None:
+def test_a_get_config_that_changes_stored_values_is_refused() -> None:
     class Own(Counting):
         scale = 1
 
@@ -159,7 +159,7 @@ def test_a_get_config_that_changes_what_is_stored_is_refused() -> None:
         manager.fetch(manager.key)
 
 
-def test_training_a_stored_config_with_a_default_that_came_later_is_another_run_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_training_a_stored_config_with_a_new_default_is_another_run_and_prints_both_keys(capsys: pytest.CaptureFixture[str]) -> None:
     manager = Counting()
     manager.process({"lr": 0.1}, num_epochs=1)
     key = manager.key

@@ -1,4 +1,4 @@
-"""The program of seed 004's README, from the first line to the last: a store, defaults, one config, a batch, a sweep, a fetched model."""
+"""The program in the README of seed 004: a store, defaults, one config, a batch, a sweep, and a fetched model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WIDTHS = {"small": 3, "large": 6}
 
 
 class Regression(Manager):
-    """A network that learns the sum of its inputs; everything random about it comes from the generators that the manager seeds."""
+    """A network that learns the sum of its inputs. All random numbers come from generators that the manager seeds."""
 
     model: nn.Module
 
@@ -88,18 +88,18 @@ def weights(model: nn.Module) -> torch.Tensor:
 # Initialization (J4)
 
 
-def test_a_new_manager_creates_four_folders_below_the_store(manager: Regression, store_dir: Path) -> None:
+def test_a_new_manager_creates_four_folders_in_the_store(manager: Regression, store_dir: Path) -> None:
     assert {"configs", "stats", "ckpts", "previews"} <= {path.name for path in store_dir.iterdir() if path.is_dir()}
 
 
-def test_defaults_come_from_a_yaml_file_given_as_path_or_as_text(store_dir: Path, defaults: Path) -> None:
+def test_defaults_can_be_a_yaml_file_as_a_path_or_as_text(store_dir: Path, defaults: Path) -> None:
     for given in (defaults, str(defaults)):
         assert Regression(store_dir, given, verbose=False).get_config({"lr": 0.1}) == {
             "arch": "small", "lr": 0.1, "optim": {"momentum": 0.9, "nesterov": False}, "seed": 0,
         }  # fmt: skip
 
 
-def test_a_store_directory_as_text_is_the_same_store(store_dir: Path, defaults: Path, manager: Regression) -> None:
+def test_the_store_directory_can_be_a_string(store_dir: Path, defaults: Path, manager: Regression) -> None:
     manager.process({}, num_epochs=1)
     again = Regression(str(store_dir), str(defaults), verbose=False)
     assert again.stats[manager.key]["epoch"] == 1
@@ -120,7 +120,9 @@ def test_one_call_trains_one_config(manager: Regression) -> None:
     assert manager.previews[key] == records[6]
 
 
-def test_more_epochs_later_continue_and_end_with_the_bits_of_one_long_training(manager: Regression, tmp_path: Path, defaults: Path) -> None:
+def test_training_for_more_epochs_later_gives_the_same_bits_as_training_at_once(
+    manager: Regression, tmp_path: Path, defaults: Path
+) -> None:
     manager.process({"arch": "large"}, num_epochs=2)
     later = Regression(manager.store.root, defaults, verbose=False)
     later.process({"arch": "large"}, num_epochs=5)
@@ -130,7 +132,7 @@ def test_more_epochs_later_continue_and_end_with_the_bits_of_one_long_training(m
     assert later.ckpt["eval_records"] == at_once.ckpt["eval_records"]
 
 
-def test_get_config_refuses_before_anything_is_stored(manager: Regression) -> None:
+def test_get_config_can_refuse_a_config_before_anything_is_stored(manager: Regression) -> None:
     with pytest.raises(ValueError, match="arch 'huge': choose one of small, large"):
         manager.process({"arch": "huge"}, num_epochs=1)
     assert len(manager.configs) == 0
@@ -139,7 +141,7 @@ def test_get_config_refuses_before_anything_is_stored(manager: Regression) -> No
 # Train a batch of models (J12, J16)
 
 
-def test_a_batch_does_as_many_as_count_says(manager: Regression) -> None:
+def test_a_batch_trains_count_runs(manager: Regression) -> None:
     configs = [{"lr": lr} for lr in (0.1, 0.05, 0.01)]
     manager.batch(configs, num_epochs=1, count=2)
     assert len(list(manager.completed(min_epoch=1))) == 2
@@ -153,7 +155,7 @@ def test_a_sweep_trains_every_combination(manager: Regression) -> None:
     assert found == {("small", 0.01), ("small", 0.001), ("large", 0.01), ("large", 0.001)}
 
 
-def test_the_best_of_a_sweep_is_found_by_its_preview(manager: Regression) -> None:
+def test_the_best_run_of_a_sweep_is_found_by_its_preview(manager: Regression) -> None:
     manager.sweep({"lr": [0.05, 0.000001]}, num_epochs=3)
     key = manager.best_work()
     assert key is not None
@@ -165,14 +167,14 @@ def test_the_best_of_a_sweep_is_found_by_its_preview(manager: Regression) -> Non
 
 @pytest.fixture
 def two_trained(manager: Regression) -> tuple[Regression, str, torch.Tensor]:
-    """A manager that has last trained something else than the key it comes with."""
+    """A manager, and the key of a run that is not its current one."""
     manager.process({"arch": "large"}, num_epochs=2)
     key, wanted = manager.key, weights(manager.model).clone()
     manager.process({"arch": "small"}, num_epochs=3)
     return manager, key, wanted
 
 
-def test_a_model_is_fetched_by_its_key_the_long_way(two_trained: tuple[Regression, str, torch.Tensor]) -> None:
+def test_a_model_is_loaded_by_its_key_with_setup_and_load_ckpt(two_trained: tuple[Regression, str, torch.Tensor]) -> None:
     manager, key, wanted = two_trained
     config = manager.configs[key]
     manager.setup(config)
@@ -182,20 +184,20 @@ def test_a_model_is_fetched_by_its_key_the_long_way(two_trained: tuple[Regressio
     assert (manager.key, manager.epoch, manager.config.arch) == (key, 2, "large")
 
 
-def test_a_model_is_fetched_by_its_key_in_one_call(two_trained: tuple[Regression, str, torch.Tensor]) -> None:
+def test_a_model_is_loaded_by_its_key_with_fetch(two_trained: tuple[Regression, str, torch.Tensor]) -> None:
     manager, key, wanted = two_trained
     model = manager.fetch(key).model
     assert torch.equal(weights(model), wanted)
     assert (manager.key, manager.epoch, manager.config.arch) == (key, 2, "large")
 
 
-def test_another_process_would_fetch_the_same_model(two_trained: tuple[Regression, str, torch.Tensor], defaults: Path) -> None:
+def test_another_process_fetches_the_same_model(two_trained: tuple[Regression, str, torch.Tensor], defaults: Path) -> None:
     manager, key, wanted = two_trained
     torch.manual_seed(5)
     assert torch.equal(weights(Regression(manager.store.root, defaults, verbose=False).fetch(key).model), wanted)
 
 
-def test_a_stored_config_is_the_whole_config(two_trained: tuple[Regression, str, torch.Tensor]) -> None:
+def test_a_stored_config_is_complete(two_trained: tuple[Regression, str, torch.Tensor]) -> None:
     manager, key, _ = two_trained
     stored = manager.configs[key]
     assert isinstance(stored, Config)

@@ -1,4 +1,4 @@
-"""Secrets that a manager is told of, or not; runs that are taken up from the store, where `***` stands for them; texts that show none."""
+"""Declared and undeclared secrets of a manager, and stored runs, which contain `***` in their place."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VARIABLES = {"API_KEY": "canary-one", "PASSWORD": "canary-two", "DB": "pg://me:c
 
 
 class Counting(Manager):
-    """An epoch is nothing; what it was given is kept."""
+    """Trains epochs that do nothing, and remembers its configs."""
 
     seen: list[Any] = []
     secrets = SECRETS
@@ -65,7 +65,7 @@ def trained(store: str, config: Any, defaults: Any = None, **settings: Any) -> s
     return manager.key
 
 
-def test_a_run_without_its_secrets_is_refused_before_it_begins(store: str) -> None:
+def test_a_run_without_its_secrets_is_refused_before_it_starts(store: str) -> None:
     key = trained(store, CONFIG)
     manager = Counting(store, verbose=False)
     with pytest.raises(SettingError) as error:
@@ -78,7 +78,7 @@ def test_a_run_without_its_secrets_is_refused_before_it_begins(store: str) -> No
     assert manager.store.run(key).attempts() == [1]
 
 
-def test_the_environment_gives_the_secrets_back(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_read_from_the_environment(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     key = trained(store, CONFIG)
     for name, value in VARIABLES.items():
         monkeypatch.setenv(name, value)
@@ -88,14 +88,14 @@ def test_the_environment_gives_the_secrets_back(store: str, monkeypatch: pytest.
     assert Counting.seen[-1] == CONFIG
 
 
-def test_the_defaults_of_the_manager_give_the_secrets_back(store: str) -> None:
+def test_secrets_are_read_from_the_defaults_of_the_manager(store: str) -> None:
     key = trained(store, {"lr": 0.1}, CONFIG)
     manager = Counting(store, CONFIG, verbose=False)
     manager.process(manager.configs[key], num_epochs=2)
     assert Counting.seen[-1] == CONFIG
 
 
-def test_a_typed_config_gets_its_secrets_before_it_is_checked(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_typed_config_gets_its_secrets_before_validation(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = Typed(api_token="canary-one", login=Login(password="canary-two"), logins=[Login(password="canary-two")])
     key = trained(store, config, Typed, secrets=())
     manager = Counting(store, Typed, verbose=False, secrets=())
@@ -107,19 +107,19 @@ def test_a_typed_config_gets_its_secrets_before_it_is_checked(store: str, monkey
     assert Counting.seen[-1] == config
 
 
-def test_a_batch_of_stored_configs_is_refused_too(store: str) -> None:
+def test_a_batch_of_stored_configs_without_secrets_is_refused(store: str) -> None:
     key = trained(store, CONFIG)
     manager = Counting(store, verbose=False)
     result = manager.batch([manager.configs[key]], num_epochs=2, max_errors=1)
     assert "the config lacks secrets" in str(result.failed)
 
 
-def test_a_run_can_be_looked_at_without_its_secrets(store: str) -> None:
+def test_a_run_can_be_read_without_its_secrets(store: str) -> None:
     key = trained(store, CONFIG)
     assert Counting(store, verbose=False).fetch(key).config.api_key == "***"
 
 
-def test_cats_and_dogs_are_two_runs(store: str) -> None:
+def test_a_key_named_secret_is_an_ordinary_value_unless_it_is_declared(store: str) -> None:
     manager = Counting(store, verbose=False)
     manager.process({"secret": "cat"}, num_epochs=1)
     manager.process({"secret": "dog"}, num_epochs=1)
@@ -127,20 +127,20 @@ def test_cats_and_dogs_are_two_runs(store: str) -> None:
     assert sorted(config["secret"] for config in manager.configs.values()) == ["cat", "dog"]
 
 
-def test_a_declared_secret_is_no_part_of_the_identity_and_is_stored_nowhere(store: str) -> None:
+def test_a_declared_secret_is_not_part_of_the_identity_and_is_not_stored(store: str) -> None:
     key = trained(store, CONFIG)
     assert key == key_of({"lr": 0.1})
     assert Counting.seen[-1] == CONFIG
     assert b"canary" not in b"".join(path.read_bytes() for path in Path(store).rglob("*") if path.is_file())
 
 
-def test_the_keys_of_a_manager_and_of_its_configs_agree(store: str) -> None:
+def test_a_manager_and_its_configs_have_the_same_keys(store: str) -> None:
     manager = Counting(store, verbose=False)
     key = trained(store, CONFIG)
     assert key_of(manager.get_config(CONFIG)) == manager.configs.get_key(manager.get_config(CONFIG)) == key
 
 
-def test_an_override_of_get_config_may_put_a_secret_in(store: str) -> None:
+def test_an_override_of_get_config_may_add_a_secret(store: str) -> None:
     class Own(Counting):
         def get_config(self, config: Any = None) -> Any:
             return Config({**super().get_config(config), "api_key": "canary-one"})
@@ -164,21 +164,21 @@ REFUSED = {"lr": 0.2, "password": "canary-one"}
         lambda manager: manager.sweep({"hub": ["main", f"hf_{'a1' * 20}"]}, num_epochs=1, max_errors=9),
     ],
 )
-def test_a_secret_that_is_not_declared_stops_the_command_before_anything_is_written(store: str, work: Any) -> None:
+def test_an_undeclared_secret_is_refused_before_anything_is_written(store: str, work: Any) -> None:
     with pytest.raises(ConfigError, match=r"looks like a secret(.|\n)*secrets=(.|\n)*public="):
         work(Counting(store, verbose=False))
     assert [str(path) for path in Path(store).rglob("*") if path.is_file() and path.name != "store.json"] == []
     assert Counting.seen == []
 
 
-def test_a_secret_that_comes_from_a_generator_is_refused_in_its_turn(store: str) -> None:
+def test_an_undeclared_secret_from_a_generator_is_refused_when_it_is_reached(store: str) -> None:
     manager = Counting(store, verbose=False)
     result = manager.batch((each for each in [{"lr": 0.1}, REFUSED]), num_epochs=1, max_errors=9)
     assert (len(result.done), "looks like a secret" in str(result.failed)) == (1, True)
     assert list(manager.configs.values()) == [{"lr": 0.1}]
 
 
-def test_what_is_public_is_stored_and_counts(store: str) -> None:
+def test_public_values_are_stored_and_part_of_the_identity(store: str) -> None:
     keys = {trained(store, {"password": text}, public=("password",)) for text in ("swordfish", "open sesame")}
     assert keys == {key_of({"password": "swordfish"}), key_of({"password": "open sesame"})}
 
@@ -194,7 +194,7 @@ def test_a_typed_config_with_a_plain_password_is_refused(store: str) -> None:
     trained(store, Plain())
 
 
-def test_an_argument_of_the_constructor_comes_before_the_attribute_of_the_class(store: str) -> None:
+def test_an_argument_of_the_constructor_overrides_the_class_attribute(store: str) -> None:
     manager = Counting(store, secrets=["hub.password"], verbose=False)
     assert (manager.secrets, manager.public) == (("hub.password",), ())
     assert Counting(store, verbose=False).secrets == SECRETS
@@ -202,22 +202,22 @@ def test_an_argument_of_the_constructor_comes_before_the_attribute_of_the_class(
 
 @pytest.mark.parametrize("name", ["secrets", "public"])
 @pytest.mark.parametrize("value", ["api_key", ("a..b",), (5,), 7])
-def test_what_names_no_keys_is_refused(name: str, value: Any) -> None:
+def test_invalid_names_of_keys_are_refused(name: str, value: Any) -> None:
     with pytest.raises(SettingError, match=f"{name}=.*expected dotted keys"):
         Counting(None, **{name: value})
 
 
-def test_keys_of_a_typed_config_are_declared_in_its_class() -> None:
+def test_secrets_of_a_typed_config_are_declared_in_its_class() -> None:
     with pytest.raises(SettingError, match=r"(?s)the defaults are a typed config.*annotate fields `Secret\[str\]`"):
         Counting(None, Typed)
 
 
-def test_the_whole_config_given_again_goes_on_with_the_run(store: str) -> None:
+def test_passing_the_complete_config_again_resumes_the_run(store: str) -> None:
     key = trained(store, CONFIG)
     assert trained(store, {**CONFIG, "api_key": "a new one"}) == key
 
 
-def test_texts_for_a_run_and_its_mirrors_have_no_secret() -> None:
+def test_secrets_are_masked_in_the_log_of_a_run_and_in_its_mirrors() -> None:
     rows: list[dict[str, Any]] = []
     mirrored: list[Any] = []
     writer = RunWriter()
@@ -229,7 +229,7 @@ def test_texts_for_a_run_and_its_mirrors_have_no_secret() -> None:
     assert mirrored == [("note", "a ***", 3)]
 
 
-def test_the_end_of_a_log_is_not_lost_though_it_began_like_a_secret() -> None:
+def test_the_end_of_a_log_is_kept_even_if_it_looks_like_the_start_of_a_secret() -> None:
     store = Store(None)
     key = store.configs.add({"x": 1})
     with store.attempt(key, "test") as attempt:
@@ -241,14 +241,14 @@ def test_the_end_of_a_log_is_not_lost_though_it_began_like_a_secret() -> None:
     assert store.files.read(path) == b"one *** two can"
 
 
-def test_a_config_object_is_left_as_it_was_given(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_config_object_is_not_modified(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("API_KEY", "canary-one")
     config = Config({"api_key": "***"})
     assert Counting(store, verbose=False).get_config(config).api_key == "canary-one"
     assert config.api_key == "***"
 
 
-def test_a_misspelt_secret_is_refused_before_its_value_is_stored(tmp_path):
+def test_a_misspelled_secret_is_refused_before_its_value_is_stored(tmp_path):
     manager = Manager(tmp_path, {"token": "", "lr": 0.1}, secrets=("tokn",), verbose=False)
     with pytest.raises(SettingError, match=r"the config has no `tokn`\n  try     did you mean `token`"):
         manager.process({"token": "abc-123"}, num_epochs=0)

@@ -1,4 +1,4 @@
-"""Batches in worker processes: the same results, and no process left behind, whoever fails, dies or is asked to stop."""
+"""Batches in worker processes give the same results and leave no process behind after failures, kills and stops."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def keys(shop: Any) -> dict[float, str]:
 
 
 def outcomes(shop: Any) -> dict[float, str]:
-    """How the runs ended that were begun."""
+    """Return the outcomes of the runs that were started."""
     begun = {lr: key for lr, key in keys(shop).items() if Store(shop.store).run(key).attempts()}
     return {lr: str(tiny.outcome_of(shop.store, key).get("outcome")) for lr, key in begun.items()}
 
@@ -66,7 +66,7 @@ def log_of(shop: Any, lr: float, attempt: int) -> str:
 
 
 def assert_whole(shop: Any, kind: str = "Tiny", lrs: tuple[float, ...] = LRS) -> None:
-    """Every run can be taken up, and ends as if nobody had disturbed it."""
+    """Check that every run can be resumed and gives the undisturbed result."""
     assert Store(shop.store).verify() == []
     manager = tiny.MANAGERS[kind](shop.store, verbose=False)
     for lr in lrs:
@@ -79,10 +79,10 @@ class TestContract(ExecutorContract):
         return LocalWorkers(2)
 
 
-# ---- what comes of it
+# ---- results
 
 
-def test_workers_come_to_the_same_bits_stay_warm_and_have_the_extensions(shop: Any) -> None:
+def test_workers_give_the_same_results_are_reused_and_have_the_extensions(shop: Any) -> None:
     process = start(shop, is_damped=True)
     assert process.wait() == 0, process.err
     found, by_lr = result(process), keys(shop)
@@ -100,7 +100,7 @@ def test_workers_come_to_the_same_bits_stay_warm_and_have_the_extensions(shop: A
 
 
 @pytest.mark.smoke
-def test_what_a_run_prints_in_a_worker_is_in_its_log(shop: Any) -> None:
+def test_the_output_of_a_run_in_a_worker_is_in_its_log(shop: Any) -> None:
     plan = {"at": "train", "nth": 0, "do": "print", "text": "from the user's code", "if": {"lr": 0.05}}
     process = start(shop, plan, kind="Plain", lrs=(0.05,))
     assert process.wait() == 0, process.err
@@ -110,7 +110,7 @@ def test_what_a_run_prints_in_a_worker_is_in_its_log(shop: Any) -> None:
 # ---- errors
 
 
-def test_the_first_error_is_raised_with_its_text_and_the_others_are_saved(shop: Any) -> None:
+def test_the_first_error_is_raised_with_its_text_and_the_other_runs_are_saved(shop: Any) -> None:
     plan = {"at": "train", "nth": 2, "do": "raise", "text": "the user's own words", "if": {"lr": 0.05}}
     process = start(shop, plan, kind="Plain", max_errors=0)
     assert process.wait() == 1
@@ -123,7 +123,7 @@ def test_the_first_error_is_raised_with_its_text_and_the_others_are_saved(shop: 
     assert_whole(shop, "Plain")
 
 
-def test_with_max_errors_the_others_go_on_up_to_count_also_from_a_generator(shop: Any) -> None:
+def test_with_max_errors_the_other_runs_continue_up_to_count_even_from_a_generator(shop: Any) -> None:
     plan = {"at": "train", "nth": 2, "do": "raise", "text": "the user's own words", "if": {"lr": 0.05}}
     process = start(shop, plan, kind="Plain", max_errors=3, count=3, is_generated=True)
     assert process.wait() == 0, process.err
@@ -134,7 +134,7 @@ def test_with_max_errors_the_others_go_on_up_to_count_also_from_a_generator(shop
     assert "Traceback" not in process.out + process.err
 
 
-def test_a_run_that_ends_its_worker_each_time_is_given_up_and_the_others_go_on(shop: Any) -> None:
+def test_the_batch_gives_up_on_a_run_that_always_ends_its_worker_and_trains_the_others(shop: Any) -> None:
     plan = {"at": "setup", "do": "exit", "code": 7, "if": {"lr": 0.05}}
     process = start(shop, plan, kind="Plain", lrs=(0.05, 0.1), max_errors=3, max_attempts=2)
     assert process.wait(40.0) == 0, process.err
@@ -143,10 +143,10 @@ def test_a_run_that_ends_its_worker_each_time_is_given_up_and_the_others_go_on(s
     assert list({**found["failed"], **found["given_up"]}) == [keys(shop)[0.05]]
 
 
-# ---- ends
+# ---- workers that end
 
 
-def test_a_worker_that_is_killed_is_replaced_and_one_run_may_be_asked_to_stop(shop: Any) -> None:
+def test_a_killed_worker_is_replaced_and_a_single_run_can_be_stopped(shop: Any) -> None:
     plan = {"at": "train", "nth": 1, "do": "wait", "if": {"lr": 0.05}}
     process = start(shop, plan, kind="Plain")
     worker = process.until_at()
@@ -156,7 +156,7 @@ def test_a_worker_that_is_killed_is_replaced_and_one_run_may_be_asked_to_stop(sh
     assert f"run {keys(shop)[0.05]}: its worker was killed by signal 9; another worker resumes it" in process.out
     tiny.until(lambda: len(Store(shop.store).run(keys(shop)[0.05]).attempts()) == 2, "the second attempt")
     request_stop(Store(shop.store).run(keys(shop)[0.05]))
-    tiny.until(lambda: "somebody asked this run to stop" in log_of(shop, 0.05, 2), "the worker to hear of it")
+    tiny.until(lambda: "somebody asked this run to stop" in log_of(shop, 0.05, 2), "the worker to receive the request")
     tiny.until(lambda: sum(each == "finished" for each in outcomes(shop).values()) == 3, "the others to be trained meanwhile")
     process.go_on()
     assert process.wait() == 0, process.err
@@ -166,8 +166,8 @@ def test_a_worker_that_is_killed_is_replaced_and_one_run_may_be_asked_to_stop(sh
     assert_whole(shop, "Plain")
 
 
-def test_ctrl_c_saves_what_all_workers_have_however_long_that_takes(shop: Any) -> None:
-    """The driver's patience is short here, that of the workers is as it is."""
+def test_ctrl_c_saves_the_runs_of_all_workers_no_matter_how_long_it_takes(shop: Any) -> None:
+    """The grace period of the driver is short here, but not that of the workers."""
     plan = {"at": "save_ckpt", "nth": 2, "do": "wait", "if": {"lr": 0.05}}
     process = start(shop, plan, kind="Plain", grace=0.5)
     process.until_at()
@@ -183,7 +183,7 @@ def test_ctrl_c_saves_what_all_workers_have_however_long_that_takes(shop: Any) -
     assert_whole(shop, "Plain")
 
 
-def test_ctrl_c_while_workers_start_makes_no_noise(shop: Any) -> None:
+def test_ctrl_c_while_workers_start_prints_no_traceback(shop: Any) -> None:
     process = start(shop, kind="Plain")
 
     def are_importing() -> bool:
@@ -203,7 +203,7 @@ def has_mapped(pid: int, name: str) -> bool:
         return False
 
 
-def test_workers_whose_driver_is_killed_save_and_end(shop: Any) -> None:
+def test_workers_save_and_exit_when_their_driver_is_killed(shop: Any) -> None:
     plan = {"at": "train", "nth": 2, "do": "wait", "if": {"lr": 0.1}}
     process = start(shop, plan, kind="Plain", lrs=(0.1,))
     process.until_at()
@@ -217,30 +217,30 @@ def test_workers_whose_driver_is_killed_save_and_end(shop: Any) -> None:
     assert_whole(shop, "Plain", lrs=(0.1,))
 
 
-# ---- what is refused
+# ---- refused input
 
 
 @pytest.mark.parametrize("workers", [True, -1, 1.5, "2"])
 @pytest.mark.smoke
-def test_a_number_of_workers_is_a_whole_number(tmp_path: Path, workers: Any) -> None:
+def test_an_invalid_number_of_workers_is_refused(tmp_path: Path, workers: Any) -> None:
     with pytest.raises(SettingError, match="`workers` must be a whole number"):
         tiny.Plain(tmp_path, verbose=False).batch([{}], workers=workers)
 
 
-def test_workers_need_a_store_on_a_disk() -> None:
+def test_workers_need_a_store_on_disk() -> None:
     with pytest.raises(SettingError, match="workers need a store on a disk"):
         tiny.Plain(verbose=False).batch([{}], workers=2)
 
 
 class Called(Manager):
-    """Takes what no other process can get."""
+    """Takes an argument that cannot be sent to another process."""
 
     def __init__(self, store_dir: Any, call: Callable[[], Any]) -> None:
         super().__init__(store_dir, verbose=False)
 
 
 @pytest.mark.smoke
-def test_arguments_that_cannot_be_sent_are_refused_before_anything_starts(tmp_path: Path) -> None:
+def test_arguments_that_cannot_be_pickled_are_refused_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="Called cannot be built in a worker") as caught:
         Called(tmp_path, lambda: None).batch([{}], workers=2)
     assert "without lambdas" in str(caught.value)
@@ -266,7 +266,7 @@ _CALL = "Halving(sys.argv[1]).batch([{'x': x} for x in range(4)], 1, workers=2)\
 
 
 def run_program(folder: Path, text: str, way: str = "a file") -> subprocess.CompletedProcess[str]:
-    """A program of a user's own, and the end of it with all its children."""
+    """Run a user program, and wait until it and all its children have ended."""
     program = folder / "program.py"
     program.write_text(text)
     words = {"a file": [str(program)], "a pipe": ["-"], "-c": ["-c", text]}[way]
@@ -282,14 +282,14 @@ def run_program(folder: Path, text: str, way: str = "a file") -> subprocess.Comp
 
 
 @pytest.mark.parametrize("way", ["a pipe", "-c"])
-def test_a_class_that_was_made_at_a_prompt_is_refused(tmp_path: Path, way: str) -> None:
+def test_a_class_that_was_defined_at_a_prompt_is_refused(tmp_path: Path, way: str) -> None:
     found = run_program(tmp_path, _PROGRAM + _CALL, way)
     assert found.returncode == 1
     assert "SettingError: workers cannot import Halving, which was defined in a notebook or at a prompt" in found.stderr
     assert "define it in a file" in found.stderr
 
 
-def test_a_program_without_a_guard_gets_one_clear_message(tmp_path: Path) -> None:
+def test_a_program_without_a_main_guard_gets_one_clear_message(tmp_path: Path) -> None:
     found = run_program(tmp_path, _PROGRAM + _CALL)
     assert found.returncode == 1
     assert found.stderr.count("Error: ") == 1, found.stderr
@@ -297,11 +297,11 @@ def test_a_program_without_a_guard_gets_one_clear_message(tmp_path: Path) -> Non
     assert not list((tmp_path / "store").glob("stats/*/*"))
 
 
-def test_workers_that_die_before_they_begin_a_run_end_the_batch(tmp_path: Path) -> None:
+def test_workers_that_die_before_they_start_a_run_end_the_batch(tmp_path: Path) -> None:
     text = 'if __name__ == "__mp_main__":\n    import os\n    os._exit(3)\n'
     found = run_program(tmp_path, text + _PROGRAM + 'if __name__ == "__main__":\n    ' + _CALL)
     assert found.returncode == 1
-    assert "RunFailedError: workers end before they start a run" in found.stderr
+    assert "RunFailedError: workers exit before they start a run" in found.stderr
     assert "its worker ended with exit code 3; see its output above" in found.stderr
     assert "given up" not in found.stdout
     assert "gives up" not in found.stdout

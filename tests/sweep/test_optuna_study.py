@@ -1,4 +1,4 @@
-"""Proposals and pruning repeat themselves, whichever process makes them and in whichever order trials finish."""
+"""Proposals and pruning decisions do not depend on the process or on the order in which trials finish."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def complete(plan: Plan, trials: list[Trial], number: int) -> Trial:
 
 
 def search(plan: Plan, num_trials: int, order: int = 0, restarts: float = 0.0, finish: Any = complete) -> list[Trial]:
-    """A search whose trials finish in a random order, with a new process after some proposals."""
+    """Run a search whose trials finish in a random order, with a new process after some proposals."""
     chance = random.Random(order)
     proposer, trials = Proposer(plan), list[Trial]()
     while len(trials) < num_trials or not all(trial.is_finished for trial in trials):
@@ -75,11 +75,11 @@ def test_proposals_are_the_same_after_restarts_and_in_any_finishing_order(sample
     undisturbed = [trial.parameters for trial in search(plan, count)]
     assert [trial.parameters for trial in search(plan, count, order=1, restarts=1.0)] == undisturbed
     assert [trial.parameters for trial in search(plan, count, order=2, restarts=0.2)] == undisturbed
-    assert len({str(sorted(each.items())) for each in undisturbed}) > count * 0.7  # a sampler that repeats one point would pass
+    assert len({str(sorted(each.items())) for each in undisturbed}) > count * 0.7  # otherwise, a sampler that repeats one point would pass
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "gp", "nsga2", "cmaes"])
-def test_with_window_1_proposals_are_those_of_a_plain_ask_and_tell_loop(sampler: str) -> None:
+def test_with_window_1_proposals_equal_those_of_a_plain_ask_and_tell_loop(sampler: str) -> None:
     plan, count = plan_of(sampler, window=1), 12
     make = {
         "tpe": optuna.samplers.TPESampler, "gp": optuna.samplers.GPSampler,
@@ -88,7 +88,7 @@ def test_with_window_1_proposals_are_those_of_a_plain_ask_and_tell_loop(sampler:
     study, expected = optuna.create_study(), list[dict[str, Any]]()
     for number in range(count):
         seed = int.from_bytes(hashlib.sha256(f"3/{number}".encode()).digest()[:4], "big")
-        if sampler == "nsga2":  # its parents are cached in the study, and would stay those of an older generation
+        if sampler == "nsga2":  # the study caches the parents, which would stay those of an older generation
             trials, study = study.trials, optuna.create_study()
             study.add_trials(trials)
         with quiet_optuna():
@@ -101,7 +101,7 @@ def test_with_window_1_proposals_are_those_of_a_plain_ask_and_tell_loop(sampler:
     assert [trial.parameters for trial in search(plan, count)] == expected
 
 
-def test_proposals_depend_on_the_results_outside_the_window_only() -> None:
+def test_proposals_depend_only_on_results_outside_the_window() -> None:
     plan = plan_of("tpe", window=3)
     trials = search(plan, 15)
     point = Proposer(plan).propose(trials)
@@ -112,7 +112,7 @@ def test_proposals_depend_on_the_results_outside_the_window_only() -> None:
     assert Proposer(plan).propose(outside) != point
 
 
-def test_points_inside_the_window_are_known_as_running() -> None:
+def test_the_sampler_sees_points_inside_the_window_as_running() -> None:
     plan = plan_of("tpe", window=3)
     trials = search(plan, 15)
     point = Proposer(plan).propose(trials)
@@ -127,10 +127,10 @@ def test_another_seed_proposes_other_points() -> None:
 
 def test_a_grid_ends_after_its_last_point_instead_of_starting_over() -> None:
     plan = plan_of("grid")
-    assert Proposer(plan).propose(search(plan, 24)) is None  # A43, whose starting over is void
+    assert Proposer(plan).propose(search(plan, 24)) is None  # A43, except that a grid does not start over
 
 
-def test_a_replay_that_gives_other_points_is_an_error_that_names_the_version() -> None:
+def test_a_replay_with_other_points_is_an_error_that_names_the_version() -> None:
     plan = plan_of("cmaes", optuna="4.0.0")
     trials = search(plan, 6)
     trials[3] = trials[3]._replace(parameters={**trials[3].parameters, "x": 0.5})
@@ -140,7 +140,7 @@ def test_a_replay_that_gives_other_points_is_an_error_that_names_the_version() -
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), None])
-def test_a_missing_or_infinite_value_counts_as_the_worst(value: float | None) -> None:
+def test_a_missing_or_infinite_value_is_treated_as_the_worst(value: float | None) -> None:
     plan = plan_of("tpe", window=1)  # A47
     trials = search(plan, 12)
     worst = [trials[0]._replace(values=None if value is None else (value,)), *trials[1:]]
@@ -150,21 +150,21 @@ def test_a_missing_or_infinite_value_counts_as_the_worst(value: float | None) ->
 
 @pytest.mark.parametrize("state", ["invalid", "duplicate", "failed"])
 @pytest.mark.parametrize("sampler", ["tpe", "cmaes", "qmc", "gp", "nsga2"])
-def test_points_that_gave_no_result_do_not_stop_a_search(sampler: str, state: Any) -> None:
+def test_points_without_a_result_do_not_stop_a_search(sampler: str, state: Any) -> None:
     def finish(plan: Plan, trials: list[Trial], number: int) -> Trial:
         return trials[number]._replace(state=state) if number % 3 == 1 else complete(plan, trials, number)
 
     assert len(search(plan_of(sampler, window=1), 7, finish=finish, restarts=0.5)) == 7
 
 
-def test_two_objectives_are_searched() -> None:
+def test_a_search_can_have_two_objectives() -> None:
     trials = [trial._replace(values=(objective(trial.parameters), trial.parameters["n"])) for trial in search(plan_of("random"), 8)]
     for sampler in ("nsga2", "tpe"):
         plan = plan_of(sampler, monitor=("valid/loss", "size"), directions=("minimize", "minimize"))
         assert Proposer(plan).propose(trials) is not None
 
 
-def test_warm_points_change_the_first_proposal() -> None:
+def test_warm_start_points_change_the_first_proposal() -> None:
     warm = tuple({"parameters": dict(trial.parameters), "values": [objective(trial.parameters)]} for trial in search(plan_of("random"), 12))
     assert Proposer(plan_of("tpe", window=1, warm_start=warm)).propose([]) != Proposer(plan_of("tpe", window=1)).propose([])
 
@@ -188,7 +188,7 @@ def finish_or_prune(plan: Plan, trials: list[Trial], number: int) -> Trial:
 @pytest.mark.parametrize(
     ("sampler", "pruner"), [("tpe", "median"), ("tpe", "asha"), ("tpe", "hyperband"), ("random", "median"), ("qmc", "asha")]
 )
-def test_pruning_decides_the_same_in_any_finishing_order(sampler: str, pruner: str) -> None:
+def test_pruning_decisions_are_the_same_in_any_finishing_order(sampler: str, pruner: str) -> None:
     plan = plan_of(sampler, window=4, pruner=pruner)
     first = search(plan, 24, finish=finish_or_prune)
     assert {trial.state for trial in first} == {"complete", "pruned"}
@@ -217,7 +217,7 @@ def test_replicates_are_compared_pair_by_pair_with_the_best_trial() -> None:
     assert equal is None
 
 
-def test_importance_names_the_parameter_that_decides() -> None:
+def test_the_parameter_with_the_largest_effect_has_the_largest_importance() -> None:
     trials = [trial._replace(values=((trial.parameters["x"] - 1) ** 2,)) for trial in search(plan_of("random"), 40)]
     found = importances(plan_of("random"), trials)
     assert max(found, key=lambda name: found[name]) == "x"

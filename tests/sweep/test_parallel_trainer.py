@@ -1,4 +1,4 @@
-"""`ParallelTrainer`: seed 002's program in a search, and what each field of its config does (A41, A42, A45 to A47)."""
+"""`ParallelTrainer`: the program of seed 002, and the effect of each config field (A41, A42, A45 to A47)."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ def launched(folder: Any, wrapper: Any = None, **values: Any) -> SearchResult:
     return ParallelTrainer(wrapper or MyModelWrapper(MyModel), config_for(CifarSearch, folder, eval_epoch=1, **values)).launch()
 
 
-def test_a_trial_has_the_weights_of_the_same_config_trained_by_itself(tmp_path: Path) -> None:
+def test_a_trial_has_the_same_weights_as_a_separate_run_of_its_config(tmp_path: Path) -> None:
     result = launched(tmp_path / "search")
     assert [trial.state for trial in result.trials] == ["complete", "complete"]
     alone = ProtoTrainer(MyModelWrapper(MyModel), config_for(CifarRun, tmp_path / "alone", eval_epoch=1).override(f"{LR}=0.2"))
@@ -80,19 +80,19 @@ class Diverges(MyModel):
 
 
 @pytest.mark.parametrize("model", [Fails, Diverges])
-def test_a_trial_that_fails_does_not_stop_the_others(model: Any, tmp_path: Path) -> None:
-    """A41."""
+def test_a_failed_trial_does_not_stop_the_others(model: Any, tmp_path: Path) -> None:
+    """Contract A41."""
     widths = {"model_config.width": {"categorical_values": [5, 6, 7]}}
     result = launched(tmp_path, MyModelWrapper(model), search_space=widths)
     assert sorted(trial.state for trial in result.trials) == ["complete", "complete", "failed"]
 
 
-def test_a_run_config_is_no_search(tmp_path: Path) -> None:
+def test_a_run_config_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="`config` is a ParallelConfig"):
         ParallelTrainer(MyModelWrapper(MyModel), config_for(CifarRun, tmp_path))  # type: ignore[arg-type]
 
 
-def test_a_wrapper_that_cannot_be_pickled_is_explained(tmp_path: Path) -> None:
+def test_a_wrapper_that_cannot_be_pickled_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="cannot be sent to another process"):
         launched(tmp_path, MyModelWrapper(lambda config: MyModel(config)), concurrent_trials=2)
 
@@ -188,5 +188,5 @@ def test_every_field_has_a_check(kind: Any) -> None:
 
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, checks in FIELDS.items() for name in checks])
-def test_the_field_does_what_its_name_says(kind: Any, name: str, tmp_path: Any) -> None:
+def test_each_field_has_its_documented_effect(kind: Any, name: str, tmp_path: Any) -> None:
     FIELDS[kind][name](tmp_path)

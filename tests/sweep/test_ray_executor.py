@@ -1,4 +1,4 @@
-"""`RayExecutor`: runs on Ray actors end as they do in this process, and what cannot work is said at once."""
+"""`RayExecutor`: runs on Ray give the same results as in this process, and wrong settings are errors at once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from trainmaster.testing import ExecutorContract
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Any]:
-    """Opens executors, and closes them."""
+    """Opens executors, and closes them after the test."""
     executors: list[RayExecutor] = []
 
     def open_with(executor: RayExecutor, manager: Manager | None = None) -> None:
@@ -48,7 +48,7 @@ def opened(tmp_path: Path) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("address", ["nonsense", "ray://somewhere", "host:port"])
-def test_an_address_that_is_none_is_refused(opened: Any, address: str) -> None:
+def test_an_invalid_address_is_refused(opened: Any, address: str) -> None:
     pytest.importorskip("ray")
     with pytest.raises(SettingError, match="expected the address of a Ray cluster"):
         opened(RayExecutor(address=address))
@@ -58,7 +58,7 @@ def test_an_address_that_is_none_is_refused(opened: Any, address: str) -> None:
 def test_a_port_without_a_listener_is_an_error_within_seconds(opened: Any, prefix: str) -> None:
     pytest.importorskip("ray")
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and not listening
+        taken.bind(("127.0.0.1", 0))  # but not listening
         started = time.monotonic()
         with pytest.raises(SettingError, match="there is no Ray cluster at address") as caught:
             opened(RayExecutor(address=f"{prefix}127.0.0.1:{taken.getsockname()[1]}"))
@@ -86,7 +86,7 @@ def test_a_port_that_another_program_has_taken_is_an_error_within_seconds(opened
     assert "another program listens there" in str(caught.value)
 
 
-def test_without_ray_one_line_says_what_to_install(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_an_error_says_what_to_install(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError) as caught:
         opened(RayExecutor())
@@ -129,7 +129,7 @@ def test_the_command_line_knows_executors_by_name() -> None:
             make_workers(*wrong)  # type: ignore[arg-type]
 
 
-def test_workers_get_the_environment_except_what_belongs_to_a_machine() -> None:
+def test_workers_get_the_environment_without_machine_specific_variables() -> None:
     environment = {"DATA": "/data", "API_KEY": "x", "PATH": "/bin", "CUDA_VISIBLE_DEVICES": "0", "RAY_AUTH_TOKEN": "t", "HOME": "/home/me"}
     assert shared_environment(environment) == {"DATA": "/data", "API_KEY": "x"}
 
@@ -142,7 +142,7 @@ print(repr(RayWorker().prepare(*pickle.loads(bytes.fromhex(sys.argv[1])))), sys.
 
 
 def prepared(tmp_path: Path, **changes: Any) -> str:
-    """What a worker in another process says about its node."""
+    """Return the problem that a worker in another process reports about its node."""
     store = tmp_path / "store"
     (store / "sweeps").mkdir(parents=True, exist_ok=True)
     probe = store / "sweeps" / "probe.tmp"
@@ -171,7 +171,10 @@ def test_a_worker_checks_versions_store_and_manager_before_it_trains(tmp_path: P
 
 @pytest.fixture(scope="module")
 def local_ray() -> Iterator[Any]:
-    """One Ray for all tests of this file, as if the user had called `ray.init`; RayExecutor leaves it running."""
+    """One Ray instance for all tests of this file, as if the user had called `ray.init`.
+
+    RayExecutor leaves it running.
+    """
     from trainmaster.sweep.ray_cluster import connect, import_ray
 
     pytest.importorskip("ray")
@@ -190,7 +193,7 @@ class TestContract(ExecutorContract):
 
 @pytest.mark.integration
 @pytest.mark.usefixtures("local_ray")
-def test_in_this_process_on_local_workers_and_on_ray_the_weights_are_the_same_bit_for_bit(tmp_path: Path) -> None:
+def test_the_weights_are_bit_for_bit_the_same_in_process_with_local_workers_and_with_ray(tmp_path: Path) -> None:
     weights = []
     for workers in (0, 2, RayExecutor(2)):
         store = tmp_path / type(workers).__name__ / str(workers if isinstance(workers, int) else "")
@@ -201,7 +204,7 @@ def test_in_this_process_on_local_workers_and_on_ray_the_weights_are_the_same_bi
 
 @pytest.mark.integration
 @pytest.mark.usefixtures("local_ray")
-def test_a_search_on_ray_has_the_trials_of_a_search_in_this_process(tmp_path: Path) -> None:
+def test_a_search_on_ray_has_the_same_trials_as_a_search_in_this_process(tmp_path: Path) -> None:
     def search(store: Path, workers: Any) -> list[Any]:
         settings: dict[str, Any] = {"sampler": "tpe", "pruner": "median", "epochs": EPOCHS, "window": 4}
         result = Toy(store, verbose=False).search(SPACE, 6, workers=workers, **settings)
@@ -222,7 +225,7 @@ def test_a_parallel_trainer_runs_its_trials_on_ray(tmp_path: Path) -> None:
 
 @pytest.mark.integration
 @pytest.mark.usefixtures("local_ray")
-def test_more_gpus_or_cpus_than_any_node_has_is_an_error_at_once(opened: Any) -> None:
+def test_requesting_more_gpus_or_cpus_than_any_node_has_is_an_error_at_once(opened: Any) -> None:
     with pytest.raises(SettingError, match="no node of the Ray cluster has 1 CPU and 64 GPUs for a run"):
         opened(RayExecutor(gpus_per_run=64))
     with pytest.raises(SettingError, match="no node of the Ray cluster has 500 CPUs for a run"):
@@ -289,8 +292,8 @@ print(json.dumps([len(result.done), len(again.found), sorted(each["loss"] for ea
 
 
 @pytest.mark.integration
-def test_a_notebook_trains_on_its_own_ray_which_leaves_nothing_behind(tmp_path: Path) -> None:
-    """A class of a notebook, or of a program without a guard, is sent to the workers by value."""
+def test_a_notebook_trains_on_a_local_ray_that_leaves_nothing_behind(tmp_path: Path) -> None:
+    """A class of a notebook, or of a program without a main guard, is sent to the workers by value."""
     pytest.importorskip("ray")
     home = tmp_path / "home"
     home.mkdir()
@@ -332,7 +335,7 @@ def test_ctrl_c_saves_the_runs_and_kill_9_leaves_no_process(tmp_path: Path) -> N
     endings = [each for each in program.endings_of(store).values() if each]
     assert {each[-1] for each in endings} == {"stopped"}
     assert max(map(len, endings)) == 2
-    Slow(store).batch(program.configs_of(2))  # the other run may not have begun
+    Slow(store).batch(program.configs_of(2))  # the other run may not have started
     Slow(tmp_path / "undisturbed").batch(program.configs_of(2))
     assert program.weights_of(store) == program.weights_of(tmp_path / "undisturbed")
     end = time.monotonic() + 300
@@ -342,7 +345,7 @@ def test_ctrl_c_saves_the_runs_and_kill_9_leaves_no_process(tmp_path: Path) -> N
 
 
 def left_in_session(leader: int) -> list[str]:
-    """The processes of a session that are still there, Ray's included."""
+    """Return the processes of a session that are still running, including Ray's."""
     found = []
     for each in Path("/proc").iterdir():
         if each.name.isdigit():

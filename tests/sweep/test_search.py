@@ -1,4 +1,4 @@
-"""`Manager.search`: a search is a record in the store, which any process continues."""
+"""`Manager.search`: a search is a record in the store that any process can continue."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def points(result: SearchResult) -> list[Any]:
     return [trial.config for trial in result.trials]
 
 
-# ---- what a search does
+# ---- trials
 
 
-def test_trials_are_runs_of_the_store_with_their_values() -> None:
+def test_each_trial_is_a_run_in_the_store_with_the_proposed_values() -> None:
     manager = toy()
     result = run(manager, 5)
     assert [trial.state for trial in result.trials] == ["complete"] * 5
@@ -67,13 +67,13 @@ def test_the_same_call_continues_and_more_trials_extend_a_search(tmp_path: Path)
     assert all(toy(tmp_path / "part").store.run(key).attempts() == [1] for trial in more.trials for key in trial.keys)
 
 
-def test_a_search_that_has_all_trials_trains_nothing(tmp_path: Path) -> None:
+def test_a_complete_search_trains_nothing(tmp_path: Path) -> None:
     first = run(toy(tmp_path), 3)
     again = run(toy(tmp_path), 2)
     assert again.trials == first.trials
 
 
-def test_a_later_number_of_workers_does_not_change_the_window(tmp_path: Path) -> None:
+def test_changing_the_number_of_workers_later_does_not_change_the_window(tmp_path: Path) -> None:
     run(toy(tmp_path), 1, sampler="tpe", workers=0)
     assert run(toy(tmp_path), 2, sampler="tpe", workers=1).plan.window == 1
 
@@ -85,7 +85,7 @@ def test_without_a_name_the_same_settings_find_the_same_search(tmp_path: Path) -
     assert len(search_names(toy(tmp_path).store)) == 2
 
 
-def test_a_changed_space_is_refused_with_the_difference(tmp_path: Path) -> None:
+def test_a_changed_space_is_refused_and_the_difference_is_listed(tmp_path: Path) -> None:
     run(toy(tmp_path), 2)
     with pytest.raises(SearchError, match="the search test exists with another plan") as caught:
         run(toy(tmp_path), 4, space={**SPACE, "y": "float(0,20)"})
@@ -113,7 +113,7 @@ def test_a_driver_with_another_space_is_refused_while_the_search_runs(tmp_path: 
     assert points(result) == points(run(toy(), 3))
 
 
-def test_a_run_trained_by_hand_is_used_and_not_trained_again(tmp_path: Path) -> None:
+def test_a_run_that_was_trained_before_the_search_is_used_and_not_trained_again(tmp_path: Path) -> None:
     space = {"x": [1.0], "y": [3.0]}
     manager = toy(tmp_path)
     manager.process({"x": 1.0, "y": 3.0}, num_epochs=EPOCHS)
@@ -122,7 +122,7 @@ def test_a_run_trained_by_hand_is_used_and_not_trained_again(tmp_path: Path) -> 
     assert manager.store.run(result.best.keys[0]).attempts() == [1]
 
 
-def test_a_run_trained_further_by_hand_has_the_value_of_the_target(tmp_path: Path) -> None:
+def test_a_run_that_was_trained_further_has_the_value_at_the_target(tmp_path: Path) -> None:
     manager = toy(tmp_path)
     manager.process({"x": 2.0, "y": 3.0}, num_epochs=EPOCHS + 4)
     result = run(manager, 1, space={"x": [2.0], "y": [3.0]})
@@ -132,7 +132,7 @@ def test_a_run_trained_further_by_hand_has_the_value_of_the_target(tmp_path: Pat
 # ---- points that are not run
 
 
-def test_duplicates_are_recorded_and_not_run_and_end_an_exhausted_search() -> None:
+def test_duplicates_are_recorded_but_not_run_and_end_an_exhausted_search() -> None:
     manager = toy()
     result = run(manager, 50, space={"kind": ["a", "b"]})
     assert [trial.state for trial in result.trials].count("complete") == 2
@@ -141,7 +141,7 @@ def test_duplicates_are_recorded_and_not_run_and_end_an_exhausted_search() -> No
     assert len(list(manager.configs)) == 2
 
 
-def test_a_grid_tries_every_point_once_and_says_that_it_is_exhausted() -> None:
+def test_a_grid_search_tries_every_point_once_and_reports_that_it_is_exhausted() -> None:
     result = run(toy(), 100, space=GRID, sampler="grid")
     assert len({str(trial.config) for trial in result.trials}) == len(result.trials) == 24
     assert result.end_reason == "all 24 points of the grid have been tried"
@@ -178,7 +178,7 @@ def test_an_invalid_point_is_recorded_with_its_reason_and_not_run() -> None:
 # ---- pruning
 
 
-def test_a_pruned_run_keeps_its_metrics_and_checkpoint_and_can_be_resumed_by_hand(tmp_path: Path) -> None:
+def test_a_pruned_run_keeps_its_metrics_and_checkpoint_and_can_be_resumed(tmp_path: Path) -> None:
     manager = toy(tmp_path)
     result = run(manager, 20, sampler="random", pruner="median")
     pruned = [trial for trial in result.trials if trial.state == "pruned"]
@@ -193,7 +193,7 @@ def test_a_pruned_run_keeps_its_metrics_and_checkpoint_and_can_be_resumed_by_han
     assert read_result(find_search(manager.store, "test")).trials == result.trials  # the recorded outcome stays
 
 
-def test_a_whole_run_from_elsewhere_is_judged_as_if_the_search_had_trained_it(tmp_path: Path) -> None:
+def test_a_run_that_was_trained_outside_of_the_search_is_pruned_in_the_same_way(tmp_path: Path) -> None:
     alone = run(toy(tmp_path / "alone"), 20, pruner="median")
     manager = toy(tmp_path / "helped")
     for trial in alone.trials:
@@ -207,7 +207,7 @@ def test_a_whole_run_from_elsewhere_is_judged_as_if_the_search_had_trained_it(tm
 # ---- replicates, several metrics, warm start
 
 
-def test_replicates_have_different_seeds_and_the_trial_has_their_mean() -> None:
+def test_replicates_have_different_seeds_and_the_value_of_a_trial_is_their_mean() -> None:
     manager = toy()
     result = run(manager, 2, replicates=3)
     for trial in result.trials:
@@ -216,7 +216,7 @@ def test_replicates_have_different_seeds_and_the_trial_has_their_mean() -> None:
         assert trial.values == pytest.approx((sum(losses) / 3,))
 
 
-def test_wilcoxon_stops_the_replicates_of_a_trial_that_is_behind() -> None:
+def test_wilcoxon_prunes_the_replicates_of_a_worse_trial() -> None:
     manager = toy()
     result = run(manager, 6, replicates=8, pruner="wilcoxon", seed=1)
     pruned = [trial for trial in result.trials if trial.state == "pruned"]
@@ -225,7 +225,7 @@ def test_wilcoxon_stops_the_replicates_of_a_trial_that_is_behind() -> None:
     assert len(trained) < 8
 
 
-def test_several_metrics_give_the_trials_that_no_other_beats() -> None:
+def test_a_search_with_several_metrics_returns_the_pareto_front() -> None:
     result = run(toy(), 12, sampler="nsga2", monitor=("loss", "size"), mode=("min", "min"))
     best = [trial.values for trial in result.ranking]
     others = [trial.values for trial in result.trials if trial not in result.ranking]
@@ -233,11 +233,11 @@ def test_several_metrics_give_the_trials_that_no_other_beats() -> None:
     assert all(any(good[0] <= one[0] and good[1] <= one[1] for good in best if good) for one in others if one)
 
 
-def test_a_warm_start_is_frozen_when_the_search_is_created(tmp_path: Path) -> None:
+def test_the_warm_start_is_fixed_when_the_search_is_created(tmp_path: Path) -> None:
     manager = toy(tmp_path)
     for x in range(12):
         manager.process({"x": float(x - 2), "y": 3.0}, num_epochs=EPOCHS)
-    manager.process({"x": 0.5, "y": 3.0, "seed": 7}, num_epochs=EPOCHS)  # agrees with no trial: another seed
+    manager.process({"x": 0.5, "y": 3.0, "seed": 7}, num_epochs=EPOCHS)  # matches no trial: another seed
     manager.process({"x": 0.6, "y": 3.0}, num_epochs=EPOCHS - 1)  # not trained as far
     warm = run(manager, 2, sampler="tpe", warm_start=True)
     assert len(warm.plan.warm_start) == 12
@@ -270,14 +270,14 @@ class Optional(ConfigBase):
         ({"lr": ["a", "b"]}, "lr = 'a'"),
     ],
 )
-def test_a_space_that_a_typed_config_cannot_take_is_refused(space: Any, message: str) -> None:
+def test_a_space_with_values_that_a_typed_config_refuses_is_an_error(space: Any, message: str) -> None:
     manager = Toy(None, Optional, verbose=False)
     with pytest.raises(ConfigError) as caught:
         manager.search(space, 3, epochs=1)
     assert message in str(caught.value)
 
 
-def test_a_metric_that_nobody_reports_ends_the_search_with_the_known_names() -> None:
+def test_a_metric_that_no_run_reports_ends_the_search_with_the_known_names() -> None:
     with pytest.raises(MetricNameError) as caught:
         run(toy(), monitor="los", mode="min")  # A47
     assert "did you mean `loss`?" in str(caught.value)
@@ -292,7 +292,7 @@ def test_a_metric_that_nobody_reports_ends_the_search_with_the_known_names() -> 
         ({"window": 0}, "`window` must be"),
         ({"monitor": "gap"}, "is a smaller or a larger `gap` better?"),
         ({"monitor": ("loss", "size"), "mode": ("min", "min"), "sampler": "cmaes"}, "one metric only"),
-        ({"monitor": ("loss", "size"), "mode": ("min", "min"), "pruner": "median"}, "several metrics has no pruner"),
+        ({"monitor": ("loss", "size"), "mode": ("min", "min"), "pruner": "median"}, "several metrics cannot use a pruner"),
         ({"replicates": 3, "pruner": "asha"}, "compares epochs, not replicates"),
         ({"pruner": "wilcoxon"}, "replicates=5"),
         ({"pruner": "hyperband", "epochs": None}, "hyperband needs the number of epochs"),
@@ -300,7 +300,7 @@ def test_a_metric_that_nobody_reports_ends_the_search_with_the_known_names() -> 
         ({"timeout": -1}, "`timeout` must be"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(settings: Any, message: str) -> None:
+def test_invalid_settings_are_refused(settings: Any, message: str) -> None:
     with pytest.raises(SettingError) as caught:
         run(toy(), **settings)
     assert message in str(caught.value)
@@ -320,14 +320,14 @@ def test_a_failed_trial_does_not_stop_the_search() -> None:
 
 
 @pytest.mark.integration
-def test_an_exception_that_cannot_be_pickled_fails_its_trial_only(tmp_path: Path) -> None:
+def test_an_exception_that_cannot_be_pickled_only_fails_its_trial(tmp_path: Path) -> None:
     result = run(RaisesUnpicklable(tmp_path, verbose=False), 8, seed=3, workers=2)
     states = {trial.config["kind"]: trial.state for trial in result.trials}
     assert states == {"a": "complete", "b": "failed"}
     assert {trial.reason for trial in result.trials if trial.state == "failed"} == {"CannotBePickledError: one and two"}
 
 
-def test_a_search_whose_first_trials_all_fail_ends_with_their_error() -> None:
+def test_a_search_ends_with_an_error_if_all_its_first_trials_fail() -> None:
     manager = Failing(verbose=False)
     with pytest.raises(SearchError, match="the first 3 trials failed") as caught:
         run(manager, 8, base={"wait": 0.001})
@@ -348,7 +348,7 @@ def test_nan_is_recorded_and_never_the_best() -> None:
     assert result.best.config["kind"] == "a"
 
 
-def test_a_default_that_changed_since_the_search_began_is_an_error(tmp_path: Path) -> None:
+def test_a_default_that_changed_after_the_search_was_created_is_an_error(tmp_path: Path) -> None:
     run(toy(tmp_path), 2)
     (tmp_path / "sweeps" / "test" / "outcomes" / "000001.json").unlink()
 
@@ -367,16 +367,16 @@ def test_a_damaged_record_is_an_error_that_names_the_file(tmp_path: Path) -> Non
         run(toy(tmp_path), 3)
 
 
-def test_search_spaces_of_the_seed_are_taken() -> None:
+def test_search_space_objects_of_a_parallel_config_are_accepted() -> None:
     result = run(toy(), 3, space={"x": SearchSpace(value_range=(0.0, 1.0)), "kind": SearchSpace(categorical_values=["a", "b"])})
     assert all(0 <= trial.config["x"] <= 1 for trial in result.trials)
 
 
-# ---- several jobs at once
+# ---- several jobs at the same time
 
 
 class Recording:
-    """An executor that trains in this process, and only when all jobs that it was given together are known."""
+    """An executor that trains in this process after it has received all jobs of a round."""
 
     workers = 3
 
@@ -415,7 +415,7 @@ class Recording:
         ({"sampler": "random", "pruner": "median"}, [3, 3, 3]),
     ],
 )
-def test_a_search_gives_all_workers_a_trial(settings: Any, rounds: list[int]) -> None:
+def test_a_search_keeps_all_workers_busy(settings: Any, rounds: list[int]) -> None:
     executor = Recording()
     result = run(toy(), 9, workers=executor, **settings)
     assert executor.rounds == rounds
@@ -428,7 +428,7 @@ def test_a_random_search_prunes_the_same_trials_with_any_number_of_workers() -> 
     assert together.trials == alone.trials
 
 
-# ---- what users run into
+# ---- problems that users found
 
 
 class NeverFinite(Toy):
@@ -442,7 +442,7 @@ def test_a_search_without_a_finite_value_has_no_best_trial(capsys: pytest.Captur
     assert "3 trials ended with a loss that is not finite" in capsys.readouterr().out
 
 
-def test_a_missing_metric_is_the_same_error_again_and_fails_no_trial(tmp_path: Path) -> None:
+def test_a_missing_metric_gives_the_same_error_again_and_fails_no_trial(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(MetricNameError):
             run(toy(tmp_path), monitor="los", mode="min")
@@ -459,13 +459,13 @@ def test_a_group_of_keys_cannot_be_searched_as_a_value() -> None:
     assert "optim.lr" in str(caught.value)
 
 
-def test_the_progress_of_a_continued_search_counts_what_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_progress_of_a_continued_search_counts_the_remaining_trials(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(toy(tmp_path), 3)
     run(Toy(tmp_path), 5)
     assert "[2/2] done" in capsys.readouterr().out
 
 
-def test_a_run_that_was_removed_is_not_trained_again_by_its_search(tmp_path: Path) -> None:
+def test_a_run_that_was_removed_is_not_trained_again_by_the_search(tmp_path: Path) -> None:
     manager = toy(tmp_path)
     first = run(manager, 3)
     manager.store.remove(first.trials[0].keys[0])
@@ -483,7 +483,7 @@ class Stopping(Toy):
             time.sleep(2.5)  # requests are polled once a second
 
 
-def test_a_run_that_somebody_stops_ends_the_search_and_the_next_call_resumes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopping_a_run_ends_the_search_and_the_next_call_resumes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped = run(Stopping(tmp_path, verbose=False), 3)
     assert [trial.state for trial in stopped.trials] == ["running"]
     assert "was stopped" in stopped.end_reason
@@ -500,7 +500,7 @@ class FullDisk(Toy):
         super().train()
 
 
-def test_a_full_disk_ends_the_search_and_the_next_one_resumes_its_trial(tmp_path: Path) -> None:
+def test_a_full_disk_ends_the_search_and_the_next_call_resumes_the_trial(tmp_path: Path) -> None:
     with pytest.raises(SearchError, match="could not be saved") as caught:
         run(FullDisk(tmp_path, verbose=False), 8, seed=3)
     assert "No space left on device" in str(caught.value)
@@ -520,7 +520,7 @@ def test_a_search_without_a_limit_shows_no_total(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(("module", "message"), [("optuna", "search needs Optuna"), ("cmaes", "the sampler cmaes needs the package cmaes")])
-def test_a_package_that_is_not_installed_is_named(module: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_in_the_error(module: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtraError, match=message) as caught:
         run(toy(), sampler="cmaes")

@@ -1,4 +1,4 @@
-"""Search spaces: written in Python, YAML or on the command line, suggested by Optuna, listed by a grid (A42, A43)."""
+"""Search spaces in Python, in YAML and on the command line, with Optuna's samplers and with a grid (A42, A43)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_values_are_read_as_yaml() -> None:
 
 
 @pytest.mark.parametrize("word", ["epochs=5", "name=relu", "sizes=[3]", "text='a,b'"])
-def test_one_value_is_not_searched(word: str) -> None:
+def test_a_key_with_one_value_is_not_searched(word: str) -> None:
     assert parse_space([word]) == (None, [word])
 
 
@@ -67,14 +67,14 @@ def test_bins_and_log_are_options_of_a_range() -> None:
         ("float(1,0)", "the smaller one first"),
         ("log(0,1)", "value_range"),
         ("int(0.5,3)", "must have whole numbers as its ends"),
-        ("int(1)", "expected two ends, a low and a high one, not 1"),
+        ("int(1)", "expected a low and a high end, not 1 number"),
         ("float(a,b)", "expected a number, not `a`"),
         ("float(0,1,steps=3)", "unknown option `steps`; known: bins, log"),
         ("float(0,1,bins=0)", "n_bins"),
         ("float(0,inf)", "expected a number, not `inf`"),
     ],
 )
-def test_a_range_that_cannot_be_searched_is_refused_with_its_key(text: str, message: str) -> None:
+def test_an_invalid_range_is_refused_with_its_key(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Space.of({"lr": text})
     assert message in str(caught.value)
@@ -102,15 +102,15 @@ def test_a_grid_lists_every_point_of_a_conditional_space_once() -> None:
     assert found == sgd + adam
 
 
-def test_whole_numbers_of_a_grid_are_not_repeated() -> None:
+def test_a_grid_of_integers_has_no_repeated_values() -> None:
     assert [each["n"] for each in points(Space.of({"n": "int(1,3,bins=10)"}))] == [1, 2, 3]
 
 
-def test_bins_are_written_as_people_write_numbers() -> None:
+def test_bins_are_rounded_to_short_decimal_numbers() -> None:
     assert [each["lr"] for each in points(Space.of({"lr": "log(1e-4,1e-1,bins=4)"}))] == [0.0001, 0.001, 0.01, 0.1]
 
 
-def test_a_grid_needs_bins_for_every_range_also_below_sub_spaces() -> None:
+def test_a_grid_needs_bins_for_every_range_even_in_sub_spaces() -> None:
     inner = SearchSpace(subspaces=[SearchSpace(sub_configuration={"lr": {"value_range": (0.0, 1.0)}})])
     with pytest.raises(ConfigError) as caught:
         Space.of({"lr": "float(0,1)", "optim": inner}).check_is_countable()
@@ -121,7 +121,7 @@ def test_a_grid_needs_bins_for_every_range_also_below_sub_spaces() -> None:
 # ---- Optuna
 
 
-def test_every_sampled_value_is_one_that_the_space_contains() -> None:
+def test_the_space_contains_every_sampled_value() -> None:
     space = Space.of({**CONDITIONAL, "lr": "log(1e-5,1e-1)", "width": "int(8,256)", "binned": "float(0,1,bins=5)"})
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     for _ in range(50):
@@ -144,7 +144,7 @@ def test_a_space_is_read_back_from_its_plain_form() -> None:
     assert points(again) == points(space)
 
 
-def test_the_parameters_of_a_config_are_found_again() -> None:
+def test_the_parameters_of_a_config_can_be_recovered() -> None:
     space = Space.of({**CONDITIONAL, "lr": "log(1e-5,1e-1)", "binned": "float(0,1,bins=5)"})
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     for _ in range(20):
@@ -159,6 +159,6 @@ def test_values_outside_the_space_have_no_parameters(value: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("word", ["lr=log(1e-4", "lr=log(1e-4,1", "lr=log(1e-4,1)x"])
-def test_a_range_that_does_not_end_is_refused_and_not_a_fixed_value(word: str) -> None:
+def test_an_unclosed_range_is_refused_and_not_treated_as_a_fixed_value(word: str) -> None:
     with pytest.raises(ConfigError, match=r"log\(low,high\)"):
         parse_space([word])

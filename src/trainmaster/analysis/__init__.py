@@ -1,4 +1,7 @@
-"""Analysis of runs: tables, intervals, comparisons, hypotheses, ablations and reports. Names are loaded when they are first used."""
+"""Analyzes runs: tables, intervals, comparisons, hypotheses, ablations and reports.
+
+Names are imported when they are first used.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Ablation`: what each part of a config contributes, from runs that share their seeds."""
+"""`Ablation`: measures what each part of a config contributes, with runs that share their seeds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _MAX_ATTEMPTS = 10
 _MAX_FAILED_FIRST = 3
-"""An ablation ends if this many runs have failed and none has succeeded, because the program is probably wrong."""
+"""An ablation ends if at least this many runs have failed and none has succeeded: the program is probably wrong."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,10 @@ class Ablation:
         design: "leave-one-out" estimates base minus the config without the part; "one-at-a-time" the config with the change minus the base;
             "factorial" trains all combinations, and also estimates how each pair of changes interacts.
         on: the metric, or an unambiguous ending of its name.
-        direction: "max" or "min"; by default what the name of the metric says.
+        direction: "max" or "min"; by default it follows from the name of the metric.
         alpha: the probability of at least one false finding in the table.
-        epochs: the target of all runs; by default what the config or the loop says.
-        name: the default depends on the base, the metric and the design, so that the same call continues the ablation.
+        epochs: the target of all runs; by default the config or the loop decides.
+        name: the default depends only on the base, the metric and the design, so the same call continues the ablation.
     """
 
     base: Any
@@ -70,7 +70,8 @@ class Ablation:
         seeds = range(self.seeds) if is_int(self.seeds) else self.seeds  # type: ignore[arg-type]
         if len(checked_seeds(seeds)) < 2:  # type: ignore[arg-type]
             raise SettingError(
-                "an ablation needs at least 2 seeds: one run of each config says nothing about chance", hint="seeds=5, better 8"
+                "an ablation needs at least 2 seeds: one run of each config does not show how much results vary",
+                hint="use seeds=5 or, better, seeds=8",
             )
         if not isinstance(self.factors, Mapping) or not self.factors:
             raise SettingError(
@@ -119,8 +120,8 @@ class Ablation:
     def run(self, manager: Manager, workers: int | Executor = 0) -> AblationReport:
         """Train the missing runs and return the report.
 
-        The same call continues after a crash, and shares the work with other processes. `workers` is a number of worker processes or an
-        executor.
+        The same call continues after a crash, and shares the work with other processes. `workers` is a number of worker
+        processes or an executor.
         """
         manager.job_runner.refuse_if_busy()
         plan, console = self.plan(manager), manager.job_runner.console
@@ -157,7 +158,7 @@ class Ablation:
 
 
 def _refuse_changes(records: PlanRecords, recorded: AblationPlan, wanted: AblationPlan) -> None:
-    """Raise `PlanError` if a plan lacks or changes anything that is recorded. It may have more parts and seeds."""
+    """Raise `PlanError` if a plan removes or changes anything in the recorded plan. It may add parts and seeds."""
     hint = "you can only add parts and seeds to an ablation; give a different ablation another name"
     old, new = dict(recorded.settings), dict(wanted.settings)
     if {*old["seeds"]} <= {*new["seeds"]}:
@@ -173,13 +174,13 @@ def _refuse_changes(records: PlanRecords, recorded: AblationPlan, wanted: Ablati
 
 
 def _name_of(settings: Mapping[str, Any], group: str) -> str:
-    """A name that stays the same when parts and seeds are added."""
+    """Return a name that does not change when parts and seeds are added."""
     fixed = {key: settings[key] for key in ("design", "on", "direction", "alpha", "epochs")}
     return f"ablation-{key_of(Config({**fixed, 'group': group}))}"
 
 
 class AblationDriver:
-    """The jobs of an ablation, seed by seed, so that unfinished results are balanced."""
+    """Provides the jobs of an ablation to a batch, seed by seed, so that partial results are balanced."""
 
     def __init__(self, manager: Manager, plan: AblationPlan, arms: Arms) -> None:
         self._manager, self._plan, self._arms = manager, plan, arms
@@ -193,7 +194,7 @@ class AblationDriver:
             for arm in self._arms.values:
                 job = self._arms.job(arm, seed)
                 if job.key != self._plan.keys[arm][index]:
-                    raise PlanError(f"the run of {arm} with seed {seed} was planned as {self._plan.keys[arm][index]}, and is now {job.key}")
+                    raise PlanError(f"the run of {arm} with seed {seed} was planned as {self._plan.keys[arm][index]}, but is now {job.key}")
                 yield job
 
     def is_finished(self, job: Job) -> bool:
@@ -205,7 +206,9 @@ class AblationDriver:
     def job_ended(self, key: str, kind: str, text: str) -> None:
         self._num_ended += 1
         if kind in ("done", "found"):
-            read_value(self._manager.store, key, self._plan.settings["on"], self._plan.settings["epochs"])  # raises without the metric
+            read_value(
+                self._manager.store, key, self._plan.settings["on"], self._plan.settings["epochs"]
+            )  # raises an error if the run does not have the metric
         if kind not in ("failed", "given_up"):
             return
         self._num_failed += 1

@@ -1,4 +1,4 @@
-"""The designs of an ablation: which configs are trained, and how their results are combined into the effect of each part."""
+"""The designs of an ablation: the configs to train, and how their results are combined into effects."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Effect(NamedTuple):
 
 @dataclass(frozen=True)
 class AblationPlan:
-    """What an ablation trains and estimates."""
+    """The runs that an ablation trains, and the effects that it estimates."""
 
     name: str
     settings: Mapping[str, Any]
-    """What the user has set, with `factors` and the list of `seeds`."""
+    """The user's settings, with `factors` and the list of `seeds`."""
     direction: Literal["min", "max"]
     groups: Mapping[str, str]
     """For each arm, the identity that its replicates share."""
@@ -65,7 +65,7 @@ class AblationPlan:
         return cls(**values)
 
     def statement(self) -> list[str]:
-        """Sentences that say which effects the plan can detect."""
+        """Return lines that describe the plan, and which effects it can detect."""
         n, m, level = len(self.seeds), len(self.effects), 1 - self.settings["alpha"]
         needed, found = smallest_significant(n, m, level), smallest_detectable(n, m, level, _POWER)
         return [
@@ -110,8 +110,9 @@ def arm_name(subset: Sequence[str]) -> str:
 def effects_of(design: str, factors: Sequence[str]) -> list[Effect]:
     """Return the effects that a design estimates.
 
-    Leave-one-out: base minus the config without the part. One-at-a-time: the config with the change minus the base. Factorial: the mean
-    difference that a change makes over all combinations of the others, and for each pair how much one change affects the other's effect.
+    Leave-one-out: the base minus the config without the part. One-at-a-time: the config with the change minus the base.
+    Factorial: for each change, its mean effect over all combinations of the others, and for each pair of changes, how
+    much one changes the effect of the other.
     """
     if design == "leave-one-out":
         return [Effect(name, {BASE: 1.0, name: -1.0}) for name in factors]

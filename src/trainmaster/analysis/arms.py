@@ -1,4 +1,7 @@
-"""Arms: the sets of config values that an ablation or a hypothesis compares. Runs of different arms with the same seed belong together."""
+"""`Arms`: the variants of a config that an ablation or a hypothesis compares.
+
+Runs of different arms with the same seed are compared with each other.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +43,12 @@ class RunValue(NamedTuple):
     why: str = ""
     """Why there is no value."""
     target: int | None = None
-    """How many epochs it was trained for, if neither the plan nor its config says."""
+    """How many epochs it was trained for, if neither the plan nor its config sets a number of epochs."""
 
 
 @dataclass(frozen=True)
 class Arms:
-    """Arms with a manager that trains them: each arm is the base with some values changed."""
+    """The arms and the manager that trains them. Each arm is the base with some values changed."""
 
     manager: Manager
     base: Mapping[str, Any]
@@ -55,27 +58,27 @@ class Arms:
     """The target of every run; if None, each config or the loop decides."""
 
     def config(self, arm: str, seed: int) -> Any:
-        """The completed config of a run."""
+        """Return the completed config of a run."""
         return self.manager.complete_config({**self.base, **self.values[arm], self.seed_key: seed})
 
     def key(self, arm: str, seed: int) -> str:
-        """The key of a run, which may not be stored yet."""
+        """Return the key of a run, which may not be stored yet."""
         return self.manager.configs.key_for(self.config(arm, seed))
 
     def job(self, arm: str, seed: int) -> Job:
         return make_job(self.manager, self.config(arm, seed), self.epochs)
 
     def group(self, arm: str) -> str:
-        """The identity of an arm, which its replicates share."""
+        """Return the identity of an arm, which its replicates share."""
         return group_of(self.config(arm, 0), 64)
 
     def is_known(self, arm: str, seed: int) -> bool:
-        """Whether a run was started before."""
+        """Return whether a run was started before."""
         key = self.manager.configs.get_key(self.config(arm, seed))
         return key is not None and bool(self.manager.store.run(key).attempts())
 
     def recorded_base(self) -> dict[str, Any]:
-        """The values of the base that are part of the runs' identity, as plain values; this leaves out secrets."""
+        """Return the values of the base that are part of a run's identity, as plain values. Secrets are left out."""
         identity = Config(identity_tree(self.config(next(iter(self.values)), 0)))
         return {key: plain(value) for key, value in sorted(self.base.items()) if key in identity}
 
@@ -88,7 +91,7 @@ class Arms:
         return name
 
     def check(self, owner: str) -> None:
-        """Raise, before anything is stored, if a key or a value is wrong, if two arms are the same, or if the seed changes nothing."""
+        """Raise if a key or a value is wrong, if two arms are the same, or if the seed has no effect."""
         problems: list[Problem] = []
         start = self._complete({})
         for values in self.values.values():
@@ -116,7 +119,7 @@ class Arms:
             )
 
     def _complete(self, values: Mapping[str, Any]) -> Any:
-        """The base, completed; with the values of the first arm if the config requires them."""
+        """Return the complete config of the base, with the values of the first arm if the config requires them."""
         try:
             return self.manager.complete_config({**self.base, **values})
         except ConfigError:
@@ -126,7 +129,10 @@ class Arms:
             return self._complete(first)
 
     def _near_miss(self, key: str) -> Problem | None:
-        """Without defaults, a config accepts every key; in this case, a key that is similar to a key of the base is an error."""
+        """Return a problem if a key looks like a misspelled key of the base.
+
+        Without defaults, a config accepts every key.
+        """
         if key in self.base or not isinstance(self.manager.defaults, Config) or self.manager.defaults:
             return None
         similar = did_you_mean(key, self.base)
@@ -134,7 +140,7 @@ class Arms:
 
 
 def parse_overrides(given: Overrides | None, owner: str) -> dict[str, Any]:
-    """Config values by dotted key.
+    """Return config values by dotted key.
 
     >>> parse_overrides("model.dropout=0", "the claim")
     {'model.dropout': 0}
@@ -149,14 +155,14 @@ def parse_overrides(given: Overrides | None, owner: str) -> dict[str, Any]:
 
 
 def base_values(base: Any) -> dict[str, Any]:
-    """The values that all runs share, by dotted key."""
+    """Return the values that all runs share, by dotted key."""
     if isinstance(base, str | os.PathLike):
         base = Config.load(base)
     return Config(base.to_dict() if isinstance(base, ConfigBase) else {} if base is None else base).flatten()
 
 
 def read_value(store: Store, key: str, metric: str, epochs: int | None) -> RunValue:
-    """The result of a run that is done: the last value of the metric up to the target; `PlanError` if it has no such metric."""
+    """Return the result of a finished run. Raises `PlanError` if it does not have the metric."""
     history = store.run(key).history
     try:
         name = resolve_metric(metric, history)
@@ -180,7 +186,7 @@ def direction_of(metric: str, given: str | None) -> str:
     direction = given or better_of(metric)
     if direction is None:
         raise SettingError(
-            f"is a smaller or a larger `{metric}` better? The name does not say", hint="give direction='min' or direction='max'"
+            f"is a smaller or a larger `{metric}` better? The name does not show it", hint="give direction='min' or direction='max'"
         )
     return direction
 
@@ -199,7 +205,7 @@ def checked_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
 
 
 def plain(value: Any) -> Any:
-    """A config value for a JSON record."""
+    """Return a config value for a JSON record."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, list | tuple):

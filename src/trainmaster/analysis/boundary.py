@@ -1,8 +1,10 @@
-"""The boundary of a sequential t test: how far the data must be from the margin after n pairs, if it is analyzed after every pair.
+"""The boundary of a sequential t test, which analyzes the data after every pair.
 
-If an ordinary test is repeated after every pair, a false finding becomes more and more likely. Here all looks (interim analyses) share one
-error rate: after n of N pairs, the probability of a wrong verdict so far is `alpha * (n / N) ** 2`, which reaches `alpha` at the end. The
-boundary is computed, not simulated, so no verdict depends on random numbers. Only the power is simulated, and no verdict depends on it.
+The boundary says how far the data must be from the margin after n pairs. If an ordinary test is repeated after every
+pair, a false finding becomes more and more likely. Here all looks (interim analyses) share one error rate: after n of N
+pairs, the probability of a wrong verdict so far is `alpha * (n / N) ** 2`, which reaches `alpha` at the end. The
+boundary is computed, not simulated, so no verdict depends on random numbers. Only the power is simulated, and no
+verdict depends on it.
 """
 
 from __future__ import annotations
@@ -18,11 +20,14 @@ from numpy.typing import NDArray
 from trainmaster.analysis.statistics import pairs_needed
 
 FIRST_LOOK = 5
-"""With fewer pairs, metrics that move in steps give too many wrong verdicts."""
+"""The first number of pairs that is analyzed.
+
+With fewer pairs, metrics that change in steps give too many wrong verdicts.
+"""
 _OPEN_END = 10.0
 MAX_PAIRS = 200
 _MIN_CELLS, _CELLS_PER_PAIR, _NUM_NODES = 300, 10, 80
-"""The number of grid cells. With fewer cells, the boundary of a long study would be too far out."""
+"""The resolution of the grid. With fewer cells, the boundary of a long study would be too high."""
 _NUM_STUDIES, _MAX_SIMULATED_PAIRS = 10_000, 2_000_000
 
 
@@ -32,22 +37,25 @@ class Design:
 
     alpha: float
     budget: int | None
-    """The maximum number of pairs; None for a study that can be extended at any time, which needs about 1.3 times as many pairs."""
+    """The maximum number of pairs, or None for a study that can be extended at any time.
+
+    Without a maximum, a study needs about 1.3 times as many pairs.
+    """
     hopeless: float = 0.0
-    """From half of the budget on, stop when the chance of a verdict falls below this."""
+    """From half of the budget on, the study stops when the chance of a verdict falls below this value."""
 
     def spent_by(self, n: int) -> float:
-        """The probability of a wrong verdict in the first `n` pairs."""
+        """Return the probability of a wrong verdict in the first `n` pairs."""
         if self.budget is None:
             return self.alpha * (n - FIRST_LOOK + 1) / (n - FIRST_LOOK + 1 + _OPEN_END)
         return self.alpha * (n / self.budget) ** 2
 
     def criticals(self, last: int) -> NDArray[np.float64]:
-        """The critical |t| by the number of pairs, up to `last`; infinite where there is no look."""
+        """Return the critical |t| by the number of pairs, up to `last`. It is infinite where there is no look."""
         return _criticals(self.alpha, self.budget, last)[: last + 1]
 
     def is_hopeless(self, n: int, t: float, last_critical: float) -> bool:
-        """Whether there is almost no chance of a verdict after `n` pairs, if the remaining data is like the data so far."""
+        """Return whether a verdict is unlikely after `n` pairs, if the remaining data is like the data so far."""
         if self.budget is None or not self.hopeless or n >= self.budget or 2 * n < self.budget:
             return False
         share = n / self.budget
@@ -62,11 +70,12 @@ def _criticals(alpha: float, budget: int | None, last: int) -> NDArray[np.float6
 
 
 def boundary(spent_by: Callable[[int], float], last: int, num_cells: int) -> NDArray[np.float64]:
-    """The critical |t| after n pairs such that, under the null hypothesis, the probability of having crossed by n is `spent_by(n)`.
+    """Return the critical |t| after each number of pairs, for the error rate `spent_by(n)` after n pairs.
 
-    For normal differences, sin(theta) = S / sqrt(n * Q), of the sum S and the sum of squares Q of n differences from the margin, is a
-    Markov chain that does not depend on their scale, and t = sqrt(n - 1) * tan(theta). So the distribution of |theta| among the studies
-    that have not crossed is kept on a grid; each look cuts off its tail, and each pair moves the rest.
+    For normal differences, sin(theta) = S / sqrt(n * Q), of the sum S and the sum of squares Q of n differences from
+    the margin, is a Markov chain that does not depend on their scale, and t = sqrt(n - 1) * tan(theta). A grid holds
+    the distribution of |theta| among the studies that have not crossed the boundary. Each look cuts off its tail, and
+    each pair updates the rest.
     """
     criticals = np.full(last + 1, np.inf)
     edges = np.linspace(0, np.pi / 2, num_cells + 1)
@@ -83,7 +92,7 @@ def boundary(spent_by: Callable[[int], float], last: int, num_cells: int) -> NDA
             mass[num_cells - cut :] = 0
             mass[num_cells - 1 - cut] *= 1 - part
             spent += wanted
-        phi = nodes * min(np.pi / 2, 9 / np.sqrt(n))  # beyond that there is no density
+        phi = nodes * min(np.pi / 2, 9 / np.sqrt(n))  # the density is zero beyond it
         density = weights * np.cos(phi) ** (n - 1)
         moved = np.sqrt(n / (n + 1)) * np.sin(middles)[:, None] * np.cos(phi) + np.sin(phi) / np.sqrt(n + 1)
         at = np.abs(np.arcsin(np.clip(moved, -1, 1))) / (np.pi / 2) * num_cells - 0.5
@@ -96,22 +105,25 @@ def boundary(spent_by: Callable[[int], float], last: int, num_cells: int) -> NDA
     return criticals
 
 
-# ---- what a design can show
+# ---- power of a design
 
 
 def power_of(design: Design, distance: float, last: int | None = None) -> float:
-    """How often a study reaches the right verdict if the true mean is `distance` standard deviations of the differences from the margin."""
+    """Return the probability of the right verdict if the true mean is `distance` from the margin.
+
+    Distances are in standard deviations of the pairs' differences.
+    """
     return _outcomes(design, distance, last)[0]
 
 
 def mean_pairs(design: Design, distance: float) -> float:
-    """How many pairs a study uses on average."""
+    """Return the mean number of pairs that a study uses."""
     return _outcomes(design, distance, None)[1]
 
 
 @functools.lru_cache(maxsize=64)
 def smallest_distance(design: Design, power: float, last: int | None = None) -> float:
-    """The distance from the margin, in standard deviations of the pairs' differences, that a study finds with probability `power`."""
+    """Return the smallest distance from the margin that a study finds with probability `power`."""
     low, high = 0.0, 1.0
     while power_of(design, high, last) < power:
         high *= 2
@@ -122,7 +134,7 @@ def smallest_distance(design: Design, power: float, last: int | None = None) -> 
 
 
 def budget_for(distance: float, power: float, alpha: float, hopeless: float) -> int | None:
-    """The smallest budget that finds a distance with probability `power`; None if even 200 pairs do not."""
+    """Return the smallest budget that finds a distance with probability `power`, or None if 200 pairs are too few."""
 
     def reaches(budget: int) -> bool:
         return power_of(Design(alpha, budget, hopeless), distance) >= power
@@ -139,7 +151,7 @@ def budget_for(distance: float, power: float, alpha: float, hopeless: float) -> 
 
 @functools.lru_cache(maxsize=64)
 def _outcomes(design: Design, distance: float, last: int | None) -> tuple[float, float]:
-    """The share of simulated studies with the right verdict, and the mean number of pairs used."""
+    """Return the share of simulated studies with the right verdict, and the mean number of pairs used."""
     num_pairs = last or design.budget
     assert num_pairs is not None
     differences = _noise(num_pairs) + distance

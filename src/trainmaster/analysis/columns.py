@@ -1,4 +1,4 @@
-"""Columns of many runs as NumPy arrays."""
+"""Converts columns of many runs to NumPy arrays."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _MISSING = type(MISSING)
 
 
 def array_of(column: Column) -> Array:
-    """The values of a config key: integers, floats (NaN where a run has no value), bools, or objects (None where a run has no value).
+    """Return the values of a config key as integers, floats, bools or objects.
 
-    Integers stay exact: a column with missing values and an integer that a float cannot represent has objects.
+    Where a run has no value, floats have NaN and objects have None. Integers stay exact: a column with missing values
+    and an integer that a float cannot represent consists of objects.
 
     >>> array_of([1, 2]).dtype.name, array_of([1, 0.5]).dtype.name, array_of([1, "a"]).dtype.name
     ('int64', 'float64', 'object')
@@ -43,7 +44,7 @@ def array_of(column: Column) -> Array:
 
 
 def floats_of(column: Column) -> Floats:
-    """The values of a metric, with NaN where a run has none."""
+    """Return the values of a metric, with NaN where a run has none."""
     kinds = {*map(type, column)}
     if kinds <= {float}:
         return np.array(column, dtype=np.float64)
@@ -58,12 +59,12 @@ def _float(value: Any) -> float:
 
 
 def is_numeric(values: Array) -> bool:
-    """Whether a column holds numbers, which have a position on an axis. Bools are categories."""
+    """Return whether a column consists of numbers. Bools count as categories."""
     return values.dtype.kind in "if"
 
 
 def exact_text(value: Any) -> str:
-    """A config value as text that differs for different values: `1`, `1.0`, `true` and `"1"` are four values.
+    """Return a config value as text that differs for different values: `1`, `1.0`, `true` and `"1"` are four values.
 
     >>> exact_text("a"), exact_text(True), exact_text([1, 2.0]), exact_text(MISSING)
     ('"a"', 'true', '[1, 2.0]', '')
@@ -72,6 +73,6 @@ def exact_text(value: Any) -> str:
 
 
 def distinct(column: Column) -> list[Any]:
-    """The different values in order: numbers, then others. Missing values are left out."""
+    """Return the different values of a column in order: numbers first, then others. Missing values are left out."""
     found = {exact_text(value): value for value in column if value is not MISSING}
     return sorted(found.values(), key=lambda value: (0, value, "") if is_number(value) and value == value else (1, 0, exact_text(value)))

@@ -1,4 +1,4 @@
-"""The difference of a metric between two sets of runs."""
+"""Compares a metric between two sets of runs."""
 
 from __future__ import annotations
 
@@ -28,13 +28,16 @@ class Comparison:
     is_greater_better: bool
     difference: Difference
     unit: str
-    """What counts as one value: a "seed", or a "config" if a side has several configs, whose seeds are averaged first."""
+    """The unit of a value: "seed", or "config" if a side has several configs, whose seeds are averaged first."""
     pairs: tuple[tuple[str, str], ...]
     """The keys of the runs of each pair; empty if no run of `a` has a partner."""
     unpaired: tuple[str, ...]
     """The runs that were left out because they have no partner."""
     epochs: tuple[int, ...]
-    """The numbers of epochs that the compared runs were trained for, in order. With several, time may explain the difference."""
+    """The different numbers of epochs that the compared runs were trained for, sorted.
+
+    If there are several, the training time may explain the difference.
+    """
 
     def __str__(self) -> str:
         better = "higher" if self.is_greater_better else "lower"
@@ -73,7 +76,7 @@ def compare(results: Results, a: str, b: str, on: str | None) -> Comparison:
 
 
 def _rows(results: Results, text: str, metric: str) -> list[int]:
-    """The rows that meet a condition and have the metric, one for each effective seed of a config."""
+    """Return the rows that meet a condition and have the metric, one for each effective seed of a config."""
     part = results[text]
     chosen = {*part.keys}
     rows = rows_with(results, metric, (row for row, key in enumerate(results.keys) if key in chosen))
@@ -88,9 +91,9 @@ def _config_name(results: Results, name: str) -> str | None:
 
 
 def _by_partner(results: Results, rows: list[int], names: set[str]) -> dict[tuple[Any, ...], int]:
-    """Group rows by what a run shares with its partner: its effective seed, and all config values except the compared ones.
+    """Group rows by their effective seed and all config values except the compared ones.
 
-    A run whose seed is not known has no partner.
+    Runs in the same group are partners. A run whose seed is unknown has no partner.
     """
     columns = [results.table.config[name] for name in results.varying if name not in names]
     found: dict[tuple[Any, ...], int] = {}

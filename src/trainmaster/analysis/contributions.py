@@ -1,4 +1,4 @@
-"""The report of an ablation: the contribution of each part, from the runs in the store."""
+"""Computes the report of an ablation: the contribution of each part, from the runs in the store."""
 
 from __future__ import annotations
 
@@ -28,20 +28,23 @@ Word = Literal["helps", "hurts", "interacts", "unclear", "incomplete"]
 
 @dataclass(frozen=True)
 class Contribution:
-    """The effect of one part on the metric; positive is better. Numbers that the runs do not determine are nan."""
+    """The effect of one part on the metric; positive is better. Numbers that cannot be computed are nan."""
 
     part: str
     n: int
-    """The number of seeds with all results."""
+    """The number of seeds for which all results exist."""
     mean: float
     low: float
     high: float
     """The interval is simultaneous: all intervals of the table contain their true values with probability 1 - alpha."""
     p: float
-    """Adjusted by Holm's method for all effects of the table."""
+    """The p-value, adjusted by Holm's method for all effects of the table."""
     effect_size: float
     verdict: Word
-    """The verdict that follows from the adjusted p at the level alpha. "unclear" does not mean that the part has no effect."""
+    """The verdict that follows from the adjusted p at the level alpha.
+
+    "unclear" does not mean that the part has no effect.
+    """
 
 
 @dataclass(frozen=True)
@@ -74,26 +77,26 @@ class AblationReport:
         level = f"{100 * (1 - settings['alpha']):.4g}%"
         notes.append(f"positive is better ({better} {settings['on']}); simultaneous intervals at {level}, p by Holm's method")
         if settings["design"] == "factorial":
-            notes.append("an effect is that of the change, on average over the other changes; a * b is how much b changes the effect of a")
+            notes.append("an effect is the mean over all combinations of the other changes; a * b is how much b changes the effect of a")
         targets = _targets(self.runs)
         if len(targets) > 1:
             shorter = next(run.key for each in self.runs.values() for run in each if run.target == targets[0])
             notes.append(
-                f"the runs were trained for {targets[0]} to {targets[-1]} epochs, so all results are those up to epoch {targets[0]}, "
-                f"which is as far as run {shorter} was trained"
+                f"the runs were trained for {targets[0]} to {targets[-1]} epochs, so only values up to epoch {targets[0]} are used, "
+                f"the last epoch of run {shorter}"
             )
         missing = self.missing
         if missing:
             more = f"; and {len(missing) - 3} more" if len(missing) > 3 else ""
             notes.append(
-                f"{counted(len(missing), 'run')} without a result, so no verdict where they are needed: {'; '.join(missing[:3])}{more}"
+                f"{counted(len(missing), 'run')} without a result, so some effects have no verdict: {'; '.join(missing[:3])}{more}"
             )
         constant = [each.part for each in self.contributions if each.verdict == "unclear" and math.isnan(each.low)]
         if constant:
             notes.append(f"no interval for {', '.join(constant)}: the differences are the same for all seeds, so their spread is unknown")
         if self.plan.revision > 1 and self.plan.num_done:
             notes.append(
-                f"extended after {counted(self.plan.num_done, 'run')} had been seen; the intervals do not account for that: "
+                f"extended after {counted(self.plan.num_done, 'run')} had results; the intervals do not account for that: "
                 "to confirm a finding, test it as a hypothesis on new seeds"
             )
         return tuple(notes)
@@ -121,7 +124,7 @@ class AblationReport:
         return self.table.to_html()
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as plain values; nan becomes None."""
+        """Return the whole report as plain values; nan becomes None."""
         rows = [{key: None if value != value else value for key, value in asdict(each).items()} for each in self.contributions]
         runs = {arm: [run._asdict() for run in runs] for arm, runs in self.runs.items()}
         return {"name": self.plan.name, "contributions": rows, "notes": list(self.notes), "runs": runs, "plan": self.plan.to_dict()}
@@ -135,14 +138,14 @@ class AblationReport:
         return [Forest(f"{self.plan.name} (positive is better)", f"{what} {self.plan.settings['on']}", rows)]
 
     def figure(self) -> Figure:
-        """A forest plot of the contributions."""
+        """Return a forest plot of the contributions."""
         from trainmaster.figures.png import draw
 
         return draw(self.panels())
 
 
 def read_ablation(store: Store, name: str) -> AblationReport:
-    """The report of an ablation, computed from its plan and its runs in the store."""
+    """Return the report of an ablation, computed from its plan and its runs in the store."""
     return report_of(store, newest_plan(PlanRecords(store, "ablation", name)))
 
 
@@ -174,12 +177,12 @@ def report_of(store: Store, plan: AblationPlan) -> AblationReport:
 
 
 def _targets(runs: Mapping[str, tuple[RunValue, ...]]) -> list[int]:
-    """How many epochs the runs were trained for, if neither the plan nor their configs say."""
+    """Return the different numbers of epochs of the runs, if neither the plan nor their configs set one."""
     return sorted({run.target for each in runs.values() for run in each if run.target is not None})
 
 
 def _at(store: Store, plan: AblationPlan, run: RunValue, epochs: int) -> RunValue:
-    """The result of a run up to an epoch that all runs have reached."""
+    """Return the result of a run up to an epoch that all runs have reached."""
     if run.target is None or run.target == epochs:
         return run
     try:
@@ -213,7 +216,7 @@ def _word(found: Contribution, p: float, effect: Effect, plan: AblationPlan) -> 
 
 
 def _result(store: Store, plan: AblationPlan, key: str) -> RunValue:
-    """The result of a run, or why it has none."""
+    """Return the result of a run, or why it has none."""
     run = store.run(key)
     if not run.attempts():
         return RunValue(key, None, why="not trained yet")

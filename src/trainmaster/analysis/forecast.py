@@ -1,8 +1,9 @@
-"""Forecasts of learning curves that stopped early, from the finished curves of the same store.
+"""Forecasts learning curves that stopped early, from the finished curves of the same store.
 
-The finished curves that began most like the unfinished one show how much the metric may still change. The band is calibrated on the
-finished curves: each of them is cut at the same point and forecast from the others, and the errors of these forecasts determine the width.
-No model is fitted. There is no forecast with fewer than 20 finished curves, or for a curve that began like none of them.
+The finished curves with the most similar start show how much the metric of an unfinished curve may still change. The
+band is calibrated on the finished curves: each of them is cut at the same point and forecast from the others, and the
+errors of these forecasts determine the width. No model is fitted. There is no forecast with fewer than 20 finished
+curves, or for a curve whose start is unlike all of them.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from numpy.typing import NDArray
 LEVEL = 0.9
 """The share of bands that should contain the final value."""
 MIN_CURVES = 20
-"""With fewer finished curves there is no forecast."""
+"""The minimum number of finished curves for a forecast."""
 MAX_CURVES = 300
-"""More curves would take time to read and not improve a forecast."""
+"""The maximum number of finished curves. More curves would take time to read without improving a forecast."""
 _FLOOR = 0.1
-"""The disagreement of the neighbors counts as at least this share of its typical value, so that no band is too narrow."""
+"""This fraction of the typical disagreement is added to that of the neighbors, so that no band is too narrow."""
 
 Curve = Mapping[float, float]
 """The values of a metric by epoch."""
@@ -30,17 +31,17 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Forecast:
-    """The expected final value of a curve, a band, and how often such bands were right for curves whose end is known."""
+    """The expected final value of a curve, its band, and how often such bands were right for finished curves."""
 
     value: float
     low: float
     high: float
     num_curves: int
-    """How many finished curves it is based on."""
+    """The number of finished curves that the forecast is based on."""
     coverage: float
-    """The measured share of finished curves whose final value lies in the band that the others give."""
+    """The measured share of finished curves whose final value is in the band computed from the others."""
     num_measured: int
-    """The number of curves that this was measured on."""
+    """The number of curves for which the coverage was measured."""
     held_out: str
     """The unit that was left out at a time to measure the coverage: "setting" (all its seeds) or "curve"."""
 
@@ -56,7 +57,7 @@ class NoForecast:
 
 
 class FinishedCurves:
-    """The finished curves of one kind: one metric, trained for the same number of epochs.
+    """Finished curves of one metric that were trained for the same number of epochs.
 
     Args:
         curves: the values of each finished run by epoch.
@@ -76,7 +77,7 @@ class FinishedCurves:
         self._calibrations: dict[tuple[float, ...], _Calibration | NoForecast] = {}
 
     def forecast(self, curve: Curve) -> Forecast | NoForecast:
-        """Forecast the final value of a curve from the values it has."""
+        """Forecast the final value of a curve from its values so far."""
         prefix = sorted(epoch for epoch in curve if epoch < self.target)
         values = np.array([curve[epoch] for epoch in prefix])
         if not prefix:
@@ -87,7 +88,10 @@ class FinishedCurves:
         return calibration if isinstance(calibration, NoForecast) else _clipped(calibration.forecast(values), *self._bounds)
 
     def _calibrate(self, prefix: tuple[float, ...]) -> _Calibration | NoForecast:
-        """Everything that depends only on where a curve ends; cached, because pruned curves often end at the same epochs."""
+        """Calibrate forecasts of curves that end at one point.
+
+        It is cached, because pruned curves often end at the same epoch.
+        """
         if prefix not in self._calibrations:
             rows = [row for row, curve in enumerate(self._curves) if all(epoch in curve for epoch in prefix)]
             self._calibrations[prefix] = self._make_calibration(prefix, rows)
@@ -103,14 +107,14 @@ class FinishedCurves:
 
 
 class _Calibration:
-    """Finished curves cut at one point, and how well they forecast each other from there."""
+    """Finished curves that are cut at one point, and how well they forecast each other from there."""
 
     def __init__(self, prefixes: Array, finals: Array, groups: NDArray[np.int64]) -> None:
         self._finals, self._gains = finals, finals - prefixes[:, -1]
         self._prefixes = prefixes
         spread = prefixes.std(axis=0)
         self._weights = 1.0 / np.where(spread > 0, spread, np.inf)
-        """Each epoch is scaled by how much the curves differ at that epoch."""
+        """Weights that scale each epoch by how much the curves differ there."""
         self._num_neighbors = max(5, round(math.sqrt(len(finals))))
         self._held_out = "setting" if len(np.unique(groups)) >= MIN_CURVES else "curve"
         units = groups if self._held_out == "setting" else np.arange(len(finals))
@@ -125,7 +129,10 @@ class _Calibration:
         return distances
 
     def _score(self, neighbors: NDArray[np.int64], distances: Array) -> tuple[Array, Array, float]:
-        """For each curve, forecast from its neighbors: the error relative to their disagreement, and their distance."""
+        """Forecast each curve from its neighbors.
+
+        Return the errors relative to their disagreement, and the distances.
+        """
         gains = self._gains[neighbors]
         disagreement = gains.std(axis=1, ddof=1)
         floor = _FLOOR * float(np.median(disagreement)) or 1e-12 * float(np.abs(self._finals).max())
@@ -133,7 +140,7 @@ class _Calibration:
         return errors / (disagreement + floor), np.take_along_axis(distances, neighbors[:, -1:], axis=1)[:, 0], floor
 
     def _measure(self, order: NDArray[np.int64], distances: Array, units: NDArray[np.int64]) -> None:
-        """The share of curves inside a band that was computed without them, both as neighbors and in the calibration."""
+        """Measure how many curves are inside a band that was computed without them."""
         inside: list[bool] = []
         largest = int(np.bincount(units).max())
         near = order[:, : self._num_neighbors + largest]
@@ -158,7 +165,7 @@ class _Calibration:
 
 
 def _bounds(curves: Sequence[Curve]) -> tuple[float, float]:
-    """The smallest and the largest possible value: a metric that was never negative stays so, and one between 0 and 1 stays there."""
+    """Return the limits of a forecast: 0 if the metric was never negative, and 1 if it was always between 0 and 1."""
     values = [value for curve in curves for value in curve.values()]
     low = 0.0 if min(values, default=-1.0) >= 0 else -math.inf
     return low, 1.0 if low == 0.0 and max(values) <= 1 else math.inf
@@ -172,6 +179,6 @@ def _clipped(found: Forecast | NoForecast, low: float, high: float) -> Forecast 
 
 
 def _quantile(scores: Array) -> float:
-    """The value that the next score stays below with probability `LEVEL`, if all scores are exchangeable."""
+    """Return a value that the next score does not exceed with probability `LEVEL`, if scores are exchangeable."""
     rank = math.ceil(LEVEL * (len(scores) + 1))
     return float(np.sort(scores)[rank - 1]) if rank <= len(scores) else math.inf

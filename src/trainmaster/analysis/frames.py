@@ -1,4 +1,4 @@
-"""Results as pandas DataFrames."""
+"""Converts results to pandas DataFrames."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ def import_pandas() -> Any:
 
 
 def steps_frame(results: Results, metrics: str | Iterable[str] | None) -> pd.DataFrame:
-    """Every logged value. One row for each run, axis and step; if a value was logged twice at one step, the last one counts."""
+    """Return every logged value, with one row for each run, axis and step.
+
+    If a value was logged twice at one step, the last one counts.
+    """
     pd = import_pandas()
     wanted = None if metrics is None else [metrics] if isinstance(metrics, str) else list(metrics)
     names = None if wanted is None else [resolve_metric(name, results.table.metrics) for name in wanted]

@@ -1,4 +1,4 @@
-"""Groups of runs: replicates of one config, or all runs with the same values of some keys; and their statistics."""
+"""Groups runs that are replicates of one config or have the same values of some keys, and computes statistics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Group:
     """Runs with the same settings, and the statistics of one metric over them."""
 
     id: Any
-    """It does not depend on the metric."""
+    """The identity of the group, which does not depend on the metric."""
     values: Mapping[str, Any]
     """The config values in which the groups differ."""
     keys: tuple[str, ...]
@@ -35,7 +35,7 @@ class Group:
     rows: tuple[int, ...]
     """The rows of these runs in the results."""
     numbers: tuple[float, ...]
-    """The independent values of the metric: one for each run or, in groups of several configs, the mean of each config."""
+    """The independent values of the metric: one for each run or, with several configs, the mean of each config."""
     missing: int
     """How many replicates do not have the metric."""
     repeated: int
@@ -44,7 +44,10 @@ class Group:
     median: float
     sd: float
     low: float
-    """The 95 % confidence interval of the mean; NaN for fewer than two values, for equal values, and if a value is not finite."""
+    """The 95 % confidence interval of the mean.
+
+    It is NaN for fewer than two values, for equal values, and if a value is not finite.
+    """
     high: float
 
     @property
@@ -53,7 +56,7 @@ class Group:
 
     @property
     def label(self) -> str:
-        """What distinguishes the group: `lr=0.1, arch=ViT`."""
+        """The values that distinguish the group, as text: `lr=0.1, arch=ViT`."""
         return ", ".join(f"{name}={short_values([value])[0]}" for name, value in self.values.items()) or "all runs"
 
 
@@ -65,7 +68,7 @@ class Groups(Sequence[Group]):
     names: tuple[str, ...]
     """The config keys in which the groups differ."""
     unit: str
-    """What `n` counts: "seed", or "config" if a group has several configs; the seeds of each config are then averaged first."""
+    """The unit of `n`: "seed", or "config" if a group has several configs, whose seeds are averaged first."""
     members: tuple[Group, ...]
 
     def __len__(self) -> int:
@@ -96,7 +99,7 @@ class Groups(Sequence[Group]):
 
 
 def rows_with(results: Results, metric: str, among: Iterable[int] | None = None) -> list[int]:
-    """The rows that have a metric, one for each effective seed of a config: a run that repeats another one does not count."""
+    """Return the rows that have a metric, only one for each effective seed of a config."""
     replicates, column = results.replicate_ids, results.table.metrics[metric]
     found: dict[Any, int] = {}
     for row in range(len(results)) if among is None else among:
@@ -114,13 +117,13 @@ def by_value(rows: Iterable[int], values: Sequence[Any]) -> dict[Any, list[int]]
 
 
 def config_means(results: Results, metric: str, rows: Iterable[int]) -> list[float]:
-    """The mean of a metric over the seeds of each config. Seeds of one config are not independent settings."""
+    """Return the mean of a metric over the seeds of each config."""
     values = results.metrics[metric]
     return [float(np.mean(values[members])) for members in by_value(rows, results.config_ids).values()]
 
 
 def make_groups(results: Results, metric: str, names: Sequence[str], ids: Sequence[Any], is_greater_better: bool) -> Groups:
-    """Group runs by their ids; the best group first."""
+    """Group runs by their ids, the best group first."""
     rows_by_id = {id: (rows, rows_with(results, metric, rows)) for id, rows in by_value(range(len(results)), ids).items()}
     configs, replicates = results.config_ids, results.replicate_ids
     is_mixed = any(len({configs[row] for row in present}) > 1 for _, present in rows_by_id.values())
@@ -151,6 +154,6 @@ def make_groups(results: Results, metric: str, names: Sequence[str], ids: Sequen
 
 
 def varies(column: Sequence[Any]) -> bool:
-    """Whether the values of a column differ."""
+    """Return whether the values of a column differ."""
     first = column[0]
     return any(each is not first and not (type(each) is type(first) and is_same(each, first)) for each in column)

@@ -32,10 +32,10 @@ _NEW_ONE = "the plan of a hypothesis cannot change; give the new hypothesis anot
 class Hypothesis:
     """The claim that one config is better than another, tested with pairs of runs.
 
-    Both runs of a pair have the same seed. After each pair from the fifth on, the claim is supported if the interval of the mean
-    improvement is completely above the margin `by`, and refuted if it is completely below. The intervals account for the look after every
-    pair: the rate of wrong verdicts of both kinds together is `alpha`. If neither has happened when the budget is used up, the claim is
-    inconclusive.
+    Both runs of a pair have the same seed. After each pair from the fifth on, the claim is supported if the interval of
+    the mean improvement is completely above the margin `by`, and refuted if it is completely below it. The intervals
+    account for the look after every pair: the rate of wrong verdicts of both kinds together is `alpha`. If neither has
+    happened when the budget is used up, the claim is inconclusive.
 
     The result of a run is the last value of the metric up to its target epoch.
 
@@ -49,11 +49,11 @@ class Hypothesis:
         effect: the true improvement that the test should be able to distinguish from the margin.
         sd: the standard deviation of the pairs' differences; by default from replicates of other configs in the store.
         seeds: where the seeds come from. Seeds whose runs are new are used first.
-        direction: "max" or "min"; by default what the name of the metric says.
+        direction: "max" or "min"; by default it follows from the name of the metric.
         failed: "wait" leaves the verdict open while a run has failed or has a value that is not finite; "worst" counts it as the worst run.
         hopeless: from half of the budget on, stop when the chance of a verdict is below this.
         base: values that both configs share.
-        epochs: the target of all runs; by default what the config or the loop says.
+        epochs: the target of all runs; by default the config or the loop decides.
     """
 
     claim: Overrides
@@ -74,7 +74,7 @@ class Hypothesis:
     name: str | None = None
 
     def __post_init__(self) -> None:
-        check_number("by", self.by, min=0, hint="it is the size of the improvement, even if a smaller value is better: by=0.005")
+        check_number("by", self.by, min=0, hint="`by` is the size of the improvement, even if a smaller value is better: by=0.005")
         check_number("alpha", self.alpha, above=0, below=1)
         check_number("power", self.power, above=0, below=1)
         check_number("hopeless", self.hopeless, min=0, below=0.5)
@@ -82,16 +82,18 @@ class Hypothesis:
         if self.budget not in ("auto", None):
             check_int("budget", self.budget, min=FIRST_LOOK, hint=f"there is no verdict before {FIRST_LOOK} pairs; budget=20")
             if isinstance(self.budget, int) and self.budget > MAX_PAIRS:
-                raise SettingError(f"`budget` must be at most {MAX_PAIRS} pairs, not {self.budget}", hint="that many find 0.23 sd")
+                raise SettingError(
+                    f"`budget` must be at most {MAX_PAIRS} pairs, not {self.budget}", hint="200 pairs detect a difference of 0.23 sd"
+                )
         if self.effect is not None:
             check_number("effect", self.effect)
             if self.effect == self.by:
                 raise SettingError(
-                    f"the effect and the margin are both {self.by:g}; no number of pairs can tell them apart",
+                    f"the effect and the margin are both {self.by:g}; no number of pairs can distinguish them",
                     hint="`effect` is the true improvement at which the study should decide: give one beyond the margin",
                 )
         if self.sd is not None:
-            check_number("sd", self.sd, above=0, hint="it is the standard deviation of the differences between paired runs")
+            check_number("sd", self.sd, above=0, hint="`sd` is the standard deviation of the differences between paired runs")
         if self.epochs is not None:
             check_int("epochs", self.epochs, min=1)
         if not isinstance(self.on, str) or not self.on:
@@ -104,9 +106,10 @@ class Hypothesis:
     # ---- the plan
 
     def plan(self, manager: Manager | None = None, is_dry: bool = False) -> HypothesisPlan:
-        """Return the plan, which says what it can detect. With a manager, it is checked and recorded in the store; then it cannot change.
+        """Return the plan, which states the differences it can detect.
 
-        With `is_dry`, nothing is recorded.
+        With a manager, the plan is checked and recorded in the store, and cannot change afterwards. With `is_dry`,
+        nothing is recorded.
         """
         if manager is None:
             seeds = checked_seeds(self.seeds)
@@ -138,8 +141,9 @@ class Hypothesis:
     def test(self, manager: Manager, workers: int | Executor = 0, max_pairs: int | None = None) -> Verdict:
         """Train pairs until there is a verdict, and return the verdict.
 
-        The plan is recorded before the first pair, and each pair when its runs are done, so the same call continues after a crash, and
-        shares the work with other processes. `max_pairs` limits how many pairs there are after this call; the verdict is then "pending".
+        The plan is recorded before the first pair, and each pair when its runs are done, so the same call continues
+        after a crash, and shares the work with other processes. `max_pairs` limits how many pairs there are after this
+        call; the verdict is then "pending".
         """
         from trainmaster.analysis.hypothesis_driver import run_hypothesis
 
@@ -147,7 +151,9 @@ class Hypothesis:
         if max_pairs is not None:
             check_int("max_pairs", max_pairs, min=1)
         elif self.budget is None:
-            raise SettingError("a hypothesis without a budget has no end", hint="test(manager, max_pairs=40); a later call can continue it")
+            raise SettingError(
+                "a hypothesis without a budget may never end", hint="test(manager, max_pairs=40); a later call can continue it"
+            )
         return run_hypothesis(manager, self.plan(manager), self.arms(manager), workers, max_pairs)
 
     def arms(self, manager: Manager) -> Arms:
@@ -156,7 +162,7 @@ class Hypothesis:
 
     @property
     def _num_candidates(self) -> int:
-        """How many seeds are checked for existing runs: enough to find new seeds, without computing thousands of keys."""
+        """How many seeds are checked for existing runs, to find new seeds without computing thousands of keys."""
         return MAX_PAIRS + (self.budget if isinstance(self.budget, int) else 0) * 2
 
     def _settings(self, recorded_base: dict[str, Any]) -> dict[str, Any]:
@@ -230,13 +236,13 @@ class Hypothesis:
         budget = budget_for(abs(self.effect - self.by) / spread.sd, self.power, self.alpha, self.hopeless)
         if budget is None:
             raise SettingError(
-                f"{MAX_PAIRS} pairs do not tell the effect {self.effect:g} from the margin {self.by:g}: differences have sd {spread.sd:g}",
+                f"{MAX_PAIRS} pairs do not distinguish the effect {self.effect:g} from the margin {self.by:g}; the sd is {spread.sd:g}",
                 hint="test for a larger effect, or find a less noisy metric",
             )
         return budget
 
     def _state(self, plan: HypothesisPlan) -> list[str]:
-        """Sentences that say which differences the plan can detect."""
+        """Return lines that describe the plan, and which differences it can detect."""
         design = plan.design
         last = plan.budget or 40
         distance = smallest_distance(design, self.power, last)
@@ -275,13 +281,13 @@ def _listed(seeds: Sequence[int]) -> str:
 
 
 def _name_of(settings: dict[str, Any], groups: tuple[str, str]) -> str:
-    """The default name. It depends only on the settings, so that repeating a command continues the hypothesis."""
+    """Return the default name. It depends only on the settings, so repeating a command continues the hypothesis."""
     text = json.dumps([settings, groups], sort_keys=True)
     return f"hypothesis-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def _earlier(manager: Manager, groups: tuple[str, str]) -> tuple[str, ...]:
-    """The hypotheses about the same two arms that the store already has. If a claim is tested often enough, it is supported by chance."""
+    """Return the stored hypotheses about the same two arms. A claim that is tested often is supported by chance."""
     found = []
     for name in plan_names(manager.store, "hypothesis"):
         record = PlanRecords(manager.store, "hypothesis", name).read("hypothesis.json")

@@ -1,6 +1,6 @@
 """`PairDriver`: trains the pairs of a hypothesis with a batch, and records them.
 
-A driver has no state of its own: it can be killed at any moment, and any number of drivers can work on one hypothesis.
+All state is in the store: a driver can be killed at any moment, and any number of drivers can work on one hypothesis.
 """
 
 from __future__ import annotations
@@ -30,11 +30,17 @@ if TYPE_CHECKING:
     from trainmaster.store.events import RowsByName
 
 MAX_ATTEMPTS = 10
-"""Attempts in a row without a new checkpoint after which a run counts as failed. The limit is high because killed workers count, too."""
+"""A run fails after this many attempts in a row without a new checkpoint.
+
+Attempts of killed workers count too, so the limit is high.
+"""
 
 
 class HypothesisRecords:
-    """The plan, pairs and verdict of one hypothesis. Records are cached after the first read, because they never change."""
+    """Reads and writes the plan, pairs and verdict of one hypothesis.
+
+    Records are cached after the first read, because they never change.
+    """
 
     def __init__(self, store: Store, name: str) -> None:
         self._records = PlanRecords(store, "hypothesis", name)
@@ -55,8 +61,11 @@ class HypothesisRecords:
         self._records.create(f"pairs/{index:06}.json", {"seed": pair.seed, "a": pair.a._asdict(), "b": pair.b._asdict()})
 
     def pairs(self) -> list[Pair]:
-        """The longest sequence of pairs from the first one on. A later pair does not count while one before it is missing, because pairs
-        that finish early are not a random sample."""
+        """Return the recorded pairs up to the first missing one.
+
+        Later pairs do not count while an earlier one is missing, because pairs that finish early are not a random
+        sample.
+        """
         pairs: list[Pair] = []
         while (pair := self.pair(len(pairs))) is not None:
             pairs.append(pair)
@@ -76,7 +85,7 @@ class HypothesisRecords:
 
 
 def read_verdict(store: Store, name: str) -> Verdict:
-    """The verdict of a hypothesis, computed from the plan and the pairs in the store."""
+    """Return the verdict of a hypothesis, computed from the plan and the pairs in the store."""
     records = HypothesisRecords(store, name)
     return decide(records.plan(), records.pairs())
 
@@ -100,7 +109,7 @@ def run_hypothesis(manager: Manager, plan: HypothesisPlan, arms: Arms, workers: 
 
 
 class PairDriver:
-    """The jobs of a hypothesis, as a batch asks for them."""
+    """Provides the jobs of a hypothesis to a batch, and observes their outcomes."""
 
     def __init__(self, manager: Manager, plan: HypothesisPlan, arms: Arms, max_pairs: int | None) -> None:
         self._manager, self._plan, self._arms = manager, plan, arms
@@ -110,10 +119,10 @@ class PairDriver:
         """The number of the pair that each run belongs to, by key."""
         self._failures: dict[str, str] = {}
         self._wait = ""
-        """Why no more pairs are started, if a run has failed."""
+        """Why no more pairs are started: a run has failed. Empty otherwise."""
 
     def __len__(self) -> int:
-        """The maximum number of runs, for the live view."""
+        """Return the maximum number of runs, for the live view."""
         return 2 * max(0, self._limit - len(self.records.pairs()))
 
     def __iter__(self) -> Iterator[Job | None]:
@@ -136,24 +145,24 @@ class PairDriver:
         return verdict
 
     def status(self) -> str:
-        """A line for the live view."""
+        """Return a line for the live view."""
         verdict = self.verdict()
         look = verdict.looks[-1] if verdict.looks else None
         seen = f", |t| {abs(look.t):.2f} of {look.critical:.2f}" if look is not None and look.t is not None else ""
         mean = "" if math.isnan(verdict.mean) else f", improvement {verdict.mean:+.4g}"
         return f"hypothesis {self._plan.name}: {len(verdict.pairs)} pairs{mean}{seen}"
 
-    # ---- what a batch asks
+    # ---- called by the batch
 
     def is_finished(self, job: Job) -> bool:
-        """Whether another driver has recorded the pair of a job."""
+        """Return whether another driver has recorded the pair of a job."""
         return self.records.pair(self._jobs[job.key]) is not None
 
     def stop_check(self, job: Job) -> VerdictCheck:
         return VerdictCheck(self._plan.name)
 
     def job_ended(self, key: str, kind: str, text: str) -> None:
-        """Record a pair when both its runs are done."""
+        """Record a pair when both of its runs are done."""
         index = self._jobs[key]
         if self.records.pair(index) is not None:
             return
@@ -202,7 +211,7 @@ class PairDriver:
         self.records.add_pair(index, Pair(seed, a, b))
 
     def _value(self, job: Job, seed: int) -> RunValue | None:
-        """The result of a run; None if it is not done, or has failed and the verdict waits for it."""
+        """Return the result of a run, or None if it is not done, or if it failed and the verdict waits for it."""
         if job.key in self._failures:
             return RunValue(job.key, None, why=self._failures[job.key])
         if not is_done(self._manager.store, job):
@@ -216,9 +225,9 @@ class PairDriver:
 
 @dataclass(frozen=True)
 class VerdictCheck:
-    """Stops runs that were started in advance once there is a verdict without them. It is sent to workers."""
+    """Stops runs that are no longer needed because there is a verdict. It is sent to workers."""
 
     name: str
 
     def __call__(self, store: Store, history: RowsByName) -> str | None:
-        return f"hypothesis {self.name} has its verdict" if HypothesisRecords(store, self.name).has_verdict() else None
+        return f"hypothesis {self.name} has a verdict" if HypothesisRecords(store, self.name).has_verdict() else None

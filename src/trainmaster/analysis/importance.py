@@ -1,8 +1,8 @@
-"""How much each config key matters for a metric: Optuna's PED-ANOVA.
+"""Computes how much each config key matters for a metric, with Optuna's PED-ANOVA.
 
-PED-ANOVA compares the distribution of a parameter among the best runs with its distribution among all runs. A number with few different
-values must be a category: as a range, a batch size of 32, 64 or 128 without any effect gets an importance of 40 % with 10,000 runs, because
-there are gaps between its values.
+PED-ANOVA compares the distribution of a parameter among the best runs with its distribution among all runs. A number
+with few different values must be a category: as a range, a batch size of 32, 64 or 128 without any effect gets an
+importance of 40 % with 10,000 runs, because there are gaps between its values.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ SEED = "seed"
 MAX_CATEGORIES = 10
 """Numbers with at most this many different values are categories."""
 _MAX_TEXTS = 50
-"""A text with more different values is a name, not a setting."""
+"""A text key with more different values than this is left out, because it is probably a name and not a setting."""
 _LOG_RATIO = 100.0
 _MIN_RUNS = 10
 _MANY_RUNS = 200
-"""From this many runs on, the best 10 % are compared with all runs; below, the better half."""
+"""With at least this many runs, the best 10 % are compared with all runs; with fewer, the better half."""
 
 
 @dataclass(frozen=True)
 class Importance:
-    """The share of each config key in the differences of a metric; the shares sum to 1."""
+    """The importance of each config key for a metric, as shares that add up to 1."""
 
     metric: str
     num_runs: int
     values: Mapping[str, float]
-    """The largest share comes first. `seed` is the effective seed: a key that is not above it is noise."""
+    """The largest share comes first. `seed` is the effective seed: a key with a smaller share is noise."""
     notes: tuple[str, ...]
-    """What was left out, and how certain the values are."""
+    """Notes about keys and runs that were left out, and how much the shares vary."""
 
     def figure(self) -> Drawing:
         from trainmaster.figures.drawing import Drawing
@@ -75,7 +75,7 @@ def importance(results: Results, metric: str | None) -> Importance:
     if num_others := len(results) - len(rows):
         notes.append(f"{counted(num_others, 'run')} repeated or without a finite {short_name(name)} left out")
     if len(rows) < _MIN_RUNS:
-        why = f"{counted(len(rows), 'finished run')} with a finite `{short_name(name)}`; it needs {_MIN_RUNS}"
+        why = f"{counted(len(rows), 'finished run')} with a finite `{short_name(name)}`; at least {_MIN_RUNS} are needed"
         raise SettingError(f"the importance for `{short_name(name)}` cannot be computed", why=why, hint="train more configs")
     if np.ptp(values[rows]) == 0:
         raise SettingError(
@@ -84,14 +84,14 @@ def importance(results: Results, metric: str | None) -> Importance:
         )
     parameters = _parameters(results, rows, notes)
     if not parameters:
-        raise SettingError("no config key varies between these runs, so none can matter", known=listed(results.table.config) or "no keys")
+        raise SettingError("no config key varies between these runs", known=listed(results.table.config) or "no keys")
     shares = _evaluate(parameters, [float(values[row]) for row in rows], is_greater_better)
     notes.append(f"with {len(rows):,} runs, a share varies by about {_noise(len(rows))}")
     return Importance(name, len(rows), dict(sorted(shares.items(), key=lambda each: -each[1])), tuple(notes))
 
 
 def _parameters(results: Results, rows: list[int], notes: list[str]) -> dict[str, tuple[Any, list[Any]]]:
-    """The distribution and the values of each key that can be evaluated, and of the seed."""
+    """Return the distribution and the values of each key that can be evaluated, and of the seed."""
     columns = {each: [results.table.config[each][row] for row in rows] for each in results.varying}
     seeds = [results.seeds[row] for row in rows]
     if len({*seeds}) > 1 and SEED not in columns:
@@ -107,7 +107,7 @@ def _parameters(results: Results, rows: list[int], notes: list[str]) -> dict[str
 
 
 def _parameter(column: Column) -> tuple[Any, list[Any]] | str | None:
-    """The distribution and the values of a column; the reason if it cannot be evaluated; None if it does not vary."""
+    """Return the distribution and the values of a column, why it cannot be evaluated, or None if it does not vary."""
     with _quiet_optuna():
         from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
@@ -164,5 +164,5 @@ def _quiet_optuna() -> Iterator[Any]:
 
 
 def _noise(num_runs: int) -> str:
-    """How much the share of a key without effect varies, measured on simulated runs."""
+    """Return how much the share of a key without any effect varies, as measured on simulated runs."""
     return next(text for limit, text in ((100, "0.06 to 0.2"), (1000, "0.02 to 0.05"), (math.inf, "0.01")) if num_runs < limit)

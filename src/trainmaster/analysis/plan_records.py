@@ -1,4 +1,4 @@
-"""The records of ablations and hypotheses in the store. Each is created once and never changed.
+"""The records of ablations and hypotheses in the store. Each record is created once and never changed.
 
 ```text
 sweeps/NAME/hypothesis.json        the plan of a hypothesis
@@ -26,11 +26,11 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class PlanRecords:
-    """The records of one ablation or hypothesis."""
+    """Reads and writes the records of one ablation or hypothesis."""
 
     def __init__(self, store: Store, kind: Kind, name: str) -> None:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise SettingError(f"name={name!r}: a name consists of letters, digits, '.', '_' and '-', at most 64")
+            raise SettingError(f"name={name!r}: expected at most 64 letters, digits, '.', '_' and '-'")
         self._files, self.kind, self.name = store.files, kind, name
         self._folder = f"{FOLDER}/{name}"
 
@@ -41,7 +41,7 @@ class PlanRecords:
         return self._files.has(f"{self._folder}/{path}")
 
     def create(self, path: str, members: Mapping[str, Any]) -> dict[str, Any]:
-        """Create a record, and return the recorded one: another process may have created it first."""
+        """Create a record unless another process has created it first, and return the recorded one."""
         self._refuse_other_kinds()
         with contextlib.suppress(FileExistsError):
             self._files.create(f"{self._folder}/{path}", record_bytes(members))
@@ -50,7 +50,7 @@ class PlanRecords:
         return found
 
     def require(self, path: str) -> dict[str, Any]:
-        """Read a record that must exist; if it does not, the error lists the existing names of this kind."""
+        """Read a record that must exist. If it does not, the error lists the existing names."""
         found = self.read(path)
         if found is None:
             known = plan_names_of_files(self._files, self.kind)
@@ -68,7 +68,7 @@ class PlanRecords:
                 raise PlanError(f"the name {self.name} belongs to a {kind} of this store", hint="choose another name")
 
     def refuse_changes(self, recorded: Mapping[str, Any], wanted: Mapping[str, Any], hint: str) -> None:
-        """Raise `PlanError`, which lists the differences, if the recorded settings differ from the current ones."""
+        """Raise `PlanError` with all differences if the recorded settings differ from the current ones."""
         lines = [
             f"{key}: {_short(recorded.get(key))} → {_short(wanted.get(key))}"
             for key in {**recorded, **wanted}
@@ -79,7 +79,7 @@ class PlanRecords:
 
 
 def plan_names(store: Store, kind: Kind) -> list[str]:
-    """The names of the ablations or hypotheses of a store."""
+    """Return the names of the ablations or hypotheses of a store."""
     return plan_names_of_files(store.files, kind)
 
 

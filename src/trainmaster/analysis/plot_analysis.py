@@ -1,4 +1,4 @@
-"""`PlotAnalysis`: figures of every config key against every metric."""
+"""`PlotAnalysis`: draws every config key against every metric."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _UNBALANCED = 2.0
 
 
 class PlotAnalysis:
-    """Draws the config keys of results against their metrics: violins for categories, a regression with its band for numbers.
+    """Draws the config keys of results against their metrics: violins for categories, a regression for numbers.
 
     ```python
     PlotAnalysis(Results("runs")).make_figures({"valid/loss": "validation loss"}, save_dir="figures")
@@ -53,10 +53,12 @@ class PlotAnalysis:
         attribute_name_remap: Mapping[str, str] | None = None,
         save_dir: str | PathLike[str] | None = None,
     ) -> dict[tuple[str, str], Drawing]:
-        """A figure for each metric and each config key, by both names. The mappings select and label them.
+        """Return a figure for each metric and each config key, by the names of both.
 
-        With `save_dir`, each figure is written to `<save_dir>/<metric>/<key>.png`. If a key has far fewer runs with one value than
-        with another, there is a warning: the difference may come from the other keys.
+        The mappings select and label them.
+
+        With `save_dir`, each figure is written to `<save_dir>/<metric>/<key>.png`. If one value of a key has far fewer
+        runs than another, you get a warning, because other keys may cause the difference.
         """
         results = self.results
         metrics = {results.ranked_by(name).metric: label for name, label in (metric_name_remap or {}).items()}
@@ -94,7 +96,7 @@ class PlotAnalysis:
 
 
 def _file_names(names: Iterable[str]) -> dict[str, str]:
-    """A different file name for each name."""
+    """Return a different file name for each name."""
     found: dict[str, str] = {}
     for name in names:
         text = file_name(name)
@@ -103,7 +105,7 @@ def _file_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def file_name(name: str) -> str:
-    """A name that is safe as the name of a file.
+    """Return a name that is safe to use as a file name.
 
     >>> file_name("valid/loss")
     'valid-loss'

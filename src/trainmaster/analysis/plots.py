@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MAX_CURVES = 6
 MAX_AXES = 8
 _MIN_PER_VALUE = 3
-"""Few different numbers are drawn as categories only if each has this many runs on average: a violin of one run shows nothing."""
+"""Numbers are drawn as categories only if each has this many runs on average, because a violin needs several runs."""
 _LOG_RATIO_X, _LOG_RATIO_Y = 100.0, 30.0
 """An axis is logarithmic if its largest value is at least this many times its smallest one."""
 
@@ -39,7 +39,10 @@ def plot(results: Results, x: str, y: str | None = None) -> Drawing:
 
 
 def attribute_panel(results: Results, name: str, metric: str, labels: Mapping[str, str] | None = None, is_metric: bool = False) -> Panel:
-    """A metric against a config key, or against another metric. `labels` replaces their names in the figure."""
+    """Return a panel of a metric against a config key or another metric.
+
+    `labels` replaces their names in the figure.
+    """
     rows = [row for row in rows_with(results, metric) if math.isfinite(results.metrics[metric][row])]
     source = results.table.metrics[name] if is_metric else results.table.config[name]
     rows = [row for row in rows if source[row] is not MISSING]
@@ -64,7 +67,7 @@ def attribute_panel(results: Results, name: str, metric: str, labels: Mapping[st
 
 
 def _fitted(results: Results, metric: str, xs: Floats, rows: list[int], is_log_x: bool, is_log_y: bool) -> Line | None:
-    """The regression through the mean of each config, because the seeds of one config are not independent points."""
+    """Return a regression through the means of the configs. Seeds of one config are not independent points."""
     configs = by_value(rows, results.config_ids).values()
     means = np.array(config_means(results, metric, rows), dtype=np.float64)
     fit = fit_line(np.array([float(np.mean(xs[members])) for members in configs]), means, is_log_x, is_log_y)
@@ -76,7 +79,10 @@ def _fitted(results: Results, metric: str, xs: Floats, rows: list[int], is_log_x
 
 
 def is_number_axis(results: Results, name: str, column: Column) -> bool:
-    """Whether a key is drawn as numbers: a range of the search space, or numbers with many different values or few runs per value."""
+    """Return whether a key is drawn as numbers.
+
+    It is if the key is a range of the search space, or if its numbers have many different values or few runs each.
+    """
     if results.attributes is not None and name in results.attributes:
         return results.attributes[name]
     if not column or not is_numeric(array_of(column)):
@@ -119,7 +125,7 @@ def curves(results: Results, metric: str | None, by: str | Iterable[str] | None)
 
 
 def _units(results: Results, rows: list[int], logs: Mapping[int, Steps]) -> list[dict[float, float]]:
-    """The independent curves of a group: one for each seed or, if it has several configs, their means over seeds."""
+    """Return the independent curves of a group: one for each seed or, with several configs, one for each config."""
     curves = {row: dict(zip(logs[row].xs, logs[row].ys, strict=True)) for row in rows}
     configs = by_value(rows, results.config_ids)
     if len(configs) == 1:
@@ -132,7 +138,7 @@ def _units(results: Results, rows: list[int], logs: Mapping[int, Steps]) -> list
 
 
 def _mean_line(label: str, units: Sequence[Mapping[float, float]]) -> Line:
-    """The mean of some curves at the steps that all of them have, with its interval if there are at least two."""
+    """Return the mean of curves at the steps that all of them have, and its interval if there are at least two."""
     shared = sorted({*units[0]}.intersection(*units[1:])) if units else []
     values = np.array([[each[x] for x in shared] for each in units], dtype=np.float64).reshape(len(units), len(shared))
     if len(units) < 2:
@@ -144,7 +150,7 @@ def _mean_line(label: str, units: Sequence[Mapping[float, float]]) -> Line:
 
 
 def _labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What distinguishes each group from the others, with names and values as short as possible."""
+    """Return the values that distinguish each group from the others, with names and values as short as possible."""
     names = [*dict.fromkeys(name for each in settings for name in each)]
     names = [name for name in names if len(settings) == 1 or varies([each.get(name, MISSING) for each in settings])]
     short = short_names(names, ".")

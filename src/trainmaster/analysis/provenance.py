@@ -1,4 +1,4 @@
-"""The code and the environment of many runs: which values there are, and how many runs have each."""
+"""Summarizes the code and the environment of many runs: the different values, and how many runs have each."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _SHOWN = {
     "system.platform": "platform",
     "system.host": "host",
 }
-"""Facts of an environment that may explain a difference, with their titles."""
+"""Facts about the environment that may explain a difference, with their titles."""
 _MAX_VALUES = 8
 
 
 class Fact(NamedTuple):
-    """One fact about the code or environment, with its values, the most common first."""
+    """One fact about the code or environment, and its values, the most common first."""
 
     name: str
     values: list[tuple[str, int]]
@@ -43,11 +43,14 @@ class Fact(NamedTuple):
 
 
 def code_and_environment(store: Store, keys: Iterable[str]) -> tuple[list[Fact], list[Fact]]:
-    """The facts that the newest attempts of some runs recorded. Runs that were never started or are damaged have none."""
+    """Return the facts that the newest attempt of each run recorded.
+
+    Runs that were never started or are damaged have no facts.
+    """
     code: dict[str, Counter[str]] = {}
     environment: dict[str, Counter[str]] = {}
     for key in keys:
-        with contextlib.suppress(StoreError, FileNotFoundError):  # the state of a damaged run says so
+        with contextlib.suppress(StoreError, FileNotFoundError):  # damaged runs are listed with this state
             run = store.run(key)
             number = run.head()
             if number is not None:

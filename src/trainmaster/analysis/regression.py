@@ -1,4 +1,4 @@
-"""A straight line through points, with the band that contains the true line at each x with a probability of 95 %."""
+"""Fits a straight line to points, with a 95 % confidence band."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Fit:
 
 
 def fit_line(xs: Floats, ys: Floats, is_log_x: bool = False, is_log_y: bool = False) -> Fit | None:
-    """The least-squares line, optionally on log scales; None for fewer than three points, or if all xs are equal."""
+    """Return the least-squares line, optionally on log scales, or None for fewer than three points or equal xs."""
     x, y = np.log(xs) if is_log_x else xs, np.log(ys) if is_log_y else ys
     n, spread = len(x), float(np.sum((x - x.mean()) ** 2)) if len(x) else 0.0
     if n < 3 or spread == 0 or not math.isfinite(spread):
@@ -43,7 +43,7 @@ def fit_line(xs: Floats, ys: Floats, is_log_x: bool = False, is_log_y: bool = Fa
 
 
 def t_quantile(df: float) -> float:
-    """How many standard errors a 95 % interval extends to each side."""
+    """Return how many standard errors a 95 % interval extends to each side."""
     try:
         import scipy.special
     except ImportError:

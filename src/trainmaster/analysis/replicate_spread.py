@@ -1,4 +1,4 @@
-"""How much a metric varies between replicates of the configs in a store."""
+"""Estimates how much a metric varies between replicates of the configs in a store."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Spread(NamedTuple):
 
 
 def find_spread(store: Store, metric: str, epochs: int | None, excluded: Collection[str]) -> Spread:
-    """The spread of differences, from replicates of configs other than the `excluded` groups.
+    """Return the spread of differences, from replicates of configs other than the `excluded` groups.
 
-    A test must not choose its size from its own data. The difference between two independent replicates has sqrt(2) times their standard
-    deviation; paired runs usually differ by less, so the estimate is on the safe side.
+    The size of a test must not be based on its own data. The difference between two independent replicates has sqrt(2)
+    times their standard deviation; paired runs usually differ by less, so the estimate is conservative.
     """
     groups: dict[str, list[str]] = {}
     for key in store.configs:
@@ -46,9 +46,9 @@ def find_spread(store: Store, metric: str, epochs: int | None, excluded: Collect
 
 
 def group_of_run(store: Store, key: str) -> str:
-    """The identity that a run shares with its replicates."""
+    """Return the identity that a run shares with its replicates."""
     record = store.configs.record(key)
-    group = record.get("group")  # only the class of a typed config knows which fields are replicate fields
+    group = record.get("group")  # only a typed config's class knows its replicate fields
     return group if isinstance(group, str) else group_of(restore_floats(record.get("identity", record["config"])), 64)
 
 

@@ -1,4 +1,4 @@
-"""The report: what the runs of a store show, in one HTML file."""
+"""Writes a report about the runs of a store as one HTML file."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def write_report(
     except OSError as error:
         raise access_error(error, target, "written") from error
     finally:
-        with contextlib.suppress(OSError):  # it is gone after a successful replace
+        with contextlib.suppress(OSError):  # after a successful replace, it does not exist
             os.unlink(aside)
     return len(data)
 
@@ -75,12 +75,12 @@ def make_report(
     date: datetime | None = None,
     progress: Progress = iter,
 ) -> str:
-    """The report as an HTML page. For an unchanged store and the same date, the page is the same.
+    """Return the report as an HTML page. For an unchanged store and the same date, the page is the same.
 
     Args:
         store: the store.
-        where: which runs, as in `trainmaster ls --where`.
-        metric: the metric that ranks them; by default the one that they monitor, else the one that most of them have.
+        where: a condition that selects runs, as in `trainmaster ls --where`.
+        metric: the metric that ranks them; by default the one that they monitor, or the one that most of them have.
         title: the question that the report answers.
         date: the date in the report; today by default.
         progress: iterates over the keys of the runs that are read.
@@ -134,7 +134,7 @@ def make_report(
 
 
 def _name_of(store: Store) -> str:
-    """The name of the store's folder; most are called `runs`, and then that of the folder around it."""
+    """Return the name of the store's folder or, if that is `runs`, of its parent folder."""
     if store.root is None:
         return "memory"
     path = os.path.abspath(store.root)
@@ -143,7 +143,10 @@ def _name_of(store: Store) -> str:
 
 
 def _ranked_by(results: Results, metric: str | None) -> RankedBy | None:
-    """The metric that ranks the runs; None if no finished run has one. If the runs do not agree on a metric, the most common one."""
+    """Return the metric that ranks the runs, or None if no finished run has one.
+
+    If the runs monitor different metrics, the most common one is used.
+    """
     if metric is not None:
         return results.ranked_by(metric)
     counts = {name: sum(value is not MISSING for value in column) for name, column in results.table.metrics.items()}
@@ -164,18 +167,18 @@ def _count_settings(groups: Groups | None) -> str:
 
 
 def _titles(results: Results, groups: Groups) -> dict[str, str]:
-    """The config keys in which the settings differ, with names that are as short as possible."""
+    """Return the config keys in which the settings differ, with names that are as short as possible."""
     return short_names(groups.names, ".", results.table.config)
 
 
 def _value_texts(groups: Sequence[Group], name: str) -> list[str]:
-    """The value of a config key in each setting; empty where its runs differ in it or do not have it."""
+    """Return the value of a config key in each setting, or an empty text if its runs differ in it or do not have it."""
     texts = iter(short_values([group.values[name] for group in groups if name in group.values]))
     return [next(texts) if name in group.values else "" for group in groups]
 
 
 def _labels(results: Results, groups: Groups) -> list[str]:
-    """What distinguishes each of the first settings: `lr=0.1, width=64`."""
+    """Return the values that distinguish each of the first settings, as text: `lr=0.1, width=64`."""
     shown = groups[:_MAX_SETTINGS]
     columns = [
         [f"{title}={text}" if text else "" for text in _value_texts(shown, name)] for name, title in _titles(results, groups).items()
@@ -184,7 +187,7 @@ def _labels(results: Results, groups: Groups) -> list[str]:
 
 
 def _answer(results: Results, groups: Groups | None, rank: RankedBy | None) -> Html:
-    """Two lines about the best setting, and what a reader should know about it."""
+    """Return two lines about the best setting, and how reliable they are."""
     if not groups or rank is None or math.isnan(groups[0].mean):
         return Html()
     best: Group = groups[0]
@@ -194,14 +197,14 @@ def _answer(results: Results, groups: Groups | None, rank: RankedBy | None) -> H
     lines = [join([element("strong", labels[0]), f" has the {what}: {_interval(best, digits)}, {counted(best.n, 'seed')}."])]
     if len(groups) > 1 and not math.isnan(groups[1].mean):
         lines.append(join(["Next: ", labels[1], f", {_interval(groups[1], digits)}."]))
-        luck = "its mean is too good on average" if best.n > 1 else "part of its lead is luck, and one seed cannot show how much"
+        luck = "its mean is probably too good" if best.n > 1 else "part of its lead is luck, and one seed cannot show how much"
         chosen = f"It was chosen as the best of {len(groups):,} settings, so {luck}. Train it with new seeds before you rely on it."
         lines.append(element("span", chosen, class_="note"))
     return element("div", *(element("p", line) for line in lines), class_="card answer")
 
 
 def _digits(groups: Sequence[Group]) -> int:
-    """The decimals that show two digits of a typical interval."""
+    """Return how many decimals show two digits of a typical interval."""
     widths = sorted(width for group in groups[:_MAX_SETTINGS] if math.isfinite(width := group.high - group.low) and width > 0)
     means = [abs(group.mean) for group in groups[:_MAX_SETTINGS] if math.isfinite(group.mean) and group.mean]
     typical = widths[len(widths) // 2] if widths else 1e-3 * max(means, default=1.0)
@@ -243,7 +246,7 @@ def _settings_section(results: Results, groups: Groups | None, rank: RankedBy | 
     ]
     epochs = sorted({each for each in results.table.fact("epoch") if each is not None})
     if len(epochs) > 1:
-        said.append(f"These runs were trained for different numbers of epochs, {epochs[0]} to {epochs[-1]}.")
+        said.append(f"These runs were trained for different numbers of epochs: {epochs[0]} to {epochs[-1]}.")
     if len(groups) > len(shown):
         said.append(f"The best {len(shown)} of {len(groups):,} settings are shown; the table of all runs has the others.")
     return section("settings", "Settings", notes([" ".join(said)]), table(heads, rows, [1, 3], foot))
@@ -280,7 +283,7 @@ def _unfinished_section(forecasts: RunForecasts | None) -> Section | None:
         epochs = f"{max(run.curve, default=0):g} of {run.target or '?'}"
         rows.append([element("code", run.key), element("span", run.state, data_state=run.state), epochs, last, forecasts.describe(run.key)])
     heads = ["run", "state", "epoch", forecasts.metric, "forecast [band]"]
-    what = "Forecasts come from the finished runs that began most like these. They are not results."
+    what = "Forecasts are based on the finished runs with the most similar start. They are not results."
     drawn = forecast_figure(runs, forecasts.metric) if any(isinstance(run.forecast, Forecast) for run in runs) else ""
     more = element("p", f"... and {len(runs) - _MAX_FORECASTS:,} more", class_="note") if len(runs) > _MAX_FORECASTS else ""
     return section("unfinished", "Unfinished runs", notes([what]), drawn, table(heads, rows, [2, 3, 4]), more, notes(forecasts.notes))

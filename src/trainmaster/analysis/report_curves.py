@@ -1,4 +1,4 @@
-"""The curves of a report: each setting as the mean over its seeds with the interval of the mean."""
+"""Draws the curves of a report: the mean of each setting over its seeds, with the interval of the mean."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainmaster.text import counted
 
 MAX_FIGURES = 6
 _MAX_SETS = 3
-"""Metrics of more sets than this, such as one norm for each layer, have no figure."""
+"""A metric with more sets than this, such as a norm for each layer, has no figure."""
 _MAX_SEEDS = 20
 
 
@@ -35,7 +35,10 @@ def figure(title: str, note: str, drawing: str) -> Html:
 
 
 def make_figures(results: Results, groups: Sequence[Group], metric: str) -> list[Html]:
-    """A figure for each metric, the ranked one first. Sets of one metric, such as `train/loss` and `valid/loss`, share a figure."""
+    """Return a figure for each metric, the ranked one first.
+
+    Sets of one metric, such as `train/loss` and `valid/loss`, share a figure.
+    """
     rows = [row for group in groups for row in group.rows[:_MAX_SEEDS]]
     steps = dict(results.read_steps(rows=rows))
     names = sorted({name for found in steps.values() for name in found}, key=lambda name: (name != metric, name.startswith("train"), name))
@@ -56,7 +59,7 @@ def make_figures(results: Results, groups: Sequence[Group], metric: str) -> list
 
 
 def _sets(names: Sequence[str]) -> list[str]:
-    """The data sets that metrics are named after."""
+    """Return the names of the data sets in the names of metrics."""
     return [*{"train", "valid", "test", *(name.removesuffix("/loss") for name in names if name.endswith("/loss"))}]
 
 
@@ -71,7 +74,7 @@ def _curves(groups: Sequence[Group], steps: dict[int, dict[str, Steps]], member:
 
 
 def _mean_curve(seeds: Sequence[Steps], label: str, color: int) -> Curve:
-    """The mean at each x that all seeds have, with the interval of the mean if there are several."""
+    """Return the mean at each x that all seeds have, and the interval of the mean if there are several seeds."""
     curves = [dict(zip(each.xs, each.ys, strict=True)) for each in seeds]
     xs = sorted(set.intersection(*({*curve} for curve in curves)))
     spread = smallest_significant(len(curves))
@@ -86,7 +89,7 @@ def _mean_curve(seeds: Sequence[Steps], label: str, color: int) -> Curve:
 
 
 def forecast_figure(runs: Sequence[UnfinishedRun], metric: str) -> Html:
-    """The curves of unfinished runs, with the bands of their final values."""
+    """Return the curves of unfinished runs, with the bands of their final values."""
     shown = [(run, run.forecast) for run in runs if isinstance(run.forecast, Forecast) and run.target is not None][:NUM_COLORS]
     curves = [Curve(run.key, sorted(run.curve), [run.curve[x] for x in sorted(run.curve)], color=at) for at, (run, _) in enumerate(shown)]
     whiskers = [Whisker(run.target or 0, each.value, each.low, each.high, f"{run.key}: {each}", at) for at, (run, each) in enumerate(shown)]

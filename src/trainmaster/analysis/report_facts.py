@@ -1,4 +1,4 @@
-"""The facts of a report: what failed and why, configs, code and environment."""
+"""The sections of a report about failures, configs, code and environment."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _config_text(value: Any) -> str:
 
 
 def _describe_values(values: Sequence[Any]) -> str:
-    """List all values if there are few of them. Otherwise, return the range of numbers, or the first of other values."""
+    """Return all values as text if there are few; otherwise the range of numbers, or the first of other values."""
     if len(values) <= _MAX_VALUES:
         return ", ".join(map(_config_text, values))
     if all(map(is_number, values)):
@@ -83,5 +83,5 @@ def facts_section(name: str, title: str, facts: Sequence[Fact], otherwise: str) 
         if fact.num_more:
             rows.append(["", f"... and {fact.num_more:,} other values", ""])
     differing = [fact.name for fact in facts if len(fact.values) > 1]
-    note = f"These differ between runs: {', '.join(differing)}." if differing else "All runs that recorded these agree."
+    note = f"These differ between runs: {', '.join(differing)}." if differing else "These are the same in all runs that recorded them."
     return section(name, title, notes([note]), table(["", "value", "runs"], rows, [2], long=[1]))

@@ -1,8 +1,8 @@
-"""The page of a report: one self-contained HTML file.
+"""Builds the page of a report: one self-contained HTML file.
 
-Its content security policy allows only the style sheet and the script in the file, by their hashes. So even a mistake in escaping
-could not run a script. Every text from a run is escaped: `Html` marks text that is already escaped, and everything else is escaped where it
-is used.
+Its content security policy allows only the style sheet and the script in the file, by their hashes, so even a mistake
+in escaping cannot run a script. Every text from a run is escaped: `Html` marks text that is already escaped, and
+everything else is escaped where it is used.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Section = tuple[str, str, Html]
 
 
 def text(value: object) -> Html:
-    """A value as HTML text; a value that is HTML stays as it is."""
+    """Return a value as HTML text. `Html` is returned unchanged."""
     return value if isinstance(value, Html) else Html(svg_text(value))
 
 
@@ -43,7 +43,7 @@ def join(parts: Iterable[object], separator: str = "") -> Html:
 
 
 def element(tag: str, *content: object, **attributes: object) -> Html:
-    """An element. A trailing underscore of an attribute is dropped, and other underscores become hyphens.
+    """Return an element. A trailing underscore of an attribute is dropped, and other underscores become hyphens.
 
     >>> element("p", "a < b", class_="note")
     '<p class="note">a &lt; b</p>'
@@ -53,7 +53,7 @@ def element(tag: str, *content: object, **attributes: object) -> Html:
 
 
 def prose(sentence: str, **attributes: object) -> Html:
-    """A paragraph of trusted text, in which `backticks` mark code.
+    """Return a paragraph of trusted text, in which `backticks` mark code.
 
     >>> prose("see `a < b`")
     '<p>see <code>a &lt; b</code></p>'
@@ -63,7 +63,7 @@ def prose(sentence: str, **attributes: object) -> Html:
 
 
 def notes(lines: Iterable[str]) -> Html:
-    """Small paragraphs, each a sentence.
+    """Return a small paragraph for each line, as a sentence.
 
     >>> notes(["positive is better"])
     '<p class="note">Positive is better.</p>'
@@ -80,7 +80,7 @@ def table(
     foot: Sequence[object] = (),
     long: Sequence[int] = (),
 ) -> Html:
-    """A table. The columns in `numbers` are aligned to the right; text in the columns in `long` wraps."""
+    """Return a table. The columns in `numbers` are aligned to the right; text in the columns in `long` wraps."""
     classes = dict.fromkeys(numbers, "num") | dict.fromkeys(long, "long")
 
     def row(cells: Sequence[object], tag: str) -> Html:
@@ -97,7 +97,10 @@ def section(name: str, title: str, *content: object) -> Section:
 
 
 def page(title: str, head: Html, sections: Sequence[Section], columns: Mapping[str, Sequence[Any]] | None, foot: str) -> str:
-    """The whole file. `columns` is the data of the table of all runs, which the script inserts into the section `runs`."""
+    """Return the whole file.
+
+    `columns` is the data of the table of all runs, which the script inserts into the section `runs`.
+    """
     style, script = (files(__package__).joinpath(name).read_text("utf-8") for name in ("report.css", "report.js"))
     policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; img-src data:; base-uri 'none'; form-action 'none'"
     navigation = element("nav", *(element("a", name, href=f"#{each}") for each, name, _ in sections), aria_label="Sections")
@@ -131,7 +134,7 @@ def page(title: str, head: Html, sections: Sequence[Section], columns: Mapping[s
 
 
 def runs_table(num_printed: int = 200) -> Html:
-    """The placeholder for the table of all runs, which the script fills."""
+    """Return the placeholder for the table of all runs, which the script fills."""
     return join(
         [
             Html('<input id="filter" type="search" placeholder="filter by text in any column" aria-label="Filter">'),
@@ -146,14 +149,14 @@ def runs_table(num_printed: int = 200) -> Html:
 
 
 def encode_columns(columns: Mapping[str, Sequence[Any]]) -> str:
-    """Columns as base64 of gzipped JSON. The result depends only on the columns."""
+    """Return columns as base64 of gzipped JSON. The result depends only on the columns."""
     found = [{"name": printable(name), "values": [plain_cell(value) for value in values]} for name, values in columns.items()]
     data = json.dumps(found, separators=(",", ":"), allow_nan=False).encode()
     return base64.b64encode(gzip.compress(data, 9, mtime=0)).decode()
 
 
 def plain_cell(value: Any) -> str | int | float | None:
-    """A cell for the script, which sets it as text: a number, a text without invisible characters, or None for no value.
+    """Return a cell for the script: a number, a text without invisible characters, or None if there is no value.
 
     >>> [plain_cell(value) for value in (0.1, 2**60, True, None, [1, "a"], float("nan"))]
     [0.1, '1152921504606846976', 'true', None, '[1, "a"]', 'nan']
@@ -166,5 +169,5 @@ def plain_cell(value: Any) -> str | int | float | None:
 
 
 def _hash(content: str) -> str:
-    """The source expression that allows an inline script or style sheet."""
+    """Return the source expression that allows an inline script or style sheet."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"

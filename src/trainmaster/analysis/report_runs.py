@@ -23,7 +23,10 @@ def runs_section(runs: RunTable) -> Section:
 
 
 def runs_columns(runs: RunTable, tags: Mapping[str, tuple[str, ...]], rank: RankedBy | None) -> dict[str, list[Any]]:
-    """First the columns that identify and rank a run, then config values that vary, then other metrics. The best run comes first."""
+    """Return the columns that identify and rank a run, then config values that vary, then other metrics.
+
+    The best run comes first.
+    """
     ordered = runs.take(_best_first(runs, rank))
     names = sorted(ordered.metrics, key=lambda name: (rank is None or name != rank.metric, name))[:_MAX_COLUMNS]
     metrics = {name: [_metric_cell(value) for value in ordered.metrics[name]] for name in names}
@@ -41,7 +44,7 @@ def runs_columns(runs: RunTable, tags: Mapping[str, tuple[str, ...]], rank: Rank
 
 
 def _add(found: dict[str, list[Any]], columns: Mapping[str, list[Any]], kind: str) -> None:
-    """Add columns. If a name is taken already, a metric is called `lr (metric)`."""
+    """Add columns. If a name is already taken, a metric is called `lr (metric)`."""
     for name, column in columns.items():
         while name in found:
             name = f"{name} ({kind})"

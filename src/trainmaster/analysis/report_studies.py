@@ -1,4 +1,4 @@
-"""The answers of a report: verdicts of hypotheses, contributions of ablations, and the importance of parameters."""
+"""The sections of a report with verdicts of hypotheses, contributions of ablations, and importances of config keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 
 class Studies(NamedTuple):
-    """The hypotheses and ablations of a store, computed again from its runs."""
+    """The hypotheses and ablations of a store, recomputed from its runs."""
 
     verdicts: list[Verification]
     ablations: list[AblationReport]
@@ -33,7 +33,7 @@ class Studies(NamedTuple):
 
 
 def read_studies(store: Store, keys: Collection[str] | None) -> Studies:
-    """All studies, or those with at least one of the runs `keys`."""
+    """Return all studies, or those with at least one of the runs `keys`."""
     problems: list[str] = []
 
     def read(kind: Kind, read_one: Callable[[Store, str], _T], runs_of: Callable[[_T], set[str]]) -> list[_T]:
@@ -41,7 +41,7 @@ def read_studies(store: Store, keys: Collection[str] | None) -> Studies:
         for name in plan_names(store, kind):
             try:
                 study = read_one(store, name)
-            except (TrainmasterError, KeyError, TypeError, ValueError) as error:  # a record may have been written by anyone
+            except (TrainmasterError, KeyError, TypeError, ValueError) as error:  # a record may have any content
                 fact = (
                     error.fact
                     if isinstance(error, TrainmasterError)
@@ -64,7 +64,7 @@ def read_studies(store: Store, keys: Collection[str] | None) -> Studies:
 
 
 def verdict_card(verification: Verification) -> Html:
-    """A claim, its verdict, and the interval compared with the margin."""
+    """Return a card with a claim, its verdict, and the interval next to the margin."""
     verdict, problems = verification
     by = verdict.plan.settings["by"]
     parts: list[Html] = [
@@ -83,7 +83,7 @@ def verdict_card(verification: Verification) -> Html:
 
 
 def verdicts_section(studies: Studies) -> Section | None:
-    """The pairs behind each verdict."""
+    """Return a section with the pairs of each verdict."""
     if not studies.verdicts and not studies.problems:
         return None
     parts: list[Html] = [element("p", f"{each[:1].upper()}{each[1:]}.", class_="wrong") for each in studies.problems]
@@ -118,7 +118,7 @@ def ablations_section(studies: Studies) -> Section | None:
 
 
 def importance_section(results: Results, metric: str) -> Section | None:
-    """A bar for each config key, with the seed's bar as the measure of noise."""
+    """Return a section with a bar for each config key. The bar of the seed shows the size of noise."""
     if not len(results):
         return None
     try:
@@ -137,9 +137,9 @@ def importance_section(results: Results, metric: str) -> Section | None:
         )
     what = f"How much each key matters for {metric}: Optuna's PED-ANOVA over {counted(found.num_runs, 'run')}."
     bar = (
-        " The dashed line is the seed: what is not above it is noise."
+        " The dashed line is the share of the seed: smaller shares are noise."
         if seed is not None
-        else " All runs have one seed, so nothing shows how large noise is."
+        else " All runs have the same seed, so the size of the noise is unknown."
     )
     heads = ["key", "share", "", ""]
     return section("importance", "Parameter importance", notes([what + bar]), table(heads, rows, [1]), notes(found.notes))

@@ -1,4 +1,4 @@
-"""A small table as text, Markdown, LaTeX and HTML."""
+"""`Table`: a small table as text, Markdown, LaTeX and HTML."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ _LATEX = {
     "^": r"\textasciicircum{}",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
+    "±": r"$\pm$",
     **{each: f"\\{each}" for each in "&%$#_{}"},
 }
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text below column names. All text is escaped where it is shown, because it may come from anywhere."""
+    """Rows of text below column names. All text is escaped where it is shown, because it is not trusted."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -35,7 +36,7 @@ class Table:
         return "\n".join(self.to_lines())
 
     def to_lines(self, width: int | None = None) -> list[str]:
-        """Aligned columns for a terminal."""
+        """Return lines with aligned columns for a terminal."""
         from rich.console import Console
         from rich.table import Table as RichTable
         from rich.text import Text
@@ -58,7 +59,7 @@ class Table:
         return "\n".join([*([f"**{_markdown(self.title)}**\n"] if self.title else []), *lines, *notes]) + "\n"
 
     def to_latex(self) -> str:
-        """A `tabular` with the rules of the package booktabs."""
+        """Return a `tabular` with the rules of the package booktabs."""
         aligned = "".join("r" if index in self.numbers else "l" for index in range(len(self.columns)))
         lines = [f"% {printable(text)}" for text in (self.title, *self.notes) if text]
         lines += [rf"\begin{{tabular}}{{{aligned}}}", r"\toprule", _latex_row(self.columns), r"\midrule"]
@@ -78,7 +79,8 @@ class Table:
 
 
 def as_number(value: float) -> str:
-    """
+    """Format a number with four significant digits, and nan as `-`.
+
     >>> as_number(0.123456), as_number(float("nan"))
     ('0.1235', '-')
     """
@@ -97,7 +99,7 @@ def _markdown(text: str) -> str:
     escaped = printable(text).replace("\\", "\\\\")
     for char in "|*_`[]#":
         escaped = escaped.replace(char, f"\\{char}")
-    return escaped.replace("<", "&lt;").replace(">", "&gt;")
+    return escaped.replace("<", "&lt;")
 
 
 def _latex_row(cells: Sequence[str]) -> str:

@@ -26,11 +26,11 @@ class Estimate(NamedTuple):
     high: float
     n: int
     is_partial: bool = False
-    """Whether `n` is not that of the group, because some of its runs do not have the metric."""
+    """Whether some runs of the group do not have the metric, so `n` is smaller than the size of the group."""
 
 
 def run_table(results: Results, metrics: Iterable[str] | None = None) -> Table:
-    """One row per run: its key, the config values that vary, and its metrics."""
+    """Return one row per run: its key, the config values that vary, and its metrics."""
     names = _metric_names(results, metrics)
     seeds = [name for name, values in results.config.items() if name.endswith("seed") and len({*map(str, values.tolist())}) > 1]
     table: Table = {"key": list(results.keys)}
@@ -48,16 +48,18 @@ def run_table(results: Results, metrics: Iterable[str] | None = None) -> Table:
 
 
 def group_table(results: Results, metrics: str | Iterable[str] | None = None, by: str | Iterable[str] | None = None) -> Table:
-    """One row per group, the best by the first metric first: the config values that distinguish it, and an `Estimate` of each metric.
+    """Return one row per group: the config values that distinguish it, and an `Estimate` of each metric.
 
-    If the runs of a group were trained for different numbers of epochs, there is a column with the smallest and the largest: `3-30`.
+    The first metric ranks the groups, the best first.
+    If the runs of a group were trained for different numbers of epochs, there is a column with the smallest and the
+    largest: `3-30`.
     """
     names = _metric_names(results, [metrics] if isinstance(metrics, str) else metrics)
     first = results.groups(by, names[0])
     found = {name: results.groups(by, name) for name in names}
     others = {name: {group.id: group for group in groups} for name, groups in found.items()}
     table: Table = {name: [group.values.get(name) for group in first] for name in first.names if any(name in each.values for each in first)}
-    alike = [name for name in names if found[name].unit == first.unit]  # a metric that one config has is not averaged over configs
+    alike = [name for name in names if found[name].unit == first.unit]  # a metric that only one config has is not averaged over configs
     sizes = {group.id: max(others[name][group.id].n for name in alike) for group in first}
     table[_free("configs" if first.unit == "config" else "n", table)] = [sizes[group.id] for group in first]
     epochs = results.table.fact("epoch")
@@ -74,7 +76,7 @@ def group_table(results: Results, metrics: str | Iterable[str] | None = None, by
 
 
 def sorted_table(table: Table, name: str, is_descending: bool) -> Table:
-    """The rows in the order of one column; rows without a value come last."""
+    """Sort the rows by one column. Rows without a value come last."""
     endings = [each for each in table if each == name] or [each for each in table if each.endswith((f".{name}", f"/{name}"))]
     if len(endings) != 1:
         raise SettingError(
@@ -86,13 +88,13 @@ def sorted_table(table: Table, name: str, is_descending: bool) -> Table:
 
 
 def _metric_names(results: Results, metrics: Iterable[str] | None) -> list[str]:
-    """Some metrics by their full names; by default the ones that rank the runs first, at most six."""
+    """Return the full names of metrics; by default at most six, with the metric that ranks the runs first."""
     if metrics is not None:
         return [results.ranked_by(name).metric for name in metrics]
     counts = {name: sum(value is not MISSING for value in column) for name, column in results.table.metrics.items()}
     monitored = {name for name in results.table.fact("best.metric") if name is not None}
     if not counts:
-        results.ranked_by(None)  # raises
+        results.ranked_by(None)  # raises an error
     return sorted(counts, key=lambda name: (name not in monitored, name.startswith("train/"), -counts[name], name))[:_MAX_METRICS]
 
 

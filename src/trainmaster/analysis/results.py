@@ -38,17 +38,18 @@ FINISHED = "finished"
 
 
 class Results:
-    """The finished runs of a store, as they were when this object was made.
+    """The finished runs of a store, as they were when this object was created.
 
-    `source` is a store, its folder, or a manager. `where` selects runs, as in `trainmaster ls --where`. If it names `state`, it also
-    decides which states are included; otherwise only finished runs are, and `left_out` has the others by state. With a `ParallelConfig`
-    as `source` and the folder of the store as `experiment_dir`, the results are the trials of that config.
+    `source` is a store, its folder, or a manager. `where` selects runs, as in `trainmaster ls --where`. Unless `where`
+    has a condition on `state`, only finished runs are included, and `left_out` has the others by state. With a
+    `ParallelConfig` as `source` and the folder of the store as `experiment_dir`, the results are the trials of that
+    config.
 
     ```python
     results = Results("runs", where="lr<0.01")
     results.df                      # one row per run
     results.groups()                # replicates, with mean and interval
-    results["arch=ViT"].best()      # the best of some
+    results["arch=ViT"].best()      # the best run with this value
     ```
     """
 
@@ -60,7 +61,7 @@ class Results:
         where: str | None = None,
         progress: Progress = iter,
     ) -> None:
-        """`progress` iterates over the keys of the runs that have to be read, and may show the progress."""
+        """`progress` wraps the keys of the runs to read, for example to show a progress bar."""
         query = None if where is None else parse_where(where)
         self.store = open_source(source if experiment_dir is None else trial_folder(source, experiment_dir))
         self.attributes: Mapping[str, bool] | None = None
@@ -90,7 +91,7 @@ class Results:
                 self.left_out.setdefault(str(state), []).append(key)
 
     def __getitem__(self, where: str) -> Results:
-        """The runs that meet a condition: `results["lr<0.01 and arch=ViT"]`."""
+        """Return the runs that meet a condition: `results["lr<0.01 and arch=ViT"]`."""
         if not isinstance(where, str):
             raise SettingError(f"results are selected by a condition, not {shown(where)}", hint='results["lr<0.01 and arch=ViT"]')
         part = object.__new__(Results)
@@ -108,14 +109,14 @@ class Results:
         return len(self.table)
 
     def __iter__(self) -> Iterator[Summary]:
-        """The runs, each with `key`, `config`, `metrics`, `state`, `epoch`, ..."""
+        """Yield the runs, each with `key`, `config`, `metrics`, `state`, `epoch` and more."""
         return (_summary(self, row) for row in range(len(self)))
 
     def __repr__(self) -> str:
         return f"Results({self.store.root!r}: {self.describe()})"
 
     def describe(self) -> str:
-        """How many runs are included, and how many are not, by state."""
+        """Return how many runs are included, and how many are left out, by state."""
         others = ", ".join(f"{len(keys):,} {state}" for state, keys in sorted(self.left_out.items()))
         return counted(len(self), "run") + (f"; left out: {others}" if others else "")
 
@@ -133,7 +134,10 @@ class Results:
 
     @cached_property
     def columns(self) -> dict[str, Array]:
-        """All columns: config values, metrics, and facts about the run. If a name is taken already, a metric is called `lr (metric)`."""
+        """All columns: config values, metrics, and facts about the run.
+
+        If a name is already taken, a metric is called `lr (metric)`.
+        """
         columns: dict[str, Array] = dict(self.config)
         facts = {name: array_of(self.table.facts.get(name, [MISSING] * len(self))) for name in FACTS}
         for part, suffix in ((self.metrics, " (metric)"), (facts, " (run)")):
@@ -147,7 +151,7 @@ class Results:
 
     @cached_property
     def seeds(self) -> list[int | None]:
-        """The effective seed of each run; None if it is not known."""
+        """The effective seed of each run; None if it is unknown."""
         recorded, computed = self.table.fact("seed"), self.table.fact("config_seed")
         return [one if one is not None else other for one, other in zip(recorded, computed, strict=True)]
 
@@ -170,11 +174,11 @@ class Results:
         return pd.DataFrame(self.columns, index=pd.Index(self.keys, name="key"))
 
     def find(self, name: str) -> Name:
-        """The config key or metric that a name refers to: its full name, or an unambiguous ending of it."""
+        """Return the config key or metric that a name refers to: its full name, or an unambiguous ending of it."""
         return resolve_name(name, self.table.config, self.table.metrics)
 
     def ranked_by(self, metric: str | None = None) -> RankedBy:
-        """A metric, by default the one that the runs monitor, and whether its maximum is the best."""
+        """Return a metric, by default the one that the runs monitor, and whether larger values are better."""
         _require_runs(self)
         counts = {name: sum(value is not MISSING for value in column) for name, column in self.table.metrics.items()}
         if not counts:
@@ -182,10 +186,13 @@ class Results:
         monitored = dict(zip(self.table.fact("best.metric"), self.table.fact("best.mode"), strict=True))
         return ranked_by(metric, counts, {name: mode for name, mode in monitored.items() if isinstance(name, str)})
 
-    # ---- answers
+    # ---- comparisons
 
     def best(self, metric: str | None = None) -> Summary:
-        """The single run with the best last value of a metric. It may be the best only because of its seed; `groups()` compares means."""
+        """Return the single run with the best last value of a metric.
+
+        It may be the best only because of its seed, so compare means with `groups()`.
+        """
         name, is_greater_better = self.ranked_by(metric)
         values = self.metrics[name]
         if np.isnan(values).all():
@@ -193,10 +200,11 @@ class Results:
         return _summary(self, int(np.nanargmax(values) if is_greater_better else np.nanargmin(values)))
 
     def groups(self, by: str | Iterable[str] | None = None, metric: str | None = None) -> Groups:
-        """Groups of runs that differ only in their seed, or have the same values of `by`, with statistics of a metric; the best first.
+        """Group runs that differ only in their seed, or have the same values of `by`, with statistics of a metric.
 
-        Runs with the same effective seed and otherwise equal configs count once. If `by` puts several configs into a group, the seeds of
-        each config are averaged first, and `n` counts configs. A group with a NaN has a NaN mean and comes last.
+        The best group comes first. Runs with the same effective seed and otherwise equal configs count once. If `by`
+        puts several configs into a group, the seeds of each config are averaged first, and `n` counts configs. A group
+        with a NaN has a NaN mean and comes last.
         """
         name, is_greater_better = self.ranked_by(metric)
         if by is None:
@@ -206,17 +214,18 @@ class Results:
         return make_groups(self, name, names, ids, is_greater_better)
 
     def compare(self, a: str, b: str, on: str | None = None) -> Comparison:
-        """The difference of a metric between the runs that meet two conditions: `compare("act=gelu", "act=relu", on="valid/accuracy")`.
+        """Compare a metric between the runs that meet two conditions.
 
-        Two runs form a pair if their configs differ only in the keys that the conditions name, so they have the same seed. If there are no
-        pairs, all runs of one side are compared with all runs of the other.
+        For example, `compare("act=gelu", "act=relu", on="valid/accuracy")` returns the difference of the accuracies.
+        Two runs form a pair if their configs differ only in the keys that the conditions name, so they have the same
+        seed. If there are no pairs, all runs of one side are compared with all runs of the other.
         """
         from trainmaster.analysis.compare import compare
 
         return compare(self, a, b, on)
 
     def importance(self, metric: str | None = None) -> Importance:
-        """How much each config key matters for a metric, by Optuna's PED-ANOVA, with a bar for the seed."""
+        """Return how much each config key matters for a metric, by Optuna's PED-ANOVA, with a bar for the seed."""
         from trainmaster.analysis.importance import importance
 
         return importance(self, metric)
@@ -226,7 +235,10 @@ class Results:
     def read_steps(
         self, metrics: str | Iterable[str] | None = None, rows: Iterable[int] | None = None
     ) -> Iterator[tuple[int, dict[str, Steps]]]:
-        """The row and the logged values of each run. Runs that have been removed or damaged since are left out with a warning."""
+        """Yield the row and the logged values of each run.
+
+        Runs that have been removed or damaged in the meantime are left out with a warning.
+        """
         names = None if metrics is None else {*([metrics] if isinstance(metrics, str) else metrics)}
         for row in range(len(self)) if rows is None else rows:
             run = self.store.run(self.keys[row])
@@ -237,9 +249,10 @@ class Results:
                 warnings.warn(f"the log of run {run.key} cannot be read: {why}", stacklevel=3)
 
     def steps(self, metrics: str | Iterable[str] | None = None) -> pd.DataFrame:
-        """Every logged value of some metrics, by default all, as a DataFrame indexed by key and step, with all config columns.
+        """Return every logged value of some metrics, by default all, as a DataFrame indexed by key and step.
 
-        The column `over` says what a step is: an epoch, an update, ... Reads the logs of all runs.
+        The DataFrame also has all config columns. Its column `over` says what a step is, such as an epoch or an update.
+        This method reads the logs of all runs.
         """
         from trainmaster.analysis.frames import steps_frame
 
@@ -248,25 +261,31 @@ class Results:
     # ---- figures
 
     def ui(self) -> Page:
-        """Open the dashboard with the store of these results in a new tab; a notebook also shows a link to it below the cell."""
+        """Open the dashboard for the store of these results in a new tab.
+
+        A notebook also shows a link below the cell.
+        """
         from trainmaster.dashboard.open_page import open_page
 
         return open_page(self.store)
 
     def plot(self, x: str, y: str | None = None) -> Drawing:
-        """A metric against a config key: a regression with its band for numbers, violins for categories."""
+        """Plot a metric against a config key: a regression with its band for numbers, violins for categories."""
         from trainmaster.analysis.plots import plot
 
         return plot(self, x, y)
 
     def curves(self, metric: str | None = None, by: str | Iterable[str] | None = None) -> Drawing:
-        """The curves of a metric: the mean over the seeds of each group and its 95 % interval. `by="key"` draws each run."""
+        """Plot the curves of a metric: the mean over the seeds of each group and its 95 % interval.
+
+        `by="key"` plots each run.
+        """
         from trainmaster.analysis.plots import curves
 
         return curves(self, metric, by)
 
     def parallel(self, metric: str | None = None) -> Drawing:
-        """Parallel coordinates: a line for each run through its config values to its metric, which also colors it."""
+        """Plot parallel coordinates: a line for each run through its config values to its metric, which colors it."""
         from trainmaster.analysis.plots import parallel
 
         return parallel(self, metric)
@@ -274,7 +293,7 @@ class Results:
     # ---- tables
 
     def to_latex(self, metrics: str | Iterable[str] | None = None, by: str | Iterable[str] | None = None) -> str:
-        """A LaTeX table of the groups with the mean and standard deviation of some metrics (`\\usepackage{booktabs}`)."""
+        """Return a LaTeX table of the groups with the mean and standard deviation of metrics. It needs `booktabs`."""
         from trainmaster.analysis.result_table import group_table
         from trainmaster.analysis.table_text import to_latex
 

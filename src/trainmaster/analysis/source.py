@@ -1,4 +1,4 @@
-"""Open the store that results come from."""
+"""Opens the store that `Results` reads."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from trainmaster.store.store import ABOUT
 
 
 def trial_folder(config: Any, experiment_dir: str | os.PathLike[str]) -> str:
-    """The folder of the store: `experiment_dir` or, for a config with an `experiment_id`, the folder of that name in it."""
+    """Return the folder of the store: `experiment_dir`, or its subfolder `experiment_id` if the config has one."""
     inner = os.path.join(experiment_dir, str(getattr(config, "experiment_id", None) or ""))
     return inner if os.path.lexists(os.path.join(inner, ABOUT)) else os.fspath(experiment_dir)
 
 
 def open_source(source: Any) -> Store:
-    """Open the store of a manager or in a folder. This never creates a store."""
+    """Open the store of a manager or in a folder. It must exist."""
     if isinstance(source, Store):
         return source
     store = getattr(source, "store", None)

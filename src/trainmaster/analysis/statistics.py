@@ -1,7 +1,8 @@
 """Intervals, differences and p-values for small numbers of runs, and which differences a number of runs can detect.
 
-All functions use Student's t: with 3 to 50 replicates, its intervals contain the true mean as often as their level says, which is not the
-case for bootstrap intervals. Numbers that the data does not determine are nan: the interval of one value, of equal values, or with a NaN.
+All functions use Student's t: with 3 to 50 replicates, its intervals contain the true mean as often as their level
+promises, and bootstrap intervals do not. Numbers that cannot be computed are nan: the interval of one value, of equal
+values, or with a NaN.
 """
 
 from __future__ import annotations
@@ -15,16 +16,19 @@ from trainmaster.arguments import check_int, check_number
 from trainmaster.errors import MissingExtraError, SettingError, shown
 
 ROUNDING = 5e-7
-"""Values count as equal if their spread is at most this share of the largest one: metrics are often float32, and 0.95 - 0.90 differs from
-0.85 - 0.80 only by rounding. Without this tolerance, equal differences would have a tiny spread and an enormous t."""
+"""Values count as equal if their spread is at most this share of the largest one.
+
+Metrics are often float32, and 0.95 - 0.90 differs from 0.85 - 0.80 only by rounding. Without this tolerance, equal
+differences would have a tiny spread and an enormous t.
+"""
 
 
 @dataclass(frozen=True)
 class Interval:
     """The mean of some values and its confidence interval.
 
-    `low` and `high` are nan if there are fewer than two values, if all values are equal (their spread is then unknown, not zero), or if one
-    of them is not finite; in that last case `mean` and `sd` are nan, too.
+    `low` and `high` are nan if there are fewer than two values, if all values are equal (their spread is then unknown,
+    not zero), or if one of them is not finite. In the last case, `mean` and `sd` are also nan.
     """
 
     n: int
@@ -41,7 +45,10 @@ class Interval:
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean difference a - b, its confidence interval and a two-sided p-value. Numbers that the data does not determine are nan."""
+    """The mean difference a - b, its confidence interval and a two-sided p-value.
+
+    Numbers that cannot be computed are nan.
+    """
 
     n_a: int
     n_b: int
@@ -50,7 +57,10 @@ class Difference:
     high: float
     p: float
     effect_size: float
-    """The difference in standard deviations (of the pairs' differences, or the average of both groups), corrected for small samples."""
+    """The difference in standard deviations, corrected for small samples.
+
+    The standard deviation is that of the pairs' differences, or the average of both groups.
+    """
     method: str
     """`paired t` or `Welch`."""
 
@@ -61,7 +71,7 @@ class Difference:
 
 
 def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
-    """The mean of `values` and the interval that contains the true mean with probability `level`.
+    """Return the mean of `values` and the interval that contains the true mean with probability `level`.
 
     >>> print(mean_interval([0.91, 0.93, 0.92]))
     0.92 [0.8952, 0.9448] (n=3)
@@ -74,7 +84,7 @@ def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
 
 
 def paired_difference(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Difference:
-    """The mean of a[i] - b[i], for values that belong together, such as two runs with the same seed."""
+    """Return the mean of a[i] - b[i], where a[i] and b[i] form a pair, such as two runs with the same seed."""
     check_number("level", level, above=0, below=1)
     first, second = _floats("a", a), _floats("b", b)
     n = len(first)
@@ -93,7 +103,7 @@ def paired_difference(a: Sequence[float], b: Sequence[float], level: float = 0.9
 
 
 def welch_difference(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Difference:
-    """The difference of the means of two independent groups, whose spreads may differ."""
+    """Return the difference between the means of two independent groups, whose standard deviations may differ."""
     check_number("level", level, above=0, below=1)
     first, second = _floats("a", a), _floats("b", b)
     (mean_a, sd_a), (mean_b, sd_b) = mean_and_sd(first), mean_and_sd(second)
@@ -111,7 +121,7 @@ def welch_difference(a: Sequence[float], b: Sequence[float], level: float = 0.95
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust the p-values of a family of tests, so that the chance of any false discovery in the family stays below the level.
+    """Adjust the p-values of a family of tests by Holm's method, which controls the chance of any false discovery.
 
     A nan stays nan, but counts as a test of the family.
 
@@ -130,13 +140,14 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-# ---- before anything is run
+# ---- planning
 
 
 def smallest_significant(n: int, comparisons: int = 1, level: float = 0.95) -> float:
-    """The mean difference, in standard deviations of the pairs' differences, that `n` pairs must show for its interval to exclude zero.
+    """Return the smallest mean difference of `n` pairs whose interval excludes zero, in standard deviations.
 
-    With several comparisons, the intervals are simultaneous. With fewer than 2 pairs the answer is infinity: they cannot detect anything.
+    The standard deviation is that of the pairs' differences. With several comparisons, the intervals are simultaneous.
+    With fewer than 2 pairs, the result is infinity, because no difference can be detected.
 
     >>> round(smallest_significant(3, comparisons=6), 1)
     6.3
@@ -146,7 +157,9 @@ def smallest_significant(n: int, comparisons: int = 1, level: float = 0.95) -> f
 
 
 def smallest_detectable(n: int, comparisons: int = 1, level: float = 0.95, power: float = 0.8) -> float:
-    """The true mean difference, in standard deviations of the pairs' differences, that `n` pairs find with probability `power`.
+    """Return the true mean difference that `n` pairs find with probability `power`, in standard deviations.
+
+    The standard deviation is that of the pairs' differences.
 
     >>> round(smallest_detectable(10), 2)
     1.0
@@ -165,7 +178,9 @@ def smallest_detectable(n: int, comparisons: int = 1, level: float = 0.95, power
 
 
 def pairs_needed(difference: float, comparisons: int = 1, level: float = 0.95, power: float = 0.8) -> int:
-    """How many pairs are needed to find a true mean difference, in standard deviations of the pairs' differences, with probability `power`.
+    """Return how many pairs find a true mean difference with probability `power`.
+
+    The difference is in standard deviations of the pairs' differences.
 
     >>> pairs_needed(0.5)
     34
@@ -183,15 +198,15 @@ def pairs_needed(difference: float, comparisons: int = 1, level: float = 0.95, p
 
 
 def t_p_value(t: float, df: float) -> float:
-    """The two-sided p-value of a t statistic."""
+    """Return the two-sided p-value of a t statistic."""
     return float(2 * _special().stdtr(df, -abs(t)))
 
 
-# ---- parts
+# ---- building blocks
 
 
 def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
-    """The mean and the sample standard deviation; nan where there are too few values, or one is not finite."""
+    """Return the mean and the sample standard deviation; nan if there are too few values, or if one is not finite."""
     if not values or not all(map(math.isfinite, values)):
         return math.nan, math.nan
     mean = math.fsum(value / len(values) for value in values)  # a sum of large values would overflow
@@ -201,7 +216,7 @@ def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
 
 
 def has_spread(sd: float, values: Sequence[float]) -> bool:
-    """Whether a standard deviation is more than the rounding of the values that it comes from."""
+    """Return whether a standard deviation is larger than the rounding errors of the values."""
     return sd > ROUNDING * max(map(abs, values), default=0.0)  # False for nan
 
 
@@ -212,7 +227,7 @@ def _check_design(n: int, comparisons: int, level: float) -> None:
 
 
 def _power(n: int, difference: float, comparisons: int, level: float) -> float:
-    """The probability that a t test of `n` pairs at level `1 - (1 - level) / comparisons` finds a difference, in its own direction."""
+    """Return the power of a t test of `n` pairs at level `1 - (1 - level) / comparisons`, in the right direction."""
     return float(1 - _special().nctdtr(n - 1, difference * math.sqrt(n), _quantile(n - 1, 1 - (1 - level) / comparisons)))
 
 
@@ -221,12 +236,15 @@ def _margin(error: float, df: float, level: float) -> float:
 
 
 def _quantile(df: float, level: float) -> float:
-    """The critical |t| of an interval with this level."""
+    """Return the critical |t| of an interval with this level."""
     return float(_special().stdtrit(df, (1 + level) / 2))
 
 
 def _small_sample(df: float) -> float:
-    """Hedges' correction: a standardized difference from few values is too large on average. There is none for one degree of freedom."""
+    """Return Hedges' correction for few values, from which a standardized difference is too large on average.
+
+    For one degree of freedom, there is no correction.
+    """
     if df <= 1:
         return math.nan
     return math.exp(math.lgamma(df / 2) - math.lgamma((df - 1) / 2) - math.log(df / 2) / 2)

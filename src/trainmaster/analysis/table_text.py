@@ -1,4 +1,4 @@
-"""Tables as text: CSV and JSON with exact values, Markdown, LaTeX and HTML with rounded ones."""
+"""Writes tables as text: CSV and JSON with exact values, Markdown, LaTeX and HTML with rounded ones."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import html
 import io
 import json
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trainmaster.analysis.report_table import Table as ReportTable
 from trainmaster.analysis.result_table import Estimate, Table, run_table
 from trainmaster.text import printable
 
@@ -19,16 +19,10 @@ if TYPE_CHECKING:
 
 _NUM_ROWS = 10
 """How many rows a notebook shows."""
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    **{char: f"\\{char}" for char in "&%$#_{}"},
-}
 
 
 def to_csv(table: Table) -> str:
-    """Comma-separated values. Text that a spreadsheet would run as a formula is quoted with an apostrophe."""
+    """Return comma-separated values. Text that a spreadsheet would run as a formula starts with an apostrophe."""
     text = io.StringIO()
     rows = _expanded(table)
     writer = csv.writer(text, lineterminator="\n")
@@ -38,47 +32,30 @@ def to_csv(table: Table) -> str:
 
 
 def to_json(table: Table) -> str:
-    """A list of rows; NaN and infinities become the texts "nan", "inf" and "-inf"."""
+    """Return a list of rows; NaN and infinities become the texts "nan", "inf" and "-inf"."""
     rows = _expanded(table)
     found = [dict(zip(rows, map(_strict, row), strict=True)) for row in zip(*rows.values(), strict=True)]
     return json.dumps(found, indent=1, allow_nan=False, default=str) + "\n"
 
 
 def to_markdown(table: Table) -> str:
-    def escaped(text: str) -> str:
-        return printable(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
-
-    lines = [[escaped(name) for name in table], ["---:" if is_number_column(column) else "---" for column in table.values()]]
-    lines += [[escaped(text) for text in row] for row in _texts(table)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return _rounded(table).to_markdown()
 
 
 def to_latex(table: Table) -> str:
-    """A `tabular` for the package booktabs."""
-
-    def escaped(text: str) -> str:
-        return re.sub(r"[\\~^&%$#_{}]", lambda match: _LATEX[match[0]], printable(text)).replace("±", r"$\pm$")
-
-    alignment = "".join("r" if is_number_column(column) else "l" for column in table.values())
-    rows = [" & ".join(map(escaped, row)) + r" \\" for row in [[*table], *_texts(table)]]
-    return (
-        "\n".join([f"\\begin{{tabular}}{{{alignment}}}", r"\toprule", rows[0], r"\midrule", *rows[1:], r"\bottomrule", r"\end{tabular}"])
-        + "\n"
-    )
+    """Return a `tabular` for the package booktabs."""
+    return _rounded(table).to_latex()
 
 
 def to_html(table: Table, num_rows: int = _NUM_ROWS) -> str:
-    def cells(row: Sequence[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(printable(text))}</{tag}>" for text in row) + "</tr>"
-
     num_all = len(next(iter(table.values()), []))
     shown = {name: column[:num_rows] for name, column in table.items()}
     more = f"<p>... and {num_all - num_rows:,} more</p>" if num_all > num_rows else ""
-    return f"<table>{cells([*table], 'th')}{''.join(cells(row, 'td') for row in _texts(shown))}</table>{more}"
+    return _rounded(shown).to_html() + more
 
 
 def results_html(results: Results) -> str:
-    """What a notebook shows: counts by state, the runs that were left out, and the first rows."""
+    """Return the HTML for a notebook: counts by state, the runs that were left out, and the first rows."""
     lines = [f"<p><b>{html.escape(results.describe())}</b> in {html.escape(printable(results.store.root or 'memory'))}</p>"]
     for state, keys in sorted(results.left_out.items()):
         some = ", ".join(keys[:_NUM_ROWS]) + (", ..." if len(keys) > _NUM_ROWS else "")
@@ -89,13 +66,13 @@ def results_html(results: Results) -> str:
 
 
 def texts_of(table: Table) -> dict[str, list[str]]:
-    """The columns as rounded texts, for a terminal."""
+    """Return the columns as rounded texts, for a terminal."""
     rows = _texts(table)
     return {name: [row[number] for row in rows] for number, name in enumerate(table)}
 
 
 def format_estimate(estimate: Estimate) -> str:
-    """The mean, with as many digits as the spread justifies; and `n` if some seeds do not have the metric.
+    """Return the mean with as many digits as the spread justifies, and `n` if some seeds do not have the metric.
 
     >>> format_estimate(Estimate(0.912345, 0.00451, 0, 1, 5)), format_estimate(Estimate(0.5, math.nan, 0, 1, 1))
     ('0.9123 ± 0.0045', '0.5')
@@ -106,6 +83,11 @@ def format_estimate(estimate: Estimate) -> str:
         return (f"{mean:.4g}" if not math.isfinite(sd) else f"{mean:.4g} ± {sd:.2g}") + count
     digits = max(0, 1 - math.floor(math.log10(sd)))
     return f"{mean:.{digits}f} ± {sd:.{digits}f}{count}"
+
+
+def _rounded(table: Table) -> ReportTable:
+    numbers = tuple(number for number, column in enumerate(table.values()) if is_number_column(column))
+    return ReportTable(tuple(table), tuple(map(tuple, _texts(table))), numbers)
 
 
 def _texts(table: Table) -> list[list[str]]:
@@ -124,7 +106,7 @@ def _text(value: Any) -> str:
 
 
 def is_number_column(column: Sequence[Any]) -> bool:
-    """Whether a column is aligned to the right."""
+    """Return whether a column is aligned to the right."""
     return all(
         value is None or isinstance(value, Estimate) or (isinstance(value, int | float) and not isinstance(value, bool)) for value in column
     )

@@ -1,4 +1,4 @@
-"""The verdict of a hypothesis: it depends only on the plan and the recorded pairs."""
+"""Computes the verdict of a hypothesis, which depends only on the plan and the recorded pairs."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ class Look(NamedTuple):
 
 @dataclass(frozen=True)
 class HypothesisPlan:
-    """What a verdict depends on besides the pairs; frozen before the first pair."""
+    """Everything that a verdict depends on besides the pairs. It is fixed before the first pair."""
 
     name: str
     settings: Mapping[str, Any]
-    """What the user has set."""
+    """The user's settings."""
     direction: Literal["min", "max"]
     budget: int | None
     sd: float | None
-    """The standard deviation of the pairs' differences that the power is stated for, if it is known."""
+    """The standard deviation of the pairs' differences for which the power is stated, if it is known."""
     sd_source: str
     seeds: tuple[int, ...]
-    """The seeds, in the order in which their pairs count."""
+    """The seeds, in the order in which their pairs are used."""
     known_seeds: tuple[int, ...]
     """Seeds with a run that had been started before the plan was made."""
     groups: tuple[str, str]
@@ -61,9 +61,9 @@ class HypothesisPlan:
     seed_key: str
     """The key of the config that holds the seed."""
     criticals: tuple[float | None, ...]
-    """The critical |t| by the number of pairs; None where there is no look. Empty for a plan without a budget."""
+    """The critical |t| by the number of pairs; None if there is no look, and empty for a plan without a budget."""
     statement: tuple[str, ...]
-    """Which differences the plan can detect."""
+    """Lines that describe the plan, and which differences it can detect."""
     earlier: tuple[str, ...] = ()
     """Earlier hypotheses about the same two arms."""
 
@@ -96,7 +96,7 @@ def describe_arm(values: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the pairs say about a hypothesis: `state`, the mean difference with its interval, and how it was reached."""
+    """The result of a hypothesis: its `state`, the mean difference with its interval, and the pairs and looks."""
 
     plan: HypothesisPlan
     state: State
@@ -108,21 +108,21 @@ class Verdict:
     low: float
     high: float
     pairs: tuple[Pair, ...]
-    """All recorded pairs without a gap, in the declared order of seeds; only the first `n` count."""
+    """The recorded pairs up to the first missing one, in the planned order of seeds. Only the first `n` count."""
     looks: tuple[Look, ...]
 
     @property
     def known_seeds(self) -> tuple[int, ...]:
-        """The seeds among the counted pairs that had been trained when the plan was made."""
+        """The seeds of counted pairs whose runs existed before the plan was made."""
         return tuple(pair.seed for pair in self.pairs[: self.n] if pair.seed in self.plan.known_seeds)
 
     @property
     def notes(self) -> list[str]:
-        """What a reader should know about the numbers."""
+        """Facts that a reader should know to interpret the numbers."""
         notes = []
         if self.known_seeds:
             listed = ", ".join(map(str, self.known_seeds))
-            notes.append(f"known before the plan was made, so not evidence on the same terms: the runs of the seeds {listed}")
+            notes.append(f"known before the plan was made, and therefore weaker evidence: the runs of the seeds {listed}")
         if self.plan.earlier:
             notes.append(f"earlier hypotheses about the same runs: {', '.join(self.plan.earlier)}")
         failed = [run for pair in self.pairs[: self.n] for run in (pair.a, pair.b) if run.value is None]
@@ -131,7 +131,7 @@ class Verdict:
         if self.state in ("supported", "refuted") and (self.plan.budget is None or self.n < self.plan.budget):
             notes.append("a study that stops early overstates the distance from the margin a little; the interval accounts for that")
         if len(self.pairs) > self.n:
-            notes.append(f"{counted(len(self.pairs) - self.n, 'later pair')} were trained, too, and do not count")
+            notes.append(f"{counted(len(self.pairs) - self.n, 'later pair')} were also trained, and do not count")
         return notes
 
     @property
@@ -146,7 +146,7 @@ class Verdict:
         return Table(columns, tuple(rows), numbers=(0, 1, 3, 5), title=f"{self.plan.claim}: {self.state}", notes=(self.why, *self.notes))
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as plain values; nan and infinities become None."""
+        """Return the whole verdict as plain values; nan and infinities become None."""
         looks = [{**look._asdict(), "critical": _finite(look.critical)} for look in self.looks]
         return {
             "name": self.plan.name,
@@ -172,7 +172,7 @@ class Verdict:
         return self.table.to_html()
 
     def panels(self) -> list[Panel]:
-        """The differences of the pairs against the margin, and the looks against the boundary."""
+        """Return panels with the differences of the pairs and the margin, and with the looks and the boundary."""
         from trainmaster.figures.panels import Forest, ForestRow, Line, Lines
 
         counted_pairs = self.pairs[: self.n]
@@ -197,9 +197,10 @@ class Verdict:
 
 
 def decide(plan: HypothesisPlan, pairs: Sequence[Pair], reason_to_wait: str = "") -> Verdict:
-    """The verdict from the first pairs in the declared order of seeds.
+    """Return the verdict from the first pairs in the planned order of seeds.
 
-    The first look that crosses the boundary decides; looking less often than after every pair changes nothing.
+    The first look that crosses the boundary decides. All looks are computed here, so it does not matter how often the
+        study was analyzed.
     """
     design, by = plan.design, plan.settings["by"]
     last = len(pairs) if plan.budget is None else plan.budget
@@ -213,7 +214,7 @@ def decide(plan: HypothesisPlan, pairs: Sequence[Pair], reason_to_wait: str = ""
         if look.t is not None and abs(look.t) >= look.critical:
             state = "supported" if look.t > 0 else "refuted"
         elif plan.budget is not None and n >= plan.budget:
-            state, why = "inconclusive", "all differences are equal, so nothing is known about their spread" if look.t is None else ""
+            state, why = "inconclusive", "all differences are equal, so their spread is unknown" if look.t is None else ""
             why = f"the budget of {plan.budget} pairs is used up" + (f"; {why}" if why else "")
         elif look.t is not None and design.is_hopeless(n, look.t, criticals[-1]):
             chance = f"{plan.settings['hopeless']:.0%}"
@@ -236,7 +237,10 @@ def _look(plan: HypothesisPlan, pairs: Sequence[Pair], critical: float) -> Look:
 
 
 def differences(plan: HypothesisPlan, pairs: Sequence[Pair]) -> list[float]:
-    """How much better the claim is in each pair. A run without a value counts as the worst run of either arm in these pairs."""
+    """Return how much better the claim is in each pair.
+
+    A run without a value counts as the worst run of either arm in these pairs.
+    """
     sign = 1.0 if plan.direction == "max" else -1.0
     known = [sign * run.value for pair in pairs for run in (pair.a, pair.b) if run.value is not None]
     worst = min(known, default=math.nan)

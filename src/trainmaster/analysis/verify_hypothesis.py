@@ -1,4 +1,4 @@
-"""Check a verdict: recompute everything that it depends on from the runs in the store, without the program that trained them."""
+"""Verifies a verdict: recomputes everything from the runs in the store, without the program that trained them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TOLERANCE = 1e-6
 
 
 class Verification(NamedTuple):
-    """A recomputed verdict, and what in the store contradicts it."""
+    """A recomputed verdict, and the problems that were found."""
 
     verdict: Verdict
     problems: list[str]
@@ -33,7 +33,8 @@ class Verification(NamedTuple):
 def verify_hypothesis(store: Store, name: str) -> Verification:
     """Recompute the verdict of a hypothesis from the plan and the logs of its runs.
 
-    This checks the recorded boundary, the seed and the config of every run, every value against the run's log, and the recorded verdict.
+    This checks the recorded boundary, the seed and the config of every run, every value in the run's log, and the
+    recorded verdict.
     """
     records = HypothesisRecords(store, name)
     plan, pairs = records.plan(), records.pairs()
@@ -62,13 +63,13 @@ def _check_plan(plan: HypothesisPlan) -> Iterator[str]:
         if planned is not None and not _is_close(planned, critical)
     ]
     if len(plan.criticals) != len(expected) or wrong:
-        yield f"the boundary of the plan is not that of alpha={plan.settings['alpha']:g} and {plan.budget} pairs"
+        yield f"the boundary of the plan does not match alpha={plan.settings['alpha']:g} and {plan.budget} pairs"
 
 
 def _check_pair(store: Store, plan: HypothesisPlan, index: int, pair: Pair) -> Iterator[str]:
     where = f"pair {index + 1} (seed {pair.seed})"
     if index >= len(plan.seeds) or pair.seed != plan.seeds[index]:
-        yield f"{where} has another seed than the plan declares at this place"
+        yield f"{where} does not have the seed that the plan declares for it"
     for run, group in zip((pair.a, pair.b), plan.groups, strict=True):
         try:
             seed = store.configs[run.key].get(plan.seed_key)
@@ -89,7 +90,7 @@ def _check_value(store: Store, run: RunValue) -> Iterator[str]:
         if found is not None and abs(found) < float("inf"):
             yield f"run {run.key} counts as failed, but its log has {run.metric} {found:.6g} at epoch {run.epoch}"
     elif found != run.value:
-        yield f"run {run.key} counts with {run.metric} {run.value!r} at epoch {run.epoch}; its log has {found!r}"
+        yield f"run {run.key} is recorded with {run.metric} {run.value!r} at epoch {run.epoch}; its log has {found!r}"
 
 
 def _is_close(one: object, two: object) -> bool:

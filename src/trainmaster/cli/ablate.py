@@ -57,7 +57,7 @@ def command(
 
 
 def read_recipe(tree: Any, file: str) -> Any:
-    """The ablation that a recipe describes; the error lists everything that is wrong with its members."""
+    """Return the ablation that a recipe describes. An error lists all wrong members of the recipe."""
     from trainmaster.analysis import Ablation
 
     wrong = [

@@ -1,4 +1,4 @@
-"""Build configs, grids of choices and search spaces from `key=value` arguments and config files."""
+"""Builds configs, grids of choices and search spaces from `key=value` arguments and config files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def build_config(manager: Manager, file: str | None, overrides: Sequence[str]) -
     except ConfigError:
         if not isinstance(manager.defaults, type):
             raise
-        # The arguments may set required fields of a typed config that the file lacks.
+        # The arguments may set required fields of a typed config that are not in the file.
         return manager.complete_config(apply_overrides(values.asdict(), overrides, manager.defaults.__name__, takes_any=True)[0])
     if isinstance(config, Config) and not config:  # without defaults, any key is accepted
         return manager.complete_config(apply_overrides({}, overrides, "the config", takes_any=True)[0])
@@ -40,7 +40,7 @@ def warn_about_any_key(manager: Manager, words: Sequence[str]) -> None:
 
 
 def build_choices(manager: Manager, words: Sequence[str], file: str | None = None) -> Any:
-    """Return the choices in a file or in arguments such as `lr=0.1,0.01`, combined with a manager's defaults and a config file."""
+    """Return choices from a file or from arguments such as `lr=0.1,0.01`, on top of defaults and a config file."""
     from trainmaster.config import Config, Grid
     from trainmaster.config.overrides import apply_overrides
     from trainmaster.errors import ConfigError, SettingError
@@ -54,7 +54,7 @@ def build_choices(manager: Manager, words: Sequence[str], file: str | None = Non
     else:
         lists = [_to_list(word) for word in words]
         if isinstance(manager.defaults, Config) and (manager.defaults or values):
-            apply_overrides(manager.get_config(values).asdict(), lists, "the choices")  # raises for keys that the defaults lack
+            apply_overrides(manager.get_config(values).asdict(), lists, "the choices")  # raises for keys that are not in the defaults
         manager.completer.allow_keys(each[1:].partition("=")[0] for each in lists if each.startswith("+"))
         chosen = Config(apply_overrides({}, [each.removeprefix("+") for each in lists], "the choices", takes_any=True)[0])
     fixed = Config({key: [value] for key, value in values.flatten().items()})  # a list in the file is a value, not choices
@@ -68,7 +68,7 @@ def build_choices(manager: Manager, words: Sequence[str], file: str | None = Non
 
 
 def _suggest_groups(error: ConfigError, manager: Manager, values: Config) -> ConfigError:
-    """For an unknown key `lr` of a typed config, suggest `optim.lr`."""
+    """Suggest `optim.lr` for an unknown key `lr` of a typed config."""
     from trainmaster.config import ConfigBase
     from trainmaster.config.overrides import suggest_full_keys
     from trainmaster.errors import ConfigError
@@ -83,7 +83,8 @@ def _suggest_groups(error: ConfigError, manager: Manager, values: Config) -> Con
 
 
 def _to_list(word: str) -> str:
-    """
+    """Turn an argument into a list of choices.
+
     >>> _to_list("lr=0.1,0.01"), _to_list("depth=3"), _to_list("sizes=[[1, 2], [3]]")
     ('lr=[0.1,0.01]', 'depth=[3]', 'sizes=[[1, 2], [3]]')
     """
@@ -92,7 +93,7 @@ def _to_list(word: str) -> str:
 
 
 def build_search(manager: Manager, words: Sequence[str], file: str | None = None) -> tuple[Any, dict[str, Any]]:
-    """The search space in a file or in arguments such as `lr=log(1e-5,1e-1)`, and the fixed values by dotted key."""
+    """Return the search space from a file or from arguments such as `lr=log(1e-5,1e-1)`, and the fixed values."""
     from trainmaster.config import Config
     from trainmaster.config.overrides import apply_overrides
     from trainmaster.config.search_space import is_search_space

@@ -74,7 +74,7 @@ def command(
 
 @contextmanager
 def _show_current_check() -> Iterator[Callable[[str], None] | None]:
-    """On a terminal, show the name of the running check in a line that is cleared at the end."""
+    """Show the name of the running check on a terminal, in a line that is cleared at the end."""
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         yield None
         return
@@ -89,7 +89,7 @@ def _show_current_check() -> Iterator[Callable[[str], None] | None]:
 
 
 def _load_loop(target: Target, config: str | None, overrides: list[str]) -> tuple[Any, Mask]:
-    """Load the loop, and a mask for the secrets in its config."""
+    """Load the loop, and return it with a mask for the secrets in its config."""
     from trainmaster.config.declared_secrets import secret_texts
     from trainmaster.config.masking import Mask
 

@@ -74,7 +74,7 @@ def command(
 
 
 def _read_snapshots(store: Store, run: Run) -> list[SavedCode]:
-    """The snapshots of a run, oldest first."""
+    """Return the snapshots of a run, oldest first."""
     from trainmaster.errors import StoreFormatError
     from trainmaster.extensions.code.snapshot import FOLDER, read_snapshot, snapshots_in
     from trainmaster.store.keys import attempt_folder
@@ -95,7 +95,7 @@ def _read_snapshots(store: Store, run: Run) -> list[SavedCode]:
 
 
 def _read_failure(store: Store, run: Run) -> str | None:
-    """Why CodeTracker saved nothing, according to the newest attempt that recorded it."""
+    """Return why CodeTracker saved nothing, from the newest attempt that recorded a reason."""
     from trainmaster.extensions.code.snapshot import FAILURE, FOLDER
     from trainmaster.store.keys import attempt_folder
 
@@ -145,7 +145,7 @@ def _to_dict(saved: SavedCode) -> dict[str, Any]:
 
 
 def _print_patch(saved: SavedCode) -> None:
-    """Print the patch: the exact bytes into a pipe, so that git can apply them; escaped text on a terminal."""
+    """Print the patch: as escaped text on a terminal, otherwise as exact bytes, so that git can apply them."""
     from trainmaster.extensions.code.snapshot import PATCH, damaged
 
     path = os.path.join(saved.folder, PATCH)
@@ -176,5 +176,5 @@ def _check_out(saved: SavedCode, to: str) -> None:
 
 
 def _limit(lines: Sequence[str], count: int) -> list[str]:
-    """The first lines, and how many more there are."""
+    """Return the first lines, followed by a line that says how many more there are."""
     return [*lines[:_MAX_SHOWN], *([f"... and {count - _MAX_SHOWN:,} more"] if count > _MAX_SHOWN else [])]

@@ -1,6 +1,7 @@
-"""Shell completion of targets, config keys, run keys, names to sort by and states. It parses the user's code, but never imports it.
+"""Shell completion of targets, config keys, run keys, names to sort by and states.
 
-If anything is wrong, these functions return nothing: the command itself will report the problem.
+It parses the user's code, but never imports it. If anything is wrong, these functions return nothing, because the
+command itself will report the problem.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _Definition = ast.ClassDef | ast.FunctionDef
 
 
 def complete_key(ctx: typer.Context, incomplete: str) -> list[Any]:
-    """Run keys, each with its state."""
+    """Return run keys, each with its state."""
     from trainmaster.cli.keys import DIGITS, list_keys
     from trainmaster.cli.open_store import find_store
     from trainmaster.store.summary import summarize
@@ -44,14 +45,14 @@ def complete_state(ctx: typer.Context, incomplete: str) -> list[Any]:
 
 
 def complete_sort(ctx: typer.Context, incomplete: str) -> list[Any]:
-    """Metrics, config keys and the facts that every run has."""
+    """Return metrics, config keys and the facts that every run has."""
     runs = _read_newest_runs(ctx)
     metrics = sorted({name for run in runs for name in run.metrics})
     return [name for name in dict.fromkeys([*metrics, *_config_keys(runs), "epoch", "time", "key"]) if name.startswith(incomplete)]
 
 
 def complete_target(ctx: typer.Context, incomplete: str) -> list[Any]:
-    """Python files and folders; after a colon, or if only one file matches, also the targets inside the file."""
+    """Return Python files and folders; after a colon, or if only one file matches, also the targets in the file."""
     file, colon, start = incomplete.rpartition(":")
     if colon:
         return [(f"{file}:{name}", about) for name, about in _find_targets(file) if name.startswith(start)]
@@ -68,7 +69,7 @@ def complete_target(ctx: typer.Context, incomplete: str) -> list[Any]:
 
 
 def complete_override(ctx: typer.Context, incomplete: str) -> list[Any]:
-    """`key=` for each key of the target's defaults and of stored configs."""
+    """Return `key=` for each key of the target's defaults and of stored configs."""
     words = [str(each) for name in ("overrides", "choices") for each in ctx.params.get(name) or ()]
     target = str(ctx.params.get("target") or "")
     if words == [":"]:
@@ -106,7 +107,7 @@ def _config_keys(runs: list[Summary]) -> list[str]:
 
 
 def _parse_file(path: str) -> list[ast.stmt]:
-    """The statements of a file. Empty for a module name, because only an import could find its file."""
+    """Return the statements of a file, or an empty list for a module name, whose file only an import could find."""
     try:
         if os.path.getsize(path) > _MAX_FILE_SIZE:
             return []
@@ -117,7 +118,7 @@ def _parse_file(path: str) -> list[ast.stmt]:
 
 
 def _find_targets(path: str) -> list[tuple[str, str]]:
-    """The names that look like targets, or all names if none does, each with the first line of its docstring."""
+    """Return the names that look like targets, or all names if none does, each with a line of its docstring."""
     definitions = [each for each in _parse_file(path) if isinstance(each, _Definition) and not each.name.startswith("_")]
     targets = [each for each in definitions if _looks_like_target(each)] or definitions
     return [(each.name, (ast.get_docstring(each) or "").partition("\n")[0]) for each in targets]
@@ -131,7 +132,7 @@ def _looks_like_target(node: _Definition) -> bool:
 
 
 def _default_keys(target: str) -> Iterator[str]:
-    """The dotted keys of `defaults` in a target's class, or else in its file."""
+    """Yield the dotted keys of `defaults` in a target's class or, if it has none, in its file."""
     path, _, name = target.rpartition(":") if ":" in target else (target, "", "")
     body = _parse_file(path)
     classes = {each.name: each for each in body if isinstance(each, ast.ClassDef)}
@@ -143,7 +144,7 @@ def _default_keys(target: str) -> Iterator[str]:
 
 
 def _expand_keys(value: ast.expr | None, classes: dict[str, ast.ClassDef], prefix: str = "") -> Iterator[str]:
-    """The dotted keys of a dict literal, or of a config class or an instance of it."""
+    """Yield the dotted keys of a dict literal, or of a config class or an instance of it."""
     name = value.func if isinstance(value, ast.Call) else value
     if isinstance(value, ast.Dict):
         fields = [(str(key.value), each) for key, each in zip(value.keys, value.values, strict=True) if isinstance(key, ast.Constant)]

@@ -1,4 +1,4 @@
-"""Lines and tables on stdout, printed with rich. All text is escaped first, because a store may contain any text.
+"""Prints lines and tables to stdout with rich. All text is escaped first, because a store may contain any text.
 
 A terminal gets colors and tables that fit its width. A pipe gets plain lines of any length.
 """
@@ -52,7 +52,7 @@ def is_terminal() -> bool:
 
 
 def can_draw_blocks() -> bool:
-    """Return whether sparklines can use block characters. In a pipe, they are ASCII."""
+    """Return whether sparklines can use block characters. In a pipe, they use ASCII."""
     console = make_console()
     return console.is_terminal and not console.options.ascii_only
 
@@ -91,7 +91,7 @@ def print_table(columns: Sequence[Column], indent: str = "") -> None:
 
 
 def print_pairs(rows: Iterable[tuple[str, object]], indent: str = "  ") -> None:
-    """Print names with their values in two columns; on a terminal, a long value continues below itself."""
+    """Print names and values in two columns. On a terminal, a long value continues on the next line of its column."""
     from rich.text import Text
 
     table = _make_table()

@@ -1,4 +1,4 @@
-"""The options of `sweep` and `search` that choose where runs are trained."""
+"""The options of `sweep` and `search` that specify where runs are trained."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ GpusPerRun = Annotated[
 
 
 def make_workers(executor: str, workers: int | None, address: str | None, cpus: float | None, gpus: float | None) -> int | Executor:
-    """The argument `workers` of `Manager.sweep` and `search`."""
+    """Return the argument `workers` of `Manager.sweep` and `search`."""
     if executor not in EXECUTORS:
         raise SettingError(
             f"--executor {executor}: there is no such executor", known=", ".join(EXECUTORS), hint=did_you_mean(executor, EXECUTORS)
@@ -67,7 +67,8 @@ def make_workers(executor: str, workers: int | None, address: str | None, cpus: 
 
 
 def describe_workers(workers: int | Executor) -> str:
-    """
+    """Describe the workers for a dry run.
+
     >>> describe_workers(2)
     '2'
     """

@@ -1,7 +1,7 @@
-"""Find the manager of a run that was trained before: the TARGET in its records, if it is safe to import.
+"""Finds the manager of a stored run: the TARGET in its records, if it is safe to import.
 
-A store may come from somebody else, and importing a file runs its code. A recorded TARGET is therefore imported only if its file is
-outside of the store and has the recorded content, or if the user passes `--trust`.
+A store may come from somebody else, and importing a file runs its code. A recorded TARGET is therefore imported only if
+its file is outside of the store and has the recorded content, or if the user passes `--trust`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ def find_manager(
     is_trusted: bool = False,
     is_strict_code: bool = False,
 ) -> FoundManager:
-    """Load the manager of a run. `target` replaces the recorded TARGET; `command` is the command to suggest in errors."""
+    """Load the manager of a run.
+
+    `target` replaces the recorded TARGET; `command` is the command to suggest in errors.
+    """
     from trainmaster.manager.stored_secrets import refuse_hidden
 
     claim = next((claim for claim in map(run.claim_of, run.attempts()) if isinstance(claim.get("target"), str)), None)
@@ -68,12 +71,13 @@ def find_manager(
 
 
 def check_recorded_target(text: str, folder: object, digest: str | None, store_root: str, is_trusted: bool, command: str) -> Target:
-    """The target that a run or capsule records, if its file is outside of the store and still has the digest `digest`.
+    """Return the recorded target of a run or capsule, if its file is outside of the store and has not changed.
 
-    `folder` is where it was started; modules are searched there too. `is_trusted` skips the checks. `command` is suggested in errors.
+    `folder` is where the run was started; modules are also searched there. `digest` is the recorded digest of the file.
+    `is_trusted` skips the checks. `command` is suggested in errors.
     """
     if isinstance(folder, str) and os.path.isdir(folder) and (is_trusted or not _is_below(folder, store_root)):
-        sys.path[:0] = [folder, os.getcwd()]  # in this order: a module in the current folder may have the same name
+        sys.path[:0] = [folder, os.getcwd()]  # in this order, because a module in the current folder may have the same name
         module, colon, name = text.rpartition(":")
         if module.endswith(".py"):
             text = f"{os.path.join(folder, module)}{colon}{name}"
@@ -102,13 +106,13 @@ def _why_unsafe(target: Target, digest: str | None, store_root: str) -> str | No
 
 
 def _is_below(path: str, folder: str) -> bool:
-    """Whether a path is a folder or lies in it, with links resolved."""
+    """Return whether a path is `folder` or inside it, with links resolved."""
     root = os.path.realpath(folder)
     return os.path.commonpath([os.path.realpath(path), root]) == root
 
 
 def _find_source(target: Target) -> str | None:
-    """The source file of a target, found without importing anything."""
+    """Return the source file of a target, found without importing anything."""
     if target.is_file:
         return target.module
     folders: list[str] | None = None
@@ -122,7 +126,7 @@ def _find_source(target: Target) -> str | None:
 
 
 def _get_recorded_digest(run: Run) -> str | None:
-    """The recorded digest of the file that holds a run's manager."""
+    """Return the recorded digest of the file that defines a run's manager."""
     from trainmaster.store.program import Program
 
     for number in run.attempts():

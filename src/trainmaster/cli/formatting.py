@@ -1,4 +1,4 @@
-"""Values, times and errors as short texts."""
+"""Formats values, times and errors as short texts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _LIBRARY_FOLDERS = tuple(os.path.abspath(sysconfig.get_path(name)) for name in (
 
 
 def format_short(value: Any) -> str:
-    """
+    """Format a value for a table.
+
     >>> format_short(0.123456), format_short(3), format_short(True), format_short("a")
     ('0.1235', '3', 'true', 'a')
     """
@@ -28,12 +29,13 @@ def format_short(value: Any) -> str:
 
 
 def format_exact(value: Any) -> str:
-    """A config value in full, the way you would write it in a `--where` filter."""
+    """Return a config value in full, the way you would write it in a `--where` filter."""
     return str(value).lower() if isinstance(value, bool) or value is None else value if isinstance(value, str) else repr(value)
 
 
 def format_duration(seconds: float | None, num_units: int = 2) -> str:
-    """
+    """Format a duration with at most `num_units` units.
+
     >>> format_duration(0.43), format_duration(8.2), format_duration(200), format_duration(200_000), format_duration(None)
     ('0.43 s', '8 s', '3 min 20 s', '2 d 7 h', '')
     """
@@ -51,19 +53,19 @@ def format_duration(seconds: float | None, num_units: int = 2) -> str:
 
 
 def format_age(moment: float | None) -> str:
-    """The time since a moment, in a single unit."""
+    """Return the time since a moment, in a single unit."""
     return "" if moment is None else format_duration(int(time.time() - moment), num_units=1)
 
 
 def format_utc(moment: float | None) -> str | None:
     try:
         return None if moment is None else datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds")
-    except (OverflowError, ValueError, OSError):  # a damaged record may hold any number
+    except (OverflowError, ValueError, OSError):  # a damaged record may contain any number
         return None
 
 
 def format_user_error(error: BaseException) -> str:
-    """An error from the user's code: the frames of their files, then the error with its notes."""
+    """Format an error from the user's code: the traceback through their files, then the error with its notes."""
     frames = traceback.extract_tb(error.__traceback__)
     others = (_OWN_FOLDER, *_LIBRARY_FOLDERS)
     own = [frame for frame in frames if not os.path.abspath(frame.filename).startswith(others) and not frame.filename.startswith("<")]

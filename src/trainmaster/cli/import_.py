@@ -48,7 +48,7 @@ def command(
 
 
 def _read_runs(file: str) -> Iterator[PackedRun]:
-    """The runs of a tar file, without their checkpoints."""
+    """Yield the runs of a tar file, without their checkpoints."""
     from trainmaster.errors import StoreError
     from trainmaster.store.tar import read_tar, refused
 

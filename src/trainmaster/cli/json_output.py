@@ -1,4 +1,7 @@
-"""Strict ASCII JSON for other programs. NaN and infinities, which JSON lacks, become the strings "nan", "inf" and "-inf"."""
+"""Writes strict ASCII JSON for other programs.
+
+JSON has no NaN and no infinities, so they become the strings "nan", "inf" and "-inf".
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ def print_json(value: Any) -> None:
 
 
 def to_json(value: Any) -> Any:
-    """
+    """Convert a value to types that JSON has.
+
     >>> to_json({"loss": float("nan"), "sizes": (1, 2)})
     {'loss': 'nan', 'sizes': [1, 2]}
     """
@@ -35,5 +39,5 @@ def to_json(value: Any) -> Any:
 
 
 def run_to_json(run: Summary) -> dict[str, Any]:
-    """A run as `ls` and `show` print it, with its times in UTC."""
+    """Return a run as `ls` and `show` print it, with its times in UTC."""
     return {**asdict(run), "changed": format_utc(run.changed), "progressed": format_utc(run.progressed)}

@@ -1,4 +1,4 @@
-"""Keys as users type them: the first digits are enough if only one run's key starts with them."""
+"""Resolves keys that users type. The first digits are enough if only one key starts with them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ if TYPE_CHECKING:
 DIGITS = re.compile(r"[0-9a-f]{1,64}")
 _MAX_LISTED = 10
 _MAX_COMPARED = 3000
-"""How many keys are searched for the nearest one."""
+"""The maximum number of keys that are searched for the nearest one."""
 
 
 def resolve_key(store: Store, text: str) -> str:
-    """Return the key that is `text` or starts with it. With two or more digits, only one of the 256 config folders is listed."""
+    """Return the key that is `text` or starts with it.
+
+    With two or more digits, only one of the 256 config folders is listed.
+    """
     text = text.strip().lower()
     if DIGITS.fullmatch(text) is None:
         raise KeyTextError(f"{text!r:.80} is not a key", hint="a key has 8 to 64 of the digits 0-9 and a-f; its first digits are enough")
@@ -35,7 +38,7 @@ def resolve_key(store: Store, text: str) -> str:
 
 
 def list_keys(store: Store, start: str) -> list[str]:
-    """All keys that start with `start`, sorted."""
+    """Return all keys that start with `start`, sorted."""
     from trainmaster.store.keys import is_key
 
     folders = [start[:2]] if len(start) >= 2 else [name for name in store.files.names("configs") if name.startswith(start)]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trainmaster.sweep.sweep_command import SweepCommand
 
 _PLACES = {"slurm": "sbatch", "ssh": "sh"}
-"""Where a sweep can be launched, with the program that submits its script."""
+"""The places where a sweep can be launched, each with the program that submits the script."""
 
 
 def command(
@@ -73,7 +73,7 @@ def command(
 
     _check_place(place, host, hosts, sbatch, is_submitted)
     directives = sbatch_directives(sbatch or [])
-    quote(get_store_path(store))  # raises before anything is written
+    quote(get_store_path(store))  # raises an error before anything is written
     machines = _list_hosts(host, hosts) if place == "ssh" else []
     if nodes is not None and 0 < len(machines) < nodes:
         raise SettingError(f"--nodes {nodes} is more than the {counted(len(machines), 'host')} given", hint="name more with --host")
@@ -94,7 +94,7 @@ def command(
     if num_needed < num_nodes:
         print_line(f"{counted(num_nodes, 'node')} for {counted(sweep.num_runs, 'run')}: the script uses {num_needed}")
     if is_local_folder(str(shared.root)):
-        print_line(f"warning: other machines may not see the store {shared.root}; a node that does not see it exits")
+        print_line(f"warning: other machines may not have access to the store {shared.root}; a node without access exits")
     words = [_PLACES[place], path]
     if is_submitted:
         _submit(words)
@@ -121,7 +121,7 @@ def _list_hosts(host: list[str] | None, file: str | None) -> list[str]:
 
 
 def _open_store(sweep: PlannedSweep, option: str | None) -> Store:
-    """The store of the sweep. It is created now, so that each node can check that it sees it."""
+    """Open the store of the sweep. It is created now, so that each node can check whether it has access."""
     from trainmaster.store import Store
 
     if sweep.manager.store.root is not None:  # the target has its own store
@@ -140,18 +140,18 @@ def _write_text(place: str, path: str, store: Store, sweep: SweepCommand, num_no
     if place == "slurm":
         title = "Written by `trainmaster launch slurm`: each task of the array trains the next missing run of a sweep."
         return slurm_script(title, job_name(sweep.target), num_nodes, setup, words, directives)
-    if path_of_modules := os.environ.get("PYTHONPATH"):  # Slurm passes it on by itself
+    if path_of_modules := os.environ.get("PYTHONPATH"):  # Slurm passes the environment on by itself
         setup += f"export PYTHONPATH={quote(path_of_modules)}\n"
     title = "Written by `trainmaster launch ssh`: each host trains the next missing run of a sweep."
     return ssh_script(title, hosts[:num_nodes], setup, words, quote(f"{path.removesuffix('.sh')}-logs"))
 
 
 def _save(path: str, script: str) -> None:
-    """Write a script, unless there is another file."""
+    """Write a script. Raises an error if a file with other content exists."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             if file.read() != script:
-                raise SettingError(f"`{path}` exists, and is different", hint="delete it, or choose another file with --output")
+                raise SettingError(f"`{path}` exists with other content", hint="delete it, or choose another file with --output")
         return
     except FileNotFoundError:
         pass

@@ -40,7 +40,7 @@ def load_manager(
 
 
 def _rank_settings() -> dict[str, Any]:
-    """The settings of a process that `--processes` has started."""
+    """Return more settings of the invocation for a process that `--processes` has started."""
     if LAUNCHED not in os.environ:
         return {}
     from trainmaster.manager.rank_processes import watch_parent
@@ -49,7 +49,7 @@ def _rank_settings() -> dict[str, Any]:
 
 
 def get_program() -> tuple[str, ...]:
-    """The command that starts this program from a shell: its name if that is on the PATH, otherwise its full path."""
+    """Return the command that starts this program in a shell: its name if that is on the PATH, else its full path."""
     is_script = os.path.basename(sys.argv[0] or "").startswith("trainmaster")
     path = sys.argv[0] if is_script else sys.executable
     name = os.path.basename(path)

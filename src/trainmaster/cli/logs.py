@@ -57,7 +57,7 @@ def command(
 
 
 def _find_newest_log(run: Run) -> int | None:
-    """The newest attempt that has a log."""
+    """Return the newest attempt that has a log."""
     from trainmaster.store.attempt_records import LOG
 
     return next((number for number in run.attempts() if run.files.has(run.path(number, LOG))), None)
@@ -74,7 +74,7 @@ class _LogReader:
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
 
     def read(self) -> str:
-        """The next piece; empty at the current end."""
+        """Return the next piece; empty at the current end."""
         if self._path is None:
             return ""
         try:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trainmaster.store.summary import Summary
 
 STALLED = 300.0
-"""Seconds without progress after which `ls` reports that a running run makes no progress."""
+"""Seconds without progress after which `ls` reports it for a running run."""
 _STYLES = {
     "running": "cyan",
     "held?": "cyan",
@@ -43,7 +43,7 @@ _STYLES = {
 _MAX_METRICS = 3
 _MAX_CONFIG_KEYS = 8
 _FIRST_METRIC, _FORECAST, _CONFIG, _EPOCH, _TIME, _TAGS, _AGE, _METRICS = 1, 1, 2, 20, 30, 31, 32, 40
-"""Ranks of columns: a narrow terminal keeps the first metric and the varying config values longest."""
+"""Ranks of columns. On a narrow terminal, the first metric and the varying config values are dropped last."""
 
 
 def command(
@@ -157,14 +157,17 @@ def _select_keys(store: Store, query: Any, label: str | None, search: str | None
 
 
 def _read_table(store: Store, keys: list[str], state: str | None) -> RunTable:
-    """The runs in a state, in the order of `keys`."""
+    """Return the runs in a state, in the order of `keys`."""
     table = store.index.runs(keys, report_progress)
     rows = {key: row for row, (key, each) in enumerate(zip(table.keys, table.fact("state"), strict=True)) if state in (None, each)}
     return table.take([rows[key] for key in keys if key in rows])
 
 
 def _read_runs(store: Store, keys: list[str], limit: int, state: str | None) -> tuple[list[Summary], str]:
-    """The first `limit` runs in a state, and a description of the rest. The first page of a store reads only the runs that it shows."""
+    """Return the first `limit` runs in a state, and a description of the rest.
+
+    The first page of a store reads only the runs that it shows.
+    """
     from trainmaster.store.index import summary_at
     from trainmaster.store.summary import summarize
 
@@ -183,7 +186,7 @@ def _read_runs(store: Store, keys: list[str], limit: int, state: str | None) -> 
 
 
 def _forecast(store: Store, runs: list[Summary]) -> RunForecasts | None:
-    """The forecasts of the first metric that the table shows; None if no run has a metric."""
+    """Return the forecasts of the first metric that the table shows, or None if no run has a metric."""
     from trainmaster.analysis.unfinished_runs import RunForecasts, forecast_runs
 
     metrics = _choose_metrics(runs)
@@ -241,7 +244,7 @@ def _sort_groups(groups: list[Group], metric: str | None, is_descending: bool) -
 
 
 def _find_metric(groups: list[Group], sort: str | None) -> str | None:
-    """The metric that `--sort` names, if it names one."""
+    """Return the metric that `--sort` names, or None if it names no metric."""
     from trainmaster.store.metric_names import matching_metrics
 
     names = {name for group in groups for run in group.runs for name in run.metrics}
@@ -268,7 +271,7 @@ def _print_groups(groups: list[Group], num_hidden: int, metric: str | None) -> N
 
 
 def _choose_metrics(runs: Sequence[Summary]) -> list[str]:
-    """The metrics that most runs have. The monitored metric comes first, then losses."""
+    """Return the metrics that most runs have. The monitored metric comes first, then losses."""
     counts: dict[str, int] = {}
     for run in runs:
         for name, value in run.metrics.items():
@@ -288,7 +291,7 @@ def _make_metric_columns(names: Sequence[str], rows: Sequence[Mapping[str, str]]
 
 
 def _make_config_columns(configs: Sequence[Mapping[str, Any]]) -> list[Column]:
-    """A column for each config key whose values differ. Keys that most configs have come first."""
+    """Return a column for each config key whose values differ. Keys that most configs have come first."""
     from trainmaster.config.varying import VaryingKeys, short_values
     from trainmaster.store.summary import flat
 
@@ -307,7 +310,7 @@ def _make_config_columns(configs: Sequence[Mapping[str, Any]]) -> list[Column]:
 
 
 def _make_titles(names: Sequence[str], separator: str, known: set[str]) -> Mapping[str, str]:
-    """On a terminal, names are shortened to an ending that no other known name has."""
+    """Return column titles. On a terminal, names are shortened to an ending that no other known name has."""
     from trainmaster.config.varying import short_names
 
     return short_names(names, separator, known) if is_terminal() else dict(zip(names, names, strict=True))

@@ -1,4 +1,4 @@
-"""Open the results that a command shows, and report the runs that are left out."""
+"""Opens the results that a command shows, and reports the runs that are left out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_KEYS = 3
 
 
 def open_results(option: str | None, argument: str | None, where: str | None) -> Results | None:
-    """The results of a store; None and a message if it has no runs."""
+    """Return the results of a store. If it has no runs, print a message and return None."""
     from trainmaster.analysis.results import Results
     from trainmaster.store.query import parse_where
 
@@ -31,7 +31,7 @@ def open_results(option: str | None, argument: str | None, where: str | None) ->
 
 
 def print_left_out(results: Results) -> None:
-    """Name the runs that are left out, on stderr."""
+    """Print the runs that are left out to stderr."""
     for state, keys in sorted(results.left_out.items()):
         some = ", ".join(keys[:_MAX_KEYS]) + (", ..." if len(keys) > _MAX_KEYS else "")
         print(f"left out: {counted(len(keys), f'{state} run')}: {some}", file=sys.stderr)

@@ -27,7 +27,10 @@ def get_store_path(option: str | None, argument: str | None = None) -> str:
 
 
 def find_store(option: str | None, argument: str | None = None) -> Store | None:
-    """Open an existing store. None if its folder is missing, or contains only temporary files of a first write that was killed."""
+    """Open an existing store.
+
+    Returns None if its folder is missing, or contains only temporary files of a first write that was killed.
+    """
     from trainmaster.store.files import access_error, is_temporary
     from trainmaster.store.store import ABOUT, Store
 
@@ -42,7 +45,7 @@ def find_store(option: str | None, argument: str | None = None) -> Store | None:
         raise access_error(error, os.path.abspath(path), "listed") from None
     if not names:
         return None
-    if not os.path.lexists(os.path.join(path, ABOUT)):  # checked separately, because a listing taken while others write may miss it
+    if not os.path.lexists(os.path.join(path, ABOUT)):  # checked separately, because a listing may miss it while other processes write
         raise StoreFormatError(
             f"`{path}` is not a trainmaster store: it has no `{ABOUT}`",
             where=os.path.abspath(path),
@@ -67,7 +70,7 @@ def open_store(option: str | None) -> Store:
 
 
 def open_run(option: str | None, key: str) -> tuple[Store, Run]:
-    """The store and the run whose key is `key` or starts with it."""
+    """Return the store and the run whose key is `key` or starts with it."""
     from trainmaster.cli.keys import resolve_key
 
     store = open_store(option)
@@ -75,5 +78,5 @@ def open_run(option: str | None, key: str) -> tuple[Store, Run]:
 
 
 def print_no_runs(option: str | None, argument: str | None = None) -> None:
-    """Print to stderr that there are no runs, so that programs that read stdout are not confused."""
+    """Print to stderr that there are no runs. stdout stays empty for programs that read it."""
     print(f"no runs yet in `{printable(get_store_path(option, argument))}`; start a first one: {FIRST_RUN}", file=sys.stderr)

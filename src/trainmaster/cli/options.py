@@ -60,7 +60,7 @@ ConfigFile = Annotated[
     ),
 ]
 Epochs = Annotated[
-    int | None, typer.Option(min=0, metavar="N", help="Train up to N epochs in total (default: what the config or the loop specifies).")
+    int | None, typer.Option(min=0, metavar="N", help="Train up to N epochs in total (default: set by the config or the loop).")
 ]
 Processes = Annotated[
     int | None,
@@ -74,7 +74,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")
 
 
 def check_new_folder(option: str, text: str, store: str) -> str:
-    """The absolute path of a folder that an option names; it must be new or empty, and outside of the store."""
+    """Return the absolute path of a folder that an option names. It must be new or empty, and outside of the store."""
     from trainmaster.store.files import is_temporary
 
     if not text or "\0" in text:

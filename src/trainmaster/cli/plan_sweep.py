@@ -1,4 +1,4 @@
-"""Check the sweep that `launch` and `container` write into files, before they write anything."""
+"""Checks the sweep of `launch` and `container` before they write any files."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class PlannedSweep(NamedTuple):
-    """A target that can be loaded, and choices that fit it."""
+    """A loaded target, and choices that are valid for it."""
 
     target: Target
     manager: Manager
     choices: tuple[str, ...]
-    """If the choices are in a file, its full path."""
+    """The arguments with the choices or, if the choices are in a file, its full path."""
     num_runs: int
 
 
@@ -42,7 +42,7 @@ def plan_sweep(text: str, choices: list[str], config: str | None) -> PlannedSwee
 
 
 def _refuse_secrets(manager: Manager, config: object, words: list[str]) -> None:
-    """Raise if an argument has the value of a secret: it would be readable in the file."""
+    """Raise if an argument sets a secret, because it would be readable in the file."""
     from trainmaster.config.declared_secrets import secret_texts
     from trainmaster.config.masking import Mask, argv_secrets
 

@@ -43,7 +43,7 @@ def command(
 
 
 def _parse(words: list[str]) -> tuple[str | None, str, str | None]:
-    """The store, x and y."""
+    """Return the store, x and y from the arguments."""
     stores = [word for word in words if "=" not in word]
     axes = dict(word.split("=", 1) for word in words if "=" in word)
     example = "trainmaster plot x=lr y=valid/loss"

@@ -1,4 +1,4 @@
-"""Prints what `run` and `sweep` will train."""
+"""Prints the runs that `run` and `sweep` will train."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_RUNS = 20
 
 
 def print_run_plan(manager: Manager, config: Any, num_epochs: int | None, store_dir: str) -> None:
-    """Print the key, the config and its changes from the defaults; of a typed config, only the changes."""
+    """Print the key and the config with its changes from the defaults. For a typed config, print only the changes."""
     from trainmaster.config import ConfigBase, key_of
     from trainmaster.config.declared_secrets import refuse_undeclared
     from trainmaster.config.difference import Missing, diff
@@ -38,7 +38,7 @@ def print_run_plan(manager: Manager, config: Any, num_epochs: int | None, store_
 def print_sweep_plan(
     manager: Manager, choices: Any, num_epochs: int | None, workers: int | Executor, store_dir: str, has_keys: bool
 ) -> None:
-    """Print what a sweep will train; with `has_keys`, also the keys of the first runs and the values that differ between them."""
+    """Print what a sweep will train; with `has_keys`, also the keys and differing values of the first runs."""
     facts: list[tuple[str, object]] = [("runs", f"{choices.count:,}"), ("store", os.path.abspath(store_dir))]
     facts.append(("workers", describe_workers(workers)))
     facts += [("epochs", num_epochs)] if num_epochs is not None else []
@@ -50,7 +50,7 @@ def print_sweep_plan(
 
 
 def _describe_choice(manager: Manager, choices: Any, number: int) -> tuple[str, str]:
-    """The key of one combination and the values that differ between combinations."""
+    """Return the key of one combination and the values that differ between combinations."""
     from trainmaster.config import key_of
     from trainmaster.config.config import with_secrets
     from trainmaster.config.declared_secrets import declared_secrets, refuse_undeclared
@@ -67,7 +67,7 @@ def _describe_choice(manager: Manager, choices: Any, number: int) -> tuple[str, 
 
 
 def _get_defaults(manager: Manager, config: Any) -> dict[str, Any]:
-    """The flattened defaults that a config is compared with, without fields that have no default."""
+    """Return the defaults by dotted key to compare a config with. Fields without a default are left out."""
     from trainmaster.errors import ConfigError
 
     if not isinstance(manager.defaults, type):
@@ -85,7 +85,7 @@ def _get_defaults(manager: Manager, config: Any) -> dict[str, Any]:
 
 
 def _mask(config: Any) -> Config:
-    """A config as it would be stored, with `***` for its secrets."""
+    """Return a config as it would be stored, with `***` for its secrets."""
     from trainmaster.config import Config
     from trainmaster.config.declared_secrets import masked_config
 

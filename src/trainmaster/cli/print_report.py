@@ -1,4 +1,4 @@
-"""Print the report of an ablation or a hypothesis in the format that an option asks for, and write its figure."""
+"""Prints the report of an ablation or a hypothesis in a chosen format, and writes its figure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_format(format: str | None) -> None:
 def print_report(
     table: Table, values: Mapping[str, Any], panels: Sequence[Panel], format: str | None, folder: str | None, name: str
 ) -> None:
-    """Print nothing without a format: the manager has printed the table already."""
+    """Print a report in a format, and write its figure. Without a format, the manager has already printed it."""
     from trainmaster.cli.json_output import print_json
 
     if folder is not None:

@@ -72,7 +72,7 @@ def _get_recorded_target(capsule: Capsule, file: str, is_trusted: bool) -> Targe
 
 
 def _find_store_root(capsule: str) -> str:
-    """The folder of the store that contains a capsule; the path of the capsule if no store contains it."""
+    """Return the folder of the store that contains a capsule, or the path of the capsule if no store contains it."""
     folder = path = os.path.realpath(capsule)
     while folder != os.path.dirname(folder):
         folder = os.path.dirname(folder)

@@ -1,4 +1,4 @@
-"""Replicates: runs that differ only in their seed, with the mean and standard deviation of their metrics."""
+"""Groups replicates, which are runs that differ only in their seed, and computes mean and standard deviation."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class Group:
         return sum(values) / len(values) if values else None
 
     def std(self, name: str) -> float | None:
-        """The sample standard deviation; None for fewer than two values."""
+        """Return the sample standard deviation, or None for fewer than two values."""
         values, mean = self.values(name), self.mean(name)
         if mean is None or len(values) < 2:
             return None
         return math.sqrt(sum((value - mean) * (value - mean) for value in values) / (len(values) - 1))
 
     def describe_metric(self, name: str) -> str:
-        """`mean ± std`, or the value if there is only one; with the number of values if some runs lack the metric."""
+        """Return `mean ± std`, or a single value, with the number of values if some runs do not have the metric."""
         mean, std, num = self.mean(name), self.std(name), len(self.values(name))
         if mean is None:
             return ""
@@ -62,7 +62,7 @@ class Group:
         return str(num_runs) if num_finished == num_runs else f"{num_finished} of {num_runs}"
 
     def describe_epochs(self) -> str:
-        """The epochs of the finished runs. A range shows that the mean is over different epochs."""
+        """Return the number of epochs of the finished runs, or a range such as `3-30` if they differ."""
         epochs = sorted({run.epoch for run in self.finished if run.epoch is not None})
         return "-" if not epochs else str(epochs[0]) if len(epochs) == 1 else f"{epochs[0]}-{epochs[-1]}"
 
@@ -79,9 +79,10 @@ class Group:
 
 
 def group_replicates(table: RunTable) -> list[Group]:
-    """Group runs that differ only in their seed (keys that end in `seed`, and `Replicate` fields), in the order of their first runs.
+    """Group runs that differ only in their seed, in the order of their first runs.
 
-    If several runs have the same seed, they count as one replicate: the first one that is finished. Damaged configs are left out.
+    Seeds are keys that end in `seed` and `Replicate` fields. If several runs have the same seed, they count as one
+    replicate: the first one that is finished. Damaged configs are left out.
     """
     from trainmaster.store.index import summary_at
 

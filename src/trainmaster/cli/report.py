@@ -57,7 +57,7 @@ def _check_output(path: str) -> None:
     try:
         with open(path, "rb") as file:
             is_report = GENERATOR.encode() in file.read(4096)
-    except OSError:  # there is none, or writing it will say what is wrong
+    except OSError:  # there is no such file, or writing it will report the problem
         return
     if not is_report:
         raise SettingError(f"`{path}` exists and is not a report", hint="choose another name, or remove the file")

@@ -95,7 +95,7 @@ def _rerun(
 
 @contextmanager
 def _open_store(folder: str | None, manager: Manager) -> Iterator[Store]:
-    """The store of the new training run: in `folder`, or in a temporary folder."""
+    """Open the store of the new training run: in `folder`, or in a temporary folder."""
     import tempfile
     from dataclasses import replace
 
@@ -129,7 +129,10 @@ def _describe_position(before: Recorded) -> str:
 
 
 def _find_gpu_cause(before: Recorded, manager: Manager) -> Iterator[str]:
-    """On a GPU, many operations add numbers in a varying order unless torch uses deterministic algorithms."""
+    """Return the GPU as a possible cause of differences, or None.
+
+    Many GPU operations add numbers in a varying order unless torch uses deterministic algorithms.
+    """
     value, context = before.value, before.context
     states = [part.get("rng") for part in (value.get("state") if isinstance(value, dict) else None, context) if isinstance(part, dict)]
     kinds = {type(each).__name__ for each in manager.loop.extensions.values()} if manager.loop is not None else set()
@@ -138,7 +141,7 @@ def _find_gpu_cause(before: Recorded, manager: Manager) -> Iterator[str]:
 
 
 def _describe_result(before: Recorded, comparison: Comparison, causes: list[str]) -> Iterator[str]:
-    """The result of a comparison, with the first differences of each kind."""
+    """Yield the result of a comparison, with the first differences of each kind."""
     from trainmaster.store.comparison import ROW, TENSOR, VALUE
 
     rows = counted(comparison.num_rows, "metric row")

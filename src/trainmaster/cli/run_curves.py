@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from trainmaster.store.history import History
 
 _MODIFIED = 1
-"""The position of the time in the mark of a file."""
+"""The index of the modification time in the mark of a file."""
 
 
 def draw_curves(run: Run, history: History) -> str | None:
-    """Draw what is missing. Returns the path in the store; None if there is nothing to draw or it cannot be written."""
+    """Draw the curves unless they are up to date. Return their path in the store, or None if there is no drawing."""
     from trainmaster.store.attempt import CURVES, plot_path
     from trainmaster.store.attempt_records import EVENTS
 

@@ -23,12 +23,12 @@ _MAX_ATTEMPTS = 10
 
 
 class Details(NamedTuple):
-    """What `show` prints about a run beyond its summary."""
+    """The facts about a run that `show` prints in addition to its summary."""
 
     attempts: list[PastAttempt]
     history: History
     checkpoints: list[tuple[int, str, int | None]]
-    """Attempt, name and size of each valid checkpoint, newest first; a damaged one has no size."""
+    """Attempt, name and size of each checkpoint, newest first; a damaged one has no size."""
 
 
 def command(key: Key, store: StoreOption = None, is_json: Json = False) -> None:

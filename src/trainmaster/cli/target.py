@@ -21,7 +21,7 @@ _MAKE_LOOP = "make_loop"
 
 
 class Target(NamedTuple):
-    """The name of a `make_loop` function or a manager. The path of a file is absolute, so it works from any folder."""
+    """The name of a `make_loop` function or a manager. File paths are absolute, so they work from any folder."""
 
     module: str
     name: str | None
@@ -56,7 +56,7 @@ class Target(NamedTuple):
         return self.module if self.is_file else getattr(sys.modules.get(self.module), "__file__", None)
 
     def load(self) -> Any:
-        """Import what the target names: `make_loop(config)`, a manager class, a manager, or a function that returns one."""
+        """Import the object that the target names: `make_loop`, a manager, its class, or a function that returns one."""
         module = self._import()
         if self.name is None:
             return _find_only_target(module, self.module)
@@ -66,7 +66,7 @@ class Target(NamedTuple):
         return getattr(module, self.name)
 
     def load_manager(self, store_dir: str | None, is_quiet: bool = False) -> Manager:
-        """Create the manager with its store at `store_dir`; a manager object keeps its own store."""
+        """Create the manager with its store at `store_dir`. A target that is a manager object keeps its own store."""
         from trainmaster.manager import Manager
 
         loaded = self.load()
@@ -91,7 +91,7 @@ class Target(NamedTuple):
         return manager
 
     def load_loop(self, config_of: Callable[[Manager], Any]) -> Any:
-        """Create a loop without a store: the one that a function returns, or the one that a manager makes from a config."""
+        """Create a loop without a store: call a function, or let a manager build the loop of a config."""
         from trainmaster.loop import TrainManager, TrainTestLoop
         from trainmaster.manager import Manager
 
@@ -112,7 +112,7 @@ class Target(NamedTuple):
         return _import_file(self.module) if self.is_file else _import_module(self.module)
 
     def _find_defaults(self, make_loop: Any) -> Any:
-        """The `defaults` in the module that the target names, else in the module that defines the function."""
+        """Return the `defaults` of the target's module or, if it has none, of the module that defines the function."""
         defaults = vars(self._import()).get("defaults")
         return inspect.unwrap(make_loop).__globals__.get("defaults") if defaults is None else defaults
 
@@ -134,7 +134,10 @@ class Target(NamedTuple):
 
 
 def takes_config(function: Any) -> bool:
-    """Whether this is a function like `make_loop(config)`: its only required parameter, or an optional first one, is the config."""
+    """Return whether this is a function like `make_loop(config)`.
+
+    The config is its only required parameter, or an optional first one.
+    """
     if not isinstance(function, FunctionType):
         return False
     parameters = [*inspect.signature(function).parameters.values()]
@@ -169,7 +172,10 @@ def _list_python_files(folder: str) -> list[str]:
 
 
 def _import_file(path: str) -> ModuleType:
-    """Import a file under its own name, so that workers can import it too. Its folder comes first in the path, as with `python file.py`."""
+    """Import a file under its own name, so that workers can import it too.
+
+    Its folder comes first in the path, as with `python file.py`.
+    """
     name = os.path.splitext(os.path.basename(path))[0]
     folder = os.path.dirname(path)
     if folder not in sys.path[:1]:
@@ -205,7 +211,7 @@ def _import_module(name: str) -> ModuleType:
 
 
 def _find_targets(module: ModuleType) -> list[str]:
-    """The names that a target may leave out: the module's own manager classes and `make_loop(config)`."""
+    """Return the names that a target may leave out: the module's own manager classes, and `make_loop(config)`."""
     from trainmaster.manager import Manager
 
     own = {name: each for name, each in vars(module).items() if getattr(each, "__module__", None) == module.__name__}

@@ -31,7 +31,7 @@ def command(store_dir: StoreArgument = None, store: StoreOption = None, is_json:
             print_line(each, "red" if each.is_fatal else "yellow")
         num_harmless = sum(not each.is_fatal for each in damage)
         print_line(
-            f"{counted(len(damage), 'damaged file')}; {num_harmless} of them do not keep their runs from resuming"
+            f"{counted(len(damage), 'damaged file')}; {num_harmless} of them do not prevent their runs from resuming"
             if damage
             else f"{counted(len(found.configs), 'run')}, no damage"
         )

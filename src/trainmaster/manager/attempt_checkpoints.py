@@ -1,4 +1,4 @@
-"""Saves the checkpoints of a loop under a manager to the store."""
+"""Saves a loop's checkpoints to the store of its manager."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from trainmaster.store.checkpoint_folder import Best, Moment, status_of
 from trainmaster.store.history import history
 from trainmaster.store.keys import attempt_folder
 
-DRAWN_EVERY = 60.0
+_DRAW_INTERVAL = 60.0
 """Seconds between two drawings of the curves during a run."""
-Patient = Callable[[], AbstractContextManager[None]]
-"""The context manager that a save runs in, so that an interrupt does not end it early."""
+NoDeadline = Callable[[], AbstractContextManager[None]]
+"""Returns a context manager for a save, during which an interrupt does not end the process."""
 
 
 class CheckpointFacts(NamedTuple):
@@ -41,22 +41,23 @@ class AttemptCheckpoints:
         attempt: Attempt,
         keep: int,
         read_facts: Callable[[], tuple[dict[str, Any], dict[str, Any]]],
-        patient: Patient,
+        no_deadline: NoDeadline,
         root: str | None,
         sets: Sequence[str] | None,
     ) -> None:
-        """`root` is the store's folder, None for a store in memory.
+        """`root` is the store's folder, or None for a store in memory.
 
-        `sets` are the names of the data sets in the curves, or None to draw none: `trainmaster show` draws what is missing.
+        `sets` are the names of the data sets in the curves, or None to draw no curves; `trainmaster show` draws missing
+        ones.
         """
-        self._attempt, self._keep, self._read_facts, self._patient = attempt, keep, read_facts, patient
+        self._attempt, self._keep, self._read_facts, self._no_deadline = attempt, keep, read_facts, no_deadline
         self.path = None if root is None else Path(root) / attempt_folder("ckpts", attempt.key, attempt.number)
         self._sets = None if root is None else sets
-        self._next_drawing = time.monotonic() + DRAWN_EVERY
+        self._next_drawing = time.monotonic() + _DRAW_INTERVAL
 
     def open(self) -> None:
         if self._sets is not None:
-            # Not in the saving thread, because a loader worker that is forked during an import could deadlock.
+            # Import it here, not in the saving thread: a loader worker that is forked during an import could deadlock.
             importlib.import_module("matplotlib.backends.backend_agg")
 
     def facts(self) -> CheckpointFacts:
@@ -73,7 +74,7 @@ class AttemptCheckpoints:
         if name is not None:
             status["best"] |= {"step": name.step, "attempt": name.attempt}
         pinned = [] if name is None else [name]
-        with self._patient():
+        with self._no_deadline():
             self._attempt.save(
                 moment.step, value, status, facts.preview, None, self._keep, pinned, num_events=facts.num_events, replaced=replaced
             )
@@ -82,7 +83,7 @@ class AttemptCheckpoints:
 
     def draw(self) -> None:
         """Draw the curves of the run. An error only causes a warning, because it must not stop training."""
-        self._next_drawing = time.monotonic() + DRAWN_EVERY
+        self._next_drawing = time.monotonic() + _DRAW_INTERVAL
         if self._sets is None:
             return
         try:

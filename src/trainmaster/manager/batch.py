@@ -1,4 +1,4 @@
-"""`Batch`: trains many configs, each once, together with all other processes that see the same store."""
+"""`Batch`: trains many configs, each once, and shares the work with other processes that use the same store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trainmaster.manager.manager import Manager
 
 _MAX_EARLY_DEATHS = 3
-"""How many workers in a row may die before they claim a run; after that, the batch fails."""
+"""If this many workers in a row die before they claim a run, the batch fails."""
 
 
 @dataclass
@@ -36,11 +36,11 @@ class BatchResult:
     found: list[str] = field(default_factory=list)
     """Done before, or by other processes in the meantime."""
     failed: dict[str, str] = field(default_factory=dict)
-    """Failed in this batch, with the error. A config that was refused has no key; it is listed itself."""
+    """Failed in this batch, with the error. A refused config has no key; its text is used instead."""
     given_up: dict[str, str] = field(default_factory=dict)
     """Not tried again after too many attempts without a new checkpoint, with the last error."""
     stopped: dict[str, str] = field(default_factory=dict)
-    """Saved before their end, with the reason."""
+    """Stopped and saved early, with the reason."""
     left: list[str] = field(default_factory=list)
     """Held by other processes, or not started, when the batch ended early."""
 
@@ -75,13 +75,13 @@ class JobObserver(Protocol):
     """Follows the jobs of a batch. A search is such an observer."""
 
     def is_finished(self, job: Job) -> bool:
-        """Whether a job needs no training, regardless of the state of its run in the store."""
+        """Return True if a job needs no training, even if its run is not done."""
 
     def stop_check(self, job: Job) -> StopCheck | None:
-        """The check that decides after each evaluation whether the run of a job stops."""
+        """Return a check that runs after each evaluation and may stop the job's run, or None."""
 
     def job_ended(self, key: str, kind: str, text: str) -> None:
-        """Called with the outcome of a run: "done", "found" (it was done already), "stopped", "failed" or "given_up".
+        """Handle the outcome of a run: "done", "found" (it was done already), "stopped", "failed" or "given_up".
 
         `text` is the reason.
         """
@@ -169,7 +169,7 @@ class Batch:
         return not self._is_over and not 0 < self._policy.count <= self._num_started
 
     def _make_jobs(self, configs: Iterable[Any]) -> Iterator[Job | None]:
-        """The jobs of the configs, without duplicates. An invalid config counts as a failure."""
+        """Yield a job for each config, without duplicates. An invalid config counts as a failed run."""
         seen: set[str] = set()
         for config in configs:
             if config is None:
@@ -209,7 +209,7 @@ class Batch:
                 return
             reason = reason_to_give_up(run, policy.max_attempts)
         except Exception as error:
-            if self._observer is not None:  # a run that cannot start does not make its trial fail
+            if self._observer is not None:  # in a search, a run that cannot start is not a failed trial
                 raise
             self._fail(job.key, error_text(error), error)
             return
@@ -251,7 +251,7 @@ class Batch:
             self._view.ended(report)
 
     def _handle_death(self, job: Job, report: Report) -> None:
-        """Try again, unless too many workers died while they trained this run, or before they claimed any."""
+        """Retry the job, unless too many workers have died while training this run, or before claiming any run."""
         run, limit = self._manager.store.run(job.key), self._policy.max_attempts
         if report.attempt:
             self._num_early_deaths = 0
@@ -268,11 +268,11 @@ class Batch:
             self._print(f"run {job.key}: {report.text}; another worker resumes it")
         elif self._error is None:
             self._error = RunFailedError(
-                "workers end before they start a run",
-                why=f"{counted(self._num_early_deaths, 'worker')} in a row did; for the last run, {report.text}; see its output above",
+                "workers exit before they start a run",
+                why=f"{counted(self._num_early_deaths, 'worker')} in a row exited; for the last run, {report.text}; see its output above",
                 hint="try the batch without workers first",
             )
-            self._end("workers end before they start a run")
+            self._end("workers exit before they start a run")
 
     def _give_up(self, key: str, reason: str) -> None:
         self.result.given_up[key] = reason
@@ -302,7 +302,7 @@ class Batch:
 
 
 def reason_to_give_up(run: Run, limit: int) -> str | None:
-    """Return why a batch should not try a run again: its last `limit` attempts, all by batches, saved no new checkpoint.
+    """Return why a batch should give up on a run: its last `limit` attempts, all by batches, saved no new checkpoint.
 
     Returns None if the batch should try it. Attempts that a user interrupted are ignored.
     """

@@ -39,7 +39,7 @@ def run_batch(
     with runner.interruptible() as interrupts, contextlib.ExitStack() as stack:
         executor = make_executor(workers)
         if not isinstance(executor, InProcess):
-            stack.enter_context(interrupts.no_deadline())  # each worker has its own
+            stack.enter_context(interrupts.no_deadline())  # each worker has its own deadline
         stack.callback(executor.close)
         executor.open(manager, runner.run_task)
         batch = Batch(manager, policy, watch, executor, interrupts, observer)
@@ -81,7 +81,7 @@ def make_executor(workers: int | Executor) -> Executor:
 
 
 def _num_configs(configs: Iterable[Any]) -> int | None:
-    """The number of configs, if it is known."""
+    """Return the number of configs, or None if it is unknown."""
     try:
         return len(configs) if isinstance(configs, Sized) else None
     except OverflowError:  # more combinations than `len` can return

@@ -55,7 +55,7 @@ def print_best_runs(manager: Manager, result: BatchResult, varying: VaryingKeys,
 
 
 def _row_of(manager: Manager, key: str) -> Row | None:
-    """The metric that ranks a run; None if its records are damaged, which `verify` reports."""
+    """Return the key, stats and preview of a run, or None if its records are damaged, which `verify` reports."""
     try:
         return key, manager.stats[key], manager.previews.get(key) or {}
     except (StoreError, FileNotFoundError):
@@ -63,7 +63,7 @@ def _row_of(manager: Manager, key: str) -> Row | None:
 
 
 def _values_of(manager: Manager, key: str) -> dict[str, Any]:
-    """The values of a run's config by dotted key; none if its record is damaged."""
+    """Return the values of a run's config by dotted key, or an empty dict if its record is damaged."""
     try:
         return dict(flat(restore_floats(manager.configs.record(key)["config"])))
     except (StoreError, FileNotFoundError):

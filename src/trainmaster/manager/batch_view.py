@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _MAX_RUNS = 12
 _MAX_NAMES = 8
 _INTERVAL = 30.0
-"""Seconds between two lines when the output is not a terminal and no run ends."""
+"""Seconds between progress lines if the output is not a terminal and no run ends."""
 NUM_BEST = 10
 """How many runs are listed at the end."""
 _WIDTHS = ((BAR_WIDTH, 60), (BAR_WIDTH, 24), (BAR_WIDTH // 2, 24), (BAR_WIDTH // 2, 12), (0, 12))
@@ -45,13 +45,13 @@ class _Row:
     config: Mapping[str, Any]
     share: float = 0.0
     first_share: float = 0.0
-    """The fraction that was done when the run started here."""
+    """The fraction that was done before this batch started the run."""
     epoch: str = ""
     metric: tuple[str, float] | None = None
 
 
 class BatchView:
-    """Shows the progress of a batch: on a terminal, a live table of the current runs; otherwise, a line whenever a run ends."""
+    """Shows the progress of a batch: a live table on a terminal, otherwise a line whenever a run ends."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class BatchView:
         self._started = self._printed = time.monotonic()
         self._rows: dict[str, _Row] = {}
         self._num_trained = 0.0
-        """How many runs were trained here, counting only the part of each that was."""
+        """The training done by this batch, in runs. A resumed run counts only for the part that was trained here."""
 
     @property
     def is_live(self) -> bool:
@@ -125,7 +125,10 @@ class BatchView:
     # ---- text
 
     def eta(self) -> float | None:
-        """Return the remaining seconds of the batch at the current speed, or None if unknown. Failed runs are ignored."""
+        """Return the remaining seconds of the batch at the current speed, or None if unknown.
+
+        Failed runs are ignored.
+        """
         rows = [*self._rows.values()]
         num_trained = self._num_trained + sum(row.share - row.first_share for row in rows)
         if self._total is None or num_trained <= 0:
@@ -191,7 +194,7 @@ class BatchView:
 
 
 def best_lines(ranking: Ranking, configs: Mapping[str, Mapping[str, Any]], varying: VaryingKeys, width: int | None) -> list[str]:
-    """A table of the best runs of a batch, best first, as lines of at most `width` columns."""
+    """Return a table of the best runs of a batch, best first, as lines of at most `width` columns."""
     from rich.console import Console
 
     console = Console(file=io.StringIO(), width=width or _UNLIMITED, color_system=None, force_terminal=False, force_jupyter=False)
@@ -209,7 +212,7 @@ def best_lines(ranking: Ranking, configs: Mapping[str, Mapping[str, Any]], varyi
 
 
 def values_of(config: Any) -> dict[str, Any]:
-    """The values of a config by dotted key, with `***` for its secrets."""
+    """Return the values of a config by dotted key, with `***` for its secrets."""
     return dict(flat(masked_config(config)))
 
 
@@ -232,9 +235,9 @@ def _run_table(
     width: int,
     shares: Sequence[float] | None = None,
 ) -> Table:
-    """A table of runs. Its columns are the first one, progress bars, the middle ones, config values, and the last one.
+    """Return a table of runs with progress bars after the first of `columns`, and config values before the last.
 
-    If it is too wide, bars and values become shorter; if it is still too wide, the last values are left out.
+    If the table is too wide, bars and values become shorter; if it is still too wide, the last values are left out.
     """
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -262,7 +265,7 @@ def _run_table(
 
 
 def _value_columns(configs: Sequence[Mapping[str, Any]], names: Mapping[str, str], limit: int) -> list[_Column]:
-    """A column for each key that varies, with its short name as the title."""
+    """Return a column for each key that varies, with its short name as the title."""
     columns = []
     for name, short in names.items():
         values = [config[name] for config in configs if name in config]

@@ -17,11 +17,11 @@ _WAYS_OUT = "`--fresh` (`resume=False`) trains it from scratch"
 
 
 class CodeCheck:
-    """The code of a manager: what runs record about it, and whether it has changed since a run was trained.
+    """Describes the code of a manager for a run's records, and checks whether it has changed since a run was trained.
 
     `definition` is the manager's class or its `make_loop` function; `file` is the file of the TARGET, if that is a
     different file. `is_strict` refuses runs whose code has changed; `is_same_program` accepts runs of another program.
-    `cells` is the digest of the notebook that defines the manager, if that runs in another process.
+    `cells` is the digest of the notebook that defines the manager, if the notebook runs in another process.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class CodeCheck:
                 before = programs[-1]
                 raise OtherProgramError(
                     f"another program trained run {run.key}: {_named(before, self._now)}, not {_named(self._now, before)}",
-                    hint=f"{_WAYS_OUT}; another store keeps both; `--same-program` (`same_program=True`) declares them the same",
+                    hint=f"{_WAYS_OUT}; use another store to keep both; `--same-program` (`same_program=True`) treats them as the same",
                 )
             self._accepted.add(run.key)
         files = tuple(dict.fromkeys(file for program in programs for file in self._verdict(program)[1]))
@@ -70,7 +70,7 @@ class CodeCheck:
         self._scripts |= {program.main for program in programs if self._now.is_other_script_than(program)}
 
     def _verdict(self, before: Program) -> tuple[bool, list[str]]:
-        """Whether `before` is another program, and which files have changed since.
+        """Return whether `before` is another program, and which files have changed since.
 
         The result is cached for each program.
         """
@@ -82,7 +82,7 @@ class CodeCheck:
         return self._verdicts[key]
 
     def messages(self) -> list[str]:
-        """The messages about the runs that were checked since the last call."""
+        """Return the messages about the runs that were checked since the last call."""
         changed, self._changed = self._changed, Counter()
         self._verdicts.clear()  # a file may be edited before the next call
         messages = []
@@ -98,21 +98,21 @@ class CodeCheck:
         return Program.of(self._definition, self._file, self._target_name, self._cells)
 
     def late_facts(self) -> dict[str, Any]:
-        """The facts that an attempt records at its end: the program, if it has loaded more modules since the start."""
+        """Return the facts that an attempt records at its end: the program, if it has loaded more modules."""
         self._now = self._program()
         return {} if self._now.files.keys() <= self._started.files.keys() else {"program": self._now.to_record()}
 
     def facts(self, key: str) -> dict[str, Any]:
-        """The facts that an attempt on a run records when it starts."""
+        """Return the facts that an attempt on a run records when it starts."""
         self._now = self._started = self._program()  # read again, because the setup of a run may have loaded more modules
         accepted = {"is_same_program": True} if key in self._accepted else {}
         return {"program": self._now.to_record(), **accepted}
 
 
 def programs_of(run: Run) -> list[Program]:
-    """The programs that trained the current state of a run, oldest first.
+    """Return the programs that trained the current state of a run, oldest first.
 
-    Attempts of old versions of trainmaster recorded none.
+    Old versions of trainmaster did not record them.
     """
     found = []
     with contextlib.suppress(StoreError, FileNotFoundError):  # loading the run reports the damage
@@ -124,7 +124,7 @@ def programs_of(run: Run) -> list[Program]:
 
 
 def _named(program: Program, other: Program) -> str:
-    """The name of a program in a message, with its folder if the other one has the same name."""
+    """Return the name of a program in a message, with its folder if the other one has the same name."""
     return f"{program.title} in {program.root}" if program.title == other.title else program.title
 
 

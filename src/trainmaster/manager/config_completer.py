@@ -18,15 +18,15 @@ Defaults = Config | ConfigBase | type[ConfigBase]
 
 
 class ConfigCompleter:
-    """Makes complete configs from what users pass to a manager."""
+    """Completes the configs that users pass to a manager."""
 
     def __init__(self, secrets: tuple[str, ...], new_keys: Iterable[str]) -> None:
         self._secrets, self._new_keys = secrets, set(new_keys)
 
     def complete(self, config: Any, defaults: Defaults, store: Store) -> Any:
-        """`config` with the defaults filled in.
+        """Return `config` with the defaults filled in.
 
-        Secrets that the store has as `***` come from the environment or the defaults.
+        Where a stored config has `***` for a secret, the value comes from the environment or the defaults.
         """
         if isinstance(config, ConfigBase):
             return revealed(config.clone(), defaults)
@@ -69,7 +69,7 @@ class ConfigCompleter:
 
 
 def load_defaults(defaults: Any, secrets: tuple[str, ...]) -> Defaults:
-    """The defaults as a config or a config class, from what the constructor of a manager accepts."""
+    """Convert the `defaults` argument of a manager to a config or a config class."""
     if isinstance(defaults, ConfigBase) or (isinstance(defaults, type) and issubclass(defaults, ConfigBase)):
         if secrets:
             raise SettingError(
@@ -82,7 +82,7 @@ def load_defaults(defaults: Any, secrets: tuple[str, ...]) -> Defaults:
 
 
 def checked_keys(name: str, keys: Any) -> tuple[str, ...]:
-    """The dotted keys that an argument of a manager lists."""
+    """Check that an argument of a manager is a collection of dotted keys, and return it as a tuple."""
     if isinstance(keys, str) or not isinstance(keys, Collection) or any(map(key_problem, keys)):
         raise SettingError(f"{name}={keys!r:.60}: expected dotted keys", hint=f'write {name}=("wandb.api_key",)')
     return tuple(keys)

@@ -33,7 +33,7 @@ class Console:
     @property
     def width(self) -> int | None:
         """The number of columns of the terminal; None if output does not go to one."""
-        with contextlib.suppress(OSError, ValueError):  # a stream that is closed
+        with contextlib.suppress(OSError, ValueError):  # the stream is closed
             if self.is_verbose and sys.stdout is not None and sys.stdout.isatty():
                 return shutil.get_terminal_size().columns
         return None
@@ -81,7 +81,7 @@ class Console:
         self.log(printable(text) + "\n")
 
     def log(self, text: str) -> bool:
-        """Append text to the log of the current run without printing it; False if there is no current run."""
+        """Append text to the log of the current run without printing it. Return False if there is no current run."""
         log = self._log
         if log is not None:
             log.write(text)
@@ -111,13 +111,14 @@ class Console:
             self.print("  ".join(parts), "  ".join(parts[: self._num_fitting(parts)]))
 
     def _num_fitting(self, parts: Sequence[str]) -> int:
-        """How many parts fit into one line of the terminal; all of them if there is no terminal."""
+        """Return how many parts fit into one line of the terminal; all of them if there is no terminal."""
         width = self.width or sys.maxsize
         return max(3, sum(length - 2 <= width for length in itertools.accumulate(len(part) + 2 for part in parts)))
 
 
 def short_number(value: float) -> str:
-    """
+    """Format a number with four significant digits.
+
     >>> short_number(0.123456), short_number(10**400)
     ('0.1235', '401 digits')
     """

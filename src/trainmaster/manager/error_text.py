@@ -1,4 +1,4 @@
-"""The text of an error, as an attempt records it and a batch prints it."""
+"""Formats errors for the records of attempts and the output of batches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TRACEBACK = "Traceback (most recent call last):\n"
 
 
 def error_text(error: BaseException, mask: Callable[[str], str] = str) -> str:
-    """The type and message of an error; `mask` removes secrets from it.
+    """Return the type and message of an error; `mask` removes secrets from it.
 
     If the error happened in a DataLoader worker, the worker's traceback is left out.
     """
@@ -23,7 +23,7 @@ def error_text(error: BaseException, mask: Callable[[str], str] = str) -> str:
 
 
 def _loader_error(text: str) -> str | None:
-    """The original error of a DataLoader worker; None for other errors.
+    """Return the original error of a DataLoader worker, or None for other errors.
 
     torch raises such an error again, with the worker's traceback as its message.
     """
@@ -42,5 +42,5 @@ def first_line(text: str) -> str:
 
 
 def is_store_failure(text: str) -> bool:
-    """Whether a run failed because its files could not be written, which says nothing about its config."""
+    """Return whether a run failed only because its files could not be written, not because of its config."""
     return text.startswith(StoreAccessError.__name__) or f"[Errno {errno.ENOSPC}]" in text

@@ -11,11 +11,11 @@ from trainmaster.store import Store
 from trainmaster.store.events import RowsByName
 
 BY_BATCH = "batch"
-"""The purpose that an attempt of a batch records."""
+"""The recorded purpose of attempts that a batch starts."""
 
 
 StopCheck = Callable[[Store, RowsByName], str | None]
-"""Called after each evaluation with the run's recorded metrics: returns why the run should be saved and stopped, or None.
+"""Called after each evaluation with the run's recorded metrics. It returns why to save and stop the run, or None.
 
 It is sent to workers, so it has to be picklable.
 """
@@ -37,7 +37,7 @@ class Report(NamedTuple):
 
     key: str
     kind: Literal["claimed", "progress", "done", "held", "stopped", "failed", "died"]
-    """The first two come while the task runs; a worker sends "claimed" as soon as it holds the lease."""
+    """The first two are sent while the task runs; a worker sends "claimed" as soon as it holds the lease."""
     text: str = ""
     """Why the task failed, died, stopped, or was left to another process."""
     error: Exception | None = None
@@ -72,7 +72,7 @@ class Executor(Protocol):
     def submit(self, task: Task) -> None: ...
 
     def reports(self, timeout: float) -> list[Report]:
-        """Return the new reports. Waits up to `timeout` seconds for the first one."""
+        """Return the new reports, after waiting up to `timeout` seconds for the first one."""
 
     def stop(self, reason: str) -> None:
         """Ask all running tasks to save and end. Their reports still arrive."""

@@ -1,10 +1,11 @@
-"""Ctrl-C, SIGTERM and SIGUSR1 as requests: the current step finishes, the run is saved, and the process ends.
+"""Handles Ctrl-C, SIGTERM and SIGUSR1 as requests to stop.
 
-Cluster schedulers send SIGUSR1 before the time limit of a job. It is left alone if your program handles it itself.
+After a request, the current step finishes, the run is saved, and the process exits. Cluster schedulers send SIGUSR1
+before the time limit of a job. If your program already handles SIGUSR1, its handler stays.
 
 Signal handlers do nothing. Python writes each signal into a pipe, and a thread reads it. The thread prints a message
-immediately, even if the main thread is busy in a hook. It repeats the request until training stops, and ends the process
-if it does not stop in time.
+immediately, even if the main thread is busy in a hook. It repeats the request until training stops, and ends the
+process if training does not stop in time.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from types import TracebackType
 from typing import Any, Self
 
 GRACE = 30.0
-"""Seconds that a hook, or whatever else is running, has to return."""
+"""Seconds within which the current hook or step must return after a request."""
 _TICK = 0.25
 _POLL = 1.0
 _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGUSR1: "SIGUSR1"}
@@ -83,9 +84,9 @@ class Interrupts:
 
     @contextlib.contextmanager
     def stopping(self, stop: Callable[[str], None], abandon: Callable[[str], None]) -> Iterator[None]:
-        """While the block runs, `stop(reason)` requests its end.
+        """While the block runs, pass requests to `stop(reason)`.
 
-        If it does not end in time, `abandon(reason)` runs before the exit.
+        If the block does not end in time, `abandon(reason)` is called before the process exits.
         """
         self._stop, self._abandon = stop, abandon
         try:
@@ -104,7 +105,7 @@ class Interrupts:
             self._deadline = max(self._deadline, time.monotonic() + GRACE)
 
     def request_stop(self, reason: str) -> None:
-        """Stop the current run, from its own thread."""
+        """Request a stop of the current run. Called from the thread that trains it."""
         self.reason = self.reason or reason
 
     def clear_request(self) -> None:
@@ -113,7 +114,7 @@ class Interrupts:
             self.reason, self._deadline = None, float("inf")
 
     def raise_signal(self) -> None:
-        """If there was a signal, end accordingly: with `KeyboardInterrupt`, or with exit code 143 (SIGTERM) or 138 (SIGUSR1)."""
+        """After a signal, raise `KeyboardInterrupt`, or exit with code 143 (SIGTERM) or 138 (SIGUSR1)."""
         if self.signal == signal.SIGINT:
             raise KeyboardInterrupt
         if self.signal is not None:
@@ -180,7 +181,10 @@ class Interrupts:
 
 
 def _show_cursor() -> None:
-    """Show the cursor that a progress bar has hidden. In a thread, because the terminal may be stopped."""
+    """Show the cursor that a progress bar has hidden.
+
+    It writes in a thread, because writing to a stopped terminal blocks.
+    """
 
     def show() -> None:
         with contextlib.suppress(OSError, ValueError):
@@ -197,7 +201,7 @@ def _ignore(number: int, frame: object) -> None:
 
 
 def _is_unused(number: int) -> bool:
-    """Whether a signal has no handler yet. `faulthandler.register` sets one that `signal.getsignal` does not know."""
+    """Return whether a signal has no handler yet. `signal.getsignal` misses handlers of `faulthandler.register`."""
     if signal.getsignal(number) is not signal.SIG_DFL:
         return False
     with contextlib.suppress(OSError):  # not Linux
@@ -208,7 +212,7 @@ def _is_unused(number: int) -> bool:
 
 
 def _before_fork() -> None:
-    """Block Ctrl-C, which goes to the whole process group: a new child would write it into its parent's pipe again."""
+    """Block signals during a fork, because a new child that receives Ctrl-C would write it into its parent's pipe."""
     _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _NAMES)
 
 
@@ -217,7 +221,7 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
-    """In a forked process, such as a loader's worker, ignore Ctrl-C and SIGUSR1, which the parent handles, and end on SIGTERM."""
+    """Let forked processes, such as loader workers, exit on SIGTERM, and ignore Ctrl-C and SIGUSR1."""
     if _active and (handlers := _active[-1]._handlers):
         with contextlib.suppress(ValueError):  # not in the main thread
             signal.set_wakeup_fd(-1)

@@ -51,7 +51,7 @@ class Invocation:
     """The number of processes that train one run together, started by `--processes`."""
 
     def attempt_facts(self, num_epochs: int | None) -> dict[str, Any]:
-        """The facts that an attempt records, so that it can be resumed, or trained again bit-for-bit."""
+        """Return the facts that an attempt records, so that it can be resumed, or trained again bit-for-bit."""
         torch: Any = sys.modules.get("torch")
         threads = {} if torch is None else {"num_threads": torch.get_num_threads()}
         target = {} if self.target is None else {"target": self.target, "folder": os.getcwd()}
@@ -59,26 +59,26 @@ class Invocation:
         return {**target, "num_epochs": num_epochs, **threads, **ranks}
 
     def resume_command(self, store: Store, key: str) -> str:
-        """The command that resumes an interrupted run."""
+        """Return the command that resumes an interrupted run."""
         if self.is_store_temporary:
             return self.restart_command()
         is_script = self.target is None and len(sys.orig_argv) > 1 and not hasattr(sys, "ps1")
         return shlex.join(sys.orig_argv) if is_script else self.train_command(store, key)
 
     def restart_command(self) -> str:
-        """The command that started this process, which continues a batch."""
+        """Return the command that started this process, which continues a batch."""
         return shlex.join([*self.program, *sys.argv[1:]] if self.target is not None else sys.orig_argv)
 
     def show_command(self, store: Store, key: str) -> str:
         return self.command(store, "show", key) if self.target is not None else f'manager.fetch("{key}")'
 
     def command(self, store: Store, *words: str) -> str:
-        """A command on a store, with `--store` unless it is the default store of the command line."""
+        """Return a command for a store, with `--store` unless it is the default store of the command line."""
         is_default = store.root == os.path.abspath(os.environ.get("TRAINMASTER_STORE") or "runs")
         return shlex.join([*self.program, *words, *([] if is_default else ["--store", str(store.root)])])
 
     def train_command(self, store: Store, key: str, num_epochs: int | None = None) -> str:
-        """The command, or the call, that trains one stored run up to `num_epochs` epochs."""
+        """Return the command, or the call, that trains one stored run up to `num_epochs` epochs."""
         if self.target is not None:
             epochs = [] if num_epochs is None else ["--epochs", str(num_epochs)]
             processes = [] if self.num_processes == 1 else ["--processes", str(self.num_processes)]

@@ -1,4 +1,4 @@
-"""`Job`: one run to train, with a config that was completed, checked and keyed once."""
+"""`Job`: one run to train. Its config is already completed and checked, and has a key."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Job:
     config: Any
     """The completed config."""
     num_epochs: int | None
-    """The target; None leaves it to the loop."""
+    """The target; if None, the loop decides."""
 
     def is_config_unchanged(self) -> bool:
         return hash_of(canonical(self.config)) == self.full_hash
@@ -57,7 +57,7 @@ def make_job(manager: Manager, config: Any, num_epochs: int | None) -> Job:
 
 
 def job_to_load(config: Any, key: str) -> Job:
-    """A job for a completed config that is set up and loaded, but not trained."""
+    """Return a job for a completed config that is set up and loaded, but not trained."""
     return Job(key, hash_of(canonical(config)), config, None)
 
 
@@ -66,7 +66,7 @@ def hash_of(identity: str) -> str:
 
 
 def config_epochs(config: Any) -> Any:
-    """The number of epochs that a config asks for; None if it has no such field."""
+    """Return the number of epochs that a config asks for, or None if it has no such field."""
     values = {name: config[name] for name in EPOCH_KEYS if name in config and config[name] is not None}
     if len({*map(repr, values.values())}) > 1:
         raise SettingError(

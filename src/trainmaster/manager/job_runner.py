@@ -58,7 +58,7 @@ class JobRunner:
         self.attempt: Attempt | None = None
         """The attempt that holds the lease while a job runs."""
         self.stopped: str | None = None
-        """Why the last job was saved before its end, if it was."""
+        """Why the last job was stopped and saved early; None if it was not."""
         self._stop_check: StopCheck | None = None
         self._job_to_set_up: Job | None = None
         self._interrupts: Interrupts | None = None
@@ -93,12 +93,18 @@ class JobRunner:
     # ---- running jobs
 
     def process(self, job: Job, resume: bool) -> None:
-        """Run a job for `Manager.process`. Raises the job's error. After a signal, the process ends accordingly."""
+        """Run a job for `Manager.process`, and raise its error.
+
+        After a signal, raise `KeyboardInterrupt` or `SystemExit`.
+        """
         with starting_together() as start:
             self._process(job, resume, start)
 
     def _process(self, job: Job, resume: bool, start: Callable[[], bool]) -> None:
-        """Do the work of `process`. `start` begins training on all ranks, and returns False if there is nothing to train."""
+        """Do the work of `process`.
+
+        `start` begins training on all ranks, and returns False if there is nothing to train.
+        """
         store = self._manager.store
         if resume:
             self.code.check(store.run(job.key))
@@ -124,7 +130,7 @@ class JobRunner:
             interrupts.raise_signal()
 
     def run_task(self, task: Task) -> Report:
-        """Run a job for an executor: an error becomes a report."""
+        """Run a job for an executor. If it fails, the report contains the error."""
         key = task.job.key
         try:
             if task.resume and is_done(self._manager.store, task.job):
@@ -159,7 +165,7 @@ class JobRunner:
                 self._interrupts = None
 
     def _stop_reason(self) -> str | None:
-        """Why the current job should stop; None to continue. Called from another thread."""
+        """Return why the current job should stop, or None. Called from another thread."""
         attempt = self.attempt
         if attempt is not None:
             if attempt.is_lost:
@@ -170,7 +176,7 @@ class JobRunner:
         return self.invocation.stop_reason()
 
     def check_stop(self) -> None:
-        """Stop the current run if the stop check of its task requires it. Called after each evaluation."""
+        """Stop the current run if the stop check of its task returns a reason. Called after each evaluation."""
         if self._stop_check is None or self._interrupts is None or self._interrupts.reason is not None:
             return
         reason = self._stop_check(self._manager.store, self._manager.history)
@@ -273,7 +279,7 @@ class JobRunner:
             manager.setup(job.config)
             if self._job_to_set_up is not None:
                 raise SettingError(
-                    f"`{type(manager).__name__}.setup()` does not call the base", hint="call `super().setup(config)` first in it"
+                    f"`{type(manager).__name__}.setup()` does not call the base method", hint="call `super().setup(config)` first in it"
                 )
         finally:
             self._job_to_set_up = None
@@ -284,7 +290,7 @@ class JobRunner:
             )
 
     def take_job(self, config: Any) -> Job | None:
-        """The job that `set_up` is setting up, if this is its unchanged config."""
+        """Return the job that `set_up` is setting up, if this is its unchanged config."""
         job, self._job_to_set_up = self._job_to_set_up, None
         return job if job is not None and config is job.config and job.is_config_unchanged() else None
 
@@ -324,7 +330,7 @@ class JobRunner:
             self._load()
 
     def load(self) -> tuple[Checkpoint, dict[str, Any]]:
-        """The checkpoint and the preview for `Manager.load_ckpt`."""
+        """Load the checkpoint and the preview for `Manager.load_ckpt`."""
         manager, attempt = self._manager, self.attempt
         run = manager.store.run(manager.key) if attempt is None else attempt.run
         return self.session.load(run, attempt, {} if attempt is None else self._start_facts())
@@ -344,11 +350,11 @@ class JobRunner:
         self.session.restore_rng()
 
     def _start_facts(self) -> dict[str, Any]:
-        """The facts about its code and seed that an attempt records when it starts."""
+        """Return the facts about its code and seed that an attempt records when it starts."""
         return {**self.code.facts(self._manager.key), "seed": seed_of(self._manager.config)}
 
     def _has_reached_target(self, job: Job) -> bool:
-        """Whether the loaded checkpoint is at the job's target."""
+        """Return whether the loaded checkpoint is at the job's target."""
         manager = self._manager
         if manager.loop is None:
             return manager.epoch >= (job.num_epochs or 0)
@@ -366,7 +372,7 @@ class JobRunner:
                 warnings.warn(text, stacklevel=3)
 
     def _suggest_shorter_run(self, job: Job) -> None:
-        """If a stored run differs from a new config only in fewer epochs, print how to train it longer instead."""
+        """Print how to train a stored run longer if it differs from a new config only in fewer epochs."""
         store = self._manager.store
         shorter = shorter_run(store, job.config) if store.stats.get(job.key) is None else None
         if shorter is not None:

@@ -1,4 +1,4 @@
-"""Whether a job is done, according to the store."""
+"""Checks in the store whether a job is done."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainmaster.store.attempt import record_finished
 
 
 def is_done(store: Store, job: Job) -> bool:
-    """Whether a run was trained, evaluated and saved up to the job's target."""
+    """Return whether a run was trained, evaluated and saved up to the job's target."""
     status = store.stats.get(job.key)
     if status is None or status["epoch"] < 0:
         return False

@@ -31,7 +31,7 @@ UNGUARDED = 87
 
 
 class _Worker:
-    """One process, and the task it has."""
+    """A worker process and its current task."""
 
     def __init__(self, context: Any, setup: WorkerSetup) -> None:
         ours, theirs = context.Pipe()
@@ -53,7 +53,7 @@ class _Worker:
         self.send(task)
 
     def receive(self) -> list[Report]:
-        """The reports that have arrived. If the pipe is closed, waits for the process to end."""
+        """Return the reports that have arrived. If the pipe is closed, wait for the process to end."""
         reports: list[Report] = []
         try:
             while self.connection.poll():
@@ -70,12 +70,12 @@ class _Worker:
         return reports
 
     def send(self, message: Any) -> None:
-        with contextlib.suppress(OSError):  # the process is gone, which `reports` notices
+        with contextlib.suppress(OSError):  # the process has ended; `reports` notices it
             self.connection.send(message)
 
 
 class LocalWorkers:
-    """`num` worker processes; `manager.batch(configs, workers=4)` creates them."""
+    """Runs tasks in `num` worker processes. `manager.batch(configs, workers=4)` creates it."""
 
     def __init__(self, num: int) -> None:
         check_int("workers", num, min=1)
@@ -185,7 +185,8 @@ def _refuse_notebook(spec: ManagerSpec) -> None:
 
 
 def _describe_exit(code: int | None) -> str:
-    """
+    """Describe an exit code of a worker.
+
     >>> _describe_exit(-9), _describe_exit(1)
     ('was killed by signal 9', 'ended with exit code 1')
     """

@@ -47,9 +47,9 @@ class LoopMetrics(Extension):
             self._writer.let_go(is_complete=False)
 
     def pre_train(self, train_manager: Any) -> None:
-        if (reason := self._stop_reason()) is not None:  # it came before the loop could be stopped
+        if (reason := self._stop_reason()) is not None:  # the request came before the loop started
             train_manager.stop(reason)
-        self._writer.mute(train_manager.moment.batch > 0)  # in the middle of an epoch, the start of the epoch was recorded before
+        self._writer.mute(train_manager.moment.batch > 0)  # mid-epoch, the start of the epoch is already recorded
 
     def pre_train_step_epoch(self) -> None:
         self._writer.mute(False)

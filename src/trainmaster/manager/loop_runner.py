@@ -1,4 +1,4 @@
-"""`LoopRunner`: trains a `TrainManager` as a run of a manager. It records, shows and saves the loop."""
+"""`LoopRunner`: trains the loop of a run, records its metrics, shows its progress and saves its checkpoints."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ _MAX_PREVIEW = 200
 
 
 _first_commit = functools.cache(current_commit)
-"""The commit when this process trained its first run of a batch: asking git takes as long as a short run."""
+"""The commit of the first run that this process trained in a batch.
+
+It is cached, because asking git takes as long as a short run.
+"""
 
 
 class InitialStates:
@@ -59,7 +62,7 @@ class InitialStates:
 
 
 class LoopRunner:
-    """The loop of one run, and what a manager attaches to it."""
+    """Attaches the manager's extensions to the loop of one run, and trains it."""
 
     def __init__(self, manager: Manager, loop: TrainManager, times: MeanTimes, console: Console, report: Callable[[Report], None]) -> None:
         self._manager, self.loop, self._times, self._console, self._report = manager, loop, times, console, report
@@ -70,7 +73,7 @@ class LoopRunner:
         self.is_over = False
         """Whether nothing was left to train at the last save."""
         self.stopped: str | None = None
-        """Why a hook has ended training before the last epoch, if it has."""
+        """Why a hook ended training before the last epoch; None if no hook did."""
         self._num_planned: int | None = None
         """The target of the run's first attempt; a learning-rate schedule may have been built for it."""
         self._is_resumed = False
@@ -91,7 +94,7 @@ class LoopRunner:
         return CheckpointSaver(every_epochs=self._manager.save_interval) if saver is None or saver.has_default_settings else saver
 
     def attach(self, initial_states: InitialStates, attempt: Attempt | None) -> None:
-        """Attach the manager's extensions that have loop hooks, and the extensions that show, record and save the run."""
+        """Attach the manager's extensions that have loop hooks, and those that show, record and save the run."""
         loop = self.loop
         loop.silence()
         for name, extension in self._manager.extensions.items():
@@ -106,7 +109,7 @@ class LoopRunner:
         loop.configure(writer=self.writer)
 
     def _displays(self, is_single: bool) -> dict[str, object]:
-        """The extensions that show the run. Runs of a batch print less: their lines only go to their logs."""
+        """Return the extensions that show the run. Runs of a batch print less: their lines only go to their logs."""
         write = self._console.print if is_single else self._console.log_line
         facts = [("seed", f"{seed_of(self._manager.config)}"), ("store", self._manager.store.root or "in memory")]
         if not is_single:
@@ -129,7 +132,7 @@ class LoopRunner:
         with manager.staged("work_train"):
             loop.train()
         if loop.ranks.interruption is not None:
-            interrupts.request_stop(loop.ranks.interruption)  # it may have reached another rank
+            interrupts.request_stop(loop.ranks.interruption)  # the signal may have reached another rank
         manager.advance_to(loop.epoch_num, self.preview())
 
     def _set_target(self, job: Job) -> None:
@@ -142,7 +145,7 @@ class LoopRunner:
             remedy = (
                 "`--fresh` (`resume=False`) trains it from scratch"
                 if self._is_resumed
-                else f"`epochs={epochs}` in the config builds it for all"
+                else f"`epochs={epochs}` in the config builds it for all of them"
             )
             self._console.print(
                 f"run {job.key} was planned for {counted(self._num_planned or 0, 'epoch')}: beyond that, its learning-rate schedule"
@@ -174,18 +177,18 @@ class LoopRunner:
         self.is_over = self.stopped is not None  # until the next save
 
     def preview(self) -> dict[str, Any]:
-        """The last value of each metric; if there are too many, losses come first."""
+        """Return the last value of each metric; if there are too many, losses come first."""
         values = list(self.writer.latest.items())
         if len(values) > _MAX_PREVIEW:
             values.sort(key=lambda each: not each[0].endswith("/loss"))
         return dict(values[:_MAX_PREVIEW])
 
     def _is_beyond_plan(self) -> bool:
-        """Whether the run trains longer than its learning-rate schedule was built for."""
+        """Return whether the run trains longer than its learning-rate schedule was built for."""
         return self.loop.has_schedule and (self.loop.epochs or 0) > (sys.maxsize if self._num_planned is None else self._num_planned)
 
     def _facts(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The status and the preview that a checkpoint records."""
+        """Return the status and the preview that a checkpoint records."""
         loop = self.loop
         stopped = loop.fixtures.get("stopped")
         is_stopped_by_hook = stopped is not None and self._stop_reason() is None and not loop.is_out_of_time()
@@ -214,7 +217,7 @@ class LoopRunner:
         self._report(Report(self._manager.key, "progress", epoch=self.loop.epoch_num, num_epochs=self.loop.epochs, share=share))
 
     def _monitored(self) -> tuple[str, float] | None:
-        """The metric that decides which checkpoint is the best, with its current value; None before it was recorded."""
+        """Return the metric that selects the best checkpoint and its current value, or None before it is recorded."""
         sets, latest = self.loop.eval_data, self.writer.latest
         monitor = self._saver.monitor or next(iter(sets), "")
         wanted = loss_name(monitor) if monitor in sets else monitor
@@ -240,8 +243,8 @@ def make_loop_runner(
         loop: Any = manager.make_loop(job.config)
     if not job.is_config_unchanged():
         raise SettingError(
-            f"`make_loop` changed the config of run {job.key}: the store would have other values than were trained with",
-            hint="put changed values into local variables, or change configs in `get_config`, before they have a key",
+            f"`make_loop` changed the config of run {job.key}: the stored values would differ from those used in training",
+            hint="store changed values in local variables, or change configs in `get_config`, before they have a key",
         )
     if not isinstance(loop, TrainManager):
         is_method = isinstance(manager.definition, type)

@@ -1,4 +1,4 @@
-"""Checks of `make_loop(config)`, and the config class that its annotation names."""
+"""Checks the function `make_loop(config)`, and finds the config class in its annotation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainmaster.errors import SettingError
 
 
 def checked_function(make_loop: Any, kind: type, base: type) -> FunctionType:
-    """The `make_loop` argument of a manager of class `kind`, if it is suitable; `base` is `Manager`."""
+    """Check the `make_loop` argument of a manager of class `kind`, and return it. `base` is the class `Manager`."""
     if kind is not base:
         raise SettingError(
             f"make_loop={make_loop!r:.60}: {kind.__name__} is a subclass of Manager", hint="write `make_loop(self, config)` as its method"
@@ -33,7 +33,7 @@ def checked_function(make_loop: Any, kind: type, base: type) -> FunctionType:
 
 
 def annotated_class(make_loop: Callable[..., Any]) -> type[ConfigBase] | None:
-    """The config class in the annotation of `make_loop(config: Train)`; None if there is none."""
+    """Return the config class in the annotation of `make_loop(config: Train)`, or None if there is none."""
     parameter = next(iter(inspect.signature(make_loop).parameters.values()), None)
     if parameter is None or parameter.annotation is parameter.empty:
         return None
@@ -43,7 +43,7 @@ def annotated_class(make_loop: Callable[..., Any]) -> type[ConfigBase] | None:
     except (NameError, AttributeError, SyntaxError, TypeError) as error:
         raise SettingError(
             f"the annotation of `{parameter.name}` in `{make_loop.__qualname__}` cannot be read: {error}",
-            why="without defaults, it names the config class",
+            why="without defaults, the annotation says which config class to use",
             hint="import the class at the top of the file, not only for type checkers, or give the manager `defaults`",
         ) from None
     return found if isinstance(found, type) and issubclass(found, ConfigBase) else None
@@ -55,6 +55,6 @@ def refuse_other_defaults(make_loop: FunctionType, defaults: Any) -> None:
     given = defaults if isinstance(defaults, type) else type(defaults)
     if wanted is not None and not issubclass(given, wanted):
         raise SettingError(
-            f"`{make_loop.__name__}` takes a {wanted.__name__}, and the defaults are a {given.__name__}",
+            f"`{make_loop.__name__}` takes a {wanted.__name__}, but the defaults are a {given.__name__}",
             hint=f"leave the defaults out, or give `{wanted.__name__}(...)`",
         )

@@ -74,13 +74,13 @@ class Manager(RunQueries, Extensible):
     epoch: int
     """The number of epochs that the current run was trained, including the current one; -1 before setup."""
     ckpt: dict[str, Any]
-    """What the next checkpoint will hold."""
+    """The contents of the next checkpoint."""
     preview: dict[str, Any]
     """Metrics that can be read without loading the checkpoint."""
     loop: TrainManager | None
     """The loop of the current run, if the manager has a `make_loop`."""
     defaults: Any = None
-    """The values that complete a config: a config, a config class, or a file.
+    """Default values for all configs: a config, a config class, or a file.
 
     A subclass may set them for all its instances.
     """
@@ -157,9 +157,10 @@ class Manager(RunQueries, Extensible):
     # ---- what a subclass overrides
 
     def get_config(self, config: Any = None) -> Any:
-        """The config to train: `config` with the defaults filled in. An override may adjust it, and must be idempotent.
+        """Return the config to train: `config` with the defaults filled in.
 
-        Where a stored config has `***` for a secret, the value comes from the environment or the defaults.
+        An override may change the config further, and must be idempotent. Where a stored config has `***` for a secret,
+        the value comes from the environment or the defaults.
         """
         return self.completer.complete(config, self.defaults, self.store)
 
@@ -172,7 +173,7 @@ class Manager(RunQueries, Extensible):
         except UnknownKeyError as error:
             if isinstance(self.defaults, Config) and not self.defaults:
                 error.add_note(
-                    f"there are no defaults; on the command line, they are `defaults = {{...}}` beside `{self._function.__name__}`"
+                    f"there are no defaults; for the command line, define `defaults = {{...}}` next to `{self._function.__name__}`"
                 )
             raise
         return loop
@@ -234,11 +235,11 @@ class Manager(RunQueries, Extensible):
         """Train a config up to `num_epochs` epochs in total, from its last checkpoint if it has one.
 
         A new run is evaluated and saved at epoch 0 first. `num_epochs` defaults to the config's own `epochs` or
-        `num_epochs`, else to the loop's; 0, or a config without either, only evaluates. `resume=False` starts from
-        scratch in a new attempt; the old attempt is kept. `start_from` is the key of a run whose weights a new run
-        begins with: `"ab12cd34"`, `"ab12cd34@best"`, `"ab12cd34@120"` for a step; it becomes part of the config. Raises
-        `RunBusyError` if another process is training the run. Ctrl-C, SIGTERM and SIGUSR1 save the run and then end the process
-        as usual.
+        `num_epochs`, or else to that of the loop; if it is 0 or missing, the run is only evaluated. `resume=False`
+        starts from scratch in a new attempt; the old attempt is kept. `start_from` is the key of a run whose weights a
+        new run starts with: `"ab12cd34"`, `"ab12cd34@best"`, or `"ab12cd34@120"` for a step; it becomes part of the
+        config. Raises `RunBusyError` if another process is training the run. Ctrl-C, SIGTERM and SIGUSR1 save the run
+        and then end the process as usual.
         """
         self.job_runner.refuse_if_busy()
         if start_from is not None:
@@ -302,9 +303,9 @@ class Manager(RunQueries, Extensible):
     def search(self, space: Mapping[str, Any], trials: int = 100, monitor: str | Sequence[str] = "loss", **settings: Any) -> SearchResult:
         """Search for the config values that give the best `monitor`, with Optuna's samplers and pruners.
 
-        `space` has a range, a list of values or a `SearchSpace` for each dotted key: `{"lr": "log(1e-5,1e-1)", "width": "int(8,256)",
-        "optim.name": ["sgd", "adam"]}`. The search is recorded in the store: the same call continues it after a crash, shares its work
-        with other processes, and extends it if `trials` is larger.
+        `space` has a range, a list of values or a `SearchSpace` for each dotted key: `{"lr": "log(1e-5,1e-1)", "width":
+        "int(8,256)", "optim.name": ["sgd", "adam"]}`. The search is recorded in the store: the same call continues it
+        after a crash, shares its work with other processes, and extends it if `trials` is larger.
 
         Args:
             trials: the total number of trials.
@@ -340,7 +341,7 @@ class Manager(RunQueries, Extensible):
     # ---- configs and the store
 
     def complete_config(self, config: Any) -> Any:
-        """The result of `get_config`, with the manager's secrets declared even if an override built a new config."""
+        """Return the result of `get_config`, with secrets declared even if an override built a new config."""
         return self.completer.declare_secrets(self.get_config(config))
 
     @property
@@ -364,7 +365,7 @@ class Manager(RunQueries, Extensible):
     # ---- the current run
 
     def enter_run(self, job: Job, which: str | int = "last") -> None:
-        """Forget the last run; `job` is the current one."""
+        """Make `job` the current run, and forget the previous one."""
         self.job_runner.start_session(which)
         self.config, self.key, self.loop = job.config, job.key, None
         self.epoch, self.ckpt, self.preview = -1, {EVAL_RECORDS: {}}, {}
@@ -395,7 +396,7 @@ class Manager(RunQueries, Extensible):
 
 
 def _kept_rng() -> contextlib.AbstractContextManager[None]:
-    """Restores the random number generators after an observer. It imports torch only when an observer runs."""
+    """Restore the random number generators after an observer. Imports torch only when an observer runs."""
     from trainmaster.loop.rng import kept_rng
 
     return kept_rng()

@@ -32,7 +32,7 @@ class ManagerSpec(NamedTuple):
         return manager
 
     def dumps(self, dumps: Callable[[Any], bytes]) -> bytes:
-        """The spec as bytes.
+        """Return the spec as bytes.
 
         The executor passes `dumps`, because plain pickle cannot serialize the definitions of a notebook.
         """

@@ -1,4 +1,4 @@
-"""How a wrapped model is created, and called with a batch."""
+"""Converts models to `torch.nn.Module`, and calls them with a batch."""
 
 from __future__ import annotations
 
@@ -33,16 +33,17 @@ class CallableModel(nn.Module):
 
 
 class LightningModel(nn.Module):
-    """A Lightning module, without a Lightning trainer: `training_step` and `validation_step` return the loss.
+    """Calls a Lightning module without a Lightning trainer: `training_step` and `validation_step` return the loss.
 
-    What they log in an evaluation is recorded as a metric. `configure_optimizers` is not called: the config has the optimizer.
+    Values that they log in an evaluation become metrics. `configure_optimizers` is not called: the config has the
+    optimizer.
     """
 
     def __init__(self, module: Any) -> None:
         super().__init__()
         self.module = module
         self._logged: dict[str, Any] = {}
-        module.log, module.log_dict = self._log, self._logged_dict  # without a trainer, Lightning's own methods only warn
+        module.log, module.log_dict = self._log, self._log_dict  # without a trainer, Lightning's own methods only warn
         kind = type(module)
         self._has_validation = any("validation_step" in vars(each) for each in kind.__mro__ if not each.__module__.startswith("lightning."))
 
@@ -57,12 +58,12 @@ class LightningModel(nn.Module):
     def _log(self, name: str, value: Any, *_: Any, **__: Any) -> None:
         self._logged[name] = value
 
-    def _logged_dict(self, values: Mapping[str, Any], *_: Any, **__: Any) -> None:
+    def _log_dict(self, values: Mapping[str, Any], *_: Any, **__: Any) -> None:
         self._logged.update(values)
 
 
 def as_module(model: Any) -> nn.Module:
-    """The model as a `torch.nn.Module`."""
+    """Return the model as a `torch.nn.Module`."""
     if any(kind.__name__ == "LightningModule" for kind in type(model).__mro__):
         return LightningModel(model)
     if isinstance(model, nn.Module):
@@ -73,7 +74,7 @@ def as_module(model: Any) -> nn.Module:
 
 
 def call_model(model: nn.Module, batch: Any) -> tuple[Any, Any]:
-    """Call a model with a batch: with the items of a list, with the items of a dict as keywords, or with a single argument."""
+    """Call a model with a batch. A list is passed as positional arguments, and a dict as keyword arguments."""
     if isinstance(model, LightningModel):
         result = model(batch)
     elif isinstance(batch, Mapping):
@@ -86,7 +87,10 @@ def call_model(model: nn.Module, batch: Any) -> tuple[Any, Any]:
 
 
 def checked_step(result: Any, what: str) -> tuple[Any, Any]:
-    """The outputs and the loss that a model or a step returned. The loss is averaged if it has several values."""
+    """Check the result of a model or a step, and return its outputs and loss.
+
+    A loss with several values is averaged.
+    """
     if not isinstance(result, tuple) or len(result) != 2:
         raise SettingError(f"{what} returned {outline(result)}: expected (outputs, loss)", hint="return out, loss; or out, None")
     outputs, loss = result
@@ -96,7 +100,10 @@ def checked_step(result: Any, what: str) -> tuple[Any, Any]:
 
 
 def named_values(model: nn.Module, batch: Any, outputs: Any) -> dict[str, Any]:
-    """Return the values of a batch, by the names of the model's parameters, and the outputs. An output without a name is `prediction`."""
+    """Return the values of a batch, by the model's parameter names, and the outputs.
+
+    An unnamed output is `prediction`.
+    """
     if isinstance(batch, Mapping):
         values = dict(batch)
     else:

@@ -41,10 +41,10 @@ class ModelWrapper:
     ProtoTrainer(Digits(DigitsModel), run_config).launch()
     ```
 
-    `model_class` is called with `config.model_config`. It may be a class or any function that returns a model: a `torch.nn.Module`, a
-    Lightning module, or another callable. The model is called with a batch: a list is passed as positional arguments, a
-    dict as keyword arguments, and anything else as a single argument. It returns its outputs and the loss: `(outputs,
-    loss)`. If the loss is None, the model has updated itself.
+    `model_class` is called with `config.model_config`. It may be a class or any function that returns a model: a
+    `torch.nn.Module`, a Lightning module, or another callable. The model is called with a batch: a list is passed as
+    positional arguments, a dict as keyword arguments, and anything else as a single argument. It returns its outputs
+    and the loss: `(outputs, loss)`. If the loss is None, the model has updated itself.
 
     A wrapper does not belong to a run: each run uses a copy, in which `model`, `optimizer`, `scheduler`, `device`,
     `config` (with `Derived` fields set) and `train_dataloader`, `val_dataloader`, `test_dataloader` are available.
@@ -93,7 +93,7 @@ class ModelWrapper:
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
     def _copy_for(self, loop: Any) -> Self:
-        """A copy for one run, whose attributes are those of its loop."""
+        """Return a copy for one run, which reads attributes such as `model` from `loop`."""
         copied = copy.copy(self)
         copied._loop = loop
         return copied
@@ -101,19 +101,22 @@ class ModelWrapper:
     # ---- data
 
     def make_dataloader_train(self, config: Any) -> Iterable[Any]:
-        """The training data. `config` is the whole run config."""
+        """Return the training data. `config` is the whole run config."""
         raise NotImplementedError(f"{type(self).__name__} has no `make_dataloader_train(config)`")
 
     def make_dataloader_val(self, config: Any) -> Iterable[Any] | None:
-        """The data of the set `valid`, which is evaluated during training."""
+        """Return the data of the set `valid`, which is evaluated during training."""
         return None
 
     def make_dataloader_test(self, config: Any) -> Iterable[Any] | None:
-        """The data of the set `test`, which only `ProtoTrainer.evaluate` uses."""
+        """Return the data of the set `test`, which only `ProtoTrainer.evaluate` uses."""
         return None
 
     def config_parser(self, config: Any) -> Any:
-        """Set the `Derived` fields of the config, for example from `self.train_dataloader`. It is frozen afterwards."""
+        """Set the `Derived` fields of the config, for example from `self.train_dataloader`.
+
+        The config is frozen afterwards.
+        """
         return config
 
     # ---- what is trained
@@ -125,7 +128,7 @@ class ModelWrapper:
         return config.train_config.optimizer_config.make_optimizer(model)
 
     def create_scheduler(self, model: nn.Module, optimizer: Optimizer, config: RunConfig) -> Any:
-        """The learning-rate schedule, or None."""
+        """Return the learning-rate schedule, or None."""
         schedule = config.train_config.scheduler_config
         return None if schedule is None else schedule.make_scheduler(model, optimizer)
 
@@ -144,15 +147,16 @@ class ModelWrapper:
     def train_step(self, batch: Any) -> ModelStep:
         """Train on one batch, and return the outputs and the loss.
 
-        The trainer calls `backward` and updates the weights if the loss has gradients. If you update the weights yourself, return
-        `loss.detach()`, which is only recorded, or None.
+        The trainer calls `backward` and updates the weights if the loss has gradients. If you update the weights
+        yourself, return `loss.detach()`, which is only recorded, or None.
         """
         return self.model_step(self.model, batch)
 
     def train_loop(self, batches: Iterator[Any]) -> Iterator[ModelStep]:
         """Train on the batches of an epoch, and yield what `train_step` returns, once per batch.
 
-        Local variables of an override do not survive an interruption in the middle of an epoch: a new call gets the remaining batches.
+        Local variables of an override do not survive an interruption in the middle of an epoch: a new call gets the
+        remaining batches.
         """
         for batch in batches:
             yield self.train_step(batch)
@@ -160,15 +164,15 @@ class ModelWrapper:
     # ---- evaluation
 
     def evaluation_functions(self) -> Mapping[str, Callable[..., Any]]:
-        """Metrics by name. A function receives the outputs of the model and the values of the batches by parameter name.
+        """Return metric functions by name. Their parameters are names of model outputs and of values in a batch.
 
-        It is called once per set, with the values of all batches together. If the model does not return a dict, its
-        output is called `prediction`. The metrics are recorded as `valid/<name>`, `test/<name>` and `train/<name>`.
+        A function is called once per set, with the values of all batches together. If the model does not return a dict,
+        its output is called `prediction`. The metrics are recorded as `valid/<name>`, `test/<name>` and `train/<name>`.
         """
         return {}
 
     def custom_evaluation(self, model: nn.Module, dataloader: Iterable[Any]) -> Mapping[str, float] | None:
-        """More metrics of an evaluation set, by name."""
+        """Return more metrics of an evaluation set, by name."""
         return None
 
 

@@ -1,4 +1,4 @@
-"""`OutputCapture`: the output of a worker goes to the log of its run, not to the driver's live view."""
+"""`OutputCapture`: writes the output of a worker to the log of its run instead of the terminal."""
 
 from __future__ import annotations
 

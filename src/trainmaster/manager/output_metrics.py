@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from trainmaster.manager.wrapper_loop import WrapperLoop
 
 NamedValues = Callable[[Any, Any], dict[str, Any]]
-"""The values of a batch and the outputs for it, by name."""
+"""Returns the values of a batch and the model's outputs for it, by name."""
 
 
 class OutputMetric:
-    """A function whose parameters are names of outputs and of values of a batch."""
+    """A metric function. Its parameters are names of model outputs and of values in a batch."""
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self.name, self._function = name, function
@@ -47,7 +47,7 @@ class OutputMetric:
 
 
 class MetricInputs:
-    """The arguments of the metrics: the values that at least one of them takes."""
+    """Selects the values that at least one metric takes as an argument."""
 
     def __init__(self, metrics: Iterable[OutputMetric], named_values: NamedValues) -> None:
         self._metrics, self._named_values = list(metrics), named_values
@@ -99,7 +99,7 @@ class TrainMetrics(Observer):
 
 
 class CustomEvaluation(Observer):
-    """Records what `custom_evaluation` of a wrapper returns for each evaluation set."""
+    """Records the metrics that a wrapper's `custom_evaluation` returns for each evaluation set."""
 
     def post_eval_step_epoch(
         self, loop: WrapperLoop, writer: Writer, datasource_name: str, stopped: str | None, eval_metrics: dict[str, float]
@@ -115,7 +115,7 @@ class CustomEvaluation(Observer):
 
 
 class LoggedMetrics(Observer):
-    """Records the mean over the samples of an evaluation set of what a Lightning module logs."""
+    """Records the values that a Lightning module logs, averaged over the samples of an evaluation set."""
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = {}

@@ -34,7 +34,7 @@ class Overview:
         return len(self.keys)
 
     def __str__(self) -> str:
-        """The number of runs, and the minimum, median and maximum of each value."""
+        """Return the number of runs, and the minimum, median and maximum of each value."""
         lines = [f"{len(self)} runs, {int((self.epochs >= 0).sum())} of them saved"]
         named = {
             "epochs": self.epochs[self.epochs >= 0],
@@ -72,8 +72,8 @@ def best_of(rows: Iterable[Row], p_key: str | None, reverse: bool | None) -> str
 def ranking_of(rows: Iterable[Row], p_key: str | None = None, reverse: bool | None = None, is_lenient: bool = False) -> Ranking | None:
     """Rank runs by a metric: `p_key`, or the metric that the runs monitor, or `loss_test`. None if no run has a number.
 
-    If they monitor nothing, or different metrics, it raises an error. With `is_lenient` it takes the metric that most
-    of them have, preferring names with a known direction.
+    If the runs monitor nothing, or different metrics, this raises an error. With `is_lenient`, it uses the metric that
+    most runs have, and prefers names with a known direction.
     """
     runs = list(rows)
     numbers = {key: {name: number(value) for name, value in preview.items()} for key, _, preview in runs}
@@ -89,7 +89,7 @@ def ranking_of(rows: Iterable[Row], p_key: str | None = None, reverse: bool | No
 
 
 def metric_of(preview: Mapping[str, Any]) -> tuple[str, float] | None:
-    """The metric by which a run with user-written epochs is ranked, with its value."""
+    """Return the metric by which a run with user-written epochs is ranked, with its value."""
     ranking = ranking_of([("", {}, preview)], is_lenient=True)
     return (ranking.metric, ranking.rows[0][0]) if ranking is not None and ranking.rows else None
 
@@ -115,7 +115,7 @@ def overview_of(rows: Iterable[Row], p_keys: str | Iterable[str] | None) -> Over
 
 
 def number(value: Any) -> int | float | None:
-    """`value` as a plain number if it is a number or a scalar of NumPy or torch, else None."""
+    """Return `value` as a plain number if it is a number or a scalar of NumPy or torch, else None."""
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
         value = value.item()
     return value if is_number(value) else None

@@ -50,6 +50,6 @@ class OwnTrainLoop(Extension):
         steps, self._steps = self._steps, None
         if steps is None:
             return
-        if exc_type is None and not loop.moment.batch and next(steps, None) is not None:  # run the code after its last batch
+        if exc_type is None and not loop.moment.batch and next(steps, None) is not None:  # this runs the user's code after the last batch
             raise SettingError("`train_loop` yielded after the last batch of the epoch", hint="it must yield once per batch")
         getattr(steps, "close", lambda: None)()

@@ -21,7 +21,7 @@ _SMOKE_BATCHES = 2
 
 
 class WrapperManager(Manager):
-    """The manager of a wrapper: each run is a `WrapperLoop`."""
+    """The manager of a wrapper, which trains each run with a `WrapperLoop`."""
 
     def __init__(
         self, wrapper: ModelWrapper, config: RunConfig, store_dir: str | os.PathLike[str] | None = None, max_batches: int | None = None
@@ -68,14 +68,17 @@ class ProtoTrainer:
         return dict(self.manager.preview)
 
     def evaluate(self, which: str | int = "last") -> dict[str, dict[str, float]]:
-        """The metrics of the sets `valid` and `test`, by name, for a trained run.
+        """Return the metrics of the sets `valid` and `test`, by name, for a trained run.
 
         `which` is the "last" checkpoint, the "best" one, or the number of a step.
         """
         return evaluate_run(self.manager, self.manager.configs.key_for(self.manager.complete_config(None)), which)
 
     def smoke_test(self) -> bool:
-        """Train, evaluate, save and reload a few batches in a temporary folder. Raises the error of the part that fails."""
+        """Train, evaluate, save and reload with a few batches in a temporary folder.
+
+        If a step fails, its error is raised.
+        """
         from trainmaster.loop.rng import kept_rng
 
         config = self.config.override("verbose=silent", "tensorboard=false", "eval_epoch=1")
@@ -97,7 +100,7 @@ class ProtoTrainer:
 
 
 def evaluate_run(manager: Manager, key: str, which: str | int = "last") -> dict[str, dict[str, float]]:
-    """The metrics of all evaluation sets of a wrapper, by set and name."""
+    """Return the metrics of all evaluation sets of a wrapper, by set and name."""
     from trainmaster.loop.rng import kept_rng
 
     loop: WrapperLoop = manager.fetch(key, which).loop  # type: ignore[assignment]

@@ -1,7 +1,7 @@
 """Starts the ranks of one training as processes of this machine, watches them, and ends all of them if one fails.
 
-Each rank has its own session, so Ctrl-C reaches only the process that watches the ranks. It passes the signal on to rank 0,
-which asks the others to stop after the same batch; so a run is saved once.
+Each rank has its own session, so Ctrl-C reaches only the process that watches the ranks. It passes the signal on to
+rank 0, which asks the others to stop after the same batch, so the run is saved once.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class RankProcesses:
                 failed = _cause(codes)
                 deadline = time.monotonic() + GRACE
             if failed is not None and codes[failed] == FOLLOWED:
-                failed = _cause(codes)  # by now, the rank that caused this has ended
+                failed = _cause(codes)  # the rank that caused this may have ended by now
             if time.monotonic() > deadline:
                 self._kill()
             time.sleep(_TICK)
@@ -93,7 +93,7 @@ class RankProcesses:
         if failed is None or codes[failed] == FOLLOWED:
             failed = _cause(codes)
         code = codes[failed] or 0
-        if code > 128 and self._num_signals:  # rank 0 has saved the run, and said so
+        if code > 128 and self._num_signals:  # rank 0 has saved the run and printed a message
             return code
         print(f"rank {failed} of {self._num} {_described(code)}, so all ranks have ended", file=sys.stderr, flush=True)
         return code if 0 < code != FOLLOWED else 1
@@ -114,7 +114,7 @@ class RankProcesses:
 
 
 def _cause(codes: Sequence[int | None]) -> int:
-    """The rank that failed first. Ranks that exited because of another one do not count, and a rank that was killed is preferred."""
+    """Return the rank that caused the failure, not one that exited because of it; a killed rank comes first."""
     failed = [rank for rank, code in enumerate(codes) if code]
     own = [rank for rank in failed if codes[rank] != FOLLOWED] or failed
     return min(own, key=lambda rank: ((codes[rank] or 0) > 0, rank))
@@ -130,7 +130,7 @@ def _described(code: int) -> str:
 
 
 def _print_lines(source: IO[bytes], prefix: str) -> None:
-    """Print what a rank prints, line by line, with its number."""
+    """Print each line of a rank's output with a prefix."""
     with contextlib.suppress(OSError, ValueError):  # stderr is closed
         for line in source:
             sys.stderr.write(prefix + line.decode(errors="replace"))
@@ -138,6 +138,6 @@ def _print_lines(source: IO[bytes], prefix: str) -> None:
 
 
 def watch_parent() -> Callable[[], str | None]:
-    """A function that returns why this rank should stop: the process that started it is gone."""
+    """Return a function that returns a reason to stop as soon as the process that started this rank is gone."""
     parent = os.getppid()
     return lambda: None if os.getppid() == parent else "the process that started the ranks is gone"

@@ -20,7 +20,7 @@ _NAME = "rerun_until"
 
 
 def moment_of(status: Mapping[str, Any], step: int) -> Moment:
-    """The position of a checkpoint in its training, from its status.
+    """Return the position of a checkpoint in its training, from its status.
 
     Managers with user-written epochs save only after an epoch.
     """
@@ -28,11 +28,13 @@ def moment_of(status: Mapping[str, Any], step: int) -> Moment:
 
 
 def rerun(manager: Manager, config: Any, into: Store, until: Moment, targets: Sequence[int | None]) -> Run:
-    """Train a config from the start in another store, and return the run there. The manager's own store does not change.
+    """Train a config from the start in another store, and return the run there.
+
+    The manager's own store does not change.
 
     A loop is trained to the targets of the original run, one after the other, because its schedule may have been built
     for the first target. It stops at `until`, even in the middle of an epoch. A manager with user-written epochs trains
-    as many epochs as `until` has.
+    `until.epoch` epochs.
     """
     _copy_origin(manager, config, into)
     with manager.using_store(into):
@@ -109,7 +111,10 @@ class _StopAt(Extension):
 
 @contextlib.contextmanager
 def using_threads(num: int | None) -> Iterator[None]:
-    """While the block runs, torch uses `num` threads if it is known. The order of large sums depends on it."""
+    """While the block runs, use `num` threads in torch, unless it is None.
+
+    The order of additions in large sums depends on it.
+    """
     if num is None:
         yield
         return

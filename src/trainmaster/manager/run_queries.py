@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 
 class RunQueries:
-    """Queries over the runs of a store. All of them accept keys instead of configs."""
+    """Queries about the runs of a store. All of them accept keys instead of configs."""
 
     store: Store
     job_runner: JobRunner
 
     def complete_config(self, config: Any) -> Any:
-        """The config that `process` would train, with all defaults filled in."""
+        """Return the config that `process` would train, with all defaults filled in."""
         raise NotImplementedError
 
     @property
@@ -68,13 +68,14 @@ class RunQueries:
     def best_work(
         self, min_epoch: int = 0, cond: Condition | None = None, p_key: str | None = None, reverse: bool | None = None
     ) -> str | None:
-        """The key of the run with the smallest metric `p_key` in its preview, or the largest if `reverse`.
+        """Return the key of the run with the smallest metric `p_key` in its preview, or the largest if `reverse`.
 
         Returns None if no run has a number for it.
 
         `p_key` is the name of a metric, or an ending of it. By default it is the metric that the runs monitor, or
-        `loss_test` if they monitor none. `reverse` defaults to the direction that the runs use for monitoring; otherwise
-        it follows from the name: accuracies, returns and other well-known scores are maximized. NaN is never the best.
+        `loss_test` if they monitor none. `reverse` defaults to the direction that the runs use for monitoring;
+        otherwise it follows from the name: accuracies, returns and other well-known scores are maximized. NaN is never
+        the best.
         """
         return best_of(self._rows(min_epoch, cond), p_key, reverse)
 
@@ -86,7 +87,7 @@ class RunQueries:
         *,
         cond: Condition | None = None,
     ) -> Overview:
-        """The epochs, times and previews of many runs, as arrays. It also prints a summary.
+        """Return the epochs, times and previews of many runs as arrays, and print a summary.
 
         `p_keys` are names of metrics, or endings of them; by default all. `configs` and `cond` select runs.
         """
@@ -100,7 +101,10 @@ class RunQueries:
         return overview
 
     def _rows(self, min_epoch: int, cond: Condition | None, keys: list[str] | None = None) -> list[Row]:
-        """Key, stats and metrics of the saved runs that meet `cond`, in the order of `keys`. Damaged runs are skipped with a warning."""
+        """Return the key, stats and metrics of each saved run that meets `cond`, in the order of `keys`.
+
+        Damaged runs are skipped with a warning.
+        """
         table = self.store.index.runs(keys)
         names = ("reason", "epoch", "t_train", "t_eval", *(name for name in table.facts if name.startswith("best.")))
         facts = zip(*map(table.fact, names), strict=True)
@@ -119,16 +123,15 @@ class RunQueries:
         return [*rows.values()] if keys is None else [rows[key] for key in keys if key in rows]
 
     def find_key(self, config: Any) -> str | None:
-        """The key of a config's run; None if the store has no such run."""
+        """Return the key of a config's run, or None if the store has no such run."""
         complete = self.complete_config(config)
         return self.stored_key(config, complete) or self.configs.get_key(complete)
 
     def stored_key(self, config: Any, complete: Any) -> str | None:
-        """The key of a config that was read from the store and not changed since.
+        """Return the key of a config that was read from the store and not changed since, or None for other configs.
 
-        `complete` is the same config, completed.
-
-        It is not the key of `complete` if defaults were added after the config was stored.
+        `complete` is the same config with the defaults filled in. It has another key if defaults were added after the
+        config was stored.
         """
         key = stored_key(config)
         if key is None or key not in self.configs:
@@ -137,7 +140,7 @@ class RunQueries:
         return key if canonical(stored) == canonical(complete) and self.configs.is_extended_by(key, stored) else None
 
     def compare(self, configs: Iterable[Any]) -> tuple[Config, list[Config]]:
-        """The values that all configs share, and the other values of each."""
+        """Return the values that all configs share, and the remaining values of each config."""
         flat = [self._as_free(each).flatten() for each in configs]
         shared = {
             key: value
@@ -147,9 +150,9 @@ class RunQueries:
         return Config(shared), [Config({key: value for key, value in each.items() if key not in shared}) for each in flat]
 
     def group(self, configs: Iterable[Any]) -> list[list[Config]]:
-        """Groups of configs that differ only in keys ending in `seed`.
+        """Return groups of configs that differ only in keys ending in `seed`.
 
-        Two configs with the same seed are one replicate.
+        Of several configs with the same seed, only the first is returned.
         """
         groups: dict[str, dict[str, Config]] = {}
         for each in configs:
@@ -168,7 +171,7 @@ class RunQueries:
         return self.store.pop(key)
 
     def get_duplicates(self) -> list[list[str]]:
-        """Groups of runs for which `get_config` now returns the same config; the run trained longest comes first.
+        """Return groups of runs for which `get_config` now returns the same config, the longest-trained run first.
 
         The store never has two equal configs, but two runs can become equal when you add a default later.
         """
@@ -179,7 +182,7 @@ class RunQueries:
         return [sorted(keys, key=functools.partial(self._duplicate_rank, full)) for full, keys in sorted(groups.items()) if len(keys) > 1]
 
     def _duplicate_rank(self, full_hash: str, key: str) -> tuple[bool, int, bool, str]:
-        """A sort key: the run trained longest comes first, and damaged runs come last.
+        """Return a sort key: the run trained longest comes first, and damaged runs come last.
 
         Among equals, the run that `process` would find comes first.
         """

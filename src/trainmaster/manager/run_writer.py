@@ -1,4 +1,4 @@
-"""`RunWriter`: the writer of a loop under a manager.
+"""`RunWriter`: the writer of a loop that a manager trains.
 
 Every metric goes to the run's event log, and its last value to the preview.
 """
@@ -23,8 +23,8 @@ Row = dict[str, Any]
 class RunWriter:
     """Appends the values that a loop records to an event log: `{"tag", "value", "step", "time"}`, and maybe `"over"`.
 
-    The rows of an evaluation are held back until it is complete, so an evaluation that was stopped leaves none. The
-    rows of an evaluation inside another one are added to the outer one. Before and after the attempt, rows are kept in
+    The rows of an evaluation are held back until it is complete, so a stopped evaluation leaves no rows. The rows of an
+    evaluation inside another one are written with the outer one. Before and after the attempt, rows are kept in
     memory only, so evaluating a finished run does not change its records.
     """
 
@@ -32,7 +32,7 @@ class RunWriter:
         self._append: Callable[[Row], None] | None = None
         self._read: Callable[[], Iterable[Row]] = tuple
         self._history: RowsByName | None = {}
-        """What `history` returns; None until it is needed and read from the log."""
+        """The value of `history`; None until it is needed and read from the log."""
         self._loggers = Loggers() if loggers is None else loggers
         self.latest: dict[str, Any] = {}
         """The last value of each tag."""
@@ -42,7 +42,7 @@ class RunWriter:
         self._mask = Mask()
 
     def hide(self, mask: Mask) -> None:
-        """Mask these secrets in texts. Numbers and their names are not checked."""
+        """Mask secrets in texts from now on. Numbers and their names are not checked."""
         self._mask = mask
 
     def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> None:
@@ -62,12 +62,12 @@ class RunWriter:
         self._write({"tag": str(tag), "text": self._mask(str(text_string)), "step": global_step, "time": time.time()})
 
     def last(self, tag: str) -> float | None:
-        """The last number written with a tag, including those of open evaluations."""
+        """Return the last number written with a tag, including those of open evaluations."""
         held = [row["value"] for row in self._held_rows() if row["tag"] == tag and "value" in row]
         return held[-1] if held else self.latest.get(tag)
 
     def names(self) -> list[str]:
-        """The names of all numbers written, including those of open evaluations."""
+        """Return the names of all numbers written, including those of open evaluations."""
         return [*{**self.latest, **{row["tag"]: None for row in self._held_rows() if "value" in row}}]
 
     @property
@@ -119,7 +119,7 @@ class RunWriter:
         return self._loggers.attach(to, self._recorded())
 
     def mute(self, is_muted: bool) -> None:
-        """Write nothing inside the block, while hooks repeat what they recorded before the run was interrupted."""
+        """Drop all rows while muted, because hooks repeat what they recorded before the run was interrupted."""
         self._is_muted = is_muted
 
     def hold(self) -> None:
@@ -129,7 +129,7 @@ class RunWriter:
     def let_go(self, is_complete: bool) -> None:
         """Write the rows since the matching `hold`, or drop them if the evaluation is not complete.
 
-        An outer `hold` receives them.
+        Inside an outer `hold`, they are added to its rows.
         """
         rows = self._held.pop()
         if not is_complete:
@@ -174,6 +174,6 @@ class RunWriter:
         return (row for rows in self._held for row in rows)
 
     def _recorded(self) -> list[Logged]:
-        """The rows for a logger, without those of open evaluations, which come when these are complete."""
+        """Return the rows to send to a logger. Rows of open evaluations are sent when the evaluation is complete."""
         held = Counter(row["tag"] for row in self._held_rows())
         return [(tag, value, step) for tag, rows in self.history.items() for step, value in rows[: len(rows) - held[tag]]]

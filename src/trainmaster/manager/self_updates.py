@@ -1,4 +1,4 @@
-"""Models that update themselves: the state of their optimizers, and a warning if nothing updates a model."""
+"""Supports models that update themselves: saves their optimizers, and warns if nothing updates a model."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class ShorterRun(NamedTuple):
 
 
 def shorter_run(store: Store, config: Any) -> ShorterRun | None:
-    """The longest stored run whose config differs from `config` only in a smaller number of epochs."""
+    """Return the longest stored run whose config is the same as `config` except for fewer epochs, or None."""
     is_free = not isinstance(config, ConfigBase)  # a typed config is stored with fields that are not part of its identity
     wanted = masked_config(config) if is_free else to_plain(config)
     name = next((name for name in EPOCH_KEYS if isinstance(wanted.get(name), int)), None)

@@ -16,7 +16,7 @@ START_FROM = "start_from"
 
 
 class Origin(NamedTuple):
-    """A checkpoint, written in a config as `ab12cd34@120`: the one after step 120."""
+    """A checkpoint, written in a config as `ab12cd34@120`: run `ab12cd34` after step 120."""
 
     key: str
     step: int
@@ -52,18 +52,18 @@ class Origin(NamedTuple):
         return cls(key, checkpoint.name.step)
 
     def read(self, store: Store) -> Any:
-        """The value of the checkpoint."""
+        """Return the value of the checkpoint."""
         checkpoint = store.run(self.key).checkpoint(self.step)
         if checkpoint is None:
             raise UnknownRunError(
                 f"run {self.key} has no checkpoint of step {self.step}, which this run starts from",
-                hint="it was removed since; name another one",
+                hint="it has been removed; name another one",
             )
         return checkpoint.value
 
 
 def config_starting_from(manager: Manager, config: Any, text: str, store: Store | None = None) -> Any:
-    """A config with `start_from`: the checkpoint that `text` names in a store, by default the manager's own."""
+    """Return a config whose `start_from` is the checkpoint that `text` names, by default in the manager's own store."""
     if not manager.has_make_loop:
         raise SettingError(f"start_from={text!r}: only a manager with `make_loop` can start from another run's weights")
     config = manager.get_config(config)

@@ -1,4 +1,4 @@
-"""Sets the secrets of configs from the store, which contains `***` instead."""
+"""Fills in the secrets of stored configs, which contain `***` in their place."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def refuse_hidden(config: Any) -> None:
 
 
 def _inside(config: Any, path: Path) -> Any:
-    """The value at a path, or None."""
+    """Return the value at a path of a config, or None if there is none."""
     node: Any = config.to_dict() if isinstance(config, ConfigBase) else config
     for part in path:
         try:

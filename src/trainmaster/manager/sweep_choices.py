@@ -24,13 +24,13 @@ def refuse_idle_choices(manager: Manager, choices: Grid) -> None:
     idle = [key for key in choices.swept if key in values and key not in identity]
     if idle:
         problems = [Problem(key, "all its values give the same run: it is not part of the config's identity") for key in idle]
-        raise ConfigError.of("the sweep", problems, hint="`Stateless` and secret values do not tell runs apart")
+        raise ConfigError.of("the sweep", problems, hint="`Stateless` and secret values cannot be swept")
 
 
 def sample_configs(manager: Manager, configs: Iterable[Any]) -> Iterator[Any]:
-    """Some completed configs that cover all values of a batch. Raises if one has an undeclared secret.
+    """Yield completed configs that cover all values of a batch. Raises if one has an undeclared secret.
 
-    Generators are not consumed.
+    A generator is not consumed, and yields no configs here.
     """
     known = configs.covering() if isinstance(configs, Grid) else configs if isinstance(configs, Sequence) else ()
     for each in known:

@@ -84,7 +84,7 @@ class UserEpochs:
 
 
 def _plain_record(values: Any, function: str) -> dict[str, Any]:
-    """The result of an evaluation, with NumPy and torch scalars as plain numbers."""
+    """Return the result of an evaluation, with NumPy and torch scalars as plain numbers."""
     if not isinstance(values, Mapping):
         raise SettingError(f"`{function}` returned {values!r:.60}: expected numbers by name", hint='return {"loss_test": ...}')
     record = {name: value.item() if _is_scalar_array(value) else value for name, value in values.items()}
@@ -94,7 +94,7 @@ def _plain_record(values: Any, function: str) -> dict[str, Any]:
         encode_plain(record)
         if all(isinstance(name, str) for name in record):
             return record
-        problem = "names are text"
+        problem = "names must be strings"
     except CodecError as error:
         problem = error.rows["wrong"]
     raise SettingError(f"`{function}` returned values that cannot be recorded", wrong=problem, hint="return numbers by name")

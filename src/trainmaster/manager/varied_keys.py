@@ -1,4 +1,4 @@
-"""Which keys of a config a search, an ablation or a hypothesis can vary."""
+"""Checks whether a search, an ablation or a hypothesis can vary a key of a config."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def problem_of_key(manager: Manager, config: Any, key: str) -> Problem | None:
-    """Why varying a key of a completed config would not work: there is no such key, or all its values give the same run."""
+    """Return why a key of a config cannot be varied: it does not exist, or all its values give the same run."""
     values = config if isinstance(config, Config) else Config(config.to_dict())
     if key in values:
         return (
@@ -26,6 +26,6 @@ def problem_of_key(manager: Manager, config: Any, key: str) -> Problem | None:
 
 
 def _is_in_free_group(config: Any, key: str) -> bool:
-    """Whether a key is a new entry of a dict field, such as `optimizer_config.arguments.lr`."""
+    """Return whether a key is a new entry of a dict field, such as `optimizer_config.arguments.lr`."""
     group = key.rpartition(".")[0]
     return isinstance(config, ConfigBase) and bool(group) and group in config and isinstance(config[group], dict)

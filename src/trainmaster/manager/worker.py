@@ -35,7 +35,7 @@ class WorkerSetup(NamedTuple):
     """The driver's `sys.path`."""
     num_threads: int
     start_method: str | None
-    """The driver's start method of `multiprocessing`, for the workers of data loaders, for example."""
+    """The driver's start method of `multiprocessing`, which data loaders use, for example."""
     invocation: Invocation
     """How the driver was started, without its callbacks."""
 
@@ -90,7 +90,7 @@ class Inbox:
         self._tasks.put(None)
 
     def next_task(self) -> Task | None:
-        """The next task; None if there will be no more."""
+        """Return the next task, or None if there will be no more."""
         return self._tasks.get()
 
     def stop_reason(self) -> str | None:

@@ -102,7 +102,7 @@ class WrapperLoop(TrainManager):
             changes = ", ".join(each[0] for each in self.config.diff(before, ignore_stateless=True))
             raise SettingError(
                 f"`config_parser` changed the identity of the config: {changes}",
-                why="the store would have other values than were trained with",
+                why="the stored values would differ from those used in training",
                 hint="declare fields that are computed from the data as `Derived[...]`",
             )
         self.config.assert_unambigious()
@@ -166,7 +166,7 @@ class WrapperLoop(TrainManager):
         return wanted
 
     def _patience(self, train_data: Any) -> int:
-        """The number of evaluations without improvement after which more than `early_stopping_iter` batches have passed."""
+        """Return how many evaluations without improvement correspond to more than `early_stopping_iter` batches."""
         length, every = length_of(train_data), self.config.eval_epoch
         if VALID not in self.loaders:
             raise SettingError("early_stopping_iter needs validation data", hint="override `make_dataloader_val(config)`")
@@ -176,7 +176,7 @@ class WrapperLoop(TrainManager):
         return self.config.early_stopping_iter // math.ceil(every * length) + 1  # type: ignore[no-any-return]
 
     def wrapper_attribute(self, name: str) -> Any:
-        """An attribute of the wrapper while this loop uses it."""
+        """Return an attribute that the wrapper has only while this loop uses it, such as `optimizer`."""
         if name == "train_dataloader":
             return self._train_loader
         if name in ("val_dataloader", "test_dataloader"):

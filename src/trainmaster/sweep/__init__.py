@@ -1,4 +1,4 @@
-"""Search and scale: which configs to train next, and workers on a Ray cluster."""
+"""Searches for good configs, and trains runs on Ray clusters and other machines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["RayExecutor"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use, because the executor imports the manager."""
+    """Import `RayExecutor` on first use, because it imports the manager."""
     if name == "RayExecutor":
         from trainmaster.sweep.ray_executor import RayExecutor
 

@@ -1,4 +1,4 @@
-"""Write the build context of a container: the code with its uncommitted changes, pinned packages, and the recipes that run it."""
+"""Writes the build context of a container: the code with uncommitted changes, pinned packages, and recipes."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class Context:
 
 
 def write_context(folder: str, file: str, sweep: SweepCommand, num_workers: int, secrets: Sequence[str], outputs: Sequence[str]) -> Context:
-    """Write the context into a new or empty folder. The folder is either complete or not created at all.
+    """Write the context into a new or empty folder. If anything fails, no folder is left behind.
 
     Args:
         file: the source file of the loaded target.
-        sweep: the sweep to train. Its paths are paths of this machine, and must be in the repository of the code.
+        sweep: the sweep to train. Its paths are those of this machine, and must be in the repository of the code.
         secrets: values that no file may contain.
         outputs: folders that trainings write to.
     """
@@ -128,7 +128,7 @@ class _Image:
         return moved
 
     def move_folder(self, path: str) -> str:
-        """The folder in the image; the root of the code if the folder has no files there."""
+        """Return the path of a folder in the image, or the root of the code if the image does not have the folder."""
         moved = self._move(path)
         is_there = moved is not None and os.path.isdir(self._code + moved.removeprefix(APP))
         return moved if moved is not None and is_there else APP
@@ -138,17 +138,17 @@ class _Image:
         return f"{self.move_file(module)}{colon}{name}" if os.path.isabs(module) else text
 
     def move_files(self, words: Sequence[str]) -> tuple[str, ...]:
-        """Translate the words that are absolute paths of files."""
+        """Translate words that are absolute paths of files, and leave the other words unchanged."""
         return tuple(self.move_file(word) if os.path.isabs(word) else word for word in words)
 
     def import_path(self) -> list[str]:
-        """The folders of the code that modules are imported from here, such as `src`."""
+        """Return the paths in the image from which modules of the code are imported, such as `src`."""
         folders = {moved: None for each in sys.path if each and os.path.isdir(each) and (moved := self._move(each)) is not None}
         return [each for each in folders if os.path.isdir(self._code + each.removeprefix(APP))] or [APP]
 
 
 def _remove_bytecode(code: str) -> None:
-    """Remove what Python writes when it imports the code; many repositories do not ignore it."""
+    """Remove `__pycache__` folders, which many repositories do not ignore."""
     for parent, folders, _ in os.walk(code):
         if "__pycache__" in folders:
             shutil.rmtree(os.path.join(parent, "__pycache__"))
@@ -156,7 +156,7 @@ def _remove_bytecode(code: str) -> None:
 
 
 def _remove_stores(code: str) -> Iterator[str]:
-    """Remove stores that were committed to the repository, and return their names."""
+    """Remove stores that were committed to the repository, and yield their names."""
     for parent, folders, files in os.walk(code):
         if ABOUT in files and {*ARCHIVES} & {*folders} and _is_about(os.path.join(parent, ABOUT)):
             yield f"{os.path.relpath(parent, code)}/ (it is a store)"
@@ -167,7 +167,7 @@ def _remove_stores(code: str) -> Iterator[str]:
 
 
 def _is_about(path: str) -> bool:
-    """Whether a file describes a store; somebody else's file may have the same name."""
+    """Return whether a file is the `store.json` of a store. Another program's file may have the same name."""
     try:
         with open(path, "rb") as file:
             about = json.load(file)
@@ -177,7 +177,7 @@ def _is_about(path: str) -> bool:
 
 
 def _source_of_trainmaster() -> str | None:
-    """The checkout that trainmaster runs from; None if it was installed as a package."""
+    """Return the checkout that trainmaster runs from, or None if it was installed as a package."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(trainmaster.__file__))))
     return root if all(os.path.exists(os.path.join(root, each)) for each in _SOURCE_FILES) else None
 

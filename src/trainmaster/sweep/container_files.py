@@ -128,10 +128,12 @@ unset PYTHONPATH PYTHONHOME # those of the image are used
 def dockerfile(
     sweep: SweepCommand, name: str, python: str, folder: str, path: Sequence[str], extras: Sequence[str], is_source: bool
 ) -> str:
-    """Args:
-    folder: the folder in the image where commands run.
-    path: the folders in the image where modules are imported from.
-    is_source: whether trainmaster is installed from the folder `trainmaster` of the context.
+    """Return the Dockerfile.
+
+    Args:
+        folder: the folder in the image where commands run.
+        path: the folders in the image from which modules are imported.
+        is_source: whether trainmaster is installed from the folder `trainmaster` of the context.
     """
     return _DOCKERFILE.format(
         target=sweep.target,
@@ -148,7 +150,7 @@ def dockerfile(
 
 
 def dockerignore() -> str:
-    """Only the files that the image needs, and no secrets, are sent to the builder, even if other files are put into the folder."""
+    """Return a .dockerignore that sends only the files the image needs to the builder, and no secrets."""
     kept = ["requirements.txt", "constraints.txt", "trainmaster", "code"]
     lines = ["*", *(f"!{each}" for each in kept)]
     lines += [f"**/{each}" for each in (".git", *sorted(SECRET_FILES))]
@@ -178,10 +180,10 @@ def apptainer_script(sweep: SweepCommand, name: str, num_tasks: int, folder: str
 
 
 def _docker_text(text: str) -> str:
-    """A value of ENV, in which `$` starts a variable."""
+    """Quote a value of ENV, where an unescaped `$` would start a variable."""
     return json.dumps(text, ensure_ascii=False).replace("$", "\\$")
 
 
 def _compose_text(text: str) -> str:
-    """A string for a compose file, in which `$` starts a variable."""
+    """Quote a string of a compose file, where an unescaped `$` would start a variable."""
     return json.dumps(text, ensure_ascii=False).replace("$", "$$")

@@ -1,8 +1,8 @@
-"""Optuna's part of a search: proposals from its samplers, decisions from its pruners.
+"""Asks Optuna's samplers for proposals, and its pruners for decisions.
 
-Nothing of Optuna is stored. Each proposal comes from a study that is built from the recorded trials, and from a new sampler object
-with its own seed. The proposals of a long-lived sampler would depend on its earlier proposals, and so on which processes
-died.
+No Optuna objects are stored. Each proposal comes from a study that is built from the recorded trials, and from a new
+sampler object with its own seed. The proposals of a long-lived sampler would depend on its earlier proposals, and so on
+which processes died.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Proposer:
         self._replay = _Replay(plan, self.space) if plan.sampler == "cmaes" else None
 
     def propose(self, trials: Sequence[Trial], seen: Sequence[int] | None = None) -> Point | None:
-        """Return proposal number `len(trials)`; None if a grid has no more points.
+        """Return proposal number `len(trials)`, or None if a grid has no more points.
 
         `seen` are the finished trials to use in a search without a window; otherwise the plan's window decides.
         """
@@ -57,7 +57,7 @@ class Proposer:
             if self._replay is not None:
                 return self._replay.propose(trials, seen)
             if self.plan.sampler == "qmc":
-                study = build_study(self.plan, self.space, trials[:1])  # the first trial decides which parameters have a dimension
+                study = build_study(self.plan, self.space, trials[:1])  # the first trial determines which parameters are dimensions
             elif self.plan.samples_from_results:
                 study = build_study(self.plan, self.space, visible_trials(self.plan, trials, number, seen))
             else:
@@ -75,7 +75,7 @@ class Proposer:
 
 
 class _Replay:
-    """A study in which the recorded trials are replayed in the order of the search."""
+    """Replays the recorded trials in a study, in the order of the search."""
 
     def __init__(self, plan: Plan, space: Space) -> None:
         self._plan, self._space = plan, space
@@ -89,10 +89,10 @@ class _Replay:
             self._study.add_trials(warm_trials(self._plan, self._space))
         for number in range(len(self._asked), len(trials)):
             point = self._ask(trials, number, trials[number].seen)
-            if not _is_same_point(point.parameters, trials[number].parameters):
+            if point.parameters != dict(trials[number].parameters):
                 raise SearchError(
                     f"trial {number} of the search {self._plan.name} cannot be repeated",
-                    why=f"recorded: {dict(trials[number].parameters)}; Optuna {_version()} proposes {point.parameters}",
+                    why=f"recorded: {dict(trials[number].parameters)}; Optuna {optuna_version()} proposes {point.parameters}",
                     hint=f"continue it with optuna=={self._plan.optuna}, or start a search with another name",
                 )
         return self._ask(trials, len(trials), seen)
@@ -130,13 +130,12 @@ class Verdict(NamedTuple):
 
     step: int
     value: float
-    notes: dict[str, Any]
 
 
 def judge(plan: Plan, trials: Sequence[Trial], number: int, intermediate: Mapping[int, float]) -> tuple[Verdict | None, dict[str, Any]]:
-    """Return the step at which the pruner stops trial `number`, None if it does not, and the notes that it leaves with the trial.
+    """Return whether the pruner stops trial `number`, and the notes that it attaches to the trial.
 
-    The trial is only compared with finished trials outside its window, so it does not matter which of them ran faster.
+    The trial is only compared with finished trials before its window, so the result does not depend on their speed.
     """
     if plan.pruner == "none" or not intermediate:
         return None, {}
@@ -147,20 +146,22 @@ def judge(plan: Plan, trials: Sequence[Trial], number: int, intermediate: Mappin
         for step, value in sorted(intermediate.items()):
             trial.report(value, step)
             if trial.should_prune():
-                notes = _notes(study.trials[trial.number])
-                return Verdict(step, value, notes), notes
+                return Verdict(step, value), _notes(study.trials[trial.number])
         return None, _notes(study.trials[trial.number])
 
 
 def build_study(plan: Plan, space: Space, trials: Sequence[Trial]) -> Study:
-    """Build Optuna's view of a search: the points from before it, then its trials, each under its number."""
+    """Build an Optuna study of a search: the points of its warm start, then its trials."""
     study = _empty_study(plan)
     study.add_trials([*warm_trials(plan, space), *(_frozen(trial, plan, space) for trial in trials)])
     return study
 
 
 def importances(plan: Plan, trials: Sequence[Trial]) -> dict[str, float]:
-    """Return how important each parameter is for the first objective, as shares of 1. Empty if there are too few results."""
+    """Return the importance of each parameter for the first objective. The values add up to 1.
+
+    If there are too few results, the dict is empty.
+    """
     from optuna.importance import get_param_importances
 
     complete = [trial for trial in trials if trial.state == "complete" and all(map(math.isfinite, trial.values or (math.nan,)))]
@@ -176,13 +177,13 @@ def importances(plan: Plan, trials: Sequence[Trial]) -> dict[str, float]:
 
 
 def visible_trials(plan: Plan, trials: Sequence[Trial], number: int, seen: Sequence[int] | None = None) -> list[Trial]:
-    """The trials before `number` as its sampler and its pruner see them: those inside the window are still running."""
+    """Return the trials before `number` as its sampler and pruner see them: trials inside the window as running."""
     finished = set(plan.finished_before(number) if seen is None else seen)
     return [_as_seen(trial, trial.number in finished) for trial in trials[:number]]
 
 
 def make_sampler(plan: Plan, number: int) -> BaseSampler:
-    """A new sampler for proposal `number`."""
+    """Return a new sampler for proposal `number`."""
     from optuna import samplers
 
     seed, arguments = plan.seed_for(number), dict(plan.sampler_arguments)
@@ -200,14 +201,17 @@ def make_sampler(plan: Plan, number: int) -> BaseSampler:
 
 
 def _make_qmc_sampler(plan: Plan, number: int) -> BaseSampler:
-    """A sampler that returns element `number` of the plan's sequence; Optuna's own counts its calls in the study."""
+    """Return a sampler that proposes element `number` of the sequence.
+
+    Optuna's own sampler counts calls in the study.
+    """
     from optuna import samplers
 
     class QMCElement(samplers.QMCSampler):
         def _find_sample_id(self, study: Study, search_space: Mapping[str, Any]) -> int:
             return number
 
-    independent = samplers.RandomSampler(seed=plan.seed_for(number))  # for parameters of other sub-spaces than the first trial's
+    independent = samplers.RandomSampler(seed=plan.seed_for(number))  # for parameters that the first trial does not have
     return QMCElement(seed=plan.seed, independent_sampler=independent, **plan.sampler_arguments)
 
 
@@ -273,7 +277,7 @@ def _frozen(trial: Trial, plan: Plan, space: Space) -> FrozenTrial:
 
 
 def _as_seen(trial: Trial, is_finished: bool) -> Trial:
-    """A trial inside the window counts as running, even if it has ended. If a point was not run, this is visible immediately."""
+    """Return a trial as running unless `is_finished`. Points that were not run are returned unchanged."""
     if is_finished or not trial.counts:
         return trial
     generation = {name: value for name, value in trial.notes.items() if not name.startswith("completed_rung_")}
@@ -285,7 +289,7 @@ def _known_at_once(trials: Sequence[Trial]) -> Iterator[int]:
 
 
 def _usable(values: Sequence[float] | None, plan: Plan) -> list[float]:
-    """Return the values for Optuna. A value that is missing or not finite becomes the worst possible one."""
+    """Return the values for Optuna, with the worst possible value in place of missing and non-finite ones."""
     worst = [math.inf if direction == "minimize" else -math.inf for direction in plan.directions]
     given = values if values is not None else worst
     return [value if math.isfinite(value) else bad for value, bad in zip(given, worst, strict=True)]
@@ -295,15 +299,11 @@ def _notes(trial: FrozenTrial) -> dict[str, Any]:
     return {name: value for name, value in trial.system_attrs.items() if isinstance(value, int | float)}
 
 
-def _is_same_point(one: Mapping[str, Any], two: Mapping[str, Any]) -> bool:
-    return dict(one) == dict(two)
-
-
 def _nth(number: int, count: int, seed: int) -> int:
     return next(index for position, index in enumerate(shuffled(count, seed)) if position == number)
 
 
-def _version() -> str:
+def optuna_version() -> str:
     import optuna
 
     return str(optuna.__version__)

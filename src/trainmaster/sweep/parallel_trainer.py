@@ -14,9 +14,10 @@ from trainmaster.sweep.space import Space
 
 
 class ParallelTrainer:
-    """Trains the trials of a search: `Manager.search` with the settings of a config.
+    """Runs `Manager.search` with the settings of a config.
 
-    The search is recorded in the store, so launching it again continues it. A trial that fails does not stop the others.
+    The search is recorded in the store, so launching it again continues it. A trial that fails does not stop the
+    others.
 
     ```python
     result = ParallelTrainer(MyWrapper(MyModel), parallel_config).launch()
@@ -33,7 +34,7 @@ class ParallelTrainer:
         self.manager = WrapperManager(self.wrapper, trial_config, store_path(self.config))
 
     def launch(self, workers: int | Executor | None = None) -> SearchResult:
-        """Train the trials that are missing, and return all of them.
+        """Train the missing trials, and return all trials.
 
         `workers` is a number of worker processes or an executor; by default the config's `concurrent_trials`.
         """
@@ -52,7 +53,7 @@ class ParallelTrainer:
 
 
 def _num_trials(config: ParallelConfig) -> int:
-    """Return the number of points of a grid. Other searches have no limit."""
+    """Return the number of points of a grid search. Other searches have no limit."""
     space = Space.of(config.search_space)
     if config.search_algo != "grid":
         return sys.maxsize

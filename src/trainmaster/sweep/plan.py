@@ -24,7 +24,7 @@ SAMPLERS: dict[str, dict[str, Any]] = {
     "cmaes": {"n_startup_trials": 1, "restart_strategy": None, "popsize": None, "use_separable_cma": False, "with_margin": True},
     "nsga2": {"population_size": 24, "mutation_prob": None, "crossover_prob": 0.9, "swapping_prob": 0.5},
 }
-"""The samplers by name, with the arguments that a plan records, so that a new Optuna version does not change a running search."""
+"""The arguments of each sampler. A plan records them, so that a new Optuna version does not change a running search."""
 PRUNERS: dict[str, dict[str, Any]] = {
     "none": {},
     "median": {"n_startup_trials": 5, "n_warmup_steps": 0, "interval_steps": 1, "n_min_trials": 1},
@@ -45,14 +45,14 @@ class Trial(NamedTuple):
 
     number: int
     parameters: Mapping[str, Any]
-    """What Optuna proposed, by name: numbers and indices only."""
+    """The parameters that Optuna proposed, by name: numbers and indices only."""
     state: State = "running"
     values: tuple[float, ...] | None = None
     """The value of each objective, once the trial is complete."""
     intermediate: Mapping[int, float] = {}
     """The monitored metric by epoch, or by replicate."""
     notes: Mapping[str, Any] = {}
-    """Plain values that samplers and pruners keep with a trial: the generation of a genetic algorithm, the rungs reached."""
+    """Values that samplers and pruners attach to a trial, such as the generation of a genetic algorithm."""
     seen: tuple[int, ...] | None = None
     """In a search without a window, the finished trials that its proposal was based on."""
 
@@ -62,13 +62,13 @@ class Trial(NamedTuple):
 
     @property
     def counts(self) -> bool:
-        """Whether the trial counts towards the number of trials asked for."""
+        """Whether the trial counts towards the requested number of trials."""
         return self.state not in ("invalid", "duplicate")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What the proposals of a search depend on."""
+    """Everything that the proposals of a search depend on."""
 
     name: str
     space: Mapping[str, Any]
@@ -85,7 +85,7 @@ class Plan:
     window: int | None
     """Proposal n waits for the results of trials up to n - window.
 
-    None waits for nothing: where a sampler or a pruner needs results, it uses whatever is finished, which is not
+    If it is None, proposals do not wait: samplers and pruners use the trials that are finished, so the search is not
     repeatable.
     """
     num_replicates: int
@@ -103,14 +103,14 @@ class Plan:
         return self.window is not None or not (self.samples_from_results or self.pruner != "none")
 
     def finished_before(self, number: int) -> range:
-        """The trials that proposal `number` waits for. Its sampler and its pruner see the results of these trials only."""
+        """Return the trials that proposal `number` waits for. Its sampler and pruner see only their results."""
         return range(0) if self.window is None else range(max(0, number - self.window + 1))
 
     def space_of(self) -> Space:
         return Space.of(self.space)
 
     def seed_for(self, number: int) -> int:
-        """The seed of one proposal, so that it does not depend on which process makes it."""
+        """Return the seed of one proposal. It does not depend on the process that makes the proposal."""
         return int.from_bytes(hashlib.sha256(f"{self.seed}/{number}".encode()).digest()[:4], "big")
 
     def to_dict(self) -> dict[str, Any]:
@@ -125,7 +125,10 @@ class Plan:
         return cls(**given)
 
     def differences(self, other: Plan) -> dict[str, tuple[Any, Any]]:
-        """Return the differences between two plans with the same name, by dotted key. The version of Optuna is ignored."""
+        """Return the differences between two plans with the same name, by dotted key.
+
+        The version of Optuna is ignored.
+        """
         mine, theirs = _flat(self.to_dict()), _flat(other.to_dict())
         names = [name for name in {**mine, **theirs} if name.partition(".")[0] not in ("optuna", "warm_start", "window")]
         return {name: (mine.get(name), theirs.get(name)) for name in names if mine.get(name) != theirs.get(name)}
@@ -142,7 +145,7 @@ def pruner_named(name: str | None) -> str:
 def default_window(sampler: str, pruner: str, workers: int) -> int | None:
     """Return twice the number of workers, so that fast trials rarely wait for slow ones.
 
-    Without workers, 1 is the most sample-efficient.
+    Without workers, return 1, which is the most sample-efficient. Return None if nothing depends on results.
     """
     return None if sampler in WITHOUT_RESULTS and pruner == "none" else max(1, 2 * workers)
 

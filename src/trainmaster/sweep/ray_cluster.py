@@ -19,9 +19,9 @@ from trainmaster.text import counted
 
 _CONNECT_TIME = 5.0
 _OBJECT_STORE = 80 * 2**20
-"""Bytes for Ray's object store, which only carries the manager; Ray's minimum is 75 MB."""
+"""Bytes for Ray's object store, which only holds the manager; Ray's minimum is 75 MB."""
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
-"""The start of an HTTP/2 connection: a gRPC server, such as Ray's, answers at once with its settings."""
+"""The start of an HTTP/2 connection, which a gRPC server such as Ray's answers immediately with its settings."""
 _SETTINGS_FRAME = 4
 _token = secrets.token_hex(32)
 """The token of the clusters that this process starts. Ray reads it once per process."""
@@ -41,9 +41,9 @@ class Cluster(NamedTuple):
     """A cluster that this process is connected to."""
 
     is_ours: bool
-    """Whether the connection has to be closed at the end, which also ends a cluster that was started here."""
+    """Whether to close the connection at the end, which also stops a cluster that was started here."""
     head: tuple[str, int] | None
-    """The address of the head, if it can be reached from here."""
+    """The address of the head node, or None if it cannot be reached from here."""
 
     def is_head_alive(self) -> bool:
         if self.head is None:
@@ -56,7 +56,7 @@ class Cluster(NamedTuple):
 
 
 def connect(ray: Any, address: str | None, num_cpus: int) -> Cluster:
-    """Connect this process to Ray; `num_cpus` is for a cluster that is started here."""
+    """Connect this process to Ray. If it starts a cluster here, the cluster has `num_cpus` CPUs."""
     if ray.is_initialized():
         if ray.get_runtime_context().get_actor_id() is not None:
             raise SettingError(
@@ -72,7 +72,7 @@ def connect(ray: Any, address: str | None, num_cpus: int) -> Cluster:
     elif address != "auto":
         _check_address(address)
     with _kept_signals(), _token_of_own_cluster(address == "local"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about ports and the dashboard, which say nothing about a run
+        warnings.simplefilter("ignore")  # about ports and the dashboard
         try:
             ray.init(address=address, log_to_driver=False, logging_level="ERROR", **options)
         except Exception as error:  # Ray raises ConnectionError, RuntimeError, ValueError and its own errors
@@ -99,9 +99,10 @@ def _split(address: str) -> tuple[str, int]:
 
 
 def count_places(ray: Any, cpus: float, gpus: float, wait: float) -> int:
-    """How many workers the cluster can hold. Raises an error if it cannot hold a single one, because the worker would wait forever.
+    """Return how many workers the cluster can hold.
 
-    `wait` is the time in seconds that nodes have to join a cluster that has just been started.
+    Raises an error if there is no room for a single worker, because it would wait forever. `wait` is the time in
+    seconds that nodes have to join a cluster that has just been started.
     """
     wanted = {name: amount for name, amount in {"CPU": cpus, "GPU": gpus}.items() if amount}
     deadline = time.monotonic() + wait
@@ -116,14 +117,14 @@ def count_places(ray: Any, cpus: float, gpus: float, wait: float) -> int:
         best = ", ".join(f"{max((node.get(name, 0) for node in nodes), default=0):g} {name}s" for name in wanted)
         raise SettingError(
             f"no node of the Ray cluster has {each} for a run",
-            why=f"it has {counted(len(nodes), 'node')}; the largest numbers on one node: {best}",
+            why=f"the cluster has {counted(len(nodes), 'node')}; the most on a single node: {best}",
             hint="lower cpus_per_run or gpus_per_run, or add a node",
         )
     return sum(places)
 
 
 def _check_address(address: str) -> None:
-    """Raise an error at once if nothing that looks like Ray listens at the address; Ray itself would retry for minutes."""
+    """Raise an error if no Ray server listens at the address. Ray itself would retry for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
         raise SettingError(
@@ -152,7 +153,10 @@ def _check_address(address: str) -> None:
 
 @contextlib.contextmanager
 def _kept_signals() -> Iterator[None]:
-    """Keep the signal handlers: Ray replaces the handler of SIGTERM, but a batch must save its runs first."""
+    """Restore the signal handlers after the block.
+
+    Ray replaces the handler of SIGTERM, but a batch must save its runs.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -167,12 +171,12 @@ def _kept_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _token_of_own_cluster(is_own: bool) -> Iterator[None]:
-    """While a cluster is started, give it a token, so that Ray writes none to the home folder."""
+    """Give a cluster that is started in the block a token, so that Ray does not write one to the home folder."""
     names = {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
     if not is_own or names & os.environ.keys():
         yield
         return
-    os.environ["RAY_AUTH_TOKEN"] = _token  # Ray then sets the mode itself
+    os.environ["RAY_AUTH_TOKEN"] = _token  # with a token, Ray sets RAY_AUTH_MODE itself
     try:
         yield
     finally:

@@ -36,14 +36,14 @@ _TIME_TO_JOIN = 10.0
 """Seconds that nodes have to join a cluster."""
 _LISTEN_TIME = 5.0
 _MAX_FAILED_STARTS = 5
-"""How many workers in a row may die before they are ready."""
+"""If this many workers in a row die before they are ready, the batch fails."""
 _CHECK_HEAD_EVERY = 5.0
 _HEAD_TIME = 25.0
 """Seconds after which a head that cannot be reached counts as lost; after 60 s, Ray ends its processes."""
 
 
 class _Worker:
-    """An actor, its pending calls, and the task it has."""
+    """An actor, its pending calls, and its current task."""
 
     def __init__(self, actor: Any, readiness: Any) -> None:
         self.actor = actor
@@ -70,17 +70,18 @@ class _Worker:
 
 
 class RayExecutor:
-    """`workers` actors, each with `cpus_per_run` CPUs and `gpus_per_run` GPUs of the cluster at `address`.
+    """Trains runs in `workers` actors on the Ray cluster at `address`.
 
-    Without an address, or the environment variable `RAY_ADDRESS`, Ray is started on this machine for the batch. If your
-    program has already called `ray.init`, that connection is used. The store must be a folder that all nodes see.
+    Each actor has `cpus_per_run` CPUs and `gpus_per_run` GPUs. If there is neither an address nor the environment
+    variable `RAY_ADDRESS`, the batch starts Ray on this machine. If your program has already called `ray.init`, that
+    connection is used. The store must be a folder that all nodes can access.
 
     ```python
     manager.sweep({"lr": [0.1, 0.01]}, workers=RayExecutor(workers=8, address="auto", gpus_per_run=0.5))
     ```
     """
 
-    _ray: Any = None  # while a batch runs, the module
+    _ray: Any = None  # the module `ray` while a batch runs
 
     def __init__(self, workers: int = 2, address: str | None = None, cpus_per_run: float = 1, gpus_per_run: float = 0) -> None:
         check_int("workers", workers, min=1)
@@ -88,7 +89,7 @@ class RayExecutor:
         check_number("gpus_per_run", gpus_per_run, min=0)
         for name, amount in {"cpus_per_run": cpus_per_run, "gpus_per_run": gpus_per_run}.items():
             if amount > 1 and amount != int(amount):
-                raise SettingError(f"{name}={amount}: Ray shares only single devices", hint="a fraction below 1, or a whole number")
+                raise SettingError(f"{name}={amount}: Ray can share only a single device", hint="use a fraction below 1, or a whole number")
         self.workers, self.address, self.cpus_per_run, self.gpus_per_run = workers, address, cpus_per_run, gpus_per_run
 
     def open(self, manager: Any, run_task: RunTask) -> None:
@@ -99,12 +100,12 @@ class RayExecutor:
         self._workers: list[_Worker] = []
         self._waiting: list[Task] = []
         self._reports: list[Report] = []
-        self._is_stopping = self._has_started = self._has_spoken = False
+        self._is_stopping = self._has_started = self._has_warned = False
         self._num_failed_starts = 0
         self._print = manager.job_runner.console.print
         self._token = secrets.token_hex(8)
         self._probe = os.path.join(manager.store.root, "sweeps", f"probe-{self._token}.tmp")
-        setup = self._make_setup(manager)  # first, because it may be refused
+        setup = self._make_setup(manager)  # before connecting, because it may raise
         cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self._cluster = connect(ray, self.address, max(cpus, math.ceil(self.workers * self.cpus_per_run)))
         wait = _TIME_TO_JOIN if self.address is not None else 0.0
@@ -163,9 +164,9 @@ class RayExecutor:
             self._workers.append(_Worker(actor, actor.prepare.remote(self._place, self._setup)))
         ready, now = [worker for worker in self._workers if worker.is_ready], time.monotonic()
         if ready:
-            self._was_ready, self._has_spoken = now, False
-        elif now - self._was_ready > _TIME_TO_START and not self._has_spoken:
-            self._has_spoken = True
+            self._was_ready, self._has_warned = now, False
+        elif now - self._was_ready > _TIME_TO_START and not self._has_warned:
+            self._has_warned = True
             self._print("no Ray worker is ready; other jobs may use the CPUs and GPUs of the cluster")
         is_late = now - self._opened > _TIME_TO_START
         self._has_started = self._has_started or len(ready) >= self._num_expected or (is_late and bool(ready))
@@ -215,7 +216,7 @@ class RayExecutor:
         worker.call("listen", _LISTEN_TIME)
 
     def _drop(self, worker: _Worker, error: Exception) -> None:
-        """Give up on a worker. It may only be unreachable, so it is killed before another worker gets its run."""
+        """Remove a worker. It may only be unreachable, so it is killed before another worker gets its run."""
         self._kill(worker)
         if worker.task is not None:
             cause = "cannot be reached" if isinstance(error, self._ray.exceptions.ActorUnavailableError) else "has died"
@@ -224,18 +225,18 @@ class RayExecutor:
         self._num_failed_starts += not worker.is_ready
         if self._num_failed_starts >= _MAX_FAILED_STARTS:
             raise RunFailedError(
-                "Ray workers end before they are ready",
-                why=f"{counted(self._num_failed_starts, 'worker')} in a row did; the last one: {_first_line(error)}",
+                "Ray workers exit before they are ready",
+                why=f"{counted(self._num_failed_starts, 'worker')} in a row exited; the last one: {_first_line(error)}",
                 hint="try the batch without Ray first; Ray's own logs are in the folder /tmp/ray/session_latest/logs of the node",
             )
 
     def _kill(self, worker: _Worker) -> None:
         self._workers.remove(worker)
-        with contextlib.suppress(Exception):  # the actor is gone already, or nobody can reach it
+        with contextlib.suppress(Exception):  # the actor is already gone, or unreachable
             self._ray.kill(worker.actor)
 
     def _check_head(self) -> None:
-        """Raise an error if the head node is gone: Ray would end this process a minute later without mentioning the runs."""
+        """Raise an error if the head node is gone. Otherwise, Ray would exit this process a minute later."""
         if time.monotonic() - self._checked_head < _CHECK_HEAD_EVERY:
             return
         self._checked_head = now = time.monotonic()
@@ -265,7 +266,7 @@ class RayExecutor:
         with contextlib.suppress(Exception):
             self.stop("the batch is over")
         while any(worker.task is not None for worker in self._workers) and time.monotonic() < deadline:
-            with contextlib.suppress(Exception):  # the error that ended the batch is the one to show
+            with contextlib.suppress(Exception):  # show only the error that ended the batch
                 self.reports(0.2)
         for worker in [*self._workers]:
             self._kill(worker)
@@ -277,11 +278,11 @@ class RayExecutor:
 
 
 def _main_file() -> str | None:
-    """The script of this process; None in a notebook or at a prompt."""
+    """Return the script of this process, or None in a notebook or at a prompt."""
     file = getattr(sys.modules["__main__"], "__file__", None)
     return os.path.abspath(file) if file and os.path.isfile(file) else None
 
 
 def _first_line(error: Exception) -> str:
-    """Ray's messages have many lines; the first one says what happened."""
+    """Return the first line of one of Ray's long messages, which says what happened."""
     return str(error).strip().partition("\n")[0][:200] or type(error).__name__

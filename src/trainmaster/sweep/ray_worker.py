@@ -1,7 +1,7 @@
 """`RayWorker`: the actor that trains runs on a node of a Ray cluster.
 
-Its code is sent to the node, so it can report what the node lacks, even if trainmaster is not installed there. That is
-why this file only imports the standard library at its top.
+Ray sends its code to the node, so it can report what is missing there, even if trainmaster is not installed. That is
+why this file imports only the standard library at the top.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 _MERGE_TIME = 0.3
-"""Seconds for which progress is collected before it is sent: each message costs a millisecond on both sides."""
+"""Seconds for which reports are collected before they are sent, because each message takes time on both sides."""
 _MACHINE_VARIABLES = (
     *("HOME", "HOSTNAME", "LOGNAME", "OLDPWD", "PATH", "PWD", "SHELL", "SHLVL", "TERM", "TMPDIR", "USER", "VIRTUAL_ENV", "_"),
     *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR"),
@@ -29,10 +29,10 @@ _MACHINE_PREFIXES = ("DBUS_", "LC_", "LD_", "RAY_", "SLURM_", "SSH_", "XDG_")
 
 
 class Place(NamedTuple):
-    """What a worker takes over from the driver before it imports anything."""
+    """The driver's settings that a worker adopts before it imports anything."""
 
     path: tuple[str, ...]
-    """`sys.path`; entries that do not exist on a node do no harm."""
+    """The driver's `sys.path`; it may have entries that do not exist on a node."""
     folder: str
     environment: Mapping[str, str]
     main: str | None
@@ -45,11 +45,11 @@ class Place(NamedTuple):
 
 
 class Readiness(NamedTuple):
-    """What a worker reports about its node."""
+    """A worker's report on whether its node can train runs."""
 
     node: str
     problem: str = ""
-    """Why no run can be trained there."""
+    """Why the node cannot train runs."""
     hint: str = ""
     note: str = ""
 
@@ -68,7 +68,7 @@ class RayWorker:
         self._stack = contextlib.ExitStack()
 
     def prepare(self, place: Place, setup: bytes) -> Readiness:
-        """Take over the driver's settings, check the node, and build the manager."""
+        """Adopt the driver's settings, check the node, and build the manager."""
         node = f"{socket.gethostname()} (process {os.getpid()})"
         note = enter(place)
         found = find_versions()
@@ -106,7 +106,7 @@ class RayWorker:
         return [*reports, report._replace(error=None)]  # as text, because an error may not be picklable
 
     def listen(self, timeout: float) -> list[Any]:
-        """Return the new reports while a task runs; waits for the first one."""
+        """Return the new reports of the current task, after waiting for the first one."""
         with self._changed:
             self._changed.wait_for(lambda: self._reports, timeout)
             self._changed.wait_for(lambda: any(each.kind == "claimed" for each in self._reports), _MERGE_TIME if self._reports else 0.0)
@@ -114,7 +114,7 @@ class RayWorker:
         return reports
 
     def stop(self, reason: str) -> None:
-        """Save the current run, and run no other."""
+        """Ask the current run to save and stop, and start no other."""
         self._reason = reason
 
     def _report(self, report: Any) -> None:
@@ -127,7 +127,7 @@ class RayWorker:
 
 
 def enter(place: Place) -> str:
-    """Set up this process like a worker on the driver's machine. Returns a description of what differs."""
+    """Adopt the driver's settings in this process, and return a note if its working folder does not exist here."""
     sys.path[:] = dict.fromkeys([*place.path, *sys.path])
     os.environ.update(place.environment)
     main = ModuleType("__main__")  # classes of the driver's script are sent by value; their runs record this file
@@ -142,7 +142,7 @@ def enter(place: Place) -> str:
 
 
 def shared_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a driver that its workers get; those that are specific to a machine are left out.
+    """Return the driver's environment variables for its workers, without those that are specific to a machine.
 
     >>> shared_environment({"PATH": "/bin", "RAY_ADDRESS": "auto", "DATA": "/data"})
     {'DATA': '/data'}
@@ -151,7 +151,7 @@ def shared_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def find_versions() -> dict[str, str]:
-    """The versions that have to be the same on all machines."""
+    """Return the versions of Python, torch and trainmaster, which must be the same on all machines."""
     from importlib.metadata import PackageNotFoundError, version
 
     found = {"Python": ".".join(platform.python_version_tuple()[:2])}
@@ -165,11 +165,11 @@ def find_versions() -> dict[str, str]:
 
 
 def _check_store(place: Place) -> str:
-    """Why this machine cannot use the store; empty if it can."""
+    """Return why this machine cannot use the store, or an empty string if it can."""
     try:
         with open(place.probe) as file:
             if file.read() != place.token:
                 return f"its folder {place.store} is not the driver's store"
     except OSError as error:
         return f"it does not see the store {place.store}: {error.strerror}"
-    return "" if os.access(place.store, os.W_OK) else f"it may not write to the store {place.store}"
+    return "" if os.access(place.store, os.W_OK) else f"it cannot write to the store {place.store}"

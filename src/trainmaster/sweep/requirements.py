@@ -1,4 +1,4 @@
-"""The packages that a program needs, with the versions that are installed here."""
+"""Finds the packages that a program imports, with the versions that are installed here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EXTRAS = {"TensorBoard": "tensorboard"}
 
 class Requirements(NamedTuple):
     packages: dict[str, str]
-    """The packages that the code imports, except for trainmaster, with their versions. Torch is always among them."""
+    """The packages that the code imports, except for trainmaster, with their versions. Torch is always included."""
     extras: tuple[str, ...]
     """The extras of trainmaster that the code uses."""
     constraints: dict[str, str]
@@ -30,7 +30,7 @@ class Requirements(NamedTuple):
 
 
 def find_requirements(root: str) -> Requirements:
-    """The requirements of the modules of the project at `root` that are loaded, and of those that they import inside functions."""
+    """Return the requirements of the project's loaded modules, including modules that they import inside functions."""
     top_names, extras = _find_imports(root)
     by_module = metadata.packages_distributions()
     needed = {"torch", *(name for each in top_names for name in by_module.get(each, ()))} - {"trainmaster"}
@@ -50,13 +50,13 @@ def find_requirements(root: str) -> Requirements:
 
 
 def _is_own(name: str, origins: dict[str, str], root: str) -> bool:
-    """Whether a package is the project itself, installed in editable mode."""
+    """Return whether a package is the project itself, installed in editable mode."""
     origin = origins.get(name, "").rpartition("file://")[2]
     return bool(origin) and os.path.realpath(origin) == os.path.realpath(root)
 
 
 def _find_imports(root: str) -> tuple[set[str], set[str]]:
-    """The top-level modules that the project's loaded code imports, also inside functions, and the extras of trainmaster it uses."""
+    """Return the top-level modules that the project's loaded modules import, and the extras of trainmaster they use."""
     waiting = [path for module in list(sys.modules.values()) if (path := _own_file(module, root)) is not None]
     seen, names, extras = set[str](), set[str](), set[str]()
     while waiting:
@@ -88,7 +88,7 @@ _TRAINMASTER = os.path.dirname(os.path.dirname(os.path.realpath(__file__))) + os
 
 
 def _own_sources(name: str, root: str) -> Iterable[str]:
-    """The files of a module of the project; of a package, all of them, because any may be imported inside a function."""
+    """Yield the file of a module of the project, or all files of a package: functions may import any of them."""
     spec = PathFinder.find_spec(name)
     if spec is None or name == "trainmaster":
         return
@@ -110,7 +110,7 @@ def _parse(path: str) -> ast.Module | None:
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:
-    """The top-level names of all absolute imports of a module."""
+    """Yield the top-level names of all absolute imports of a module."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)

@@ -39,11 +39,14 @@ if TYPE_CHECKING:
 
 Mode = Literal["min", "max"]
 _MAX_ATTEMPTS = 10
-"""After this many attempts in a row without a new checkpoint, a trial has failed. This includes killed workers, so the limit is high."""
+"""A trial fails after this many attempts in a row without a new checkpoint.
+
+Attempts of killed workers count too, so the limit is high.
+"""
 
 
 class TrialRow(NamedTuple):
-    """One trial of a search, in readable form: its number, state, runs, values and result."""
+    """One trial of a search: its number, state, runs, config values and result."""
 
     number: int
     state: State
@@ -66,7 +69,7 @@ class SearchResult:
     plan: Plan
     trials: tuple[TrialRow, ...]
     importances: Mapping[str, float]
-    """How important each searched key is for the first metric, as shares of 1."""
+    """The importance of each searched key for the first metric. The values add up to 1."""
     end_reason: str = ""
 
     @property
@@ -75,7 +78,7 @@ class SearchResult:
 
     @property
     def ranking(self) -> list[TrialRow]:
-        """The complete trials with finite values, the best first; with several metrics, those that no other trial beats in all of them."""
+        """The complete trials with finite values, the best first; with several metrics, the Pareto front."""
         complete = [trial for trial in self.trials if trial.state == "complete" and trial.is_finite]
         signs = [1.0 if direction == "minimize" else -1.0 for direction in self.plan.directions]
         costs = {trial.number: _costs(trial.values or (), signs) for trial in complete}
@@ -108,12 +111,15 @@ def search(
     timeout: float | None = None,
     **settings: Any,
 ) -> SearchResult:
-    """Search `space` for the values that give the best `monitor`. The other settings are those of `plan_search`; see `Manager.search`."""
+    """Search `space` for the values that give the best `monitor`.
+
+    The other settings are those of `plan_search`; see `Manager.search`.
+    """
     from trainmaster.sweep.search_session import run_search
 
     check_int("trials", trials, min=1)
     if timeout is not None:
-        check_number("timeout", timeout, min=0, hint="it is a number of seconds")
+        check_number("timeout", timeout, min=0, hint="`timeout` is a number of seconds")
     plan = plan_search(manager, space, monitor, workers=workers, base=base, **settings)
     records = SearchRecords(manager.store, plan.name)
     if warm_start and records.plan() is None:
@@ -148,7 +154,7 @@ def plan_search(
     window: int | Literal["auto"] | None = "auto",
     replicates: int = 1,
 ) -> Plan:
-    """Check the settings of a search, and return its plan; nothing is stored."""
+    """Check the settings of a search, and return its plan without storing anything."""
     require_optuna()
     import optuna
 
@@ -194,7 +200,7 @@ def plan_search(
 
 
 def fixed_values(base: Any) -> dict[str, Any]:
-    """The values that all trials share, by dotted key."""
+    """Return the values that all trials share, by dotted key."""
     return Config(base.to_dict() if isinstance(base, ConfigBase) else {} if base is None else base).flatten()
 
 
@@ -211,7 +217,7 @@ def _check_combination(space: Space, monitors: Sequence[str], sampler: str, prun
     if len(monitors) > 1 and sampler not in SEVERAL_OBJECTIVES:
         raise SettingError(f"the sampler {sampler} searches for one metric only", known=", ".join(SEVERAL_OBJECTIVES))
     if len(monitors) > 1 and pruner != "none":
-        raise SettingError("a search with several metrics has no pruner: no single metric tells which trial is behind")
+        raise SettingError("a search with several metrics cannot use a pruner: a pruner compares trials by one metric")
     if replicates > 1 and pruner not in ("none", "wilcoxon"):
         raise SettingError(f"the pruner {pruner} compares epochs, not replicates", hint="use the pruner wilcoxon with replicates")
     if pruner == "wilcoxon" and replicates < 3:
@@ -227,7 +233,7 @@ def _directions(monitors: Sequence[str], mode: Mode | Sequence[Mode] | None) -> 
         wanted = given or better_of(name)
         if wanted not in ("min", "max"):
             raise SettingError(
-                f"is a smaller or a larger `{name}` better? The name does not say"
+                f"is a smaller or a larger `{name}` better? The name does not show it"
                 if given is None
                 else f"mode={given!r}: expected min or max",
                 hint="give mode='min' or mode='max', or `--mode min`",
@@ -243,7 +249,7 @@ def _name_of(plan: Plan) -> str:
 
 
 def _check_keys(manager: Manager, space: Space, fixed: Mapping[str, Any]) -> None:
-    """Raise `ConfigError`, before anything is trained, for keys that the config does not have or that do not change a run."""
+    """Raise `ConfigError` for searched keys that the config does not have, or that do not change a run."""
     config = manager.complete_config({**fixed, **_known_example(manager, space, fixed)})
     values = config if isinstance(config, Config) else Config(config.to_dict())
     problems: list[Problem] = []
@@ -261,7 +267,7 @@ def _check_keys(manager: Manager, space: Space, fixed: Mapping[str, Any]) -> Non
 
 
 def _known_example(manager: Manager, space: Space, fixed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values for searched keys that the config requires. Empty if it is complete without them."""
+    """Return example values of the searched keys if the config is not valid without them, else an empty dict."""
     try:
         manager.complete_config(fixed)
     except ConfigError:
@@ -270,7 +276,10 @@ def _known_example(manager: Manager, space: Space, fixed: Mapping[str, Any]) -> 
 
 
 def _refused_values(manager: Manager, fixed: Mapping[str, Any], key: str, values: Sequence[Any]) -> list[Problem]:
-    """Return a problem if all values of a key are invalid. If only some are, they may be valid in combination with other values."""
+    """Return a problem if all values of a key are invalid.
+
+    If only some are invalid, they may be valid in combination with other values.
+    """
     problems: list[Problem] = []
     for value in values:
         try:
@@ -281,7 +290,7 @@ def _refused_values(manager: Manager, fixed: Mapping[str, Any], key: str, values
 
 
 def _known_points(manager: Manager, plan: Plan) -> tuple[dict[str, Any], ...]:
-    """The runs of the store that are points of this search: they agree with its config in every other key, and reached its epochs."""
+    """Return the stored runs that have the epochs of this search and the same config except for the searched keys."""
     space = plan.space_of()
     found: list[dict[str, Any]] = []
     for key, stats, config in manager.store.completed():
@@ -297,7 +306,7 @@ def _known_points(manager: Manager, plan: Plan) -> tuple[dict[str, Any], ...]:
 
 
 def _shared_identity(config: Any, space: Space) -> dict[str, Any]:
-    """The part of a config's identity that all trials share. Secrets are not part of it."""
+    """Return the part of a config's identity that all trials share."""
     return {key: value for key, value in Config(identity_tree(config)).flatten().items() if not _is_below(key, space)}
 
 

@@ -1,6 +1,6 @@
-"""`SearchDriver`: proposes trials, lets a batch train their runs, and records their outcomes.
+"""`SearchDriver`: proposes trials, passes their runs to a batch, and records their outcomes.
 
-A driver has no state of its own: it can be killed at any moment, and any number of drivers can work on one search.
+All state is in the store: a driver can be killed at any moment, and any number of drivers can work on one search.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 MAX_NOT_RUN = 20
 """A search ends after this many proposals in a row that were invalid or already known."""
 _MAX_FAILED_FIRST = 3
-"""A search ends if this many trials have failed and none has succeeded, because the program is probably wrong."""
+"""A search ends if at least this many trials have finished and all have failed: the program is probably wrong."""
 
 
 class SearchDriver:
-    """The jobs of a search, as a batch asks for them."""
+    """Provides the jobs of a search to a batch, and observes their outcomes."""
 
     def __init__(self, manager: Manager, plan: Plan, num_trials: int, base: Mapping[str, Any], deadline: float = math.inf) -> None:
         self._manager, self._plan, self._num_trials, self._base, self._deadline = manager, plan, num_trials, base, deadline
@@ -47,16 +47,16 @@ class SearchDriver:
         self._proposer = Proposer(plan)
         self._ready: deque[Job] = deque()
         self._active: set[str] = set()
-        """The keys of runs that were handed out and have not ended."""
+        """The keys of runs that the batch has received and that have not ended."""
         self._jobs: dict[str, tuple[int, int]] = {}
         """The trial and the replicate of each run, by key."""
         self.end_reason = ""
-        """Why the search ended before it had all its trials, if it did."""
+        """Why the search ended before it had all its trials; empty otherwise."""
 
     # ---- the jobs
 
     def __len__(self) -> int:
-        """The number of runs that were left when the search was started, for the live view."""
+        """Return the number of runs that were missing when this driver started, for the live view."""
         if self._num_trials >= sys.maxsize:
             raise OverflowError("the search has no limit")  # the live view shows no total in this case
         return self._num_left * self._plan.num_replicates
@@ -76,7 +76,7 @@ class SearchDriver:
             is_ready = all(trials[number].is_finished for number in self._plan.finished_before(len(trials)))
             if not self._is_over(trials) and is_ready:
                 self._propose(trials)
-            elif self._active:  # they bring the missing results, or further replicates
+            elif self._active:  # their outcomes provide the missing results, or further replicates
                 yield None
             else:
                 return
@@ -88,7 +88,7 @@ class SearchDriver:
         if not_run >= MAX_NOT_RUN:
             self.end_reason = f"the last {MAX_NOT_RUN} proposals were invalid or duplicates of earlier trials"
         elif time.monotonic() >= self._deadline:
-            self.end_reason = "the time is over"
+            self.end_reason = "the timeout has been reached"
         return bool(self.end_reason)
 
     def _propose(self, trials: Sequence[Trial]) -> None:
@@ -119,15 +119,15 @@ class SearchDriver:
         return [make_job(self._manager, config, self._plan.epochs) for config in replicate_configs(self._manager, values, self._plan)]
 
     def _make_ready(self, proposal: Proposal) -> None:
-        """Hand out the first replicate of a trial that is not done.
+        """Make the first unfinished replicate of a trial the next job.
 
         Replicates are trained one after the other, so that a pruner can stop them.
         """
         for replicate, job in enumerate(self._jobs_of(proposal)):
             if job.key != proposal.keys[replicate]:
                 raise SearchError(
-                    f"trial {proposal.number} of the search {self._plan.name} was run {proposal.keys[replicate]}; "
-                    f"its config is now that of run {job.key}",
+                    f"trial {proposal.number} of the search {self._plan.name} was run {proposal.keys[replicate]}, "
+                    f"but its config now has the key {job.key}",
                     why="the defaults of the config, or `get_config`, have changed since the search was created",
                     hint="start a search with another name",
                 )
@@ -136,21 +136,21 @@ class SearchDriver:
                 self._ready.append(job)
                 return
 
-    # ---- what a batch asks
+    # ---- called by the batch
 
     def is_finished(self, job: Job) -> bool:
-        """Return whether the outcome of a job's trial is recorded; another driver may have recorded it."""
+        """Return whether the outcome of a job's trial is recorded, perhaps by another driver."""
         number, _ = self._jobs[job.key]
         return self.records.outcome(number) is not None
 
     def stop_check(self, job: Job) -> PruneCheck | None:
-        """Return the check that stops the run of a trial when the pruner decides to."""
+        """Return a check that lets the pruner stop the run of a trial, or None without such a pruner."""
         number, _ = self._jobs[job.key]
         is_by_epoch = self._plan.pruner not in ("none", "wilcoxon")
         return PruneCheck(self._plan.name, number) if is_by_epoch else None
 
     def job_ended(self, key: str, kind: str, text: str) -> None:
-        """Record the outcome of a trial, or hand out its next replicate."""
+        """Record the outcome of a trial, or prepare its next replicate."""
         self._active.discard(key)
         number, replicate = self._jobs[key]
         if self.records.outcome(number) is not None:
@@ -164,7 +164,7 @@ class SearchDriver:
             )
         if kind in ("failed", "given_up"):
             self.records.add_outcome(number, Outcome("failed", reason=first_line(text)))
-            self._refuse_to_fail_on(text)
+            self._refuse_only_failures(text)
             return
         runs = [self._manager.store.run(each) for each in proposal.keys[: replicate + 1]]
         is_stopped = kind == "stopped"
@@ -176,7 +176,8 @@ class SearchDriver:
         else:
             self.records.add_outcome(number, outcome)
 
-    def _refuse_to_fail_on(self, text: str) -> None:
+    def _refuse_only_failures(self, text: str) -> None:
+        """Raise if all finished trials have failed, and there are at least `_MAX_FAILED_FIRST` of them."""
         states = [trial.state for trial in self.records.trials() if trial.counts and trial.is_finished]
         if states.count("failed") == len(states) >= _MAX_FAILED_FIRST:
             raise SearchError(
@@ -188,7 +189,7 @@ class SearchDriver:
 
 @dataclass(frozen=True)
 class PruneCheck:
-    """Decides from the recorded metrics whether the pruner stops a trial's run. It is sent to workers."""
+    """Asks the pruner, based on the recorded metrics, whether to stop a trial's run. It is sent to workers."""
 
     search: str
     number: int
@@ -196,7 +197,7 @@ class PruneCheck:
 
     def __call__(self, store: Store, history: RowsByName) -> str | None:
         """Return the reason to stop the run, or None."""
-        if not self._read:  # computed once, because the trials outside the window are finished and later results are ignored
+        if not self._read:  # read once: only trials before the window count, and they are finished
             records = find_search(store, self.search)
             plan = records.plan()
             assert plan is not None
@@ -212,8 +213,8 @@ class PruneCheck:
 def find_outcome(plan: Plan, trials: Sequence[Trial], number: int, runs: Sequence[Run], is_stopped: bool = False) -> Outcome | None:
     """Return the outcome of a trial, or None if a replicate is still missing.
 
-    It only depends on the recorded metrics of the runs. It does not matter which process trained them, or how far
-    beyond the target. A run that `is_stopped` may have no metrics yet.
+    The outcome only depends on the recorded metrics of the runs. It does not matter which process trained them, or how
+    far beyond the target. If the last run was stopped (`is_stopped`), it may have no metrics yet.
     """
     curves = [[epoch_values(run.history, name, plan.epochs) for name in plan.monitor] for run in runs]
     for run, found in zip(runs, curves, strict=True):
@@ -236,7 +237,7 @@ def find_outcome(plan: Plan, trials: Sequence[Trial], number: int, runs: Sequenc
 
 
 def _replicated_outcome(plan: Plan, trials: Sequence[Trial], number: int, curves: Sequence[Sequence[Any]]) -> Outcome | None:
-    """The outcome of a trial with several replicates: the mean of each metric over them."""
+    """Return the outcome of a trial with several replicates: the mean of each metric."""
     finals = [[curve[max(curve)] for curve in found] for found in curves]
     epochs = sum(max(found[0]) for found in curves)
     by_replicate = {index: values[0] for index, values in enumerate(finals)}
@@ -251,7 +252,10 @@ def _replicated_outcome(plan: Plan, trials: Sequence[Trial], number: int, curves
 
 
 def replicate_configs(manager: Manager, values: Mapping[str, Any], plan: Plan) -> list[Any]:
-    """Return the configs of a trial's replicates. They differ only in the seed, which starts at the config's own and is increased by 1."""
+    """Return the configs of a trial's replicates.
+
+    They differ only in the seed: the first has the seed of the config, and each further one a seed that is 1 larger.
+    """
     if plan.num_replicates == 1:
         return [values]
     config = manager.complete_config(values)

@@ -6,7 +6,8 @@ sweeps/NAME/proposals/000012.json  the point, the keys of its runs; or why it wa
 sweeps/NAME/outcomes/000012.json   its outcome
 ```
 
-Each record is created exclusively and never changed. Two drivers that make the same proposal make the same record, and the first one stays.
+Each record is created exclusively and never changed. If two drivers make the same proposal, their records are equal,
+and the first one is kept.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Proposal(NamedTuple):
     values: Mapping[str, Any]
     """The values of the searched keys."""
     keys: tuple[str, ...]
-    """The keys of its runs, one per replicate; none if the point is not run."""
+    """The keys of its runs, one per replicate; empty if the point is not run."""
     state: State = "running"
     reason: str = ""
     """Why the point is not run."""
@@ -55,7 +56,7 @@ class Outcome(NamedTuple):
 
 
 class SearchRecords:
-    """The plan, proposals and outcomes of one search. Records that were read once are kept: they never change."""
+    """Reads and writes the plan, proposals and outcomes of one search. Records never change, so each is read once."""
 
     def __init__(self, store: Store, name: str) -> None:
         self._files, self.name = store.files, checked_name(name)
@@ -66,13 +67,13 @@ class SearchRecords:
     # ---- the plan
 
     def plan(self) -> Plan | None:
-        """The plan, or None if there is no such search."""
+        """Return the plan, or None if there is no such search."""
         with contextlib.suppress(FileNotFoundError):
             return Plan.from_dict(read_record(self._files, f"{self._folder}/plan.json"))
         return None
 
     def create_plan(self, plan: Plan) -> Plan:
-        """Record a plan, or return the recorded one. Raises `SearchError` if the two differ."""
+        """Record a plan unless there is one, and return the recorded one. Raises `SearchError` if the two differ."""
         with contextlib.suppress(FileExistsError):
             self._files.create(f"{self._folder}/plan.json", record_bytes(plan.to_dict()))
         recorded = self.plan()
@@ -90,7 +91,7 @@ class SearchRecords:
     # ---- trials
 
     def proposals(self) -> list[Proposal]:
-        """All proposals, in order."""
+        """Return all proposals, in order."""
         while (found := self._read("proposals", len(self._proposals))) is not None:
             found["keys"], found["seen"] = tuple(found["keys"]), None if found["seen"] is None else tuple(found["seen"])
             self._proposals.append(Proposal(**found))
@@ -104,8 +105,8 @@ class SearchRecords:
             found = self._read("outcomes", number)
             if found is None:
                 return None
-            values = None if found["values"] is None else tuple(map(_from_json, found["values"]))
-            intermediate = {int(step): _from_json(value) for step, value in found["intermediate"].items()}
+            values = None if found["values"] is None else tuple(map(float, found["values"]))
+            intermediate = {int(step): float(value) for step, value in found["intermediate"].items()}
             self._outcomes[number] = Outcome(found["state"], values, intermediate, found["epoch"], found["reason"], found["notes"])
         return self._outcomes[number]
 
@@ -117,7 +118,7 @@ class SearchRecords:
         self._create("outcomes", number, plain)
 
     def trials(self) -> list[Trial]:
-        """Every proposal with its outcome, as samplers and pruners see them."""
+        """Return every proposal with its outcome, as samplers and pruners see them."""
         return [self._trial(each) for each in self.proposals()]
 
     def _trial(self, proposal: Proposal) -> Trial:
@@ -142,12 +143,12 @@ class SearchRecords:
 
 
 def search_names(store: Store) -> list[str]:
-    """The names of the searches of a store."""
+    """Return the names of the searches of a store."""
     return sorted(name for name in store.files.names(FOLDER) if _NAME.fullmatch(name) and store.files.has(f"{FOLDER}/{name}/plan.json"))
 
 
 def find_search(store: Store, name: str) -> SearchRecords:
-    """The records of a search; `SearchError` if there is none of this name."""
+    """Return the records of a search. Raises `SearchError` if no search has this name."""
     records = SearchRecords(store, name)
     if records.plan() is None:
         known = search_names(store)
@@ -157,16 +158,12 @@ def find_search(store: Store, name: str) -> SearchRecords:
 
 def checked_name(name: str) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise SettingError(f"name={name!r}: a search is named with letters, digits, '.', '_' and '-', at most 64")
+        raise SettingError(f"name={name!r}: expected at most 64 letters, digits, '.', '_' and '-'")
     return name
 
 
 def _to_json(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
-
-
-def _from_json(value: float | str) -> float:
-    return float(value)
 
 
 def _short(value: Any) -> str:
@@ -175,5 +172,5 @@ def _short(value: Any) -> str:
 
 
 def num_counted(trials: Sequence[Trial]) -> int:
-    """The number of trials that were run; invalid and duplicate points do not count."""
+    """Return the number of trials that were run; invalid and duplicate points do not count."""
     return sum(trial.counts for trial in trials)

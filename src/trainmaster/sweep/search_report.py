@@ -1,4 +1,4 @@
-"""What a search prints: its plan, a status line while it runs, and a summary at the end."""
+"""The output of a search: its plan, a status line while it runs, and a summary at the end."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.manager.console import short_number
+from trainmaster.sweep.optuna_study import optuna_version
 from trainmaster.sweep.plan import Plan, Trial
 from trainmaster.sweep.search_records import SearchRecords, num_counted
 from trainmaster.text import counted, printable
@@ -22,11 +23,11 @@ _NUM_BEST = 10
 _MAX_REASONS = 5
 _MAX_GP = 300
 _WIDTH = 100
-"""The width of tables where the output is not a terminal."""
+"""The width of tables if the output is not a terminal."""
 
 
 def plan_lines(plan: Plan, num_trials: int, trials: Sequence[Trial]) -> Iterator[str]:
-    """Describe a search when it starts, and what is already recorded of it."""
+    """Yield lines that describe a search when it starts, and how much of it is already recorded."""
     goals = ", ".join(
         f"{'lowest' if way == 'minimize' else 'highest'} {name}" for name, way in zip(plan.monitor, plan.directions, strict=True)
     )
@@ -41,12 +42,12 @@ def plan_lines(plan: Plan, num_trials: int, trials: Sequence[Trial]) -> Iterator
         yield "window none: proposals use whatever is finished, so this search is not repeatable"
     if plan.sampler == "gp" and num_trials > _MAX_GP:
         yield f"the sampler gp takes seconds for each proposal after {_MAX_GP} trials; tpe takes milliseconds"
-    if plan.optuna != _optuna_version():
-        yield f"the search was created with Optuna {plan.optuna}; this is {_optuna_version()}, which may propose other points"
+    if plan.optuna != optuna_version():
+        yield f"the search was created with Optuna {plan.optuna}; this is {optuna_version()}, which may propose other points"
 
 
 def space_texts(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Each searched key with its values in short form."""
+    """Yield each searched key with its values in short form."""
     for key, space in plan.space_of().keys.items():
         if space.value_range is not None:
             kind = "log" if space.log and space.value_type == "float" else space.value_type
@@ -57,7 +58,7 @@ def space_texts(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def status_line(records: SearchRecords) -> str:
-    """Counts of trials and the best result so far, for the live view."""
+    """Return the counts of trials and the best result so far, for the live view."""
     plan, trials = records.plan(), records.trials()
     assert plan is not None
     counts = Counter(trial.state for trial in trials)
@@ -73,7 +74,7 @@ def status_line(records: SearchRecords) -> str:
 
 
 def summary_lines(result: SearchResult, manager: Manager, is_over: bool, width: int | None) -> Iterator[str]:
-    """Return the ranked trials, the importances, which trials were pruned or not run, and the next commands."""
+    """Yield the best trials, the importances, why trials were pruned, failed or invalid, and the next commands."""
     plan, store, invocation = result.plan, manager.store, manager.job_runner.invocation
     yield f"search {plan.name}: {result}" + (f"; {result.end_reason}" if result.end_reason else "")
     ranking = result.ranking
@@ -115,11 +116,11 @@ def _table_lines(plan: Plan, trials: Sequence[TrialRow], width: int) -> list[str
 
 
 def _reason_lines(trials: Sequence[TrialRow]) -> Iterator[str]:
-    """Why trials failed or were not run, each reason once."""
-    for state, verb in (("failed", "failed"), ("invalid", "invalid")):
+    """Yield why trials failed or were invalid, each reason once."""
+    for state in ("failed", "invalid"):
         reasons = Counter(trial.reason for trial in trials if trial.state == state)
         for reason, count in reasons.most_common(_MAX_REASONS):
-            yield f"  {counted(count, 'trial')} {verb}: {printable(reason)}"
+            yield f"  {counted(count, 'trial')} {state}: {printable(reason)}"
 
 
 def _mean_epochs(trials: Sequence[TrialRow]) -> str:
@@ -132,9 +133,3 @@ def _value(value: Any) -> str:
     if isinstance(value, Mapping):
         return ",".join(f"{key}={_value(each)}" for key, each in value.items())
     return str(value)
-
-
-def _optuna_version() -> str:
-    import optuna
-
-    return str(optuna.__version__)

@@ -1,4 +1,4 @@
-"""Runs a search from start to end: a batch that trains what a `SearchDriver` proposes, and a summary."""
+"""Runs a search from start to end: a batch trains the runs that a `SearchDriver` proposes, and a summary follows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run_search(
     policy: Policy,
     workers: int | Executor,
 ) -> SearchResult:
-    """Train the trials of a search that are missing, up to `num_trials` in total."""
+    """Train the missing trials of a search, up to `num_trials` in total."""
     driver = SearchDriver(manager, plan, num_trials, base, deadline)
     console = manager.job_runner.console
     for line in plan_lines(plan, num_trials, driver.records.trials()):
@@ -44,7 +44,7 @@ def run_search(
 
 
 def read_result(records: SearchRecords, end_reason: str = "") -> SearchResult:
-    """The trials of a search as they are recorded now."""
+    """Return the trials of a search as they are recorded now."""
     plan = records.plan()
     assert plan is not None
     rows = []

@@ -1,4 +1,4 @@
-"""A Slurm script that trains a sweep: an array of workers that survive their time limit."""
+"""Writes a Slurm script that trains a sweep: an array of workers that save their runs and requeue at the time limit."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ while true; do
   if [ -z "$received" ]; then break; fi # otherwise, the signal has interrupted `wait`
 done
 
-# Only USR1 requeues the task: after `scancel`, which sends TERM, it must not come back.
+# Only USR1 requeues the task: after `scancel`, which sends TERM, it must not start again.
 if [ "$code" -eq "$((128 + $(kill -l USR1)))" ]; then
   task="${{SLURM_ARRAY_JOB_ID:?}}_${{SLURM_ARRAY_TASK_ID:?}}"
-  echo "the time limit is near, and work is left: task $task is requeued"
+  echo "the time limit is near, and the sweep is not finished: task $task is requeued"
   scontrol requeue "$task"
 fi
 exit "$code"
@@ -59,10 +59,10 @@ exit "$code"
 
 
 def slurm_script(title: str, name: str, num_tasks: int, setup: str, command: str, directives: str = "") -> str:
-    """The script.
+    """Return the script.
 
     Args:
-        title: the comment at its top.
+        title: the comment at the top of the script.
         setup: shell code that runs first.
         command: the shell command of a worker.
         directives: more lines for Slurm.
@@ -79,12 +79,13 @@ def slurm_script(title: str, name: str, num_tasks: int, setup: str, command: str
 
 
 def sbatch_directives(options: Sequence[str]) -> str:
-    """The lines for options of sbatch such as `time=2:00:00`."""
+    """Return the lines for options of sbatch such as `time=2:00:00`."""
     return "".join(f"#SBATCH {_directive(each)}\n" for each in options)
 
 
 def _directive(text: str) -> str:
-    """
+    """Return an option as sbatch expects it.
+
     >>> _directive("time=2:00:00"), _directive("--exclusive"), _directive("comment=a run")
     ('--time=2:00:00', '--exclusive', '--comment="a run"')
     """

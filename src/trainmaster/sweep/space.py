@@ -1,4 +1,4 @@
-"""A search space: the dotted keys that a search sets, and the values that each may take.
+"""`Space`: the dotted keys that a search sets, and the values of each.
 
 Optuna only sees numbers: a value of a binned range or a list is represented by its index, and a sub-space by the index
 of the sub-space. So a search can use all values that a config can contain, and the recorded parameters are plain
@@ -19,6 +19,7 @@ from trainmaster.config.search_space import as_search_space, is_search_space, sp
 from trainmaster.config.to_plain import is_same
 from trainmaster.config.yaml_reader import read_yaml
 from trainmaster.errors import ConfigError, ConfigFileError, Problem, did_you_mean
+from trainmaster.text import counted
 
 if TYPE_CHECKING:
     from optuna.trial import BaseTrial
@@ -56,7 +57,7 @@ class Space:
         return cls(found)
 
     def to_dict(self) -> dict[str, Any]:
-        """The space as plain values, for the plan in the store."""
+        """Return the space as plain values, for the plan in the store."""
         return {key: _without_defaults(space) for key, space in self.keys.items()}
 
     def suggest(self, trial: BaseTrial | _FirstValues) -> dict[str, Any]:
@@ -64,11 +65,11 @@ class Space:
         return {key: _suggest(trial, key, space) for key, space in self.keys.items()}
 
     def example(self) -> dict[str, Any]:
-        """Return one point: the low end of each range, the first of each list."""
+        """Return one point: the low end of each range, and the first value of each list."""
         return self.suggest(_FirstValues())
 
     def parameters_of(self, values: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the parameters that give these values of a config; None if the space does not contain them."""
+        """Return the parameters that give the values of a config, or None if the space does not contain them."""
         parameters: dict[str, Any] = {}
         for key, space in self.keys.items():
             found = _parameters(key, space, values[key]) if key in values else None
@@ -80,7 +81,7 @@ class Space:
     # ---- grids
 
     def check_is_countable(self) -> None:
-        """Raise `ConfigError` unless every range has bins, so that a grid of it has an end."""
+        """Raise `ConfigError` unless every range has bins, because a grid needs finitely many points."""
         problems = [
             Problem(key, "a grid needs bins for a range", hint) for key, space in self.keys.items() for hint in _ranges_without_bins(space)
         ]
@@ -93,7 +94,7 @@ class Space:
         return math.prod(_count(space) for space in self.keys.values())
 
     def point(self, index: int) -> dict[str, int]:
-        """Return the parameters of a grid's point number `index`; the last key changes fastest."""
+        """Return the parameters of point number `index` of a grid. The last key changes fastest."""
         parameters: dict[str, int] = {}
         for key, space in reversed([*self.keys.items()]):
             index, own = divmod(index, _count(space))
@@ -102,7 +103,7 @@ class Space:
 
 
 class _FirstValues:
-    """Replaces an Optuna trial, and suggests the first value of each parameter."""
+    """Suggests the first value of each parameter, in place of an Optuna trial."""
 
     def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float:
         return low
@@ -139,7 +140,7 @@ def is_range(text: str) -> bool:
 
 
 def _values(key: str, text: str) -> list[Any]:
-    """The values of `a,b,c` or `[a, b, c]`, read as YAML; none if the text is not a list of values."""
+    """Return the values of `a,b,c` or `[a, b, c]`, read as YAML; empty if the text is not a list of values."""
     try:
         values = read_yaml(text if text.lstrip().startswith("[") else f"[{text}]", key).tree
     except ConfigFileError:  # the override reports what is wrong
@@ -160,7 +161,7 @@ def _search_space(given: Any) -> SearchSpace:
 
 
 def _parse_range(text: str) -> SearchSpace:
-    """`float(0,0.5)`, `int(8,256)`, `log(1e-5,1e-1)`; optionally `bins=5`, and `log=true` for int and float."""
+    """Parse `float(0,0.5)`, `int(8,256)` or `log(1e-5,1e-1)`, optionally with `bins=5` or `log=true`."""
     match = _CALL.fullmatch(text.strip())
     if match is None or match["kind"] not in _KINDS:
         meant = did_you_mean(match["kind"], _KINDS) if match else ""
@@ -178,7 +179,7 @@ def _parse_range(text: str) -> SearchSpace:
         else:
             raise ValueError(f"unknown option `{name}`; known: bins, log")
     if len(ends) != 2:
-        raise ValueError(f"expected two ends, a low and a high one, not {len(ends)}")
+        raise ValueError(f"expected a low and a high end, not {counted(len(ends), 'number')}")
     return SearchSpace(value_range=(ends[0], ends[1]), **options)
 
 
@@ -231,7 +232,7 @@ def extremes(space: SearchSpace) -> list[Any]:
 
 
 def _parameters(name: str, space: SearchSpace, value: Any) -> dict[str, Any] | None:
-    """The parameters of one key that give `value`."""
+    """Return the parameters of one key that give `value`, or None if the space does not contain it."""
     if not space.contains(value):
         return None
     if space.value_range is not None:
@@ -264,7 +265,7 @@ def _value_at(group: Mapping[str, Any], suffix: str) -> Any:
 
 
 def _bins(space: SearchSpace) -> list[Any] | None:
-    """The values of a binned range, each once; None for a range without bins."""
+    """Return the values of a binned range, each once, or None for a range without bins."""
     if space.n_bins is None or space.value_range is None:
         return None
     low, high = space.value_range

@@ -1,4 +1,4 @@
-"""A script that starts the workers of a sweep on several machines with ssh."""
+"""Writes a script that starts the workers of a sweep on several machines with ssh."""
 
 from __future__ import annotations
 
@@ -41,9 +41,11 @@ echo "$1: process $!, log $log"
 
 
 def ssh_script(title: str, hosts: Sequence[str], setup: str, command: str, logs: str) -> str:
-    """The script. `setup` is shell code that runs on each host, `command` the worker, and `logs` the folder of its log, quoted.
+    """Return the script.
 
-    The worker's code goes to the standard input of `sh`, so that it does not depend on the login shell of the host.
+    `setup` is shell code that runs on each host before the worker, `command` starts the worker, and `logs` is the
+    quoted folder of its log. ssh sends the code to the standard input of `sh`, so it does not depend on the host's
+    login shell.
     """
     worker = _WORKER.format(setup=setup, command=command, logs=logs)
     starts = "\n".join(f"start {shlex.quote(host)} {_HOST_MARKS.sub('_', host)}" for host in hosts)
@@ -51,7 +53,7 @@ def ssh_script(title: str, hosts: Sequence[str], setup: str, command: str, logs:
 
 
 def check_hosts(hosts: Sequence[str]) -> list[str]:
-    """The hosts; raises if there are none, or if a name cannot be a host or is given twice."""
+    """Return the hosts. Raises an error if there are none, or if a name is invalid or given twice."""
     if not hosts:
         raise SettingError("no hosts", hint="--host a --host b, or --hosts FILE with one host per line")
     wrong = [host for host in hosts if not _HOST.fullmatch(host)]
@@ -64,7 +66,7 @@ def check_hosts(hosts: Sequence[str]) -> list[str]:
 
 
 def read_hosts(path: str) -> list[str]:
-    """The hosts in a file, one per line; `#` starts a comment."""
+    """Return the hosts in a file, one per line; `#` starts a comment."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = file.read().splitlines()

@@ -1,4 +1,4 @@
-"""The command that every machine of a sweep runs, and the shell code that checks whether a machine can run it."""
+"""`SweepCommand`: the command that each machine of a sweep runs; and shell code that checks a machine first."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ if [ "$(cat -- "$store/{file}" 2>/dev/null)" != "$about" ]; then
 fi
 """
 NOT_VISIBLE = 3
-"""The exit code of a script on a machine that does not see the store, the folder or Python."""
+"""The exit code of a script on a machine that cannot access the store, the folder or Python."""
 
 
 @dataclass(frozen=True)
 class SweepCommand:
-    """`trainmaster sweep` with a target, choices and options. The store is given for each place where it runs."""
+    """`trainmaster sweep` with a target, choices and options. Each machine may have its own path to the store."""
 
     target: str
     choices: tuple[str, ...]
     options: tuple[str, ...] = ()
 
     def words(self, store: str, *options: str) -> list[str]:
-        """The arguments of `trainmaster`. Options come first, so that a choice can start with a dash."""
+        """Return the arguments of `trainmaster`. Options come first, so that a choice can start with a dash."""
         return ["sweep", "--store", store, *self.options, *options, "--", self.target, *self.choices]
 
 
 def check_machine(folder: str, python: str, store: Store) -> str:
-    """Shell code that changes to a folder, and ends the script on a machine that does not see the folder, Python or this very store.
+    """Return shell code that changes to a folder, and exits if the folder, Python or the store is not accessible.
 
-    A store of the same name on a local disk is not enough: the sweep would silently use two stores.
+    A local store with the same path is refused too, because the sweep would silently use two stores.
     """
     assert store.root is not None
     with open(os.path.join(store.root, ABOUT), encoding="utf-8") as file:
@@ -57,14 +57,14 @@ def check_machine(folder: str, python: str, store: Store) -> str:
 
 
 def quote(path: str) -> str:
-    """A path for a shell script."""
+    """Quote a path for a shell script."""
     if "\n" in path or "\r" in path or not path.isprintable():
         raise SettingError(f"{path!r:.120} cannot be written into a script", why="it has a line break or a control character")
     return shlex.quote(path)
 
 
 def is_local_folder(path: str) -> bool:
-    """Whether a path is in a folder that machines usually do not share.
+    """Return whether a path is in a folder that machines usually do not share.
 
     >>> is_local_folder("/tmp/runs"), is_local_folder("/data/runs")
     (True, False)
@@ -74,7 +74,7 @@ def is_local_folder(path: str) -> bool:
 
 
 def job_name(target: str) -> str:
-    """A short name for a target, for files and jobs.
+    """Return a short name for a target, for files and jobs.
 
     >>> job_name("/lab/my train.py:make_loop"), job_name("lab.train:Mine")
     ('my_train', 'lab.train')
