@@ -547,7 +547,7 @@ class TestWhatIsKept:
             (lambda: functools.reduce(lambda inner, _: [inner], range(3000), 1), "nested too deep"),
             (lambda: Keeper(1).forward, "it is a method of an object"),
             (lambda: Recipe(deque, [1])(), "`collections:deque` is in Python's standard library"),
-            (lambda: torch.zeros(2**23), "too large for each checkpoint"),
+            (lambda: torch.zeros(2**23), "too large to store in each checkpoint"),
             (lambda: same_again(nn.Linear(1, 1)), "it was created from itself"),
             (lambda: value_of(Keeper(Points(1))), "it is among the arguments of the call that created it"),
             (lambda: re.A | re.I, "it is a union of flags"),
@@ -638,7 +638,7 @@ class TestWhatIsKept:
         monkeypatch.setenv("DB_PASSWORD", "CANARY-ONE-1234")
         tm = self.manager(train_data=Recipe(Remote, "CANARY-ONE-1234", api_key="CANARY-TWO")())
         assert "CANARY" not in str(blueprint_of(tm))
-        assert blueprint_of(tm)["with"]["train_data"]["with"]["api_key"]["why"] == "it looks like a secret, and is not stored"
+        assert blueprint_of(tm)["with"]["train_data"]["with"]["api_key"]["why"] == "it looks like a secret, so it is not stored"
 
     def test_a_call_of_the_standard_library_is_refused(self, tmp_path) -> None:
         for path in ("os:system", "subprocess:run", "builtins:exec", "shutil:rmtree", "posix:system", "torch:os.system", "this:c"):

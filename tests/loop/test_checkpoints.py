@@ -390,7 +390,7 @@ class TestSaver:
             def load_state_dict(self, state: Any) -> None: ...
 
         tm = make(tmp_path, extensions=[Hoarder()])
-        with pytest.raises(CodecError, match=r"(?s)this training cannot be saved.*state\.extensions\.hoarder\.function"):
+        with pytest.raises(CodecError, match=r"(?s)this training run cannot be saved.*state\.extensions\.hoarder\.function"):
             tm.train()
         assert tm.step_num == 0
 
@@ -543,7 +543,7 @@ class TestLoader:
         make(tmp_path, 2).train()
         for name in saved(tmp_path):
             (tmp_path / "checkpoints" / name / "tree.json").write_text("{}")
-        with pytest.raises(StoreDamagedError, match="no checkpoint is good"):
+        with pytest.raises(StoreDamagedError, match="all checkpoints are damaged"):
             make(tmp_path, 3).train()
 
     def test_half_a_checkpoint_is_replaced(self, tmp_path: Path) -> None:
@@ -572,7 +572,7 @@ class TestLoader:
         make(tmp_path, 1).train()
         other = make(tmp_path, 2)
         other.train_data = DataLoader(other.train_data.dataset, batch_size=5)  # type: ignore[attr-defined]
-        with pytest.raises(StateError, match="train_data has 4 batches, the state was captured with 5"):
+        with pytest.raises(StateError, match="train_data has 4 batches, but the state was captured with 5"):
             other.train()
 
     def test_other_workers_are_refused_where_loading_may_draw_random_numbers(self, tmp_path: Path) -> None:

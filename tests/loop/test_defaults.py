@@ -84,7 +84,7 @@ def test_a_loss_that_is_no_single_number_is_trained_on_and_not_recorded() -> Non
 
 
 def test_a_set_that_is_evaluated_cannot_be_taken_for_training() -> None:
-    with pytest.raises(SettingError, match=r"(?s)an evaluation set cannot be called 'train'.*`train/loss` is the loss of the training"):
+    with pytest.raises(SettingError, match=r"(?s)an evaluation set cannot be called 'train'.*`train/loss` is the training loss"):
         bare(eval_data={"train": UNEVEN})
 
 

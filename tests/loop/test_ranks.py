@@ -115,7 +115,10 @@ def test_another_number_of_ranks_resumes_within_rounding_and_says_so(tmp_path: P
             found = run(num, tmp_path, **options, **more) if num > 1 else [in_process(options | more)]
         assert distance(alone, found[0]) < 1e-6
         if second > 1:
-            assert f"trained with {first} rank{'s' if first > 1 else ''} before, so it continues within rounding" in found[0]["err"]
+            assert (
+                f"trained with {first} rank{'s' if first > 1 else ''} before, so results are equal within rounding"
+                in found[0]["err"]
+            )
 
 
 def test_a_loss_with_class_weights_says_that_it_differs_from_one_process(tmp_path: Path) -> None:
@@ -193,15 +196,15 @@ EXPECTED = {
     "generator": "SettingError: train_data cannot be divided over 2 ranks: list_iterator has no indices",
     "tiny": "SettingError: the first batch of train_data has 1 sample, fewer than the 2 ranks",
     "crooked": "SettingError: batch 0 of train_data cannot be divided over 2 ranks",
-    "sampler": "SettingError: train_data has a DistributedSampler, and the loop divides each batch over the 2 ranks itself",
+    "sampler": "SettingError: train_data has a DistributedSampler, but the loop divides each batch over the 2 ranks itself",
     "avg": "SettingError: the extension `avg_loss` (Avg) needs whole batches",
-    "sum": "SettingError: this Supervised cannot be built: `loss` is a sum over samples, and 2 ranks need a mean",
+    "sum": "SettingError: this Supervised cannot be built: `loss` is a sum over samples, but 2 ranks need a mean",
     "lazy": "SettingError: the model has parameters without a shape, and 2 ranks must begin with the same weights",
     "sparse": "LossError: a gradient of the shape (3, 2) is sparse, and cannot be averaged over ranks",
-    "device": "SettingError: rank 0 trains on cpu, and rank 1 on meta",
+    "device": "SettingError: rank 0 trains on cpu, but rank 1 on meta",
     "same device": "SettingError: ranks 0 and 1 use the same device meta",
-    "data": "SettingError: rank 0 and rank 1 train different things: train_data with the number of batches 4 and 5",
-    "model": "SettingError: rank 0 and rank 1 train different things: a model with the parameters",
+    "data": "SettingError: rank 0 and rank 1 built different loops: train_data with the number of batches 4 and 5",
+    "model": "SettingError: rank 0 and rank 1 built different loops: a model with the parameters",
     "components": "SettingError: a TrainTestLoop does not work with 2 ranks",
 }
 

@@ -472,7 +472,7 @@ def test_a_state_of_longer_data_is_refused():
     state = manager.capture()
     other = build(2)
     other.train_data = [*other.train_data, *other.train_data]
-    with pytest.raises(StateError, match=r"train_data has \d+ batches, the state was captured with \d+"):
+    with pytest.raises(StateError, match=r"train_data has \d+ batches, but the state was captured with \d+"):
         other.restore(state)
 
 
@@ -604,7 +604,7 @@ def test_data_that_is_too_short_for_the_state_is_refused():
 
 def test_a_loader_without_the_generator_of_the_state_is_refused():
     _, states = undisturbed(epochs=1, generator=torch.Generator())
-    with pytest.raises(StateError, match="the data has 0 generators of its own, the state was captured with 1"):
+    with pytest.raises(StateError, match="the data has 0 generators of its own, but the state was captured with 1"):
         resumed(states[0])
 
 
@@ -699,7 +699,7 @@ def test_a_minimal_loop_can_be_resumed_twice_within_an_epoch():
 )
 def test_a_minimal_loop_refuses_to_be_captured_elsewhere(callback):
     component = type("Captures", (LoopComponent,), {callback: lambda self, loop: loop.capture()})()
-    with pytest.raises(StateError, match=r"a state can be captured at the end of a training batch only") as caught:
+    with pytest.raises(StateError, match=r"a state can only be captured at the end of a training batch") as caught:
         new_loop(1, component).train(1)
     assert "capture it in on_batch_end, while loop.is_training" in str(caught.value)
 
@@ -710,7 +710,7 @@ def test_a_minimal_loop_refuses_to_be_captured_in_validation():
             if loop.is_validating:
                 loop.capture()
 
-    with pytest.raises(StateError, match="a state can be captured at the end of a training batch") as caught:
+    with pytest.raises(StateError, match="a state can only be captured at the end of a training batch") as caught:
         new_loop(1, Captures()).train(1)
     assert "stage train > eval_step_epoch > eval_step_batch" in str(caught.value)
 

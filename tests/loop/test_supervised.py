@@ -209,7 +209,7 @@ class TestBadInput:
             trained(train_data=[batch], eval_data=None)
         assert str(caught.value).split("\n") == [
             f"Supervised needs batches of (inputs, targets), but this batch is {told}",
-            "  try     have the data set return pairs, or write what the model and the loss are called with:",
+            "  try     return pairs from the data set, or write how to call the model and the loss:",
             "          class Loop(TrainManager):",
             "              def model_forward(self, batch):",
             f"                  return self.model({first})",
@@ -223,7 +223,7 @@ class TestBadInput:
             trained(train_data=(INPUTS, TARGETS), eval_data=None)
 
     def test_a_loss_class_is_refused_with_what_to_write(self) -> None:
-        with pytest.raises(SettingError, match=r"`loss` is the class CrossEntropyLoss: create one, CrossEntropyLoss\(\)"):
+        with pytest.raises(SettingError, match=r"`loss` is the class CrossEntropyLoss: create an instance, CrossEntropyLoss\(\)"):
             Supervised(make_model(), nn.CrossEntropyLoss, 1, [])  # type: ignore[arg-type]
 
     def test_a_loss_that_sums_over_the_batch_is_warned_of(self) -> None:
@@ -255,7 +255,7 @@ class TestBadInput:
             return nn.functional.binary_cross_entropy_with_logits(prediction, targets)
 
         with pytest.raises(
-            SettingError, match=r"`loss` is called with \(prediction, targets\), and takes the targets first: \(targets, \.\.\.\)"
+            SettingError, match=r"`loss` is called with \(prediction, targets\), but takes the targets first: \(targets, \.\.\.\)"
         ):
             Supervised(make_model(), Module() if is_module else function, 1, [])
 

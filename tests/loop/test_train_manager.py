@@ -297,7 +297,7 @@ class TestEvaluatingOtherData:
     def test_other_data_under_the_name_of_a_set_is_refused_and_the_set_itself_is_not(self) -> None:
         valid = make_batches(1)
         tm = make_manager(eval_data={"valid": valid}, progress=False)
-        with pytest.raises(SettingError, match="the loop has an evaluation set 'valid', and this is other data") as caught:
+        with pytest.raises(SettingError, match="the loop already has an evaluation set 'valid' with other data") as caught:
             tm.eval({"valid": make_batches(2)})
         assert caught.value.rows["hint"] == 'give it another name: eval({"valid_2": loader})'
         assert not tm.history

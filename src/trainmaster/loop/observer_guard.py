@@ -38,7 +38,7 @@ def mode(model: nn.Module, *, is_training: bool) -> Iterator[None]:
 
 
 class Guards:
-    """Creates the guards of one loop, and knows the random state of training while some are open."""
+    """Creates the guards of one loop, and returns the random state of training even while guards are open."""
 
     def __init__(self, model: Callable[[], nn.Module]) -> None:
         self._model = model
@@ -51,8 +51,8 @@ class Guards:
         """Drop open guards that were left behind by an interrupt."""
         self._open.clear()
 
-    def look_again(self) -> None:
-        """List the model's modules again. They are not listed for every hook."""
+    def list_modules(self) -> None:
+        """List the model's modules again. Doing this for every hook would be slow."""
         self.modules = tuple(self._model().modules())
         self._spare = None
 
