@@ -57,7 +57,7 @@ class FailureCapsule(Observer):
     Args:
         path: the folder for capsules; `capsules` in the loop's `train_dir` by default. Without either, nothing is saved.
         max_capsules: how many to keep; the oldest are deleted.
-        target: what builds the loop, as `file.py:name` for the command line. The default is the manager that runs the
+        target: the function or manager that builds the loop, as `file.py:name`. The default is the manager that runs the
             loop.
     """
 
@@ -81,11 +81,11 @@ class FailureCapsule(Observer):
         self._stateful: dict[str, dict[str, Any]] = {}
         self._names: tuple[str, ...] = ()
         self._has_nan_reports = False
-        """Whether an extension reports batches that are not finite."""
+        """Whether an extension reports batches with non-finite losses or gradients."""
         self._is_accumulating = False
         self._num_reported = 0
 
-    # Before a batch, as little as possible is saved.
+    # Before a batch: save as little as possible.
 
     def pre_train(self) -> None:
         self._num_reported = 0
@@ -124,7 +124,7 @@ class FailureCapsule(Observer):
         plain = {name: {key: value for key, value in each.items() if type(value) in _PLAIN} for name, each in self._stateful.items()}
         self._starts[routine] = _BatchStart(batch, batch_num, values, plain, self._watch.save())
 
-    # After a batch, nothing is saved unless something failed.
+    # After a batch: save a capsule only if something failed.
 
     def pre_optimizer_step(self, fixtures: Fixtures, loop: Any) -> None:
         if self._has_nan_reports and "non_finite" in fixtures:
@@ -239,7 +239,7 @@ class FailureCapsule(Observer):
 
 
 def _extension_states(loop: Any, start: _BatchStart | None) -> dict[str, Any]:
-    """The states of the other extensions, with their counters from before the batch."""
+    """Return the states of the other extensions, with their counters from before the batch."""
     states = {}
     for name, extension in stateful_extensions(loop.extensions).items():
         before = start.attributes.get(name, {}) if start is not None else {}
@@ -251,7 +251,7 @@ def _extension_states(loop: Any, start: _BatchStart | None) -> dict[str, Any]:
 
 
 def _locate(error: Exception, fixtures: Fixtures, loop: Any, routine: str, values: dict[str, Any]) -> dict[str, Any]:
-    """Where the error occurred. `values` are the fixtures before the batch."""
+    """Return where the error occurred. `values` are the fixtures before the batch."""
     batch_num = None  # if reading a batch failed, no fixture has its number
     if not hasattr(loop, "moment"):
         batch_num = int(loop.batch_num)
@@ -274,7 +274,7 @@ def _plain_values(fixtures: Fixtures) -> dict[str, Any]:
 
 
 def _stage_of(error: BaseException) -> str:
-    """The path of the innermost stage in which an error occurred, read from the engine's note."""
+    """Return the path of the innermost stage in which an error occurred, read from the engine's note."""
     matches = (_STAGE.search(note) for note in getattr(error, "__notes__", ()) if note.startswith("in "))
     return next((match[1] for match in matches if match), "")
 
@@ -304,7 +304,7 @@ def _find_invocation(manager: Any) -> Any:
 
 
 def _target_digest(target: str) -> str | None:
-    """The digest of the file of a target, so that `replay` can tell whether it has changed."""
+    """Return the digest of a target's file, so that `replay` can tell whether it has changed."""
     before, _, name = target.rpartition(":")
     module = before if before and name.isidentifier() else target  # a file with only one manager needs no name
     path = module if module.endswith(".py") else getattr(sys.modules.get(module), "__file__", None)
@@ -312,7 +312,7 @@ def _target_digest(target: str) -> str | None:
 
 
 def _import_path(definition: type | FunctionType) -> str | None:
-    """The import path of a class or function. None if it is unknown, or if importing it would run the program again."""
+    """Return the import path of a class or function, or None if it is unknown or importing it would run the program again."""
     if not definition.__qualname__.isidentifier():
         return None
     if definition.__module__ != "__main__":

@@ -44,14 +44,14 @@ class NaNGuard(Extension):
     name = "nan_guard"
     creates = {FIXTURE: "train_step_batch"}
     is_optional = True
-    on_every_rank = True  # the loss is that of all ranks, and gradients are averaged, so all ranks decide alike
+    on_every_rank = True  # the loss is that of all ranks, and gradients are averaged, so all ranks make the same decision
 
     def __init__(self, policy: str = "stop", every: int = 1, *, checks_grads: bool = True) -> None:
         check_choice("policy", policy, ("stop", "skip", "continue"), hint='NaNGuard("stop")')
         check_int("every", every, min=1, hint="NaNGuard(every=10)")
         if policy == "skip" and every > 1:
             raise SettingError(
-                f"every={every} does not check all batches, and one bad batch is enough to break the weights",
+                f"every={every} does not check all batches, but a single bad batch can break the weights",
                 hint='NaNGuard("skip") checks each batch; NaNGuard("stop", every=10) does not need to',
             )
         self.policy = policy
@@ -132,7 +132,7 @@ class NaNGuard(Extension):
         """Raise an error if every batch was skipped: training would continue without learning anything."""
         if self.policy == "skip" and self._num_good == 0 and stopped is None:
             raise NonFiniteError(
-                "every batch of an epoch was skipped: none has a finite loss and finite gradients",
+                "every batch of an epoch was skipped, because none had a finite loss and finite gradients",
                 where=f"stage train_step_epoch, after epoch {epoch_num}",
                 hint='NaNGuard("stop") shows where the first one goes wrong',
             )
@@ -182,7 +182,7 @@ class NaNGuard(Extension):
         )
 
     def _search(self, fixtures: Fixtures, model: nn.Module) -> tuple[str | None, str]:
-        """The first module whose output is not finite, and a hint."""
+        """Return the first module whose output is not finite, and a hint."""
         forward: Callable[[Any], Any] | None = getattr(fixtures["loop"], "train_model_forward", None)
         if forward is None or self._rng is None:  # only a TrainManager can run a forward pass
             return None, _USUAL_HINT
@@ -241,7 +241,7 @@ class NaNGuard(Extension):
 
 
 def is_finite(value: Any) -> bool:
-    """Whether a nested value contains no NaN or inf. Waits for the device of a tensor."""
+    """Return whether a nested value contains no NaN or inf. This waits for the device of a tensor."""
     if isinstance(value, torch.Tensor) and value.numel() == 1 and not value.is_complex():
         return math.isfinite(value.item())
     if isinstance(value, float):
@@ -306,7 +306,7 @@ def _where(fixtures: Fixtures) -> str:
 
 @contextmanager
 def _same_buffers(model: nn.Module) -> Iterator[None]:
-    """Restore the buffers afterwards, because a forward pass in training mode changes the means of a batch norm."""
+    """Restore the buffers after the block, because a forward pass in training mode changes the means of a batch norm."""
     saved = [
         (module, name, buffer, buffer.detach().clone())
         for module in model.modules()

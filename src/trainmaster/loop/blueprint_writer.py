@@ -234,9 +234,7 @@ class _Writer:
     def _with_arguments(self, node: str, call: RecordedCall, arguments: Mapping[str, Any], path: str) -> Node:
         of = import_path_of(call.kind)
         if is_in_stdlib(of):
-            raise ValueError(
-                f"`{of}` is in Python's standard library, which blueprints do not call: wrap it in a function marked @tracked"
-            )
+            raise ValueError(f"`{of}` is in Python's standard library, which blueprints do not call: wrap it in a function marked @tracked")
         parameters = signature_of(call.kind).parameters
         values = {}
         for name, value in arguments.items():

@@ -80,7 +80,9 @@ class Shared:
     def notice(self) -> str | None:
         """Return a text about the effects of several ranks, now or before the run resumed; None if there are none."""
         num, before = self._loop.ranks.num, self.num_before
-        other = f"it was trained with {before} rank{'s' if before != 1 else ''} before, so results are equal within rounding, not bit for bit"
+        other = (
+            f"it was trained with {before} rank{'s' if before != 1 else ''} before, so results are equal within rounding, not bit for bit"
+        )
         parts = [other] if before not in (None, num) else []
         modules = list(self._loop.model.modules())
         if num > 1 and any(isinstance(each, _BatchNorm) and not isinstance(each, nn.SyncBatchNorm) for each in modules):
