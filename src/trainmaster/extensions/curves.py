@@ -89,7 +89,7 @@ def scalar(name: str, value: Any, extension: str) -> Any:
 
 
 def file_name(text: str) -> str:
-    """Make a text safe as part of a file name: users choose the names of sets and figures.
+    """Replace characters that are not safe in a file name, because users choose the names of sets and figures.
 
     >>> file_name("valid/hard cases")
     'valid_hard_cases'

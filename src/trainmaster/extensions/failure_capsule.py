@@ -25,6 +25,7 @@ from trainmaster.extensions.manager_fixtures import manager_fixtures
 from trainmaster.loop.data_position import data_state
 from trainmaster.loop.rng import RngState, Saved, Watch, get_rng, state_of
 from trainmaster.loop.state import capture_objects, own_copy, stateful_extensions
+from trainmaster.loop.train_loss import NON_FINITE
 from trainmaster.stages import Fixtures, Observer, always
 from trainmaster.store.program import digest_of
 
@@ -102,7 +103,7 @@ class FailureCapsule(Observer):
         self._epoch_starts[routine], self._starts[routine] = epoch_start, None
         self._stateful = {name: vars(each) for name, each in stateful_extensions(loop.extensions).items() if hasattr(each, "__dict__")}
         self._names = ()
-        self._has_nan_reports = any("non_finite" in (getattr(each, "creates", None) or ()) for each in loop.extensions.values())
+        self._has_nan_reports = any(NON_FINITE in (getattr(each, "creates", None) or ()) for each in loop.extensions.values())
 
     def pre_train_step_batch(self, fixtures: Fixtures, batch: Any, batch_num: int) -> None:
         try:
@@ -127,14 +128,14 @@ class FailureCapsule(Observer):
     # After a batch: save a capsule only if something failed.
 
     def pre_optimizer_step(self, fixtures: Fixtures, loop: Any) -> None:
-        if self._has_nan_reports and "non_finite" in fixtures:
+        if self._has_nan_reports and NON_FINITE in fixtures:
             self._save_reported(fixtures, loop)  # before the update changes the weights
 
     @always
     def post_train_step_batch(self, fixtures: Fixtures, loop: Any, exc_value: BaseException | None) -> None:
         if exc_value is not None:
             self._save(exc_value, fixtures, loop, "train", has_batch=True)
-        elif self._has_nan_reports and "non_finite" in fixtures:
+        elif self._has_nan_reports and NON_FINITE in fixtures:
             self._save_reported(fixtures, loop)
         self._is_accumulating = exc_value is None and not fixtures.get("is_update", True)
 
@@ -166,7 +167,7 @@ class FailureCapsule(Observer):
 
     def _save_reported(self, fixtures: Fixtures, loop: Any) -> None:
         """Save a non-finite batch that `NaNGuard` reports without raising an error."""
-        error = fixtures["non_finite"]
+        error = fixtures[NON_FINITE]
         if isinstance(error, Exception) and self._num_reported < self.max_capsules and not _is_saved(error):
             self._num_reported += 1
             self._save(error, fixtures, loop, "train", has_batch=True)

@@ -81,8 +81,7 @@ def _record_dimensions(
 ) -> set[int]:
     """Return the dimensions of all tensors that the model computes from some examples, until it ends or raises an error.
 
-    The number of examples is a power of two. So a dimension that is a multiple of that number, such as a flattened
-    batch, gains no odd factors.
+    The number of examples is a power of two, so that a flattened batch adds no odd prime factors to the dimensions.
     """
     size = 1 << min(num, _MAX_RECORDED).bit_length() - 1
     examples = map_batch(take_examples(batch, num, size), torch.clone)

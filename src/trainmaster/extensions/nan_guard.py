@@ -22,8 +22,6 @@ from trainmaster.loop.train_loss import NON_FINITE
 from trainmaster.loop.writer import record
 from trainmaster.stages import Extension, Fixtures
 
-FIXTURE: Final = NON_FINITE
-"""The fixture with the error of a batch that was skipped or counted, for other extensions. Good batches do not have it."""
 _MAX_SHOWN = 5
 _USUAL_HINT: Final = "lower the learning rate, clip the gradients"
 
@@ -42,7 +40,7 @@ class NaNGuard(Extension):
     """
 
     name = "nan_guard"
-    creates = {FIXTURE: "train_step_batch"}
+    creates = {NON_FINITE: "train_step_batch"}  # the error of a batch that was skipped or counted; other batches do not have it
     is_optional = True
     on_every_rank = True  # the loss is that of all ranks, and gradients are averaged, so all ranks make the same decision
 
@@ -112,7 +110,7 @@ class NaNGuard(Extension):
                 parameter.grad = grad if is_needed else None
             self._earlier_grads = None
             self._skip(fixtures, is_update and self._has_grads)
-        elif is_update and self._is_due() and FIXTURE not in fixtures and self.checks_grads and not has_finite_grads(self._parameters):
+        elif is_update and self._is_due() and NON_FINITE not in fixtures and self.checks_grads and not has_finite_grads(self._parameters):
             self.num_grads += 1
             self._raise_or_count(fixtures, model, "non-finite gradients with a finite loss")
             if self.policy == "skip":  # this also drops the gradients of earlier batches, to which these were added
@@ -121,11 +119,11 @@ class NaNGuard(Extension):
                 self._skip(fixtures, False)
 
     def post_train_step_batch(self, fixtures: Fixtures) -> None:
-        if FIXTURE not in fixtures:
+        if NON_FINITE not in fixtures:
             self._num_good += 1
         if fixtures.get("is_update", True):
             self._has_grads = False
-        elif FIXTURE not in fixtures or self.policy == "continue":
+        elif NON_FINITE not in fixtures or self.policy == "continue":
             self._has_grads = True
 
     def post_train_step_epoch(self, epoch_num: int, stopped: str | None = None) -> None:
@@ -147,7 +145,7 @@ class NaNGuard(Extension):
         error = self._error(fixtures, model, fact, weights)
         if self.policy == "stop" or (weights and self.policy == "skip"):
             raise error
-        fixtures[FIXTURE] = error
+        fixtures[NON_FINITE] = error
         writer = fixtures.get("writer")
         if writer is not None:
             step = fixtures.get("step_num")

@@ -202,7 +202,7 @@ def _optimizer_problems(loop: Training, optimizer: Any, lr_schedule: Any) -> lis
     problems += _missing_arguments("lr_schedule", lr_schedule, "optimizer")
     choices = ("update", "epoch", *loop.eval_data)
     by = loop.schedule_by
-    slip = did_you_mean(str(by), choices) if by not in choices and "/" not in str(by) else ""
-    if by is not None and (not isinstance(by, str) or not by.strip() or slip):  # other text may be the name of a metric
-        problems.append(f"`schedule_by` must be one of {', '.join(choices)}, or a metric, not {shown(by)} {slip}".rstrip())
+    suggestion = did_you_mean(str(by), choices) if by not in choices and "/" not in str(by) else ""
+    if by is not None and (not isinstance(by, str) or not by.strip() or suggestion):  # other text may be the name of a metric
+        problems.append(f"`schedule_by` must be one of {', '.join(choices)}, or a metric, not {shown(by)} {suggestion}".rstrip())
     return problems

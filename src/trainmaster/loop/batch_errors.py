@@ -20,21 +20,18 @@ def is_pair(batch: Any) -> bool:
 
 
 def no_pair_error(batch: Any, who: str) -> SettingError:
-    first, last = _parts(batch)
-    if isinstance(batch, torch.Tensor):
-        return SettingError(
-            f"{who} needs batches of (inputs, targets), but this batch is {outline(batch)}",
-            hint="pass a DataLoader of pairs, or a list of batches: [(inputs, targets)]",
+    hint = "pass a DataLoader of pairs, or a list of batches: [(inputs, targets)]"
+    if not isinstance(batch, torch.Tensor):
+        first, last = _parts(batch)
+        hint = (
+            "return pairs from the data set, or write how to call the model and the loss:\n"
+            "class Loop(TrainManager):\n"
+            "    def model_forward(self, batch):\n"
+            f"        return self.model({first})\n"
+            "    def loss_forward(self, batch, prediction):\n"
+            f"        return self.loss(prediction, {last})"
         )
-    return SettingError(
-        f"{who} needs batches of (inputs, targets), but this batch is {outline(batch)}",
-        hint="return pairs from the data set, or write how to call the model and the loss:\n"
-        "class Loop(TrainManager):\n"
-        "    def model_forward(self, batch):\n"
-        f"        return self.model({first})\n"
-        "    def loss_forward(self, batch, prediction):\n"
-        f"        return self.loss(prediction, {last})",
-    )
+    return SettingError(f"{who} needs batches of (inputs, targets), but this batch is {outline(batch)}", hint=hint)
 
 
 def swapped_error(loss: Any) -> SettingError:

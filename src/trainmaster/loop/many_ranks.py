@@ -133,7 +133,7 @@ class ManyRanks:
                 raise LoopError(
                     f"the weights of rank {self.rank} and rank {rank} are no longer equal: `{different[0]}`"
                     + (f" and {len(different) - 1} more" if different[1:] else ""),
-                    why="something changed them on one rank only: an extension, or an `optimizer_step` with gradients of its own",
+                    why="something changed them on one rank only: an extension, or an `optimizer_step` with its own gradients",
                     hint="an extension that changes training needs `on_every_rank = True`",
                 )
 

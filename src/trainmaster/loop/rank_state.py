@@ -20,6 +20,7 @@ from trainmaster.loop.ranks import Ranks
 from trainmaster.loop.sharding import has_shards
 from trainmaster.loop.state import TrainingState, capture_extensions, capture_objects, not_copied, own_copy
 from trainmaster.stages.hooks import Hook, bind
+from trainmaster.text import counted
 
 if TYPE_CHECKING:
     from trainmaster.loop.training import Training
@@ -80,9 +81,8 @@ class Shared:
     def notice(self) -> str | None:
         """Return a text about the effects of several ranks, now or before the run resumed; None if there are none."""
         num, before = self._loop.ranks.num, self.num_before
-        other = (
-            f"it was trained with {before} rank{'s' if before != 1 else ''} before, so results are equal within rounding, not bit for bit"
-        )
+        ranks = counted(before or 0, "rank")
+        other = f"it was trained with {ranks} before, so results match an uninterrupted run within rounding, not bit for bit"
         parts = [other] if before not in (None, num) else []
         modules = list(self._loop.model.modules())
         if num > 1 and any(isinstance(each, _BatchNorm) and not isinstance(each, nn.SyncBatchNorm) for each in modules):

@@ -15,7 +15,7 @@ from trainmaster.stages import Fixtures, Observer
 TRAIN_LOSS = "train_loss"
 """The fixture with the mean loss, in `train_step_epoch`. The extension that records the loss creates it."""
 NON_FINITE = "non_finite"
-"""The fixture of an extension that handles non-finite losses."""
+"""The fixture with the error of a non-finite batch that an extension such as NaNGuard reports."""
 
 
 class LossMean:

@@ -49,7 +49,7 @@ class TrainManager(Training):
         eval_data: a DataLoader or other batches, which become the set "valid"; or several sets by name, in order.
         metrics: metrics over whole evaluation sets by name, as `Metrics` takes them: `{"accuracy": accuracy}`, with a
             function of (prediction, targets) or a torchmetrics object. They are recorded as `valid/accuracy` and shown
-            beside the loss.
+            next to the loss.
         schedule_by: when `lr_schedule` steps: after each "update", each "epoch", or each evaluation, with the metric of
             this name ("valid/accuracy", or an ending of it; the name of a set stands for its loss). The default is the
             `step_when` of the `SchedulerConfig` that made the schedule, or else after each update.

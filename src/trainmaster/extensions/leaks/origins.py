@@ -93,7 +93,7 @@ def find_fault(origins: torch.Tensor, ids: Sequence[int]) -> str | None:
 def find_layout(origins: torch.Tensor, ids: Sequence[int]) -> Layout | None:
     """Return how the examples are arranged: in some order along an axis, along an axis of another length, or scattered.
 
-    None if no element comes from an example.
+    Returns None if no element comes from an example.
     """
     if origins.ndim == 0 or not bool((origins != NO_EXAMPLE).any()):
         return None
