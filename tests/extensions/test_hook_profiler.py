@@ -43,7 +43,7 @@ def test_a_slow_hook_comes_first_with_its_calls_and_its_time() -> None:
     assert 0.2 < first.share < 1
 
 
-def test_both_halves_of_an_around_hook_count_and_the_body_does_not() -> None:
+def test_both_parts_of_an_around_hook_are_timed_but_the_body_is_not() -> None:
     found = {each.hook: each for each in trained(Sleeps()).times()}
     batches = 18 + 4 * 3  # evaluations also have the stage `forward`
     assert found["Sleeps.around_forward"].num_calls == batches

@@ -20,10 +20,10 @@ from trainmaster.stages import Extension
 class EMA(Extension):
     """Keeps an exponential moving average of the weights; evaluations and predictions use it instead of the weights.
 
-    After each update, `average = decay * average + (1 - decay) * weights`; the first average is a copy of the weights. Training does
-    not use the average, so its results do not change by a single bit. `pre_eval` and `post_eval` hooks see the training
-    weights; all hooks in between see the average. Only parameters are averaged; buffers, such as the means of a batch
-    norm, are used unchanged.
+    After each update, `average = decay * average + (1 - decay) * weights`; the first average is a copy of the weights.
+    Training does not use the average, so its results do not change by a single bit. `pre_eval` and `post_eval` hooks
+    see the training weights; all hooks in between see the average. Only parameters are averaged; buffers, such as the
+    means of a batch norm, are used unchanged.
     """
 
     has_weights = True

@@ -1,7 +1,8 @@
 """Takes some examples of a batch, or replaces some of them with others.
 
-The functions go through tuples, named tuples, lists, mappings and dataclasses. Two kinds of values belong to the examples: tensors whose
-first dimension is the number of examples, and lists with one item per example (text, tensors of different lengths).
+The functions go through tuples, named tuples, lists, mappings and dataclasses. Two kinds of values belong to the
+examples: tensors whose first dimension is the number of examples, and lists with one item per example (text, tensors of
+different lengths).
 """
 
 from __future__ import annotations

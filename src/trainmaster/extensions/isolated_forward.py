@@ -70,9 +70,9 @@ def _has_content(tensor: torch.Tensor) -> bool:
 class IsolatedForward:
     """Runs forward passes that differ only in their batches, and restores the model afterwards.
 
-    Dropout is off, because the numbers it draws may depend on other examples. Batch norm mixes examples by design, so it always uses the
-    statistics of one first pass. Modules in `allowed` may mix examples: an example that is not replaced gets the module's output of the
-    first pass, and gradients pass through unchanged.
+    Dropout is off, because the numbers it draws may depend on other examples. Batch norm mixes examples by design, so
+    it always uses the statistics of one first pass. Modules in `allowed` may mix examples: an example that is not
+    replaced gets the module's output of the first pass, and gradients pass through unchanged.
     """
 
     def __init__(self, model: nn.Module, allowed: Collection[nn.Module], others: Iterable[nn.Module] = ()) -> None:

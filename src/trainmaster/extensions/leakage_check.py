@@ -129,9 +129,9 @@ def _allowed_modules(model: nn.Module, allow: Iterable[type[nn.Module] | str]) -
 class LeakageCheck(Observer):
     """Checks on the first batch that no information passes between its examples.
 
-    Typical causes are a wrong view, a softmax over the batch, or a broadcast in the loss. The `LeakageError` names the module and the line.
-    The check restores weights, buffers, gradients, modes and random numbers. It runs once for each model; call
-    `check(train_manager, batch)` to run it again.
+    Typical causes are a wrong view, a softmax over the batch, or a broadcast in the loss. The `LeakageError` names the
+    module and the line. The check restores weights, buffers, gradients, modes and random numbers. It runs once for each
+    model; call `check(train_manager, batch)` to run it again.
 
     Args:
         on_leak: "raise" the error, or "warn" and train anyway.

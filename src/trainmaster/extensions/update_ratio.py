@@ -28,9 +28,9 @@ _TAG = "update_ratio"
 class UpdateRatio(FigureObserver):
     """Logs the norm of an update divided by the norm of the weights, for each parameter, every `every` updates.
 
-    The update is the difference that the optimizer step makes, including momentum, weight decay and clipping. The weights are copied
-    before such a step and compared after it; other steps have no overhead. A parameter whose weights are all 0, such as
-    a new bias, has no ratio.
+    The update is the difference that the optimizer step makes, including momentum, weight decay and clipping. The
+    weights are copied before such a step and compared after it; other steps have no overhead. A parameter whose weights
+    are all 0, such as a new bias, has no ratio.
 
     `update_ratio/<parameter>` is the mean over the measured updates of an epoch, logged against `step_num`; in long
     epochs it is logged after every 256 of them. The figure `update_ratio` shows every measured update.

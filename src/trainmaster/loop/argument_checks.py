@@ -63,11 +63,11 @@ def evaluation_sets(eval_data: Any) -> dict[str, Iterable[Any]]:
 def _named_pairs(eval_data: Any) -> list[tuple[Any, Any]]:
     """Return (name, data) pairs for evaluation sets that are not a mapping. Batches without a name become the set "valid"."""
     items = eval_data if isinstance(eval_data, (list, tuple)) else ()
-    twos = [each for each in items if isinstance(each, (tuple, list)) and len(each) == 2]
-    num_named = sum(isinstance(name, str) for name, _ in twos)
+    pairs = [each for each in items if isinstance(each, (tuple, list)) and len(each) == 2]
+    num_named = sum(isinstance(name, str) for name, _ in pairs)
     if items and num_named == len(items):
-        return [(name, data) for name, data in twos]
-    if num_named or any(isinstance(each, DataLoader) for each in (*items, *(data for _, data in twos))):
+        return [(name, data) for name, data in pairs]
+    if num_named or any(isinstance(each, DataLoader) for each in (*items, *(data for _, data in pairs))):
         raise SettingError(
             f"several evaluation sets need names: a mapping or a list of (name, data) pairs, not {shown(eval_data)}",
             hint='eval_data={"valid": loader, "test": other_loader}',

@@ -36,7 +36,7 @@ _NOT_RECORDED: Final = "its arguments were not recorded:"
 _HINT: Final = "mark its class @tracked, or create it with a Recipe"
 _MAX_DEPTH: Final = 100
 _MAX_BYTES: Final = 2**24
-"""The limit for tensors and arrays, because every checkpoint stores them."""
+"""The maximum total size of tensors and arrays in bytes, because every checkpoint stores them."""
 
 
 def blueprint_of(loop: TrainManager) -> Node:

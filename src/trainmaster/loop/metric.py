@@ -43,8 +43,8 @@ def find_metric(name: str | None, eval_losses: Mapping[str, float], writer: Any,
     """Return the metric called `name` at the end of an evaluation, with its value, or None if it was not recorded.
 
     `name` is the name of a recorded metric, an ending of it, or the name of an evaluation set, which stands for its
-    loss. The default, None, means the loss of the first set. Metrics of `own_sets`, the evaluation sets of the loop, take precedence
-    over those of other sets. Raises `MetricNameError` if several metrics end with the name.
+    loss. The default, None, means the loss of the first set. Metrics of `own_sets`, the evaluation sets of the loop,
+    take precedence over those of other sets. Raises `MetricNameError` if several metrics end with the name.
     """
     losses = {loss_name(each): value for each, value in eval_losses.items()}
     if name is None:

@@ -1,7 +1,8 @@
 """Models whose parameters `torch.distributed.fsdp.fully_shard` has divided over ranks.
 
 A captured state has whole tensors, gathered from all ranks, in the same format as without sharding. So checkpoints
-depend neither on the number of ranks nor on whether the model was sharded. When a state is restored, each rank takes its part.
+depend neither on the number of ranks nor on whether the model was sharded. When a state is restored, each rank takes
+its part.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The difference between the files of two snapshots, as git shows it.
 
-A snapshot may come from an untrusted source. Git reads both bundles in a temporary repository and checks out no files. Programs
-and settings in a snapshot do not affect the result.
+A snapshot may come from an untrusted source. Git reads both bundles in a temporary repository and checks out no files.
+Programs and settings in a snapshot do not affect the result.
 """
 
 from __future__ import annotations

@@ -35,8 +35,9 @@ _PLAIN: Final = (int, float, bool, str, bytes, type(None))
 class LoopSnapshot:
     """The modules, random numbers, data positions and plain attributes of a loop.
 
-    `capture()` and `restore()` of the loop cannot be used instead: `train()` does not allow them before its first batch, and an
-    optimizer casts the state it loads to the precision of its parameters. The checks never step the loop's optimizer, only copies.
+    `capture()` and `restore()` of the loop cannot be used instead: `train()` does not allow them before its first
+    batch, and an optimizer casts the state it loads to the precision of its parameters. The checks never step the
+    loop's optimizer, only copies.
     """
 
     def __init__(self, loop: TrainManager) -> None:
