@@ -1,7 +1,7 @@
 """Results of a large store: frames with and without the index, next to plain json + pandas; parameter importance; the report.
 
-Every number is CPU time of a fresh process, the minimum of several, next to its limit if there is one. `--store PATH` keeps the
-store for the next time; making it takes several minutes.
+Every number is CPU time of a fresh process, the minimum of several, next to its limit if there is one. `--store PATH`
+keeps the store for the next time; making it takes several minutes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ METRICS = ("train/loss", "valid/loss", "valid/accuracy", "test/loss", "test/accu
 
 
 def configs(count: int) -> Iterator[dict[str, Any]]:
-    """Configs with 33 values: ten of them vary."""
+    """Return configs with 33 values, ten of which vary."""
     choose = random.Random(0)
     for number in range(count):
         yield {
@@ -54,7 +54,7 @@ def configs(count: int) -> Iterator[dict[str, Any]]:
 
 
 def make(root: Path, count: int) -> None:
-    """The files that finished runs leave, written without waiting for the disk."""
+    """Write the files of finished runs without waiting for the disk."""
     owner = Owner.this().to_dict()
     store, generated = Store(root), configs(count)
     for _ in range(0, count, 10_000):
@@ -94,7 +94,7 @@ def finish(root: Path, key: str, config: dict[str, Any], owner: dict[str, Any]) 
         (folder / name).write_bytes(data)
 
 
-# ---- what is measured, each in a process of its own
+# ---- the measurements, each in its own process
 
 
 def build_index(root: str) -> Any:
@@ -119,7 +119,7 @@ def frame(root: str) -> Any:
 
 
 def json_and_pandas(root: str) -> Any:
-    """What a script would do: read each config and preview, flatten them, make a frame. It checks nothing."""
+    """Do what a simple script would do: read each config and preview, flatten them, and create a frame, without any checks."""
     import pandas as pd
 
     def flat(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -153,7 +153,7 @@ def report(root: str, count: int) -> Any:
 
 
 def open_report(root: str) -> Any:
-    """Open the report in a browser. The result is the wall time until its table has rows, the least of five."""
+    """Open the report in a browser five times, and return the minimum wall time until its table has rows."""
     from playwright.sync_api import sync_playwright
 
     def open_once(browser: Any) -> float:

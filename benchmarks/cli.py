@@ -1,7 +1,7 @@
 """The command line on a large store: wall time from the start of the interpreter to its end.
 
-Every number is the minimum over several starts, next to its limit. The starts of all commands are interleaved, because the load of the
-machine varies.
+Every number is the minimum over several starts, next to its limit. The starts of all commands are interleaved, because
+the load of the machine varies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trainmaster.store.process_identity import Owner
 
 
 def configs(count: int) -> Iterator[dict[str, Any]]:
-    """Configs of a usual size: 20 values in 4 groups."""
+    """Return configs of a typical size: 20 values in 4 groups."""
     for number in range(count):
         yield {
             "seed": number,
@@ -36,7 +36,7 @@ def configs(count: int) -> Iterator[dict[str, Any]]:
 
 
 def make(root: Path, count: int) -> list[str]:
-    """A store with runs that were trained: the files that an attempt leaves, without waiting for the disk at each."""
+    """Write a store with trained runs: the files of an attempt, without waiting for the disk after each."""
     keys = Store(root).configs.add_many(configs(count))
     for number, key in enumerate(keys):
         finish(root, key, number)
@@ -44,7 +44,7 @@ def make(root: Path, count: int) -> list[str]:
 
 
 def finish(root: Path, key: str, number: int) -> None:
-    """The records of one attempt on a run, as `process` writes them."""
+    """Write the records of one attempt of a run, as `process` does."""
     whose = {"key": key, "attempt": 1}
     status = {"epoch": 10, "toc": time.time(), "t_train": 1.0, "t_eval": 0.1}
     preview = {"valid/loss": 1 / (1 + number % 997), "accuracy": number % 1000 / 1000}
@@ -69,7 +69,7 @@ def finish(root: Path, key: str, number: int) -> None:
 
 
 def make_long(root: Path, num_events: int) -> str:
-    """A run with a long log, of a loop that records every step."""
+    """Write a run with a long log, as of a loop that records every step."""
     store = Store(root)
     key = store.configs.add({"long": num_events})
     finish(root, key, 0)

@@ -2,8 +2,8 @@
 
     python benchmarks/configs.py
 
-Prints the minimum CPU time over many repeats, next to its limit and, for comparison, the same data in pydantic's own models and in plain
-`json`.
+Prints the minimum CPU time over many repeats, next to its limit and, for comparison, the same data in pydantic's own
+models and in plain `json`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Run(ConfigBase):
 
 
 def pydantic_twin(kind: type[ConfigBase]) -> type[BaseModel]:
-    """The same fields as an ordinary pydantic model."""
+    """Return an ordinary pydantic model with the same fields."""
     from pydantic import create_model
 
     fields = {}
@@ -84,7 +84,7 @@ def pydantic_twin(kind: type[ConfigBase]) -> type[BaseModel]:
 
 
 def least(work: Callable[[], object], rounds: int) -> float:
-    """Microseconds of CPU time per round, the least of many repeats."""
+    """Return the minimum CPU time per round over many repeats, in microseconds."""
     best = float("inf")
     for _ in range(REPEATS):
         start = time.process_time()

@@ -65,7 +65,7 @@ def by_hand(rounds: int) -> None:
 
 
 def least(run: Callable[[int], None]) -> float:
-    """Microseconds per round."""
+    """Return the minimum CPU time per round, in microseconds."""
     best = float("inf")
     for _ in range(REPEATS):
         started = time.process_time()

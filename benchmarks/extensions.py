@@ -2,15 +2,16 @@
 
     python benchmarks/extensions.py [--rounds 20] [--only tiny|paced|10ms]
 
-There are three loops: the tiny model of `step_overhead.py` (32-32-4, batches of 16, epochs of 1,000 steps); a small convolutional net whose
-step takes about 10 ms (epochs of 100 steps); and an MLP that computes until 9 ms have passed, because on a busy machine the time of a
-convolution varies by more than the overhead of extensions.
+There are three loops: the tiny model of `step_overhead.py` (32-32-4, batches of 16, epochs of 1,000 steps); a small
+convolutional net whose step takes about 10 ms (epochs of 100 steps); and an MLP that computes until 9 ms have passed,
+because on a busy machine the time of a convolution varies by more than the overhead of extensions.
 
-Short trainings of all kinds run in turn. The benchmark records the CPU time of all threads for every window of a few steps, and for the
-part of an epoch around its steps. On a busy machine, some windows of 50 ms are undisturbed, but a whole training never is. So the minimum
-and the lower quintile of all windows are compared with those of the bare loop; the time of an epoch around its steps is distributed over
-its steps. The bare loop runs twice: its ratio to itself is the error bar. Figures drawn at the end of a training are not part of an epoch;
-during training, drawing is limited to a fiftieth of the time.
+Short training runs of all kinds alternate. The benchmark records the CPU time of all threads for every window of a few
+steps, and for the part of an epoch around its steps. On a busy machine, some windows of 50 ms are undisturbed, but a
+whole training run never is. So the minimum and the lower quintile of all windows are compared with those of the bare
+loop; the time of an epoch around its steps is distributed over its steps. The bare loop runs twice: its ratio to itself
+is the error bar. Figures drawn at the end of training are not part of an epoch; during training, drawing is limited to
+a fiftieth of the time.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ def loss(batch: Any, prediction: Any) -> Any:
 
 
 class Clock(Extension):
-    """Notes CPU time. It is first, so that what others do at the start and the end of an epoch is counted."""
+    """Records CPU time. It is first in the list, so that the hooks of others at the start and the end of an epoch are counted."""
 
     def __init__(self, window: int) -> None:
         self.window = window
         self.windows: list[float] = []
-        """Of so many steps each."""
+        """The CPU time of each window of steps."""
         self.around: list[float] = []
-        """Before the first step of an epoch and after its last."""
+        """The CPU time before the first step of each epoch and after its last."""
         self._began = self._last = self._ended = 0.0
 
     def pre_train_step_epoch(self) -> None:
@@ -110,7 +111,7 @@ def image_batches() -> Batches:
 
 
 class Paced(nn.Module):
-    """An MLP whose forward pass takes 9 ms of CPU time, whatever else the machine does."""
+    """An MLP whose forward pass always takes 9 ms of CPU time."""
 
     def __init__(self) -> None:
         super().__init__()

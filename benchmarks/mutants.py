@@ -1,9 +1,10 @@
-"""How many of a sample of small bugs the tests find: 200 mutants of the store, the loop and the stages, one at a time.
+"""Counts how many small bugs the tests find: 200 mutants of the store, the loop and the stages, one at a time.
 
     python benchmarks/mutants.py [--tests DIR] [--only FILE] [--out FILE]
 
-Each mutant changes one expression or statement in a copy of the repository, and the tests of its room run against it until one fails.
-`--tests` takes the tests from another checkout, `--only` repeats the mutants of an earlier output that survived.
+Each mutant changes one expression or statement in a copy of the repository, and the tests of its room run against it
+until one fails. `--tests` takes the tests from another checkout, `--only` repeats the mutants of an earlier output that
+survived.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ HEAVY = (
     "typer.main",
     "pytest",
 )
-"""Imported once, and forked with every mutant; nothing that is changed is among them."""
+"""Modules that are imported once, before forking for each mutant. None of them is mutated."""
 COMPARED = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
@@ -50,7 +51,7 @@ TIMES = itertools.count(1_000_000_000)
 
 
 def changed(node: ast.AST) -> ast.AST | None:
-    """The node with a bug, or None where there is nothing to break."""
+    """Return the node with a bug, or None if there is nothing to break."""
     match node:
         case ast.Compare(left, [op], [right]) if type(op) in COMPARED:
             return ast.Compare(left, [COMPARED[type(op)]()], [right])
@@ -76,7 +77,7 @@ def changed(node: ast.AST) -> ast.AST | None:
 
 
 def is_left_alone(node: ast.AST) -> bool:
-    """Imports, annotated fields and what only type checkers read."""
+    """Return whether a node is not mutated: imports, annotated fields and code for type checkers."""
     return isinstance(node, ast.AnnAssign | ast.ImportFrom | ast.Import) or (
         isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
     )
@@ -102,7 +103,7 @@ class Replacing(ast.NodeTransformer):
 
 
 def mutants() -> list[dict[str, Any]]:
-    """The sample: the same each time for the same code."""
+    """Return the sample of mutants, which is the same each time for the same code."""
     draws, found = random.Random(SEED), []
     for room, num in ROOMS.items():
         files = [
@@ -160,7 +161,7 @@ def start(mutant: dict[str, Any], place: Path, options: list[str]) -> int:
 
 
 def judged(sample: list[dict[str, Any]], places: list[Path], options: list[str]) -> Iterator[tuple[dict[str, Any], bool]]:
-    """Each mutant, and whether it survives; one that makes the tests hang is found, too."""
+    """Yield each mutant, and whether it survives. A mutant that makes the tests hang counts as found."""
     waiting, running, free = [*sample], {}, [*places]
     while waiting or running:
         while waiting and free:
@@ -176,13 +177,13 @@ def judged(sample: list[dict[str, Any]], places: list[Path], options: list[str])
                 write(place / mutant["file"], mutant["before"])
                 free.append(place)
                 code = os.waitstatus_to_exitcode(status)
-                assert code in (0, 1, 2, -signal.SIGKILL), f"pytest ended with {code}"  # 2: a module that cannot be imported any more
+                assert code in (0, 1, 2, -signal.SIGKILL), f"pytest ended with {code}"  # 2: a module that can no longer be imported
                 yield mutant, code == 0
         time.sleep(0.05)
 
 
 def write(file: Path, text: str) -> None:
-    """With a time of its own, in whole seconds: byte code is made anew if that differs."""
+    """Write a file with a new modification time in whole seconds, so that its byte code is compiled again."""
     file.write_text(text)
     os.utime(file, times=(next(TIMES),) * 2)
 
@@ -204,7 +205,7 @@ def main() -> None:
         wanted = set(asked.only.read_text().splitlines())
         sample = [mutant for mutant in sample if mutant["title"] in wanted]
     total, killed, left = Counter(), Counter(), []
-    folder = tempfile.mkdtemp()  # removed by hand: a fork that ends as usual would run the finalizer of a TemporaryDirectory
+    folder = tempfile.mkdtemp()  # removed explicitly, because a fork that exits normally would run the finalizer of a TemporaryDirectory
     places = [Path(folder, str(number)) for number in range(NUM_PLACES)]
     for place in places:
         shutil.copytree(ROOT / "src", place / "src")

@@ -2,9 +2,10 @@
 
     python benchmarks/runs.py [--epochs 8] [--repeats 12] [--mb 100]
 
-The loop is that of `step_overhead.py`: a tiny model, epochs of 1,000 steps, and a checkpoint after each. Short trainings with and without a
-manager run in turn. The benchmark takes the CPU time of all threads for each epoch; the minimum of many is robust on a busy machine. Saves
-are measured in wall time, as training sees them: in the background and in the foreground, in turn.
+The loop is that of `step_overhead.py`: a tiny model, epochs of 1,000 steps, and a checkpoint after each. Short training
+runs with and without a manager alternate. The benchmark takes the CPU time of all threads for each epoch; the minimum
+of many is robust on a busy machine. Saves are measured in wall time, as training sees them: in the background and in
+the foreground, in turn.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def tiny_loop(epochs: int) -> TrainManager:
 
 
 class EpochClock(Extension):
-    """Notes the CPU time of each epoch, that of all threads and of the evaluation and saves that fall into it."""
+    """Records the CPU time of each epoch over all threads, including its evaluation and its saves."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -59,7 +60,7 @@ class EpochClock(Extension):
         self.times.append(time.process_time())
 
     def epochs(self) -> list[float]:
-        """Without the first, which warms up, and the last, which nothing ends."""
+        """Return the times without the first epoch, which warms up, and the last, whose end is not recorded."""
         return [end - start for start, end in itertools.pairwise(self.times)][1:]
 
 
@@ -73,7 +74,7 @@ def compare_runs(folder: Path, epochs: int, repeats: int) -> None:
             return loop
 
     manager = TinyRuns(folder / "runs", verbose=False)
-    manager.process({"seed": -1}, 1)  # does the imports
+    manager.process({"seed": -1}, 1)  # for the imports
     bare: list[float] = []
     hosted: list[float] = []
     once: list[float] = []
@@ -108,7 +109,7 @@ class Wide(nn.Module):
 
 
 class Timed(CheckpointSaver):
-    """Notes how long each save holds training up."""
+    """Records how long each save blocks training."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -127,7 +128,7 @@ def held_up(folder: Path, mb: int, in_background: bool, num_saves: int = 6) -> l
 
     class Slow(TrainManager):
         def model_forward(self, batch: Any) -> Any:
-            time.sleep(1.5)  # steps that leave time to write
+            time.sleep(1.5)  # slow steps, which leave time for writing
             return self.model(batch)
 
     model = Wide(mb)

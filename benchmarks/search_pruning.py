@@ -1,10 +1,11 @@
-"""What pruning saves: searches on scikit-learn's digits with and without a pruner.
+"""Measures the savings of pruning: searches on scikit-learn's digits with and without a pruner.
 
     python benchmarks/search_pruning.py [--trials 24] [--epochs 16] [--workers 2]
 
-Every search has the same seed and sampler, so all of them try the same points. A small MLP is trained with a learning rate, a width and a
-dropout to be found. The goal, fixed before the first run: `asha` trains at most half of the epochs, and its best accuracy is that of the
-search without a pruner, or better. A search reports the accuracy after the last epoch of a trial.
+Every search has the same seed and sampler, so all of them try the same points. A search looks for the learning rate,
+the width and the dropout of a small MLP. The goal, fixed before the first run: `asha` trains at most half of the
+epochs, and its best accuracy is that of the search without a pruner, or better. A search reports the accuracy after the
+last epoch of a trial.
 """
 
 from __future__ import annotations

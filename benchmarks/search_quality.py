@@ -1,12 +1,12 @@
-"""Does a search lose quality because it repeats itself? TPE through trainmaster beside a long-lived TPE sampler of Optuna.
+"""Compares TPE in trainmaster, which replays its trials, with a long-lived TPE sampler of Optuna.
 
-Both have the same budget and ask for as many trials ahead as the window allows, so both see the same number of results at each
-proposal. The margin, fixed before the first run: the median best value over the seeds may be worse than Optuna's by at most 10 % of
-what random search is worse than Optuna.
+Both have the same budget and ask for as many trials ahead as the window allows, so both see the same number of results
+at each proposal. The margin, fixed before the first run: the median best value over the seeds may be worse than
+Optuna's by at most 10 % of the difference between random search and Optuna.
 
-The last row is a real training on scikit-learn's digits: a small MLP, 4 epochs, 15 trials, window 1, the lowest `valid/loss`. Ours goes
-through `Manager.search`, Optuna's trains the same loop in one study. Five seeds scatter more than the samplers differ, so the margin there,
-fixed before the first run, is 20 % of Optuna's median.
+The last row is a real training on scikit-learn's digits: a small MLP, 4 epochs, 15 trials, window 1, the lowest
+`valid/loss`. Ours uses `Manager.search`, Optuna's trains the same loop in one study. Five seeds vary more than the
+samplers differ, so the margin there, fixed before the first run, is 20 % of Optuna's median.
 
     python benchmarks/search_quality.py [--seeds 20] [--trials 60] [--window 4] [--digits-seeds 5]
 """
@@ -56,7 +56,7 @@ def hartmann6(point: Point) -> float:
 
 
 def noisy(point: Point) -> float:
-    """A log-scaled learning rate and a width, with noise that depends on the point only, as a training with a fixed seed has."""
+    """Return a value for a log-scaled learning rate and a width, with noise that depends only on the point."""
     chance = random.Random(repr(sorted(point.items())))
     return abs(math.log10(point["lr"]) + 2.5) + 0.002 * abs(point["width"] - 100) + (0.3 if point["act"] else 0.0) + chance.gauss(0, 0.1)
 
@@ -83,7 +83,7 @@ def through_trainmaster(function: Callable[[Point], float], space: dict[str, Any
 
 
 def by_optuna(function: Callable[[Point], float], space: dict[str, Any], sampler: Any, num_trials: int, window: int) -> float:
-    """One sampler object for the whole study; `window` trials are always under way, and the oldest one finishes first."""
+    """Search with one sampler object for the whole study. `window` trials are always running, and the oldest one finishes first."""
     spaces, study = Space.of(space), optuna.create_study(sampler=sampler)
     open_trials: list[tuple[Any, float]] = []
     for _ in range(num_trials):
@@ -137,7 +137,7 @@ def main() -> None:
     parser.add_argument("--digits-seeds", type=int, default=5)
     given = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    print(f"median best value of {given.seeds} seeds, {given.trials} trials, window {given.window} (0 is the optimum, but for noise)")
+    print(f"median best value of {given.seeds} seeds, {given.trials} trials, window {given.window} (0 is the optimum, except for noise)")
     print(f"{'function':12} {'random':>9} {'Optuna TPE':>11} {'trainmaster':>12} {'allowed':>9}")
     for name, (function, space) in FUNCTIONS.items():
         found: dict[str, list[float]] = {"random": [], "optuna": [], "ours": []}

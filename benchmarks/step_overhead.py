@@ -2,10 +2,10 @@
 
     python benchmarks/step_overhead.py [--processes 5] [--repeats 15] [--steps 1000]
 
-Every process runs all loops in turn, many times, and keeps the minimum CPU time of each. The table shows the median over processes of the
-ratio to the hand-written loop. That loop runs twice: its ratio to itself is the error bar. Peers take part if they are installed
-(pytorch-ignite, lightning, pytorch-pfn-extras, skorch). `component loop` is our version of the classic loop of components, which calls
-every callback on every component, even if it does nothing.
+Every process runs all loops in turn, many times, and keeps the minimum CPU time of each. The table shows the median
+over processes of the ratio to the hand-written loop. That loop runs twice: its ratio to itself is the error bar. Peers
+take part if they are installed (pytorch-ignite, lightning, pytorch-pfn-extras, skorch). `component loop` is our version
+of the classic loop of components, which calls every callback on every component, even if it does nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Run = Callable[[], None]
 
 @cache
 def shared_batches(steps: int):
-    """The same tensors for every loop: where they lie in memory would cost more than what is measured."""
+    """Return the same tensors for every loop, because their location in memory affects the time more than the loops do."""
     import torch
 
     torch.manual_seed(0)
@@ -355,7 +355,7 @@ LOOPS: dict[str, Callable[[int], Run]] = {
 
 
 def measure(repeats: int, steps: int) -> dict[str, float]:
-    """Least CPU seconds of each loop, in this process."""
+    """Return the minimum CPU time of each loop in this process, in seconds."""
     import torch
 
     torch.set_num_threads(1)

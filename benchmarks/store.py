@@ -1,6 +1,7 @@
 """The store at scale, and the cost of a durable checkpoint compared with `torch.save`.
 
-Every number is printed next to its limit. Times of files depend more on the disk than on the code, so look at the ratios if there are any.
+Every number is printed next to its limit. File operations depend more on the disk than on the code, so compare the
+ratios where there are any.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MB = 2**20
 
 
 def configs(count: int) -> Iterator[dict[str, object]]:
-    """Configs of a usual size: 20 values in 4 groups."""
+    """Return configs of a typical size: 20 values in 4 groups."""
     for number in range(count):
         yield {
             "seed": number,
@@ -40,7 +41,7 @@ def timed(act: Callable[[], object]) -> tuple[float, object]:
 
 
 def scale(root: Path, count: int) -> None:
-    """Runs in a process of its own, so that its memory can be told."""
+    """Measure the store at scale. This runs in a separate process, so that its memory can be measured too."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     store = Store(root)
     rows: list[tuple[str, float, str, float]] = []
@@ -66,7 +67,7 @@ def scale(root: Path, count: int) -> None:
 
 
 def start_a_run(root: Path) -> None:
-    """What `process` does before the first epoch, for counting system calls."""
+    """Do what `process` does before the first epoch, to count system calls."""
     store = Store(root)
     key = store.configs.add({"seed": -1, "model": "new"})
     with store.attempt(key, "process") as attempt:
@@ -76,7 +77,7 @@ def start_a_run(root: Path) -> None:
 
 
 def system_calls(root: Path) -> int:
-    """How many calls on files it takes to start a run."""
+    """Return the number of system calls on files that it takes to start a run."""
     script = str(Path(__file__).resolve())
     with tempfile.NamedTemporaryFile("r") as trace:
         kinds = "trace=%file,%desc"

@@ -1,15 +1,16 @@
-"""What a trial costs beyond its training, and what the next proposal of a long search costs.
+"""Measures the overhead of a trial beyond its training, and the time of the next proposal in a long search.
 
     python benchmarks/sweep.py [--repeats 3] [--many 16]
 
-A trial trains a tiny model for 300 steps with 10 evaluations. Two local workers train 4 trials and then 16; the difference, divided by 12,
-is the time of a trial without the start of the workers. CPU time is that of this process and all workers, and the minimum of several
-repeats is robust on a busy machine. The same loop without a manager is the training itself. If Ray is installed, `RayExecutor` and
-`ray.tune` train the same loop on one Ray; the latter with its defaults and with `reuse_actors=True`. The CPU time of Ray's processes, which
-are not our children, is read from /proc while they run, so what their last fifth of a second uses is missing.
+A trial trains a tiny model for 300 steps with 10 evaluations. Two local workers train 4 trials and then 16; the
+difference, divided by 12, is the time of a trial without the start of the workers. CPU time is that of this process and
+all workers, and the minimum of several repeats is robust on a busy machine. The same loop without a manager is the
+training itself. If Ray is installed, `RayExecutor` and `ray.tune` train the same loop on one Ray; the latter with its
+defaults and with `reuse_actors=True`. The CPU time of Ray's processes, which are not our children, is read from /proc
+while they run, so the time of their last fifth of a second is missing.
 
-The second table has the CPU time of a proposal by the number of trials before it. CMA-ES replays the search once in each
-process, which is the column "first".
+The second table shows the CPU time of a proposal by the number of earlier trials. CMA-ES replays the search once in
+each process, which is the column "first".
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Times(NamedTuple):
 
 
 def timed(work: Callable[[], object]) -> Times:
-    """The time of this process, of all processes that it has started and joined, and of its running descendants."""
+    """Return the CPU time of this process, of all processes that it has started and joined, and of its running descendants."""
     with Descendants() as descendants:
         wall, cpu = time.perf_counter(), _cpu() + descendants.cpu()
         work()
@@ -81,7 +82,7 @@ def _cpu() -> float:
 
 
 class Descendants:
-    """The CPU time of Ray's processes, including those that end meanwhile. Workers of trainmaster are joined, so they are left out."""
+    """The CPU time of Ray's processes, including those that end early. Workers of trainmaster are left out, because they are joined."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
@@ -164,7 +165,7 @@ def ray_tune(reuse_actors: bool) -> Callable[[int], None]:
 
 def print_trial_costs(repeats: int, many: int) -> None:
     subjects: dict[str, Callable[[int], None]] = {
-        "the training alone": train_alone,
+        "training alone": train_alone,
         "Manager.batch": batch,
         "Manager.search, random": search,
     }
@@ -183,7 +184,7 @@ def print_trial_costs(repeats: int, many: int) -> None:
             few_times[name].append(timed(lambda: subject(FEW)))  # noqa: B023
             many_times[name].append(timed(lambda: subject(many)))  # noqa: B023
     print(f"a trial of {EPOCHS * STEPS} steps and {EPOCHS} evaluations, {WORKERS} workers, slope from {FEW} to {many} trials")
-    print(f"{'':28} {'CPU s':>8} {'beyond the training':>20} {'wall s':>8}")
+    print(f"{'':28} {'CPU s':>8} {'beyond training':>20} {'wall s':>8}")
     alone = 0.0
     for name in subjects:
         least = [min(each[index] for each in many_times[name]) - min(each[index] for each in few_times[name]) for index in (0, 1)]
@@ -204,7 +205,7 @@ def plan_of(sampler: str) -> Plan:
 
 
 def recorded_trials(sampler: str, count: int) -> list[Trial]:
-    """The trials of a search. CMA-ES replays it and checks that the points are its own; the others get random ones."""
+    """Return the trials of a search. CMA-ES replays them and checks that the points are its own; the others get random ones."""
     proposer, trials = Proposer(plan_of(sampler if sampler == "cmaes" else "random")), list[Trial]()
     for number in range(count):
         point = proposer.propose(trials)

@@ -77,10 +77,10 @@ class TestActivationStats(ExtensionContract):
         return ActivationStats(every=2)
 
 
-# What is recorded.
+# Recorded statistics.
 
 
-def test_mean_and_std_of_an_output_are_recorded_for_the_batches_looked_at() -> None:
+def test_mean_and_std_of_an_output_are_recorded_for_the_measured_batches() -> None:
     capture = Capture("0")
     tm = trained(ActivationStats(every=4), capture)
     looks = [capture.outputs[number - 1].double() for number in (4, 8, 12)]
@@ -99,12 +99,12 @@ def test_the_share_of_zeros_counts_exact_zeros() -> None:
     assert tm.history["activations/0/zeros"] == [(6, 0.0)]
 
 
-def test_all_modules_without_children_are_looked_at() -> None:
+def test_all_modules_without_children_are_measured() -> None:
     tm = trained(ActivationStats(every=1), epochs=1, model=nn.Sequential(nn.Sequential(nn.Linear(3, 2), nn.ReLU()), nn.Linear(2, 1)))
     assert {tag.split("/")[1] for tag in tm.history if tag.startswith("activations")} == {"0.0", "0.1", "1"}
 
 
-def test_a_model_that_is_one_layer_is_called_by_its_class() -> None:
+def test_a_model_that_is_one_layer_is_named_after_its_class() -> None:
     tm = trained(ActivationStats(every=1), epochs=1, model=nn.Linear(3, 1))
     assert "activations/Linear/std" in tm.history
 
@@ -140,7 +140,7 @@ class Recurrent(nn.Module):
         return self.last(states[:, -1])
 
 
-def test_of_a_tuple_the_first_tensor_counts() -> None:
+def test_the_first_tensor_of_a_tuple_is_measured() -> None:
     torch.manual_seed(0)
     tm = trained(ActivationStats(every=1), epochs=1, model=Recurrent())
     assert 0 < tm.history["activations/rnn/std"][0][1] < 1
@@ -152,7 +152,7 @@ def test_the_first_tensor_is_found_in_any_nesting() -> None:
     assert first_tensor(["no", 3]) is None
 
 
-def test_a_module_that_is_called_twice_has_the_mean_of_both() -> None:
+def test_the_statistics_of_a_module_that_is_called_twice_are_the_mean_of_both_calls() -> None:
     class Twice(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -170,7 +170,7 @@ def test_a_module_that_is_called_twice_has_the_mean_of_both() -> None:
     assert tm.history["activations/layer/mean"] == [(1, pytest.approx(wanted, abs=1e-6))]
 
 
-def test_evaluation_is_not_looked_at() -> None:
+def test_evaluation_batches_are_not_measured() -> None:
     capture = Capture("0")
     torch.manual_seed(3)
     evaluated = trained(ActivationStats(every=4), capture, eval_data={"valid": data(5)})
@@ -184,7 +184,7 @@ def test_evaluation_is_not_looked_at() -> None:
 
 
 def dead_layer() -> nn.Sequential:
-    """A ReLU with eight units, six of which are always 0."""
+    """Return a ReLU with eight units, six of which are always 0."""
     model = mlp()
     with torch.no_grad():
         model[0].bias[:6] = -1000.0
@@ -192,7 +192,7 @@ def dead_layer() -> nn.Sequential:
     return model
 
 
-def test_a_module_of_which_most_units_never_fire_is_dead() -> None:
+def test_a_module_is_dead_if_most_of_its_units_never_fire() -> None:
     view = ActivationStats(every=2)
     tm = trained(view, model=dead_layer(), lr=1e-9)
     assert view.dead() == ["1", "2"]
@@ -254,10 +254,10 @@ def test_outputs_that_are_not_finite_are_counted() -> None:
     assert "share of outputs that are not finite" in [panel.title for panel in view.panels()]
 
 
-# The model is left as it was.
+# The model does not change.
 
 
-def test_hooks_are_there_for_the_batches_looked_at_only() -> None:
+def test_hooks_are_registered_only_for_measured_batches() -> None:
     found: list[tuple[int, int]] = []
 
     class Look(Extension):
@@ -313,7 +313,7 @@ def test_a_model_copied_during_training_has_no_hooks() -> None:
     assert [num_hooks(model) for model in copies] == [0] * 6
 
 
-def test_switching_it_on_does_not_change_the_weights(tmp_path: Path) -> None:
+def test_adding_it_does_not_change_the_weights(tmp_path: Path) -> None:
     plain, watched = trained(), trained(ActivationStats(every=1), train_dir=tmp_path)
     for one, other in zip(plain.model.parameters(), watched.model.parameters(), strict=True):
         assert torch.equal(one, other)
@@ -341,7 +341,7 @@ def test_dead_modules_are_marked_in_the_figure() -> None:
     assert zeros.marks == {"1 ReLU": "dead", "2 Dropout": "dead"}
 
 
-def test_figures_lie_in_plots_below_train_dir(tmp_path: Path) -> None:
+def test_figures_are_written_to_plots_in_train_dir(tmp_path: Path) -> None:
     trained(ActivationStats(every=2), train_dir=tmp_path)
     assert (tmp_path / "plots" / "activations.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "plots" / "activations.html").exists()
@@ -369,7 +369,7 @@ def test_it_works_in_a_train_test_loop() -> None:
     assert list(spread.xs) == [4, 8, 12]
 
 
-# What cannot work.
+# Invalid arguments.
 
 
 @pytest.mark.parametrize("every", [0, -3, 2.5, "all", None, True])

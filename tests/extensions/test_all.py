@@ -36,7 +36,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> TrainManager:
     return manager
 
 
-def test_a_training_with_all_of_them_ends_with_the_bits_of_one_with_none(tmp_path: Path) -> None:
+def test_training_with_all_extensions_ends_with_the_same_bits_as_without(tmp_path: Path) -> None:
     found = []
     for number, extensions in enumerate(([], program.every_extension())):
         manager = program.training(str(tmp_path / str(number)), *extensions)
@@ -46,7 +46,7 @@ def test_a_training_with_all_of_them_ends_with_the_bits_of_one_with_none(tmp_pat
 
 
 @pytest.mark.parametrize("step", [8, pytest.param(16, marks=pytest.mark.integration)])
-def test_after_a_kill_all_have_the_states_and_numbers_of_an_undisturbed_training(whole: TrainManager, tmp_path: Path, step: int) -> None:
+def test_after_a_kill_all_have_the_states_and_metrics_of_an_uninterrupted_run(whole: TrainManager, tmp_path: Path, step: int) -> None:
     folder = tmp_path / "run"
     ran = warm.run(
         [sys.executable, str(PROGRAM), str(folder), str(step)],
@@ -63,7 +63,7 @@ def test_after_a_kill_all_have_the_states_and_numbers_of_an_undisturbed_training
     assert [name for name in expected if not same_bits(expected[name], found[name])] == []
 
 
-def test_all_figures_are_there_as_png_and_as_pages(whole: TrainManager) -> None:
+def test_all_figures_are_written_as_png_and_html(whole: TrainManager) -> None:
     assert whole.train_dir is not None
     plots = {path.name for path in (whole.train_dir / "plots").iterdir()}
     names = {name.removesuffix(".png") for name in plots if name.endswith(".png")}
@@ -75,7 +75,7 @@ def test_all_figures_are_there_as_png_and_as_pages(whole: TrainManager) -> None:
 
 
 @pytest.mark.integration
-def test_under_a_manager_a_run_with_all_of_them_is_taken_up_where_it_was(tmp_path: Path) -> None:
+def test_under_a_manager_a_run_with_all_extensions_resumes(tmp_path: Path) -> None:
     class Small(Manager):
         def make_loop(self, config: Any) -> TrainManager:
             loop: TrainManager = program.training(None, *program.every_extension())

@@ -63,7 +63,7 @@ def test_a_fixture_of_the_loop_can_be_averaged() -> None:
     """E41"""
     tm = evaluated([Avg("loss")])
     ((_, mean),) = tm.history["valid/loss_per_batch"]
-    ((_, other),) = tm.history["valid/loss"]  # the mean over samples, which no other number is mixed with
+    ((_, other),) = tm.history["valid/loss"]  # only the mean over samples
     alone = evaluated([EvalState(per_batch=True)])
     assert {"valid/loss": [(0, other)], "valid/loss_per_batch": [(0, mean)]} == alone.history
     assert mean != other
@@ -81,14 +81,14 @@ def test_the_figure_may_be_named_after_the_accumulator() -> None:
     assert named.history["valid/total"] == [(0, 6.5)]
 
 
-def test_two_sets_under_one_name_are_refused() -> None:
+def test_logging_two_sets_under_one_name_is_refused() -> None:
     with pytest.raises(SettingError) as caught:
         evaluated([Peak(), Avg("peak", fig="{accum}")], {"b": UNEVEN, "a": UNEVEN[:1]})
     assert caught.value.fact == "Avg('peak') logs the means of 'b' and 'a' under one name, 'accum_peak'"
     assert caught.value.rows["hint"] == 'fig="{datasource_name}/{accum}"'
 
 
-def test_each_set_has_a_mean_of_its_own() -> None:
+def test_each_set_has_its_own_mean() -> None:
     """E41"""
     tm = evaluated([Peak(), Avg("peak")], {"b": UNEVEN, "a": UNEVEN[:1]})
     assert (tm.history["b/peak"], tm.history["a/peak"]) == ([(0, 6.5)], [(0, 3.0)])
@@ -144,7 +144,7 @@ def test_the_name_of_the_figure_may_use_any_fixture() -> None:
     assert tm.history["eval/valid/peak after 0 epochs"] == [(0, 6.5)]
 
 
-def test_two_averages_with_one_accumulator_are_refused_with_a_way_out() -> None:
+def test_two_averages_with_one_accumulator_are_an_error_that_suggests_a_fix() -> None:
     """E41"""
     with pytest.raises(FixtureExistsError) as caught:
         evaluated({"peak": Peak(), "one": Avg("peak"), "two": Avg("peak", counter="num_samples", fig="weighted")})
@@ -153,7 +153,7 @@ def test_two_averages_with_one_accumulator_are_refused_with_a_way_out() -> None:
     )
 
 
-def test_two_averages_of_one_target_work_with_accumulators_of_their_own() -> None:
+def test_two_averages_of_one_target_work_with_separate_accumulators() -> None:
     """E41"""
     tm = evaluated({"peak": Peak(), "one": Avg("peak"), "two": Avg("peak", "another_name", fig="weighted", counter="num_samples")})
     assert (tm.history["valid/peak"], tm.history["weighted"]) == ([(0, 6.5)], [(0, 4.75)])
@@ -185,7 +185,7 @@ def test_a_subclass_may_create_the_fixture_and_call_the_parents_hook() -> None:
     assert tm.history["valid/accuracy"] == [(0, 0.8)]
 
 
-def test_what_a_subclass_creates_can_be_asked_for_by_others() -> None:
+def test_other_hooks_can_ask_for_a_fixture_that_a_subclass_creates() -> None:
     """E41"""
     seen: list[float] = []
 
@@ -199,7 +199,7 @@ def test_what_a_subclass_creates_can_be_asked_for_by_others() -> None:
     assert seen == [1.0]
 
 
-def test_a_stopped_evaluation_leaves_no_mean() -> None:
+def test_a_stopped_evaluation_records_no_mean() -> None:
     """E41, D-X"""
 
     class Stop(Extension):
@@ -209,21 +209,21 @@ def test_a_stopped_evaluation_leaves_no_mean() -> None:
     assert evaluated([Peak(), Avg("peak"), Stop()]).history == {}
 
 
-def test_a_target_that_nobody_provides_is_named_in_the_error() -> None:
+def test_a_target_that_does_not_exist_is_named_in_the_error() -> None:
     """E41"""
     with pytest.raises(FixtureNotFoundError, match="no open stage provides `peek`"):
         evaluated([Peak(), Avg("peek")])
 
 
 @pytest.mark.parametrize("target", [3, None, "two words", ""])
-def test_a_target_that_is_no_name_is_refused(target: Any) -> None:
+def test_a_target_that_is_not_a_valid_name_is_refused(target: Any) -> None:
     """E41"""
     with pytest.raises(SettingError) as caught:
         Avg(target)
     assert str(caught.value) == f'`target` must be the name of a fixture, not {target!r}\n  try     Avg("accuracy")'
 
 
-def test_an_unknown_counter_is_refused_with_the_known_ones() -> None:
+def test_an_unknown_counter_is_an_error_that_lists_the_known_ones() -> None:
     """E41"""
     with pytest.raises(SettingError) as caught:
         Avg("peak", counter="num_steps")
@@ -237,7 +237,7 @@ class TestAvg(ExtensionContract):
         return Avg("loss")
 
 
-def test_the_means_of_all_sets_are_one_figure(tmp_path: Path) -> None:
+def test_the_means_of_all_sets_are_in_one_figure(tmp_path: Path) -> None:
     sets = {"valid": UNEVEN, "other": UNEVEN[:1]}
     avg = Avg("loss")
     tm = TrainManager(Net(), loss, 2, UNEVEN, sets, extensions=[avg], device="cpu", train_dir=tmp_path)

@@ -66,21 +66,21 @@ def by_hand(clip: Any) -> list[torch.Tensor]:
     return list(model.parameters())
 
 
-def test_the_norm_is_held_at_its_ceiling() -> None:
+def test_the_norm_is_clipped_to_its_limit() -> None:
     sizes, model = trained(ClipGradients(0.5))
     assert min(trained()[0].norms) > 0.5
     assert max(sizes.norms) == pytest.approx(0.5, rel=1e-4)
     assert all(map(torch.equal, model.parameters(), by_hand(lambda parameters: nn.utils.clip_grad_norm_(parameters(), 0.5))))
 
 
-def test_each_value_is_held_at_its_ceiling() -> None:
+def test_each_value_is_clipped_to_its_limit() -> None:
     sizes, model = trained(ClipGradients(max_value=0.2))
     assert min(trained()[0].values) > 0.2
     assert max(sizes.values) == pytest.approx(0.2)
     assert all(map(torch.equal, model.parameters(), by_hand(lambda parameters: nn.utils.clip_grad_value_(parameters(), 0.2))))
 
 
-def test_with_both_ceilings_values_are_clipped_first() -> None:
+def test_with_both_limits_values_are_clipped_first() -> None:
     def both(parameters: Any) -> None:
         nn.utils.clip_grad_value_(parameters(), 0.3)
         nn.utils.clip_grad_norm_(parameters(), 0.4)
@@ -90,11 +90,11 @@ def test_with_both_ceilings_values_are_clipped_first() -> None:
     assert all(map(torch.equal, model.parameters(), by_hand(both)))
 
 
-def test_gradients_below_the_ceiling_stay_as_they_are() -> None:
+def test_gradients_below_the_limit_do_not_change() -> None:
     assert all(map(torch.equal, trained(ClipGradients(1e6, 1e6))[1].parameters(), trained()[1].parameters()))
 
 
-def test_a_parameter_that_comes_in_the_middle_of_an_epoch_is_clipped_too() -> None:
+def test_a_parameter_that_is_added_in_the_middle_of_an_epoch_is_clipped_too() -> None:
     class Grow(Extension):
         def post_train_step_batch(self, train_manager: TrainManager, model: nn.Module, batch_num: int) -> None:
             if batch_num == 2:

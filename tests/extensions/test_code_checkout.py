@@ -52,7 +52,7 @@ def repo(tmp_path: Path) -> Path:
 
 
 def tree_of(folder: Path) -> Files:
-    """Every file below a folder, except git's: whether it is a link or executable, and its bytes or target."""
+    """Return every file below a folder, except git's: whether it is a link or executable, and its bytes or target."""
     found: Files = {}
     root = os.fsencode(folder)
     for place, folders, names in os.walk(root):
@@ -74,7 +74,7 @@ def files_below(folder: Path) -> dict[str, bytes]:
 
 
 def saved(repo: Path, limits: Limits | None = None, **more: Any) -> Path:
-    """A snapshot of a repository, written next to it."""
+    """Return a snapshot of a repository, written next to it."""
     return Path(write_snapshot(capture(str(repo), limits or Limits(), **more), str(repo.parent / "code")))
 
 
@@ -83,7 +83,7 @@ def facts(repo: Path, limits: Limits | None = None, **more: Any) -> Snapshot:
 
 
 def restored(repo: Path, name: str = "then", **more: Any) -> Files:
-    """The files that are restored from a snapshot after its repository was deleted."""
+    """Return the files that are restored from a snapshot after its repository was deleted."""
     folder = saved(repo, **more)
     repo.rename(repo.with_name("gone"))
     try:
@@ -96,11 +96,11 @@ def restored(repo: Path, name: str = "then", **more: Any) -> Files:
     return found
 
 
-# ---- the files are the same
+# ---- files are restored exactly
 
 
 def write_all(repo: Path) -> None:
-    """Files of every kind, committed, and then changed in every way."""
+    """Write files of every kind, commit them, and then change them in every way."""
     for name in ("same.py", "modified.py", "staged.py", "both.py", "gone.py", "gone_staged.py", "old_name.py", "cached.py", "mode.sh"):
         (repo / name).write_text(f"# {name}\nx = 1\n")
     (repo / "binary.bin").write_bytes(bytes(range(256)))
@@ -215,7 +215,7 @@ def test_git_alone_can_read_the_bundle(repo: Path) -> None:
         ("false", "* text=auto eol=crlf\n"),
     ],
 )
-def test_line_endings_are_as_they_were_whatever_git_made_of_them(repo: Path, autocrlf: str, attributes: str) -> None:
+def test_line_endings_are_restored_even_if_git_converts_them(repo: Path, autocrlf: str, attributes: str) -> None:
     git(repo, "config", "core.autocrlf", autocrlf)
     (repo / ".gitattributes").write_text(attributes)
     (repo / "crlf.txt").write_bytes(b"a\r\nb\r\n")
@@ -226,7 +226,7 @@ def test_line_endings_are_as_they_were_whatever_git_made_of_them(repo: Path, aut
     assert restored(repo) == tree_of(repo)
 
 
-def test_what_filters_write_and_flags_hide_is_restored_without_filters(repo: Path) -> None:
+def test_files_with_filters_and_hidden_changes_are_restored_without_filters(repo: Path) -> None:
     git(repo, "config", "filter.upper.clean", "tr A-Z a-z")
     git(repo, "config", "filter.upper.smudge", "tr a-z A-Z")
     pointer = f"sh -c 'touch {repo.parent}/ran; sha1sum'"
@@ -259,7 +259,7 @@ def test_what_filters_write_and_flags_hide_is_restored_without_filters(repo: Pat
     assert not (repo.parent / "ran").exists()
 
 
-def test_modes_that_git_does_not_look_at_are_restored(repo: Path) -> None:
+def test_modes_that_git_ignores_are_restored(repo: Path) -> None:
     git(repo, "config", "core.fileMode", "false")
     (repo / "a.sh").write_text("1\n")
     commit(repo)
@@ -267,7 +267,7 @@ def test_modes_that_git_does_not_look_at_are_restored(repo: Path) -> None:
     assert restored(repo) == tree_of(repo)
 
 
-def test_a_conflict_in_a_merge_is_restored(repo: Path) -> None:
+def test_the_files_of_a_merge_conflict_are_restored(repo: Path) -> None:
     (repo / "a.py").write_text("1\n")
     commit(repo)
     git(repo, "checkout", "-q", "-b", "other")
@@ -297,7 +297,7 @@ def test_a_linked_worktree_is_restored(repo: Path) -> None:
     assert restored(repo.parent / "beside") == tree_of(repo.parent / "beside")
 
 
-def test_a_rebase_that_stopped_is_restored(repo: Path) -> None:
+def test_the_files_of_an_unfinished_rebase_are_restored(repo: Path) -> None:
     (repo / "a.py").write_text("1\n")
     commit(repo)
     (repo / "a.py").write_text("2\n")
@@ -377,7 +377,7 @@ def act(repo: Path, operation: str, name: str, data: bytes) -> None:
             shutil.rmtree(path)
         path.unlink(missing_ok=True)
         if operation == "write":
-            path.write_bytes(b"#!\n" + data if name == "d" else data)  # without an ending it is a script
+            path.write_bytes(b"#!\n" + data if name == "d" else data)  # a file without a suffix is a script
         else:
             path.symlink_to("b.yaml" if data else "nowhere")
     elif operation == "delete" and (path.is_symlink() or path.is_file()):
@@ -435,7 +435,7 @@ def with_submodule(repo: Path, tmp_path: Path) -> Path:
 def test_the_files_of_a_submodule_are_saved_with_their_changes(with_submodule: Path) -> None:
     part = with_submodule / "libs" / "part"
     (part / "p.py").write_text("2\n")
-    head = commit(part)  # ahead of what the repository around it says
+    head = commit(part)  # ahead of the commit that the outer repository records
     (part / "p.py").write_text("3\n")
     (part / "new.py").write_text("4\n")
     snapshot = facts(with_submodule)
@@ -456,14 +456,14 @@ def test_a_submodule_that_git_cannot_read_is_named(with_submodule: Path) -> None
     assert list(left_out(facts(with_submodule))) == ["libs/part/"]
 
 
-# ---- what is saved, and what is left out
+# ---- files that are saved or left out
 
 
 def left_out(snapshot: Snapshot) -> dict[str, str]:
     return {each.path: each.reason for each in snapshot.left_out}
 
 
-def test_what_is_left_out_is_named_with_its_reason(repo: Path) -> None:
+def test_files_that_are_left_out_are_listed_with_the_reason(repo: Path) -> None:
     (repo / ".gitignore").write_text("*.log\n/ignored/\n")
     (repo / "old.bin").write_bytes(b"1")
     (repo / ".env").write_text("1")
@@ -495,7 +495,7 @@ def test_what_is_left_out_is_named_with_its_reason(repo: Path) -> None:
     assert sorted(tree_of(repo.parent / "then")) == [b".gitignore", b"data.csv", b"secrets.py", b"train"]
 
 
-def test_a_new_file_makes_the_tree_dirty_also_if_it_is_left_out_unless_it_is_a_secret(repo: Path) -> None:
+def test_a_new_file_makes_the_tree_dirty_even_if_it_is_left_out_unless_it_is_a_secret(repo: Path) -> None:
     (repo / "a.py").write_text("1\n")
     commit(repo)
     (repo / ".env").write_text("A=1")
@@ -532,7 +532,7 @@ def test_a_large_file_is_saved_if_it_is_committed_and_unchanged(repo: Path) -> N
     assert list(left_out(facts(repo, Limits(1000, 5000)))) == ["large.bin"]
 
 
-def test_of_many_files_the_first_are_named_and_all_are_counted(repo: Path) -> None:
+def test_only_the_first_of_many_files_are_listed_but_all_are_counted(repo: Path) -> None:
     for number in range(MAX_NAMED + 5):
         (repo / f"{number}.txt").write_text("1")
     snapshot = facts(repo, Limits(1000, 2))
@@ -541,7 +541,7 @@ def test_of_many_files_the_first_are_named_and_all_are_counted(repo: Path) -> No
     assert checkout_code(saved(repo, Limits(1000, 2)), repo.parent / "then").missing[-1] == "... and 3 more files"
 
 
-def test_the_values_of_secrets_are_in_no_file_of_a_snapshot(repo: Path) -> None:
+def test_no_file_of_a_snapshot_contains_the_value_of_a_secret(repo: Path) -> None:
     value = "q7Zt-91kf-secret-X"
     (repo / "a.py").write_text("1\n")
     (repo / "b.py").write_text(f"was = '{value}'\n")
@@ -561,7 +561,7 @@ def test_the_values_of_secrets_are_in_no_file_of_a_snapshot(repo: Path) -> None:
     assert b"-was = '***'" in (folder / PATCH).read_bytes()
 
 
-def test_what_trainings_wrote_into_the_repository_is_not_code(repo: Path) -> None:
+def test_the_output_of_training_in_the_repository_is_not_code(repo: Path) -> None:
     (repo / "a.py").write_text("1\n")
     commit(repo)
     for path in ("out/notes.json", "runs/store.json", "runs/configs/ab/ab12cd34.json", "old/code/abc-def/code.json", "old/preview.json"):
@@ -573,14 +573,14 @@ def test_what_trainings_wrote_into_the_repository_is_not_code(repo: Path) -> Non
     assert snapshot.new == ("shop/configs/store.json",)
 
 
-def test_a_train_dir_that_is_the_repository_hides_only_what_trainings_create(repo: Path) -> None:
+def test_a_train_dir_that_is_the_repository_hides_only_the_output_of_training(repo: Path) -> None:
     for path in ("a.py", "checkpoints/step-1/manifest.json", "plots/loss.png"):
         (repo / path).parent.mkdir(parents=True, exist_ok=True)
         (repo / path).write_text("{}")
     assert facts(repo, outputs=[str(repo)]).new == ("a.py",)
 
 
-# ---- the repository is left alone, and settings change nothing
+# ---- the repository does not change, and settings have no effect
 
 HOSTILE = [
     *["diff.noprefix=true", "color.ui=always", "color.diff=always", "diff.external=false", "core.quotepath=true", "core.pager=false"],
@@ -637,11 +637,11 @@ def test_the_repository_is_untouched_and_no_hook_runs(with_submodule: Path, is_b
     everywhere = repo.parent / "settings"
     git(repo, "config", "-f", str(everywhere), "core.hooksPath", str(repo / ".git" / "hooks"))
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(everywhere))
-    os.utime(repo / "same.py", (1, 1))  # git would note in its index that only the time differs
+    os.utime(repo / "same.py", (1, 1))  # git would update the timestamp in its index
     (repo / "libs" / "part" / "p.py").write_text("2\n")
     (repo.parent / "ran").unlink(missing_ok=True)
     if is_busy:
-        (repo / ".git" / "index.lock").touch()  # another git is at work, in the middle of a merge
+        (repo / ".git" / "index.lock").touch()  # another git process is in the middle of a merge
         (repo / ".git" / "MERGE_HEAD").write_text(git(repo, "rev-parse", "HEAD").decode())
 
     def state() -> Any:
@@ -661,7 +661,7 @@ def test_the_same_code_has_the_same_name(repo: Path) -> None:
     assert facts(repo).name != before
 
 
-# ---- what is refused
+# ---- errors
 
 
 def simple(repo: Path) -> Path:
@@ -673,7 +673,7 @@ def simple(repo: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A snapshot that is made once, with its repository next to it."""
+    """A snapshot that is created once, with its repository next to it."""
     repo = tmp_path_factory.mktemp("example") / "lab"
     repo.mkdir()
     git(repo, "init", "-q")
@@ -709,12 +709,12 @@ def test_without_git_nothing_is_restored(snapshot: Path, tmp_path: Path, monkeyp
     assert_nothing_left(tmp_path)
 
 
-def test_what_is_no_snapshot_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_snapshot_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreFormatError, match="has no snapshot of code"):
         checkout_code(tmp_path, tmp_path / "then")
 
 
-def test_of_several_snapshots_one_is_to_be_named(repo: Path) -> None:
+def test_several_snapshots_are_an_error_that_asks_for_one(repo: Path) -> None:
     simple(repo)
     (repo / "a.py").write_text("3\n")
     newest = saved(repo)
@@ -723,7 +723,7 @@ def test_of_several_snapshots_one_is_to_be_named(repo: Path) -> None:
 
 
 def forged(folder: Path, **changes: Any) -> None:
-    """Write other facts into a snapshot, as an attacker would."""
+    """Write false facts into a snapshot, as an attacker would."""
     snapshot = replace(read_snapshot(str(folder)), **changes)
     (folder / FACTS).write_bytes(record_bytes({"format": 1, **asdict(snapshot)}))
 
@@ -746,7 +746,7 @@ class Forge:
         )
 
     def file(self, path: str) -> str:
-        """A tree with one file at a path."""
+        """Return a tree with one file at a path."""
         name, _, rest = path.partition("/")
         return self.tree(("40000", name, self.file(rest)) if rest else ("100644", name, self.write("blob", b"x")))
 
@@ -795,7 +795,7 @@ def test_a_file_below_a_link_is_not_written(snapshot: Path, forge: Forge, tmp_pa
     ],
     ids=str,
 )
-def test_facts_that_cannot_be_are_refused(snapshot: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_invalid_facts_are_refused(snapshot: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
     forged(snapshot, **changes)
     before = files_below(tmp_path)
     with pytest.raises(StoreDamagedError, match="is damaged"):
@@ -833,7 +833,7 @@ def test_a_damaged_snapshot_is_refused_and_leaves_nothing(snapshot: Path, tmp_pa
     assert_nothing_left(tmp_path)
 
 
-def test_a_snapshot_is_written_once_and_linked_where_it_is_known(repo: Path, tmp_path: Path) -> None:
+def test_a_snapshot_is_written_once_and_then_hard_linked(repo: Path, tmp_path: Path) -> None:
     simple(repo)
     taken = capture(str(repo), Limits())
     first = write_snapshot(taken, str(tmp_path / "one"))

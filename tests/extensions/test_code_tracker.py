@@ -33,7 +33,7 @@ def git(folder: Path, *words: str) -> str:
 
 
 def forget() -> None:
-    """As in a new process."""
+    """Clear the caches, as in a new process."""
     capture._captures.clear()
     code_tracker._written.clear()
 
@@ -87,7 +87,7 @@ def commit(folder: Path, text: str) -> str:
     return git(folder, "rev-parse", "HEAD")
 
 
-def test_a_training_saves_its_code_and_the_files_are_restored(lab: Path, tmp_path: Path) -> None:
+def test_training_saves_its_code_and_the_files_can_be_restored(lab: Path, tmp_path: Path) -> None:
     (lab / "model.py").write_text("width = 16\n")
     (lab / "new.py").write_text("x\n")
     tracker = CodeTracker()
@@ -109,30 +109,30 @@ def test_the_weights_are_the_same_with_it() -> None:
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
 
 
-def test_a_checkpoint_names_its_code(lab: Path) -> None:
+def test_a_checkpoint_records_its_commit_and_tree(lab: Path) -> None:
     tm = manager(CodeTracker())
     tm.train()
     head, tree = git(lab, "rev-parse", "HEAD"), git(lab, "rev-parse", "HEAD^{tree}")
     assert tm.capture().extensions["code_tracker"] == {"commit": head, "tree": tree}
 
 
-def test_a_training_that_resumes_with_other_code_says_so_and_saves_both(lab: Path) -> None:
+def test_resuming_with_other_code_warns_and_saves_both_versions(lab: Path) -> None:
     before, tree = git(lab, "rev-parse", "HEAD")[:12], git(lab, "rev-parse", "HEAD^{tree}")[:8]
     manager(CodeTracker()).train()
     after = commit(lab, "width = 9\n")
     now = git(lab, "rev-parse", "HEAD^{tree}")[:8]
     forget()
     tm = manager(CodeTracker(), epochs=2)
-    told = "the code has changed since this training started"
-    told += f": it was commit {before} (tree {tree}), and is now commit {after[:12]} (tree {now})"
-    with pytest.warns(UserWarning, match="^" + re.escape(told)) as warned:
+    message = "the code has changed since this training run started"
+    message += f": it was commit {before} (tree {tree}), and is now commit {after[:12]} (tree {now})"
+    with pytest.warns(UserWarning, match="^" + re.escape(message)) as warned:
         tm.train()
     assert len(warned) == 1
     assert snapshots() == sorted([f"{before}-{tree}", f"{after[:12]}-{now}"])
     assert tm.capture().extensions["code_tracker"]["commit"] == after
 
 
-def test_changes_that_are_not_committed_are_other_code(lab: Path) -> None:
+def test_uncommitted_changes_count_as_other_code(lab: Path) -> None:
     manager(CodeTracker()).train()
     (lab / "model.py").write_text("width = 9\n")
     forget()
@@ -140,21 +140,21 @@ def test_changes_that_are_not_committed_are_other_code(lab: Path) -> None:
         manager(CodeTracker(), epochs=2).train()
 
 
-def test_committing_the_changes_is_not_other_code(lab: Path) -> None:
+def test_committing_the_changes_does_not_count_as_other_code(lab: Path) -> None:
     (lab / "model.py").write_text("width = 9\n")
     manager(CodeTracker()).train()
     commit(lab, "width = 9\n")
     forget()
-    assert told_by(CodeTracker(), epochs=2) == []
+    assert warnings_from(CodeTracker(), epochs=2) == []
 
 
-def test_code_that_changed_within_an_epoch_is_told_once_and_saved(lab: Path) -> None:
+def test_code_that_changed_within_an_epoch_causes_one_warning_and_is_saved(lab: Path) -> None:
     """When training resumes in the middle of an epoch, extensions are restored a second time."""
     manager(CodeTracker(), max_steps=2).train()
     after = commit(lab, "width = 9\n")
     forget()
     tm = manager(CodeTracker(), epochs=2)
-    with pytest.warns(UserWarning, match="the code has changed since this training started") as warned:
+    with pytest.warns(UserWarning, match="the code has changed since this training run started") as warned:
         tm.train()
     assert len(warned) == 1
     tm.epochs = 3
@@ -162,14 +162,14 @@ def test_code_that_changed_within_an_epoch_is_told_once_and_saved(lab: Path) -> 
     assert tm.capture().extensions["code_tracker"]["commit"] == after
 
 
-def test_the_same_code_is_saved_once_and_says_nothing() -> None:
+def test_the_same_code_is_saved_once_without_a_warning() -> None:
     manager(CodeTracker()).train()
     forget()
     manager(CodeTracker(), epochs=2).train()
     assert len(snapshots()) == 1
 
 
-def test_later_trainings_of_a_process_do_not_ask_git_again(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_later_training_runs_of_a_process_do_not_run_git_again(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manager(CodeTracker()).train()
     (lab / "model.py").write_text("edited after it was imported\n")
     monkeypatch.setattr(git_calls.subprocess, "Popen", lambda *_, **__: pytest.fail("git was called"))
@@ -177,10 +177,10 @@ def test_later_trainings_of_a_process_do_not_ask_git_again(lab: Path, monkeypatc
     assert snapshots("out/2") == snapshots("out")
 
 
-# ---- where there is nothing to save
+# ---- when nothing can be saved
 
 
-def told_by(*extensions: Any, **more: Any) -> list[str]:
+def warnings_from(*extensions: Any, **more: Any) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         tm = manager(*extensions, **more)
@@ -189,35 +189,35 @@ def told_by(*extensions: Any, **more: Any) -> list[str]:
     return [str(each.message) for each in caught]
 
 
-def test_no_repository_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_repository_there_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     monkeypatch.chdir(tmp_path)
-    assert told_by(CodeTracker()) == [f"CodeTracker saves no code: there is no git repository at {tmp_path}"]
+    assert warnings_from(CodeTracker()) == [f"CodeTracker saves no code: there is no git repository at {tmp_path}"]
 
 
-def test_no_git_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_git_there_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert told_by(CodeTracker()) == ["CodeTracker saves no code: git is not installed: there is no program `git`"]
+    assert warnings_from(CodeTracker()) == ["CodeTracker saves no code: git is not installed: there is no program `git`"]
 
 
-def test_no_commit_is_one_line_and_files_are_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_commit_there_is_one_warning_and_files_are_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     git(empty, "init", "-q")
     (empty / "a.py").write_text("1\n")
     monkeypatch.chdir(empty)
-    assert told_by(CodeTracker()) == [f"the repository {empty} has no commit yet; CodeTracker saves its files"]
+    assert warnings_from(CodeTracker()) == [f"the repository {empty} has no commit yet; CodeTracker saves its files"]
     assert read_snapshot(str(next(Path("out/code").iterdir()))).new == ("a.py",)
 
 
-def test_a_detached_head_is_no_branch(lab: Path) -> None:
+def test_a_detached_head_has_no_branch(lab: Path) -> None:
     git(lab, "checkout", "-q", "--detach")
-    assert told_by(tracker := CodeTracker()) == []
+    assert warnings_from(tracker := CodeTracker()) == []
     assert tracker.snapshot is not None
     assert tracker.snapshot.branch is None
 
 
-def test_a_git_that_hangs_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_run_waits_for_a_git_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "bin" / "git"
     program.parent.mkdir()
     real = shutil.which("git")
@@ -226,51 +226,51 @@ def test_a_git_that_hangs_is_waited_for_once(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     monkeypatch.setattr(git_calls, "TIMEOUT", 0.5)
     started = time.monotonic()
-    assert told_by(CodeTracker()) == ["CodeTracker saves no code: git status did not finish within 0.5 s"]
-    assert told_by(CodeTracker(), train_dir="out/2") == ["CodeTracker saves no code: git status did not finish within 0.5 s"]
+    assert warnings_from(CodeTracker()) == ["CodeTracker saves no code: git status did not finish within 0.5 s"]
+    assert warnings_from(CodeTracker(), train_dir="out/2") == ["CodeTracker saves no code: git status did not finish within 0.5 s"]
     assert time.monotonic() - started < 5
 
 
-def test_a_broken_repository_is_one_line(lab: Path) -> None:
+def test_a_broken_repository_causes_one_warning(lab: Path) -> None:
     (lab / ".git" / "index").write_bytes(b"nonsense")
-    (told,) = told_by(CodeTracker())
-    assert told.startswith("CodeTracker saves no code: git status failed: ")
+    (message,) = warnings_from(CodeTracker())
+    assert message.startswith("CodeTracker saves no code: git status failed: ")
 
 
-def test_a_refusal_of_safe_directory_tells_what_git_wants(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unsafe_directory_causes_a_warning_that_says_what_git_needs(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
     monkeypatch.setattr(git_calls, "_KEPT_VARIABLES", (*git_calls._KEPT_VARIABLES, "GIT_TEST_"))
-    (told,) = told_by(CodeTracker())
-    assert told.endswith(f"it does not trust the owner of {lab}; `git config --global --add safe.directory {lab}` allows it")
+    (message,) = warnings_from(CodeTracker())
+    assert message.endswith(f"it does not trust the owner of {lab}; `git config --global --add safe.directory {lab}` allows it")
 
 
-def test_a_disk_that_takes_nothing_is_one_line(lab: Path) -> None:
+def test_a_full_disk_causes_one_warning(lab: Path) -> None:
     Path("out").mkdir()
     (Path("out") / "code").write_text("in the way")
-    (told,) = told_by(CodeTracker())
-    assert told.startswith("CodeTracker saves no files: ")
+    (message,) = warnings_from(CodeTracker())
+    assert message.startswith("CodeTracker saves no files: ")
 
 
-def test_no_train_dir_is_one_line() -> None:
-    assert told_by(CodeTracker(), train_dir=None) == [
+def test_without_a_train_dir_there_is_one_warning() -> None:
+    assert warnings_from(CodeTracker(), train_dir=None) == [
         "CodeTracker saves no files because the loop has no train_dir; checkpoints still record the commit"
     ]
 
 
-def test_what_is_left_out_of_the_code_is_told(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_are_left_out_cause_a_warning(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAB_API_KEY", "q7Zt91kfX2")
     (lab / "model.py").write_text("key = 'q7Zt91kfX2'\n")
     (lab / "large.py").write_text("#" * 300)
-    assert told_by(CodeTracker(max_file_size=200)) == [
+    assert warnings_from(CodeTracker(max_file_size=200)) == [
         "CodeTracker leaves out model.py (it contains the value of a secret), large.py (its 300 bytes exceed max_file_size=200)"
     ]
     assert all(b"q7Zt91kfX2" not in path.read_bytes() for path in Path("out").rglob("*") if path.is_file())
 
 
-def test_a_file_that_the_commit_has_is_left_out_without_a_warning(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_in_the_commit_is_left_out_without_a_warning(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAB_API_KEY", "q7Zt91kfX2")
     commit(lab, "key = 'q7Zt91kfX2'\n")
-    assert told_by(tracker := CodeTracker()) == []
+    assert warnings_from(tracker := CodeTracker()) == []
     assert tracker.snapshot is not None
     assert [str(each) for each in tracker.snapshot.left_out] == ["model.py (it contains the value of a secret; the commit has it)"]
 
@@ -286,7 +286,7 @@ def test_a_dirty_tree_is_refused_before_the_first_batch(lab: Path) -> None:
     with pytest.raises(LoopError) as caught:
         tm.train()
     assert str(caught.value).split("\n") == [
-        "the code has uncommitted changes, and CodeTracker(require_clean=True) does not allow that",
+        "the code has uncommitted changes, which CodeTracker(require_clean=True) does not allow",
         f"  where   {lab}",
         "  changed model.py",
         "          new0.py",
@@ -299,13 +299,13 @@ def test_a_dirty_tree_is_refused_before_the_first_batch(lab: Path) -> None:
     assert tm.step_num == 0
 
 
-def test_a_clean_tree_is_trained(lab: Path) -> None:
+def test_a_clean_tree_is_accepted(lab: Path) -> None:
     (lab / "out").mkdir()
     (lab / "out" / "data.csv").write_text("ignored")
-    assert told_by(CodeTracker(require_clean=True)) == []
+    assert warnings_from(CodeTracker(require_clean=True)) == []
 
 
-def test_not_being_able_to_tell_is_refused_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_whose_state_is_unknown_is_refused_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LoopError, match="cannot tell whether the code is clean\n  why     git is not installed"):
         manager(CodeTracker(require_clean=True)).train()
@@ -314,21 +314,21 @@ def test_not_being_able_to_tell_is_refused_too(tmp_path: Path, monkeypatch: pyte
 # ---- which repository
 
 
-def test_a_path_names_the_repository(lab: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_selects_the_repository(lab: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for path in (lab, lab / "model.py", "lab"):
         tracker = CodeTracker(path)
-        assert told_by(tracker) == []
+        assert warnings_from(tracker) == []
         assert tracker.snapshot is not None
         assert tracker.snapshot.root == str(lab)
 
 
-def test_the_repository_is_that_of_the_program_before_that_of_the_folder(
+def test_the_repository_of_the_program_takes_precedence_over_that_of_the_folder(
     lab: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.modules["__main__"], "__file__", str(lab / "model.py"), raising=False)
     monkeypatch.chdir(tmp_path)
-    assert told_by(tracker := CodeTracker()) == []
+    assert warnings_from(tracker := CodeTracker()) == []
     assert tracker.snapshot is not None
     assert tracker.snapshot.root == str(lab)
 
@@ -349,14 +349,14 @@ class Mine(Manager):
 """
 
 
-def test_under_a_manager_the_repository_of_its_class_is_kept_below_the_attempt_without_secrets_of_the_config(
+def test_under_a_manager_the_repository_of_its_class_is_saved_in_the_attempt_without_secrets(
     lab: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from trainmaster.cli.target import Target
     from trainmaster.manager.attempt_checkpoints import AttemptCheckpoints
 
-    monkeypatch.setattr(AttemptCheckpoints, "draw", lambda self: None)  # pictures take longer than the training
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # it would be one more file of the repository
+    monkeypatch.setattr(AttemptCheckpoints, "draw", lambda self: None)  # drawing takes longer than training
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # otherwise it would be a new file in the repository
     monkeypatch.setattr(sys, "path", list(sys.path))
     (lab / "lab_code.py").write_text(MANAGER)
     (lab / "runs").mkdir()
@@ -373,7 +373,7 @@ def test_under_a_manager_the_repository_of_its_class_is_kept_below_the_attempt_w
     del sys.modules["lab_code"]
 
 
-# ---- the other face of the loop, and bad arguments
+# ---- TrainTestLoop and invalid arguments
 
 
 def test_it_works_in_a_train_test_loop() -> None:
@@ -384,7 +384,7 @@ def test_it_works_in_a_train_test_loop() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({"path": ""}, "path='' is not a file or folder of a repository"),
         ({"path": 3}, "path=3 is not a file or folder of a repository"),
@@ -396,7 +396,7 @@ def test_it_works_in_a_train_test_loop() -> None:
         ({"max_total_size": None}, "`max_total_size` must be a whole number of at least 0, not None"),
     ],
 )
-def test_bad_arguments_are_refused_at_construction(arguments: dict[str, Any], told: str) -> None:
+def test_bad_arguments_are_refused_at_construction(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError) as caught:
         CodeTracker(**arguments)
-    assert str(caught.value).startswith(told)
+    assert str(caught.value).startswith(message)

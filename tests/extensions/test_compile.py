@@ -48,7 +48,7 @@ def manager_of(*extensions: Any, model: nn.Module | None = None, **more: Any) ->
 
 
 class Counting:
-    """A backend that computes as usual, and counts the graphs that it is given."""
+    """A backend that computes as usual, and counts the graphs that it receives."""
 
     def __init__(self) -> None:
         self.num_graphs = 0
@@ -58,7 +58,7 @@ class Counting:
         return graph.forward
 
 
-def test_a_compiled_training_has_the_bits_of_one_that_is_not_compiled() -> None:
+def test_training_a_compiled_model_gives_the_same_bits() -> None:
     backend = Counting()
     plain = manager_of(EMA(0.5))
     plain.train()
@@ -81,7 +81,7 @@ def test_the_model_is_compiled_once_and_in_place(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("is_first_compiled", [True, False])
-def test_a_checkpoint_is_taken_up_with_it_and_without_it(is_first_compiled: bool, tmp_path: Path) -> None:
+def test_a_checkpoint_resumes_with_and_without_it(is_first_compiled: bool, tmp_path: Path) -> None:
     def compiled(is_compiled: bool) -> list[Compile]:
         return [Compile(backend="eager")] if is_compiled else []
 
@@ -94,18 +94,18 @@ def test_a_checkpoint_is_taken_up_with_it_and_without_it(is_first_compiled: bool
     assert same_bits(resumed.model.state_dict(), whole.model.state_dict())
 
 
-def test_a_missing_compiler_is_told_before_the_first_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_compiler_is_an_error_before_the_first_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(SettingError) as caught:
         manager_of(Compile()).train()
     assert str(caught.value).split("\n") == [
-        "torch.compile needs a C++ compiler for the CPU, and there is no g++ on the PATH",
+        "torch.compile needs a C++ compiler for the CPU, but there is no g++ on the PATH",
         "  try     install one (apt install g++, or conda install gxx), set the environment variable CXX,",
         '          or remove Compile; Compile(backend="eager") needs no compiler, but makes nothing faster',
     ]
 
 
-def test_without_a_compiler_a_compilation_that_is_switched_off_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disabled_compilation_needs_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     manager = manager_of(Compile(disable=True), epochs=1)
     manager.train()
@@ -113,7 +113,7 @@ def test_without_a_compiler_a_compilation_that_is_switched_off_is_fine(monkeypat
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"backend": "nope"}, "torch.compile does not accept Compile(backend='nope')\n  why     Invalid backend: 'nope'"),
         (
@@ -122,13 +122,13 @@ def test_without_a_compiler_a_compilation_that_is_switched_off_is_fine(monkeypat
         ),
     ],
 )
-def test_what_torch_refuses_is_told_in_a_line_before_the_first_batch(options: dict[str, Any], told: str) -> None:
+def test_options_that_torch_refuses_are_a_one_line_error_before_the_first_batch(options: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError) as caught:
         manager_of(Compile(**options)).eval()
-    assert str(caught.value).startswith(told)
+    assert str(caught.value).startswith(message)
 
 
-def test_a_model_without_a_forward_of_its_own_is_refused() -> None:
+def test_a_model_without_its_own_forward_is_refused() -> None:
     with pytest.raises(SettingError) as caught:
         manager_of(Compile(backend="eager"), model=nn.Sequential(nn.Linear(3, 1))).train()
     assert str(caught.value).startswith(
@@ -136,7 +136,7 @@ def test_a_model_without_a_forward_of_its_own_is_refused() -> None:
     )
 
 
-def test_pytorch_still_passes_over_its_own_modules() -> None:
+def test_pytorch_still_does_not_compile_its_own_modules_in_place() -> None:
     """This is why it is an error. If this test fails, the error is no longer needed."""
     backend, model = Counting(), nn.Sequential(nn.Linear(3, 1))
     model.compile(backend=backend)
@@ -145,21 +145,21 @@ def test_pytorch_still_passes_over_its_own_modules() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"backnd": "eager"}, "torch.compile has no option `backnd`"),
         ({"model": nn.Linear(1, 1)}, "torch.compile has no option `model`"),
     ],
 )
-def test_unknown_options_are_refused_at_construction(options: dict[str, Any], told: str) -> None:
+def test_unknown_options_are_refused_at_construction(options: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError) as caught:
         Compile(**options)
-    assert str(caught.value).startswith(told)
+    assert str(caught.value).startswith(message)
     assert "fullgraph, dynamic, backend, mode, options" in caught.value.rows["known"]
     if "backnd" in options:
         assert caught.value.rows["hint"] == "did you mean `backend`?"
 
 
-def test_a_train_test_loop_refuses_it_when_attached() -> None:
+def test_attaching_it_to_a_train_test_loop_is_refused() -> None:
     with pytest.raises(UnknownHookError, match=r"`Compile.pre_run` is named like a hook, but there is no stage `run`"):
         TrainTestLoop(Net(), [LoopComponent(), Compile()], batches(), [])

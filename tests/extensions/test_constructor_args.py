@@ -186,7 +186,7 @@ def here(lab, monkeypatch):
 
 
 class TestParameters(ExtensionContract):
-    @pytest.mark.filterwarnings("ignore:ConstructorArgs")  # the loop of the contract is made by hand
+    @pytest.mark.filterwarnings("ignore:ConstructorArgs")  # the loop of the contract is not built from recipes
     def make(self) -> ConstructorArgs:
         return ConstructorArgs()
 
@@ -196,23 +196,23 @@ class TestParameters(ExtensionContract):
 class TestRebuilding:
     """E39"""
 
-    def test_another_process_that_imports_only_the_classes_evaluates_to_the_same_numbers(self, lab) -> None:
+    def test_a_process_that_imports_only_the_classes_gets_the_same_metrics(self, lab) -> None:
         folder, checkpoint, whole = lab
         program = EVALUATE.replace("LAB", "lab_of_parameters")
-        losses, modules = run(program, checkpoint, folder, folder=folder.parent).splitlines()  # elsewhere: `package_dir` has the classes
+        losses, modules = run(program, checkpoint, folder, folder=folder.parent).splitlines()  # another folder
         assert json.loads(losses)[0][1] == whole["losses"][2][1]
         assert modules == "['lab_of_parameters']"  # the training program itself is not imported
 
-    def test_training_goes_on_bit_by_bit(self, here) -> None:
+    def test_training_continues_bit_for_bit(self, here) -> None:
         _, checkpoint, whole = here
         tm = init_from_checkpoint(checkpoint, {"epochs": 3})
-        assert tm.epoch_num == 0  # loaded when it runs, not before
+        assert tm.epoch_num == 0  # the checkpoint is loaded when the loop runs
         tm.train()
         assert same_bits(tm.model.state_dict(), whole["weights"])
         assert tm["noise"].count == whole["count"]
         assert tm.history["valid/loss"] == whole["losses"]
 
-    def test_an_override_acts_and_all_else_is_the_same(self, here) -> None:
+    def test_an_override_changes_only_its_parameter(self, here) -> None:
         _, checkpoint, _ = here
         batch = [torch.randn(64, 4)]
         decided = {}
@@ -223,14 +223,14 @@ class TestRebuilding:
         assert decided[0.9].sum() < decided[0.5].sum()
         assert same_bits(tm.model.state_dict(), init_and_load(checkpoint).model.state_dict())
 
-    def test_the_lineage_is_recorded_over_generations(self, here, tmp_path) -> None:
+    def test_the_lineage_lists_all_ancestors(self, here, tmp_path) -> None:
         _, checkpoint, _ = here
         first = init_from_checkpoint(checkpoint, {"model.threshold": 0.7, "epochs": 3, "train_dir": tmp_path / "a"})
         first.train()
         assert first.history["lineage"][0][1] == f"{checkpoint}, epoch 2, step 8, model.threshold=0.7, epochs=3"
         second = init_from_checkpoint(tmp_path / "a" / "checkpoints" / "3.ckpt", {"model.scale": 1.0, "epochs": 4})
         second.train()
-        assert second["constructor_args"].overrides["model.threshold"] == 0.7  # merged over what was stored
+        assert second["constructor_args"].overrides["model.threshold"] == 0.7  # merged with the stored overrides
         assert second["constructor_args"].overrides["model.scale"] == 1.0
         assert [(each["file"], each["epoch"], each["step"]) for each in second["constructor_args"].lineage] == [
             (str(checkpoint), 2, 8),
@@ -257,9 +257,9 @@ class TestRebuilding:
         assert tm["constructor_args"].overrides["optimizer.lr"] == 0.5
         again = init_from_checkpoint(tmp_path / "b" / "1.ckpt", {"train_data": Points(4)})
         assert [each["step"] for each in again["constructor_args"].lineage] == [2, 3]
-        assert len(again.eval_data["valid"]) == 3  # it was a part of what is other now
+        assert len(again.eval_data["valid"]) == 3  # it belonged to the object that was replaced
 
-    def test_without_train_dir_among_the_overrides_nothing_is_written(self, here) -> None:
+    def test_without_a_train_dir_override_nothing_is_written(self, here) -> None:
         _, checkpoint, _ = here
         before = sorted(path.name for path in checkpoint.parent.iterdir())
         init_from_checkpoint(checkpoint, {"epochs": 3}).train()
@@ -290,12 +290,12 @@ class TestRebuilding:
             ("", "there is no parameter ``"),
         ],
     )
-    def test_an_unknown_override_is_refused_with_the_nearest(self, here, name: str, message: str) -> None:
+    def test_an_unknown_override_is_an_error_that_suggests_the_nearest_name(self, here, name: str, message: str) -> None:
         with pytest.raises(SettingError) as caught:
             init_from_checkpoint(here[1], {name: 1})
         assert message in str(caught.value)
 
-    def test_all_unknown_overrides_are_told_at_once(self, here) -> None:
+    def test_all_unknown_overrides_are_reported_at_once(self, here) -> None:
         with pytest.raises(SettingError) as caught:
             init_from_checkpoint(here[1], {"model.treshold": 1, "optimizer.lrr": 1, "model.scale": 1.0})
         assert "model.treshold" in str(caught.value)
@@ -315,37 +315,37 @@ class TestRebuilding:
         assert (tm.max_steps, tm.epochs) == (9, 9)
         assert {name: value for name, value in leaves(tm).items() if name in changes} == changes
 
-    def test_whole_objects_can_be_given(self, here) -> None:
+    def test_overrides_can_be_whole_objects(self, here) -> None:
         other = DataLoader(TensorDataset(torch.zeros(4, 4), torch.zeros(4, 1)), 2)
         tm = init_from_checkpoint(here[1], {"eval_data": {"zeros": other}})
         assert tm.eval_data == {"zeros": other}
 
-    def test_a_recipe_in_the_place_of_an_object_is_made(self, here) -> None:
+    def test_a_recipe_as_an_override_is_called(self, here) -> None:
         body = Recipe(nn.Sequential, Recipe(nn.Linear, 4, 1))
         assert isinstance(init_from_checkpoint(here[1], {"model.body": body}).model.body, nn.Sequential)
 
-    def test_all_extensions_can_be_given(self, here) -> None:
+    def test_overrides_can_replace_all_extensions(self, here) -> None:
         tm = init_from_checkpoint(here[1], {"extensions": [own := ConstructorArgs()]})
         assert tm["constructor_args"] is own
         assert "noise" not in tm.extensions
         assert len(own.lineage) == 1
 
     @pytest.mark.parametrize("overrides", [["model.threshold"], {1: 2}, "model.threshold=0.7"])
-    def test_overrides_are_a_mapping_of_names(self, here, overrides) -> None:
+    def test_overrides_must_map_names_to_values(self, here, overrides) -> None:
         with pytest.raises(SettingError, match="must map dotted names to values"):
             init_from_checkpoint(here[1], overrides)
 
-    def test_a_package_dir_that_is_not_there_is_refused(self, here, tmp_path) -> None:
+    def test_a_package_dir_that_does_not_exist_is_refused(self, here, tmp_path) -> None:
         with pytest.raises(SettingError, match="there is no such folder"):
             init_from_checkpoint(here[1], package_dir=tmp_path / "nowhere")
 
-    def test_classes_of_the_program_itself_and_a_loop_with_a_constructor_of_its_own(self, here) -> None:
+    def test_classes_in_the_main_program_and_a_loop_with_its_own_constructor_are_rebuilt(self, here) -> None:
         tm = init_from_checkpoint(here[1].parents[1] / "own" / "checkpoints" / "2.ckpt", {"epochs": 3})
         assert (type(tm).__name__, type(tm).__module__, type(tm.model).__name__) == ("OwnLoop", "train_of_parameters", "OwnNet")
         tm.train()
         assert tm.epoch_num == 3
 
-    def test_a_run_of_a_store_is_rebuilt_and_goes_on_without_its_manager(self, here) -> None:
+    def test_a_run_in_a_store_is_rebuilt_and_continues_without_its_manager(self, here) -> None:
         (checkpoint,) = here[1].parents[1].glob("runs/ckpts/*/*/*/step-000016")
         tm = init_from_checkpoint(checkpoint, {"epochs": 3})
         assert tm.model.threshold == 0.25
@@ -363,7 +363,7 @@ class TestRebuilding:
         with pytest.raises(StateError, match=r"does not contain constructor arguments(.|\n)*extensions=\[ConstructorArgs\(\)\]"):
             init_from_checkpoint(tmp_path / "3.ckpt")
 
-    def test_a_loader_of_another_kind_cannot_be_pointed_at_the_file(self, here, monkeypatch) -> None:
+    def test_a_custom_checkpoint_loader_is_an_error(self, here, monkeypatch) -> None:
         """E39: an error if there is no loader to point at the file."""
         monkeypatch.setattr(
             TrainManager, "add_default_extensions", lambda self, extensions: extensions.add("checkpoint_loader", Extension())
@@ -387,7 +387,7 @@ class TestWhatHasChanged:
 
     @pytest.fixture
     def changed(self, lab, tmp_path, monkeypatch):
-        """A function that edits the module of the classes, in a copy under another name, and returns the edited checkpoint's path."""
+        """A function that edits a copy of the module with the classes, and returns the path of a checkpoint that refers to it."""
         _, checkpoint, _ = lab
 
         def edit(name: str, *pairs: tuple[str, str]):
@@ -411,7 +411,7 @@ class TestWhatHasChanged:
         assert "`lab_of_parameters` has no `Net`" in str(caught.value)
         assert "import it in `lab_of_parameters` from its new module" in str(caught.value)
 
-    def test_a_module_that_is_gone_is_named(self, lab, monkeypatch) -> None:
+    def test_a_module_that_no_longer_exists_is_named(self, lab, monkeypatch) -> None:
         monkeypatch.delitem(sys.modules, "lab_of_parameters", raising=False)
         with pytest.raises(StateError) as caught:
             init_from_checkpoint(lab[1])
@@ -420,18 +420,18 @@ class TestWhatHasChanged:
         assert "there is no module `lab_of_parameters`" in text
         assert "pass package_dir" in text
 
-    def test_a_new_default_does_not_change_what_was_trained(self, changed) -> None:
+    def test_a_new_default_does_not_change_the_rebuilt_loop(self, changed) -> None:
         checkpoint = changed("lab_default", ("threshold=0.5", "threshold=0.9"))
         assert init_from_checkpoint(checkpoint).model.threshold == 0.5
 
-    def test_a_parameter_that_is_gone_is_named(self, changed) -> None:
+    def test_a_parameter_that_no_longer_exists_is_named(self, changed) -> None:
         checkpoint = changed(
             "lab_gone", ("threshold=0.5", "cut=0.5"), ("threshold, self.scale", "cut, self.scale"), ("body, threshold,", "body, cut,")
         )
         with pytest.raises(StateError, match=r"`model.threshold` is stored, but Net no longer takes `threshold`"):
             init_from_checkpoint(checkpoint)
 
-    def test_a_new_parameter_without_a_default_can_be_given(self, changed) -> None:
+    def test_a_new_parameter_without_a_default_can_be_overridden(self, changed) -> None:
         checkpoint = changed("lab_new", ("*, scale=1.0", "*, depth, scale=1.0"))
         with pytest.raises(StateError, match=r"missing a required argument: 'depth'|missing a required keyword-only argument: 'depth'"):
             init_from_checkpoint(checkpoint)
@@ -449,16 +449,16 @@ class TestWhatIsKept:
     def node(self, name: str, **changes):
         return blueprint_of(self.manager(**changes))["with"][name]
 
-    def test_an_optimizer_class_is_kept_with_its_defaults(self) -> None:
+    def test_an_optimizer_class_is_stored_with_its_defaults(self) -> None:
         node = self.node("optimizer", optimizer=torch.optim.Adam)
         assert (node["!"], node["of"], node["with"]["lr"]) == ("recipe", "torch.optim.adam:Adam", 0.001)
 
-    def test_an_optimizer_that_was_made_is_kept_with_its_settings(self) -> None:
+    def test_an_optimizer_object_is_stored_with_its_settings(self) -> None:
         model = Recipe(nn.Linear, 3, 1)()
         node = self.node("optimizer", model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.1))
         assert (node["of"], node["with"]["lr"], node["with"]["momentum"]) == ("torch.optim.sgd:SGD", 0.3, 0.1)
 
-    def test_an_optimizer_with_groups_of_its_own_is_unknown(self) -> None:
+    def test_an_optimizer_with_several_groups_is_unknown(self) -> None:
         model = Recipe(nn.Linear, 3, 1)()
         groups = [{"params": [model.weight], "lr": 0.1}, {"params": [model.bias]}]
         assert (
@@ -466,7 +466,7 @@ class TestWhatIsKept:
             in self.node("optimizer", model=model, optimizer=torch.optim.SGD(groups, lr=0.3))["why"]
         )
 
-    def test_a_schedule_that_a_recipe_made_is_kept(self) -> None:
+    def test_a_schedule_created_by_a_recipe_is_stored(self) -> None:
         model = Recipe(nn.Linear, 3, 1)()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
         schedule = Recipe(torch.optim.lr_scheduler.StepLR, 7, gamma=0.3)
@@ -475,7 +475,7 @@ class TestWhatIsKept:
             assert node.get("with", {}).get("step_size") == (7 if recorded_call(made) else None)
         assert "pass a Recipe" in node["why"]
 
-    def test_one_object_in_two_places_is_made_once(self) -> None:
+    def test_an_object_that_is_used_twice_is_built_once(self) -> None:
         data = Recipe(TensorDataset, torch.zeros(4, 3), torch.zeros(4, 1))()
         tm = self.manager(train_data=Recipe(DataLoader, data)(), eval_data={"same": Recipe(DataLoader, data)()})
         blueprint = blueprint_of(tm)
@@ -491,9 +491,9 @@ class TestWhatIsKept:
             overridden(blueprint, {"eval_data.same.dataset.number": 3}, "here")
 
     def rebuilt(self, value, generations: int = 2):
-        """An argument of the model after storing and rebuilding it."""
+        """Return an argument of the model after storing and rebuilding it."""
         tm = self.manager(model=Keeper(value))
-        for _ in range(generations):  # what was made again is kept as well as what was made first
+        for _ in range(generations):  # a rebuilt object is stored like the original
             tm = build(blueprint_of(tm), "here")
         return tm.model.value
 
@@ -504,7 +504,7 @@ class TestWhatIsKept:
             torch.nn.functional.relu, torch.bfloat16, math.sqrt,
         ],
     )  # fmt: skip
-    def test_values_come_back_as_they_were(self, value) -> None:
+    def test_values_are_restored_unchanged(self, value) -> None:
         found = self.rebuilt(value)
         assert type(found) is type(value)
         assert found == value
@@ -533,7 +533,7 @@ class TestWhatIsKept:
             (lambda: Recipe(torch.full, (2,), 3.0)(), torch.Tensor.tolist),
         ],
     )  # fmt: skip
-    def test_what_was_made_in_some_way_is_made_in_that_way(self, make, look) -> None:
+    def test_objects_are_rebuilt_by_the_calls_that_created_them(self, make, look) -> None:
         value = make()
         assert look(self.rebuilt(value)) == look(value)
 
@@ -547,29 +547,29 @@ class TestWhatIsKept:
             (lambda: functools.reduce(lambda inner, _: [inner], range(3000), 1), "nested too deep"),
             (lambda: Keeper(1).forward, "it is a method of an object"),
             (lambda: Recipe(deque, [1])(), "`collections:deque` is in Python's standard library"),
-            (lambda: torch.zeros(2**23), "too large for each checkpoint"),
+            (lambda: torch.zeros(2**23), "too large to store in each checkpoint"),
             (lambda: same_again(nn.Linear(1, 1)), "it was created from itself"),
             (lambda: value_of(Keeper(Points(1))), "it is among the arguments of the call that created it"),
             (lambda: re.A | re.I, "it is a union of flags"),
             (lambda: Recipe(taking_any, 1, value=2)(), "two arguments with the name `value`"),
         ],
     )  # fmt: skip
-    def test_what_is_not_kept_says_why(self, make, why: str) -> None:
+    def test_values_that_are_not_stored_have_a_reason(self, make, why: str) -> None:
         assert why in next(iter(unknowns_in(self.node("model", model=Keeper(make()))).values()))
 
-    def test_an_observer_that_is_left_out_takes_nothing_along(self) -> None:
+    def test_leaving_out_an_observer_does_not_affect_shared_objects(self) -> None:
         shared = Keeper(1)
         tm = self.manager(extensions=[("a", Watching(shared, lambda: 1)), ("b", Greedy(shared))])
         assert build(blueprint_of(tm), "here")["b"].options.value == 1
 
     @pytest.mark.parametrize("kind", ["Passing", "Adding", "Bringing"])
-    def test_a_loop_with_extensions_of_its_own_has_each_once(self, kind: str) -> None:
+    def test_a_loop_that_adds_extensions_itself_has_each_once(self, kind: str) -> None:
         tm = globals()[kind](Recipe(nn.Linear, 3, 1)(), square, 1, Points(2), extensions=[Greedy("given"), ("named", Greedy("more"))])
         made = build(blueprint_of(build(blueprint_of(tm), "here")), "here")
         assert {name: type(each) for name, each in made.extensions.items()} == {name: type(each) for name, each in tm.extensions.items()}
         assert (made["greedy"].options, made["named"].options) == ("given", "more")
 
-    def test_an_optimizer_that_does_not_tell_all_its_arguments_is_unknown(self) -> None:
+    def test_an_optimizer_whose_defaults_lack_an_argument_is_unknown(self) -> None:
         class Noisy(torch.optim.SGD):
             def __init__(self, params, lr, noise=0.0) -> None:
                 super().__init__(params, lr)
@@ -589,12 +589,12 @@ class TestWhatIsKept:
             (functools.partial(lambda batch, prediction: prediction.sum()), "it is a lambda"),
         ],
     )
-    def test_what_cannot_be_made_again_says_why(self, value, why: str) -> None:
+    def test_objects_that_cannot_be_rebuilt_have_a_reason(self, value, why: str) -> None:
         node = self.node("loss", loss=value)
         assert node["!"] == "unknown"
         assert why in node["why"]
 
-    def test_a_function_inside_of_a_function_says_so(self) -> None:
+    def test_the_reason_for_a_nested_function_says_so(self) -> None:
         def inner(batch, prediction): ...
 
         assert self.node("loss", loss=inner)["why"] == "`inner` is defined inside a function"
@@ -604,15 +604,15 @@ class TestWhatIsKept:
         tm.model_forward = lambda batch: tm.model(batch[0])
         with pytest.warns(
             UserWarning,
-            match=r"init_from_checkpoint will need overrides for what cannot be rebuilt: `model` \(Linear: its arguments were not recorded",
+            match=r"needs overrides for parts that cannot be rebuilt: `model` \(Linear: its arguments were not recorded",
         ):
             tm.train()
 
-    def test_what_was_not_kept_is_asked_for_by_name(self, tmp_path) -> None:
+    def test_the_error_names_the_override_that_is_needed(self, tmp_path) -> None:
         tm = Forwarding(
             nn.Linear(3, 1), square, 1, [(torch.zeros(2, 3), torch.zeros(2, 1))], extensions=[ConstructorArgs(), CheckpointSaver(tmp_path)]
         )
-        with pytest.warns(UserWarning, match="init_from_checkpoint will need overrides"):
+        with pytest.warns(UserWarning, match="init_from_checkpoint needs overrides"):
             tm.train()
         with pytest.raises(StateError, match=r"`model` was not recorded(.|\n)*overrides=\{\"model\": \.\.\.\}"):
             init_from_checkpoint(tmp_path / "1.ckpt")
@@ -628,48 +628,49 @@ class TestWhatIsKept:
             nn.Linear(3, 1), square, 1, [(torch.zeros(2, 3), torch.zeros(2, 1))], extensions=[ConstructorArgs(), CheckpointSaver(tmp_path)]
         )
         with pytest.warns(
-            UserWarning, match=r"will need overrides for what cannot be rebuilt: the loop \(.*Inner: `Inner` is defined inside a function\)"
+            UserWarning,
+            match=r"overrides for parts that cannot be rebuilt: the loop \(.*Inner: `Inner` is defined inside a function\)",
         ):
             tm.train()
         with pytest.raises(StateError, match=r"the loop of this checkpoint cannot be rebuilt(.|\n)*defined inside a function"):
             init_from_checkpoint(tmp_path / "1.ckpt")
 
-    def test_a_secret_is_not_kept(self, monkeypatch) -> None:
+    def test_a_secret_is_not_stored(self, monkeypatch) -> None:
         monkeypatch.setenv("DB_PASSWORD", "CANARY-ONE-1234")
         tm = self.manager(train_data=Recipe(Remote, "CANARY-ONE-1234", api_key="CANARY-TWO")())
         assert "CANARY" not in str(blueprint_of(tm))
-        assert blueprint_of(tm)["with"]["train_data"]["with"]["api_key"]["why"] == "it looks like a secret, and is not stored"
+        assert blueprint_of(tm)["with"]["train_data"]["with"]["api_key"]["why"] == "it looks like a secret, so it is not stored"
 
     def test_a_call_of_the_standard_library_is_refused(self, tmp_path) -> None:
         for path in ("os:system", "subprocess:run", "builtins:exec", "shutil:rmtree", "posix:system", "torch:os.system", "this:c"):
             with pytest.raises(StateError, match="which is refused"):
                 build({"!": "call", "of": path, "with": {"command": f"touch {tmp_path}/x"}}, "a file")
         assert not list(tmp_path.iterdir())
-        assert "this" not in sys.modules  # not even imported
+        assert "this" not in sys.modules  # it is not even imported
 
     @pytest.mark.parametrize("place", ["nowhere", "model", ""])
-    def test_what_is_the_same_as_nothing_is_refused(self, place: str) -> None:
+    def test_a_reference_to_a_missing_object_is_refused(self, place: str) -> None:
         model = {"!": "call", "of": "torch.nn.modules.linear:Linear", "with": {"in_features": {"!": "same", "as": place}}}
         with pytest.raises(StateError, match=f"`model.in_features` should be the same object as `{place}`, which does not exist"):
             build({"!": "call", "of": "trainmaster.loop.train_manager:TrainManager", "with": {"model": model}}, "a file")
 
-    def test_a_copy_of_a_model_is_not_one_that_was_made_by_a_recipe(self) -> None:
+    def test_a_copy_of_a_model_has_no_recorded_call(self) -> None:
         assert self.node("model", model=copy.deepcopy(Recipe(nn.Linear, 3, 1)()))["!"] == "unknown"
 
     @pytest.mark.parametrize("argument", [lambda: 1, (each for each in ())])
-    def test_an_argument_that_cannot_be_sent_is_no_reason_that_an_extension_cannot(self, argument) -> None:
+    def test_an_extension_can_be_pickled_even_if_an_argument_cannot(self, argument) -> None:
         assert recorded_call(pickle.loads(pickle.dumps(Forgetful(argument)))) is None
 
-    def test_an_extension_takes_its_arguments_along_to_another_process(self) -> None:
+    def test_a_pickled_extension_keeps_its_recorded_arguments(self) -> None:
         assert recorded_call(pickle.loads(pickle.dumps(Greedy("x")))).args == ("x",)
 
-    def test_an_object_that_is_freed_when_the_module_is_gone_says_nothing(self, monkeypatch) -> None:
-        """As at the end of a program."""
+    def test_freeing_an_object_at_the_end_of_a_program_raises_no_error(self, monkeypatch) -> None:
+        """The module is already gone when the program ends."""
         made = Recipe(DataLoader, [1])()
         monkeypatch.setattr("trainmaster.stages.recorded_call._calls", None)
         del made
 
-    def test_what_is_kept_goes_with_the_object(self) -> None:
+    def test_recorded_arguments_are_freed_with_the_object(self) -> None:
         from trainmaster.stages.recorded_call import _calls
 
         before = len(_calls)
@@ -678,7 +679,7 @@ class TestWhatIsKept:
         del made
         assert len(_calls) == before
 
-    def test_a_model_is_freed_though_one_of_its_arguments_holds_it(self) -> None:
+    def test_a_model_is_freed_even_if_one_of_its_arguments_refers_to_it(self) -> None:
         class Experiment:
             def __init__(self) -> None:
                 self.model = Keeper(self.act)
@@ -689,15 +690,15 @@ class TestWhatIsKept:
         gc.collect()
         assert model() is None
 
-    def test_a_pickled_model_needs_nothing_of_ours(self) -> None:
+    def test_a_pickled_model_does_not_need_trainmaster(self) -> None:
         model = Recipe(nn.Linear, 3, 1)()
         assert b"trainmaster" not in pickle.dumps(model)
         assert [recorded_call(each) for each in (copy.copy(model), copy.deepcopy(model), pickle.loads(pickle.dumps(model)))] == [None] * 3
 
-    def test_arguments_are_those_of_the_call_though_the_constructor_changes_them(self) -> None:
+    def test_arguments_are_recorded_as_passed_even_if_the_constructor_changes_them(self) -> None:
         assert recorded_call(Greedy({"a": 1})).args == ({"a": 1},)
 
-    def test_an_extension_that_is_a_dataclass_is_kept(self) -> None:
+    def test_an_extension_that_is_a_dataclass_is_stored(self) -> None:
         assert self.node("extensions", extensions=[Sized(0.3)])["sized"]["with"] == {"size": 0.3}
 
     def test_a_program_whose_name_cannot_be_imported_gives_the_reason(self, monkeypatch) -> None:
@@ -708,21 +709,21 @@ class TestWhatIsKept:
         node = self.node("initialization", initialization=three)
         assert node["why"] == "`three` is in the file my-program.py, whose name cannot be imported"
 
-    def test_an_iterator_among_the_arguments_is_used_up(self) -> None:
+    def test_an_iterator_among_the_arguments_is_unknown(self) -> None:
         assert recorded_call(Greedy(iter([1]))).args[0].what == "list_iterator"
 
 
 class TestWithoutMarks:
-    """The extension is enough by itself, or it names the missing argument."""
+    """Classes that are not marked `@tracked`: their arguments are stored under a manager, and otherwise reported as missing."""
 
-    def test_under_a_manager_every_argument_of_a_module_is_kept(self, tmp_path) -> None:
+    def test_under_a_manager_every_argument_of_a_module_is_stored(self, tmp_path) -> None:
         Unmarked(tmp_path, verbose=False).process({"width": 5, "threshold": 0.4})
         (checkpoint,) = tmp_path.glob("ckpts/*/*/*/step-000003")
         found = parameters_in(checkpoint)
         assert (found["model.width"], found["model.threshold"], found["model.body.args.0.p"]) == (5, 0.4, 0.25)
         assert found["loss.module.reduction"] == "mean"
 
-    def test_a_run_is_made_again_with_another_threshold_and_goes_on(self, tmp_path) -> None:
+    def test_a_run_is_rebuilt_with_another_threshold_and_continues(self, tmp_path) -> None:
         Unmarked(tmp_path, verbose=False).process({"width": 5, "threshold": 0.4})
         (checkpoint,) = tmp_path.glob("ckpts/*/*/*/step-000003")
         tm = init_from_checkpoint(checkpoint, {"model": {"threshold": 0.7}, "epochs": 2})
@@ -731,13 +732,13 @@ class TestWithoutMarks:
         assert tm["constructor_args"].overrides == {"model.threshold": 0.7, "epochs": 2}
 
     @pytest.mark.parametrize("is_wanted", [True, False])
-    def test_arguments_are_kept_only_if_somebody_stores_them(self, is_wanted: bool) -> None:
+    def test_arguments_are_recorded_only_if_an_extension_stores_them(self, is_wanted: bool) -> None:
         manager = Unmarked(verbose=False)
         manager.has_parameters = is_wanted
         assert (recorded_call(manager.job_runner.build_loop({"width": 5, "threshold": 0.4}).model) is not None) == is_wanted
         assert recorded_call(Unkeeping(1)) is None
 
-    def test_a_parameters_of_the_manager_counts(self) -> None:
+    def test_a_constructor_args_extension_of_the_manager_counts(self) -> None:
         manager = Unmarked(verbose=False)
         manager.has_parameters = False
         manager.add_extension("parameters", ConstructorArgs())
@@ -746,7 +747,7 @@ class TestWithoutMarks:
     def test_without_a_manager_an_unmarked_model_is_named(self, tmp_path) -> None:
         tm = Forwarding(Unkeeping(3), square, 1, Points(2), extensions=[ConstructorArgs(), CheckpointSaver(tmp_path)])
         with pytest.warns(
-            UserWarning, match=r"will need overrides for what cannot be rebuilt: `model` \(Unkeeping: its arguments were not recorded"
+            UserWarning, match=r"needs overrides for parts that cannot be rebuilt: `model` \(Unkeeping: its arguments were not recorded"
         ):
             tm.train()
         with pytest.raises(StateError) as caught:
@@ -758,9 +759,9 @@ class TestWithoutMarks:
         again.eval()
         assert same_bits(again.model.state_dict(), tm.model.state_dict())
 
-    def test_an_override_of_a_model_that_was_not_kept_says_why(self, tmp_path) -> None:
+    def test_overriding_a_part_that_was_not_stored_is_an_error_with_the_reason(self, tmp_path) -> None:
         tm = Forwarding(nn.Sequential(nn.Linear(3, 1)), square, 1, Points(2), extensions=[ConstructorArgs(), CheckpointSaver(tmp_path)])
-        with pytest.warns(UserWarning, match=r"will need overrides for what cannot be rebuilt: `model` \(Sequential"):
+        with pytest.warns(UserWarning, match=r"needs overrides for parts that cannot be rebuilt: `model` \(Sequential"):
             tm.train()
         for overrides in ({"model": {"threshold": 0.7}}, {"model.threshold": 0.7}):
             with pytest.raises(
@@ -768,7 +769,7 @@ class TestWithoutMarks:
             ):
                 init_from_checkpoint(tmp_path / "1.ckpt", overrides)
 
-    def test_nested_overrides_reach_into_objects_and_name_what_is_unknown_in_full(self, here) -> None:
+    def test_nested_overrides_change_objects_and_errors_show_full_names(self, here) -> None:
         tm = init_from_checkpoint(here[1], {"model": {"scale": 3.0, "body.args.2": {"p": 0.1}}, "optimizer": {"lr": 0.5}})
         assert (tm.model.scale, tm.model.body[2].p, leaves(tm)["optimizer.lr"]) == (3.0, 0.1, 0.5)
         with pytest.raises(SettingError, match=r"there is no parameter `model.treshold`; did you mean `model.threshold`\?"):

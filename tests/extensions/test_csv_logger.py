@@ -55,14 +55,14 @@ class TestContract(ExtensionContract):
 
 
 class TestLines:
-    def test_there_is_one_for_each_epoch_with_all_that_was_recorded(self, tmp_path: Path) -> None:
+    def test_there_is_one_line_per_epoch_with_all_recorded_metrics(self, tmp_path: Path) -> None:
         tm = make(CSVLogger(), train_dir=tmp_path)
         tm.train()
         found = lines(tmp_path / "metrics.csv")
         assert [(row["epoch"], row["step"]) for row in found] == [("0", "0"), ("1", "3"), ("2", "6"), ("3", "9")]
         assert [float(row["valid/loss"]) for row in found] == [value for _, value in tm.history["valid/loss"]]
 
-    def test_a_number_that_comes_late_becomes_a_column_that_is_empty_before(self, tmp_path: Path) -> None:
+    def test_a_metric_that_appears_later_becomes_a_new_column(self, tmp_path: Path) -> None:
         class Late(Extension):
             def post_train_step_epoch(self, writer: Any, epoch_num: int) -> None:
                 if epoch_num == 2:
@@ -79,7 +79,7 @@ class TestLines:
         make(CSVLogger(), Talk(), train_dir=tmp_path).train()
         assert "words" not in lines(tmp_path / "metrics.csv")[0]
 
-    def test_a_second_call_of_train_goes_on_with_the_file(self, tmp_path: Path) -> None:
+    def test_a_second_call_of_train_continues_the_file(self, tmp_path: Path) -> None:
         tm = make(CSVLogger(), train_dir=tmp_path, epochs=1)
         tm.train()
         tm.epochs = 3
@@ -101,14 +101,14 @@ class TestLines:
 
 
 class TestTrouble:
-    def test_a_full_disk_is_a_warning_and_training_goes_on(self, tmp_path: Path) -> None:
+    def test_a_full_disk_causes_a_warning_and_training_continues(self, tmp_path: Path) -> None:
         tm = make(CSVLogger(tmp_path / "file" / "metrics.csv"))
         (tmp_path / "file").write_text("in the way")
         with pytest.warns(UserWarning, match=r"cannot write .*metrics\.csv: "):
             tm.train()
         assert tm.epoch_num == 3
 
-    def test_a_training_that_fails_leaves_the_lines_of_its_epochs_as_they_were(self, tmp_path: Path) -> None:
+    def test_an_error_in_training_does_not_change_the_lines_of_finished_epochs(self, tmp_path: Path) -> None:
         class Breaks(Extension):
             def post_train_step_batch(self, writer: Any, step_num: int) -> None:
                 writer.add_scalar("late", step_num, step_num)
@@ -119,7 +119,7 @@ class TestTrouble:
             make(CSVLogger(), Breaks(), train_dir=tmp_path).train()
         assert [(row["epoch"], row["late"]) for row in lines(tmp_path / "metrics.csv")] == [("0", ""), ("1", "3.0"), ("2", "6.0")]
 
-    def test_a_file_that_was_moved_away_is_written_whole_again(self, tmp_path: Path) -> None:
+    def test_a_file_that_was_moved_is_written_again_completely(self, tmp_path: Path) -> None:
         class Moves(Extension):
             def post_train_step_epoch(self, epoch_num: int) -> None:
                 if epoch_num == 2:
@@ -132,7 +132,7 @@ class TestTrouble:
         with pytest.raises(SettingError, match="CSVLogger has no path to write to"):
             make(CSVLogger()).train()
 
-    def test_a_writer_that_cannot_be_listened_to_is_refused(self, tmp_path: Path) -> None:
+    def test_a_writer_without_mirror_is_refused(self, tmp_path: Path) -> None:
         class Deaf:
             def add_scalar(self, *_: Any) -> None: ...
             def add_scalars(self, *_: Any) -> None: ...
@@ -142,7 +142,7 @@ class TestTrouble:
         with pytest.raises(SettingError, match="Deaf has no method `mirror`"):
             make(CSVLogger(tmp_path / "m.csv"), writer=Deaf()).train()
 
-    def test_a_training_that_was_killed_ends_with_the_same_file(self, tmp_path: Path) -> None:
+    def test_after_a_kill_and_a_resume_the_file_is_the_same(self, tmp_path: Path) -> None:
         import warm
 
         program = tmp_path / "killed.py"

@@ -33,7 +33,7 @@ class TestDeterministic(ExtensionContract):
 
 
 class Look(Extension):
-    """The settings of each run's body."""
+    """Records the settings during each run."""
 
     def __init__(self) -> None:
         self.found: list[Settings] = []
@@ -61,7 +61,7 @@ def manager(*extensions: object, model: nn.Module | None = None, **settings: Any
 
 
 @pytest.mark.parametrize("warn_only", [False, True])
-def test_it_sets_all_that_decides_and_puts_it_back(warn_only: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_settings_are_set_and_restored(warn_only: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(CUBLAS, raising=False)
     before = current_settings()
     tm = manager(look := Look(), Deterministic(warn_only=warn_only), eval_data={"valid": DATA})
@@ -72,7 +72,7 @@ def test_it_sets_all_that_decides_and_puts_it_back(warn_only: bool, monkeypatch:
     assert CUBLAS not in os.environ
 
 
-def test_it_puts_back_what_others_had_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_restores_settings_that_were_set_before(monkeypatch: pytest.MonkeyPatch) -> None:
     others = Settings(True, True, True, False, ":16:8")
     monkeypatch.setenv(CUBLAS, ":16:8")
     apply(others)
@@ -81,7 +81,7 @@ def test_it_puts_back_what_others_had_set(monkeypatch: pytest.MonkeyPatch) -> No
     assert current_settings() == others
 
 
-def test_an_operation_without_a_deterministic_form_is_an_error() -> None:
+def test_an_operation_without_a_deterministic_algorithm_is_an_error() -> None:
     before = current_settings()
     manager(model=Puts()).train()
     with pytest.raises(RuntimeError, match="put_ does not have a deterministic implementation"):
@@ -89,7 +89,7 @@ def test_an_operation_without_a_deterministic_form_is_an_error() -> None:
     assert current_settings() == before
 
 
-def test_on_request_it_is_a_warning() -> None:
+def test_warn_only_turns_the_error_into_a_warning() -> None:
     tm = manager(Deterministic(warn_only=True), model=Puts())
     with pytest.warns(UserWarning, match="put_ does not have a deterministic implementation"):
         tm.train()
@@ -97,7 +97,7 @@ def test_on_request_it_is_a_warning() -> None:
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_an_error_before_training_leaves_nothing_behind(is_first: bool) -> None:
+def test_an_error_before_training_restores_the_settings(is_first: bool) -> None:
     class Fails(Extension):
         def pre_run(self) -> None:
             raise ValueError("no luck")
@@ -109,7 +109,7 @@ def test_an_error_before_training_leaves_nothing_behind(is_first: bool) -> None:
     assert current_settings() == before
 
 
-def test_a_loop_within_a_loop_puts_back_what_the_outer_one_has_set() -> None:
+def test_a_nested_loop_restores_the_settings_of_the_outer_one() -> None:
     deterministic = Deterministic()
 
     class Inner(Extension):
@@ -123,7 +123,7 @@ def test_a_loop_within_a_loop_puts_back_what_the_outer_one_has_set() -> None:
     assert current_settings() == before
 
 
-def test_where_cuda_is_there_already_without_the_setting_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_warns_if_cuda_was_initialized_without_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(CUBLAS, raising=False)
     deterministic = Deterministic()
     with monkeypatch.context() as patch:
@@ -138,5 +138,5 @@ def test_where_cuda_is_there_already_without_the_setting_it_says_so(monkeypatch:
         deterministic.post_run()
 
 
-def test_it_can_be_sent_to_another_process() -> None:
+def test_it_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(Deterministic(warn_only=True))).warn_only

@@ -45,7 +45,7 @@ def manager(values: Sequence[float], *extensions: object, **settings: Any) -> Tr
 
 
 def end(values: Sequence[float], divergence: DivergenceGuard, **settings: Any) -> int | None:
-    """The epoch whose loss was an error; None if all were accepted."""
+    """Return the epoch whose loss raised an error, or None if all were accepted."""
     tm = manager(values, divergence, **settings)
     try:
         tm.train()
@@ -54,7 +54,7 @@ def end(values: Sequence[float], divergence: DivergenceGuard, **settings: Any) -
     return None
 
 
-def test_the_error_says_the_values_their_epochs_and_what_to_do() -> None:
+def test_the_error_shows_the_values_their_epochs_and_what_to_do() -> None:
     """A27"""
     with pytest.raises(LossDivergedError) as caught:
         manager([5, 4, 1, 2, 30], DivergenceGuard()).train()
@@ -69,17 +69,17 @@ def test_the_error_says_the_values_their_epochs_and_what_to_do() -> None:
 
 
 @pytest.mark.parametrize(("value", "is_error"), [(14.0, False), (14.7, True)])
-def test_the_mean_of_both_changes_is_what_counts(value: float, is_error: bool) -> None:
-    """A27: against 1, the best, and 2, the last: 13 and 6 are 9.5; 13.7 and 6.35 are 10.03."""
+def test_the_mean_of_both_changes_is_compared_with_the_factor(value: float, is_error: bool) -> None:
+    """A27: relative to 1 (the best) and 2 (the last), changes of 13 and 6 have the mean 9.5, and 13.7 and 6.35 have 10.03."""
     assert end([1, 1, 2, value], DivergenceGuard()) == (3 if is_error else None)
 
 
-def test_a_change_of_exactly_the_factor_is_let_pass() -> None:
+def test_a_change_of_exactly_the_factor_is_accepted() -> None:
     assert end([1, 1, 1, 11], DivergenceGuard(factor=10)) is None
     assert end([1, 1, 1, 11.01], DivergenceGuard(factor=10)) == 3
 
 
-def test_in_the_warm_up_nothing_is_compared_but_its_best_counts_later() -> None:
+def test_during_the_warm_up_nothing_is_compared_but_its_best_is_used_later() -> None:
     """A27"""
     values = [1, 1000, 1000]
     assert end(values, DivergenceGuard()) == 2
@@ -89,7 +89,7 @@ def test_in_the_warm_up_nothing_is_compared_but_its_best_counts_later() -> None:
 
 @pytest.mark.parametrize("odd", [NAN, INF, -INF])
 @pytest.mark.parametrize("epoch", [0, 1, 3])
-def test_a_loss_that_is_not_finite_is_an_error_at_once(odd: float, epoch: int) -> None:
+def test_a_loss_that_is_not_finite_is_an_error_immediately(odd: float, epoch: int) -> None:
     """A27"""
     values = [1.0] * 5
     values[epoch] = odd
@@ -113,7 +113,7 @@ def test_without_a_factor_nothing_is_compared() -> None:
     assert end([1, 1, 1, 1e12], DivergenceGuard(factor=None)) is None
 
 
-def test_a_training_that_learns_is_let_pass() -> None:
+def test_training_that_improves_raises_no_error() -> None:
     tm = TrainManager(
         nn.Linear(1, 1), lambda _, out: out.pow(2).mean(), 5, DATA, {"valid": DATA}, device="cpu", extensions=[DivergenceGuard()]
     )
@@ -121,7 +121,7 @@ def test_a_training_that_learns_is_let_pass() -> None:
     assert tm.epoch_num == 5
 
 
-def test_a_real_training_that_runs_away_is_stopped() -> None:
+def test_training_that_really_diverges_is_stopped() -> None:
     """Each update triples the weight and changes its sign."""
     model = nn.Linear(1, 1, bias=False)
     tm = TrainManager(
@@ -139,21 +139,21 @@ def test_a_real_training_that_runs_away_is_stopped() -> None:
     assert tm.epoch_num == 2  # 9 times the loss after each epoch: changes of 80 and 8
 
 
-# near 0, and below
+# losses near and below 0
 
 
-def test_noise_of_a_loss_that_has_almost_vanished_is_let_pass() -> None:
+def test_noise_of_a_loss_near_0_is_accepted() -> None:
     """After the loss has dropped from 2 to a millionth, a hundred times that is still negligible."""
     assert end([2, 2, 1e-3, 1e-6, 1e-4], DivergenceGuard()) is None
     assert end([2, 2, 1e-3, 1e-6, 1.0], DivergenceGuard()) == 4
 
 
-def test_the_size_of_a_loss_near_0_is_judged_by_what_it_was_after_the_warm_up() -> None:
+def test_the_scale_of_a_loss_near_0_is_its_value_after_the_warm_up() -> None:
     """The huge loss of untrained weights is not a useful scale."""
     assert end([1e9, 2, 1, 1000], DivergenceGuard()) == 3
 
 
-def test_a_loss_that_was_exactly_0_can_rise() -> None:
+def test_a_loss_of_exactly_0_can_increase() -> None:
     assert end([0, 0, 0.5, 0.4], DivergenceGuard()) is None
     assert end([0, 0, 0.5, 0.4, 500], DivergenceGuard()) == 4
 
@@ -161,23 +161,23 @@ def test_a_loss_that_was_exactly_0_can_rise() -> None:
 @pytest.mark.parametrize(
     ("values", "wanted"),
     [
-        ([3, 1, -1, -2, -3], None),  # a log-likelihood that gets better
-        ([3, 1, -1, -2, 0, 1], None),  # and worse by its own size
+        ([3, 1, -1, -2, -3], None),  # a log-likelihood that improves
+        ([3, 1, -1, -2, 0, 1], None),  # and becomes worse by its own size
         ([-1, -2, -3, 100], 3),
         ([-100, -200, -300, -1], None),
-        ([5, 1, -0.001, 0.3], None),  # across 0, where all sizes are small
+        ([5, 1, -0.001, 0.3], None),  # across 0, where all values are small
         ([5, 1, -0.001, 30], 3),
     ],
 )
-def test_a_negative_loss_is_judged_by_its_size(values: list[float], wanted: int | None) -> None:
+def test_changes_of_a_negative_loss_are_relative_to_its_size(values: list[float], wanted: int | None) -> None:
     assert end(values, DivergenceGuard()) == wanted
 
 
-# taken up again
+# resuming
 
 
 @pytest.mark.parametrize("step", [1, 3, 5, 6, 7])
-def test_a_training_that_is_taken_up_finds_the_same(step: int) -> None:
+def test_training_that_resumes_finds_the_same(step: int) -> None:
     class Capture(Extension):
         state: Any = None
 
@@ -195,7 +195,7 @@ def test_a_training_that_is_taken_up_finds_the_same(step: int) -> None:
     assert str(found.value) == str(caught.value)
 
 
-def test_a_training_that_is_started_again_after_the_error_gives_it_again(tmp_path: Path) -> None:
+def test_starting_training_again_after_the_error_raises_it_again(tmp_path: Path) -> None:
     for _ in range(2):
         tm = manager([1, 1, 1, 50, 1], DivergenceGuard(), train_dir=tmp_path)
         with pytest.raises(LossDivergedError, match="the best was 1 after epoch 0, the last 1 after epoch 2"):
@@ -206,7 +206,7 @@ def test_a_training_that_is_started_again_after_the_error_gives_it_again(tmp_pat
     assert tm.epoch_num == 4
 
 
-def test_evaluations_that_hooks_or_users_ask_for_do_not_count() -> None:
+def test_evaluations_that_hooks_or_users_start_do_not_count() -> None:
     class Evaluates(Extension):
         def post_train_step_batch(self, train_manager: TrainManager) -> None:
             train_manager.eval()
@@ -218,13 +218,13 @@ def test_evaluations_that_hooks_or_users_ask_for_do_not_count() -> None:
     assert (divergence.best, divergence.last) == ((1, 0), (3, 3))
 
 
-def test_an_object_that_was_used_before_starts_anew_with_another_training() -> None:
+def test_an_extension_starts_from_scratch_with_another_training_run() -> None:
     divergence = DivergenceGuard()
     assert end([1, 1, 1], divergence) is None
     assert end([900, 900, 800], divergence) is None
 
 
-def test_under_a_manager_the_run_fails_with_it_and_the_next_one_starts_anew() -> None:
+def test_under_a_manager_the_run_fails_and_the_next_one_starts_from_scratch() -> None:
     class Small(Manager):
         extensions = [DivergenceGuard()]
 
@@ -239,10 +239,10 @@ def test_under_a_manager_the_run_fails_with_it_and_the_next_one_starts_anew() ->
     assert small.epoch == 2
 
 
-# what cannot work
+# invalid settings
 
 
-def test_a_number_that_is_recorded_can_be_watched() -> None:
+def test_a_recorded_metric_can_be_monitored() -> None:
     class Score(Extension):
         def post_eval_step_epoch(self, writer: Any, epoch_num: int) -> None:
             writer.add_scalar("score/error", [1, 1, 1, 50][epoch_num], epoch_num)
@@ -251,7 +251,7 @@ def test_a_number_that_is_recorded_can_be_watched() -> None:
         manager([1, 1, 1, 1], Score(), DivergenceGuard(monitor="score/error")).train()
 
 
-def test_what_nobody_can_tell_is_refused() -> None:
+def test_a_monitor_that_cannot_work_is_refused() -> None:
     with pytest.raises(SettingError, match=r"^DivergenceGuard has nothing to monitor: there is no evaluation set"):
         manager([1, 1], DivergenceGuard(), eval_data=None).train()
     with pytest.raises(SettingError, match=r"^DivergenceGuard monitors 'vaild', which is not an evaluation set"):
@@ -261,7 +261,7 @@ def test_what_nobody_can_tell_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({"factor": 0}, "`factor` must be a number above 0, not 0 (int)"),
         ({"factor": -1.0}, "`factor` must be a number above 0, not -1.0 (float)"),
@@ -279,7 +279,7 @@ def test_what_nobody_can_tell_is_refused() -> None:
         ({"warm_up_epochs": None}, "`warm_up_epochs` must be a number of at least 0, not None (NoneType)"),
     ],
 )
-def test_bad_arguments_are_refused_at_construction(arguments: dict[str, Any], told: str) -> None:
+def test_bad_arguments_are_refused_at_construction(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError) as caught:
         DivergenceGuard(**arguments)
-    assert str(caught.value).startswith(told)
+    assert str(caught.value).startswith(message)

@@ -59,13 +59,13 @@ def manager(*extensions: object, epochs: int = 30, **settings: Any) -> TrainMana
 
 
 def trained(values: Sequence[float], stopping: EarlyStopping, **settings: Any) -> tuple[int, str | None]:
-    """The epoch after which training with these losses ends, and the reason."""
+    """Return the epoch after which training with these losses ends, and the reason."""
     tm = manager(Losses(values), stopping, reason := Reason(), **settings)
     tm.train()
     return tm.epoch_num, reason.reason
 
 
-def test_it_stops_after_so_many_evaluations_in_a_row_without_a_better_one() -> None:
+def test_it_stops_after_patience_evaluations_in_a_row_without_an_improvement() -> None:
     stopping = EarlyStopping(patience=3)
     end = trained([9, 5, 6, 4, 4, 5, 4.5, 1], stopping)
     assert end == (6, "valid/loss did not improve in 3 evaluations: the best is 4, after epoch 3")
@@ -77,7 +77,7 @@ def test_the_evaluation_before_the_first_epoch_counts() -> None:
     assert trained([1, 2, 2, 0], EarlyStopping(patience=2), evaluate_first=False)[0] == 5
 
 
-def test_a_real_training_ends_when_its_loss_is_at_its_best() -> None:
+def test_a_real_training_run_ends_after_its_best_loss() -> None:
     tm = manager(stopping := EarlyStopping(patience=2, min_delta=1e-4), epochs=500, optimizer=lambda p: torch.optim.SGD(p, lr=0.2))
     tm.train()
     losses = [value for _, value in tm.history["valid/loss"]]
@@ -86,7 +86,7 @@ def test_a_real_training_ends_when_its_loss_is_at_its_best() -> None:
     assert stopping.best == losses[tm.epoch_num - 2]
 
 
-def test_only_more_than_min_delta_is_better() -> None:
+def test_only_a_change_above_min_delta_is_an_improvement() -> None:
     values = [8, 7.5, 7, 6.5, 6]
     stopping = EarlyStopping(patience=2, min_delta=0.5)
     assert trained(values, stopping)[0] == 6  # 8, then 7, then 6
@@ -95,24 +95,24 @@ def test_only_more_than_min_delta_is_better() -> None:
 
 
 @pytest.mark.parametrize(("by", "mode", "best"), [("valid/accuracy", None, 3), ("valid/f1", "max", 3), ("valid/mae", None, 1)])
-def test_the_mode_says_what_is_better_and_the_name_does_where_there_is_none(by: str, mode: str | None, best: float) -> None:
+def test_the_mode_or_else_the_name_decides_what_is_better(by: str, mode: str | None, best: float) -> None:
     stopping = EarlyStopping(monitor=by, patience=2, mode=mode)
     manager(Score(by, [2, 3, 1, 2, 2]), stopping).train()
     assert stopping.best == best
 
 
 @pytest.mark.parametrize("odd", [NAN, INF, -INF])
-def test_a_number_that_is_not_finite_is_never_better(odd: float) -> None:
+def test_a_value_that_is_not_finite_is_never_an_improvement(odd: float) -> None:
     stopping = EarlyStopping(patience=2)
     assert trained([odd, 5, odd, 4, odd, odd, 1], stopping)[0] == 5
     assert stopping.best == 4
 
 
-def test_a_training_without_a_finite_number_is_stopped_too() -> None:
+def test_training_without_a_finite_value_is_stopped_too() -> None:
     assert trained([NAN], EarlyStopping(patience=2)) == (1, "valid/loss was not finite in 2 evaluations")
 
 
-def test_evaluations_that_hooks_or_users_ask_for_do_not_count() -> None:
+def test_evaluations_that_hooks_or_users_start_do_not_count() -> None:
     class Evaluates(Extension):
         def post_train_step_batch(self, train_manager: TrainManager) -> None:
             train_manager.eval()
@@ -130,11 +130,11 @@ def test_evaluations_that_hooks_or_users_ask_for_do_not_count() -> None:
     assert reason.reason == "valid/loss did not improve in 2 evaluations: the best is 1, after epoch 2"
 
 
-# taken up again
+# resuming
 
 
 @pytest.mark.parametrize("step", [1, 4, 7, 8, 9])
-def test_a_training_that_is_taken_up_stops_at_the_same_epoch(step: int) -> None:
+def test_training_that_resumes_stops_at_the_same_epoch(step: int) -> None:
     class Capture(Extension):
         state: Any = None
 
@@ -152,7 +152,7 @@ def test_a_training_that_is_taken_up_stops_at_the_same_epoch(step: int) -> None:
     assert resumed.state_dict() == stopping.state_dict()
 
 
-def test_a_training_that_it_ended_does_not_go_on_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_was_stopped_early_does_not_continue_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     tm = manager(Losses([1, 2]), EarlyStopping(patience=2), reason := Reason())
     tm.train()
     before = {name: value.clone() for name, value in tm.model.state_dict().items()}
@@ -161,17 +161,17 @@ def test_a_training_that_it_ended_does_not_go_on_and_says_why(capsys: pytest.Cap
     assert tm.epoch_num == 2
     assert all(torch.equal(value, before[name]) for name, value in tm.model.state_dict().items())
     assert reason.reason == "valid/loss did not improve in 2 evaluations: the best is 1, after epoch 0"
-    assert capsys.readouterr().err == f"trainmaster: this training was stopped early before and does not continue: {reason.reason}\n"
+    assert capsys.readouterr().err == f"trainmaster: this training run was stopped early before and does not continue: {reason.reason}\n"
 
 
-def test_a_program_that_is_run_twice_trains_no_further_epoch(tmp_path: Path) -> None:
+def test_running_the_program_again_trains_no_further_epoch(tmp_path: Path) -> None:
     for _ in range(2):
         tm = manager(Losses([3, 2, 2]), stopping := EarlyStopping(patience=2), train_dir=tmp_path)
         tm.train()
         assert (tm.epoch_num, stopping.best, stopping.best_epoch) == (3, 2, 1)
 
 
-def test_with_more_patience_a_training_that_it_ended_goes_on(tmp_path: Path) -> None:
+def test_with_more_patience_a_run_that_was_stopped_early_continues(tmp_path: Path) -> None:
     trained([3, 2, 2, 2, 1], EarlyStopping(patience=2), train_dir=tmp_path)
     assert trained([3, 2, 2, 2, 1], EarlyStopping(patience=3), train_dir=tmp_path)[0] == 7
     tm = manager(Losses([3, 2, 2, 2, 1]), stopping := EarlyStopping(patience=2))
@@ -181,7 +181,7 @@ def test_with_more_patience_a_training_that_it_ended_goes_on(tmp_path: Path) -> 
     assert tm.epoch_num == 7
 
 
-def test_looking_at_another_number_starts_anew(capsys: pytest.CaptureFixture[str]) -> None:
+def test_monitoring_another_metric_starts_from_scratch(capsys: pytest.CaptureFixture[str]) -> None:
     tm = manager(Losses([1, 2]), Score("score/accuracy", [1, 2, 3, 4, 4]), stopping := EarlyStopping(patience=2))
     tm.train()
     assert tm.epoch_num == 2
@@ -191,7 +191,7 @@ def test_looking_at_another_number_starts_anew(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err == ""
 
 
-def test_it_may_be_added_to_a_training_or_left_out() -> None:
+def test_it_can_be_added_or_removed_when_training_resumes() -> None:
     for before, after in (([], [EarlyStopping()]), ([EarlyStopping()], [])):
         tm = manager(*before, epochs=1)
         tm.train()
@@ -211,7 +211,7 @@ class Small(Manager):
         return manager(Losses(config.losses), CheckpointSaver())
 
 
-def test_under_a_manager_the_run_is_finished_with_the_reason_and_stays_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_under_a_manager_the_run_is_done_and_the_reason_is_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = {"losses": [3.0, 1.0, 2.0]}
     small = Small(tmp_path)
     small.process(config)
@@ -222,24 +222,24 @@ def test_under_a_manager_the_run_is_finished_with_the_reason_and_stays_so(tmp_pa
     assert small.stats[key]["stopped"] == "valid/loss did not improve in 2 evaluations: the best is 1, after epoch 1"
     again = Small(tmp_path, verbose=False)
     assert again.batch([config]).found == [key]
-    again.process(config, num_epochs=40)  # a larger target, which the patience does not reach
+    again.process(config, num_epochs=40)  # more epochs than the patience allows
     assert (again.stats[key]["epoch"], again.stats[key]["step"]) == (3, 6)
     assert again.stats[key]["stopped"] == small.stats[key]["stopped"]
-    assert again.stopped is None  # it is done, and nobody is told to resume it
+    assert again.stopped is None  # it is done, and no message suggests resuming it
     assert (run.outcome_of(run.attempts()[0]) or {})["outcome"] == "finished"
 
 
-def test_under_a_manager_nothing_is_left_of_the_run_before() -> None:
+def test_under_a_manager_each_run_starts_from_scratch() -> None:
     small = Small(None, verbose=False)
     for losses, end in (([1.0, 2.0], 2), ([5.0, 4.0, 3.0], 4)):
         small.process({"losses": losses})
         assert small.epoch == end
-    other = Small(None, verbose=False)  # its extensions are those of the class, and so the same objects
+    other = Small(None, verbose=False)  # all runs use the extensions of the class, which are the same objects
     other.process({"losses": [1.0, 2.0]})
     assert other.epoch == 2
 
 
-# what cannot work
+# invalid settings
 
 
 def refused(kind: type[Exception], *extensions: object, **settings: Any) -> tuple[str, int]:
@@ -250,26 +250,26 @@ def refused(kind: type[Exception], *extensions: object, **settings: Any) -> tupl
 
 
 def test_without_an_evaluation_set_it_is_refused_before_the_first_epoch() -> None:
-    told, steps = refused(SettingError, EarlyStopping(), eval_data=None)
-    assert told.startswith("EarlyStopping has nothing to monitor: there is no evaluation set\n  try     pass eval_data=")
+    message, steps = refused(SettingError, EarlyStopping(), eval_data=None)
+    assert message.startswith("EarlyStopping has nothing to monitor: there is no evaluation set\n  try     pass eval_data=")
     assert steps == 0
 
 
-def test_a_name_that_is_no_set_is_refused_before_the_first_epoch() -> None:
-    told, steps = refused(SettingError, EarlyStopping(monitor="vaild"))
-    assert told == (
+def test_an_unknown_set_is_refused_before_the_first_epoch() -> None:
+    message, steps = refused(SettingError, EarlyStopping(monitor="vaild"))
+    assert message == (
         "EarlyStopping monitors 'vaild', which is not an evaluation set\n  known   valid\n  try     did you mean `valid`?"
     )  # fmt: skip
     assert steps == 0
 
 
-def test_a_number_that_nobody_records_is_refused_at_the_first_evaluation() -> None:
-    told, steps = refused(LoopError, EarlyStopping(monitor="valid/accuracy"))
-    assert told.startswith("EarlyStopping monitors 'valid/accuracy', which was not recorded\n  where   stage eval, after epoch 0")
+def test_a_metric_that_is_not_recorded_is_an_error_at_the_first_evaluation() -> None:
+    message, steps = refused(LoopError, EarlyStopping(monitor="valid/accuracy"))
+    assert message.startswith("EarlyStopping monitors 'valid/accuracy', which was not recorded\n  where   stage eval, after epoch 0")
     assert steps == 0
 
 
-def test_a_number_that_is_recorded_in_training_is_waited_for() -> None:
+def test_a_metric_of_training_may_be_recorded_after_the_first_evaluation() -> None:
     class TrainError(Extension):
         def post_train_step_epoch(self, writer: Any, epoch_num: int) -> None:
             writer.add_scalar("train/error", 1.0, epoch_num)
@@ -278,8 +278,8 @@ def test_a_number_that_is_recorded_in_training_is_waited_for() -> None:
         tm = manager(TrainError(), stopping := EarlyStopping(monitor=name, patience=2), eval_data=None)
         tm.train()
         assert (tm.epoch_num, stopping.best_epoch) == (3, 1)
-    told, steps = refused(LoopError, EarlyStopping(monitor="train/error"), eval_data=None)
-    assert told.startswith(
+    message, steps = refused(LoopError, EarlyStopping(monitor="train/error"), eval_data=None)
+    assert message.startswith(
         "EarlyStopping monitors 'train/error', which was not recorded\n  where   stage eval, after epoch 1\n  known   train/loss\n"
     )
     assert steps == 2
@@ -295,30 +295,30 @@ def test_the_metric_may_be_given_by_an_ending_of_its_name() -> None:
 
 
 def test_an_ending_of_several_metrics_is_an_error_that_lists_them() -> None:
-    told, steps = refused(MetricNameError, EarlyStopping(monitor="loss"), eval_data={"one": DATA, "two": DATA})
-    assert told.split("\n")[:2] == ["`loss` may refer to 2 metrics", "  known   one/loss, two/loss"]
+    message, steps = refused(MetricNameError, EarlyStopping(monitor="loss"), eval_data={"one": DATA, "two": DATA})
+    assert message.split("\n")[:2] == ["`loss` may refer to 2 metrics", "  known   one/loss, two/loss"]
     assert steps == 0
 
 
 @pytest.mark.parametrize("by", ["valid/gap", "valid/score"])
-def test_a_number_of_which_nobody_knows_what_is_better_is_refused(by: str) -> None:
-    told, steps = refused(SettingError, EarlyStopping(monitor=by))
-    assert told.split("\n")[:2] == [
+def test_a_metric_without_a_known_direction_is_refused(by: str) -> None:
+    message, steps = refused(SettingError, EarlyStopping(monitor=by))
+    assert message.split("\n")[:2] == [
         f"EarlyStopping does not know whether less or more is better for {by!r}",
         f'  try     EarlyStopping(monitor="{by}", mode="max"), or "min"',
     ]
     assert steps == 0
 
 
-def test_a_writer_that_cannot_tell_what_it_wrote_is_refused_for_recorded_numbers() -> None:
+def test_a_writer_without_last_is_refused_for_recorded_metrics() -> None:
     class Forgets:
         def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> None: ...
         def add_scalars(self, main_tag: str, tag_scalar_dict: dict[str, Any], global_step: int | None = None) -> None: ...
         def add_text(self, tag: str, text_string: str, global_step: int | None = None) -> None: ...
         def flush(self) -> None: ...
 
-    told, steps = refused(SettingError, EarlyStopping(monitor="a/b"), writer=Forgets())
-    assert told.startswith("EarlyStopping monitors 'a/b', and the writer cannot return logged values\n  why     Forgets has no method")
+    message, steps = refused(SettingError, EarlyStopping(monitor="a/b"), writer=Forgets())
+    assert message.startswith("EarlyStopping monitors 'a/b', but the writer cannot return logged values\n  why     Forgets has no method")
     assert steps == 0
     tm = manager(EarlyStopping(monitor="valid"), writer=Forgets(), epochs=1)
     tm.train()
@@ -326,7 +326,7 @@ def test_a_writer_that_cannot_tell_what_it_wrote_is_refused_for_recorded_numbers
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({"monitor": 3}, "`monitor` must be the name of a metric, not 3"),
         ({"monitor": " "}, "`monitor` must be the name of a metric, not ' '"),
@@ -342,7 +342,7 @@ def test_a_writer_that_cannot_tell_what_it_wrote_is_refused_for_recorded_numbers
         ({"mode": 1}, '`mode` must be "min" or "max", not 1 (int)'),
     ],
 )
-def test_bad_arguments_are_refused_at_construction(arguments: dict[str, Any], told: str) -> None:
+def test_bad_arguments_are_refused_at_construction(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError) as caught:
         EarlyStopping(**arguments)
-    assert str(caught.value).startswith(told)
+    assert str(caught.value).startswith(message)

@@ -61,7 +61,7 @@ def copied(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 class Averaged(Extension):
-    """The same by PyTorch's own class."""
+    """Computes the same average with PyTorch's own class."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(DECAY))
@@ -75,7 +75,7 @@ class Averaged(Extension):
 
 
 class See(Extension):
-    """The weights that a hook sees."""
+    """Records the weights that a hook sees."""
 
     def __init__(self, hook: str) -> None:
         self.seen: dict[str, torch.Tensor] = {}
@@ -85,7 +85,7 @@ class See(Extension):
         self.seen = copied(model)
 
 
-def test_the_average_is_that_of_pytorchs_averaged_model() -> None:
+def test_the_average_equals_that_of_pytorchs_averaged_model() -> None:
     model = Net()
     manager = manager_of(ema := EMA(DECAY), wanted := Averaged(model), model=model)
     manager.train()
@@ -94,12 +94,12 @@ def test_the_average_is_that_of_pytorchs_averaged_model() -> None:
     assert not same_bits(ema.weights, copied(model))
 
 
-def test_it_goes_to_another_process_with_its_average() -> None:
+def test_it_is_pickled_with_its_average() -> None:
     manager_of(ema := EMA(DECAY), max_steps=2).train()
     assert same_bits(pickle.loads(pickle.dumps(ema)).state_dict(), ema.state_dict())
 
 
-def test_training_ends_with_the_same_weights_and_random_numbers() -> None:
+def test_it_does_not_change_the_weights_and_random_numbers_of_training() -> None:
     plain = manager_of()
     plain.train()
     drawn = torch.rand(1)
@@ -109,7 +109,7 @@ def test_training_ends_with_the_same_weights_and_random_numbers() -> None:
     assert torch.equal(drawn, torch.rand(1))
 
 
-def test_an_evaluation_is_that_of_a_model_with_the_averaged_weights() -> None:
+def test_an_evaluation_uses_the_averaged_weights() -> None:
     manager = manager_of(ema := EMA(DECAY))
     manager.train()
     other = manager_of(model=copy.deepcopy(manager.model))
@@ -119,7 +119,7 @@ def test_an_evaluation_is_that_of_a_model_with_the_averaged_weights() -> None:
     assert all(map(torch.equal, manager.predict(loader()), other.predict(loader())))
 
 
-def test_before_the_first_update_the_weights_are_the_models_own() -> None:
+def test_before_the_first_update_evaluations_use_the_models_own_weights() -> None:
     manager, plain = manager_of(ema := EMA(DECAY)), manager_of()
     manager.eval()
     plain.eval()
@@ -127,7 +127,7 @@ def test_before_the_first_update_the_weights_are_the_models_own() -> None:
     assert ema.weights == {}
 
 
-def test_hooks_around_an_evaluation_see_the_weights_of_training_and_those_within_the_average() -> None:
+def test_hooks_around_an_evaluation_see_the_training_weights_and_hooks_within_see_the_average() -> None:
     for is_first in (True, False):
         outer, inner = [See("pre_eval"), See("post_eval")], [See("pre_eval_step_epoch"), See("post_eval_step_batch")]
         for each, name in zip([*outer, *inner], "abcd", strict=True):
@@ -139,7 +139,7 @@ def test_hooks_around_an_evaluation_see_the_weights_of_training_and_those_within
         assert all(same_bits(each.seen, ema.weights) for each in inner)
 
 
-def test_an_evaluation_that_fails_leaves_the_weights_of_training_bit_by_bit() -> None:
+def test_a_failed_evaluation_restores_the_training_weights_bit_for_bit() -> None:
     class Fail(Extension):
         def post_eval_step_batch(self, epoch_num: int) -> None:
             if epoch_num == 2:
@@ -183,8 +183,8 @@ def test_an_evaluation_between_a_forward_and_a_backward_pass_changes_no_bit() ->
     assert same_bits(manager.model.state_dict(), plain.model.state_dict())
 
 
-def test_a_new_manager_evaluates_a_finished_training_to_the_same_numbers(tmp_path: Path) -> None:
-    """E36, E37: the averages are in the checkpoint, and come back for an evaluation on its own."""
+def test_a_new_manager_gets_the_same_metrics_for_a_finished_training_run(tmp_path: Path) -> None:
+    """E36, E37: the averages are in the checkpoint, and are restored for a standalone evaluation."""
     trained = manager_of(EMA(DECAY), train_dir=tmp_path)
     trained.train()
     last = trained.history["valid/loss"][-1]
@@ -196,7 +196,7 @@ def test_a_new_manager_evaluates_a_finished_training_to_the_same_numbers(tmp_pat
     assert without.history["valid/loss"] != [last]
 
 
-def test_frozen_parameters_stay_what_they_are() -> None:
+def test_frozen_parameters_do_not_change() -> None:
     model = Net()
     model.layers[0].requires_grad_(False)  # type: ignore[union-attr]
     before = copied(model)
@@ -206,7 +206,7 @@ def test_frozen_parameters_stay_what_they_are() -> None:
     assert not torch.equal(ema.weights["layers.4.weight"], before["layers.4.weight"])
 
 
-def test_tied_weights_are_one_average() -> None:
+def test_tied_weights_have_one_average() -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -238,7 +238,7 @@ def test_lazy_parameters_are_averaged_once_they_have_values() -> None:
         assert {name: each.shape for name, each in ema.weights.items()} == {"used.weight": (1, 4), "used.bias": (1,)}
 
 
-def test_a_parameter_that_comes_later_starts_with_a_copy() -> None:
+def test_the_average_of_a_parameter_that_is_added_later_starts_as_a_copy() -> None:
     class Grow(Extension):
         def post_train_step_batch(self, model: Any, optimizer: Any, step_num: int) -> None:
             if step_num == 7:
@@ -271,7 +271,7 @@ def test_copying_to_another_kind_of_model_is_refused_and_changes_nothing() -> No
     wide = Net()
     wide.layers[4] = nn.Linear(8, 2)
     before = copied(wide)
-    with pytest.raises(StateError, match=r"the parameter `layers.4.weight` has the shape \(2, 8\), its average \(1, 8\)"):
+    with pytest.raises(StateError, match=r"the parameter `layers.4.weight` has the shape \(2, 8\), but its average \(1, 8\)"):
         ema.copy_to(wide)
     assert same_bits(before, copied(wide))
 
@@ -286,6 +286,6 @@ def test_bad_arguments_are_refused_at_construction(decay: Any) -> None:
     )
 
 
-def test_a_train_test_loop_refuses_it_when_attached() -> None:
+def test_attaching_it_to_a_train_test_loop_is_refused() -> None:
     with pytest.raises(UnknownHookError, match=r"`EMA.around_eval` is named like a hook, but there is no stage `eval`"):
         TrainTestLoop(Net(), [LoopComponent(), EMA()], loader(), [])

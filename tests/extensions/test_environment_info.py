@@ -1,4 +1,4 @@
-"""EnvironmentInfo records the environment of a training, and warns if it changes."""
+"""EnvironmentInfo records the environment of a training run, and warns if it changes."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_resuming_in_a_different_environment_warns_and_keeps_both_files(tmp_path
     with pytest.warns(UserWarning, match="different environment") as caught:
         trained(tmp_path, EnvironmentInfo(), epochs=2)
     assert [str(each.message) for each in caught] == [
-        f"this training resumes in a different environment: torch was {json.loads(before)['torch']['version']} and is now 9.9; "
+        f"this training run resumes in a different environment: torch was {json.loads(before)['torch']['version']} and is now 9.9; "
         f"threads was {threads} and is now {threads + 1}"
     ]
     assert (tmp_path / "environment.1.json").read_text() == before
@@ -138,7 +138,7 @@ def test_facts_that_cannot_be_determined_are_left_out(monkeypatch: pytest.Monkey
     assert "numpy" in facts["packages"]
 
 
-def test_only_variables_that_affect_numbers_are_recorded() -> None:
+def test_only_variables_that_affect_results_are_recorded() -> None:
     environ = {
         "OMP_NUM_THREADS": "2",
         "CUDA_VISIBLE_DEVICES": "0",

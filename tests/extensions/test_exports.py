@@ -1,4 +1,4 @@
-"""`trainmaster.extensions`: every extension can be imported from there, and costs nothing before it is used."""
+"""`trainmaster.extensions`: every extension can be imported from there, and is loaded only when it is used."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainmaster import Extension, Observer
 
 FOLDER = Path(trainmaster.extensions.__file__).parent
 INTERNAL = {"FigureObserver", "GradientObserver", "StateRestorer"}
-"""Base classes, and what `replay` adds to a loop."""
+"""Base classes, and the extension that `replay` adds to a loop."""
 
 
 def test_every_extension_that_trainmaster_exports_can_be_imported_from_there() -> None:
@@ -27,7 +27,7 @@ def test_every_extension_that_trainmaster_exports_can_be_imported_from_there() -
         assert getattr(trainmaster.extensions, name) is exported[name]
 
 
-def test_every_extension_of_a_file_of_the_folder_is_exported() -> None:
+def test_every_extension_in_the_folder_is_exported() -> None:
     classes = [node for file in FOLDER.rglob("*.py") for node in ast.parse(file.read_text()).body if isinstance(node, ast.ClassDef)]
     kinds = {"Extension", "Observer", "FigureObserver", "GradientObserver"}
     found = {each.name for each in classes if kinds & set(map(ast.unparse, each.bases)) and not each.name.startswith("_")}
@@ -54,6 +54,6 @@ def test_importing_the_package_imports_neither_torch_nor_an_extension() -> None:
     assert printed == "[]\ntrainmaster.extensions.clip_gradients False\n"
 
 
-def test_a_misspelt_extension_is_answered_with_the_nearest() -> None:
+def test_a_misspelled_extension_is_an_error_that_suggests_the_nearest_name() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'LeakageChek'; did you mean `LeakageCheck`"):
         trainmaster.extensions.LeakageChek  # noqa: B018 - asked for its error

@@ -50,9 +50,9 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_failure_comes_again_in_a_fresh_process_with_the_same_type_and_message(lines: dict[str, Any], kind: str) -> None:
+def test_a_replay_in_a_new_process_raises_the_same_type_and_message(lines: dict[str, Any], kind: str) -> None:
     failed, again = lines[kind]["fail"], lines[kind]["replay"]
-    if failed["type"] is not None:  # one of them is kept though nobody raises it
+    if failed["type"] is not None:  # one of them is saved although it is not raised
         assert (again["type"], again["message"]) == (failed["type"], failed["message"])
     assert again["is_same"], again
     assert f"trainmaster replay {kind}/1.capsule" in "\n".join(failed["notes"])
@@ -115,7 +115,7 @@ def test_the_note_is_a_command_that_can_be_pasted(tmp_path: Path, monkeypatch: p
     assert notes(error) == ["FailureCapsule: reproduce it with `trainmaster replay 'my runs/capsules/1.capsule' --target FILE.py:NAME`"]
 
 
-def test_a_capsule_says_what_and_where(tmp_path: Path) -> None:
+def test_a_capsule_contains_the_error_and_its_location(tmp_path: Path) -> None:
     loop = manager(FailureCapsule(tmp_path), FailAt(3, ValueError("too bad")))
     failed(loop, ValueError)
     capsule = Capsule.load(tmp_path / "1.capsule")
@@ -136,12 +136,12 @@ def test_a_capsule_says_what_and_where(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", [KeyboardInterrupt(), SystemExit(3)])
-def test_an_interrupt_is_no_failure(tmp_path: Path, ending: BaseException) -> None:
+def test_an_interrupt_is_not_saved(tmp_path: Path, ending: BaseException) -> None:
     failed(manager(FailureCapsule(tmp_path / "kept"), FailAt(1, ending)), type(ending))
     assert not (tmp_path / "kept").exists()
 
 
-def test_a_stop_is_no_failure(tmp_path: Path) -> None:
+def test_a_stop_is_not_saved(tmp_path: Path) -> None:
     class Stop(Extension):
         def post_forward(self, train_manager: TrainManager) -> None:
             train_manager.stop("enough")
@@ -150,13 +150,13 @@ def test_a_stop_is_no_failure(tmp_path: Path) -> None:
     assert not (tmp_path / "kept").exists()
 
 
-def test_an_error_is_kept_once_though_it_passes_many_stages(tmp_path: Path) -> None:
+def test_an_error_that_passes_many_stages_is_saved_once(tmp_path: Path) -> None:
     error = failed(manager(FailureCapsule(tmp_path), FailAt(1, RuntimeError("no"))))
     assert len(notes(error)) == 1
     assert sorted(os.listdir(tmp_path)) == ["1.capsule"]
 
 
-def test_the_oldest_capsules_go(tmp_path: Path) -> None:
+def test_the_oldest_capsules_are_deleted(tmp_path: Path) -> None:
     for _ in range(4):
         failed(manager(FailureCapsule(tmp_path, max_capsules=2), FailAt(1, RuntimeError("no"))))
     assert sorted(os.listdir(tmp_path)) == ["3.capsule", "4.capsule"]
@@ -169,7 +169,7 @@ def test_a_capsule_that_cannot_be_written_does_not_hide_the_error(tmp_path: Path
     assert notes(error)[0].startswith("FailureCapsule: saved nothing: StoreAccessError: ")
 
 
-def test_a_state_that_fails_itself_does_not_hide_the_error(tmp_path: Path) -> None:
+def test_an_error_in_a_state_dict_does_not_hide_the_original_error(tmp_path: Path) -> None:
     class Broken(Observer):
         def pre_run(self) -> None: ...
 
@@ -183,7 +183,7 @@ def test_a_state_that_fails_itself_does_not_hide_the_error(tmp_path: Path) -> No
     assert notes(error) == ["FailureCapsule: saved nothing: LookupError: no state"]
 
 
-def test_without_a_folder_the_error_says_that_nothing_was_kept() -> None:
+def test_without_a_folder_a_note_says_that_nothing_was_saved() -> None:
     error = failed(manager(FailureCapsule(), FailAt(1, RuntimeError("no"))))
     assert notes(error) == ["FailureCapsule: saved nothing, because there is no folder; set its `path`, or the `train_dir` of the loop"]
 
@@ -199,14 +199,14 @@ class Draws(Extension):
             raise RuntimeError(f"{self.drawn!r} {prediction.sum().item()!r}")
 
 
-def test_what_hooks_drew_at_the_start_of_the_batch_is_drawn_again(tmp_path: Path) -> None:
+def test_hooks_draw_the_same_random_numbers_in_a_replay(tmp_path: Path) -> None:
     torch.manual_seed(0)
     failed(manager(FailureCapsule(tmp_path), Draws()))
     torch.manual_seed(77)
     assert replay(tmp_path / "1.capsule", manager(FailureCapsule(), Draws())).is_same
 
 
-def test_random_numbers_are_put_back_at_the_place_of_the_extension_among_the_hooks(tmp_path: Path) -> None:
+def test_the_random_state_is_restored_at_the_position_of_the_extension_among_the_hooks(tmp_path: Path) -> None:
     def check(output: torch.Tensor) -> None:
         if torch.rand(()) < 0.3:
             raise RuntimeError(f"{output.sum().item()!r} {torch.rand(()).item()!r}")
@@ -221,7 +221,7 @@ def test_random_numbers_are_put_back_at_the_place_of_the_extension_among_the_hoo
     assert replay(tmp_path / "1.capsule", manager(DrawOnly(), FailureCapsule(), check=check)).is_same
 
 
-def test_an_error_of_a_hook_before_its_own_is_kept_and_says_what_is_not_known(tmp_path: Path) -> None:
+def test_an_error_in_an_earlier_hook_is_saved_with_a_list_of_what_is_missing(tmp_path: Path) -> None:
     class First(Extension):
         def pre_train_step_batch(self, batch_num: int) -> None:
             if batch_num == 2:
@@ -233,7 +233,7 @@ def test_an_error_of_a_hook_before_its_own_is_kept_and_says_what_is_not_known(tm
     assert torch.equal(capsule.batch, torch.full((4, 3), 2.0))
 
 
-def test_an_error_of_a_hook_after_its_own_at_the_end_of_the_batch_is_kept_with_its_batch(tmp_path: Path) -> None:
+def test_an_error_in_a_later_hook_at_the_end_of_the_batch_is_saved_with_the_batch(tmp_path: Path) -> None:
     class Last(Extension):
         def post_train_step_batch(self, batch_num: int) -> None:
             if batch_num == 2:
@@ -244,7 +244,7 @@ def test_an_error_of_a_hook_after_its_own_at_the_end_of_the_batch_is_kept_with_i
     assert replay(tmp_path / "1.capsule", manager(FailureCapsule(), Last())).is_same
 
 
-def test_an_evaluation_within_a_batch_does_not_take_the_place_of_that_batch(tmp_path: Path) -> None:
+def test_an_evaluation_within_a_batch_does_not_replace_that_batch(tmp_path: Path) -> None:
     class Evaluate(Extension):
         def pre_forward(self, fixtures: Any, train_manager: TrainManager, batch_num: int) -> None:
             if batch_num == 3 and "is_update" in fixtures:
@@ -256,7 +256,7 @@ def test_an_evaluation_within_a_batch_does_not_take_the_place_of_that_batch(tmp_
     assert "rng" not in capsule.missing
 
 
-def test_an_error_that_was_mended_does_not_come_again(tmp_path: Path) -> None:
+def test_an_error_that_was_fixed_does_not_occur_again(tmp_path: Path) -> None:
     failed(manager(FailureCapsule(tmp_path), FailAt(1, RuntimeError("no"))))
     replayed = replay(tmp_path / "1.capsule", manager(FailureCapsule()))
     assert replayed.error is None
@@ -268,7 +268,7 @@ def test_a_loop_without_the_extension_can_replay(tmp_path: Path) -> None:
     assert replay(tmp_path / "1.capsule", manager(FailAt(1, RuntimeError("no")))).is_same
 
 
-def test_a_replay_writes_nothing_where_the_loop_would_write(tmp_path: Path) -> None:
+def test_a_replay_writes_nothing_to_the_train_dir_of_the_loop(tmp_path: Path) -> None:
     failed(manager(FailureCapsule(tmp_path / "kept"), FailAt(1, RuntimeError("no"))))
     loop = manager(FailureCapsule(), FailAt(1, RuntimeError("no")), train_dir=tmp_path / "run")
     assert replay(tmp_path / "kept" / "1.capsule", loop).is_same
@@ -284,7 +284,7 @@ def test_a_model_of_another_shape_is_refused(tmp_path: Path) -> None:
         replay(tmp_path / "1.capsule", loop)
 
 
-def test_an_error_outside_of_a_batch_is_kept_and_its_replay_refused_plainly(tmp_path: Path) -> None:
+def test_an_error_outside_of_a_batch_is_saved_but_cannot_be_replayed(tmp_path: Path) -> None:
     class AtEnd(Extension):
         def post_train_step_epoch(self) -> None:
             raise RuntimeError("at the end")
@@ -293,11 +293,11 @@ def test_an_error_outside_of_a_batch_is_kept_and_its_replay_refused_plainly(tmp_
     failed(manager(AtEnd(), FailureCapsule(tmp_path)))
     assert sorted(os.listdir(tmp_path)) == ["1.capsule", "2.capsule"]
     for number in (1, 2):
-        with pytest.raises(StateError, match="the error occurred outside of a batch, and a replay runs only one batch"):
+        with pytest.raises(StateError, match="the error occurred outside of a batch, but a replay runs only one batch"):
             replay(tmp_path / f"{number}.capsule", manager(AtEnd()))
 
 
-def test_no_hook_of_it_changes_a_training_that_fails_and_goes_on(tmp_path: Path) -> None:
+def test_it_does_not_change_training_that_fails_and_continues(tmp_path: Path) -> None:
     def end(*extensions: Any) -> dict[str, torch.Tensor]:
         torch.manual_seed(5)
         once = FailAt(3, RuntimeError("no"))
@@ -341,7 +341,7 @@ def remove_manifest(folder: Path) -> None:
         (remove_manifest, "it has no `manifest.json`"),
     ],
 )
-def test_a_spoilt_capsule_is_refused_in_one_line(tmp_path: Path, spoil: Any, message: str) -> None:
+def test_a_damaged_capsule_is_refused_with_one_line(tmp_path: Path, spoil: Any, message: str) -> None:
     failed(manager(FailureCapsule(tmp_path), FailAt(1, RuntimeError("no"))))
     spoil(tmp_path / "1.capsule")
     with pytest.raises(StoreFormatError) as caught:
@@ -350,7 +350,7 @@ def test_a_spoilt_capsule_is_refused_in_one_line(tmp_path: Path, spoil: Any, mes
     assert "\n" not in str(caught.value)
 
 
-def test_files_and_checkpoints_are_no_capsules(tmp_path: Path) -> None:
+def test_files_and_checkpoints_are_not_accepted_as_capsules(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     CheckpointFolder(tmp_path).save(Moment(3, 0, 9, True), {"a": 1})
     for name, reason in (("file", "it is a file"), ("none", "there is no such folder"), ("3.ckpt", "its format is None")):

@@ -33,7 +33,7 @@ class Stream:
 
 
 class Updates(Extension):
-    """Which batches, counted over all epochs, made an update."""
+    """Records which batches made an update, counted over all epochs."""
 
     def __init__(self) -> None:
         self.seen: list[int] = []
@@ -68,7 +68,7 @@ def manager_of(data: Any, *extensions: Any, epochs: int | None = 2, **more: Any)
 
 
 def by_hand(data: list[torch.Tensor], groups: list[int]) -> list[torch.Tensor]:
-    """The weights after groups of these sizes."""
+    """Return the weights after groups of these sizes."""
     model = net()
     optimizer = sgd(model.parameters())
     rest = iter(data)
@@ -85,7 +85,7 @@ def is_same(manager: TrainManager, wanted: list[torch.Tensor]) -> bool:
     return all(map(torch.equal, manager.model.parameters(), wanted))
 
 
-def test_the_last_group_of_an_epoch_ends_with_it_and_is_divided_by_its_own_size() -> None:
+def test_the_last_group_of_an_epoch_is_divided_by_its_own_size() -> None:
     manager = manager_of(batches(), GradientAccumulation(3), updates := Updates())
     manager.train()
     assert updates.seen == [2, 5, 6, 9, 12, 13]
@@ -93,14 +93,14 @@ def test_the_last_group_of_an_epoch_ends_with_it_and_is_divided_by_its_own_size(
     assert is_same(manager, by_hand(batches() * 2, [3, 3, 1, 3, 3, 1]))
 
 
-def test_without_a_known_length_groups_run_on_over_the_end_of_an_epoch() -> None:
+def test_without_a_known_length_a_group_can_span_two_epochs() -> None:
     manager = manager_of(Stream(batches()), GradientAccumulation(3), updates := Updates())
     manager.train()
     assert updates.seen == [2, 5, 8, 11]
     assert is_same(manager, by_hand(batches() * 2, [3, 3, 3, 3]))
 
 
-def test_a_group_that_runs_over_the_end_of_an_epoch_is_part_of_the_state() -> None:
+def test_a_group_that_spans_two_epochs_is_part_of_the_state() -> None:
     first = manager_of(Stream(batches()), GradientAccumulation(3), epochs=1)
     first.train()
     resumed = manager_of(Stream(batches()), GradientAccumulation(3))
@@ -109,20 +109,20 @@ def test_a_group_that_runs_over_the_end_of_an_epoch_is_part_of_the_state() -> No
     assert is_same(resumed, by_hand(batches() * 2, [3, 3, 3, 3]))
 
 
-def test_a_group_larger_than_the_epoch_is_the_epoch() -> None:
+def test_a_group_that_is_larger_than_the_epoch_ends_with_it() -> None:
     manager = manager_of(batches(2), GradientAccumulation(100))
     manager.train()
     assert is_same(manager, by_hand(batches(2) * 2, [2, 2]))
 
 
-def test_one_batch_a_group_changes_no_bit() -> None:
+def test_groups_of_one_batch_change_no_bit() -> None:
     plain, manager = manager_of(batches()), manager_of(batches(), GradientAccumulation(1))
     plain.train()
     manager.train()
     assert is_same(manager, list(plain.model.parameters()))
 
 
-def test_a_group_moves_the_weights_as_one_large_batch_does() -> None:
+def test_a_group_changes_the_weights_like_one_large_batch() -> None:
     manager, large = manager_of(batches(4), GradientAccumulation(4)), manager_of([torch.cat(batches(4))])
     manager.train()
     large.train()
@@ -136,7 +136,7 @@ def test_max_steps_counts_updates() -> None:
     assert is_same(manager, by_hand(batches() * 2, [3, 3, 1, 3]))
 
 
-def test_a_batch_that_broke_off_comes_again_in_the_same_place_of_its_group() -> None:
+def test_a_failed_batch_is_repeated_at_the_same_position_in_its_group() -> None:
     class Break(Extension):
         is_done = False
 
@@ -152,7 +152,7 @@ def test_a_batch_that_broke_off_comes_again_in_the_same_place_of_its_group() -> 
     assert updates.seen == [2, 5, 6]
 
 
-def test_another_extension_may_leave_an_update_out_in_any_order() -> None:
+def test_another_extension_can_skip_an_update_in_any_order() -> None:
     class Never(Extension):
         def pre_train_step_batch(self, fixtures: Any) -> None:
             fixtures.modify("is_update", False)
@@ -163,7 +163,7 @@ def test_another_extension_may_leave_an_update_out_in_any_order() -> None:
         assert manager.step_num == 0
 
 
-def test_loss_plots_show_the_losses_of_batches_not_their_share() -> None:
+def test_loss_plots_show_undivided_losses() -> None:
     def recorded(*extensions: Extension) -> Any:
         manager = TrainManager(
             net(), loss, 2, batches(), optimizer=lambda p: torch.optim.SGD(p, 0.0), extensions=[*extensions, LossPlot()], device="cpu"
@@ -176,7 +176,7 @@ def test_loss_plots_show_the_losses_of_batches_not_their_share() -> None:
     assert recorded(GradientAccumulation(3)) == plain
 
 
-def test_a_state_taken_up_with_another_number_ends_its_group_first() -> None:
+def test_resuming_with_another_group_size_finishes_the_current_group_first() -> None:
     class Stop(Extension):
         def post_train_step_batch(self, train_manager: TrainManager, batch_num: int) -> None:
             if batch_num == 3:
@@ -187,7 +187,7 @@ def test_a_state_taken_up_with_another_number_ends_its_group_first() -> None:
     resumed = manager_of(batches(), GradientAccumulation(1), updates := Updates(), epochs=1)
     resumed.restore(copy.copy(first.capture()))
     resumed.train()
-    assert updates.seen == [1, 2]  # of the three that are left
+    assert updates.seen == [1, 2]  # of the remaining three
 
 
 @pytest.mark.parametrize("value", [0, -1, True, 2.0, "2", None, float("nan")])
@@ -197,12 +197,12 @@ def test_bad_arguments_are_refused_at_construction(value: Any) -> None:
     assert str(caught.value) == f"`num_batches` must be a whole number of at least 1, not {shown(value)}\n  try     GradientAccumulation(4)"
 
 
-def test_a_loss_that_is_no_tensor_is_told() -> None:
+def test_a_loss_that_is_not_a_tensor_is_an_error() -> None:
     with pytest.raises(LossError, match=r"GradientAccumulation needs a loss that is a tensor, not 1.5 \(float\)"):
         manager_of(batches(), GradientAccumulation(2), loss=lambda batch, prediction: 1.5).train()
 
 
-def test_a_train_test_loop_refuses_it() -> None:
+def test_attaching_it_to_a_train_test_loop_is_refused() -> None:
     loop = TrainTestLoop(net(), [LoopComponent(), GradientAccumulation(2)], batches(), [])
     with pytest.raises(
         FixtureNotFoundError, match=r"`GradientAccumulation.pre_train_step_batch` asks for `train_manager`, which no open stage provides"

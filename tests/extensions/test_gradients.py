@@ -47,7 +47,7 @@ def mlp() -> nn.Sequential:
 
 
 def deep(gain: float, between: Callable[[], nn.Module]) -> nn.Sequential:
-    """Twelve layers with weights of this gain."""
+    """Return a net of twelve layers whose weights have this gain."""
     torch.manual_seed(0)
     layers: list[nn.Module] = [nn.Linear(8, 32)]
     for _ in range(10):
@@ -75,7 +75,7 @@ def trained(*extensions: object, model: nn.Module | None = None, epochs: int = 2
 
 
 class ByHand(Extension):
-    """Every gradient as it is after `backward`, and the epoch's means of its norm and its RMS, computed the plain way."""
+    """Computes the norm and the RMS of every gradient after `backward`, and their means over the epoch, in the simplest way."""
 
     def __init__(self) -> None:
         self.norms: dict[str, list[float]] = {}
@@ -101,7 +101,7 @@ class TestGradCoeffRMSVis(ExtensionContract):
         return GradCoeffRMSVis(every=4)
 
 
-# What is recorded.
+# Recorded values.
 
 
 def test_the_norm_is_the_mean_over_the_epochs_batches() -> None:
@@ -114,7 +114,7 @@ def test_the_norm_is_the_mean_over_the_epochs_batches() -> None:
         assert [value for _, value in rows] == pytest.approx([means[name] for means in by_hand.means], rel=1e-6)
 
 
-def test_the_rms_is_the_norm_over_the_root_of_the_number_of_coefficients() -> None:
+def test_the_rms_is_the_norm_divided_by_the_root_of_the_number_of_elements() -> None:
     """E42"""
     tm = trained(GradNormVis(), GradCoeffRMSVis())
     for name, each in tm.model.named_parameters():
@@ -122,8 +122,8 @@ def test_the_rms_is_the_norm_over_the_root_of_the_number_of_coefficients() -> No
         assert rms == pytest.approx([value for _, value in tm.history[f"grad_norm/{name}"]])
 
 
-def test_the_mean_of_a_long_epoch_has_every_batch() -> None:
-    """E42: there are more batches than can wait to be added."""
+def test_the_mean_of_a_long_epoch_includes_every_batch() -> None:
+    """E42: there are more batches than are buffered."""
     by_hand = ByHand()
     tm = trained(GradNormVis(), by_hand, epochs=1, train_data=data(150))
     assert tm.history["grad_norm/0.weight"] == [(1, pytest.approx(by_hand.means[0]["0.weight"], rel=1e-6))]
@@ -156,7 +156,7 @@ class Either(nn.Module):
         return (self.odd if self.num_calls % 2 == 0 else self.even)(inputs)
 
 
-def test_a_parameter_counts_in_the_batches_where_it_has_a_gradient() -> None:
+def test_the_mean_of_a_parameter_includes_only_batches_with_a_gradient() -> None:
     """E42"""
     by_hand = ByHand()
     torch.manual_seed(0)
@@ -181,7 +181,7 @@ def test_a_layer_that_is_unfrozen_appears() -> None:
     assert heat_map.rows[0] == "0.weight"
 
 
-def test_with_every_the_unit_is_a_number_of_updates() -> None:
+def test_with_every_values_are_recorded_against_updates() -> None:
     by_hand = ByHand()
     view = GradNormVis(every=3)
     tm = trained(view, by_hand, epochs=3)
@@ -191,7 +191,7 @@ def test_with_every_the_unit_is_a_number_of_updates() -> None:
     assert bars.title == "gradient norm in update 15"
 
 
-def test_accumulated_gradients_are_taken_as_they_are() -> None:
+def test_accumulated_gradients_are_measured_as_they_are() -> None:
     class EverySecond(Extension):
         def pre_train_step_batch(self, fixtures: Any, batch_num: int) -> None:
             fixtures.modify("is_update", batch_num % 2 == 1)
@@ -201,7 +201,7 @@ def test_accumulated_gradients_are_taken_as_they_are() -> None:
     assert tm.history["grad_norm/0.weight"] == [(1, pytest.approx(by_hand.means[0]["0.weight"], rel=1e-6))]
 
 
-def test_gradients_of_half_precision_do_not_overflow_in_their_norm() -> None:
+def test_norms_of_half_precision_gradients_do_not_overflow() -> None:
     model = nn.Linear(8, 3).bfloat16()
     model.weight.grad = torch.full((3, 8), 1.0).bfloat16()
     torch.manual_seed(0)
@@ -219,7 +219,7 @@ def test_sparse_gradients_have_a_norm() -> None:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_switching_it_on_does_not_change_the_weights(view: type[GradientObserver], tmp_path: Path) -> None:
+def test_adding_it_does_not_change_the_weights(view: type[GradientObserver], tmp_path: Path) -> None:
     plain, watched = trained(), trained(view(), view_named(view(every=2)), train_dir=tmp_path)
     for one, other in zip(plain.model.parameters(), watched.model.parameters(), strict=True):
         assert torch.equal(one, other)
@@ -234,7 +234,7 @@ def view_named(view: GradientObserver) -> GradientObserver:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_deep_net_of_sigmoids_vanishes_from_its_first_layers_on(view: type[GradientObserver]) -> None:
+def test_in_a_deep_net_of_sigmoids_the_first_layers_vanish(view: type[GradientObserver]) -> None:
     watcher = view()
     with pytest.warns(UserWarning, match=r"^vanishing gradients in epoch 1: `0`, `2`.*; try ReLU or GELU instead of sigmoid"):
         trained(watcher, model=deep(0.6, nn.Sigmoid))
@@ -244,7 +244,7 @@ def test_a_deep_net_of_sigmoids_vanishes_from_its_first_layers_on(view: type[Gra
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_deep_net_of_large_weights_explodes(view: type[GradientObserver]) -> None:
+def test_a_deep_net_with_large_weights_explodes(view: type[GradientObserver]) -> None:
     watcher = view()
     with pytest.warns(UserWarning, match=r"^exploding gradients in epoch 1: `0`, `2`.* and 4 more; try gradient clipping"):
         trained(watcher, model=deep(4.0, nn.Identity), lr=1e-12)
@@ -268,13 +268,13 @@ def test_a_gradient_that_is_not_finite_is_named_and_left_out_of_the_mean() -> No
     assert 0 < tm.history["grad_norm/0.weight"][0][1] < 100
 
 
-def test_a_healthy_net_is_left_in_peace() -> None:
+def test_a_healthy_net_causes_no_warning() -> None:
     watcher = GradNormVis()
     trained(watcher, epochs=30)
     assert (watcher.vanishing(), watcher.exploding()) == ([], [])
 
 
-def test_the_warning_comes_once_in_a_training() -> None:
+def test_the_warning_appears_once_per_training_run() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         trained(GradNormVis(), model=deep(0.6, nn.Sigmoid), epochs=4)
@@ -291,11 +291,11 @@ def test_a_bias_before_a_batch_norm_does_not_make_a_layer_vanish() -> None:
     assert watcher.vanishing() == []
 
 
-def test_small_gradients_of_all_layers_do_not_vanish() -> None:
+def test_gradients_that_are_small_in_all_layers_do_not_count_as_vanishing() -> None:
     assert vanishing_layers({"a.w": 1e-12, "b.w": 3e-12, "c.w": 2e-12}, []) == []
 
 
-def test_no_gradient_at_all_vanishes() -> None:
+def test_a_gradient_of_zero_counts_as_vanishing() -> None:
     assert vanishing_layers({"a.w": 0.0, "b.w": 0.0}, []) == ["a", "b"]
 
 
@@ -309,7 +309,7 @@ def test_a_layer_that_grew_a_thousandfold_explodes() -> None:
     assert exploding_layers({"a.w": 20.0, "b.w": 30.0}, {"a.w": 0.01, "b.w": 1.0}) == ["a"]
 
 
-def test_growth_from_next_to_nothing_is_no_explosion() -> None:
+def test_growth_from_almost_zero_is_not_an_explosion() -> None:
     assert exploding_layers({"a.w": 0.1, "b.w": 0.3}, {"a.w": 1e-9, "b.w": 0.1}) == []
 
 
@@ -317,7 +317,7 @@ def test_growth_from_next_to_nothing_is_no_explosion() -> None:
 
 
 @pytest.mark.parametrize(("view", "label"), [(GradNormVis, "gradient norm"), (GradCoeffRMSVis, "gradient RMS")])
-def test_the_figure_has_the_last_profile_the_course_and_the_layers_by_time(view: type[GradientObserver], label: str) -> None:
+def test_the_figure_has_the_last_values_the_trend_and_a_heat_map(view: type[GradientObserver], label: str) -> None:
     """E42: on logarithmic scales."""
     watcher = view()
     tm = trained(watcher, epochs=3)
@@ -350,21 +350,21 @@ def test_there_is_no_figure_before_the_first_epoch_ends() -> None:
     assert GradNormVis().panels() == []
 
 
-def test_figures_lie_in_plots_below_train_dir(tmp_path: Path) -> None:
+def test_figures_are_written_to_plots_in_train_dir(tmp_path: Path) -> None:
     trained(GradNormVis(), GradCoeffRMSVis(), train_dir=tmp_path)
     for name in ("grad_norm", "grad_rms"):
         assert (tmp_path / "plots" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert (tmp_path / "plots" / f"{name}.html").stat().st_size > 1000
 
 
-def test_the_figure_can_be_had_as_an_object() -> None:
+def test_the_figure_is_available_as_a_matplotlib_object() -> None:
     watcher = GradNormVis()
     trained(watcher)
     titles = [axes.get_title() for axes in watcher.figure().axes]
     assert "gradient norm in epoch 2" in titles
 
 
-def test_a_long_course_keeps_a_bounded_number_of_columns() -> None:
+def test_a_long_history_has_a_bounded_number_of_columns() -> None:
     history = MetricHistory(max_columns=4)
     for x in range(1, 20):
         history.add(x, {"a": float(x), "b": math.nan if x < 10 else 1.0})
@@ -375,7 +375,7 @@ def test_a_long_course_keeps_a_bounded_number_of_columns() -> None:
     assert history.values(["b"])[0][-1] == 1.0
 
 
-def test_columns_of_a_long_course_are_means_of_all_their_moments() -> None:
+def test_columns_of_a_long_history_are_means_of_all_their_values() -> None:
     history = MetricHistory(max_columns=2)
     for x in range(1, 8):
         history.add(x, {"a": float(x)})
@@ -383,7 +383,7 @@ def test_columns_of_a_long_course_are_means_of_all_their_moments() -> None:
 
 
 @pytest.mark.parametrize("num", [1, 4, 5, 8, 9, 11, 16, 17])
-def test_a_course_is_the_same_wherever_it_was_saved(num: int) -> None:
+def test_a_history_does_not_depend_on_when_it_was_saved(num: int) -> None:
     whole, part = MetricHistory(max_columns=4), MetricHistory(max_columns=4)
     for x in range(num):
         part.add(x, {"a": x**2})
@@ -397,7 +397,7 @@ def test_a_course_is_the_same_wherever_it_was_saved(num: int) -> None:
     assert rest.values().tolist() == whole.values().tolist()
 
 
-def test_of_very_many_parameters_the_marked_and_some_others_are_shown() -> None:
+def test_with_very_many_parameters_the_marked_ones_and_some_others_are_shown() -> None:
     history = MetricHistory()
     history.add(1, {f"p{number}": 1.0 for number in range(500)})
     names = shown_names(history, {"p123": "vanishing"})
@@ -406,7 +406,7 @@ def test_of_very_many_parameters_the_marked_and_some_others_are_shown() -> None:
     assert names == sorted(names, key=lambda name: int(name[1:]))
 
 
-# Where it works.
+# Other loops and resuming.
 
 
 def test_it_works_in_a_train_test_loop(tmp_path: Path) -> None:
@@ -445,7 +445,7 @@ class Runs(Manager):
         return Loop(mlp(), cross_entropy, 0, data(), optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1), device="cpu")
 
 
-def test_its_numbers_go_to_the_event_log_of_a_run_and_every_run_begins_anew(tmp_path: Path) -> None:
+def test_its_metrics_are_in_the_event_log_and_each_run_starts_from_scratch(tmp_path: Path) -> None:
     view = GradNormVis()
     manager = Runs(tmp_path, verbose=False)
     manager.extensions = [view]
@@ -458,7 +458,7 @@ def test_its_numbers_go_to_the_event_log_of_a_run_and_every_run_begins_anew(tmp_
         assert [row["step"] for row in rows] == [1, 2, 3]
 
 
-def test_a_stop_in_the_middle_of_an_epoch_records_nothing_and_is_taken_up() -> None:
+def test_a_stop_in_the_middle_of_an_epoch_records_nothing_and_the_epoch_continues_later() -> None:
     class StopAt(Extension):
         is_on = True
 
@@ -475,7 +475,7 @@ def test_a_stop_in_the_middle_of_an_epoch_records_nothing_and_is_taken_up() -> N
     assert halved.history == whole.history
 
 
-def test_an_epoch_that_broke_off_leaves_nothing_to_the_next() -> None:
+def test_a_failed_epoch_leaves_no_sums_for_the_next() -> None:
     class FailOnce(Extension):
         has_failed = False
 
@@ -497,7 +497,7 @@ def test_an_epoch_that_broke_off_leaves_nothing_to_the_next() -> None:
     assert tm.history["grad_norm/0.weight"] == [(1, pytest.approx(by_hand.means[0]["0.weight"], rel=1e-6))]
 
 
-def test_it_goes_on_from_a_checkpoint_in_another_training(tmp_path: Path) -> None:
+def test_it_continues_from_a_checkpoint_in_another_loop(tmp_path: Path) -> None:
     whole = trained(GradNormVis(), GradCoeffRMSVis(every=3), epochs=3)
     first, second = [trained(GradNormVis(), GradCoeffRMSVis(every=3), epochs=epochs, train_dir=tmp_path) for epochs in (2, 3)]
     assert first.history != whole.history
@@ -506,7 +506,7 @@ def test_it_goes_on_from_a_checkpoint_in_another_training(tmp_path: Path) -> Non
         assert second[name].panels()[0] == whole[name].panels()[0]
 
 
-def test_a_training_may_be_taken_up_with_it_though_it_was_captured_without() -> None:
+def test_training_can_resume_with_it_from_a_state_without_it() -> None:
     before = trained(epochs=1)
     view = GradNormVis()
     after = Loop(
@@ -517,7 +517,7 @@ def test_a_training_may_be_taken_up_with_it_though_it_was_captured_without() -> 
     assert [step for step, _ in after.history["grad_norm/0.weight"]] == [2]
 
 
-# What cannot work.
+# Invalid arguments.
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -535,7 +535,7 @@ def test_a_path_of_another_type_is_an_error() -> None:
         GradNormVis(path=3)  # type: ignore[arg-type]
 
 
-def test_resumed_in_other_units_it_starts_another_history() -> None:
+def test_resuming_with_another_every_starts_a_new_history() -> None:
     before = ExtensionContract().loop(GradNormVis())
     before.train()
     after = ExtensionContract().loop(GradNormVis(every=2))
@@ -545,7 +545,7 @@ def test_resumed_in_other_units_it_starts_another_history() -> None:
     assert after["grad_norm_vis"]._history.xs == [20, 22, 24]
 
 
-def test_lazy_layers_are_watched_once_they_have_a_size() -> None:
+def test_lazy_layers_are_measured_once_they_have_a_size() -> None:
     manager = ExtensionContract().loop(GradCoeffRMSVis())
     manager.model.layers[0] = nn.LazyLinear(16)
     manager.evaluate_first = False

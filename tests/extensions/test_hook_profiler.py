@@ -43,14 +43,14 @@ def test_a_slow_hook_comes_first_with_its_calls_and_its_time() -> None:
     assert 0.2 < first.share < 1
 
 
-def test_both_halves_of_an_around_hook_count_and_the_body_does_not() -> None:
+def test_both_parts_of_an_around_hook_are_timed_but_the_body_is_not() -> None:
     found = {each.hook: each for each in trained(Sleeps()).times()}
-    batches = 18 + 4 * 3  # the evaluations have the stage `forward`, too
+    batches = 18 + 4 * 3  # evaluations also have the stage `forward`
     assert found["Sleeps.around_forward"].num_calls == batches
     assert 2e-3 * batches <= found["Sleeps.around_forward"].seconds < found["Sleeps.post_train_step_batch"].seconds
 
 
-def test_what_it_costs_to_guard_observers_is_told_apart() -> None:
+def test_the_time_to_guard_observers_is_a_separate_row() -> None:
     class Looks(Observer):
         def post_train_step_batch(self) -> None: ...
 
@@ -59,7 +59,7 @@ def test_what_it_costs_to_guard_observers_is_told_apart() -> None:
     assert found["guard", "observers"] >= 18
 
 
-def test_the_table_tells_of_all_hooks_and_of_the_whole(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_shows_all_hooks_and_the_total(capsys: pytest.CaptureFixture[str]) -> None:
     ExtensionContract().loop(HookProfiler(), Sleeps()).train()
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["hook", "extension", "calls", "µs", "per", "call", "share"]
@@ -68,14 +68,14 @@ def test_the_table_tells_of_all_hooks_and_of_the_whole(capsys: pytest.CaptureFix
     assert lines[-1].endswith(" µs per batch in total")
 
 
-def test_hooks_are_as_they_were_after_a_training() -> None:
+def test_hooks_are_no_longer_timed_after_training() -> None:
     sleeps = Sleeps()
     manager = ExtensionContract().loop(HookProfiler(output=None), sleeps)
     manager.train()
     assert manager.get_extension_methods("post", "train_step_batch")[-1] == sleeps.post_train_step_batch
 
 
-def test_an_error_in_a_hook_tells_the_place_of_the_hook_itself() -> None:
+def test_an_error_in_a_timed_hook_shows_the_location_of_the_hook() -> None:
     class Breaks(Extension):
         def post_train_step_batch(self) -> None:
             raise RuntimeError("broken")

@@ -31,7 +31,7 @@ NEAR = {"InAHelper": "centred", "BackwardMixes": "StraightGradient"}
 
 
 def marked(case: type) -> tuple[str, int, str, str | None]:
-    """File, line, code and module of the marked line."""
+    """Return file, line, code and module of the marked line."""
     holder = getattr(leaky, NEAR.get(case.__name__, case.__name__))
     lines, start = inspect.getsourcelines(holder)
     [(number, text, mark)] = [(start + number, text, match) for number, text in enumerate(lines) if (match := MARK.search(text))]
@@ -52,7 +52,7 @@ def searched(case: Any, calls: list[Any] | None = None) -> Any:
 
 
 @pytest.mark.parametrize("case", leaky.Leaky.cases, ids=lambda case: case.__name__)
-def test_a_wrong_model_is_found_with_its_line(case: Any) -> None:
+def test_a_leak_is_found_with_its_line(case: Any) -> None:
     """E43"""
     calls: list[Any] = []
     leak = searched(case, calls)
@@ -65,7 +65,7 @@ def test_a_wrong_model_is_found_with_its_line(case: Any) -> None:
 
 
 @pytest.mark.parametrize("case", sound.Sound.cases, ids=lambda case: case.__name__)
-def test_a_right_model_is_no_alarm(case: Any) -> None:
+def test_a_correct_model_causes_no_alarm(case: Any) -> None:
     """E43"""
     calls: list[Any] = []
     assert searched(case, calls) is None
@@ -73,7 +73,7 @@ def test_a_right_model_is_no_alarm(case: Any) -> None:
 
 
 def searched_of(case: Any, width: int, num: int) -> tuple[Any, int]:
-    """What is found in a model of a width, with its loss, and in how many forward passes."""
+    """Search a model of a given width and its loss, and return the result and the number of forward passes."""
     torch.manual_seed(width)
     model, batch, calls = case(width), case.batch(num), list[int]()
     targets = torch.randn(num, 3)
@@ -104,7 +104,7 @@ def test_a_wrong_dimension_of_any_width_is_found_with_its_line(case: Any, width:
 @pytest.mark.parametrize("num", [7, pytest.param(32, marks=pytest.mark.integration)])
 @pytest.mark.parametrize("width", widths.WIDTHS)
 @pytest.mark.parametrize("case", widths.RIGHT, ids=lambda case: case.__name__)
-def test_a_right_model_of_any_width_is_no_alarm(case: Any, width: int, num: int) -> None:
+def test_a_correct_model_of_any_width_causes_no_alarm(case: Any, width: int, num: int) -> None:
     """E43"""
     found, num_calls = searched_of(case, width, num)
     assert found is None, str(found)
@@ -112,7 +112,7 @@ def test_a_right_model_of_any_width_is_no_alarm(case: Any, width: int, num: int)
 
 
 def with_a_leak(prediction: Any) -> Any:
-    """All tensors of a prediction, each with something of all examples added."""
+    """Add a value that depends on all examples to each tensor of a prediction."""
 
     def with_others(tensor: torch.Tensor) -> torch.Tensor:
         return tensor + tensor.amax() + tensor.mean() if tensor.is_floating_point() else tensor  # added
@@ -121,7 +121,7 @@ def with_a_leak(prediction: Any) -> Any:
 
 
 @pytest.mark.parametrize("case", [case for case in sound.Sound.cases if case.__name__ != "OnlyALoss"], ids=lambda case: case.__name__)
-def test_a_leak_behind_a_right_model_is_noticed(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leak_after_a_correct_model_is_noticed(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """E43"""
     monkeypatch.setattr(LeakSearch, "_locate", lambda search, phase: phase)  # the test below checks the line
     torch.manual_seed(0)
@@ -133,7 +133,7 @@ INTRICATE = ["ConvNetWithBatchNorm", "EncoderWithPaddingMask", "PackedGru", "InP
 
 
 @pytest.mark.parametrize("name", INTRICATE)
-def test_a_leak_behind_an_intricate_model_is_found_with_its_line(name: str) -> None:
+def test_a_leak_after_a_complex_model_is_found_with_its_line(name: str) -> None:
     """E43"""
     torch.manual_seed(0)
     case = getattr(sound, name)
@@ -222,7 +222,7 @@ def test_the_final_weights_are_the_same_bits_with_and_without_it(is_leaking: boo
     )
 
 
-def test_it_checks_once_in_a_process_and_again_when_asked() -> None:
+def test_it_checks_once_per_process_and_again_on_request() -> None:
     """E43"""
     found: list[Any] = []
 
@@ -247,7 +247,7 @@ def test_it_warns_if_the_check_is_not_possible() -> None:
     tm = TrainManager(
         model, lambda batch, prediction: prediction.sum(), 1, [batch[0] for batch in one], extensions=[LeakageCheck()], device="cpu"
     )
-    with pytest.warns(UserWarning, match=r"^leakage was not checked: the batch has 1 example, and the check needs two$"):
+    with pytest.warns(UserWarning, match=r"^leakage was not checked: the batch has 1 example, but the check needs two$"):
         tm.train()
 
 
@@ -339,8 +339,8 @@ NUMBERS = itertools.count()
     [
         (torch.sin, "no tensor", "no tensor of the batch has a batch dimension"),
         (torch.sin, torch.tensor(1.0), "no tensor of the batch has a batch dimension"),
-        (torch.sin, torch.zeros(1, 3), "the batch has 1 example, and the check needs two"),
-        (torch.sin, torch.zeros(0, 3), "the batch has 0 examples, and the check needs two"),
+        (torch.sin, torch.zeros(1, 3), "the batch has 1 example, but the check needs two"),
+        (torch.sin, torch.zeros(0, 3), "the batch has 0 examples, but the check needs two"),
         (torch.sin, torch.ones(8, 3, dtype=torch.long), "all examples are equal"),
         (torch.zeros_like, torch.randn(8, 3), "the prediction does not depend on the examples, for example because the last layer is zero"),
         (
@@ -363,7 +363,7 @@ def test_it_gives_the_reason_if_the_check_is_not_possible(forward: Any, batch: A
     assert str(found) == f"leakage was not checked: {reason}"
 
 
-def test_the_costliest_search_takes_no_more_than_twenty_passes() -> None:
+def test_the_most_expensive_search_takes_at_most_twenty_passes() -> None:
     """Batch norm, a fixed batch size, inputs that NumPy reads, shapes that depend on lengths, and a leak."""
 
     class Costly(Net):

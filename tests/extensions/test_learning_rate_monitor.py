@@ -70,7 +70,7 @@ class TestNumbers:
         tm = trained(LearningRateMonitor(), lr_schedule=halved_after(3))
         assert tm.history["lr"] == [(1, 0.1), (3, 0.1), (4, 0.05), (8, 0.05)]
 
-    def test_it_is_the_rate_that_the_update_was_made_with(self) -> None:
+    def test_the_recorded_rate_is_the_one_that_the_update_used(self) -> None:
         seen: list[tuple[int, float]] = []
 
         class Look(Extension):
@@ -80,17 +80,17 @@ class TestNumbers:
         tm = trained(LearningRateMonitor(), Look(), lr_schedule=lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9))
         assert tm.history["lr"] == seen
 
-    def test_each_group_has_a_curve_of_its_own(self) -> None:
+    def test_each_group_has_its_own_curve(self) -> None:
         tm = trained(LearningRateMonitor(), optimizer=two_groups())
         assert tm.history["lr/0"] == [(1, 0.1), (4, 0.1), (8, 0.1)]
         assert tm.history["lr/1"] == [(1, 0.2), (4, 0.2), (8, 0.2)]
         assert "lr" not in tm.history
 
-    def test_a_group_goes_by_its_name(self) -> None:
+    def test_a_group_with_a_name_is_recorded_under_that_name(self) -> None:
         tm = trained(LearningRateMonitor(), optimizer=two_groups(first={"name": "body"}, last={"name": "head"}))
         assert {tag for tag in tm.history if tag.startswith("lr")} == {"lr/body", "lr/head"}
 
-    def test_a_rate_that_is_a_tensor_changed_in_place_is_recorded_as_it_was(self) -> None:
+    def test_a_rate_that_is_a_tensor_is_recorded_before_it_changes_in_place(self) -> None:
         class Halve(Extension):
             def post_optimizer_step(self, optimizer: Any) -> None:
                 optimizer.param_groups[0]["lr"].mul_(0.5)
@@ -98,14 +98,14 @@ class TestNumbers:
         tm = trained(LearningRateMonitor(), Halve(), epochs=1, rate=torch.tensor(1.0))
         assert tm.history["lr"] == [(1, 1.0), (2, 0.5), (3, 0.25), (4, 0.125)]
 
-    def test_updates_are_counted_and_not_batches(self) -> None:
+    def test_updates_are_counted_not_batches(self) -> None:
         class EveryOther(Extension):
             def pre_train_step_batch(self, fixtures: Any, batch_num: int) -> None:
                 fixtures.modify("is_update", batch_num % 2 == 1)
 
         assert trained(LearningRateMonitor(), EveryOther()).history["lr"] == [(1, 0.1), (2, 0.1), (4, 0.1)]
 
-    def test_a_training_in_parts_has_the_rows_of_a_whole_one(self) -> None:
+    def test_stopping_and_continuing_gives_the_rows_of_an_uninterrupted_run(self) -> None:
         class StopAt(Extension):
             def post_train_step_batch(self, train_manager: Any, step_num: int) -> None:
                 if step_num == 6:
@@ -126,16 +126,16 @@ class TestFigure:
         assert [(line.label, line.ys[0], line.ys[-1]) for line in panel.lines] == [("body", 0.1, 0.05), ("head", 0.2, 0.1)]
 
     @pytest.mark.parametrize(("gamma", "is_log"), [(0.5, False), (0.01, True)])
-    def test_its_axis_is_logarithmic_where_the_rate_is_small_for_long(self, gamma: float, is_log: bool) -> None:
+    def test_its_axis_is_logarithmic_if_the_rate_is_small_for_a_long_time(self, gamma: float, is_log: bool) -> None:
         extension = LearningRateMonitor()
         trained(extension, lr_schedule=lambda optimizer: torch.optim.lr_scheduler.MultiStepLR(optimizer, [3, 6], gamma=gamma))
         assert extension.panels()[0].is_log is is_log
 
-    def test_it_lies_below_train_dir(self, tmp_path: Path) -> None:
+    def test_it_is_written_to_train_dir(self, tmp_path: Path) -> None:
         trained(LearningRateMonitor(), train_dir=tmp_path)
         assert {"learning_rate.png", "learning_rate.html"} <= {path.name for path in (tmp_path / "plots").iterdir()}
 
-    def test_a_notebook_gets_it_from_matplotlib(self) -> None:
+    def test_figure_returns_a_matplotlib_figure(self) -> None:
         extension = LearningRateMonitor()
         trained(extension)
         assert [axes.get_xlabel() for axes in extension.figure().axes] == ["update"]
@@ -176,7 +176,7 @@ def test_under_a_manager_its_rows_are_in_the_event_log(tmp_path: Path) -> None:
     assert [*tmp_path.rglob("plots/learning_rate.png")]
 
 
-def test_a_training_without_an_optimizer_is_refused_before_its_first_batch() -> None:
+def test_training_without_an_optimizer_is_refused_before_the_first_batch() -> None:
     class Own(TrainManager):
         def optimizer_step(self) -> None: ...
 

@@ -39,7 +39,7 @@ def data(num_samples: int = 22) -> TensorDataset:
 
 
 def trained(*extensions: Any, epochs: int = 2, **settings: Any) -> TrainManager:
-    """Batches of 8, 8 and 6 samples in each epoch."""
+    """Train with batches of 8, 8 and 6 samples in each epoch."""
     torch.manual_seed(0)
     sets = {"valid": DataLoader(data(), 16), "other": DataLoader(data(5), 5)}
     loader = DataLoader(data(), 8, shuffle=True)
@@ -91,19 +91,19 @@ class TestNumbers:
         parts = [(loss * size) for loss, size in zip(watch.losses, watch.sizes, strict=True)]
         assert tm.history["train/loss"] == [(1, sum(parts[:3]) / 22), (2, sum(parts[3:]) / 22)]
 
-    def test_over_epochs_no_batch_is_recorded(self) -> None:
+    def test_over_epochs_no_batch_losses_are_recorded(self) -> None:
         assert not [tag for tag in trained(LossPlot()).history if "_by_" in tag]
 
-    def test_over_batches_every_batch_is_recorded_against_the_batches_done(self) -> None:
+    def test_over_batches_every_loss_is_recorded_against_the_number_of_batches(self) -> None:
         watch = Watch()
         tm = trained(LossPlot(over="batches"), watch)
         assert tm.history["train/loss_by_batch"] == list(enumerate(watch.losses, start=1))
 
-    def test_over_samples_every_batch_is_recorded_against_the_samples_seen(self) -> None:
+    def test_over_samples_every_loss_is_recorded_against_the_number_of_samples(self) -> None:
         tm = trained(LossPlot(over="samples"))
         assert [step for step, _ in tm.history["train/loss_by_sample"]] == [8, 16, 22, 30, 38, 44]
 
-    def test_evaluation_sets_are_recorded_at_the_same_place(self) -> None:
+    def test_evaluation_losses_are_recorded_on_the_same_axis(self) -> None:
         tm = trained(LossPlot(over="samples"))
         of_epochs = [value for _, value in tm.history["valid/loss"]]
         assert tm.history["valid/loss_by_sample"] == list(zip([0, 22, 44], of_epochs, strict=True))
@@ -112,7 +112,7 @@ class TestNumbers:
         tm = trained(LossPlot(), LossPlot(over="batches"), LossPlot(over="samples"))
         assert [step for step, _ in tm.history["train/loss"]] == [1, 2]
 
-    def test_a_long_epoch_is_recorded_while_it_goes_on(self) -> None:
+    def test_the_losses_of_a_long_epoch_are_recorded_during_the_epoch(self) -> None:
         """Otherwise a kill would lose hours of metrics, and memory would grow with the epoch."""
         seen: list[int] = []
 
@@ -125,7 +125,7 @@ class TestNumbers:
         TrainManager(Net(), mse, 1, batches, extensions=extensions, device="cpu").train()
         assert (seen[254], seen[255], seen[510], seen[511]) == (0, 256, 256, 512)
 
-    def test_a_training_that_fails_has_recorded_all_its_batches(self) -> None:
+    def test_training_that_fails_has_recorded_all_its_batches(self) -> None:
         class Fail(Extension):
             def post_train_step_batch(self, batch_num: int) -> None:
                 if batch_num == 1:
@@ -137,7 +137,7 @@ class TestNumbers:
             tm.train()
         assert [step for step, _ in tm.history["train/loss_by_batch"]] == [1, 2]
 
-    def test_an_evaluation_on_its_own_is_no_part_of_the_curve(self) -> None:
+    def test_a_standalone_evaluation_is_not_part_of_the_curve(self) -> None:
         plot = LossPlot()
         tm = trained(plot)
         before = curve(plot, "valid")
@@ -172,13 +172,13 @@ class TestFigure:
         assert [(x, y) for x, y in zip(curve(plot, "train").xs, curve(plot, "train").ys, strict=True)] == tm.history["train/loss"]
 
     @pytest.mark.parametrize(("over", "label", "last"), [("batches", "batch", 6), ("samples", "sample", 44)])
-    def test_its_axis_is_what_it_is_drawn_over(self, over: str, label: str, last: int) -> None:
+    def test_its_axis_is_named_after_over(self, over: str, label: str, last: int) -> None:
         plot = LossPlot(over=over)
         trained(plot)
         assert only(plot).x_label == label
         assert curve(plot, "train").xs[-1] == curve(plot, "valid").xs[-1] == last
 
-    def test_smoothing_draws_a_moving_mean_over_the_faint_values(self) -> None:
+    def test_smoothing_draws_a_moving_average_over_the_pale_raw_values(self) -> None:
         plot = LossPlot(over="batches", smoothing=0.9)
         trained(plot)
         faint, smooth = [line for line in only(plot).lines if line.label == "train"]
@@ -186,12 +186,12 @@ class TestFigure:
         assert max(smooth.ys) - min(smooth.ys) < max(faint.ys) - min(faint.ys)
         assert only(plot).title == "Loss (smoothing 0.9)"
 
-    def test_evaluations_beside_single_batches_are_drawn_as_they_are(self) -> None:
+    def test_over_batches_evaluation_losses_are_not_smoothed(self) -> None:
         plot = LossPlot(over="batches", smoothing=0.9)
         tm = trained(plot)
         assert list(curve(plot, "valid").ys) == [value for _, value in tm.history["valid/loss"]]
 
-    def test_a_long_training_is_drawn_with_a_band_and_few_points(self) -> None:
+    def test_a_long_training_run_is_drawn_with_a_band_and_few_points(self) -> None:
         plot = LossPlot(over="batches")
         for number in range(3000):
             plot.post_train_step_batch(torch.tensor(float(number % 2)), torch.ones(1))
@@ -201,12 +201,12 @@ class TestFigure:
         assert line.high is not None
         assert (min(line.low), max(line.high), set(line.ys)) == (0.0, 1.0, {0.5})
 
-    def test_it_lies_below_train_dir_as_picture_and_page(self, tmp_path: Path) -> None:
+    def test_it_is_written_to_train_dir_as_png_and_html(self, tmp_path: Path) -> None:
         trained(LossPlot(), LossPlot(over="batches"), train_dir=tmp_path)
         names = {f"{name}.{kind}" for name in ("loss", "loss_by_batch") for kind in ("png", "html")}
         assert names <= {path.name for path in (tmp_path / "plots").iterdir()}
 
-    def test_it_lies_in_the_folder_that_was_asked_for(self, tmp_path: Path) -> None:
+    def test_it_is_written_to_path(self, tmp_path: Path) -> None:
         trained(LossPlot(path=tmp_path / "mine"))
         assert (tmp_path / "mine" / "loss.png").stat().st_size > 5000
 
@@ -215,13 +215,13 @@ class TestFigure:
         trained(LossPlot())
         assert not list(tmp_path.iterdir())
 
-    def test_a_notebook_gets_it_from_matplotlib(self) -> None:
+    def test_figure_returns_a_matplotlib_figure(self) -> None:
         plot = LossPlot()
         trained(plot)
         (axes,) = plot.figure().axes
         assert axes.get_xlabel() == "epoch"
 
-    def test_before_the_first_number_there_is_none(self) -> None:
+    def test_before_the_first_value_there_is_no_figure(self) -> None:
         assert LossPlot().panels() == []
 
 
@@ -238,7 +238,7 @@ class TestBits:
 
 
 class Work(LoopComponent):
-    """What a TrainTestLoop needs to train."""
+    """The component with which a TrainTestLoop trains."""
 
     def on_train_begin(self, loop: Any) -> None:
         loop.optimizer = torch.optim.SGD(loop.model.parameters(), lr=0.05)
@@ -281,21 +281,21 @@ class TestTrainTestLoop:
         inputs, targets = data().tensors
         assert curve(plot, "valid").ys[0] == pytest.approx(mse((inputs, targets), loop.model((inputs,))).item())
 
-    def test_a_second_training_goes_on_with_the_curve(self) -> None:
+    def test_a_second_call_of_train_continues_the_curve(self) -> None:
         plot = LossPlot()
         loop = component_loop(plot)
         loop.train(1)
         loop.train(1)
         assert list(curve(plot, "train").xs) == [1, 2]
 
-    def test_a_test_is_no_part_of_the_curve(self) -> None:
+    def test_a_test_is_not_part_of_the_curve(self) -> None:
         plot = LossPlot()
         loop = component_loop(plot)
         loop.train(1)
         loop.test(DataLoader(data(), 16))
         assert "test" not in {line.label for line in only(plot).lines}
 
-    def test_what_is_captured_in_a_batch_has_its_loss(self) -> None:
+    def test_a_state_captured_in_on_batch_end_includes_the_loss_of_the_batch(self) -> None:
         class Capture(LoopComponent):
             state: Any = None
 
@@ -330,7 +330,7 @@ class TestManager:
         drawn = {path.name for path in tmp_path.rglob("plots/*")}
         assert {"loss.png", "loss.html", "loss_by_batch.png", "loss_by_batch.html"} <= drawn
 
-    def test_a_run_that_goes_on_has_the_rows_of_an_undisturbed_one(self, tmp_path: Path) -> None:
+    def test_a_run_that_resumes_has_the_rows_of_an_uninterrupted_one(self, tmp_path: Path) -> None:
         def rows(manager: Manager) -> list[tuple[Any, ...]]:
             return [(event["tag"], event["step"], event["value"]) for event in manager.store.run(manager.key).events()]
 
@@ -352,7 +352,7 @@ class Kill(Extension):
 
 
 def saved_training(folder: Path, kill_at: int = -1) -> tuple[Any, Any]:
-    """All that was recorded and is drawn after a training of 3 times 16 steps that is saved every 5."""
+    """Train for 3 epochs of 16 steps with a checkpoint every 5 steps, and return the recorded metrics and the drawn curves."""
     torch.manual_seed(0)
     plots = [LossPlot(), LossPlot(over="batches", smoothing=0.5), LossPlot(over="samples")]
     saver = CheckpointSaver(every_steps=5, in_background=False)
@@ -364,7 +364,7 @@ def saved_training(folder: Path, kill_at: int = -1) -> tuple[Any, Any]:
     return tm.history, [plot.panels() for plot in plots]
 
 
-def test_killed_in_an_epoch_it_ends_with_the_rows_and_curves_of_an_undisturbed_training(tmp_path: Path) -> None:
+def test_after_a_kill_in_an_epoch_rows_and_curves_are_those_of_an_uninterrupted_run(tmp_path: Path) -> None:
     import warm
 
     command = [sys.executable, __file__, str(tmp_path / "killed"), "28"]  # three batches after a checkpoint in the second epoch
@@ -383,7 +383,7 @@ def test_an_unknown_axis_is_an_error(over: Any) -> None:
 
 
 @pytest.mark.parametrize("smoothing", [1, 1.5, -0.1, True, "0.9", None, float("nan")])
-def test_smoothing_outside_of_its_range_is_an_error(smoothing: Any) -> None:
+def test_smoothing_outside_its_range_is_an_error(smoothing: Any) -> None:
     with pytest.raises(SettingError) as caught:
         LossPlot(smoothing=smoothing)
     assert str(caught.value).splitlines()[0] == f"`smoothing` must be a number of at least 0 and below 1, not {shown(smoothing)}"

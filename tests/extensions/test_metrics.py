@@ -37,7 +37,7 @@ class Torchmetrics:
 torchmetrics = Torchmetrics()
 torch.manual_seed(1)
 INPUTS, TARGETS = torch.randn(22, 4), torch.arange(22) % 3
-"""In batches of 5, the last has 2."""
+"""The number of samples. With batches of 5, the last one has 2."""
 
 
 def accuracy() -> Any:
@@ -45,12 +45,12 @@ def accuracy() -> Any:
 
 
 def auroc() -> Any:
-    """Keeps all predictions, in lists."""
+    """Return a metric that keeps all predictions in lists."""
     return torchmetrics.MulticlassAUROC(num_classes=3)
 
 
 def noise() -> Any:
-    """Draws random numbers in each update."""
+    """Return a metric that draws random numbers in each update."""
     return torchmetrics.BootStrapper(accuracy(), num_bootstraps=2, sampling_strategy="multinomial")
 
 
@@ -86,14 +86,14 @@ def trained(*extensions: object, **settings: Any) -> TrainManager:
 
 
 def whole(tm: TrainManager, metric: Any, count: int = 22) -> torch.Tensor:
-    """The metric at once over all samples."""
+    """Compute the metric over all samples at once."""
     tm.model.eval()
     with torch.no_grad():
         return metric(tm.model([INPUTS[:count]]), TARGETS[:count])  # type: ignore[no-any-return]
 
 
 class Keep(Extension):
-    """What hooks at the end of a set are given."""
+    """Keeps the values that hooks get at the end of a set."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, Any]] = []
@@ -106,20 +106,20 @@ class Keep(Extension):
 
 
 @pytest.mark.parametrize("make", [accuracy, auroc], ids=["accuracy", "auroc"])
-def test_the_value_is_that_of_all_samples_and_no_mean_over_batches(make: Any) -> None:
+def test_the_value_is_computed_over_all_samples_and_not_a_mean_over_batches(make: Any) -> None:
     tm = trained(Metrics({"value": make()}))
     assert [epoch for epoch, _ in tm.history["valid/value"]] == [0, 1, 2]
     assert tm.history["valid/value"][-1][1] == float(whole(tm, make()))
     assert tm.history["first/value"][-1][1] == float(whole(tm, make(), 3))
 
 
-def test_a_smaller_last_batch_counts_by_its_samples() -> None:
+def test_a_smaller_last_batch_is_weighted_by_its_samples() -> None:
     tm = trained(Metrics({"accuracy": accuracy()}))
     batches = [accuracy()(tm.model([INPUTS[at : at + 5]]).detach(), TARGETS[at : at + 5]) for at in range(0, 22, 5)]
     assert float(torch.stack(batches).mean()) != pytest.approx(tm.history["valid/accuracy"][-1][1])
 
 
-def test_in_training_it_is_that_of_the_predictions_that_were_trained_on() -> None:
+def test_train_metrics_use_the_predictions_of_the_training_batches() -> None:
     class Collect(Extension):
         def pre_train_step_epoch(self) -> None:
             self.predictions: list[torch.Tensor] = []
@@ -137,7 +137,7 @@ def test_in_training_it_is_that_of_the_predictions_that_were_trained_on() -> Non
         assert tm.history[f"valid/{name}"][-1][1] == float(whole(tm, metric.clone()))
 
 
-def test_without_train_no_step_waits_for_it() -> None:
+def test_without_train_there_are_no_hooks_in_training_steps() -> None:
     described = manager(Metrics({"accuracy": accuracy()})).describe()
     assert "Metrics.post_eval_step_batch" in described
     assert "Metrics.post_train_step_batch" not in described
@@ -176,7 +176,7 @@ class SavedShare(Share):
         self.counts = state["counts"].clone()
 
 
-def test_any_object_with_update_compute_and_reset_will_do() -> None:
+def test_any_object_with_update_compute_and_reset_is_a_metric() -> None:
     class Look(Extension):
         def post_eval_step_epoch(self, share: dict[str, Any]) -> None:
             self.seen = share
@@ -190,7 +190,7 @@ def test_any_object_with_update_compute_and_reset_will_do() -> None:
         assert tm.extensions["look"].seen["both"].tolist() == [round(22 * right), 22]  # type: ignore[attr-defined]
 
 
-def test_what_is_no_number_is_not_recorded_but_is_a_fixture() -> None:
+def test_a_value_that_is_not_a_number_is_a_fixture_but_not_recorded() -> None:
     class Look(Extension):
         def post_eval_step_epoch(self, confusion: torch.Tensor, recalls: Any) -> None:
             self.seen = confusion, recalls
@@ -206,12 +206,12 @@ def test_what_is_no_number_is_not_recorded_but_is_a_fixture() -> None:
     tm = trained(look := Look(), metrics)
     confusion, recalls = look.seen
     assert confusion.shape == (3, 3)
-    assert int(confusion.sum()) == 3  # of the last set
+    assert int(confusion.sum()) == 3  # for the last set
     assert {tag for tag in tm.history if tag.startswith("valid")} == {"valid/loss", *(f"valid/recalls/{key}" for key in recalls)}
     assert list(recalls) == ["of_a", "of_b", "of_c"]
 
 
-def test_a_collection_is_its_metrics_by_name() -> None:
+def test_a_collection_provides_its_metrics_by_name() -> None:
     collection = torchmetrics.MetricCollection(
         {"f1": torchmetrics.MulticlassF1Score(num_classes=3), "precision": torchmetrics.MulticlassPrecision(num_classes=3)}, prefix="my_"
     )
@@ -223,8 +223,8 @@ def test_a_collection_is_its_metrics_by_name() -> None:
         assert tm.history[f"valid/{name}"][-1][1] == float(whole(tm, metric))
 
 
-def test_metrics_of_a_collection_that_look_alike_in_the_first_batch_are_told_apart_later() -> None:
-    """A first batch without the class that one of them ignores: from then on the collection itself takes both for the same."""
+def test_metrics_of_a_collection_that_are_equal_in_the_first_batch_stay_separate() -> None:
+    """The first batch lacks the class that one of them ignores, so the collection itself would treat both as equal from then on."""
 
     class Fixed(TrainManager):
         def model_forward(self, batch: Any) -> Any:
@@ -243,7 +243,7 @@ def test_metrics_of_a_collection_that_look_alike_in_the_first_batch_are_told_apa
     assert float(both.compute()["most"]) == pytest.approx(6 / 8)
 
 
-def test_the_metrics_that_were_given_are_left_alone() -> None:
+def test_the_metrics_that_were_passed_are_not_changed() -> None:
     given = accuracy()
     trained(Metrics({"accuracy": given, "again": given}), ("other", Metrics({"third": given})))
     assert given.update_count == 0
@@ -287,7 +287,7 @@ def test_with_train_it_is_a_fixture_at_the_end_of_an_epoch_too() -> None:
 
 
 @pytest.mark.parametrize("hook", ["pre_eval_step_epoch", "post_eval_step_batch", "post_eval", "post_train_step_batch"])
-def test_asking_where_there_is_no_value_is_refused_before_the_first_batch(hook: str) -> None:
+def test_asking_for_a_value_too_early_is_refused_before_the_first_batch(hook: str) -> None:
     def ask(self: object, accuracy: Any) -> None: ...
 
     tm = manager(Metrics({"accuracy": accuracy()}), type("Early", (), {hook: ask})())
@@ -305,10 +305,10 @@ def test_a_name_that_another_extension_creates_is_refused_before_the_first_batch
         trained(Metrics({"accuracy": accuracy()}), Creates())
 
 
-# steering
+# control of training
 
 
-def test_training_is_steered_by_what_it_records(tmp_path: Any) -> None:
+def test_recorded_metrics_control_schedule_checkpoints_and_early_stopping(tmp_path: Any) -> None:
     name = "valid/accuracy"
     seen: list[float] = []
 
@@ -340,13 +340,13 @@ def test_training_is_steered_by_what_it_records(tmp_path: Any) -> None:
 # an observer
 
 
-def test_switching_it_on_changes_neither_weights_nor_random_numbers() -> None:
+def test_adding_it_changes_neither_weights_nor_random_numbers() -> None:
     metrics = {"accuracy": accuracy(), "noise": noise()}
     found = [(trained(*each).model.state_dict(), get_rng()) for each in ([], [Metrics(metrics, train=True)])]
     assert same_bits(*found)
 
 
-# taken up again
+# resuming
 
 
 def collection() -> Any:
@@ -371,7 +371,7 @@ def collection() -> Any:
     ids=["mapping", "collection", "nested", "sum", "own"],
 )
 @pytest.mark.parametrize("step", [1, 4, 6])
-def test_a_training_that_is_taken_up_has_the_same_numbers_bit_by_bit(make: Any, step: int) -> None:
+def test_training_that_resumes_has_the_same_metrics_bit_for_bit(make: Any, step: int) -> None:
     class Capture(Extension):
         state: Any = None
 
@@ -388,7 +388,7 @@ def test_a_training_that_is_taken_up_has_the_same_numbers_bit_by_bit(make: Any, 
     assert same_bits(again["metrics"].state_dict(), tm["metrics"].state_dict())
 
 
-def test_from_a_checkpoint_in_the_middle_of_an_epoch_the_numbers_are_the_same(tmp_path: Any) -> None:
+def test_resuming_from_the_middle_of_an_epoch_gives_the_same_metrics(tmp_path: Any) -> None:
     class FailAt(Extension):
         def pre_train_step_batch(self, step_num: int) -> None:
             if step_num == 6:
@@ -402,7 +402,7 @@ def test_from_a_checkpoint_in_the_middle_of_an_epoch_the_numbers_are_the_same(tm
     assert trained(*metrics(), train_dir=tmp_path).history == trained(*metrics(), train_dir=tmp_path / "other").history
 
 
-def test_a_training_that_was_stopped_in_an_epoch_goes_on_with_its_numbers() -> None:
+def test_training_that_was_stopped_in_an_epoch_continues_its_metrics() -> None:
     class StopAt(Extension):
         def post_train_step_batch(self, train_manager: TrainManager, step_num: int) -> None:
             if step_num in (2, 4, 5):
@@ -414,13 +414,13 @@ def test_a_training_that_was_stopped_in_an_epoch_goes_on_with_its_numbers() -> N
     assert tm.history == trained(Metrics({"auroc": auroc()}, train=True)).history
 
 
-def test_what_a_training_has_left_does_not_count_in_another_one() -> None:
+def test_values_of_one_training_run_do_not_count_in_another() -> None:
     metrics = Metrics({"auroc": auroc()}, train=True)
     trained(metrics, max_steps=2)  # in the middle of an epoch
     assert trained(metrics).history == trained(Metrics({"auroc": auroc()}, train=True)).history
 
 
-def test_an_evaluation_in_the_middle_of_an_epoch_leaves_the_numbers_of_training_alone() -> None:
+def test_an_evaluation_in_the_middle_of_an_epoch_does_not_change_train_metrics() -> None:
     class Evaluates(Extension):
         def post_train_step_batch(self, train_manager: TrainManager) -> None:
             train_manager.eval()
@@ -429,7 +429,7 @@ def test_an_evaluation_in_the_middle_of_an_epoch_leaves_the_numbers_of_training_
     assert tm.history["train/auroc"] == trained(Metrics({"auroc": auroc()}, train=True)).history["train/auroc"]
 
 
-def test_an_evaluation_that_is_stopped_records_nothing_and_leaves_nothing() -> None:
+def test_a_stopped_evaluation_records_nothing_and_leaves_no_state() -> None:
     class Stop(Extension):
         def post_eval_step_batch(self, train_manager: TrainManager, batch_num: int) -> None:
             if batch_num == 2:
@@ -443,7 +443,7 @@ def test_an_evaluation_that_is_stopped_records_nothing_and_leaves_nothing() -> N
 
 
 @pytest.mark.parametrize("make", [lambda: share, accuracy], ids=["function", "object"])
-def test_in_an_evaluation_that_is_stopped_hooks_get_the_value_of_the_batches_so_far(make: Any) -> None:
+def test_in_a_stopped_evaluation_hooks_get_the_value_of_the_batches_so_far(make: Any) -> None:
     class Stop(Extension):
         def post_eval_step_batch(self, train_manager: TrainManager, batch_num: int) -> None:
             if batch_num == 2:
@@ -459,7 +459,7 @@ def test_in_an_evaluation_that_is_stopped_hooks_get_the_value_of_the_batches_so_
         assert tm.history["valid/accuracy"] == [(0, float(whole(tm, make())))]
 
 
-def test_other_metrics_than_those_of_the_state_start_anew() -> None:
+def test_metrics_that_are_not_in_the_state_start_from_scratch() -> None:
     class Capture(Extension):
         state: Any = None
 
@@ -470,7 +470,7 @@ def test_other_metrics_than_those_of_the_state_start_anew() -> None:
     again = manager(Metrics({"value": auroc()}, train=True), Capture())
     with pytest.warns(UserWarning, match="extension `metrics` starts from scratch: its saved state does not fit"):
         again.restore(capture.state)
-    with pytest.warns(UserWarning, match="extension `metrics` starts from scratch"):  # in the middle of the epoch once more
+    with pytest.warns(UserWarning, match="extension `metrics` starts from scratch"):  # again in the middle of the epoch
         again.train()
     assert again.epoch_num == 2
     assert [epoch for epoch, _ in again.history["train/value"]] == [2]
@@ -493,18 +493,18 @@ def test_metrics_that_are_added_in_the_middle_of_an_epoch_are_recorded_from_the_
     again.restore(state)
     again.train()
     assert "train/share" not in again.history
-    again.train()  # in the same process, after a stop in an epoch that it has seen from its start
+    again.train()  # in the same process, after a stop in an epoch that the metric has seen from the start
     assert again.history["train/share"] == [trained(Metrics({"share": share}, train=True)).history["train/share"][1]]
 
 
-def test_metrics_beside_one_that_is_added_in_the_middle_of_an_epoch_go_on() -> None:
+def test_metrics_next_to_one_that_is_added_in_the_middle_of_an_epoch_continue() -> None:
     plain = trained(Metrics({"share": share, "accuracy": accuracy()}, train=True))
     state = trained(Metrics({"share": share, "gone": share}, train=True), StopAt(2)).capture()
     second = manager(Metrics({"share": share, "accuracy": accuracy()}, train=True), StopAt(3))
     second.restore(state)
     second.train()
     third = manager(Metrics({"share": share, "accuracy": accuracy()}, train=True), StopAt(3))
-    third.restore(second.capture())  # once more in the same epoch
+    third.restore(second.capture())  # again in the same epoch
     third.train()
     assert third.history["train/share"] == plain.history["train/share"]
     assert third.history["train/accuracy"] == plain.history["train/accuracy"][1:]
@@ -528,7 +528,7 @@ def test_a_function_that_is_added_after_the_last_batch_of_an_epoch_is_nan_at_its
 # under a manager
 
 
-def test_under_a_manager_no_value_of_one_run_is_left_in_the_next() -> None:
+def test_under_a_manager_no_value_of_one_run_is_used_in_the_next() -> None:
     class Small(Manager):
         extensions = [Metrics({"accuracy": accuracy(), "auroc": auroc()}, train=True)]
 
@@ -549,7 +549,7 @@ def test_under_a_manager_no_value_of_one_run_is_left_in_the_next() -> None:
     assert rows(small) == rows(alone)
 
 
-def test_it_can_be_sent_to_another_process() -> None:
+def test_it_can_be_pickled() -> None:
     sent = pickle.loads(pickle.dumps(Metrics({"accuracy": accuracy(), "auroc": auroc()}, train=True)))
     expected = trained(Metrics({"accuracy": accuracy(), "auroc": auroc()}, train=True)).history
     assert trained(sent).history == expected
@@ -561,7 +561,7 @@ def test_metrics_are_moved_to_the_device_of_the_loop() -> None:
     assert metrics.metrics["accuracy"].tp.device.type == metrics.train_metrics["accuracy"].tp.device.type == "meta"
 
 
-# what cannot work
+# invalid settings
 
 
 @pytest.mark.parametrize(
@@ -573,7 +573,7 @@ def test_metrics_are_moved_to_the_device_of_the_loop() -> None:
     ],
     ids=["dict", "triple", "tensor"],
 )
-def test_a_batch_without_a_plain_target_is_refused_with_what_to_give(batch: Any, what: str) -> None:
+def test_a_batch_that_is_not_a_pair_is_an_error_that_shows_what_to_pass(batch: Any, what: str) -> None:
     class Any_(nn.Linear):
         def forward(self, batch: Any) -> Any:
             return super().forward(INPUTS)
@@ -589,8 +589,8 @@ def test_a_batch_without_a_plain_target_is_refused_with_what_to_give(batch: Any,
     ]
 
 
-def test_a_collection_with_a_name_does_not_guess_which_of_its_metrics_share_their_state() -> None:
-    """In the first batch nothing is ignored: there, both have one state."""
+def test_a_named_collection_does_not_guess_which_of_its_metrics_share_their_state() -> None:
+    """Nothing is ignored in the first batch, so both have the same state there."""
     ignoring, whole = (
         torchmetrics.MulticlassAccuracy(3, ignore_index=2, average="micro"),
         torchmetrics.MulticlassAccuracy(3, average="micro"),
@@ -606,13 +606,13 @@ def test_a_collection_with_a_name_does_not_guess_which_of_its_metrics_share_thei
     assert together.metrics["both"].compute() == values
 
 
-def test_inputs_that_are_no_tuple_are_refused() -> None:
+def test_inputs_that_return_no_tuple_are_refused() -> None:
     with pytest.raises(SettingError, match=r"^`inputs` of Metrics must return a tuple, not Tensor"):
         trained(Metrics({"accuracy": accuracy()}, inputs=lambda batch, prediction: prediction))  # type: ignore[arg-type,return-value]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (lambda: {"metrics": {}}, "there is no metric to compute"),
         (lambda: {"metrics": None}, "metrics must be given by name, not as None (NoneType)"),
@@ -624,7 +624,7 @@ def test_inputs_that_are_no_tuple_are_refused() -> None:
         ),
         (lambda: {"metrics": {"class": accuracy()}}, "a metric cannot be called 'class'"),
         (lambda: {"metrics": {3: accuracy()}}, "a metric cannot be called 3"),
-        (lambda: {"metrics": {"loss": accuracy()}}, "a metric cannot be called `loss`\n  why     the loop has a fixture of that name"),
+        (lambda: {"metrics": {"loss": accuracy()}}, "a metric cannot be called `loss`\n  why     the loop has a fixture with that name"),
         (lambda: {"metrics": {"num_samples": accuracy()}}, "a metric cannot be called `num_samples`"),
         (lambda: {"metrics": {"true_batch_size": accuracy()}}, "a metric cannot be called `true_batch_size`"),
         (
@@ -654,10 +654,10 @@ def test_inputs_that_are_no_tuple_are_refused() -> None:
         ),
     ],
 )
-def test_bad_arguments_are_refused_at_construction(arguments: Callable[[], dict[str, Any]], told: str) -> None:
+def test_bad_arguments_are_refused_at_construction(arguments: Callable[[], dict[str, Any]], message: str) -> None:
     with pytest.raises(SettingError) as caught:
         Metrics(**arguments())
-    assert str(caught.value).startswith(told)
+    assert str(caught.value).startswith(message)
 
 
 class Nested(Extension):
@@ -673,7 +673,7 @@ class Nested(Extension):
 
 @pytest.mark.parametrize("hook", ["post_eval_step_batch", "post_eval_step_epoch"])
 @pytest.mark.parametrize("is_first", [True, False], ids=["before Metrics", "after Metrics"])
-def test_an_evaluation_in_the_middle_of_another_changes_none_of_its_numbers(hook: str, is_first: bool) -> None:
+def test_a_nested_evaluation_does_not_change_the_metrics_of_the_outer_one(hook: str, is_first: bool) -> None:
     def metrics() -> Metrics:
         return Metrics({"share": share, "accuracy": accuracy()})
 
@@ -683,7 +683,7 @@ def test_an_evaluation_in_the_middle_of_another_changes_none_of_its_numbers(hook
     assert nested.history["nested/share"][-1][1] == float(whole(nested, share, 7))
 
 
-def test_after_an_evaluation_that_failed_the_next_one_starts_anew() -> None:
+def test_after_a_failed_evaluation_the_next_one_starts_from_scratch() -> None:
     class Fails(Extension):
         is_failing = True
 
@@ -727,7 +727,7 @@ def test_a_function_has_the_value_of_the_whole_set_with_a_smaller_last_batch() -
     assert tm.history["valid/share"][-1][1] == float(whole(tm, share))
 
 
-def test_functions_in_training_go_on_in_the_middle_of_an_epoch() -> None:
+def test_function_metrics_in_training_resume_in_the_middle_of_an_epoch() -> None:
     class StopsAt(Extension):
         def post_train_step_batch(self, train_manager: TrainManager, step_num: int) -> None:
             if step_num == 6:
@@ -764,7 +764,7 @@ def norm_of(model: WithNorm, prediction: torch.Tensor, targets: torch.Tensor) ->
 @pytest.mark.parametrize(
     "make", [lambda model: model.norm, lambda model: partial(norm_of, model), NormOf], ids=["method", "partial", "object"]
 )
-def test_a_function_that_holds_the_model_sees_its_weights_of_the_moment(make: Any) -> None:
+def test_a_function_that_refers_to_the_model_uses_the_current_weights(make: Any) -> None:
     model, norms = WithNorm(), []
 
     class Norms(Extension):
@@ -799,7 +799,7 @@ def test_memory_that_the_next_batch_reuses_is_copied() -> None:
     assert found == [TARGETS[:8].tolist()]
 
 
-def test_what_is_nested_is_joined_part_by_part() -> None:
+def test_nested_inputs_are_joined_part_by_part() -> None:
     def inputs(batch: Any, prediction: Any) -> tuple[Any, ...]:
         return {"logits": prediction, "pair": (prediction, batch[1])}, [str(each) for each in batch[1].tolist()], batch[1].numpy()
 
@@ -816,7 +816,7 @@ def test_what_is_nested_is_joined_part_by_part() -> None:
     assert (names, array.tolist()) == ([str(each) for each in TARGETS.tolist()], TARGETS.tolist())
 
 
-def test_batches_that_cannot_be_joined_are_refused_with_a_way_out() -> None:
+def test_batches_that_cannot_be_joined_are_an_error_that_suggests_a_fix() -> None:
     batches = [(INPUTS[:2], torch.zeros(2, 3)), (INPUTS[:2], torch.zeros(2, 5))]
     tm = manager(Metrics({"x": lambda prediction, targets: 0}), eval_data={"valid": batches})
     tm.loss = lambda batch, prediction: prediction.mean()
@@ -836,8 +836,8 @@ def test_a_function_that_forgets_to_average_is_refused() -> None:
         trained(Metrics({"right": lambda prediction, targets: prediction.argmax(1) == targets}))
 
 
-def test_a_function_that_takes_the_targets_first_is_refused_unless_inputs_says_so() -> None:
-    """r2_score(prediction, targets) would be a wrong number, and no error."""
+def test_a_function_that_takes_the_targets_first_is_refused_unless_inputs_is_set() -> None:
+    """r2_score(prediction, targets) would return a wrong number without an error."""
     from sklearn.metrics import r2_score
 
     with pytest.raises(SettingError) as caught:
@@ -851,7 +851,7 @@ def test_a_function_that_takes_the_targets_first_is_refused_unless_inputs_says_s
     assert tm.history["valid/r2"][-1][1] == pytest.approx(r2_score(TARGETS.float(), whole(tm, lambda prediction, _: prediction.mean(1))))
 
 
-def test_a_function_without_a_name_for_it_is_refused_with_its_own() -> None:
+def test_a_function_without_a_name_is_an_error_that_suggests_its_own() -> None:
     with pytest.raises(SettingError, match=r'^metrics must be given by name, not as <function share at .*\n  try     \{"share": share\}$'):
         Metrics(share)
 
@@ -865,14 +865,14 @@ def test_the_argument_metrics_is_the_extension() -> None:
     assert list(by_argument.extensions)[:4] == ["setup", "eval_state", "train_loss", "eval_metrics"]
 
 
-def test_the_extension_may_be_given_beside_the_argument() -> None:
+def test_the_extension_can_be_used_together_with_the_argument() -> None:
     tm = trained(Metrics({"share": share}), metrics={"right": share})
     assert tm.history["valid/share"] == tm.history["valid/right"]
     with pytest.raises(FixtureExistsError, match="two lazy fixtures in stage `eval_step_epoch` are named `share`"):
         trained(Metrics({"share": share}), metrics={"share": share})
 
 
-def test_extensions_that_are_assigned_anew_keep_the_metrics() -> None:
+def test_assigning_extensions_keeps_the_metrics() -> None:
     tm = manager(metrics={"share": share})
     tm.extensions = [*tm.extensions.items(), AsksForShare()]
     tm.eval()

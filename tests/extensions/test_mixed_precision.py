@@ -60,7 +60,7 @@ def manager_of(data: Any, *extensions: Any, model: nn.Module | None = None, **mo
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_training_evaluation_and_prediction_compute_in_the_type(dtype: torch.dtype) -> None:
+def test_training_evaluation_and_prediction_compute_in_the_given_type(dtype: torch.dtype) -> None:
     manager = manager_of(batches(), MixedPrecision(dtype), eval_data={"valid": batches()})
     manager.train()
     assert manager.model.seen == {("train", dtype), ("eval", dtype)}
@@ -93,14 +93,14 @@ def test_the_loss_is_computed_under_autocast_and_the_backward_pass_is_not() -> N
     assert look.is_on is False
 
 
-def test_an_update_whose_gradients_overflow_is_left_out_counted_and_recorded() -> None:
+def test_an_update_whose_gradients_overflow_is_skipped_counted_and_recorded() -> None:
     manager = manager_of(batches(2), precision := MixedPrecision("float16"), epochs=1)
     manager.train()
     assert (manager.step_num, precision.num_skipped, precision.scale) == (4, 1, 2.0**15)
     assert manager.history["mixed_precision/skipped"] == [(2, 1.0)]
 
 
-def test_gradients_are_true_ones_before_any_other_extension_sees_them() -> None:
+def test_gradients_are_unscaled_before_any_other_extension_sees_them() -> None:
     class Norms(Extension):
         def __init__(self) -> None:
             self.seen: list[float] = []
@@ -150,7 +150,7 @@ def test_the_scale_is_part_of_the_state() -> None:
     assert same_bits(late.model.state_dict(), resumed.model.state_dict())
 
 
-def test_a_training_is_taken_up_in_the_other_type() -> None:
+def test_training_can_resume_in_the_other_type() -> None:
     for before, after in (DTYPES, DTYPES[::-1]):
         first = manager_of(batches(), MixedPrecision(before), epochs=1)
         first.train()
@@ -160,7 +160,7 @@ def test_a_training_is_taken_up_in_the_other_type() -> None:
         assert resumed.epoch_num == 2
 
 
-def test_a_device_that_cannot_do_it_is_refused_when_the_manager_is_made() -> None:
+def test_a_device_that_does_not_support_the_type_is_refused_when_the_loop_is_created() -> None:
     with pytest.raises(SettingError) as caught:
         manager_of(batches(), MixedPrecision(), device="meta")
     assert str(caught.value).split("\n") == [
@@ -175,13 +175,13 @@ def test_weights_in_float16_are_refused_before_the_first_batch() -> None:
         manager_of(batches(), MixedPrecision("float16"), model=Net().half()).train()
 
 
-def test_a_loss_that_is_no_tensor_is_told() -> None:
+def test_a_loss_that_is_not_a_tensor_is_an_error() -> None:
     with pytest.raises(LossError, match=r"MixedPrecision needs a loss that is a tensor, not None \(NoneType\)"):
         manager_of(batches(), MixedPrecision("float16"), loss=lambda batch, prediction: None).train()
 
 
 @pytest.mark.parametrize(
-    ("dtype", "told"),
+    ("dtype", "message"),
     [
         ("bfloat", '`dtype` must be "bfloat16" or "float16", not \'bfloat\' (str)\n  try     did you mean `bfloat16` or `float16`?'),
         ("fp8", '`dtype` must be "bfloat16" or "float16", not \'fp8\' (str)\n  try     MixedPrecision("bfloat16")'),
@@ -191,12 +191,12 @@ def test_a_loss_that_is_no_tensor_is_told() -> None:
         (["bfloat16"], '`dtype` must be "bfloat16" or "float16", not [\'bfloat16\']'),
     ],
 )
-def test_bad_arguments_are_refused_at_construction(dtype: Any, told: str) -> None:
+def test_bad_arguments_are_refused_at_construction(dtype: Any, message: str) -> None:
     with pytest.raises(SettingError) as caught:
         MixedPrecision(dtype)
-    assert str(caught.value).startswith(told)
+    assert str(caught.value).startswith(message)
 
 
-def test_a_train_test_loop_refuses_it_when_attached() -> None:
+def test_attaching_it_to_a_train_test_loop_is_refused() -> None:
     with pytest.raises(UnknownHookError, match=r"`MixedPrecision.pre_run` is named like a hook, but there is no stage `run`"):
         TrainTestLoop(Net(), [LoopComponent(), MixedPrecision()], batches(), [])

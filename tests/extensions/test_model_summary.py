@@ -32,7 +32,7 @@ def test_the_table_has_shapes_and_parameters_of_each_layer(capsys: pytest.Captur
     ]
 
 
-def test_frozen_parameters_have_a_column_of_their_own() -> None:
+def test_frozen_parameters_have_their_own_column() -> None:
     model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
     model[0].requires_grad_(False)
     assert table_of(model, list(layers_of(model, 1))) == [
@@ -43,7 +43,7 @@ def test_frozen_parameters_have_a_column_of_their_own() -> None:
     ]
 
 
-def test_a_parameter_that_two_layers_share_counts_once() -> None:
+def test_a_parameter_that_two_layers_share_is_counted_once() -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -53,7 +53,7 @@ def test_a_parameter_that_two_layers_share_counts_once() -> None:
     assert [each.num_parameters for each in layers_of(Tied(), 1)] == [16, 0]
 
 
-def test_no_hook_of_it_is_left_on_the_model_after_an_error() -> None:
+def test_its_hooks_are_removed_from_the_model_after_an_error() -> None:
     class Broken(nn.Linear):
         def forward(self, inputs: Any) -> Any:
             raise RuntimeError("broken")

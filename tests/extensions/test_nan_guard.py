@@ -52,7 +52,7 @@ def loss(batch: torch.Tensor, prediction: torch.Tensor) -> torch.Tensor:
 
 
 def root(batch: torch.Tensor, prediction: torch.Tensor) -> torch.Tensor:
-    """Its gradient is infinite where the prediction is 0."""
+    """Return a loss whose gradient is infinite if the prediction is 0."""
     return prediction.abs().sqrt().mean()
 
 
@@ -91,7 +91,7 @@ def is_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> boo
 # stop
 
 
-def test_data_that_is_not_finite_is_told_with_stage_epoch_batch_and_step() -> None:
+def test_an_error_for_non_finite_data_names_stage_epoch_batch_and_step() -> None:
     data = [*batches(2), bad(), *batches(2)]
     with pytest.raises(NonFiniteError) as caught:
         trained(data, NaNGuard())
@@ -113,7 +113,7 @@ def test_the_first_module_whose_output_is_not_finite_is_named() -> None:
     assert caught.value.rows["hint"].endswith("look there for log(0), exp of large numbers, a division by 0")
 
 
-def test_the_loss_function_is_named_where_the_prediction_is_finite() -> None:
+def test_the_loss_function_is_named_if_the_prediction_is_finite() -> None:
     with pytest.raises(NonFiniteError) as caught:
         trained(batches(), NaNGuard(), loss=lambda batch, prediction: prediction.sum() / torch.zeros(()))
     assert caught.value.rows["module"] == "none: all outputs are finite, so it is the loss function"
@@ -132,7 +132,7 @@ def test_weights_that_are_not_finite_are_named() -> None:
     assert caught.value.rows["hint"].startswith("an earlier step broke the weights")
 
 
-def test_gradients_that_are_not_finite_are_found_before_the_update_though_the_loss_is_finite() -> None:
+def test_non_finite_gradients_are_found_before_the_update_even_if_the_loss_is_finite() -> None:
     model = Net()
     nn.init.zeros_(model.layers[-1].weight)  # type: ignore[arg-type]  # the last of the layers is linear
     nn.init.zeros_(model.layers[-1].bias)  # type: ignore[arg-type]
@@ -150,9 +150,9 @@ def test_large_gradients_whose_squares_overflow_are_finite() -> None:
     assert tm.step_num == 1
 
 
-def test_gradients_of_any_kind_can_be_looked_at() -> None:
+def test_gradients_of_any_kind_can_be_checked() -> None:
     class Mixed(nn.Module):
-        """Sparse rows, two precisions, and a parameter without any value."""
+        """A model with sparse rows, two precisions, and an empty parameter."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -174,9 +174,9 @@ def test_gradients_of_any_kind_can_be_looked_at() -> None:
     assert not has_finite_grads(model.parameters())
 
 
-def test_the_search_leaves_random_numbers_buffers_and_modes_alone() -> None:
+def test_the_search_does_not_change_random_numbers_buffers_and_modes() -> None:
     class Look(Extension):
-        """Last before the search, which happens in the same hook of NaNGuard."""
+        """Records the state right before the search, in the same hook as NaNGuard."""
 
         def pre_backward(self, model: nn.Module) -> None:
             self.rng, self.state = get_rng(), {name: value.clone() for name, value in model.state_dict().items()}
@@ -192,7 +192,7 @@ def test_the_search_leaves_random_numbers_buffers_and_modes_alone() -> None:
     assert int(state["layers.1.num_batches_tracked"]) == 3
 
 
-def test_a_loss_of_a_wrong_shape_is_still_the_error_that_it_was() -> None:
+def test_a_loss_with_a_wrong_shape_still_raises_its_own_error() -> None:
     from trainmaster.errors import LossError
 
     with pytest.raises(LossError, match=r"the loss has the shape \(4, 1\)"):
@@ -203,7 +203,7 @@ def test_a_loss_of_a_wrong_shape_is_still_the_error_that_it_was() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:the loss is nan in stage")
-def test_a_skipped_batch_leaves_no_trace_in_weights_and_buffers() -> None:
+def test_a_skipped_batch_does_not_change_weights_and_buffers() -> None:
     good = batches()
     with_bad = trained([*good[:3], bad(), *good[3:]], watcher := NaNGuard("skip"))
     without = trained(good, NaNGuard("skip"))
@@ -214,7 +214,7 @@ def test_a_skipped_batch_leaves_no_trace_in_weights_and_buffers() -> None:
 
 @pytest.mark.filterwarnings("ignore:the loss is nan in stage")
 @pytest.mark.parametrize("place", range(6))
-def test_with_accumulation_a_skipped_batch_takes_no_other_with_it(place: int) -> None:
+def test_with_accumulation_only_the_bad_batch_is_skipped(place: int) -> None:
     """Every third batch makes an update with the good batches of the three."""
 
     class EveryThird(Extension):
@@ -241,7 +241,7 @@ def test_with_accumulation_a_skipped_batch_takes_no_other_with_it(place: int) ->
 
 
 @pytest.mark.filterwarnings("ignore:the gradients are not finite in stage", "ignore:non-finite gradients with a finite loss")
-def test_a_batch_whose_gradients_alone_are_not_finite_is_skipped() -> None:
+def test_a_batch_with_a_finite_loss_and_non_finite_gradients_is_skipped() -> None:
     def loss_of(batch: torch.Tensor, prediction: torch.Tensor) -> torch.Tensor:
         return root(batch, prediction * 0) if batch[0, 0] == 1 else loss(batch, prediction)
 
@@ -252,7 +252,7 @@ def test_a_batch_whose_gradients_alone_are_not_finite_is_skipped() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:the loss is nan in stage")
-def test_skipping_ends_where_the_weights_themselves_are_not_finite() -> None:
+def test_with_non_finite_weights_skip_raises_an_error() -> None:
     model = Net()
     with torch.no_grad():
         model.layers[0].weight[0, 0] = NAN  # type: ignore[index, union-attr]  # the first of the layers is linear
@@ -260,7 +260,7 @@ def test_skipping_ends_where_the_weights_themselves_are_not_finite() -> None:
         trained(batches(), NaNGuard("skip"), model=model)
 
 
-def test_what_was_skipped_is_recorded_and_told_once() -> None:
+def test_skipped_batches_are_recorded_and_cause_one_warning() -> None:
     with pytest.warns(UserWarning, match="the loss is nan in stage train_step_batch, epoch 0, batch 1, step 1; such batches are") as warned:
         tm = trained([batches()[0], bad(), batches()[1], bad()], NaNGuard("skip"))
     assert len(warned) == 1
@@ -276,19 +276,19 @@ def test_continue_counts_and_warns_once() -> None:
         tm = trained([*batches(2), bad(), *batches(2)], watcher := NaNGuard("continue"))
     assert len(warned) == 1
     assert tm.step_num == 5
-    assert watcher.num_losses == 3  # with weights that are not finite, no loss is
+    assert watcher.num_losses == 3  # with non-finite weights, no loss is finite
     assert [value for _, value in tm.history["non_finite/losses"]] == [1.0, 2.0, 3.0]
     assert watcher.num_skipped == 0
 
 
-def test_every_nth_batch_is_looked_at() -> None:
+def test_every_nth_batch_is_checked() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trained([bad()] * 7, watcher := NaNGuard("continue", every=3))
     assert watcher.num_losses == 3  # batches 0, 3 and 6
 
 
-def test_gradients_are_left_to_others_on_request() -> None:
+def test_gradients_are_not_checked_on_request() -> None:
     model = Net()
     nn.init.zeros_(model.layers[-1].weight)  # type: ignore[arg-type]
     nn.init.zeros_(model.layers[-1].bias)  # type: ignore[arg-type]
@@ -297,11 +297,11 @@ def test_gradients_are_left_to_others_on_request() -> None:
 
 
 @pytest.mark.parametrize("policy", ["stop", "skip", "continue"])
-def test_a_good_training_ends_with_the_same_weights(policy: str) -> None:
+def test_training_without_bad_batches_ends_with_the_same_weights(policy: str) -> None:
     assert is_same(weights(trained(batches(), NaNGuard(policy))), weights(trained(batches())))
 
 
-# the other face of the loop
+# TrainTestLoop
 
 
 class Steps(LoopComponent):
@@ -346,7 +346,7 @@ def test_it_skips_in_a_train_test_loop() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({"policy": "skp"}, '`policy` must be "stop", "skip" or "continue", not \'skp\' (str)\n  try     did you mean `skip`?'),
         ({"policy": None}, '`policy` must be "stop", "skip" or "continue", not None (NoneType)'),
@@ -356,13 +356,13 @@ def test_it_skips_in_a_train_test_loop() -> None:
         ({"policy": "skip", "every": 2}, "every=2 does not check all batches"),
     ],
 )
-def test_bad_arguments_are_refused_at_construction(arguments: dict[str, Any], told: str) -> None:
+def test_bad_arguments_are_refused_at_construction(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError) as caught:
         NaNGuard(**arguments)
-    assert str(caught.value).startswith(told)
+    assert str(caught.value).startswith(message)
 
 
-def test_a_training_in_which_every_batch_is_left_out_ends_with_an_error() -> None:
+def test_an_epoch_in_which_every_batch_is_skipped_is_an_error() -> None:
     bad = [(torch.full((4, 6), torch.nan), torch.zeros(4, dtype=torch.int64))] * 3
     manager = ExtensionContract().loop(NaNGuard("skip"))
     manager.train_data, manager.epochs, manager.max_steps = bad, None, 10
@@ -370,7 +370,7 @@ def test_a_training_in_which_every_batch_is_left_out_ends_with_an_error() -> Non
         manager.train()
 
 
-def test_one_that_comes_while_an_epoch_runs_looks_at_gradients_at_once() -> None:
+def test_a_guard_that_is_attached_during_an_epoch_checks_gradients_immediately() -> None:
     class Attach(Extension):
         def post_train_step_batch(self, train_manager: TrainManager, step_num: int) -> None:
             if step_num == 2 and "late" not in train_manager.extensions:
@@ -386,7 +386,7 @@ def test_one_that_comes_while_an_epoch_runs_looks_at_gradients_at_once() -> None
         manager.train()
 
 
-def test_a_training_is_taken_up_with_it_and_without_it() -> None:
+def test_training_resumes_with_and_without_it() -> None:
     for before, after in (([], [NaNGuard()]), ([NaNGuard()], [])):
         manager = ExtensionContract().loop(*before)
         manager.train()

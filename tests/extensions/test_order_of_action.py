@@ -22,7 +22,7 @@ from trainmaster.loop import TrainingState
 from trainmaster.testing.extension_contract import same_bits
 
 GROUP, MAX_NORM, DECAY, EPOCHS = 2, 0.4, 0.8, 2
-NUM_BATCHES = 5  # so the last group of an epoch has one
+NUM_BATCHES = 5  # so the last group of an epoch has one batch
 Batch = tuple[torch.Tensor, torch.Tensor]
 LARGE = 3e3
 
@@ -41,7 +41,7 @@ def loss_of(batch: Batch, prediction: torch.Tensor) -> torch.Tensor:
 
 
 def batches(*, large: tuple[int, ...] = (), nan: tuple[int, ...] = ()) -> list[Batch]:
-    """The last one is smaller. In a large one gradients overflow in float16, at the scale that a scaler starts with."""
+    """Return batches. The last one is smaller. In a large one, gradients overflow in float16 at the initial scale of a scaler."""
     generator = torch.Generator().manual_seed(3)
     found = []
     for number in range(NUM_BATCHES):
@@ -78,7 +78,7 @@ def falling(optimizer: torch.optim.Optimizer) -> Any:
 def by_hand(
     data: list[Batch], dtype: torch.dtype | None = None, group: int = GROUP, max_norm: float = MAX_NORM, epochs: int = EPOCHS
 ) -> Course:
-    """A plain loop. A batch whose loss is not finite is left out; the update is made of the others of its group, if there are any."""
+    """Train with a plain loop. Batches with non-finite losses are skipped; the update uses the others of the group, if there are any."""
     model = new_model()
     optimizer = sgd(model.parameters())
     schedule = falling(optimizer)
@@ -161,7 +161,7 @@ NAMES = ["float32", "bfloat16", "float16"]
 
 
 @pytest.mark.parametrize("dtype", CASES, ids=NAMES)
-def test_in_every_order_of_the_list_training_is_the_loop_written_by_hand(dtype: torch.dtype | None) -> None:
+def test_in_every_order_training_equals_a_hand_written_loop(dtype: torch.dtype | None) -> None:
     """Accumulation, clipping, precision, average and schedule; the second group overflows in float16."""
     data = batches(large=(2,))
     wanted = by_hand(data, dtype)
@@ -184,7 +184,7 @@ def test_in_every_order_of_the_list_training_is_the_loop_written_by_hand(dtype: 
     ],
     ids=["GradientAccumulation(3)", "GradientAccumulation(1)", "ClipGradients", "EMA", "bfloat16", "float16"],
 )
-def test_each_alone_is_the_loop_written_by_hand(extension: Extension, wanted: dict[str, Any]) -> None:
+def test_each_alone_equals_a_hand_written_loop(extension: Extension, wanted: dict[str, Any]) -> None:
     data = batches(large=(2,))
     hand = by_hand(data, **{"group": 1, "max_norm": math.inf, **wanted})
     assert is_same(by_extensions(data, [extension]), hand if isinstance(extension, EMA) else hand._replace(averages={}))
@@ -193,20 +193,20 @@ def test_each_alone_is_the_loop_written_by_hand(extension: Extension, wanted: di
 @pytest.mark.integration
 @pytest.mark.filterwarnings("ignore:the loss is nan in stage")
 @pytest.mark.parametrize("dtype", CASES, ids=NAMES)
-def test_with_batches_that_are_left_out_every_order_is_still_the_loop_written_by_hand(dtype: torch.dtype | None) -> None:
-    """Bad ones at the end of a group, whose update is made of the others; and of one whose others overflow."""
+def test_with_skipped_batches_every_order_still_equals_a_hand_written_loop(dtype: torch.dtype | None) -> None:
+    """Bad batches are at the end of a group, whose update uses the others, and in a group whose other batches overflow."""
     data = batches(large=(2,), nan=(1, 3))
     wanted = by_hand(data, dtype, epochs=1)
     assert wanted.num_updates == (3 if dtype is not torch.float16 else 2)
     orders = list(permutations(range(4 if dtype is None else 5)))
-    for order in orders[::5] if dtype is torch.bfloat16 else orders:  # without a scaler there is little that could differ
+    for order in orders[::5] if dtype is torch.bfloat16 else orders:  # without a scaler, little could differ
         parts = acting(dtype, "skip")
         assert is_same(by_extensions(data, [parts[place] for place in order], epochs=1), wanted), f"other bits in the order {order}"
 
 
 @pytest.mark.filterwarnings("ignore:the loss is nan in stage")
 @pytest.mark.parametrize("nan", [(0,), (4,), (0, 1), (1, 2), (0, 1, 4)])
-def test_a_group_in_which_any_or_all_are_left_out_leaves_the_scale_alone(nan: tuple[int, ...]) -> None:
+def test_skipping_any_or_all_batches_of_a_group_does_not_change_the_scale(nan: tuple[int, ...]) -> None:
     data = batches(large=(3,), nan=nan)
     wanted = by_hand(data, torch.float16)
     for parts in (acting(torch.float16, "skip"), acting(torch.float16, "skip")[::-1]):
@@ -214,7 +214,7 @@ def test_a_group_in_which_any_or_all_are_left_out_leaves_the_scale_alone(nan: tu
 
 
 @pytest.mark.parametrize("policy", ["stop", "skip", "continue"])
-def test_gradients_that_only_the_scale_made_too_large_are_no_matter_for_others(policy: str) -> None:
+def test_other_extensions_ignore_gradients_that_overflow_only_because_of_the_scale(policy: str) -> None:
     data = batches(large=(2,))
     wanted = by_hand(data, torch.float16)
     for parts in (acting(torch.float16, policy), acting(torch.float16, policy)[::-1]):
@@ -222,7 +222,7 @@ def test_gradients_that_only_the_scale_made_too_large_are_no_matter_for_others(p
 
 
 class CaptureAt(Extension):
-    """Before and after the others in the list, by its place in it."""
+    """Captures before or after the others, depending on its position in the list."""
 
     def __init__(self, batch: int) -> None:
         self.batch = batch
@@ -236,10 +236,10 @@ class CaptureAt(Extension):
 @pytest.mark.filterwarnings("ignore:the loss is nan in stage")
 @pytest.mark.parametrize("batch", [2, 3])
 @pytest.mark.parametrize("dtype", CASES, ids=NAMES)
-def test_a_training_that_was_captured_within_a_group_goes_on_bit_by_bit(
+def test_training_captured_within_a_group_resumes_bit_for_bit(
     dtype: torch.dtype | None, batch: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The last batch of that group is left out, so the gradients that were captured are all that its update is made of."""
+    """The last batch of that group is skipped, so its update uses only the captured gradients."""
     data = batches(large=(0,), nan=(3,))
     for is_first in (True, False):
         capture = CaptureAt(batch)
@@ -255,9 +255,7 @@ def test_a_training_that_was_captured_within_a_group_goes_on_bit_by_bit(
 
 
 @pytest.mark.parametrize("dtype", CASES, ids=NAMES)
-def test_a_training_that_was_stopped_within_a_group_goes_on_bit_by_bit(
-    dtype: torch.dtype | None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_training_stopped_within_a_group_continues_bit_for_bit(dtype: torch.dtype | None, capsys: pytest.CaptureFixture[str]) -> None:
     class Stop(Extension):
         def post_train_step_batch(self, train_manager: TrainManager, epoch_index: int, batch_num: int) -> None:
             if batch_num == 2:
@@ -270,7 +268,7 @@ def test_a_training_that_was_stopped_within_a_group_goes_on_bit_by_bit(
     assert is_same(course_of(manager, rates.seen), by_hand(data, dtype))
 
 
-def test_true_losses_are_what_everybody_sees() -> None:
+def test_all_extensions_see_unscaled_losses() -> None:
     class Losses(Extension):
         def __init__(self) -> None:
             self.seen: list[float] = []
@@ -284,7 +282,7 @@ def test_true_losses_are_what_everybody_sees() -> None:
     assert watched.seen[0] == pytest.approx(plain.seen[0], rel=1e-2)
 
 
-def test_a_subclass_with_its_own_backward_and_step_is_given_what_is_scaled() -> None:
+def test_a_subclass_with_its_own_backward_gets_the_scaled_objective() -> None:
     class Own(TrainManager):
         def backward(self, loss: Any) -> None:
             (2 * loss).backward()

@@ -21,14 +21,12 @@ def state(extension: Any) -> Any:
     return extension.state_dict() if hasattr(extension, "state_dict") else None
 
 
-def test_the_list_of_extensions_has_each_that_is_shipped() -> None:
+def test_the_list_contains_every_extension_of_trainmaster() -> None:
     assert sorted(program.one_of_each_kind()) == trainmaster.extensions.__all__
 
 
-def test_extensions_that_came_from_a_pickle_train_and_can_be_pickled_and_copied_afterwards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(FigureWriter, "draw", lambda self: None)  # all figures together take longer than the training
+def test_unpickled_extensions_train_and_can_be_pickled_and_copied_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FigureWriter, "draw", lambda self: None)  # drawing all figures takes longer than training
     extensions = {name: pickle.loads(pickle.dumps(each)) for name, each in program.one_of_each_kind().items()}
     manager = program.training(str(tmp_path), *extensions.values())
     manager.epochs = 1
@@ -40,11 +38,11 @@ def test_extensions_that_came_from_a_pickle_train_and_can_be_pickled_and_copied_
 
 
 @pytest.mark.integration
-def test_two_workers_sweep_with_all_extensions_and_end_as_one_process_does(tmp_path: Path) -> None:
+def test_a_sweep_with_all_extensions_gives_the_same_results_in_two_workers(tmp_path: Path) -> None:
     results = []
     for workers in (0, 2):
         extensions = program.one_of_each_kind()
-        del extensions["CheckpointLoader"], extensions["CheckpointSaver"]  # a manager brings its own
+        del extensions["CheckpointLoader"], extensions["CheckpointSaver"]  # a manager adds its own
         manager = program.Small(tmp_path / str(workers), verbose=False)
         manager.extensions = list(extensions.items())
         assert len(manager.sweep({"seed": [1, 2]}, 1, workers=workers).done) == 2

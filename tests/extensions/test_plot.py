@@ -99,12 +99,12 @@ class TestNumbers:
         assert steps(tm.history["train/grad_norm"]) == [1, 2]
         assert values(tm.history["train/grad_norm"]) == pytest.approx([sum(norms.grad_norms[:5]) / 5, sum(norms.grad_norms[5:]) / 5])
 
-    def test_over_batches_it_is_the_value_of_one(self) -> None:
+    def test_over_batches_a_point_is_the_value_of_one_batch(self) -> None:
         norms = Norms()
         tm = trained(norms, Plot("grad_norm", over="batches"))
         assert tm.history["train/grad_norm_by_batch"] == list(enumerate(norms.grad_norms, start=1))
 
-    def test_in_evaluations_it_is_the_mean_of_each_set(self) -> None:
+    def test_in_evaluations_a_point_is_the_mean_over_a_set(self) -> None:
         tm, alone = trained(Plot("loss", stage="eval_step_batch")), trained(EvalState(per_batch=True))
         for name in ("valid", "other"):
             rows = tm.history[f"{name}/loss_per_batch"]
@@ -112,24 +112,24 @@ class TestNumbers:
             assert values(rows) == pytest.approx(values(alone.history[f"{name}/loss_per_batch"]))
             assert tm.history[f"{name}/loss"] == alone.history[f"{name}/loss"]
 
-    def test_a_lazy_fixture_is_computed_once_a_batch_however_many_ask(self) -> None:
+    def test_a_lazy_fixture_is_computed_once_per_batch_for_any_number_of_plots(self) -> None:
         norms = Norms()
         trained(norms, Plot("grad_norm"), Plot("grad_norm", over="batches"))
         assert len(norms.grad_norms) == 10
 
-    def test_every_skips_the_computing_too(self) -> None:
+    def test_every_also_skips_computing_the_fixture(self) -> None:
         norms = Norms()
         tm = trained(norms, Plot("grad_norm", over="batches", every=4))
         assert tm.history["train/grad_norm_by_batch"] == list(zip([1, 5, 9], norms.grad_norms, strict=True))
 
-    def test_every_counts_on_in_a_second_training(self) -> None:
+    def test_every_keeps_counting_in_a_second_call_of_train(self) -> None:
         tm = manager(Plot("loss", over="batches", every=4), epochs=1)
         tm.train()
         tm.epochs = 2
         tm.train()
         assert steps(tm.history["train/loss_by_batch"]) == [1, 5, 9]
 
-    def test_a_parameter_is_recorded_as_it_was_and_not_as_it_became(self) -> None:
+    def test_a_parameter_is_recorded_before_it_changes(self) -> None:
         seen: list[float] = []
 
         class Look(Extension):
@@ -141,7 +141,7 @@ class TestNumbers:
         assert len(set(seen)) == 10
 
     @pytest.mark.parametrize("value", [3, 0.5, True, np.float32(0.25), np.array([2]), torch.tensor([[4]]), torch.tensor(True)])
-    def test_whatever_is_one_number_can_be_drawn(self, value: Any) -> None:
+    def test_any_single_number_can_be_drawn(self, value: Any) -> None:
         class Make(Extension):
             @fixture("train_step_batch")
             def made(self) -> Any:
@@ -159,7 +159,7 @@ class TestFigure:
         assert (panel.title, panel.x_label, panel.y_label) == ("loss, grad_norm", "batch", "value")
         assert [(line.label, list(line.xs)) for line in panel.lines] == [("loss", [*range(1, 11)]), ("grad_norm", [*range(1, 11)])]
 
-    def test_evaluation_sets_are_told_apart(self) -> None:
+    def test_each_evaluation_set_has_its_own_curve(self) -> None:
         one, two = Plot("spread", stage="eval_step_batch"), Plot("spread", "loss", stage="eval_step_batch")
         trained(Norms(), one, two)
         assert [line.label for line in one.panels()[0].lines] == ["valid", "other"]
@@ -171,12 +171,12 @@ class TestFigure:
         trained(plot)
         assert plot.panels()[0].is_log is log
 
-    def test_smoothing_draws_a_moving_mean_over_the_faint_values(self) -> None:
+    def test_smoothing_draws_a_moving_average_over_the_pale_raw_values(self) -> None:
         plot = Plot("loss", over="batches", smoothing=0.8)
         trained(plot)
         assert [line.is_faint for line in plot.panels()[0].lines] == [True, False]
 
-    def test_its_files_have_the_names_of_the_fixtures_or_that_of_fig(self, tmp_path: Path) -> None:
+    def test_its_files_are_named_after_the_fixtures_or_fig(self, tmp_path: Path) -> None:
         plots = [Plot("loss"), Plot("loss", over="batches"), Plot("loss", stage="eval_step_batch"), Plot("loss", fig="my / loss")]
         trained(*plots, train_dir=tmp_path)
         drawn = {path.name for path in (tmp_path / "plots").glob("plot_*")}
@@ -187,7 +187,7 @@ class TestFigure:
 
 class TestRefusal:
     @pytest.mark.parametrize("every", [1, 5])
-    def test_a_misspelt_name_is_refused_before_the_first_batch(self, every: int) -> None:
+    def test_a_misspelled_name_is_refused_before_the_first_batch(self, every: int) -> None:
         norms = Norms()
         tm = manager(norms, Plot("grad_nrom", every=every))
         with pytest.raises(FixtureNotFoundError) as caught:
@@ -209,19 +209,19 @@ class TestRefusal:
             ("mode_name", "a str"),
         ],
     )
-    def test_what_is_no_number_is_refused_with_its_name_and_shape(self, name: str, message: str) -> None:
+    def test_a_fixture_that_is_not_a_number_is_an_error_with_its_name_and_shape(self, name: str, message: str) -> None:
         with pytest.raises(SettingError) as caught:
             trained(Plot(name))
         assert str(caught.value) == (
-            f"Plot needs a number, and the fixture `{name}` is {message}\n  try     reduce it to one number, for example in a lazy fixture"
+            f"Plot needs a number, but the fixture `{name}` is {message}\n  try     reduce it to one number, for example in a lazy fixture"
         )
 
     @pytest.mark.parametrize("names", [(3,), ("",), ("two words",), ("class",), ("loss", None)])
-    def test_what_is_no_name_is_refused(self, names: Any) -> None:
+    def test_a_value_that_is_not_a_name_is_refused(self, names: Any) -> None:
         with pytest.raises(SettingError, match=r"^Plot needs names of numeric fixtures, not "):
             Plot(*names)
 
-    def test_no_name_at_all_is_refused(self) -> None:
+    def test_a_plot_without_names_is_refused(self) -> None:
         with pytest.raises(SettingError, match=r"^Plot needs the name of at least one fixture\n"):
             Plot()
 
@@ -245,7 +245,7 @@ class TestRefusal:
     @pytest.mark.parametrize(
         ("names", "message"), [(("loss", "loss"), "Plot got `loss` twice"), (("loop",), "Plot needs names of numeric fixtures, not 'loop'")]
     )
-    def test_names_that_cannot_work_are_refused(self, names: Any, message: str) -> None:
+    def test_invalid_names_are_refused(self, names: Any, message: str) -> None:
         with pytest.raises(SettingError, match=message):
             Plot(*names)
 
@@ -271,7 +271,7 @@ class Nested(Extension):
 @pytest.mark.parametrize("hook", ["post_eval_step_batch", "post_eval_step_epoch"])
 @pytest.mark.parametrize("is_first", [True, False], ids=["before", "after"])
 @pytest.mark.parametrize("is_failing", [False, True], ids=["complete", "failing"])
-def test_an_evaluation_in_the_middle_of_another_changes_none_of_its_numbers(hook: str, is_first: bool, is_failing: bool) -> None:
+def test_a_nested_evaluation_does_not_change_the_metrics_of_the_outer_one(hook: str, is_first: bool, is_failing: bool) -> None:
     def plots() -> list[Any]:
         return [Norms(), Plot("spread", stage="eval_step_batch"), Plot("loss", stage="eval_step_batch", every=2)]
 

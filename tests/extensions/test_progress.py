@@ -35,7 +35,7 @@ def printed_by(progress_console: Console, test: ExtensionContract) -> str:
     return progress_console.file.getvalue()
 
 
-def test_off_a_terminal_it_prints_one_plain_line_per_evaluation() -> None:
+def test_without_a_terminal_it_prints_one_plain_line_per_evaluation() -> None:
     lines = printed_by(Console(file=io.StringIO()), ExtensionContract()).splitlines()
     assert len(lines) == 4
     assert lines[0].startswith("epoch 0/3  valid loss ")
@@ -49,7 +49,7 @@ def test_on_a_terminal_it_draws_bars_for_the_run_and_the_epoch() -> None:
     assert "epoch 3" in text
 
 
-def test_the_bars_are_gone_after_an_error() -> None:
+def test_the_bars_are_removed_after_an_error() -> None:
     class Broken(Exception): ...
 
     class Raise:
@@ -64,7 +64,7 @@ def test_the_bars_are_gone_after_an_error() -> None:
     assert manager["progress"]._bars is None
 
 
-def test_it_works_among_the_components_of_a_train_test_loop() -> None:
+def test_it_works_as_a_component_of_a_train_test_loop() -> None:
     class Work(LoopComponent):
         def on_forward_pass(self, loop):
             loop.loss = loop.model(loop.batch).sum()
@@ -89,7 +89,7 @@ def lines_of(*extensions: object, epochs: int = 3, show: tuple[str, ...] = ("los
     return lines
 
 
-def test_a_line_tells_the_time_that_is_left_for_the_whole_run_until_it_is_over() -> None:
+def test_a_line_shows_the_remaining_time_of_the_whole_run() -> None:
     class Sleeps(Extension):
         def post_train_step_epoch(self) -> None:
             time.sleep(0.6)
@@ -100,7 +100,7 @@ def test_a_line_tells_the_time_that_is_left_for_the_whole_run_until_it_is_over()
     assert lines[4].endswith(" s"), "nothing is left"
 
 
-def test_a_loss_that_is_not_the_best_is_told_with_the_best() -> None:
+def test_a_loss_that_is_not_the_best_is_shown_with_the_best() -> None:
     class Worse(Extension):
         def post_train_step_epoch(self, model: nn.Module) -> None:
             with torch.no_grad():
@@ -123,7 +123,7 @@ def test_all_sets_of_an_evaluation_are_in_one_line() -> None:
 
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["before Metrics", "after Metrics"])
-def test_a_line_has_the_metrics_of_each_set_beside_its_loss(is_first: bool) -> None:
+def test_a_line_shows_the_metrics_of_each_set_next_to_its_loss(is_first: bool) -> None:
     def mean(prediction: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return prediction.mean()
 
@@ -145,7 +145,7 @@ def test_a_bar_of_80_columns_has_room_for_the_loss_and_a_metric() -> None:
     assert re.search(r"run .*3/3.*valid loss [\d.]+  accuracy 0\.7500", console.file.getvalue())
 
 
-def test_a_long_epoch_has_lines_within_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_epoch_prints_lines_during_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     """E44: with the fixtures that were asked for, lazy ones too."""
 
     class Doubled(Extension):
@@ -160,7 +160,7 @@ def test_a_long_epoch_has_lines_within_it(monkeypatch: pytest.MonkeyPatch) -> No
     assert re.search(r"^epoch 2/3  batch 1/6  doubled \d\.\d{4}  [\d,]+ samples/s  \d:\d\d left$", within[6])
 
 
-def test_an_evaluation_has_a_bar_of_its_own_while_it_runs() -> None:
+def test_a_running_evaluation_has_its_own_bar() -> None:
     found = []
 
     class Looks(Extension):
@@ -175,7 +175,7 @@ def test_an_evaluation_has_a_bar_of_its_own_while_it_runs() -> None:
     assert len(found) == 12
 
 
-def test_with_max_steps_the_run_is_as_far_as_the_steps() -> None:
+def test_with_max_steps_the_progress_of_the_run_is_that_of_the_steps() -> None:
     manager = ExtensionContract().loop()
     manager.epochs, manager.max_steps = None, 12
     pace = progress_file.Pace()
@@ -196,7 +196,7 @@ def test_a_notebook_without_widgets_has_lines_and_no_warning(monkeypatch: pytest
     assert progress._bars is None
 
 
-def test_what_rich_draws_at_random_is_put_back() -> None:
+def test_random_numbers_that_rich_draws_do_not_change_training() -> None:
     class Draws(Console):
         def print(self, *args: object, **kwargs: object) -> None:
             random.random()

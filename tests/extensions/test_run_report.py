@@ -1,4 +1,4 @@
-"""RunReport: what it prints before and after a training."""
+"""RunReport: its output before and after training."""
 
 from __future__ import annotations
 

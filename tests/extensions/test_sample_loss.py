@@ -42,7 +42,7 @@ def each_loss(batch: Any, prediction: torch.Tensor) -> torch.Tensor:
 
 
 def data() -> TensorDataset:
-    """Easy to learn, except for one sample with a wrong label."""
+    """Return data that is easy to learn, except for one sample with a wrong label."""
     inputs = torch.randn(NUM, 4, generator=torch.Generator().manual_seed(3))
     inputs[MISLABELLED, 0] = 3.0
     labels = (inputs[:, 0] > 0).long()
@@ -93,7 +93,7 @@ class TestNumbers:
         assert [each.index for each in found] == wanted.indices.tolist()
         assert [each.loss for each in found] == pytest.approx(wanted.values.tolist(), rel=1e-5)
 
-    def test_they_are_recorded_after_every_evaluation(self) -> None:
+    def test_losses_are_recorded_after_every_evaluation(self) -> None:
         extension = SampleLoss()
         tm = trained(extension)
         losses = losses_of(tm)
@@ -104,7 +104,7 @@ class TestNumbers:
         assert rows["median"][-1][1] == pytest.approx(losses.quantile(0.5).item(), rel=0.1)
         assert rows["p90"][-1][1] == pytest.approx(losses.quantile(0.9, interpolation="lower").item(), rel=0.1)
 
-    def test_the_mean_is_that_of_the_loss_itself(self) -> None:
+    def test_the_mean_of_the_sample_losses_is_the_loss_itself(self) -> None:
         """This shows that these are the losses that the loop trains on."""
         seen: list[torch.Tensor] = []
 
@@ -127,12 +127,12 @@ class TestNumbers:
         trained(extension, epochs=0)
         assert {each.loss for each in extension.hardest()["valid"]} == {3.0}
 
-    def test_an_evaluation_on_its_own_tells_the_hardest_too(self) -> None:
+    def test_a_standalone_evaluation_finds_the_hardest_too(self) -> None:
         extension = SampleLoss()
         manager(extension).eval()
         assert len(extension.hardest()["valid"]) == 16
 
-    def test_a_stopped_evaluation_is_not_kept(self) -> None:
+    def test_a_stopped_evaluation_is_not_used(self) -> None:
         class Stop(Extension):
             def post_eval_step_batch(self, train_manager: Any) -> None:
                 train_manager.stop()
@@ -141,7 +141,7 @@ class TestNumbers:
         trained(extension, Stop())
         assert extension.hardest() == {}
 
-    def test_an_epoch_in_two_parts_is_one(self) -> None:
+    def test_an_epoch_that_is_stopped_and_continued_counts_as_one(self) -> None:
         class StopAt(Extension):
             def post_train_step_batch(self, train_manager: Any, step_num: int) -> None:
                 if step_num == 13:
@@ -157,7 +157,7 @@ class TestNumbers:
 
 
 class Wrapped(nn.Module):
-    """A loss that has a loss module of torch in it."""
+    """A loss that contains a loss module of torch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ class Wrapped(nn.Module):
 
 
 class TestWhereLossesComeFrom:
-    def test_a_loss_module_is_asked_without_its_reduction_and_left_as_it_was(self) -> None:
+    def test_a_loss_module_is_called_without_its_reduction_which_is_restored_afterwards(self) -> None:
         extension, loss = SampleLoss(), Wrapped()
         tm = trained(extension, loss=loss)
         batch = data().tensors
@@ -177,7 +177,7 @@ class TestWhereLossesComeFrom:
         assert extension.hardest()["valid"][0].loss == pytest.approx(wanted, rel=1e-5)
         assert loss.inner.reduction == "mean"
 
-    def test_a_module_that_fails_has_its_reduction_back(self) -> None:
+    def test_the_reduction_of_a_loss_module_is_restored_after_an_error(self) -> None:
         class Fails(Wrapped):
             def forward(self, batch: Any, prediction: torch.Tensor) -> torch.Tensor:
                 if self.inner.reduction == "none":
@@ -196,7 +196,7 @@ class TestWhereLossesComeFrom:
             (nn.Identity(), "from the loss Identity"),
         ],
     )
-    def test_a_loss_that_cannot_tell_is_refused_before_the_first_batch(self, loss: Any, said: str) -> None:
+    def test_a_loss_without_a_reduction_is_refused_before_the_first_batch(self, loss: Any, said: str) -> None:
         tm = manager(SampleLoss(), loss=loss)
         with pytest.raises(SettingError) as caught:
             tm.train()
@@ -204,7 +204,7 @@ class TestWhereLossesComeFrom:
         assert 'lambda batch, prediction: cross_entropy(prediction, batch[1], reduction="none")' in str(caught.value)
         assert not tm.history
 
-    def test_a_loop_with_a_loss_of_its_own_is_not_guessed_at(self) -> None:
+    def test_a_loop_that_overrides_loss_forward_needs_a_function(self) -> None:
         class Own(TrainManager):
             def loss_forward(self, batch: Any, prediction: Any) -> Any:
                 return 2 * mean_loss(batch, prediction)
@@ -220,11 +220,11 @@ class TestWhereLossesComeFrom:
             (lambda batch, prediction: 0.5, "a float"),
         ],
     )
-    def test_a_function_that_gives_no_loss_for_each_is_refused_with_what_it_gave(self, loss: Any, said: str) -> None:
+    def test_a_function_without_one_loss_per_sample_is_an_error_that_shows_its_result(self, loss: Any, said: str) -> None:
         with pytest.raises(SettingError) as caught:
             trained(SampleLoss(loss))
         assert str(caught.value).splitlines()[0] == (
-            f"SampleLoss needs one loss for each sample, and its loss returned {said} for a batch of 16 samples"
+            f"SampleLoss needs one loss for each sample, but its loss returned {said} for a batch of 16 samples"
         )
 
     def test_indices_that_do_not_fit_are_refused(self) -> None:
@@ -233,7 +233,7 @@ class TestWhereLossesComeFrom:
 
 
 class TestHistogram:
-    def test_quantiles_are_right_within_seven_percent(self) -> None:
+    def test_quantiles_are_accurate_to_within_seven_percent(self) -> None:
         losses = torch.rand(10_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64) ** 4 * 10
         histogram = LossHistogram(3)
         for part in losses.split(999):
@@ -248,14 +248,14 @@ class TestHistogram:
         assert histogram.quantile(0.5) == pytest.approx(-3, rel=0.07)
         assert histogram.hardest == [HardSample(100, -2.0)]
 
-    def test_other_intervals_hold_the_same_losses(self) -> None:
+    def test_rebinning_keeps_all_losses(self) -> None:
         histogram = LossHistogram(1)
         histogram.add(torch.linspace(0.5, 1.5, 100), torch.arange(100))
         counts = histogram.rebinned(np.array([0.0, 0.5, 1.0, 2.0]))
         assert sum(counts) == 100
         assert counts == pytest.approx([0, 50, 50], abs=3)
 
-    def test_what_is_no_number_is_the_hardest(self) -> None:
+    def test_nan_is_the_hardest(self) -> None:
         histogram = LossHistogram(2)
         histogram.add(torch.tensor([1.0, float("nan"), 2.0, float("inf")]), torch.arange(4))
         assert [each.index for each in histogram.hardest] == [1, 3]
@@ -289,7 +289,7 @@ class TestFigure:
         assert list(bars.values) == sorted(bars.values, reverse=True)
         assert len(bars.values) == 6
 
-    def test_losses_that_span_little_are_drawn_as_they_are(self) -> None:
+    def test_losses_in_a_narrow_range_are_drawn_on_a_linear_axis(self) -> None:
         extension = SampleLoss(lambda batch, prediction: torch.linspace(1, 2, len(prediction)))
         trained(extension, epochs=0)
         histogram = extension.panels()[0]
@@ -297,11 +297,11 @@ class TestFigure:
         assert histogram.x_label == "loss"
         assert 0.9 < histogram.edges[0] <= 1 < 2 <= histogram.edges[-1] < 2.2
 
-    def test_it_lies_below_train_dir_for_each_set(self, tmp_path: Path) -> None:
+    def test_it_is_written_to_train_dir_for_each_set(self, tmp_path: Path) -> None:
         trained(SampleLoss(), epochs=1, train_dir=tmp_path)
         assert {path.name for path in (tmp_path / "plots").glob("sample_loss*")} == {"sample_loss_valid.png", "sample_loss_valid.html"}
 
-    def test_a_notebook_gets_it_from_matplotlib(self) -> None:
+    def test_figure_returns_a_matplotlib_figure(self) -> None:
         extension = SampleLoss()
         trained(extension, epochs=1)
         assert len(extension.figure("valid").axes) == 2
@@ -328,7 +328,7 @@ class Nested(Extension):
 @pytest.mark.parametrize("hook", ["post_eval_step_batch", "post_eval_step_epoch"])
 @pytest.mark.parametrize("is_first", [True, False], ids=["before", "after"])
 @pytest.mark.parametrize("is_failing", [False, True], ids=["complete", "failing"])
-def test_an_evaluation_in_the_middle_of_another_changes_none_of_its_numbers(hook: str, is_first: bool, is_failing: bool) -> None:
+def test_a_nested_evaluation_does_not_change_the_metrics_of_the_outer_one(hook: str, is_first: bool, is_failing: bool) -> None:
     nested = Nested(hook, is_failing)
     plain, tm = trained(SampleLoss(), epochs=2), trained(*([nested, SampleLoss()] if is_first else [SampleLoss(), nested]), epochs=2)
     assert {name: tm.history.get(name) for name in plain.history} == plain.history
@@ -344,7 +344,7 @@ def test_it_does_not_change_the_weights() -> None:
         assert torch.equal(value, watched.model.state_dict()[name])
 
 
-def test_in_a_train_test_loop_it_takes_the_prediction_of_the_components() -> None:
+def test_in_a_train_test_loop_it_uses_the_prediction_of_the_components() -> None:
     class Work(LoopComponent):
         def on_forward_pass(self, loop: Any) -> None:
             loop.prediction = loop.model(loop.batch)

@@ -69,7 +69,7 @@ def make(
     kind: type[TrainManager] = TrainManager,
     **settings: Any,
 ) -> TrainManager:
-    """A correct training setup, except for the given arguments."""
+    """Return a correct training setup, except for the given arguments."""
     inputs, labels = samples()
     train = DataLoader(TensorDataset(inputs[:128], labels[:128]), 16, shuffle=True) if train is None else train
     valid = {"valid": DataLoader(TensorDataset(inputs[128:], labels[128:]), 32)} if valid is None else valid
@@ -77,7 +77,7 @@ def make(
 
 
 def run_check(name: str, loop: TrainManager, **options: Any) -> SanityResult:
-    """The result of one check."""
+    """Return the result of one check."""
     return sanity_check(loop, [name], **options)[name]
 
 
@@ -88,7 +88,7 @@ def check_model(name: str, model: nn.Module, **settings: Any) -> SanityResult:
 # ---- the report
 
 
-def test_a_sound_training_passes_every_check() -> None:
+def test_a_correct_training_setup_passes_every_check() -> None:
     report = sanity_check(make())
     assert [(each.name, each.outcome) for each in report.results] == [(name, "passed") for name in CHECKS]
     assert report.is_ok
@@ -209,7 +209,7 @@ class Augmented(Dataset[Any]):
         return self.inputs[index] + torch.randn(6), self.labels[index]
 
 
-def test_equal_inputs_are_found_whatever_their_labels() -> None:
+def test_equal_inputs_are_found_even_if_their_labels_differ() -> None:
     inputs, labels = samples()
     result = run_check("overlap", make(valid={"a": [(inputs[150:], labels[150:])], "b": [(inputs[100:140], 1 - labels[100:140])]}))
     assert result.outcome == "failed"
@@ -219,7 +219,7 @@ def test_equal_inputs_are_found_whatever_their_labels() -> None:
     )
 
 
-def test_subsets_of_one_data_set_are_compared_by_index_in_spite_of_augmentation() -> None:
+def test_subsets_of_one_data_set_are_compared_by_index_even_with_augmentation() -> None:
     data = Augmented(*samples())
     one, two = Subset(data, range(100)), Subset(data, range(90, 192))
     result = run_check("overlap", make(train=DataLoader(one, 16, shuffle=True), valid={"valid": DataLoader(two, 16)}))
@@ -266,7 +266,7 @@ def test_without_an_evaluation_set_there_is_no_overlap() -> None:
     assert (result.outcome, result.details) == ("skipped", "there is no evaluation set")
 
 
-def test_a_comparison_that_takes_too_long_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_comparison_that_takes_too_long_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sanity_data, "_MAX_SAMPLES", 50)
     assert (
         run_check("overlap", make()).details
@@ -280,14 +280,14 @@ def test_a_comparison_that_takes_too_long_is_cut_short(monkeypatch: pytest.Monke
 class Mixing(Net):
     def forward(self, batch: Any) -> torch.Tensor:
         hidden = self.first(batch[0])
-        hidden = hidden - hidden.mean(0)  # the slip
+        hidden = hidden - hidden.mean(0)  # the mistake
         return self.last(hidden.relu())
 
 
 def test_samples_that_mix_are_found_with_the_line() -> None:
     result = check_model("leakage", Mixing())
     assert result.outcome == "failed"
-    assert "hidden = hidden - hidden.mean(0)  # the slip" in result.details
+    assert "hidden = hidden - hidden.mean(0)  # the mistake" in result.details
     assert "test_sanity_check.py:" in result.details
 
 
@@ -324,7 +324,7 @@ def test_allowed_modules_may_mix() -> None:
 def test_a_batch_of_one_sample_cannot_leak() -> None:
     inputs, labels = samples()
     result = run_check("leakage", make(train=[(inputs[:1], labels[:1])]))
-    assert (result.outcome, result.details) == ("skipped", "the batch has 1 example, and the check needs two")
+    assert (result.outcome, result.details) == ("skipped", "the batch has 1 example, but the check needs two")
 
 
 # ---- parameters
@@ -446,7 +446,7 @@ def test_a_model_that_knows_the_labels_before_training_is_found() -> None:
     assert "look for labels in the inputs" in result.advice
 
 
-def test_scores_with_classes_last_are_a_cross_entropy_too() -> None:
+def test_scores_with_classes_in_the_last_dimension_are_recognized_as_a_cross_entropy() -> None:
     tokens = torch.randint(0, 11, (32, 5))
 
     class Tagger(nn.Module):
@@ -484,7 +484,7 @@ def test_a_regression_is_compared_with_the_best_constant() -> None:
     assert "the best constant prediction has" in result.details
 
 
-def test_shares_are_compared_with_the_best_share() -> None:
+def test_probabilities_are_compared_with_the_best_constant_probability() -> None:
     inputs, _ = samples()
     shares = (inputs[:, :1] > 0.5).float()
 
@@ -516,7 +516,7 @@ def test_a_trained_model_has_no_initial_loss() -> None:
     assert (result.outcome, result.details) == ("skipped", "the model is already trained")
 
 
-def test_a_loss_that_takes_no_constant_has_no_chance() -> None:
+def test_a_loss_that_accepts_no_constant_has_no_chance_level() -> None:
     class Two(Net):
         def forward(self, batch: Any) -> Any:
             return {"scores": super().forward(batch)}
@@ -535,7 +535,7 @@ class Blind(Net):
         return self.last(torch.zeros_like(self.first(batch[0])))
 
 
-def test_a_model_that_cannot_learn_a_batch_by_heart_is_found() -> None:
+def test_a_model_that_cannot_memorize_a_batch_is_found() -> None:
     result = check_model("overfit", Blind())
     assert result.outcome == "failed"
     assert "16 samples" in result.details
@@ -549,13 +549,13 @@ def test_a_regression_that_only_learns_the_mean_is_found() -> None:
     assert run_check("overfit", make(loop.model, squared, loop.train_data, {})).outcome == "failed"
 
 
-def test_a_small_learning_rate_does_not_fail_a_sound_model() -> None:
+def test_a_correct_model_with_a_small_learning_rate_does_not_fail() -> None:
     result = run_check("overfit", make(optimizer=lambda p: torch.optim.SGD(p, lr=0.002)))
     assert result.outcome == "passed"
     assert "at 10 times the learning rate" in result.details
 
 
-def test_a_model_that_insists_on_its_batch_size_gets_it() -> None:
+def test_a_model_that_needs_its_batch_size_gets_it() -> None:
     class Fixed(Net):
         def forward(self, batch: Any) -> torch.Tensor:
             return super().forward([batch[0].view(64, 6)])
@@ -565,12 +565,12 @@ def test_a_model_that_insists_on_its_batch_size_gets_it() -> None:
     assert run_check("overfit", make(Fixed(), train=batches, valid={})).details.startswith("64 samples: ")
 
 
-def test_overfitting_ends_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_overfit_check_ends_after_its_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overfit, "_MAX_TIME", 0.0)
     assert " in 0 steps" in check_model("overfit", Blind()).details
 
 
-def test_a_loop_without_an_optimizer_is_not_overfitted() -> None:
+def test_the_overfit_check_is_skipped_without_an_optimizer() -> None:
     class Own(TrainManager):
         def optimizer_step(self) -> None: ...
 
@@ -592,7 +592,7 @@ def test_a_forward_pass_that_raises_fails_with_its_line() -> None:
     assert 'in forward: raise RuntimeError("shapes do not fit")' in result.details
 
 
-def test_an_iterator_is_not_used_up() -> None:
+def test_an_iterator_is_not_read() -> None:
     inputs, labels = samples()
     data: Iterator[Any] = iter([(inputs, labels)])
     report = sanity_check(make(train=data))
@@ -600,7 +600,7 @@ def test_an_iterator_is_not_used_up() -> None:
     assert len(list(data)) == 1
 
 
-def test_lazy_parameters_are_left_to_the_first_batch() -> None:
+def test_a_model_with_lazy_parameters_is_not_checked() -> None:
     model = Net()
     model.first = nn.LazyLinear(16)
     report = sanity_check(make(model))
@@ -628,7 +628,7 @@ def test_bad_arguments_are_refused_at_construction(options: dict[str, Any], mess
     assert str(caught.value).startswith(message)
 
 
-def test_a_slip_in_the_name_of_a_check_is_corrected() -> None:
+def test_a_misspelled_check_is_an_error_that_suggests_the_nearest_name() -> None:
     with pytest.raises(SettingError, match="did you mean `leakage`"):
         sanity_check(make(), ["leekage"])
 
@@ -637,7 +637,7 @@ def test_a_slip_in_the_name_of_a_check_is_corrected() -> None:
 
 
 class Busy(Normed):
-    """Has a batch norm, dropout, a buffer that grows, a counter, and weights of its own making."""
+    """Has a batch norm, dropout, a growing buffer, a counter, and its own weight initialization."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -686,12 +686,12 @@ def everything(loop: TrainManager) -> dict[str, Any]:
 
 @pytest.fixture
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests of the state after a check, for which a few steps are enough."""
+    """Reduce the number of steps, for tests of the state after a check."""
     monkeypatch.setattr(overfit, "_NUM_STEPS", 15)
 
 
 @pytest.mark.usefixtures("few_steps")
-def test_a_training_after_the_check_has_the_same_bits() -> None:
+def test_training_after_the_check_gives_the_same_bits() -> None:
     plain, checked = busy(), busy()
     torch.manual_seed(1)
     plain.train()
@@ -723,7 +723,7 @@ def test_a_check_in_the_middle_of_an_epoch_changes_nothing() -> None:
     assert same_bits(*loops)
 
 
-def test_a_check_that_is_interrupted_changes_nothing() -> None:
+def test_an_interrupted_check_changes_nothing() -> None:
     loop = busy()
     before = everything(loop)
 
@@ -766,14 +766,14 @@ def test_with_all_checks_the_weights_are_the_same() -> None:
     assert same_bits(plain.capture().rng, checked.capture().rng)
 
 
-def test_a_failure_is_warned_about_and_the_training_goes_on() -> None:
+def test_a_failure_causes_a_warning_and_training_continues() -> None:
     loop = make(Unused(), extensions=[SanityCheck(checks=["data", "parameters"])])
     with pytest.warns(UserWarning, match=r"(?s)parameters  failed .*never used: `spare.weight`.*sanity check: 1 failed"):
         loop.train()
     assert loop.epoch_num == 3
 
 
-def test_a_failure_can_stop_the_training_before_its_first_batch() -> None:
+def test_a_failure_can_stop_training_before_the_first_batch() -> None:
     loop = make(Unused(), extensions=[SanityCheck("raise", ["data", "parameters"])])
     with pytest.raises(SanityCheckError) as caught:
         loop.train()
@@ -811,7 +811,7 @@ class CaptureAt(Extension):
 
 
 @pytest.mark.parametrize("step", [0, 5])
-def test_a_resumed_training_is_not_checked_again(step: int) -> None:
+def test_resumed_training_is_not_checked_again(step: int) -> None:
     capture = CaptureAt(step)
     make(extensions=[SanityCheck(checks=QUICK), capture]).train()
     assert capture.state is not None
@@ -822,7 +822,7 @@ def test_a_resumed_training_is_not_checked_again(step: int) -> None:
     assert check.report is None
 
 
-def test_a_training_that_began_without_it_is_not_checked_when_it_goes_on() -> None:
+def test_training_that_started_without_it_is_not_checked_when_it_resumes() -> None:
     loop = make()
     loop.train()
     check = SanityCheck(checks=QUICK)

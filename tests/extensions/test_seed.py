@@ -29,7 +29,7 @@ class TestSeed(ExtensionContract):
 
 
 class Net(nn.Module):
-    """Weights of its own, dropout, and noise of all three kinds."""
+    """Has its own weight initialization, dropout, and noise from all three generators."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,13 +69,13 @@ def trained(*extensions: object, drawn: int = 0, **settings: Any) -> dict[str, t
     return weights(tm)
 
 
-def test_two_trainings_are_the_same_whatever_was_drawn_before() -> None:
+def test_two_training_runs_are_equal_no_matter_what_was_drawn_before() -> None:
     assert same_bits(trained(Seed(7), drawn=1), trained(Seed(7), drawn=2))
     assert not same_bits(trained(drawn=1), trained(drawn=2))
     assert not same_bits(trained(Seed(7)), trained(Seed(8)))
 
 
-def test_its_place_in_the_list_makes_no_difference() -> None:
+def test_its_position_in_the_list_makes_no_difference() -> None:
     class Draws(Extension):
         def pre_run(self) -> None:
             torch.rand(1)
@@ -97,14 +97,14 @@ def test_all_three_kinds_of_random_numbers_are_seeded() -> None:
 
     look = Look()
     tm = manager(Seed(7), drawn=1)
-    tm.add_extension("look", look, at_start=True)  # before the weights are drawn
+    tm.add_extension("look", look, at_start=True)  # before the weights are initialized
     tm.train()
     seed_rng(7)
     assert same_bits(look.rng, get_rng())
 
 
 @pytest.mark.parametrize("step", [0, 1, 3, 4])
-def test_a_training_that_is_taken_up_is_not_seeded_again(step: int) -> None:
+def test_resumed_training_is_not_seeded_again(step: int) -> None:
     class Capture(Extension):
         state: Any = None
 
@@ -124,7 +124,7 @@ def test_a_training_that_is_taken_up_is_not_seeded_again(step: int) -> None:
     assert same_bits(weights(whole), weights(again))
 
 
-def test_a_second_call_of_train_goes_on_as_one_call_would() -> None:
+def test_two_calls_of_train_give_the_same_result_as_one() -> None:
     tm = manager(Seed(7), epochs=1)
     tm.train()
     tm.epochs = 2
@@ -132,12 +132,12 @@ def test_a_second_call_of_train_goes_on_as_one_call_would() -> None:
     assert same_bits(weights(tm), trained(Seed(7)))
 
 
-def test_from_a_folder_a_training_goes_on_as_if_it_had_never_ended(tmp_path: Path) -> None:
+def test_training_that_resumes_from_a_folder_is_not_seeded_again(tmp_path: Path) -> None:
     trained(Seed(7), epochs=1, train_dir=tmp_path)
     assert same_bits(trained(Seed(7), drawn=5, train_dir=tmp_path), trained(Seed(7)))
 
 
-def test_an_evaluation_alone_draws_as_it_would_without_it() -> None:
+def test_a_standalone_evaluation_is_not_seeded() -> None:
     def evaluated(*extensions: object) -> Any:
         tm = manager(*extensions)
         tm.eval()
@@ -146,7 +146,7 @@ def test_an_evaluation_alone_draws_as_it_would_without_it() -> None:
     assert same_bits(evaluated(Seed(7)), evaluated())
 
 
-def test_after_an_evaluation_the_training_is_seeded_all_the_same() -> None:
+def test_training_after_an_evaluation_is_seeded() -> None:
     found = []
     for drawn in (1, 2):
         tm = manager(Seed(7), drawn=drawn)
@@ -159,11 +159,11 @@ def test_after_an_evaluation_the_training_is_seeded_all_the_same() -> None:
     assert same_bits(*found)
 
 
-def test_it_can_be_sent_to_another_process() -> None:
+def test_it_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(Seed(7))).seed == 7
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63, True, 1.0, "7", None])
-def test_bad_seeds_are_refused_at_construction(seed: Any) -> None:
+def test_invalid_seeds_are_refused_at_construction(seed: Any) -> None:
     with pytest.raises(SettingError, match=r"^`seed` must be a whole number from 0 to 2\*\*63 - 1, not "):
         Seed(seed)

@@ -19,7 +19,7 @@ from trainmaster.testing.extension_contract import same_bits
 
 PROGRAM = program.__file__
 
-pytestmark = pytest.mark.filterwarnings("ignore:CodeTracker")  # the folder of a test is in no repository
+pytestmark = pytest.mark.filterwarnings("ignore:CodeTracker")  # the folder of a test is not in a repository
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def states(manager: TrainManager) -> dict[str, Any]:
     return {name: each.state_dict() for name, each in known.items() if not getattr(each, "is_observer", False)}
 
 
-def test_killed_twice_in_the_middle_of_groups_it_ends_as_an_undisturbed_one(whole: TrainManager, tmp_path: Path) -> None:
+def test_after_two_kills_within_groups_training_ends_like_an_uninterrupted_run(whole: TrainManager, tmp_path: Path) -> None:
     folder = str(tmp_path / "run")
     ran = warm.run(
         [sys.executable, str(PROGRAM), folder, "4", "7"],
@@ -76,7 +76,7 @@ def test_all_of_them_are_rebuilt_from_a_checkpoint(whole: TrainManager) -> None:
     assert kinds[0] == kinds[1]
 
 
-def test_the_evaluations_are_those_of_the_averaged_weights(whole: TrainManager) -> None:
+def test_evaluations_use_the_averaged_weights(whole: TrainManager) -> None:
     model: nn.Module = whole.model
     trained = {name: each.clone() for name, each in model.state_dict().items()}
     recorded = whole.history["valid/loss"][-1][1]

@@ -31,7 +31,7 @@ WAITING = {
     torch.ops.aten.masked_select.default,
     torch.ops.aten._to_copy.default,
 }
-"""What makes the host wait for a GPU: `item`, `float(tensor)`, `if tensor`, sizes that depend on values, and copies to the host."""
+"""Operations that make the host wait for a GPU: `item`, `float(tensor)`, `if tensor`, sizes that depend on values, copies to the host."""
 FIRST, LAST = 330, 380
 
 
@@ -42,7 +42,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Reads(TorchFunctionMode):
-    """Notes what is no operation on a CPU: `tolist`, `cpu` and `numpy`."""
+    """Records calls that are not dispatched as operations on a CPU: `tolist`, `cpu` and `numpy`."""
 
     def __init__(self, found: list[str]) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Reads(TorchFunctionMode):
 
 
 class Waits(TorchDispatchMode):
-    """Notes every operation that would wait."""
+    """Records every operation that would wait."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ def bars() -> Progress:
 
 
 def test_loss_plot_gradients_progress_and_csv_log_never_wait_within_steps(tmp_path: Path) -> None:
-    """Whatever is shown of a number on a terminal waits a few times a second, and not in each step."""
+    """Showing a number on a terminal waits a few times a second, but not in each step."""
     quiet = Progress(show=[], console=Console(file=io.StringIO(), force_terminal=True, width=100))
     assert found_with(LossPlot("samples", path=tmp_path), GradNormVis(), quiet, CSVLogger(tmp_path / "metrics.csv")) == []
 
@@ -128,12 +128,12 @@ def test_a_progress_bar_with_the_loss_waits_four_times_a_second_at_most() -> Non
 
 
 @pytest.mark.parametrize("extension", [GradCoeffRMSVis(), GradNormVis(every=1000), UpdateRatio(every=5), ActivationStats(every=5)])
-def test_what_looks_inside_the_model_never_waits_within_steps(extension: object) -> None:
+def test_extensions_that_measure_the_model_never_wait_within_steps(extension: object) -> None:
     assert found_with(extension) == []
 
 
 @pytest.mark.parametrize("act", [torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.cpu, float, bool, torch.nonzero])
-def test_what_waits_is_found(act: Any) -> None:
+def test_an_extension_that_waits_is_found(act: Any) -> None:
     class Wait(Extension):
         def post_train_step_batch(self, loss: torch.Tensor) -> None:
             act(loss.detach())

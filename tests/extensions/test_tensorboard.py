@@ -61,7 +61,7 @@ def as_read(rows: Any) -> list[tuple[int, float]]:
     return [(step, pytest.approx(value, rel=1e-6)) for step, value in rows]
 
 
-def test_what_is_recorded_is_read_back_from_the_event_files(tmp_path: Path) -> None:
+def test_recorded_metrics_are_read_back_from_the_event_files(tmp_path: Path) -> None:
     tm = make(TensorBoard(), train_dir=tmp_path)
     tm.train()
     found = scalars(tmp_path / "tensorboard")
@@ -82,7 +82,7 @@ def test_texts_are_mirrored_too(tmp_path: Path) -> None:
     assert found.Tags()["tensors"] == ["words/text_summary"]
 
 
-def test_a_training_that_is_taken_up_has_every_number_once(tmp_path: Path) -> None:
+def test_training_that_resumes_has_every_value_once(tmp_path: Path) -> None:
     make(TensorBoard(), train_dir=tmp_path, epochs=2).train()
     again = make(TensorBoard(), train_dir=tmp_path, epochs=4)
     again.train()
@@ -90,7 +90,7 @@ def test_a_training_that_is_taken_up_has_every_number_once(tmp_path: Path) -> No
     assert [step for step, _ in again.history["valid/loss"]] == [0, 1, 2, 3, 4]
 
 
-def test_a_run_that_is_taken_up_in_a_new_attempt_has_every_number_once(tmp_path: Path) -> None:
+def test_a_run_that_resumes_in_a_new_attempt_has_every_value_once(tmp_path: Path) -> None:
     class Small(Manager):
         def make_loop(self, config: Any) -> TrainManager:
             return make(TensorBoard())
@@ -105,7 +105,7 @@ def test_a_run_that_is_taken_up_in_a_new_attempt_has_every_number_once(tmp_path:
         assert found[tag] == as_read([(event["step"], event["value"]) for event in events if event.get("tag") == tag])
 
 
-def test_files_of_others_in_the_folder_are_left_alone(tmp_path: Path) -> None:
+def test_other_files_in_the_folder_are_not_changed(tmp_path: Path) -> None:
     other = tmp_path / "events.out.tfevents.1.host"
     other.write_bytes(b"")
     make(TensorBoard(tmp_path)).train()
@@ -114,7 +114,7 @@ def test_files_of_others_in_the_folder_are_left_alone(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*.trainmaster"))) == 1
 
 
-def test_without_tensorboard_one_line_tells_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_tensorboard_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(MissingExtraError, match=r"^TensorBoard needs: pip install 'trainmaster\[tensorboard\]'"):
         make(TensorBoard(tmp_path)).train()
@@ -125,7 +125,7 @@ def test_without_a_folder_it_is_refused_before_the_first_batch() -> None:
         make(TensorBoard()).train()
 
 
-def test_a_disk_that_is_full_is_a_warning_and_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_causes_a_warning_and_training_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from torch.utils.tensorboard import SummaryWriter
 
     def full(self: Any) -> None:
@@ -133,12 +133,12 @@ def test_a_disk_that_is_full_is_a_warning_and_training_goes_on(tmp_path: Path, m
 
     monkeypatch.setattr(SummaryWriter, "flush", full)
     tm = make(TensorBoard(tmp_path))
-    with pytest.warns(UserWarning, match=r"no more event files are written to .*: No space left on device"):
+    with pytest.warns(UserWarning, match=r"TensorBoard stops writing event files to .*: No space left on device"):
         tm.train()
     assert tm.epoch_num == 3
 
 
-def test_a_folder_that_is_a_file_is_a_warning_too(tmp_path: Path) -> None:
+def test_a_folder_that_is_a_file_causes_a_warning(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     tm = make(TensorBoard(tmp_path / "file"))
     with pytest.warns(UserWarning, match="File exists"):
@@ -146,7 +146,7 @@ def test_a_folder_that_is_a_file_is_a_warning_too(tmp_path: Path) -> None:
     assert tm.epoch_num == 3
 
 
-def test_attached_while_a_training_runs_it_waits_for_the_next(tmp_path: Path) -> None:
+def test_attached_during_training_it_starts_with_the_next_call_of_train(tmp_path: Path) -> None:
     class Attach(Extension):
         def post_train_step_batch(self, train_manager: TrainManager, step_num: int) -> None:
             if step_num == 2:

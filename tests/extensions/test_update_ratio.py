@@ -50,7 +50,7 @@ def trained(*extensions: object, epochs: int = 3, model: nn.Module | None = None
 
 
 class ByHand(Extension):
-    """The ratio of every update, computed the plain way."""
+    """Computes the ratio of every update in the simplest way."""
 
     def __init__(self) -> None:
         self.ratios: list[dict[str, float]] = []
@@ -75,7 +75,7 @@ def panels_of(view: UpdateRatio) -> tuple[Lines, HeatMap]:
     return curves, heat_map
 
 
-def test_each_look_is_the_norm_of_the_update_over_the_norm_of_the_weights() -> None:
+def test_each_value_is_the_norm_of_the_update_divided_by_the_norm_of_the_weights() -> None:
     view, by_hand = UpdateRatio(every=5), ByHand()
     trained(view, by_hand)
     _, heat_map = panels_of(view)
@@ -97,7 +97,7 @@ def test_a_long_epoch_is_logged_in_parts() -> None:
     assert [step for step, _ in tm.history["update_ratio/0.bias"]] == [MAX_WAITING, MAX_WAITING + 10]
 
 
-def test_weights_are_copied_only_for_the_updates_that_are_looked_at() -> None:
+def test_weights_are_copied_only_for_measured_updates() -> None:
     held: list[bool] = []
     view = UpdateRatio(every=4)
 
@@ -137,7 +137,7 @@ def test_the_figure_shows_the_usual_ratio_and_all_parameters_on_logarithmic_scal
     assert (heat_map.title, heat_map.is_log) == ("parameters over time (usual: 0.001)", True)
 
 
-def test_the_figure_has_what_is_not_recorded_yet() -> None:
+def test_the_figure_includes_values_that_are_not_recorded_yet() -> None:
     class StopAt(Extension):
         def post_train_step_batch(self, train_manager: TrainManager, step_num: int) -> None:
             if step_num == 6:
@@ -149,19 +149,19 @@ def test_the_figure_has_what_is_not_recorded_yet() -> None:
     assert list(panels_of(view)[1].xs) == [2, 4, 6]
 
 
-def test_figures_lie_in_plots_below_train_dir(tmp_path: Path) -> None:
+def test_figures_are_written_to_plots_in_train_dir(tmp_path: Path) -> None:
     trained(UpdateRatio(every=2), train_dir=tmp_path)
     assert (tmp_path / "plots" / "update_ratio.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "plots" / "update_ratio.html").exists()
 
 
-def test_there_is_no_figure_before_the_first_look() -> None:
+def test_there_is_no_figure_before_the_first_measured_update() -> None:
     view = UpdateRatio(every=100)
     trained(view)
     assert view.panels() == []
 
 
-def test_switching_it_on_does_not_change_the_weights(tmp_path: Path) -> None:
+def test_adding_it_does_not_change_the_weights(tmp_path: Path) -> None:
     plain, watched = trained(), trained(UpdateRatio(every=2), train_dir=tmp_path)
     for one, other in zip(plain.model.parameters(), watched.model.parameters(), strict=True):
         assert torch.equal(one, other)

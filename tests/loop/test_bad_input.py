@@ -55,7 +55,7 @@ def notes(error: BaseException) -> list[str]:
 
 
 class TestHooks:
-    def test_a_misspelt_hook_is_refused_when_it_is_attached_with_the_right_name(self) -> None:
+    def test_attaching_a_misspelled_hook_is_an_error_that_suggests_the_right_name(self) -> None:
         """E13"""
 
         class Typo(Extension):
@@ -69,7 +69,7 @@ class TestHooks:
         assert "did you mean `post_train_step_batch`" in text
         assert "If it is not a hook, mark it with @not_a_hook" in text
 
-    def test_an_unknown_fixture_is_refused_before_the_first_stage_with_the_nearest_name(self) -> None:
+    def test_an_unknown_fixture_is_an_error_before_the_first_stage_that_suggests_the_nearest_name(self) -> None:
         """E19"""
         calls: list[str] = []
 
@@ -89,7 +89,7 @@ class TestHooks:
         assert "try     did you mean `prediction`?" in text
         assert calls == []
 
-    def test_the_loss_cannot_be_asked_for_before_it_exists(self) -> None:
+    def test_a_hook_cannot_ask_for_the_loss_before_it_exists(self) -> None:
         """E25"""
 
         class Early(Extension):
@@ -113,7 +113,7 @@ class TestHooks:
         assert "`Asks.pre_train_step_batch` asks for `loss`" in text
         assert "`Asks.post_run` asks for `btach`" in text
 
-    def test_a_hook_that_raises_is_named_with_extension_stage_path_and_step(self) -> None:
+    def test_an_error_in_a_hook_names_extension_stage_path_and_step(self) -> None:
         """DESIGN: an exception in a hook carries a note"""
 
         class Breaks(Extension):
@@ -127,7 +127,7 @@ class TestHooks:
         assert note.startswith(f"in `Breaks.post_backward` (extension `breaker`, {HERE}:")
         assert note.endswith("stage run > train > train_step_epoch > train_step_batch > backward, epoch_index 0, batch_num 2, step_num 2")
 
-    def test_an_evaluation_hook_that_raises_is_named_with_its_set(self) -> None:
+    def test_an_error_in_an_evaluation_hook_names_the_set(self) -> None:
         class Breaks(Extension):
             def post_eval_step_batch(self, batch_num: int) -> None:
                 if batch_num == 1:
@@ -153,7 +153,7 @@ class TestHooks:
 
 class TestStopIteration:
     @pytest.mark.parametrize("hook", ["pre_train", "post_forward", "post_train_step_batch", "pre_train_step_epoch", "post_eval_step_batch"])
-    def test_from_a_hook_it_never_ends_a_run_quietly(self, hook: str) -> None:
+    def test_stop_iteration_in_a_hook_never_ends_a_run_silently(self, hook: str) -> None:
         def fails(self: Any) -> None:
             next(iter(()))
 
@@ -166,14 +166,14 @@ class TestStopIteration:
         assert text.endswith("try     catch it there, or use next(iterator, default) or a for loop")
         assert isinstance(caught.value.__cause__, StopIteration)
 
-    def test_from_the_loss_function_it_never_ends_a_run_quietly(self) -> None:
+    def test_stop_iteration_in_the_loss_function_never_ends_a_run_silently(self) -> None:
         def fails(batch: Any, prediction: Any) -> Any:
             return next(iter(()))
 
         with pytest.raises(EscapedStopIterationError, match=r"^the body of stage `loss` raised StopIteration\n"):
             make_manager(loss=fails).train()
 
-    def test_from_the_model_in_an_evaluation_it_never_ends_a_run_quietly(self) -> None:
+    def test_stop_iteration_in_the_model_in_an_evaluation_never_ends_a_run_silently(self) -> None:
         class Bad(Net):
             def forward(self, batch: Any) -> Any:
                 return next(iter(()))
@@ -181,7 +181,7 @@ class TestStopIteration:
         with pytest.raises(EscapedStopIterationError, match=r"^the body of stage `forward` raised StopIteration\n"):
             make_manager(Bad(), eval_data={"valid": make_batches()}).eval()
 
-    def test_from_an_optimizer_step_it_never_ends_a_run_quietly(self) -> None:
+    def test_stop_iteration_in_an_optimizer_step_never_ends_a_run_silently(self) -> None:
         class Manager(TrainManager):
             def optimizer_step(self) -> None:
                 raise StopIteration
@@ -189,7 +189,7 @@ class TestStopIteration:
         with pytest.raises(EscapedStopIterationError, match=r"^the body of stage `optimizer_step` raised StopIteration\n"):
             Manager(Net(), mse, 1, make_batches(), device="cpu").train()
 
-    def test_from_iter_of_the_data_it_never_ends_a_run_quietly(self) -> None:
+    def test_stop_iteration_in_iter_of_the_data_never_ends_a_run_silently(self) -> None:
         class Bad:
             def __iter__(self) -> Any:
                 raise StopIteration
@@ -226,7 +226,7 @@ class TestData:
         with pytest.raises(EmptyDataError, match=r"^eval_data\['valid'\] has no batches\n  where   list\n"):
             make_manager(eval_data={"full": make_batches(), "valid": []}).eval()
 
-    def test_an_iterator_is_spent_in_the_second_epoch(self) -> None:
+    def test_an_iterator_is_exhausted_in_the_second_epoch(self) -> None:
         tm = make_manager(epochs=2, train_data=iter(make_batches()))
         with pytest.raises(EmptyDataError) as caught:
             tm.train()
@@ -238,27 +238,27 @@ class TestData:
         )
         assert tm.epoch_num == 1
 
-    def test_a_generator_as_an_evaluation_set_is_spent_in_the_second_evaluation(self) -> None:
+    def test_a_generator_as_an_evaluation_set_is_exhausted_in_the_second_evaluation(self) -> None:
         with pytest.raises(EmptyDataError, match=r"(?s)^eval_data\['valid'\] has no batches\n  where   generator\n.*it is exhausted"):
             make_manager(eval_data={"valid": (batch for batch in make_batches())}).train()
 
-    def test_training_data_that_raises_keeps_its_error_with_a_note_of_the_batch(self) -> None:
+    def test_an_error_in_training_data_gets_a_note_that_names_the_batch(self) -> None:
         with pytest.raises(OSError, match=r"^disk is gone\n") as caught:
             make_manager(train_data=FailsAt(2)).train()
         assert notes(caught.value)[0] == "while reading batch 2 of train_data"
         assert notes(caught.value)[1].startswith("in stage run > train > train_step_epoch, epoch_index 0")
 
-    def test_an_evaluation_set_that_raises_keeps_its_error_with_a_note_of_the_batch(self) -> None:
+    def test_an_error_in_an_evaluation_set_gets_a_note_that_names_the_batch(self) -> None:
         with pytest.raises(OSError, match=r"^disk is gone\n") as caught:
             make_manager(eval_data={"valid": FailsAt(1)}).eval()
         assert notes(caught.value)[0] == "while reading batch 1 of eval_data['valid']"
 
-    def test_data_to_predict_that_raises_keeps_its_error_with_a_note_of_the_batch(self) -> None:
+    def test_an_error_in_data_to_predict_gets_a_note_that_names_the_batch(self) -> None:
         with pytest.raises(OSError, match=r"^disk is gone\n") as caught:
             make_manager().predict(FailsAt(1))
         assert notes(caught.value)[0] == "while reading batch 1 of data"
 
-    def test_an_error_of_the_model_is_not_blamed_on_the_data(self) -> None:
+    def test_an_error_in_the_model_is_not_attributed_to_the_data(self) -> None:
         with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as caught:
             make_manager(train_data=[*make_batches(1), (torch.zeros(4, 7), torch.zeros(4, 1))]).train()
         assert not any("while reading" in note for note in notes(caught.value))
@@ -272,7 +272,7 @@ class TestData:
 
 
 class TestLoss:
-    def test_a_loss_that_is_no_scalar_is_refused_in_training(self) -> None:
+    def test_a_loss_that_is_not_a_scalar_is_refused_in_training(self) -> None:
         with pytest.raises(LossError) as caught:
             make_manager(loss=lambda batch, prediction: (prediction - batch[1]) ** 2).train()
         assert str(caught.value) == (
@@ -280,7 +280,7 @@ class TestLoss:
             "  try     take its mean or its sum: loss.mean(), or reduction='mean'"
         )
 
-    def test_a_loss_that_is_no_scalar_is_refused_in_evaluation(self) -> None:
+    def test_a_loss_that_is_not_a_scalar_is_refused_in_evaluation(self) -> None:
         with pytest.raises(LossError, match=r"^the loss has the shape \(4, 1\), but must be a single number\n"):
             make_manager(loss=lambda batch, prediction: (prediction - batch[1]) ** 2, eval_data={"valid": make_batches()}).eval()
 
@@ -303,7 +303,7 @@ class TestLoss:
         tm.eval()
         assert tm.history["valid/loss"] == [(0, 2.5)]
 
-    def test_a_detached_loss_is_refused_with_what_to_look_for(self) -> None:
+    def test_a_detached_loss_is_an_error_that_says_what_to_look_for(self) -> None:
         with pytest.raises(LossError) as caught:
             make_manager(loss=lambda batch, prediction: mse(batch, prediction.detach())).train()
         text = str(caught.value)
@@ -311,7 +311,7 @@ class TestLoss:
         assert "  why     element 0 of tensors does not require grad" in text
         assert text.endswith("try     look for .detach(), .item(), torch.no_grad() or an argmax between the model and the loss")
 
-    def test_an_error_of_autograd_that_is_not_the_losss_fault_keeps_its_text(self) -> None:
+    def test_an_error_of_autograd_that_the_loss_did_not_cause_keeps_its_text(self) -> None:
         class Bad(torch.autograd.Function):
             @staticmethod
             def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
@@ -347,7 +347,7 @@ class TestModel:
         with pytest.raises(SettingError, match=r"^the model Net has no parameter to train\n  why     all its parameters are frozen\n"):
             make_manager(Net().requires_grad_(False)).train()
 
-    def test_a_frozen_model_with_an_optimizer_of_its_own_is_refused_at_the_loss(self) -> None:
+    def test_a_frozen_model_with_its_own_optimizer_is_refused_at_the_loss(self) -> None:
         model = Net()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         with pytest.raises(LossError, match=r"^the loss does not depend on any parameter that is trained\n"):
@@ -359,7 +359,7 @@ class OnlyScalars:
 
 
 class TestArguments:
-    def test_a_training_without_an_end_is_refused(self) -> None:
+    def test_training_without_any_limit_is_refused(self) -> None:
         with pytest.raises(SettingError) as caught:
             make_manager(epochs=None)
         assert str(caught.value) == (
@@ -389,7 +389,7 @@ class TestArguments:
         )
 
     @pytest.mark.parametrize("epochs", [True, 2.0, "3", -1, float("nan")])
-    def test_epochs_that_are_no_whole_number_are_refused(self, epochs: Any) -> None:
+    def test_epochs_that_are_not_a_whole_number_are_refused(self, epochs: Any) -> None:
         with pytest.raises(SettingError, match="`epochs` must be a whole number of at least 0, not "):
             make_manager(epochs=epochs)
 
@@ -397,16 +397,16 @@ class TestArguments:
         with pytest.raises(SettingError, match=r"`max_time` must be a number of at least 0, not nan \(float\)"):
             make_manager(max_time=float("nan"))
 
-    def test_no_loss_and_no_override_is_refused(self) -> None:
+    def test_a_missing_loss_is_refused_unless_loss_forward_is_overridden(self) -> None:
         """E29"""
         with pytest.raises(SettingError, match="`loss` is None and `loss_forward` is not overridden: there is nothing to train on"):
             make_manager(loss=None)
 
-    def test_no_optimizer_and_no_override_is_refused(self) -> None:
+    def test_a_missing_optimizer_is_refused_unless_optimizer_step_is_overridden(self) -> None:
         with pytest.raises(SettingError, match="`optimizer` is None and `optimizer_step` is not overridden: nothing would be trained"):
             make_manager(optimizer=None)
 
-    def test_a_schedule_class_that_needs_more_than_the_optimizer_is_refused_with_what_to_write(self) -> None:
+    def test_a_schedule_class_that_needs_more_arguments_is_an_error_that_shows_what_to_write(self) -> None:
         with pytest.raises(SettingError) as caught:
             make_manager(lr_schedule=torch.optim.lr_scheduler.StepLR)
         assert (
@@ -414,17 +414,17 @@ class TestArguments:
         )
         make_manager(optimizer=torch.optim.Adam)
 
-    def test_a_config_in_place_of_an_optimizer_or_a_schedule_is_refused_with_what_to_write(self) -> None:
+    def test_a_config_instead_of_an_optimizer_or_a_schedule_is_an_error_that_shows_what_to_write(self) -> None:
         with pytest.raises(SettingError) as caught:
             make_manager(optimizer=OptimizerConfig(name="sgd"), lr_schedule=SchedulerConfig(name="step"))
         assert "; pass config.make_optimizer(model)" in str(caught.value)
         assert "; pass config.make_scheduler(model, optimizer)" in str(caught.value)
 
-    def test_a_writer_is_told_which_methods_it_lacks(self) -> None:
+    def test_an_incomplete_writer_is_an_error_that_names_the_missing_methods(self) -> None:
         with pytest.raises(SettingError, match=r"`writer` lacks add_scalars, add_text\n"):
             make_manager(writer=OnlyScalars())
 
-    def test_the_history_of_another_writer_is_refused_by_its_name(self) -> None:
+    def test_reading_the_history_of_a_custom_writer_is_an_error_that_names_the_writer(self) -> None:
         class Mine(OnlyScalars):
             def add_scalars(self, *args: Any) -> None: ...
             def add_text(self, *args: Any) -> None: ...
@@ -434,7 +434,7 @@ class TestArguments:
             _ = tm.history
 
     @pytest.mark.parametrize("device", ["gpu7", "nowhere:x", 1.5, None])
-    def test_a_bad_device_is_refused_with_examples(self, device: Any) -> None:
+    def test_an_invalid_device_is_an_error_that_shows_examples(self, device: Any) -> None:
         with pytest.raises(SettingError) as caught:
             make_manager(device=device)
         text = str(caught.value)
@@ -442,7 +442,7 @@ class TestArguments:
         assert text.endswith('try     "auto", "cpu", "cuda:0", ...')
 
     @pytest.mark.parametrize("given", [5, "valid", TensorDataset(torch.zeros(2))], ids=["number", "text", "dataset"])
-    def test_eval_data_that_is_no_iterable_of_batches_is_refused_with_both_forms(self, given: Any) -> None:
+    def test_eval_data_that_is_not_iterable_is_an_error_that_shows_both_forms(self, given: Any) -> None:
         with pytest.raises(SettingError) as caught:
             make_manager(eval_data=given)
         text = str(caught.value)
@@ -461,18 +461,18 @@ class TestArguments:
         with pytest.raises(SettingError, match=r"^an evaluation set cannot be called (3 \(int\)|'epoch' \(str\)|'update' \(str\))\n"):
             make_manager(eval_data=given)
 
-    def test_an_evaluation_set_that_is_no_iterable_is_refused(self) -> None:
+    def test_an_evaluation_set_that_is_not_iterable_is_refused(self) -> None:
         with pytest.raises(
             SettingError, match=r"^`eval_data\['valid'\]` must be an iterable of batches, not 5 \(int\)\n  try     pass a Data"
         ):
             make_manager(eval_data={"valid": 5})
 
-    def test_two_evaluation_sets_of_one_name_are_refused(self) -> None:
+    def test_two_evaluation_sets_with_the_same_name_are_refused(self) -> None:
         with pytest.raises(SettingError, match=r"^two evaluation sets have the same name\n  where   a, a\n  try     rename one$"):
             make_manager(eval_data=[("a", make_batches()), ("a", make_batches())])
 
 
-def test_training_from_within_training_is_refused() -> None:
+def test_calling_train_within_train_is_refused() -> None:
     class Again(Extension):
         def post_train_step_epoch(self, train_manager: TrainManager) -> None:
             train_manager.train()
@@ -481,7 +481,7 @@ def test_training_from_within_training_is_refused() -> None:
         make_manager(extensions=[Again()]).train()
 
 
-def test_data_that_ends_before_its_length_is_told() -> None:
+def test_data_that_ends_before_its_length_causes_a_warning() -> None:
     class Short(list):
         def __len__(self) -> int:
             return 100

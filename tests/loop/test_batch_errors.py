@@ -1,4 +1,4 @@
-"""If a model or a loss fails on a whole batch, the error shows what it was called with, and what to write."""
+"""If a model or a loss fails on a whole batch, the error shows what it was called with and what to write."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SUPERVISED = "  try     Supervised(...) in place of TrainManager(...) calls mode
 
 
 def notes_of(model: nn.Module, batch: Any = PAIR, loss: Any = None) -> list[str]:
-    """The notes of the error, without the one about its location."""
+    """Return the notes of the error, without the one about its location."""
     manager = TrainManager(model, loss or nn.CrossEntropyLoss(), 1, [batch], device="cpu", progress=False)
     with pytest.raises((TypeError, AttributeError, RuntimeError, ValueError)) as caught:
         manager.train()
@@ -27,7 +27,7 @@ def notes_of(model: nn.Module, batch: Any = PAIR, loss: Any = None) -> list[str]
 
 
 class Calls(nn.Module):
-    """A model with a forward that is given."""
+    """A model with a given `forward`."""
 
     def __init__(self, forward: Any) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class TwoInputs(nn.Module):
     ],
     ids=["linear", "flatten", "batch norm", "conv", "lstm", "two inputs", "method", "operator", "index"],
 )
-def test_a_model_that_fails_on_a_pair_is_told_what_it_got_and_what_to_write(model: nn.Module) -> None:
+def test_an_error_on_a_pair_says_what_the_model_got_and_what_to_write(model: nn.Module) -> None:
     assert notes_of(model) == [
         "model(batch) was called with the whole batch, list(Tensor[8, 3], Tensor[8])",
         SUPERVISED,
@@ -70,7 +70,7 @@ def test_a_model_that_fails_on_a_pair_is_told_what_it_got_and_what_to_write(mode
     ]
 
 
-def test_other_batches_are_told_without_supervised() -> None:
+def test_an_error_on_other_batches_does_not_suggest_supervised() -> None:
     assert notes_of(nn.Linear(3, 2), {"image": INPUTS, "label": TARGETS}) == [
         "model(batch) was called with the whole batch, dict('image': Tensor[8, 3], 'label': Tensor[8])",
         "  try     override model_forward(self, batch): return self.model(batch['image'])",
@@ -90,7 +90,7 @@ def test_other_batches_are_told_without_supervised() -> None:
 @pytest.mark.parametrize(
     "loss", [nn.CrossEntropyLoss(), nn.MSELoss(), nn.functional.cross_entropy, torch.dist], ids=["module", "mse", "function", "builtin"]
 )
-def test_a_loss_of_torch_is_told_that_it_got_the_batch(loss: Any) -> None:
+def test_an_error_in_a_torch_loss_says_that_it_got_the_batch(loss: Any) -> None:
     assert notes_of(Calls(lambda self, batch: self.layer(batch[0])), loss=loss) == [
         "loss(batch, prediction) was called with the whole batch, list(Tensor[8, 3], Tensor[8])",
         SUPERVISED,
@@ -99,7 +99,7 @@ def test_a_loss_of_torch_is_told_that_it_got_the_batch(loss: Any) -> None:
 
 
 @pytest.mark.parametrize("loss", [nn.BCEWithLogitsLoss(), nn.functional.mse_loss], ids=["module", "function"])
-def test_a_loss_of_torch_is_never_called_with_swapped_arguments(loss: Any) -> None:
+def test_a_torch_loss_is_never_called_with_swapped_arguments(loss: Any) -> None:
     manager = TrainManager(nn.Linear(3, 3), loss, 1, [INPUTS], device="cpu", progress=False)
     with pytest.raises(SettingError, match=r"takes \(prediction, target\), but TrainManager calls loss\(batch, prediction\)"):
         manager.train()
@@ -121,7 +121,7 @@ def test_an_error_that_is_not_about_the_batch_has_no_such_note(model: nn.Module,
     assert notes_of(model, batch) == []
 
 
-def test_a_model_forward_of_ones_own_is_left_alone() -> None:
+def test_an_error_in_an_overridden_model_forward_gets_no_note() -> None:
     class Loop(TrainManager):
         def model_forward(self, batch: Any) -> Any:
             return self.model(batch)
@@ -131,7 +131,7 @@ def test_a_model_forward_of_ones_own_is_left_alone() -> None:
     assert len(caught.value.__notes__) == 1
 
 
-def test_an_error_of_ours_in_a_model_stays_what_it_is() -> None:
+def test_a_trainmaster_error_in_a_model_is_not_changed() -> None:
     def refuse(self: Any, batch: Any) -> Any:
         raise SettingError("no list")
 

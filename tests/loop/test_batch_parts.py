@@ -1,4 +1,4 @@
-"""The parts of a batch, without processes: what each rank would read."""
+"""The part of each batch that a rank reads, tested without processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Pair = namedtuple("Pair", "inputs targets")
 
 
 class Rank(OneRank):
-    """One of several ranks that are not there."""
+    """One of several simulated ranks."""
 
     def __init__(self, rank: int, num: int) -> None:
         self.rank, self.num, self.is_first = rank, num, rank == 0  # type: ignore[misc]
@@ -40,14 +40,14 @@ def test_the_parts_of_all_ranks_are_the_whole_batch_in_order(size: int, num: int
         part = samples[parts.next_part(size)]
         (own, whole) = parts.sizes[0]
         assert whole == size
-        assert len(part) == max(own, 1)  # a rank without samples reads one with the weight 0
+        assert len(part) == max(own, 1)  # a rank without samples reads one with weight 0
         found += part if own else []
         sizes.append(own)
     assert found == samples
     assert max(sizes) - min(sizes) <= 1
 
 
-def test_nested_batches_are_cut_and_single_values_stay() -> None:
+def test_nested_batches_are_sliced_and_single_values_are_kept() -> None:
     inputs = torch.arange(5.0).reshape(5, 1)
     batch = {"a": Pair(inputs, inputs[:, 0].numpy()), "b": [Sample(inputs, ["p", "q", "r", "s", "t"]).inputs, None], "c": 3}
     (part,) = divided([batch], Rank(1, 2), "train_data")
@@ -68,6 +68,6 @@ def test_a_batch_that_cannot_be_divided_is_named(wrong: Any) -> None:
 
 
 def test_one_process_has_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"RANK": "1", "WORLD_SIZE": "2"}.items():  # left over from another program: torchrun sets more than these
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2"}.items():  # left over from another program: torchrun sets more variables than these
         monkeypatch.setenv(name, value)
     assert (find_ranks().num, num_launched(), is_other_rank()) == (1, 1, False)

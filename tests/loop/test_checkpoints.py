@@ -46,7 +46,7 @@ def saved(train_dir: Path) -> list[str]:
 
 
 def same(one: TrainManager, other: TrainManager) -> bool:
-    """Equal in weights, moments of the optimizer, random numbers and history."""
+    """Return whether weights, optimizer state, random numbers and history are equal."""
     weights = all(torch.equal(a, b) for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True))
     assert one.optimizer is not None
     assert other.optimizer is not None
@@ -63,7 +63,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> TrainManager:
 
 
 class TestDefaults:
-    def test_the_saver_and_the_loader_come_last_where_there_is_a_train_dir(self, tmp_path: Path) -> None:
+    def test_the_saver_and_the_loader_come_last_if_there_is_a_train_dir(self, tmp_path: Path) -> None:
         """E31"""
 
         class Own(Extension): ...
@@ -75,7 +75,7 @@ class TestDefaults:
         """E31"""
         assert list(make(None).extensions) == ["setup", "eval_state", "train_loss", "progress"]
 
-    def test_one_of_the_same_name_replaces_the_default(self, tmp_path: Path) -> None:
+    def test_an_extension_with_the_same_name_replaces_the_default(self, tmp_path: Path) -> None:
         """E31"""
         own = CheckpointSaver(every_epochs=2)
         tm = make(tmp_path, 4, extensions=[own])
@@ -85,12 +85,12 @@ class TestDefaults:
 
 
 class TestSaver:
-    def test_a_checkpoint_follows_each_epoch(self, tmp_path: Path) -> None:
+    def test_a_checkpoint_is_saved_after_each_epoch(self, tmp_path: Path) -> None:
         """E27, E36"""
         make(tmp_path, 3).train()
         assert saved(tmp_path) == ["1.ckpt", "2.ckpt", "3.ckpt"]
 
-    def test_its_path_says_after_a_training_where_the_checkpoints_are(self, tmp_path: Path) -> None:
+    def test_after_training_its_path_is_the_folder_of_the_checkpoints(self, tmp_path: Path) -> None:
         tm = make(tmp_path / "one", 2)
         saver: Any = tm["checkpoint_saver"]
         assert saver.path is None
@@ -98,7 +98,7 @@ class TestSaver:
         assert saver.path == tmp_path / "one" / "checkpoints"  # E36
         assert (saver.path / "2.ckpt").is_dir()
         assert saver.has_default_settings
-        other = make(tmp_path / "two", 1, {"checkpoint_saver": saver})  # the first place is not the one of the next training
+        other = make(tmp_path / "two", 1, {"checkpoint_saver": saver})  # the next training run has another folder
         other.train()
         assert saver.path == tmp_path / "two" / "checkpoints"
         assert saved(tmp_path / "two") == ["1.ckpt"]
@@ -107,7 +107,7 @@ class TestSaver:
         """E36"""
         tm = make(tmp_path, 1, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1))
         tm.train()
-        assert all(each.grad is not None for each in tm.model.parameters())  # they stay for whoever looks at them
+        assert all(each.grad is not None for each in tm.model.parameters())  # they stay available to hooks
         assert CheckpointFolder(tmp_path / "checkpoints").load(SavedAt(1))["state"]["grads"] == {"model": {}}
 
     def test_gradients_that_wait_for_an_update_are_stored(self, tmp_path: Path) -> None:
@@ -117,14 +117,14 @@ class TestSaver:
             def pre_train_step_batch(self, fixtures: Any, batch_num: int) -> None:
                 fixtures.modify("is_update", batch_num % 2 == 1)
 
-        tm = make(tmp_path, 1, extensions=[Every()])  # of 5 batches, the last one waits
+        tm = make(tmp_path, 1, extensions=[Every()])  # the gradients of the last of 5 batches wait
         tm.train()
         found = CheckpointFolder(tmp_path / "checkpoints").load(SavedAt(1))["state"]["grads"]["model"]
         assert all(torch.equal(found[name], each.grad) for name, each in tm.model.named_parameters())
 
-    def test_gradients_that_are_never_cleared_are_stored_and_go_on_with_the_same_bits(self, tmp_path: Path) -> None:
+    def test_training_with_gradients_that_are_never_zeroed_resumes_bit_for_bit(self, tmp_path: Path) -> None:
         class Fading(Loop):
-            """Keeps half of the last gradients, and trains a second model with its own optimizer, without zeroing gradients."""
+            """Keeps half of the last gradients, and trains a second model with its own optimizer without zeroing gradients."""
 
             def zero_grad(self) -> None:
                 for each in self.model.parameters():
@@ -178,10 +178,10 @@ class TestSaver:
         assert found["objects"]["writer"]["history"] == tm.history
         again = make(tmp_path, 2)
         again.train()
-        assert again.history == tm.history  # it is not evaluated once more
+        assert again.history == tm.history  # it is not evaluated again
         assert saved(tmp_path) == ["1.ckpt", "2.ckpt"]
 
-    def test_the_last_epoch_may_be_the_best_whatever_the_interval(self, tmp_path: Path) -> None:
+    def test_the_last_epoch_can_be_the_best_for_any_interval(self, tmp_path: Path) -> None:
         saver = CheckpointSaver(every_epochs=2, keep=1)
         tm = make(tmp_path, 3, extensions=[saver])
         tm.train()
@@ -189,7 +189,7 @@ class TestSaver:
         assert saver.best is not None
         assert saver.best[1:3] == (least[1], least[0])
 
-    def test_a_state_that_a_step_has_saved_is_not_kept_twice_at_the_end_of_its_epoch(self, tmp_path: Path) -> None:
+    def test_a_state_saved_after_the_last_step_of_an_epoch_is_not_saved_again_after_the_epoch(self, tmp_path: Path) -> None:
         make(tmp_path, 3, extensions=[CheckpointSaver(every_steps=5, keep=3)]).train()
         names = saved(tmp_path)
         assert names == ["1.ckpt", "2.ckpt", "3.ckpt"]
@@ -197,7 +197,7 @@ class TestSaver:
         weights = [folder.load(name)["state"]["objects"]["model"]["0.weight"] for name in folder.names()]
         assert not any(torch.equal(one, other) for one, other in itertools.pairwise(weights))
 
-    def test_an_epoch_whose_evaluation_was_stopped_is_kept_once_when_it_is_evaluated(
+    def test_an_epoch_whose_evaluation_was_stopped_is_saved_once_after_it_is_evaluated(
         self, tmp_path: Path, undisturbed: TrainManager
     ) -> None:
         class StopIn(Extension):
@@ -212,7 +212,7 @@ class TestSaver:
         assert same(again, undisturbed)
         assert saved(tmp_path) == ["1.ckpt", "2-2.ckpt", "3.ckpt", "4.ckpt", "5.ckpt"]
 
-    def test_a_checkpoint_from_elsewhere_replaces_none_of_its_name(self, tmp_path: Path) -> None:
+    def test_a_checkpoint_from_another_folder_replaces_no_checkpoint_with_the_same_name(self, tmp_path: Path) -> None:
         class StopIn(Extension):
             def pre_eval_step_batch(self, train_manager: TrainManager, epoch_num: int) -> None:
                 if epoch_num == 1:
@@ -223,7 +223,7 @@ class TestSaver:
         make(tmp_path / "b", 1, extensions=[CheckpointLoader(ckpt_spec=tmp_path / "a" / "checkpoints" / "1.ckpt")]).train()
         assert saved(tmp_path / "b") == ["1-2.ckpt", "1.ckpt"]
 
-    def test_what_other_extensions_do_after_an_evaluation_is_saved_with_it_whatever_their_order(self, tmp_path: Path) -> None:
+    def test_the_effects_of_other_extensions_after_an_evaluation_are_saved_in_any_order(self, tmp_path: Path) -> None:
         class Seen(Extension):
             def __init__(self) -> None:
                 self.epochs: list[int] = []
@@ -242,7 +242,7 @@ class TestSaver:
         make(tmp_path, 4, extensions=[CheckpointSaver(), seen]).train()
         assert seen.epochs == [0, 1, 2, 3, 4]
 
-    def test_an_evaluation_that_a_hook_asks_for_saves_nothing_and_is_never_the_best(self, tmp_path: Path) -> None:
+    def test_an_evaluation_that_a_hook_starts_saves_nothing_and_is_never_the_best(self, tmp_path: Path) -> None:
         class Evaluating(Extension):
             def post_forward(self, train_manager: TrainManager, mode_name: str) -> None:
                 if mode_name == "train":
@@ -260,15 +260,15 @@ class TestSaver:
         assert saver.best is not None
         assert saver.best.value == 0.0
 
-    def test_the_last_epoch_is_saved_whatever_the_interval(self, tmp_path: Path) -> None:
+    def test_the_last_epoch_is_saved_for_any_interval(self, tmp_path: Path) -> None:
         make(tmp_path, 3, extensions=[CheckpointSaver(every_epochs=2)]).train()
         assert saved(tmp_path) == ["2.ckpt", "3.ckpt"]
 
-    def test_updates_are_counted_where_steps_are_asked_for(self, tmp_path: Path) -> None:
+    def test_every_steps_counts_updates(self, tmp_path: Path) -> None:
         make(tmp_path, 2, extensions=[CheckpointSaver(every_epochs=None, every_steps=3)]).train()
         assert saved(tmp_path) == ["0+3.ckpt", "1+1.ckpt", "1+4.ckpt", "2.ckpt"]
 
-    def test_a_training_that_is_stopped_is_saved_where_it_stands(self, tmp_path: Path) -> None:
+    def test_a_stop_saves_the_current_position(self, tmp_path: Path) -> None:
         class StopAt(Extension):
             def post_train_step_batch(self, train_manager: TrainManager, step_num: int) -> None:
                 if step_num == 7:
@@ -278,7 +278,7 @@ class TestSaver:
         assert saved(tmp_path) == ["1+2.ckpt", "1.ckpt"]
 
     @pytest.mark.parametrize("call", ["unlink", "rmdir"])
-    def test_an_old_checkpoint_that_cannot_be_removed_is_told_and_removed_by_the_next_save(
+    def test_an_old_checkpoint_that_cannot_be_removed_causes_a_warning_and_is_removed_by_the_next_save(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
     ) -> None:
         remove, refused = getattr(os, call), []
@@ -290,8 +290,8 @@ class TestSaver:
             remove(name, dir_fd=dir_fd)
 
         monkeypatch.setattr(os, call, refuse)
-        told = r"an old checkpoint of this training could not be deleted; .* again: \d\.ckpt: .* cannot be deleted: Input/output error"
-        with pytest.warns(UserWarning, match=told):
+        message = r"an old checkpoint of this training could not be deleted; .* again: \d\.ckpt: .* cannot be deleted: Input/output error"
+        with pytest.warns(UserWarning, match=message):
             make(tmp_path, 5, extensions=[CheckpointSaver(keep=1)]).train()
         assert len(refused) == 1
         assert "5.ckpt" in saved(tmp_path)
@@ -317,7 +317,7 @@ class TestSaver:
         assert all(torch.equal(found[name], each) for name, each in saver.kept.items())
         assert any(each.abs().sum() > 0 for each in saver.kept.values())
 
-    def test_a_save_runs_in_a_thread_of_its_own_unless_told_otherwise(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_save_runs_in_its_own_thread_by_default(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         threads: dict[bool, set[str]] = {True: set(), False: set()}
         save = CheckpointFolder.save
         for in_background, names in threads.items():
@@ -331,9 +331,7 @@ class TestSaver:
         assert threads[False] == {"MainThread"}
         assert all(name.startswith("trainmaster-save") for name in threads[True])
 
-    def test_an_error_of_a_save_in_the_background_ends_the_training_at_the_next_batch(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_an_error_in_a_background_save_ends_training_at_the_next_batch(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def refuse(*_: Any) -> Any:
             raise OSError("the disk is full")
 
@@ -343,7 +341,7 @@ class TestSaver:
             tm.train()
         assert tm.epoch_num < 100
 
-    def test_fixtures_are_kept_by_name_and_put_back(self, tmp_path: Path) -> None:
+    def test_saved_fixtures_are_saved_by_name_and_restored(self, tmp_path: Path) -> None:
         """E36, E37: restored through modify"""
 
         class Counting(Extension):
@@ -360,7 +358,7 @@ class TestSaver:
         make(tmp_path, 2, extensions=extensions).train()
         assert CheckpointFolder(tmp_path / "checkpoints").load(SavedAt(2))["fixtures"] == {"epoch_num": 2, "seen": 20}
 
-    def test_only_the_named_attributes_are_kept(self, tmp_path: Path) -> None:
+    def test_only_the_named_attributes_are_saved(self, tmp_path: Path) -> None:
         """E36"""
         make(tmp_path, 1, extensions=[CheckpointSaver(saved_attribs=["model"])]).train()
         assert list(CheckpointFolder(tmp_path / "checkpoints").load(SavedAt(1))["state"]["objects"]) == ["model"]
@@ -374,7 +372,7 @@ class TestSaver:
             tm.train()
         assert tm.step_num == 0
 
-    def test_a_model_of_lazy_modules_is_saved_and_taken_up(self, tmp_path: Path) -> None:
+    def test_a_model_with_lazy_modules_is_saved_and_resumed(self, tmp_path: Path) -> None:
         data = [(torch.ones(2, 4), torch.ones(2, 1))]
         for epochs in (1, 2):
             model = nn.Sequential(nn.LazyLinear(8), nn.Linear(8, 1))
@@ -382,7 +380,7 @@ class TestSaver:
             tm.train()
         assert (tm.epoch_num, tm.step_num) == (2, 2)
 
-    def test_what_cannot_be_stored_is_told_before_the_first_step(self, tmp_path: Path) -> None:
+    def test_a_state_that_cannot_be_stored_is_an_error_before_the_first_step(self, tmp_path: Path) -> None:
         class Hoarder(Extension):
             def state_dict(self) -> dict[str, Any]:
                 return {"function": print}
@@ -390,11 +388,11 @@ class TestSaver:
             def load_state_dict(self, state: Any) -> None: ...
 
         tm = make(tmp_path, extensions=[Hoarder()])
-        with pytest.raises(CodecError, match=r"(?s)this training cannot be saved.*state\.extensions\.hoarder\.function"):
+        with pytest.raises(CodecError, match=r"(?s)this training run cannot be saved.*state\.extensions\.hoarder\.function"):
             tm.train()
         assert tm.step_num == 0
 
-    def test_keep_leaves_the_last_ones_and_the_best(self, tmp_path: Path) -> None:
+    def test_keep_limits_the_number_of_checkpoints_but_never_deletes_the_best(self, tmp_path: Path) -> None:
         class Worse(Loop):
             def eval_loss_forward(self, batch: Any, prediction: Any) -> Any:
                 return torch.tensor([0.0, 5.0, 1.0, 2.0, float("nan"), 4.0][self.epoch_num])
@@ -405,7 +403,7 @@ class TestSaver:
         assert saved(tmp_path) == ["2.ckpt", "4.ckpt", "5.ckpt"]
         assert worse["checkpoint_saver"].best[:3] == ("valid/loss", 1.0, 2)
 
-    def test_the_best_is_the_greatest_of_what_is_called_accuracy(self, tmp_path: Path) -> None:
+    def test_the_best_checkpoint_has_the_highest_accuracy(self, tmp_path: Path) -> None:
         class Accuracy(Extension):
             def post_eval_step_epoch(self, writer: Any, epoch_num: int) -> None:
                 writer.add_scalar("acc/valid/accuracy", [0.1, 0.5, 0.9, 0.7][epoch_num], epoch_num)
@@ -418,15 +416,15 @@ class TestSaver:
     @pytest.mark.parametrize(
         "settings", [{"every_epochs": 0}, {"every_steps": True}, {"keep": 1.5}, {"saved_fixtures": "epoch_num"}, {"saved_attribs": "model"}]
     )
-    def test_settings_that_cannot_work_are_refused_at_construction(self, settings: dict[str, Any]) -> None:
+    def test_invalid_settings_are_refused_at_construction(self, settings: dict[str, Any]) -> None:
         with pytest.raises(SettingError, match=next(iter(settings))):
             CheckpointSaver(**settings)
 
-    def test_without_a_folder_there_is_nowhere_to_save(self) -> None:
+    def test_a_saver_without_a_folder_is_an_error(self) -> None:
         with pytest.raises(SettingError, match="there is no folder for checkpoints"):
             make(None, extensions=[CheckpointSaver()]).train()
 
-    def test_two_trainings_cannot_save_into_one_folder_at_once(self, tmp_path: Path) -> None:
+    def test_two_training_runs_cannot_save_to_one_folder_at_the_same_time(self, tmp_path: Path) -> None:
         class Another(Extension):
             def post_train_step_epoch(self) -> None:
                 with pytest.raises(RunBusyError, match="another training saves into this folder"):
@@ -438,7 +436,9 @@ class TestSaver:
 
 
 class TestLoader:
-    def test_more_epochs_go_on_with_the_same_bits_and_train_only_those(self, tmp_path: Path, undisturbed: TrainManager) -> None:
+    def test_increasing_epochs_continues_bit_for_bit_and_trains_only_the_new_epochs(
+        self, tmp_path: Path, undisturbed: TrainManager
+    ) -> None:
         """E38"""
         make(tmp_path, 2).train()
         steps: list[int] = []
@@ -453,7 +453,9 @@ class TestLoader:
         assert same(again, undisturbed)
 
     @pytest.mark.parametrize("name", ["0+3.ckpt", "1+4.ckpt"])
-    def test_a_checkpoint_within_an_epoch_goes_on_with_the_same_bits(self, tmp_path: Path, name: str, undisturbed: TrainManager) -> None:
+    def test_training_resumes_bit_for_bit_from_a_checkpoint_within_an_epoch(
+        self, tmp_path: Path, name: str, undisturbed: TrainManager
+    ) -> None:
         first = make(tmp_path, 2, extensions=[CheckpointSaver(every_steps=1)])
         first.train()
         for other in saved(tmp_path):
@@ -463,7 +465,7 @@ class TestLoader:
         again.train()
         assert same(again, undisturbed)
 
-    def test_a_number_means_that_epoch(self, tmp_path: Path, undisturbed: TrainManager) -> None:
+    def test_a_number_selects_the_checkpoint_of_that_epoch(self, tmp_path: Path, undisturbed: TrainManager) -> None:
         """E37"""
         make(tmp_path, 4).train()
         again = make(tmp_path, 5, extensions=[CheckpointLoader(ckpt_spec=2)])
@@ -471,12 +473,12 @@ class TestLoader:
         assert same(again, undisturbed)
         assert saved(tmp_path) == ["1.ckpt", "2.ckpt", "3-2.ckpt", "3.ckpt", "4-2.ckpt", "4.ckpt", "5.ckpt"]
 
-    def test_the_latest_is_what_was_saved_last_not_the_highest_epoch(self, tmp_path: Path) -> None:
+    def test_the_latest_checkpoint_is_the_one_saved_last_not_the_one_with_the_highest_epoch(self, tmp_path: Path) -> None:
         make(tmp_path, 4).train()
         make(tmp_path, 3, extensions=[CheckpointLoader(ckpt_spec=2)]).train()
         assert CheckpointFolder(tmp_path / "checkpoints").names()[0] == SavedAt(3, 0, 2)
 
-    def test_a_path_means_that_checkpoint_from_anywhere(self, tmp_path: Path) -> None:
+    def test_a_path_selects_a_checkpoint_in_any_folder(self, tmp_path: Path) -> None:
         """E37"""
         make(tmp_path / "a", 2).train()
         again = make(tmp_path / "b", 2, extensions=[CheckpointLoader(ckpt_spec=tmp_path / "a" / "checkpoints" / "1.ckpt")])
@@ -490,13 +492,13 @@ class TestLoader:
             with pytest.raises(FileNotFoundError, match="there is no checkpoint"):
                 make(tmp_path, 3, extensions=[CheckpointLoader(ckpt_spec=spec)]).train()
 
-    def test_a_latest_that_is_missing_is_an_error_only_if_not_permissive(self, tmp_path: Path) -> None:
+    def test_a_missing_latest_checkpoint_is_an_error_only_if_not_permissive(self, tmp_path: Path) -> None:
         """E37"""
         with pytest.raises(FileNotFoundError, match="there is no checkpoint in"):
             make(tmp_path / "a", 1, extensions=[CheckpointLoader(permissive=False)]).train()
         make(tmp_path / "b", 1).train()
 
-    def test_an_evaluation_on_its_own_loads_the_weights_and_needs_no_optimizer(self, tmp_path: Path) -> None:
+    def test_a_standalone_evaluation_loads_the_weights_and_needs_no_optimizer(self, tmp_path: Path) -> None:
         """E37"""
         tm = make(tmp_path, 2)
         tm.train()
@@ -505,14 +507,14 @@ class TestLoader:
         assert found.optimizer is None
         assert found.history["valid/loss"] == [tm.history["valid/loss"][-1]]
 
-    def test_an_evaluation_before_training_does_not_keep_training_from_going_on(self, tmp_path: Path, undisturbed: TrainManager) -> None:
+    def test_training_resumes_after_a_standalone_evaluation(self, tmp_path: Path, undisturbed: TrainManager) -> None:
         make(tmp_path, 2).train()
         again = make(tmp_path, 5)
         again.eval()
         again.train()
         assert all(torch.equal(a, b) for a, b in zip(again.model.parameters(), undisturbed.model.parameters(), strict=True))
 
-    def test_parameters_are_not_initialised_over_loaded_ones(self, tmp_path: Path) -> None:
+    def test_loaded_parameters_are_not_initialized_again(self, tmp_path: Path) -> None:
         """E32"""
         make(tmp_path, 1).train()
         calls: list[nn.Module] = []
@@ -520,7 +522,7 @@ class TestLoader:
         make(tmp_path, 2, initialization=calls.append).eval()
         assert calls == []
 
-    def test_the_next_call_of_one_object_goes_on_from_memory(self, tmp_path: Path, undisturbed: TrainManager) -> None:
+    def test_a_second_call_of_train_continues_from_memory(self, tmp_path: Path, undisturbed: TrainManager) -> None:
         tm = make(tmp_path, 2)
         tm.train()
         tm.epochs = 5
@@ -528,7 +530,7 @@ class TestLoader:
         assert same(tm, undisturbed)
         assert saved(tmp_path) == ["1.ckpt", "2.ckpt", "3.ckpt", "4.ckpt", "5.ckpt"]
 
-    def test_a_damaged_one_is_passed_over_with_a_warning_that_names_the_file(self, tmp_path: Path, undisturbed: TrainManager) -> None:
+    def test_a_damaged_checkpoint_is_skipped_with_a_warning_that_names_the_file(self, tmp_path: Path, undisturbed: TrainManager) -> None:
         make(tmp_path, 3).train()
         path = tmp_path / "checkpoints" / "3.ckpt" / "tensors.safetensors"
         data = bytearray(path.read_bytes())
@@ -539,14 +541,14 @@ class TestLoader:
             again.train()
         assert same(again, undisturbed)
 
-    def test_where_all_are_damaged_training_does_not_start_from_zero(self, tmp_path: Path) -> None:
+    def test_if_all_checkpoints_are_damaged_training_does_not_start_from_scratch(self, tmp_path: Path) -> None:
         make(tmp_path, 2).train()
         for name in saved(tmp_path):
             (tmp_path / "checkpoints" / name / "tree.json").write_text("{}")
-        with pytest.raises(StoreDamagedError, match="no checkpoint is good"):
+        with pytest.raises(StoreDamagedError, match="all checkpoints are damaged"):
             make(tmp_path, 3).train()
 
-    def test_half_a_checkpoint_is_replaced(self, tmp_path: Path) -> None:
+    def test_an_incomplete_checkpoint_is_replaced(self, tmp_path: Path) -> None:
         """C14"""
         make(tmp_path, 2).train()
         (tmp_path / "checkpoints" / "2.ckpt" / "manifest.json").unlink()
@@ -554,12 +556,12 @@ class TestLoader:
         assert saved(tmp_path) == ["1.ckpt", "2.ckpt", "3.ckpt"]
         assert CheckpointFolder(tmp_path / "checkpoints").names() == [SavedAt(3), SavedAt(2), SavedAt(1)]
 
-    def test_a_first_save_that_never_ended_is_no_checkpoint(self, tmp_path: Path) -> None:
+    def test_an_unfinished_first_save_is_not_a_checkpoint(self, tmp_path: Path) -> None:
         (tmp_path / "checkpoints" / "1.ckpt").mkdir(parents=True)
         make(tmp_path, 1).train()
         assert CheckpointFolder(tmp_path / "checkpoints").names() == [SavedAt(1)]
 
-    def test_another_model_is_refused_with_what_differs(self, tmp_path: Path) -> None:
+    def test_a_checkpoint_of_another_model_is_an_error_that_says_what_differs(self, tmp_path: Path) -> None:
         """C19"""
         make(tmp_path, 1).train()
         other = make(tmp_path, 2)
@@ -567,15 +569,15 @@ class TestLoader:
         with pytest.raises(StateError, match="does not fit"):
             other.train()
 
-    def test_other_batches_are_refused(self, tmp_path: Path) -> None:
+    def test_resuming_with_other_batches_is_refused(self, tmp_path: Path) -> None:
         """C19"""
         make(tmp_path, 1).train()
         other = make(tmp_path, 2)
         other.train_data = DataLoader(other.train_data.dataset, batch_size=5)  # type: ignore[attr-defined]
-        with pytest.raises(StateError, match="train_data has 4 batches, the state was captured with 5"):
+        with pytest.raises(StateError, match="train_data has 4 batches, but the state was captured with 5"):
             other.train()
 
-    def test_other_workers_are_refused_where_loading_may_draw_random_numbers(self, tmp_path: Path) -> None:
+    def test_resuming_with_another_number_of_workers_is_refused_if_loading_may_draw_random_numbers(self, tmp_path: Path) -> None:
         """C19"""
 
         class Noisy(TensorDataset):
@@ -596,13 +598,13 @@ class TestLoader:
             with_workers(noisy, 1, 2).train()
 
     @pytest.mark.parametrize("spec", [True, -2, None, 1.5])
-    def test_a_spec_that_cannot_be_is_refused_at_construction(self, spec: Any) -> None:
+    def test_an_invalid_ckpt_spec_is_refused_at_construction(self, spec: Any) -> None:
         with pytest.raises(SettingError, match="ckpt_spec"):
             CheckpointLoader(ckpt_spec=spec)
 
 
 class TestBuffers:
-    def test_memory_is_used_again_where_shapes_are_the_same(self) -> None:
+    def test_memory_is_reused_if_shapes_are_the_same(self) -> None:
         buffers = Buffers()
         first = buffers.copied({"a": torch.ones(3), "b": [torch.zeros(2)]})
         buffers.begin()
@@ -610,7 +612,7 @@ class TestBuffers:
         assert second["a"].data_ptr() == first["a"].data_ptr()
         assert second["a"].tolist() == [7.0, 7.0, 7.0]
 
-    def test_a_copy_shares_no_memory_with_what_was_copied(self) -> None:
+    def test_a_copy_shares_no_memory_with_the_original(self) -> None:
         given = torch.ones(3, requires_grad=True)
         copied = Buffers().copied(given)
         with torch.no_grad():
@@ -624,12 +626,12 @@ class TestBuffers:
         buffers.begin()
         assert [each.tolist() for each in buffers.copied([torch.full((2,), 3.0), torch.full((2,), 4.0)])] == [[3.0, 3.0], [4.0, 4.0]]
 
-    def test_memory_that_was_freed_while_copying_is_not_taken_for_the_same_tensor(self) -> None:
+    def test_a_new_tensor_in_freed_memory_is_not_mistaken_for_the_old_one(self) -> None:
         buffers = Buffers()
         copied = [buffers.copied(torch.full((1000,), float(number))) for number in range(20)]
         assert [each[0].item() for each in copied] == [float(number) for number in range(20)]
 
-    def test_what_was_copied_is_not_held(self) -> None:
+    def test_originals_are_released_after_a_copy(self) -> None:
         buffers, given = Buffers(), torch.ones(3)
         held = weakref.ref(given)
         buffers.copied(given)
@@ -637,14 +639,14 @@ class TestBuffers:
         del given
         assert held() is None
 
-    def test_tied_tensors_stay_one(self) -> None:
+    def test_tied_tensors_stay_tied(self) -> None:
         one = torch.ones(2, 3)
         copied = Buffers().copied({"a": one, "b": one, "view": one.t()})
         assert copied["a"] is copied["b"]
         assert copied["view"].tolist() == one.t().tolist()
 
 
-def test_hooks_and_lazy_fixtures_of_a_manager_are_no_business_of_a_loop() -> None:
+def test_a_loop_ignores_hooks_and_lazy_fixtures_for_a_manager() -> None:
     calls: list[str] = []
 
     class Both(Extension):

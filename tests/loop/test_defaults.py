@@ -18,7 +18,7 @@ UNEVEN = [torch.tensor([[1.0], [3.0]]), torch.tensor([[8.0]])]
 
 
 class Scale(nn.Module):
-    """Its loss is the mean of its inputs, times a weight."""
+    """A model whose loss is the mean of its inputs times a weight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ def test_the_training_loss_is_a_fixture_at_the_end_of_an_epoch() -> None:
     assert look.seen == [4.0, 4.0]
 
 
-def test_an_epoch_that_was_stopped_half_way_is_recorded_when_it_is_done() -> None:
+def test_an_epoch_that_was_stopped_halfway_is_recorded_when_it_is_done() -> None:
     class StopOnce(Extension):
         is_done = False
 
@@ -73,7 +73,7 @@ def test_an_epoch_that_was_stopped_half_way_is_recorded_when_it_is_done() -> Non
     assert tm.history == {"train/loss": [(1, 4.0), (2, 4.0)]}
 
 
-def test_a_loss_that_is_no_single_number_is_trained_on_and_not_recorded() -> None:
+def test_a_loss_that_is_not_a_single_number_is_trained_on_but_not_recorded() -> None:
     class Pairs(TrainManager):
         def backward(self, loss: Any) -> None:
             (loss[0] + loss[1]).backward()
@@ -83,15 +83,15 @@ def test_a_loss_that_is_no_single_number_is_trained_on_and_not_recorded() -> Non
     assert (tm.epoch_num, tm.history) == (1, {})
 
 
-def test_a_set_that_is_evaluated_cannot_be_taken_for_training() -> None:
-    with pytest.raises(SettingError, match=r"(?s)an evaluation set cannot be called 'train'.*`train/loss` is the loss of the training"):
+def test_an_evaluation_set_cannot_be_called_train() -> None:
+    with pytest.raises(SettingError, match=r"(?s)an evaluation set cannot be called 'train'.*`train/loss` is the training loss"):
         bare(eval_data={"train": UNEVEN})
 
 
 # progress
 
 
-def test_progress_is_shown_unless_it_is_switched_off(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_shown_unless_it_is_turned_off(capsys: pytest.CaptureFixture[str]) -> None:
     bare(eval_data={"valid": UNEVEN}).train()
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("  ")[:2] for line in lines] == [[f"epoch {number}/2", "valid loss 4.0000"] for number in range(3)]
@@ -101,14 +101,14 @@ def test_progress_is_shown_unless_it_is_switched_off(capsys: pytest.CaptureFixtu
         bare(progress=3)
 
 
-def test_progress_of_ones_own_is_not_shown_twice(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_custom_progress_extension_replaces_the_default_one(capsys: pytest.CaptureFixture[str]) -> None:
     tm = bare(extensions={"mine": Progress()})
     tm.train()
     assert list(tm.extensions) == ["setup", "eval_state", "train_loss", "mine"]
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
-def test_under_a_manager_the_manager_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_manager_shows_the_progress_of_its_loops(capsys: pytest.CaptureFixture[str]) -> None:
     class Small(Manager):
         def make_loop(self, config: Any) -> TrainManager:
             return bare(eval_data={"valid": UNEVEN})
@@ -123,11 +123,11 @@ def test_under_a_manager_the_manager_shows_it(capsys: pytest.CaptureFixture[str]
     assert not any(line.startswith("epoch 1/2") for line in lines)
 
 
-# nothing left to do
+# nothing left to train
 
 
 @pytest.mark.parametrize(
-    ("limits", "told"),
+    ("limits", "message"),
     [
         ({"epochs": 2}, "trainmaster: nothing left to train: 2 of 2 epochs are done; increase `epochs` to continue\n"),
         (
@@ -136,34 +136,34 @@ def test_under_a_manager_the_manager_shows_it(capsys: pytest.CaptureFixture[str]
         ),
     ],
 )
-def test_a_training_with_nothing_left_to_do_says_so_in_one_line(
-    capsys: pytest.CaptureFixture[str], limits: dict[str, Any], told: str
+def test_train_prints_one_line_if_nothing_is_left_to_train(
+    capsys: pytest.CaptureFixture[str], limits: dict[str, Any], message: str
 ) -> None:
     tm = bare(progress=False, **limits)
     tm.train()
     assert capsys.readouterr().err == ""
     tm.train()
     output = capsys.readouterr()
-    assert (output.out, output.err) == ("", told)
+    assert (output.out, output.err) == ("", message)
 
 
-def test_an_evaluation_that_was_missing_is_something_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_evaluation_is_done_if_nothing_is_left_to_train(capsys: pytest.CaptureFixture[str]) -> None:
     bare(epochs=0, eval_data={"valid": UNEVEN}).train()
     assert "nothing left" not in capsys.readouterr().err
 
 
-# losses that are not finite
+# non-finite losses
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_the_first_loss_that_is_not_finite_is_a_warning(value: float) -> None:
+def test_the_first_non_finite_loss_causes_a_warning(value: float) -> None:
     tm = bare(losses_with({2: value, 3: value}), epochs=3)
     with pytest.warns(UserWarning, match=rf"^the training loss is {value} in epoch 0, batch 2; the extension NaNGuard\(\)") as caught:
         tm.train()
     assert len(caught) == 1
 
 
-def test_the_warning_comes_within_a_long_epoch() -> None:
+def test_the_warning_appears_within_a_long_epoch() -> None:
     seen: list[int] = []
 
     class Look(Extension):
@@ -177,7 +177,7 @@ def test_the_warning_comes_within_a_long_epoch() -> None:
     assert len(seen) < MAX_WAITING
 
 
-def test_a_training_that_is_resumed_names_the_right_batch() -> None:
+def test_after_a_resume_the_warning_names_the_right_batch() -> None:
     class Stop(Extension):
         def post_train_step_batch(self, train_manager: TrainManager, batch_num: int) -> None:
             if batch_num == 1:
@@ -192,7 +192,7 @@ def test_a_training_that_is_resumed_names_the_right_batch() -> None:
         second.train()
 
 
-def test_nonfinite_warns_by_itself() -> None:
+def test_nan_guard_replaces_the_default_warning() -> None:
     with pytest.warns(UserWarning, match="^the loss is nan in stage train_step_batch, epoch 0, batch 2, step 2; ") as caught:
         bare(losses_with({2: math.nan}), extensions=[NaNGuard("continue")]).train()
     assert len(caught) == 1

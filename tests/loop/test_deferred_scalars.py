@@ -8,7 +8,7 @@ from trainmaster.loop.deferred_scalars import MAX_WAITING, Pending
 from trainmaster.loop.train_loss import LossMean
 
 
-def test_they_come_out_in_order_as_plain_numbers() -> None:
+def test_scalars_are_drained_in_order_as_plain_numbers() -> None:
     pending = Pending()
     for number in range(5):
         pending.add(number, torch.tensor(number / 4, requires_grad=True))
@@ -16,19 +16,19 @@ def test_they_come_out_in_order_as_plain_numbers() -> None:
     assert pending.drain() == []
 
 
-def test_numbers_tensors_and_kinds_of_tensors_may_be_mixed() -> None:
+def test_numbers_and_tensors_of_several_types_can_be_mixed() -> None:
     pending = Pending()
     for value in (1, 2.5, torch.tensor([3.0]), torch.tensor(4), torch.tensor(True)):
         pending.add(None, value)
     assert [value for _, value in pending.drain()] == [1.0, 2.5, 3.0, 4.0, 1.0]
 
 
-def test_it_says_when_enough_wait() -> None:
+def test_add_returns_true_when_it_is_time_to_drain() -> None:
     pending = Pending()
     assert [pending.add(number, 0.0) for number in range(MAX_WAITING)].index(True) == MAX_WAITING - 1
 
 
-def test_a_mean_weighs_batches_by_their_sizes_and_does_not_depend_on_when_it_was_saved() -> None:
+def test_a_mean_weights_batches_by_their_sizes_and_does_not_depend_on_when_it_was_saved() -> None:
     losses = [torch.rand(()) for _ in range(600)]
     whole, saved = LossMean(), LossMean()
     for number, loss in enumerate(losses):

@@ -11,7 +11,7 @@ from trainmaster.errors import SettingError
 
 
 class Stop(Extension):
-    """Stops after a number of batches, as a signal does."""
+    """Stops after a number of batches, like a signal."""
 
     def __init__(self, at: int) -> None:
         self.at = at
@@ -46,13 +46,13 @@ def steps(loop: TrainManager, name: str = "valid/loss") -> list[Any]:
         (0, [0, 3]),
     ],
 )
-def test_a_training_evaluates_every_so_many_epochs_and_at_the_end(eval_every: float, expected: list[float]) -> None:
+def test_eval_every_sets_the_interval_and_training_ends_with_an_evaluation(eval_every: float, expected: list[float]) -> None:
     loop = make_loop(eval_every=eval_every)
     loop.train()
     assert steps(loop) == expected
 
 
-def test_evaluations_do_not_change_what_is_trained() -> None:
+def test_evaluations_do_not_change_the_weights() -> None:
     often = make_loop(eval_every=0.25)
     often.train()
     once = make_loop(eval_every=0)
@@ -61,7 +61,7 @@ def test_evaluations_do_not_change_what_is_trained() -> None:
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, 4, 5, 6, 8])
-def test_a_training_that_stops_and_resumes_has_the_same_weights_and_metrics(at: int, tmp_path: Any) -> None:
+def test_stopping_and_resuming_gives_the_same_weights_and_metrics(at: int, tmp_path: Any) -> None:
     whole = make_loop(eval_every=0.5)
     whole.train()
     make_loop(Stop(at), eval_every=0.5, train_dir=tmp_path).train()
@@ -86,6 +86,6 @@ def test_a_fraction_needs_data_with_a_length() -> None:
 
 
 @pytest.mark.parametrize("value", [-1, "often", True, float("nan")])
-def test_other_values_are_refused(value: Any) -> None:
+def test_invalid_values_are_refused(value: Any) -> None:
     with pytest.raises(SettingError, match="`eval_every` must be a number of epochs"):
         make_loop(eval_every=value)

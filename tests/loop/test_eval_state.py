@@ -27,7 +27,7 @@ def mean(batch: torch.Tensor, prediction: torch.Tensor) -> torch.Tensor:
 
 
 UNEVEN = [torch.tensor([1.0, 2.0, 3.0]), torch.tensor([10.0])]
-"""Means 2 and 10: over samples 16 / 4, over batches 12 / 2."""
+"""Two batches with means 2 and 10. The mean over samples is 16 / 4, over batches 12 / 2."""
 
 
 def make_manager(eval_data: Any, loss: Any = mean, epochs: int = 0, **more: Any) -> TrainManager:
@@ -42,7 +42,7 @@ def test_the_loss_of_a_set_is_the_mean_over_its_samples() -> None:
     assert tm.history["valid/loss"] == [(0, 4.0)]
 
 
-def test_the_mean_over_batches_is_recorded_beside_it_only_if_asked_for() -> None:
+def test_the_mean_over_batches_is_recorded_only_on_request() -> None:
     """E40, D-X: per-batch available"""
     tm = make_manager({"valid": UNEVEN})
     tm.eval()
@@ -54,29 +54,29 @@ def test_the_mean_over_batches_is_recorded_beside_it_only_if_asked_for() -> None
         EvalState(per_batch=1)  # type: ignore[arg-type]
 
 
-def test_both_means_agree_where_all_batches_are_of_one_size() -> None:
+def test_both_means_are_equal_if_all_batches_have_the_same_size() -> None:
     """E40"""
     tm = make_manager({"valid": [torch.tensor([1.0, 2.0]), torch.tensor([5.0, 6.0])]}, extensions=[EvalState(per_batch=True)])
     tm.eval()
     assert tm.history["valid/loss"] == tm.history["valid/loss_per_batch"] == [(0, 3.5)]
 
 
-def test_each_set_has_curves_of_its_own_in_the_order_given() -> None:
+def test_each_set_has_its_own_metrics_in_the_given_order() -> None:
     """E40"""
     tm = make_manager({"b": UNEVEN, "a": UNEVEN[1:]})
     tm.eval()
     assert tm.history == {"b/loss": [(0, 4.0)], "a/loss": [(0, 10.0)]}
 
 
-def test_curves_are_drawn_against_epoch_num() -> None:
+def test_losses_are_recorded_against_epoch_num() -> None:
     """E40"""
     tm = make_manager({"valid": UNEVEN}, epochs=2)
     tm.train()
-    # The mean of the training batch has the gradient 1, so each update takes 0.5 off the weight.
+    # The gradient of the training loss is 1, so each update reduces the weight by 0.5.
     assert tm.history["valid/loss"] == [(0, 4.0), (1, 2.0), (2, 0.0)]
 
 
-def test_its_counters_are_fixtures_of_the_evaluation_epoch() -> None:
+def test_its_counters_are_fixtures_of_eval_step_epoch() -> None:
     """E40"""
     seen: list[Any] = []
 
@@ -91,7 +91,7 @@ def test_its_counters_are_fixtures_of_the_evaluation_epoch() -> None:
     assert seen == [(0, 0, 0.0, 0.0), (1, 3, 2.0, 6.0), (2, 4, 12.0, 16.0)]
 
 
-def test_the_losses_of_all_sets_are_there_when_the_evaluation_ends() -> None:
+def test_the_losses_of_all_sets_are_available_in_post_eval() -> None:
     """E33, E40"""
     seen: list[Any] = []
 

@@ -70,7 +70,7 @@ def disturb() -> None:
 
 
 class Stop(Extension):
-    """Calls stop() once, in hook `at`, the `when`-th time it is called; notes what the post hooks see of it."""
+    """Calls stop() once, in the `when`-th call of the hook `at`, and records what the post hooks see."""
 
     def __init__(self, at: str, when: int = 0, reason: str = "enough") -> None:
         self.at, self.when, self.reason = at, when, reason
@@ -148,21 +148,21 @@ class TestStopInTraining:
             for hook in ("post_backward", "post_optimizer_step", "post_train_step_batch", "post_train_step_epoch", "post_train", "post_run")
         ]
 
-    def test_epoch_num_does_not_rise(self) -> None:
+    def test_epoch_num_does_not_increase(self) -> None:
         """D-X, E27"""
         stop = Stop("post_train_step_batch", when=5)
         tm = make_manager(extensions=[stop])
         tm.train()
         assert tm.epoch_num == 1
 
-    def test_epoch_num_does_not_rise_on_the_last_batch_either(self) -> None:
+    def test_epoch_num_does_not_increase_if_the_last_batch_stops(self) -> None:
         """D-X, E27"""
         stop = Stop("post_train_step_batch", when=3)
         tm = make_manager(extensions=[stop])
         tm.train()
         assert (tm.epoch_num, tm.step_num) == (0, 4)
 
-    def test_no_evaluation_follows(self) -> None:
+    def test_a_stop_skips_the_evaluation(self) -> None:
         """D-X"""
         tm = make_manager(extensions=[Stop("post_train_step_batch", when=1)])
         tm.train()
@@ -202,7 +202,7 @@ class TestStopInTraining:
             ("post_train", 0),
         ],
     )
-    def test_the_next_train_goes_on_to_the_bits_of_an_undisturbed_run(self, hook: str, when: int) -> None:
+    def test_the_next_train_ends_with_the_bits_of_an_uninterrupted_run(self, hook: str, when: int) -> None:
         """DESIGN: exact state"""
         tm = make_manager(extensions=[Stop(hook, when)])
         tm.train()
@@ -239,7 +239,7 @@ class TestStopInTraining:
         tm.train()
         assert torch.equal(weights(tm), undisturbed(extensions=[GradientAccumulation()]))
 
-    def test_the_run_after_it_is_not_stopped(self) -> None:
+    def test_the_next_run_is_not_stopped(self) -> None:
         stop = Stop("post_train_step_batch", when=1)
         tm = make_manager(extensions=[stop])
         tm.train()
@@ -247,7 +247,7 @@ class TestStopInTraining:
         tm.train()
         assert {stopped for _, stopped in stop.seen} == {None}
 
-    def test_the_way_back_into_the_epoch_is_told_on_stderr(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_the_replay_of_the_epoch_is_reported_on_stderr(self, capsys: pytest.CaptureFixture[str]) -> None:
         """DESIGN: the time is printed"""
         tm = make_manager(extensions=[Stop("post_train_step_batch", when=1)], progress=False)
         tm.train()
@@ -256,7 +256,7 @@ class TestStopInTraining:
         assert output.err.startswith("trainmaster: skipped the 2 batches of train_data that were done in this epoch (")
         assert output.out == ""
 
-    def test_another_thread_may_stop_a_training_that_has_no_end_in_sight(self) -> None:
+    def test_another_thread_can_stop_training(self) -> None:
         tm = make_manager(10**9)
         is_running = threading.Event()
 
@@ -278,7 +278,7 @@ class TestStopInTraining:
 
 
 class TestStopInEvaluation:
-    def test_a_standalone_evaluation_finishes_its_batch_and_no_further_set(self) -> None:
+    def test_a_standalone_evaluation_finishes_its_batch_and_skips_the_other_sets(self) -> None:
         """D-X"""
         stop = Stop("pre_eval_step_batch", when=1)
         make_manager(extensions=[stop]).eval()
@@ -294,19 +294,19 @@ class TestStopInEvaluation:
             "pre_eval_step_batch", "post_eval_step_batch", "post_eval_step_epoch", "post_eval", "post_run",
         ]  # fmt: skip
 
-    def test_half_a_set_leaves_no_mean(self) -> None:
+    def test_no_mean_is_recorded_for_an_incomplete_set(self) -> None:
         """E40"""
         tm = make_manager(extensions=[Stop("post_eval_step_batch", when=1)])
         tm.eval()
         assert tm.history == {}
 
-    def test_it_ends_the_training_too(self) -> None:
+    def test_a_stop_in_an_evaluation_also_ends_training(self) -> None:
         """D-X"""
         tm = make_manager(extensions=[Stop("post_eval_step_batch", when=0)])
         tm.train()
         assert (tm.epoch_num, tm.step_num) == (0, 0)
 
-    def test_the_evaluation_is_done_again_by_the_next_train(self) -> None:
+    def test_the_next_train_repeats_the_evaluation(self) -> None:
         """E28"""
         tm = make_manager(extensions=[Stop("post_eval_step_batch", when=1)])
         tm.train()
@@ -316,7 +316,7 @@ class TestStopInEvaluation:
 
 class TestStopWhenNothingRuns:
     @pytest.mark.parametrize("is_before", [True, False])
-    def test_it_is_an_error_that_says_so(self, is_before: bool) -> None:
+    def test_stopping_is_an_error_that_says_so(self, is_before: bool) -> None:
         tm = make_manager(1)
         if not is_before:
             tm.train()
@@ -328,17 +328,17 @@ class TestStopWhenNothingRuns:
 
 
 class TestMaxSteps:
-    def test_it_ends_the_training_in_mid_epoch(self) -> None:
+    def test_it_ends_training_in_the_middle_of_an_epoch(self) -> None:
         tm = make_manager(None, max_steps=6)
         tm.train()
         assert (tm.step_num, tm.epoch_num) == (6, 1)
 
-    def test_in_mid_epoch_the_post_hooks_see_which_limit_it_was(self) -> None:
+    def test_in_the_middle_of_an_epoch_post_hooks_see_which_limit_was_reached(self) -> None:
         look = Stop("never")
         make_manager(None, max_steps=6, extensions=[look]).train()
         assert dict(look.seen)["post_run"] == "max_steps=6 is reached"
 
-    def test_in_mid_epoch_nothing_is_evaluated(self) -> None:
+    def test_in_the_middle_of_an_epoch_nothing_is_evaluated(self) -> None:
         tm = make_manager(None, max_steps=6)
         tm.train()
         assert [step for step, _ in tm.history["a/loss"]] == [0, 1]
@@ -351,7 +351,7 @@ class TestMaxSteps:
         assert [step for step, _ in tm.history["a/loss"]] == [0, 1, 2]
         assert dict(look.seen)["post_run"] is None
 
-    def test_epochs_may_be_reached_first(self) -> None:
+    def test_training_ends_if_epochs_is_reached_first(self) -> None:
         tm = make_manager(1, max_steps=100)
         tm.train()
         assert (tm.step_num, tm.epoch_num) == (4, 1)
@@ -378,7 +378,7 @@ class TestMaxSteps:
         assert torch.equal(weights(tm), before)
 
     @pytest.mark.parametrize("steps", [1, 4, 6, 11])
-    def test_a_raised_limit_goes_on_to_the_bits_of_an_undisturbed_run(self, steps: int) -> None:
+    def test_increasing_the_limit_continues_to_the_bits_of_an_uninterrupted_run(self, steps: int) -> None:
         """DESIGN: exact state"""
         tm = make_manager(3, max_steps=steps)
         tm.train()
@@ -386,8 +386,8 @@ class TestMaxSteps:
         tm.train()
         assert torch.equal(weights(tm), undisturbed())
 
-    def test_data_without_a_length_goes_on_to_the_same_bits(self) -> None:
-        """DESIGN: exact state; here the limit falls on what only then turns out to be the last batch"""
+    def test_data_without_a_length_continues_to_the_same_bits(self) -> None:
+        """DESIGN: exact state; the limit is reached at a batch that turns out to be the last one"""
         tm = make_manager(3, train_data=Unsized(loader()), max_steps=8)
         tm.train()
         tm.max_steps = None
@@ -397,7 +397,7 @@ class TestMaxSteps:
 
 
 class TestMaxTime:
-    def test_it_ends_the_training(self) -> None:
+    def test_it_ends_training(self) -> None:
         class Slow(Extension):
             def post_train_step_batch(self) -> None:
                 time.sleep(0.02)
@@ -410,7 +410,7 @@ class TestMaxTime:
         assert 1 <= tm.step_num <= 6
         assert dict(look.seen)["post_run"] in (None, "max_time=0.1 s has passed")
 
-    def test_in_mid_epoch_the_post_hooks_see_which_limit_it_was(self) -> None:
+    def test_in_the_middle_of_an_epoch_post_hooks_see_which_limit_was_reached(self) -> None:
         class Slow(Extension):
             def post_train_step_batch(self) -> None:
                 time.sleep(0.06)
@@ -421,7 +421,7 @@ class TestMaxTime:
         assert tm.step_num == 1
         assert dict(look.seen)["post_run"] == "max_time=0.05 s has passed"
 
-    def test_it_counts_each_call_anew(self) -> None:
+    def test_it_applies_to_each_call_separately(self) -> None:
         class Slow(Extension):
             def post_train_step_batch(self) -> None:
                 time.sleep(0.06)
@@ -445,7 +445,7 @@ class TestPredict:
         tm.model.eval()
         assert all(torch.equal(one, tm.model(batch)) for one, batch in zip(predictions, data, strict=True))
 
-    def test_predictions_carry_no_gradient(self) -> None:
+    def test_predictions_have_no_gradient(self) -> None:
         (prediction,) = make_manager().predict([(torch.randn(2, 3),)])
         assert not prediction.requires_grad
 
@@ -468,7 +468,7 @@ class TestPredict:
     def test_no_data_gives_no_predictions(self) -> None:
         assert make_manager().predict([]) == []
 
-    def test_between_two_trainings_it_does_not_disturb_them(self) -> None:
+    def test_between_two_calls_of_train_it_does_not_change_the_results(self) -> None:
         """DESIGN: evaluation runs guarded"""
         tm = make_manager(1)
         tm.train()
@@ -477,7 +477,7 @@ class TestPredict:
         tm.train()
         assert torch.equal(weights(tm), undisturbed())
 
-    def test_from_a_hook_at_the_end_of_training_it_runs_within_the_same_run(self) -> None:
+    def test_called_from_a_hook_at_the_end_of_training_it_uses_the_same_run(self) -> None:
         """E24"""
         runs: list[str] = []
 
@@ -498,7 +498,7 @@ class TestPredict:
         assert tm.optimizer is None
 
 
-def test_a_hook_evaluates_and_predicts_in_full_though_training_was_stopped() -> None:
+def test_a_hook_can_evaluate_and_predict_completely_after_a_stop() -> None:
     class Afterwards(Extension):
         num_predictions = 0
 
@@ -514,7 +514,7 @@ def test_a_hook_evaluates_and_predicts_in_full_though_training_was_stopped() -> 
     assert [epoch for epoch, _ in manager.history["valid/loss"]] == [0, 0]
 
 
-def test_a_generator_goes_on_where_it_was_stopped() -> None:
+def test_a_generator_continues_after_a_stop() -> None:
     seen = []
 
     class Stops(Extension):
@@ -534,7 +534,7 @@ def test_a_generator_goes_on_where_it_was_stopped() -> None:
     assert seen == list(range(8))
 
 
-def test_a_batch_whose_error_was_swallowed_leaves_no_gradients_to_the_next() -> None:
+def test_a_batch_whose_error_was_suppressed_leaves_no_gradients_for_the_next() -> None:
     class Broken(Extension):
         def post_backward(self, batch_num: int) -> None:
             if batch_num == 1:
@@ -566,7 +566,7 @@ def test_a_batch_whose_error_was_swallowed_leaves_no_gradients_to_the_next() -> 
     assert torch.equal(broken[1], plain[2])
 
 
-def test_an_epoch_whose_error_was_swallowed_ends_the_training() -> None:
+def test_an_epoch_whose_error_was_suppressed_ends_training() -> None:
     class Broken(Extension):
         def post_backward(self, step_num: int) -> None:
             if step_num == 2:
@@ -582,7 +582,7 @@ def test_an_epoch_whose_error_was_swallowed_ends_the_training() -> None:
     assert manager.step_num == 2
 
 
-def test_an_epochs_schedule_that_fails_does_not_train_the_epoch_twice() -> None:
+def test_an_error_in_a_schedule_step_does_not_repeat_the_epoch() -> None:
     class Fails:
         num_steps = 0
 
@@ -615,7 +615,7 @@ def test_an_observer_that_evaluates_does_not_step_the_schedule() -> None:
     assert rate() == rate(Evaluates())
 
 
-def test_the_default_extensions_stay_when_others_are_assigned() -> None:
+def test_assigning_extensions_keeps_the_default_ones() -> None:
     """E31."""
     manager = ExtensionContract().loop()
     manager.extensions = [Extension()]
@@ -623,7 +623,7 @@ def test_the_default_extensions_stay_when_others_are_assigned() -> None:
     assert list(manager.extensions) == ["setup", "eval_state", "train_loss", "extension"]
 
 
-def test_after_an_interrupt_in_the_engine_itself_training_can_be_taken_up() -> None:
+def test_training_can_resume_after_an_interrupt_inside_the_engine() -> None:
     manager = ExtensionContract().loop()
 
     class Interrupts(Extension):
@@ -632,7 +632,7 @@ def test_after_an_interrupt_in_the_engine_itself_training_can_be_taken_up() -> N
         def pre_forward(self, fixtures) -> None:
             self.num_calls += 1
             if self.num_calls == 6:
-                fixtures._scope.stack.append(manager.staged("train"))  # as if a stage had been left half-open
+                fixtures._scope.stack.append(manager.staged("train"))  # simulate a stage that was not closed
                 raise KeyboardInterrupt
 
     manager.add_extension("interrupts", Interrupts())

@@ -1,4 +1,4 @@
-"""The contract of a logger: what it is called with, when, on which thread, what if it raises, and what it gets when a run resumes."""
+"""The contract of a logger: its arguments, when and on which thread it is called, its errors, and what it gets when a run resumes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainmaster.manager.run_writer import RunWriter
 
 @pytest.mark.parametrize("make", [MemoryWriter, RunWriter])
 class TestLoggers:
-    def test_one_that_fails_is_detached_with_a_warning_and_the_row_stays(self, make: Any) -> None:
+    def test_a_failing_logger_is_detached_with_a_warning_and_the_row_stays_recorded(self, make: Any) -> None:
         def sends(tag: str, value: float | str, step: int | None) -> None:
             calls.append(tag)
             raise ConnectionError("no network")
@@ -35,7 +35,7 @@ class TestLoggers:
         assert writer.history == {"a": [(0, 1.0), (1, 2.0)]}
 
     @pytest.mark.filterwarnings("error")
-    def test_one_that_fails_ends_nothing_where_warnings_are_errors(self, make: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_failing_logger_does_not_stop_training_if_warnings_are_errors(self, make: Any, capsys: pytest.CaptureFixture[str]) -> None:
         def sends(tag: str, value: float | str, step: int | None) -> None:
             raise ConnectionError("no network")
 
@@ -48,7 +48,7 @@ class TestLoggers:
         assert others == [("a", 1.0, 0), ("a", 2.0, 1)]
         assert capsys.readouterr().err.count("sends` failed at 'a' and gets no more rows: ConnectionError: no network\n") == 1
 
-    def test_an_interrupt_in_one_is_no_failure(self, make: Any) -> None:
+    def test_an_interrupt_in_a_logger_is_not_a_failure(self, make: Any) -> None:
         def interrupted(*row: Any) -> None:
             raise KeyboardInterrupt
 
@@ -57,7 +57,7 @@ class TestLoggers:
         with pytest.raises(KeyboardInterrupt):
             writer.add_scalar("a", 1.0, 0)
 
-    def test_an_error_in_the_rows_so_far_is_raised_and_nothing_is_attached(self, make: Any) -> None:
+    def test_an_error_on_an_earlier_row_is_raised_and_nothing_is_attached(self, make: Any) -> None:
         def fails(*row: Any) -> None:
             calls.append(row)
             raise ValueError("wrong")
@@ -70,11 +70,11 @@ class TestLoggers:
         writer.add_scalar("a", 2.0, 1)
         assert len(calls) == 1
 
-    def test_what_cannot_be_called_is_refused(self, make: Any) -> None:
+    def test_an_object_that_is_not_callable_is_refused(self, make: Any) -> None:
         with pytest.raises(SettingError, match=r"`mirror` takes a function of \(tag, value, step\), not 'wandb' \(str\)"):
             make().mirror("wandb")
 
-    def test_one_may_be_attached_twice_and_detached_twice_even_from_within(self, make: Any) -> None:
+    def test_a_logger_can_be_attached_and_detached_twice_even_by_itself(self, make: Any) -> None:
         writer, calls = make(), list[Any]()
 
         def logger(*row: Any) -> None:
@@ -95,7 +95,7 @@ class Net(nn.Sequential):
 
 
 class ByStep(Extension):
-    """Records a number of each update, and fails once in the middle of the third epoch."""
+    """Records a value for each update, and fails once in the middle of the third epoch."""
 
     def __init__(self, is_failing: bool) -> None:
         self.is_failing = is_failing
@@ -107,7 +107,7 @@ class ByStep(Extension):
 
 
 class Keeps(Observer):
-    """A logger as the documentation describes it: attached in `pre_train`, empty at each start."""
+    """A logger like the one in the documentation: attached in `pre_train`, and empty at each start."""
 
     def __init__(self) -> None:
         self.rows: list[Any] = []
@@ -154,7 +154,7 @@ def by_name(rows: list[Any]) -> dict[str, list[Any]]:
     return found
 
 
-def test_a_logger_of_a_training_that_was_killed_has_each_row_once_and_none_after_the_resumed_step(tmp_path: Path) -> None:
+def test_after_a_kill_a_logger_has_each_row_once_and_none_after_the_resumed_step(tmp_path: Path) -> None:
     whole = loop([ByStep(False)])
     whole.train()
     with pytest.raises(OSError, match="killed"):
@@ -167,7 +167,7 @@ def test_a_logger_of_a_training_that_was_killed_has_each_row_once_and_none_after
     assert keeps.threads == {threading.get_ident()}
 
 
-def test_a_logger_that_is_attached_before_a_training_is_taken_up_misses_nothing(tmp_path: Path) -> None:
+def test_a_logger_that_is_attached_before_training_resumes_gets_all_rows(tmp_path: Path) -> None:
     loop([], train_dir=tmp_path, max_steps=4).train()
     again = loop([], train_dir=tmp_path)
     rows: list[Any] = []
@@ -176,7 +176,7 @@ def test_a_logger_that_is_attached_before_a_training_is_taken_up_misses_nothing(
     assert by_name(rows) == again.history
 
 
-def test_so_has_one_of_a_run_under_a_manager_wherever_it_was_attached(tmp_path: Path) -> None:
+def test_under_a_manager_a_logger_has_each_row_once_wherever_it_was_attached(tmp_path: Path) -> None:
     kind = type("Loops", (Loops,), {"keeps": Keeps(), "attached": []})
     whole = kind(None, verbose=False)
     whole.process({"lr": 1})
@@ -190,14 +190,14 @@ def test_so_has_one_of_a_run_under_a_manager_wherever_it_was_attached(tmp_path: 
     assert [step for step, _ in whole.history["by_step"]] == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
-def test_a_typed_logger_is_a_logger() -> None:
+def test_a_typed_function_satisfies_the_logger_protocol() -> None:
     def logger(tag: str, value: float | str, step: int | None) -> None: ...
 
     typed: Logger = logger
     MemoryWriter().mirror(typed)
 
 
-def test_a_logger_under_a_manager_learns_the_key_and_the_config_of_its_run_first() -> None:
+def test_a_logger_under_a_manager_gets_the_key_and_the_config_before_the_rows() -> None:
     class Knows(Keeps):
         def pre_work(self, key: str, config: Any) -> None:
             order.append(("work", key, config.lr))

@@ -22,7 +22,7 @@ from trainmaster.stages import Extension, Observer, fixture
 
 
 class Same:
-    """The same batch again and again."""
+    """Data that repeats the same batch."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -49,7 +49,7 @@ class EngineOnly(TrainManager):
 
 
 class Plain(Extension):
-    """Creates and modifies fixtures in each batch; its stages close the short way."""
+    """Creates and modifies fixtures in each batch. Its stages use the fast path when they close."""
 
     creates = {"extra": "train_step_batch"}
 
@@ -59,7 +59,7 @@ class Plain(Extension):
 
 
 class Busy(Extension):
-    """With around hooks and lazy fixtures too; its stages close the long way."""
+    """Also has around hooks and lazy fixtures. Its stages use the slow path when they close."""
 
     creates = {"extra": "train_step_batch"}
 
@@ -78,7 +78,7 @@ class Busy(Extension):
 
 
 class Measure(Observer):
-    """Looks at the memory after given numbers of batches."""
+    """Measures the memory after given numbers of batches."""
 
     def __init__(self, *at: int) -> None:
         self.at = at
@@ -91,7 +91,7 @@ class Measure(Observer):
 
 
 def measured(count: int, *at: int, extension: Extension, is_traced: bool = False) -> list[tuple[int, int]]:
-    """(objects, bytes) after each number of batches in `at`."""
+    """Return (objects, bytes) after each number of batches in `at`."""
     measure = Measure(*at)
     extensions = [extension, measure]
     tm = EngineOnly(nn.Linear(1, 1), None, 1, Same(count), optimizer=None, extensions=extensions, device="cpu", evaluate_first=False)
@@ -106,8 +106,8 @@ def measured(count: int, *at: int, extension: Extension, is_traced: bool = False
 
 @pytest.mark.integration
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
-def test_saving_and_resuming_take_at_most_1_2_times_the_memory_that_is_kept(optimizer: str, tmp_path: Path) -> None:
-    """Of two sizes, so that libraries which are loaded meanwhile do not count."""
+def test_saving_and_resuming_need_at_most_1_2_times_the_memory_of_the_state(optimizer: str, tmp_path: Path) -> None:
+    """Measured with two sizes, so that libraries that are loaded during the test do not count."""
     for way in ("background", "waiting", "resume"):
         small, large = (
             json.loads(
@@ -124,7 +124,7 @@ def test_saving_and_resuming_take_at_most_1_2_times_the_memory_that_is_kept(opti
         extra = (large["extra"] - small["extra"]) / (large["kept"] - small["kept"])
         print(f"{optimizer}, {way}: {extra:.2f} times what is kept")
         assert extra <= 1.2, f"{way}: {large}, {small}"
-        if way == "background":  # so that the other way saves anew
+        if way == "background":  # so that the other mode starts from scratch
             shutil.rmtree(tmp_path / "small")
             shutil.rmtree(tmp_path / "large")
 
@@ -138,12 +138,12 @@ def test_the_number_of_objects_does_not_grow_over_100_000_batches() -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize("kind", [Plain, Busy])
 def test_the_memory_in_use_does_not_grow_over_4_000_batches(kind: type[Extension]) -> None:
-    """Traced, so that growth within one object (a list, a string) shows as well."""
+    """Uses tracemalloc, which also shows growth within one object (a list, a string)."""
     early, late = measured(5_000, 1_000, 5_000, extension=kind(), is_traced=True)
     assert late[1] - early[1] < 10_000
 
 
-def test_evaluations_leave_nothing_behind() -> None:
+def test_evaluations_do_not_leak_memory() -> None:
     data = Same(20)
     tm = EngineOnly(nn.Linear(1, 1), None, 1, Same(1), {"valid": data}, optimizer=None, device="cpu")
     counts = []
@@ -156,7 +156,7 @@ def test_evaluations_leave_nothing_behind() -> None:
     assert counts[1] - counts[0] < 50
 
 
-def test_a_training_that_was_stopped_again_and_again_leaves_nothing_behind() -> None:
+def test_stopping_training_many_times_does_not_leak_memory() -> None:
     tm = EngineOnly(nn.Linear(1, 1), None, None, [[torch.zeros(1)]] * 4, optimizer=None, device="cpu", max_steps=0, evaluate_first=False)
     counts = []
     for tm.max_steps in range(1, 202):

@@ -51,7 +51,7 @@ class Capture(Extension):
 
 
 class Watching(ReduceLROnPlateau):
-    """Keeps what it is given."""
+    """Keeps the metrics that it receives."""
 
     def __init__(self, optimizer: Any, **settings: Any) -> None:
         self.got: list[float] = []
@@ -71,7 +71,7 @@ def manager(*extensions: object, epochs: int = 5, **settings: Any) -> TrainManag
 # find_metric
 
 
-def test_a_name_is_that_of_a_set_or_of_a_recorded_number() -> None:
+def test_a_name_is_that_of_a_set_or_of_a_recorded_metric() -> None:
     writer = MemoryWriter()
     writer.add_scalar(NAME, 0.25, 1)
     writer.add_scalar(NAME, 0.5, 2)
@@ -81,9 +81,9 @@ def test_a_name_is_that_of_a_set_or_of_a_recorded_number() -> None:
     assert find_metric(NAME, losses, writer) == (NAME, 0.5)
 
 
-def test_what_nobody_recorded_is_none() -> None:
+def test_a_metric_that_was_not_recorded_is_none() -> None:
     class Forgets:
-        """Has no `last`."""
+        """A writer without `last`."""
 
     class Preview:
         def last(self, tag: str) -> Any:
@@ -98,7 +98,7 @@ def test_what_nobody_recorded_is_none() -> None:
 
 @pytest.mark.parametrize("monitor", ["loss", "accuracy"])
 @pytest.mark.parametrize("hook", ["post_train_step_epoch", "pre_eval"])
-def test_a_set_that_a_hook_evaluates_makes_no_short_name_ambiguous(monitor: str, hook: str) -> None:
+def test_evaluating_another_set_in_a_hook_makes_no_short_name_ambiguous(monitor: str, hook: str) -> None:
     class Tests(Extension):
         def test(self, train_manager: TrainManager) -> None:
             if train_manager.is_own_evaluation or hook == "post_train_step_epoch":
@@ -114,7 +114,7 @@ def test_a_set_that_a_hook_evaluates_makes_no_short_name_ambiguous(monitor: str,
     assert stopping.best == (min(own) if monitor == "loss" else max(own))
 
 
-def test_a_batch_shows_the_last_value_of_the_monitored_metric_of_the_own_set(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_batch_of_runs_shows_the_monitored_metric_of_the_loops_own_set(capsys: pytest.CaptureFixture[str]) -> None:
     class Tests(Extension):
         def post_train_step_epoch(self, train_manager: TrainManager) -> None:
             train_manager.eval({"test": DATA})
@@ -127,13 +127,13 @@ def test_a_batch_shows_the_last_value_of_the_monitored_metric_of_the_own_set(cap
 
 
 class AllScores(Extension):
-    """Records a score for each set, with one for others that is better."""
+    """Records a score for each set; other sets have a better one."""
 
     def post_eval_step_epoch(self, writer: Any, datasource_name: str, epoch_num: int) -> None:
         writer.add_scalar(f"{datasource_name}/accuracy", SCORES[epoch_num] + (datasource_name != "valid"), epoch_num)
 
 
-def test_a_short_name_of_several_own_sets_is_ambiguous_and_one_of_another_set_is_found() -> None:
+def test_a_short_name_that_fits_several_own_sets_is_ambiguous() -> None:
     writer = MemoryWriter()
     writer.add_scalar("test/gap", 0.25, 1)
     writer.add_scalar("test/loss", 0.5, 1)
@@ -159,7 +159,7 @@ def test_a_short_name_of_several_own_sets_is_ambiguous_and_one_of_another_set_is
         ("valid/gap", False),
     ],
 )
-def test_a_name_says_whether_the_greatest_is_best(name: str, is_greater: bool) -> None:
+def test_the_name_of_a_metric_shows_whether_greater_is_better(name: str, is_greater: bool) -> None:
     assert is_greater_better(name) is is_greater
     assert Metric(name, 1.0).is_greater_better is is_greater
 
@@ -167,15 +167,15 @@ def test_a_name_says_whether_the_greatest_is_best(name: str, is_greater: bool) -
 # schedules
 
 
-def test_a_schedule_may_step_by_a_recorded_number() -> None:
-    """E33: each value after an epoch reaches it, and mode="max" lowers the rate where the number does not rise."""
+def test_a_schedule_can_step_on_a_recorded_metric() -> None:
+    """E33: it gets each value after an epoch, and mode="max" lowers the rate if the metric does not increase."""
     tm = manager(Score(), rates := Rates(), lr_schedule=lambda each: Watching(each, mode="max", patience=0, factor=0.5), schedule_by=NAME)
     tm.train()
     assert tm.lr_schedule.got == SCORES[1:]
-    assert rates.seen[::2] == [1.0, 1.0, 1.0, 0.5, 0.25]  # after epoch 3 and 4 it was no better than 0.4
+    assert rates.seen[::2] == [1.0, 1.0, 1.0, 0.5, 0.25]  # after epochs 3 and 4 it was not better than 0.4
 
 
-def test_a_number_of_training_will_do_without_any_evaluation_set() -> None:
+def test_a_schedule_can_step_on_a_training_metric_without_an_evaluation_set() -> None:
     class TrainLoss(Extension):
         def post_train_step_epoch(self, writer: Any, epoch_num: int) -> None:
             writer.add_scalar("train/loss", epoch_num / 10, epoch_num)
@@ -185,8 +185,8 @@ def test_a_number_of_training_will_do_without_any_evaluation_set() -> None:
     assert tm.lr_schedule.got == [0.1, 0.2, 0.3]
 
 
-def test_under_a_manager_the_number_of_the_evaluation_at_hand_is_taken() -> None:
-    """Its rows are held back until the evaluation is complete."""
+def test_under_a_manager_a_schedule_uses_the_metric_of_the_current_evaluation() -> None:
+    """The writer holds its rows back until the evaluation is complete."""
 
     class Small(Manager):
         extensions = [Score()]
@@ -201,8 +201,8 @@ def test_under_a_manager_the_number_of_the_evaluation_at_hand_is_taken() -> None
 
 
 @pytest.mark.parametrize(("by", "epoch"), [("valid/acuracy", 0), ("score", 1), ("batch", 1)])
-def test_a_metric_that_nobody_records_is_an_error_as_soon_as_that_is_certain(by: str, epoch: int) -> None:
-    """One of a set is recorded before the first epoch; any other may be one of training."""
+def test_a_metric_that_is_never_recorded_is_an_error_as_soon_as_that_is_certain(by: str, epoch: int) -> None:
+    """A metric of a set is recorded before the first epoch; any other may be recorded during training."""
     tm = manager(lr_schedule=Watching, schedule_by=by)
     for _ in range(2):
         with pytest.raises(LoopError) as caught:
@@ -216,7 +216,7 @@ def test_a_metric_that_nobody_records_is_an_error_as_soon_as_that_is_certain(by:
         ]
 
 
-def test_a_writer_that_cannot_tell_is_named() -> None:
+def test_a_writer_that_cannot_return_metrics_is_named() -> None:
     class Forgets:
         def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> None: ...
         def add_scalars(self, main_tag: str, tag_scalar_dict: dict[str, Any], global_step: int | None = None) -> None: ...
@@ -229,19 +229,19 @@ def test_a_writer_that_cannot_tell_is_named() -> None:
 
 
 @pytest.mark.parametrize("by", ["vaild", "updates", "", 3])
-def test_a_name_that_is_neither_is_refused_at_construction(by: Any) -> None:
+def test_an_invalid_schedule_by_is_refused_at_construction(by: Any) -> None:
     with pytest.raises(SettingError, match=r"`schedule_by` must be one of update, epoch, valid, or a metric, not "):
         manager(lr_schedule=Watching, schedule_by=by)
 
 
 @pytest.mark.parametrize(("by", "rates"), [("update", [1.0, 0.5, 0.25, 0.125]), ("epoch", [1.0, 1.0, 0.5, 0.5])])
-def test_a_schedule_may_step_by_update_or_epoch(by: str, rates: list[float]) -> None:
+def test_a_schedule_can_step_after_each_update_or_epoch(by: str, rates: list[float]) -> None:
     """E33"""
     manager(look := Rates(), lr_schedule=lambda each: StepLR(each, 1, gamma=0.5), schedule_by=by, epochs=2).train()
     assert look.seen == rates
 
 
-def test_a_schedule_may_step_by_the_loss_of_a_set() -> None:
+def test_a_schedule_can_step_on_the_loss_of_a_set() -> None:
     """E33"""
     tm = manager(lr_schedule=Watching, schedule_by="valid", epochs=2)
     tm.train()
@@ -249,13 +249,13 @@ def test_a_schedule_may_step_by_the_loss_of_a_set() -> None:
 
 
 @pytest.mark.parametrize("by", ["valid", NAME])
-def test_one_that_takes_no_number_steps_after_each_evaluation_of_an_epoch(by: str) -> None:
+def test_a_schedule_that_takes_no_metric_steps_after_each_evaluation_of_an_epoch(by: str) -> None:
     """A16"""
     manager(Score(), look := Rates(), lr_schedule=lambda each: StepLR(each, 1, gamma=0.5), schedule_by=by, epochs=3).train()
     assert look.seen[::2] == [1.0, 0.5, 0.25]
 
 
-def test_whether_a_schedule_takes_a_number_is_seen_from_its_step() -> None:
+def test_the_signature_of_step_shows_whether_a_schedule_takes_a_metric() -> None:
     class Own:
         def step(self, value: float) -> None: ...
 
@@ -279,7 +279,7 @@ def warm_up(optimizer: Any) -> SequentialLR:
     return SequentialLR(optimizer, [rise, fall], milestones=[3])
 
 
-def test_a_warm_up_is_torchs_own() -> None:
+def test_a_warm_up_with_sequential_lr_gives_torchs_rates() -> None:
     manager(look := Rates(), lr_schedule=warm_up, epochs=4).train()
     assert look.seen == [0.25, 0.5, 0.75, 1.0, 1.0, 0.5, 0.5, 0.25]
 
@@ -295,7 +295,7 @@ def test_a_warm_up_is_torchs_own() -> None:
     ids=["update", "epoch", "set", "recorded"],
 )
 @pytest.mark.parametrize("step", [1, 4, 7])
-def test_a_schedule_goes_on_exactly_where_it_was(schedule: Any, by: str, step: int) -> None:
+def test_a_schedule_resumes_exactly(schedule: Any, by: str, step: int) -> None:
     whole = manager(Score(), rates := Rates(), capture := Capture(step), lr_schedule=schedule, schedule_by=by)
     whole.train()
     again = manager(Score(), more := Rates(), Capture(step), lr_schedule=schedule, schedule_by=by)

@@ -51,19 +51,19 @@ def all_constructors() -> dict[type, Any]:
 
 
 class TestRecorder:
-    def test_arguments_are_those_of_the_call_though_the_constructor_changes_them(self) -> None:
+    def test_arguments_are_recorded_as_passed_even_if_the_constructor_changes_them(self) -> None:
         with ModuleRecorder():
             net = Net(3, extra=[1])
         assert recorded_call(net) == (Net, (3,), {"extra": [1]}, False)
         assert recorded_call(net.first) == (nn.Linear, (6, 2), {}, False)
 
     @pytest.mark.parametrize(("kind", "given"), [(Deeper, (5,)), (Same, (3, 4)), (Abstract, (7,))])
-    def test_the_call_is_that_of_the_class_and_not_of_its_base(self, kind: Any, given: tuple[int, ...]) -> None:
+    def test_the_recorded_call_is_that_of_the_class_and_not_of_its_base(self, kind: Any, given: tuple[int, ...]) -> None:
         with ModuleRecorder():
             made = kind(*given)
         assert recorded_call(made) == (kind, given, {}, False)
 
-    def test_a_class_that_is_defined_meanwhile_is_recorded(self) -> None:
+    def test_a_class_that_is_defined_while_recording_is_recorded(self) -> None:
         with ModuleRecorder():
 
             class New(nn.Module):
@@ -74,7 +74,7 @@ class TestRecorder:
         assert recorded_call(made).args == (3,)  # type: ignore[union-attr]
         assert recorded_call(New(3)) is None
 
-    def test_afterwards_every_class_is_as_it_was(self) -> None:
+    def test_every_class_is_restored_afterwards(self) -> None:
         before = all_constructors()
         with pytest.raises(ZeroDivisionError), ModuleRecorder():
             assert vars(nn.Linear)["__init__"] is not before[nn.Linear]
@@ -83,11 +83,11 @@ class TestRecorder:
         assert "__init_subclass__" not in vars(nn.Module)
         assert recorded_call(Net(3)) is None
 
-    def test_signatures_are_the_same_meanwhile(self) -> None:
+    def test_signatures_do_not_change_while_recording(self) -> None:
         with ModuleRecorder():
             assert list(inspect.signature(Net).parameters) == ["width", "depth", "more"]
 
-    def test_another_thread_records_nothing_and_closing_there_disturbs_nobody(self) -> None:
+    def test_recorders_in_different_threads_are_independent(self) -> None:
         made: list[Any] = []
         before = all_constructors()
 
@@ -104,7 +104,7 @@ class TestRecorder:
         assert [recorded_call(each) and recorded_call(each).args for each in made] == [None, (2,), (3,)]  # type: ignore[union-attr]
         assert all_constructors() == before
 
-    def test_within_another_recorder_the_outer_one_goes_on(self) -> None:
+    def test_after_a_nested_recorder_the_outer_one_continues(self) -> None:
         with ModuleRecorder():
             with ModuleRecorder() as inner:
                 one = Net(1)
@@ -113,7 +113,7 @@ class TestRecorder:
         assert recorded_call(one) is None
         assert recorded_call(two) is not None
 
-    def test_a_constructor_that_somebody_else_replaced_meanwhile_stays(self) -> None:
+    def test_a_constructor_that_other_code_replaced_while_recording_stays(self) -> None:
         class Marked(nn.Module):
             def __init__(self, at: int) -> None:
                 super().__init__()
@@ -137,13 +137,13 @@ class TestRecorder:
         assert gone() is None
         assert recorded_call(net) is None
 
-    def test_forgetting_leaves_what_a_recipe_made(self) -> None:
+    def test_forgetting_keeps_the_arguments_of_recipes(self) -> None:
         with ModuleRecorder() as recorder:
             made = Recipe(nn.Linear, 3, 1)()
         recorder.forget()
         assert recorded_call(made) is not None
 
-    def test_a_module_that_is_dropped_meanwhile_is_freed(self) -> None:
+    def test_a_module_that_is_deleted_while_recording_is_freed(self) -> None:
         with ModuleRecorder() as recorder:
             gone = weakref.ref(Net(3))
             gc.collect()

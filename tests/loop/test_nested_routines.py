@@ -45,7 +45,7 @@ def test_an_observer_evaluates_and_predicts_from_any_hook_of_training(hook: str)
     assert all(torch.equal(a, b) for a, b in zip(plain.model.parameters(), watched.model.parameters(), strict=True))
 
 
-def test_the_fixtures_of_the_batch_are_back_after_an_evaluation_within_it() -> None:
+def test_the_fixtures_of_a_batch_are_restored_after_an_evaluation_within_it() -> None:
     class Looks(Extension):
         is_same = False
 

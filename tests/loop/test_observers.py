@@ -50,7 +50,7 @@ def make_loader(seed: int = 0) -> Any:
 
 
 class Jitter(Extension):
-    """Training that itself draws from all three generators in each batch, an odd number of Gaussians from those that keep the second."""
+    """Draws from all three generators in each batch: an odd number of Gaussians from those that cache the second one."""
 
     def pre_train_step_batch(self, fixtures: Any, batch: Any) -> None:
         noise = random.gauss(0, 1) + np.random.randn() + random.random() + np.random.rand() + torch.randn(()).item()
@@ -62,7 +62,7 @@ class Jitter(Extension):
 
 
 def trained(*extensions: Extension, evaluate_first: bool = True, eval_data: bool = True) -> torch.Tensor:
-    """The weights after a training with these extensions, in which all stages occur."""
+    """Return the weights after training with these extensions, in which all stages occur."""
     random.seed(1)
     np.random.seed(1)
     torch.manual_seed(1)
@@ -96,7 +96,7 @@ def draw_numpy_odd_gaussians(model: Any) -> None:
 
 
 def draw_one_numpy_gaussian(model: Any) -> None:
-    """May take the second Gaussian that NumPy keeps, without moving its bits."""
+    """May use the second Gaussian that NumPy caches, without changing its words."""
     np.random.randn()
 
 
@@ -142,7 +142,7 @@ MISDEEDS = [
 
 
 def everywhere(act: Callable[[Any], None], base: type = Observer, name: str = "nuisance") -> Any:
-    """An extension that does `act` in each hook of each stage: pre, around (before and after the body), post."""
+    """Return an extension that calls `act` in each hook of each stage: pre, around (before and after the body), post."""
     calls: list[str] = []
 
     def plain(hook: str) -> Any:
@@ -178,32 +178,32 @@ class TestObservers:
         assert torch.equal(trained(everywhere(act)), trained())
 
     @pytest.mark.parametrize("act", MISDEEDS, ids=lambda act: act.__name__)
-    def test_neither_does_it_where_training_itself_draws_in_each_batch(self, act: Callable[[Any], None]) -> None:
+    def test_nor_if_training_itself_draws_random_numbers_in_each_batch(self, act: Callable[[Any], None]) -> None:
         """DESIGN"""
         assert torch.equal(trained(Jitter(), everywhere(act)), trained(Jitter()))
 
-    def test_neither_do_two_of_them_around_a_training_that_draws(self) -> None:
+    def test_nor_do_two_of_them_around_an_extension_that_draws_random_numbers(self) -> None:
         """DESIGN"""
         watched = trained(everywhere(everything, name="first"), Jitter(), everywhere(everything, name="second"))
         assert torch.equal(watched, trained(Jitter()))
 
-    def test_the_nuisance_is_really_called_at_every_hook(self) -> None:
+    def test_the_misbehaving_observer_is_really_called_in_every_hook(self) -> None:
         nuisance = everywhere(draw_torch)
         trained(nuisance)
         hooks = {f"{phase}_{stage}" for stage in TRAIN_MANAGER.paths for phase in ("pre", "around", "post")}
         assert set(nuisance.calls) == hooks - {"around_train_manager", "post_train_manager"}
 
     @pytest.mark.parametrize("act", [draw_torch, eval_mode, switch_one_module], ids=lambda act: act.__name__)
-    def test_a_plain_extension_that_does_the_same_does_change_them(self, act: Callable[[Any], None]) -> None:
-        """The tests above can fail."""
+    def test_a_plain_extension_that_does_the_same_changes_the_weights(self, act: Callable[[Any], None]) -> None:
+        """Shows that the tests above can fail."""
         assert not torch.equal(trained(everywhere(act, base=Extension)), trained())
 
     @pytest.mark.parametrize("act", [draw_python, draw_python_gauss, draw_numpy, draw_one_numpy_gaussian], ids=lambda act: act.__name__)
-    def test_a_plain_extension_that_draws_changes_a_training_that_draws(self, act: Callable[[Any], None]) -> None:
-        """The tests above can fail."""
+    def test_a_plain_extension_that_draws_random_numbers_changes_training_that_draws_too(self, act: Callable[[Any], None]) -> None:
+        """Shows that the tests above can fail."""
         assert not torch.equal(trained(Jitter(), everywhere(act, base=Extension)), trained(Jitter()))
 
-    def test_an_observer_that_raises_leaves_the_random_numbers_as_they_were(self) -> None:
+    def test_an_observer_that_raises_does_not_change_the_random_state(self) -> None:
         states: list[torch.Tensor] = []
 
         class Note(Extension):
@@ -222,7 +222,7 @@ class TestObservers:
         assert torch.equal(torch.get_rng_state(), states[0])
         assert (torch.is_grad_enabled(), model.dropout.training) == (True, True)
 
-    def test_observers_that_stand_next_to_each_other_are_both_called_in_order(self) -> None:
+    def test_consecutive_observers_are_both_called_in_order(self) -> None:
         calls: list[str] = []
 
         class Note(Observer):
@@ -235,8 +235,8 @@ class TestObservers:
         trained(Note("one"), Note("two"), Extension(), Note("three"))
         assert calls == ["one", "two", "three"] * 4
 
-    def test_what_an_observer_draws_is_the_same_each_time_the_training_stands_still(self) -> None:
-        """It sees the random numbers of training, because these must not change."""
+    def test_an_observer_draws_the_same_numbers_until_training_draws_some(self) -> None:
+        """It sees the random state of training, which must not change."""
         drawn: list[float] = []
 
         class Draw(Observer):
@@ -252,7 +252,7 @@ class TestObservers:
 
 class TestNumpysBitGenerator:
     @pytest.mark.parametrize("kind", [np.random.PCG64, np.random.Philox, np.random.MT19937])
-    def test_another_bit_generator_behind_numpys_functions_is_guarded_too(self, kind: Any) -> None:
+    def test_another_bit_generator_of_numpy_is_guarded_too(self, kind: Any) -> None:
         """DESIGN: every observer runs with RNG guarded"""
 
         def run(*extensions: Extension) -> torch.Tensor:
@@ -266,7 +266,7 @@ class TestNumpysBitGenerator:
 
         assert torch.equal(run(everywhere(draw_numpy_odd_gaussians)), run())
 
-    def test_a_bit_generator_installed_in_mid_training_is_guarded_too(self) -> None:
+    def test_a_bit_generator_installed_during_training_is_guarded_too(self) -> None:
         """DESIGN"""
 
         def run(*extensions: Extension) -> torch.Tensor:
@@ -282,15 +282,15 @@ class TestNumpysBitGenerator:
 
 
 class TestEvaluation:
-    def test_with_a_shuffled_loader_it_does_not_disturb_training(self) -> None:
+    def test_with_a_shuffled_loader_it_does_not_change_training(self) -> None:
         """DESIGN: evaluation runs guarded"""
         assert torch.equal(trained(Jitter()), trained(Jitter(), eval_data=False))
 
-    def test_the_one_before_training_does_not_disturb_training(self) -> None:
+    def test_the_evaluation_before_training_does_not_change_training(self) -> None:
         """DESIGN"""
         assert torch.equal(trained(Jitter()), trained(Jitter(), evaluate_first=False))
 
-    def test_a_plain_extension_that_draws_in_an_evaluation_does_not_disturb_training(self) -> None:
+    def test_a_plain_extension_that_draws_in_an_evaluation_does_not_change_training(self) -> None:
         """DESIGN: the whole evaluation is guarded, no matter who draws random numbers"""
 
         class Draws(Extension):
@@ -299,7 +299,7 @@ class TestEvaluation:
 
         assert torch.equal(trained(Jitter(), Draws()), trained(Jitter()))
 
-    def test_dropout_switched_on_in_an_evaluation_does_not_disturb_training(self) -> None:
+    def test_enabling_dropout_in_an_evaluation_does_not_change_training(self) -> None:
         """DESIGN: as in Monte Carlo dropout"""
 
         class Sample(Extension):
@@ -308,7 +308,7 @@ class TestEvaluation:
 
         assert torch.equal(trained(Jitter(), Sample()), trained(Jitter()))
 
-    def test_one_from_within_a_training_batch_does_not_disturb_training(self) -> None:
+    def test_an_evaluation_within_a_training_batch_does_not_change_training(self) -> None:
         """DESIGN"""
 
         class Often(Extension):
@@ -319,8 +319,8 @@ class TestEvaluation:
         assert torch.equal(trained(Jitter(), Often()), trained(Jitter()))
 
 
-def test_an_observer_may_put_another_generator_behind_numpys_functions() -> None:
-    """It is removed again, and training continues with its own generator."""
+def test_an_observer_may_replace_numpys_generator() -> None:
+    """The generator is removed afterwards, and training continues with its own."""
 
     class Swaps(Observer):
         def post_train_step_batch(self) -> None:
@@ -339,11 +339,11 @@ def test_an_observer_may_put_another_generator_behind_numpys_functions() -> None
     assert all(torch.equal(a, b) for a, b in zip(plain.model.parameters(), watched.model.parameters(), strict=True))
 
 
-def test_a_gaussian_that_numpy_keeps_is_put_back_though_its_words_are_as_before() -> None:
+def test_the_gaussian_that_numpy_caches_is_restored_even_if_its_words_did_not_change() -> None:
     drawn: dict[str, list[float]] = {"plain": [], "watched": []}
 
     class Draws(Extension):
-        """Seeds anew each batch, and draws both of a pair of Gaussians: the words are the same after each."""
+        """Seeds in each batch, and draws both of a pair of Gaussians, so that the words are the same after each."""
 
         def __init__(self, who: str) -> None:
             self.who = who

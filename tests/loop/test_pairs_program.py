@@ -46,7 +46,7 @@ def test_on_a_terminal_of_80_columns_it_draws_a_bar_with_loss_and_accuracy() -> 
         while True:
             try:
                 read.append(os.read(master, 65536))
-            except OSError:  # nobody has it open any more
+            except OSError:  # no process has it open
                 return
 
     watcher = threading.Thread(target=watch, daemon=True)
@@ -63,7 +63,7 @@ def test_on_a_terminal_of_80_columns_it_draws_a_bar_with_loss_and_accuracy() -> 
 
 
 @pytest.mark.integration
-def test_its_make_loop_is_all_that_a_sweep_needs(tmp_path: Path) -> None:
+def test_a_sweep_needs_only_its_make_loop(tmp_path: Path) -> None:
     words = ["sweep", str(PROGRAM), "lr=0.01,0.0001", "epochs=1", "--workers", "2", "--store", str(tmp_path / "runs")]
     ran = warm.run([sys.executable, "-m", "trainmaster", *words], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.integration
 IS_FULL = os.environ.get("TRAINMASTER_FAULTS") == "full"
 SMALL: dict[str, Any] = {"epochs": 2, "rows": 67}
 RANDOM = {**SMALL, "dropout": 0.2, "noise": 0.1, "workers": 1}
-"""Random numbers everywhere: shuffling, augmentation in a worker of each rank, and dropout."""
+"""Options with random numbers everywhere: shuffling, augmentation in a worker of each rank, and dropout."""
 
 
 def distance(one: dict[str, Any], other: dict[str, Any], what: str = "weights") -> float:
@@ -53,7 +53,7 @@ def run(num: int, folder: Path, **options: Any) -> list[dict[str, Any]]:
         (2, {**SMALL, "rows": 65, "torchmetrics": True}),  # a last batch of 1 sample: one rank has none
         (2, {**SMALL, "as_list": True, "num_valid": 1}),
         (2, {**SMALL, "workers": 1, "eval_every": 0.5, "plateau": True}),
-        (2, {**SMALL, "ignored": 1}),  # parts without a target that counts
+        (2, {**SMALL, "ignored": 1}),  # parts in which all targets are ignored
     ],
     ids=["uneven", "empty part", "list", "workers", "ignored targets"],
 )
@@ -83,17 +83,17 @@ def test_extensions_that_change_training_do_the_same_on_several_ranks(tmp_path: 
         check_history(alone, found[0])
 
 
-def test_two_runs_are_bitwise_equal_and_ranks_have_random_numbers_of_their_own(tmp_path: Path) -> None:
+def test_two_runs_are_bitwise_equal_and_each_rank_has_its_own_random_numbers(tmp_path: Path) -> None:
     one, other = run(2, tmp_path, **RANDOM), run(2, tmp_path, **RANDOM, eval_first=True)
     assert distance(one[0], other[0]) == 0
     assert one[0]["history"]["train/loss"] == other[0]["history"]["train/loss"]
     assert torch.equal(one[1]["draw"], other[1]["draw"])
     assert not torch.equal(one[0]["draw"], one[1]["draw"])
-    assert "each rank has dropout masks of its own" in one[0]["err"]
+    assert "each rank has its own dropout masks" in one[0]["err"]
 
 
 @pytest.mark.parametrize("num", [2, *([3] if IS_FULL else [])])
-def test_a_training_resumes_bit_for_bit_after_a_kill_of_each_rank(tmp_path: Path, num: int) -> None:
+def test_training_resumes_bit_for_bit_after_a_kill_of_each_rank(tmp_path: Path, num: int) -> None:
     undisturbed = run(num, tmp_path, **{**RANDOM, "batch_norm": True, "rows": 64, "train_dir": str(tmp_path / "whole")})[0]
     for rank in range(num):
         options = {**RANDOM, "batch_norm": True, "rows": 64, "train_dir": str(tmp_path / f"kill-{rank}")}
@@ -101,7 +101,7 @@ def test_a_training_resumes_bit_for_bit_after_a_kill_of_each_rank(tmp_path: Path
         killed = ranks.run(num, tmp_path, {**options, "at": ["kill", rank, 14]})
         assert killed[rank]["code"] == -9
         assert all(each["code"] == 1 for number, each in enumerate(killed) if number != rank)
-        assert time.monotonic() - started < 60  # a hang would last for half an hour
+        assert time.monotonic() - started < 60  # a deadlock would last for half an hour
         resumed = run(num, tmp_path, **options)[0]
         assert "replayed the 4 batches" in resumed["err"]
         assert is_same(undisturbed, resumed)
@@ -115,7 +115,10 @@ def test_another_number_of_ranks_resumes_within_rounding_and_says_so(tmp_path: P
             found = run(num, tmp_path, **options, **more) if num > 1 else [in_process(options | more)]
         assert distance(alone, found[0]) < 1e-6
         if second > 1:
-            assert f"trained with {first} rank{'s' if first > 1 else ''} before, so it continues within rounding" in found[0]["err"]
+            assert (
+                f"trained with {first} rank{'s' if first > 1 else ''} before, so results match an uninterrupted run within rounding"
+                in found[0]["err"]
+            )
 
 
 def test_a_loss_with_class_weights_says_that_it_differs_from_one_process(tmp_path: Path) -> None:
@@ -141,7 +144,7 @@ def test_a_limit_ends_all_ranks(tmp_path: Path) -> None:
     assert [each["step"] for each in run(2, tmp_path, **SMALL, max_steps=7)] == [7, 7]
 
 
-def test_a_rank_that_raises_ends_all_and_the_others_name_it(tmp_path: Path) -> None:
+def test_an_error_on_one_rank_ends_all_ranks_and_the_others_name_it(tmp_path: Path) -> None:
     for rank in (0, 1):
         found = ranks.run(2, tmp_path, {**SMALL, "at": ["raise", rank, 3]})
         assert [each["code"] for each in found] == [1, 1]
@@ -157,7 +160,7 @@ def test_a_rank_that_raises_ends_all_and_the_others_name_it(tmp_path: Path) -> N
         ("weights", "LoopError: the weights of rank 0 and rank 1 are no longer equal: `0.weight`"),
     ],
 )
-def test_a_hook_of_rank_0_cannot_do_what_needs_all_ranks(tmp_path: Path, what: str, message: str) -> None:
+def test_a_hook_of_rank_0_cannot_call_operations_that_need_all_ranks(tmp_path: Path, what: str, message: str) -> None:
     found = ranks.run(2, tmp_path, {**SMALL, "only_first": what})
     assert found[0]["error"].startswith(message)
     assert found[1]["code"] == 1
@@ -193,20 +196,20 @@ EXPECTED = {
     "generator": "SettingError: train_data cannot be divided over 2 ranks: list_iterator has no indices",
     "tiny": "SettingError: the first batch of train_data has 1 sample, fewer than the 2 ranks",
     "crooked": "SettingError: batch 0 of train_data cannot be divided over 2 ranks",
-    "sampler": "SettingError: train_data has a DistributedSampler, and the loop divides each batch over the 2 ranks itself",
+    "sampler": "SettingError: train_data has a DistributedSampler, but the loop divides each batch over the 2 ranks itself",
     "avg": "SettingError: the extension `avg_loss` (Avg) needs whole batches",
-    "sum": "SettingError: this Supervised cannot be built: `loss` is a sum over samples, and 2 ranks need a mean",
+    "sum": "SettingError: this Supervised cannot be built: `loss` is a sum over samples, but 2 ranks need a mean",
     "lazy": "SettingError: the model has parameters without a shape, and 2 ranks must begin with the same weights",
     "sparse": "LossError: a gradient of the shape (3, 2) is sparse, and cannot be averaged over ranks",
-    "device": "SettingError: rank 0 trains on cpu, and rank 1 on meta",
+    "device": "SettingError: rank 0 trains on cpu, but rank 1 on meta",
     "same device": "SettingError: ranks 0 and 1 use the same device meta",
-    "data": "SettingError: rank 0 and rank 1 train different things: train_data with the number of batches 4 and 5",
-    "model": "SettingError: rank 0 and rank 1 train different things: a model with the parameters",
+    "data": "SettingError: rank 0 and rank 1 built different loops: train_data with the number of batches 4 and 5",
+    "model": "SettingError: rank 0 and rank 1 built different loops: a model with the parameters",
     "components": "SettingError: a TrainTestLoop does not work with 2 ranks",
 }
 
 
-def test_what_ranks_cannot_train_is_refused_on_all_of_them(tmp_path: Path) -> None:
+def test_a_loop_that_ranks_cannot_train_is_refused_on_all_of_them(tmp_path: Path) -> None:
     program = str(Path(ranks.__file__).with_name("rank_errors.py"))
     for process in ranks.start(2, [program], tmp_path, stdout=-1, stderr=-1):
         out, err = process.communicate(timeout=100)

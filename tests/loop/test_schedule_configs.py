@@ -15,7 +15,7 @@ NUM_BATCHES, NUM_EPOCHS = 3, 2
 
 
 class Rates(Extension):
-    """How often the schedule has stepped: after each update, each epoch, each evaluation."""
+    """Records how often the schedule has stepped, after each update, epoch and evaluation."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, int]] = []
@@ -55,7 +55,7 @@ def test_a_schedule_steps_when_its_config_says(when: Any, is_built: bool) -> Non
 
 
 @pytest.mark.parametrize(("name", "when"), [("step", "epoch"), ("cycle", "train")])
-def test_what_a_config_does_not_say_is_as_its_schedule_needs_it(name: str, when: str) -> None:
+def test_without_step_when_a_schedule_steps_as_it_needs(name: str, when: str) -> None:
     arguments = {"step": {"step_size": 10}, "cycle": {"max_lr": 0.1, "total_steps": 10}}[name]
     rates = Rates()
     make(SchedulerConfig(name=name, arguments=arguments), extensions=[rates]).train()
@@ -74,27 +74,27 @@ def test_a_plateau_without_evaluation_sets_is_refused() -> None:
         make(SchedulerConfig(name="plateau"), eval_data=None).train()
 
 
-def test_evaluations_without_a_set_count_too() -> None:
+def test_without_evaluation_sets_a_schedule_steps_after_each_epoch() -> None:
     tm = make(SchedulerConfig(name="exponentiallr", arguments={"gamma": 0.5}, step_when="val"), eval_data=None)
     tm.train()
     assert tm.lr_schedule.last_epoch == NUM_EPOCHS
 
 
 @pytest.mark.parametrize(("when", "by"), [("train", "epoch"), ("epoch", "update"), ("epoch", "valid"), ("val", "update")])
-def test_a_setting_that_contradicts_the_config_is_refused(when: Any, by: str) -> None:
+def test_a_schedule_by_that_contradicts_the_config_is_refused(when: Any, by: str) -> None:
     config = SchedulerConfig(name="exponentiallr", arguments={"gamma": 0.5}, step_when=when)
     with pytest.raises(SettingError, match=f'schedule_by="{by}", but the SchedulerConfig of ExponentialLR has step_when="{when}"'):
         make(config, schedule_by=by).train()
 
 
-def test_a_setting_says_which_number_a_schedule_that_steps_at_evaluations_looks_at() -> None:
+def test_schedule_by_selects_the_metric_of_a_schedule_that_steps_at_evaluations() -> None:
     data = [torch.ones(2, 2)]
     tm = make(SchedulerConfig(name="plateau"), eval_data={"a": data, "b": [torch.zeros(2, 2)]}, schedule_by="b")
     tm.train()
     assert tm.lr_schedule.best == min(value for _, value in tm.history["b/loss"][1:])
 
 
-def test_under_a_manager_too_and_after_a_resume() -> None:
+def test_a_config_decides_under_a_manager_and_after_a_resume() -> None:
     class Small(Manager):
         def make_loop(self, config: Any) -> TrainManager:
             return make(SchedulerConfig(name="step", arguments={"step_size": 1, "gamma": 0.5}))

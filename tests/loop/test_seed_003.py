@@ -53,7 +53,7 @@ def MyScheduler(optimizer, n_optim_steps):
 
 
 class Batches:
-    """Four batches of a separable problem, as the README has them: with `.data` and `.labels`."""
+    """Four batches of a separable problem, with `.data` and `.labels` as in the README."""
 
     def __init__(self, seed):
         generator = torch.Generator().manual_seed(seed)
@@ -75,7 +75,7 @@ def my_model():
 
 @pytest.fixture
 def finished(my_model, monkeypatch, tmp_path):
-    """The README's program, run in a folder of its own."""
+    """The README's program, run in its own folder."""
     monkeypatch.chdir(tmp_path)
     my_train_data, my_valid_data = Batches(1), Batches(2)
     loop = TrainTestLoop(model=my_model, components=[MainLoop(), SaveModel()],
@@ -90,24 +90,24 @@ def test_the_program_prints_exactly_what_the_readme_shows(capsys, request):
     assert capsys.readouterr() == ("Done.\nSaved.\n", "")
 
 
-def test_the_program_leaves_the_trained_weights_in_a_file(finished, tmp_path):
+def test_the_program_saves_the_trained_weights(finished, tmp_path):
     saved = torch.load(tmp_path / "model_state.pth", weights_only=True)
     assert all(torch.equal(saved[name], value) for name, value in finished.model.state_dict().items())
 
 
-def test_the_program_has_learnt_the_problem(finished):
+def test_the_program_learns_the_problem(finished):
     batches = list(Batches(3))
     right = sum((finished.model(each.data).argmax(1) == each.labels).sum().item() for each in batches)
     assert right / sum(len(each.labels) for each in batches) > 0.9
 
 
-def test_the_programs_schedule_is_stepped_through_to_its_last_step(finished):
-    """L5: `n_optim_steps` in `on_train_begin` is what the schedule will get."""
+def test_the_programs_schedule_reaches_its_last_step(finished):
+    """L5: `n_optim_steps` in `on_train_begin` is the number of steps of the schedule."""
     assert finished.scheduler.last_epoch == finished.n_optim_steps == 10 * 4
 
 
 class Named(LoopComponent):
-    """Says when it is called; the README leaves these components to the reader."""
+    """Records its calls. The README leaves these components to the reader."""
 
     def on_batch_begin(self, loop):
         loop.called.append(type(self).__name__)
@@ -141,15 +141,15 @@ def manipulated(my_model, train_data, valid_data):
     return loop
 
 
-def test_the_lines_on_dynamic_manipulation_give_the_list_they_describe(my_model):
-    """L11: a tuple was given, a list is kept."""
+def test_the_lines_that_edit_components_give_the_list_they_describe(my_model):
+    """L11: a tuple was passed and becomes a list."""
     loop = manipulated(my_model, Batches(1), Batches(2))
     assert isinstance(loop.components, list)
     assert [type(each) for each in loop.components] == [MyInitializer, MyPreprocessing, MyBatchProcessor, MyOptimManager]
 
 
-def test_the_lines_on_dynamic_manipulation_decide_who_is_called(my_model):
-    """L11, L3: inserted components are called in their place, deleted ones no more."""
+def test_the_lines_that_edit_components_decide_which_are_called(my_model):
+    """L11, L3: inserted components are called in list order, deleted ones are no longer called."""
     loop = manipulated(my_model, [1], [])
     loop.called = []
     loop.train(1)

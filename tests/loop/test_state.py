@@ -22,7 +22,7 @@ build, outcome = program.build, program.outcome
 
 
 def same_bits(one, other):
-    """Equal in type, shape and every bit, through any nesting."""
+    """Return whether nested values are equal in type, shape and every bit."""
     if isinstance(one, torch.Tensor):
         return isinstance(other, torch.Tensor) and one.dtype == other.dtype and torch.equal(one, other)
     if isinstance(one, np.ndarray):
@@ -35,7 +35,7 @@ def same_bits(one, other):
 
 
 def differing(one, other):
-    """The parts of an outcome that are not the same."""
+    """Return the parts of an outcome that differ."""
     return [name for name in one if not same_bits(one[name], other[name])]
 
 
@@ -48,7 +48,7 @@ class Keep(Extension):
 
 
 def undisturbed(hook="post_train_step_batch", *, seed=1, **options):
-    """Uninterrupted training: its result, and the states that were captured on the way."""
+    """Train without an interruption, and return the result and the states that were captured."""
     keep = Keep(hook)
     manager = build(seed, keep, **options)
     manager.train()
@@ -56,14 +56,14 @@ def undisturbed(hook="post_train_step_batch", *, seed=1, **options):
 
 
 def resumed(state, *, seed=99, **options):
-    """The result of training that starts from `state`, with nothing else in common."""
+    """Return the result of training that starts from `state` and shares nothing else."""
     manager = build(seed, **options)
     manager.restore(state)
     manager.train()
     return outcome(manager)
 
 
-# In fresh processes.
+# In new processes.
 
 
 def start_program(folder, *, seed, workers, optimizer, out, restore=None, die_at=None):
@@ -71,7 +71,7 @@ def start_program(folder, *, seed, workers, optimizer, out, restore=None, die_at
     command += ["--seed", str(seed), "--workers", str(workers), "--optimizer", optimizer, "--out", out]
     command += ["--restore", restore] if restore else []
     command += ["--die-at", str(die_at)] if die_at else []
-    # A file and no pipe: the loader's workers outlive a killed program by seconds, and would hold a pipe open.
+    # A file instead of a pipe, because the loader's workers outlive a killed program by seconds and would keep a pipe open.
     with (folder / f"{out}.err").open("w") as said:
         return warm.Popen(command, cwd=folder, stderr=said), folder / f"{out}.err"
 
@@ -82,8 +82,8 @@ def ended(started):
     assert process.wait(timeout=300) == 0, said.read_text()
 
 
-def test_a_run_killed_twice_within_an_epoch_and_at_its_end_leaves_the_bits_of_an_undisturbed_one(tmp_path, capsys):
-    """Four processes one after the other, the last of which is this one, each with its own seed."""
+def test_a_run_killed_three_times_ends_with_the_bits_of_an_uninterrupted_one(tmp_path, capsys):
+    """Four processes run one after the other, each with its own seed. This process is the last one."""
     common = {"folder": tmp_path, "workers": 2, "optimizer": "adam"}
     ended(start_program(seed=1, out="after_3", die_at=3, **common))
     ended(start_program(seed=2, out="after_5", die_at=5, restore="after_3", **common))
@@ -100,28 +100,28 @@ def test_a_run_killed_twice_within_an_epoch_and_at_its_end_leaves_the_bits_of_an
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_a_training_can_be_resumed_from_after_any_batch(optimizer):
+def test_training_can_resume_after_any_batch(optimizer):
     expected, states = undisturbed(optimizer=optimizer)
     assert len(states) == 3 * program.BATCHES_PER_EPOCH
     assert [differing(expected, resumed(state, optimizer=optimizer)) for state in states] == [[]] * len(states)
 
 
 @pytest.mark.parametrize("hook", ["post_train_step_epoch", "post_eval", "pre_train_step_epoch", "pre_train", "post_train"])
-def test_a_training_can_be_resumed_from_between_epochs(hook):
-    """The evaluation that is due is done exactly once, in either process."""
+def test_training_can_resume_between_epochs(hook):
+    """The evaluation that is due runs exactly once, in one of the processes."""
     expected, states = undisturbed(hook)
     assert states
     assert [differing(expected, resumed(state)) for state in states] == [[]] * len(states)
 
 
 @pytest.mark.parametrize("kind", ["tensors", "list", "stream"])
-def test_a_training_can_be_resumed_on_any_kind_of_data(kind):
+def test_training_can_resume_on_any_kind_of_data(kind):
     expected, states = undisturbed(kind=kind)
     assert [differing(expected, resumed(state, kind=kind)) for state in states] == [[]] * len(states)
 
 
 @pytest.mark.parametrize("kind", ["augmented", "tensors"])
-def test_a_training_can_be_resumed_with_a_loader_that_has_its_own_generator(kind):
+def test_training_can_resume_with_a_loader_that_has_its_own_generator(kind):
     """The generator continues from epoch to epoch, so it is part of the state."""
     expected, states = undisturbed(kind=kind, generator=torch.Generator().manual_seed(5))
     results = [differing(expected, resumed(state, kind=kind, generator=torch.Generator().manual_seed(6))) for state in states]
@@ -129,7 +129,7 @@ def test_a_training_can_be_resumed_with_a_loader_that_has_its_own_generator(kind
 
 
 @pytest.mark.parametrize("options", [{"num_workers": 2}, {"num_workers": 1, "persistent_workers": True}], ids=["two", "persistent"])
-def test_a_training_can_be_resumed_with_loader_workers(options):
+def test_training_can_resume_with_loader_workers(options):
     expected, states = undisturbed(**options)
     chosen = [states[index] for index in (1, 6, 10)]
     assert [differing(expected, resumed(state, **options)) for state in chosen] == [[]] * 3
@@ -159,7 +159,7 @@ def test_batches_of_tensors_are_skipped_without_loading_them(capsys):
     assert capsys.readouterr().err.startswith("trainmaster: skipped the 5 batches of train_data that were done in this epoch (")
 
 
-def test_batches_of_a_data_set_with_code_of_its_own_are_replayed(capsys):
+def test_batches_of_a_custom_data_set_are_replayed(capsys):
     _, states = undisturbed()
     resumed(states[4])
     assert capsys.readouterr().err.startswith("trainmaster: replayed the 5 batches of train_data that were done in this epoch (")
@@ -171,7 +171,7 @@ def test_nothing_is_replayed_between_epochs(capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_a_training_that_was_stopped_in_an_epoch_goes_on_in_the_same_manager():
+def test_training_that_was_stopped_in_an_epoch_continues_in_the_same_manager():
     class StopAt(Extension):
         def post_train_step_batch(self, loop, batch_num, epoch_num):
             if (epoch_num, batch_num) == (1, 3):
@@ -181,19 +181,19 @@ def test_a_training_that_was_stopped_in_an_epoch_goes_on_in_the_same_manager():
     manager = build(1, StopAt())
     manager.train()
     del manager.extensions["stop_at"]
-    noise = program.noise()  # what happens between the two calls is not part of the training
+    noise = program.noise()  # random numbers between the two calls are not part of training
     manager.train()
     assert noise
     assert differing(expected, outcome(manager)) == []
 
 
-def test_an_epoch_more_can_be_trained_after_a_resume():
+def test_one_more_epoch_can_be_trained_after_a_resume():
     expected, _ = undisturbed(epochs=4)
     _, states = undisturbed(epochs=3)
     assert differing(expected, resumed(states[-1], epochs=4)) == []
 
 
-def test_capturing_leaves_no_trace_in_the_training():
+def test_capturing_does_not_change_training():
     captured, _ = undisturbed()
     manager = build(1)
     manager.train()
@@ -216,7 +216,7 @@ class CountingObserver(Observer):
         self.count = state["count"]
 
 
-def test_a_training_is_taken_up_with_an_observer_more_or_less():
+def test_training_resumes_with_an_observer_added_or_removed():
     expected, _ = undisturbed()
     for before, after in (([], [CountingObserver()]), ([CountingObserver()], [])):
         states = Keep("post_train_step_batch")
@@ -227,7 +227,7 @@ def test_a_training_is_taken_up_with_an_observer_more_or_less():
         assert differing(expected, outcome(manager)) == []
 
 
-def test_an_observer_whose_state_does_not_fit_starts_anew_with_a_warning():
+def test_an_observer_whose_state_does_not_fit_starts_from_scratch_with_a_warning():
     states = Keep("post_train_step_batch")
     build(1, CountingObserver(), states).train()
     values = states.states[3].to_dict()
@@ -240,8 +240,8 @@ def test_an_observer_whose_state_does_not_fit_starts_anew_with_a_warning():
     assert manager["counting_observer"].count == 0
 
 
-def test_numbers_that_wait_in_an_extension_are_in_the_state_of_the_writer():
-    """A state_dict may write what waits, so extensions are asked before the writer is."""
+def test_metrics_buffered_in_an_extension_are_in_the_state_of_the_writer():
+    """A `state_dict` may write buffered metrics, so extensions are captured before the writer."""
 
     class Waits(Extension):
         def __init__(self):
@@ -262,11 +262,11 @@ def test_numbers_that_wait_in_an_extension_are_in_the_state_of_the_writer():
     states = Keep("post_train_step_batch")
     build(1, Waits(), states).train()
     history = states.states[4].objects["writer"]["history"]["waited"]
-    assert len(history) == 5  # one for each batch up to the state
+    assert len(history) == 5  # one row for each batch up to the state
 
 
-def test_an_observer_can_capture_too():
-    """Its guard hides the random numbers it draws, and the state has those of the training."""
+def test_an_observer_can_capture_a_state():
+    """Its guard undoes the random numbers that it draws, and the state has the random state of training."""
 
     class Looks(Observer):
         def post_train_step_batch(self, train_manager):
@@ -282,7 +282,7 @@ def test_an_observer_can_capture_too():
 # A state is a value.
 
 
-def test_a_state_comes_back_from_a_dict():
+def test_a_state_can_be_restored_from_a_dict():
     _, states = undisturbed(epochs=1)
     again = TrainingState.from_dict(states[3].to_dict())
     assert same_bits(again.to_dict(), states[3].to_dict())
@@ -300,7 +300,7 @@ def test_a_state_holds_plain_values_and_tensors_only():
     assert kinds(states[3].to_dict()) <= {int, float, bool, str, type(None), torch.Tensor, np.ndarray}
 
 
-def test_training_on_does_not_change_a_state():
+def test_continuing_to_train_does_not_change_a_state():
     keep, copies = Keep("post_train_step_batch"), []
 
     class Copies(Extension):
@@ -317,7 +317,7 @@ def test_restoring_and_training_does_not_change_a_state():
     assert (differing(expected, first), differing(first, second)) == ([], [])
 
 
-def test_one_manager_can_be_taken_back_to_a_state_after_it_trained():
+def test_a_manager_can_be_reset_to_an_earlier_state():
     expected, states = undisturbed()
     manager = build(1)
     manager.train()
@@ -336,13 +336,13 @@ def test_a_dict_that_is_not_a_state_is_refused(values, named):
     assert named in str(caught.value)
 
 
-def test_a_dict_with_one_part_too_many_is_refused_naming_it():
+def test_a_dict_with_an_unknown_part_is_an_error_that_names_it():
     _, states = undisturbed(epochs=1)
     with pytest.raises(StateError, match=r"this is not a training state: scaler missing or unknown"):
         TrainingState.from_dict({**states[0].to_dict(), "scaler": {}})
 
 
-# What a state holds.
+# The contents of a state.
 
 
 def test_gradients_that_wait_for_an_update_are_restored():
@@ -415,7 +415,7 @@ class ScalesItsLoss(TrainManager):
         self.scaler.update()
 
 
-def test_a_training_with_a_loss_scaler_can_be_resumed():
+def test_training_with_a_loss_scaler_can_resume():
     def new(*extensions):
         torch.manual_seed(1)
         sgd = lambda params: torch.optim.SGD(params, lr=0.05)  # noqa: E731 - a recipe
@@ -430,7 +430,7 @@ def test_a_training_with_a_loss_scaler_can_be_resumed():
     assert same_bits([one.scaler.state_dict(), one.model.state_dict()], [other.scaler.state_dict(), other.model.state_dict()])
 
 
-# What is refused.
+# Errors.
 
 
 @pytest.mark.parametrize("hook", ["pre_train_step_batch", "pre_backward", "post_backward", "pre_optimizer_step"])
@@ -446,7 +446,7 @@ def test_capturing_in_the_middle_of_an_evaluation_is_refused():
         undisturbed("post_eval_step_epoch")
 
 
-def test_capturing_after_a_batch_that_broke_off_is_refused():
+def test_capturing_after_a_failed_batch_is_refused():
     class Breaks(Extension):
         def post_backward(self):
             raise KeyboardInterrupt
@@ -472,7 +472,7 @@ def test_a_state_of_longer_data_is_refused():
     state = manager.capture()
     other = build(2)
     other.train_data = [*other.train_data, *other.train_data]
-    with pytest.raises(StateError, match=r"train_data has \d+ batches, the state was captured with \d+"):
+    with pytest.raises(StateError, match=r"train_data has \d+ batches, but the state was captured with \d+"):
         other.restore(state)
 
 
@@ -486,7 +486,7 @@ def test_a_state_captured_before_the_first_step_is_restored():
     assert same_bits(whole.model.state_dict(), resumed.model.state_dict())
 
 
-def test_sums_that_an_extension_starts_anew_each_epoch_go_on_where_they_were():
+def test_sums_that_an_extension_resets_each_epoch_are_restored():
     class Sums(Extension):
         def __init__(self):
             self.num_batches, self.totals = 0, []
@@ -521,7 +521,7 @@ def test_sums_that_an_extension_starts_anew_each_epoch_go_on_where_they_were():
 
 
 @pytest.mark.parametrize("rubbish", [None, [1, 2], "state"])
-def test_what_is_no_mapping_is_refused_as_a_state(rubbish):
+def test_a_state_that_is_not_a_mapping_is_refused(rubbish):
     with pytest.raises(StateError, match="this is not a training state"):
         TrainingState.from_dict(rubbish)
 
@@ -544,14 +544,14 @@ class Counter(Extension):
     def load_state_dict(self, state): ...
 
 
-def test_a_state_with_an_extension_that_is_missing_here_is_refused_naming_it():
+def test_a_state_with_an_additional_extension_is_an_error_that_names_it():
     state = build(1, Counter()).capture()
     with pytest.raises(StateError, match="the state does not fit this TrainManager") as caught:
         resumed(state)
     assert "extension `counter` is in the state, but not here" in str(caught.value)
 
 
-def test_a_state_without_an_extension_that_is_here_is_refused_naming_it():
+def test_a_state_without_one_of_the_extensions_is_an_error_that_names_it():
     built = build(1)
     built.build()
     manager = build(2, Counter())
@@ -559,7 +559,7 @@ def test_a_state_without_an_extension_that_is_here_is_refused_naming_it():
         manager.restore(built.capture())
 
 
-def test_a_renamed_extension_is_refused_with_the_nearest_name():
+def test_a_renamed_extension_is_an_error_that_suggests_the_nearest_name():
     built = build(1, ("counters", Counter()))
     built.build()
     with pytest.raises(StateError, match=r"extension `counters` is in the state, but not here; did you mean `counter`\?"):
@@ -604,11 +604,11 @@ def test_data_that_is_too_short_for_the_state_is_refused():
 
 def test_a_loader_without_the_generator_of_the_state_is_refused():
     _, states = undisturbed(epochs=1, generator=torch.Generator())
-    with pytest.raises(StateError, match="the data has 0 generators of its own, the state was captured with 1"):
+    with pytest.raises(StateError, match="the data has 0 generators of its own, but the state was captured with 1"):
         resumed(states[0])
 
 
-# The minimal face.
+# TrainTestLoop.
 
 
 class Trains(LoopComponent):
@@ -668,7 +668,7 @@ def loop_outcome(loop):
 
 
 @pytest.mark.parametrize("kind", ["augmented", "tensors", "list"])
-def test_a_minimal_loop_can_be_resumed_from_after_any_batch(kind):
+def test_a_train_test_loop_can_resume_after_any_batch(kind):
     loop = new_loop(1, kind=kind)
     loop.train(2)
     expected, states, results = loop_outcome(loop), loop["trains"].states, []
@@ -680,7 +680,7 @@ def test_a_minimal_loop_can_be_resumed_from_after_any_batch(kind):
     assert results == [[]] * 14
 
 
-def test_a_minimal_loop_can_be_resumed_twice_within_an_epoch():
+def test_a_train_test_loop_can_resume_twice_within_an_epoch():
     loop = new_loop(1)
     loop.train(2)
     expected = loop_outcome(loop)
@@ -697,25 +697,25 @@ def test_a_minimal_loop_can_be_resumed_twice_within_an_epoch():
     "callback",
     ["on_train_begin", "on_epoch_begin", "on_grads_reset", "on_batch_begin", "on_backward_pass", "on_optim_step", "on_epoch_end"],
 )
-def test_a_minimal_loop_refuses_to_be_captured_elsewhere(callback):
+def test_a_train_test_loop_can_only_be_captured_at_the_end_of_a_batch(callback):
     component = type("Captures", (LoopComponent,), {callback: lambda self, loop: loop.capture()})()
-    with pytest.raises(StateError, match=r"a state can be captured at the end of a training batch only") as caught:
+    with pytest.raises(StateError, match=r"a state can only be captured at the end of a training batch") as caught:
         new_loop(1, component).train(1)
     assert "capture it in on_batch_end, while loop.is_training" in str(caught.value)
 
 
-def test_a_minimal_loop_refuses_to_be_captured_in_validation():
+def test_a_train_test_loop_cannot_be_captured_in_validation():
     class Captures(LoopComponent):
         def on_batch_end(self, loop):
             if loop.is_validating:
                 loop.capture()
 
-    with pytest.raises(StateError, match="a state can be captured at the end of a training batch") as caught:
+    with pytest.raises(StateError, match="a state can only be captured at the end of a training batch") as caught:
         new_loop(1, Captures()).train(1)
     assert "stage train > eval_step_epoch > eval_step_batch" in str(caught.value)
 
 
-def test_a_minimal_loop_refuses_a_state_of_other_components_naming_them():
+def test_a_train_test_loop_refuses_a_state_of_other_components_and_names_them():
     class Scales(LoopComponent):
         def on_train_begin(self, loop):
             loop.scaler = torch.amp.GradScaler("cpu")
@@ -737,7 +737,7 @@ def test_a_state_captured_right_after_restoring_is_the_same_state():
     assert differing(resumed(states[4], epochs=2), resumed(again, epochs=2)) == []
 
 
-def test_a_state_goes_through_torch_save_with_weights_only(tmp_path):
+def test_a_state_can_be_saved_by_torch_and_loaded_with_weights_only(tmp_path):
     manager = build(1)
     torch.save(manager.capture().to_dict(), tmp_path / "state.pt")
     other = build(2)
@@ -745,7 +745,7 @@ def test_a_state_goes_through_torch_save_with_weights_only(tmp_path):
     assert same_bits(manager.model.state_dict(), other.model.state_dict())
 
 
-def test_capturing_in_the_middle_of_a_batch_is_refused_also_from_within_a_prediction():
+def test_capturing_in_the_middle_of_a_batch_is_refused_even_within_a_prediction():
     class Captures(Extension):
         def post_backward(self, train_manager):
             train_manager.predict([])

@@ -52,7 +52,7 @@ class TestTraining:
         assert loop.history["valid/accuracy"][-1][1] == float(accuracy(prediction, TARGETS))
         assert loop.history["valid/loss"][-1][1] == pytest.approx(float(nn.functional.cross_entropy(prediction, TARGETS)))
 
-    def test_it_trains_to_the_same_bits_as_a_train_manager_with_a_model_of_the_whole_batch(self) -> None:
+    def test_it_ends_with_the_same_bits_as_a_train_manager_whose_model_takes_the_whole_batch(self) -> None:
         class Whole(TrainManager):
             def model_forward(self, batch: Any) -> Any:
                 return self.model(batch[0])
@@ -76,7 +76,7 @@ class TestTraining:
         batches = [Pair(INPUTS, TARGETS)]
         assert trained(train_data=batches, eval_data=batches).step_num == 2
 
-    def test_nested_inputs_reach_a_model_forward_of_ones_own(self) -> None:
+    def test_nested_inputs_are_passed_to_an_overridden_model_forward(self) -> None:
         class Two(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
@@ -117,7 +117,7 @@ class TestPredict:
 
     @pytest.mark.parametrize("batch_size", [1, 2, 3])
     @pytest.mark.parametrize("samples", [["a", "bcd", "ef", "g", "hi"], [1.0, 3.0, 2.0, 1.0, 2.0]], ids=["strings", "numbers"])
-    def test_a_list_of_single_samples_is_the_inputs_whatever_its_length(self, samples: list[Any], batch_size: int) -> None:
+    def test_a_list_of_single_samples_of_any_length_is_the_inputs(self, samples: list[Any], batch_size: int) -> None:
         loop = make_loop(Lengths())
         found = torch.cat(loop.predict(DataLoader(samples, batch_size=batch_size, collate_fn=list)))
         assert torch.equal(found, loop.model(samples))
@@ -130,7 +130,7 @@ class TestPredict:
 
 
 class Lengths(nn.Module):
-    """Takes a list of strings or numbers."""
+    """A model that takes a list of strings or numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ class Lengths(nn.Module):
 
 
 class TestState:
-    def test_a_training_that_was_stopped_in_an_epoch_ends_with_the_same_bits(self) -> None:
+    def test_stopping_in_an_epoch_does_not_change_the_final_bits(self) -> None:
         class StopsAt(Extension):
             def post_train_step_batch(self, train_manager: TrainManager, step_num: int) -> None:
                 if step_num == 10:
@@ -168,7 +168,7 @@ class TestState:
             manager.process({"lr": 0.02}, num_epochs=epochs)
         assert [row["step"] for row in manager.store.run(manager.key).events() if row["tag"] == "valid/accuracy"] == [0, 1, 2, 3]
 
-    def test_it_is_made_again_with_its_metrics(self) -> None:
+    def test_it_is_rebuilt_with_its_metrics(self) -> None:
         loop = make_loop()
         given = {"model": loop.model, "train_data": loop.train_data, "eval_data": loop.eval_data, "loss": loop.loss}
         again = build(overridden(blueprint_of(loop), given, "here"), "here")
@@ -176,7 +176,7 @@ class TestState:
         again.eval()
         assert list(again.history) == ["valid/loss", "valid/accuracy"]
 
-    def test_a_metric_that_cannot_be_made_again_is_left_out(self) -> None:
+    def test_a_metric_that_cannot_be_rebuilt_is_left_out(self) -> None:
         assert blueprint_of(make_loop(metrics={"x": lambda prediction, targets: 0.0}))["with"]["metrics"] is None
 
 
@@ -194,7 +194,7 @@ class TestExtensions:
 
 class TestBadInput:
     @pytest.mark.parametrize(
-        ("batch", "told", "first", "last"),
+        ("batch", "message", "first", "last"),
         [
             ({"image": INPUTS, "label": TARGETS}, "dict('image': Tensor[50, 4], 'label': Tensor[50])", "batch['image']", "batch['label']"),
             ([INPUTS, TARGETS, TARGETS], "list(Tensor[50, 4], Tensor[50], Tensor[50])", "batch[0]", "batch[1]"),
@@ -202,14 +202,14 @@ class TestBadInput:
         ],
         ids=["dict", "triple", "single"],
     )
-    def test_a_batch_that_is_no_pair_is_refused_with_what_came_and_what_to_write(
-        self, batch: Any, told: str, first: str, last: str
+    def test_a_batch_that_is_not_a_pair_is_an_error_that_shows_the_batch_and_what_to_write(
+        self, batch: Any, message: str, first: str, last: str
     ) -> None:
         with pytest.raises(SettingError) as caught:
             trained(train_data=[batch], eval_data=None)
         assert str(caught.value).split("\n") == [
-            f"Supervised needs batches of (inputs, targets), but this batch is {told}",
-            "  try     have the data set return pairs, or write what the model and the loss are called with:",
+            f"Supervised needs batches of (inputs, targets), but this batch is {message}",
+            "  try     return pairs from the data set, or write how to call the model and the loss:",
             "          class Loop(TrainManager):",
             "              def model_forward(self, batch):",
             f"                  return self.model({first})",
@@ -218,19 +218,19 @@ class TestBadInput:
         ]
         assert any("batch_num 0" in note for note in caught.value.__notes__)
 
-    def test_data_in_place_of_batches_is_told_what_to_give(self) -> None:
+    def test_data_instead_of_batches_is_an_error_that_says_what_to_pass(self) -> None:
         with pytest.raises(SettingError, match=r"needs batches of \(inputs, targets\), but this batch is Tensor(.|\n)*list of batches: \["):
             trained(train_data=(INPUTS, TARGETS), eval_data=None)
 
-    def test_a_loss_class_is_refused_with_what_to_write(self) -> None:
-        with pytest.raises(SettingError, match=r"`loss` is the class CrossEntropyLoss: create one, CrossEntropyLoss\(\)"):
+    def test_a_loss_class_is_an_error_that_shows_what_to_write(self) -> None:
+        with pytest.raises(SettingError, match=r"`loss` is the class CrossEntropyLoss: create an instance, CrossEntropyLoss\(\)"):
             Supervised(make_model(), nn.CrossEntropyLoss, 1, [])  # type: ignore[arg-type]
 
-    def test_a_loss_that_sums_over_the_batch_is_warned_of(self) -> None:
+    def test_a_loss_that_sums_over_the_batch_causes_a_warning(self) -> None:
         with pytest.warns(UserWarning, match="depends on the batch size: recorded losses are means over samples only"):
             Supervised(make_model(), nn.CrossEntropyLoss(reduction="sum"), 1, [])
 
-    def test_an_optimizer_of_another_model_is_warned_of(self) -> None:
+    def test_an_optimizer_of_another_model_causes_a_warning(self) -> None:
         other = torch.optim.SGD(make_model().parameters(), lr=0.1)
         with pytest.warns(UserWarning, match="the optimizer has no parameter of the model"):
             trained(optimizer=other)
@@ -239,13 +239,13 @@ class TestBadInput:
         with pytest.raises(SettingError, match="`loss` is None and `loss_forward` is not overridden"):
             Supervised(make_model(), None, 1, [])
 
-    def test_a_loss_that_is_no_function_is_refused_with_what_it_gets(self) -> None:
+    def test_a_loss_that_is_not_a_function_is_an_error_that_shows_its_arguments(self) -> None:
         with pytest.raises(SettingError, match=r"`loss` must be a function of \(prediction, targets\), not 'mse' \(str\)"):
             Supervised(make_model(), "mse", 1, [])  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("is_module", [False, True], ids=["function", "module"])
     def test_a_loss_that_takes_the_targets_first_is_refused(self, is_module: bool) -> None:
-        """It would return a number that is not the loss."""
+        """Such a function would return a number that is not the loss."""
 
         class Module(nn.Module):
             def forward(self, targets: torch.Tensor, prediction: torch.Tensor) -> torch.Tensor:
@@ -255,11 +255,11 @@ class TestBadInput:
             return nn.functional.binary_cross_entropy_with_logits(prediction, targets)
 
         with pytest.raises(
-            SettingError, match=r"`loss` is called with \(prediction, targets\), and takes the targets first: \(targets, \.\.\.\)"
+            SettingError, match=r"`loss` is called with \(prediction, targets\), but takes the targets first: \(targets, \.\.\.\)"
         ):
             Supervised(make_model(), Module() if is_module else function, 1, [])
 
-    def test_inputs_that_the_model_cannot_take_whole_are_told(self) -> None:
+    def test_inputs_that_the_model_cannot_take_get_a_note(self) -> None:
         with pytest.raises(TypeError) as caught:
             trained(train_data=[((INPUTS, INPUTS), TARGETS)], eval_data=None)
         assert caught.value.__notes__[0].split("\n") == [
@@ -267,7 +267,7 @@ class TestBadInput:
             "  try     override model_forward(self, batch): return self.model(*batch[0])",
         ]
 
-    def test_a_prediction_that_the_loss_cannot_take_is_told(self) -> None:
+    def test_a_prediction_that_the_loss_cannot_take_gets_a_note(self) -> None:
         with pytest.raises(TypeError) as caught:
             trained(nn.LSTM(4, 3))
         assert caught.value.__notes__[0].startswith(

@@ -1,4 +1,4 @@
-"""`TrainManager`: what it runs, in which order, and what hooks see (E22 to E35)."""
+"""`TrainManager`: the order of its stages, and the fixtures of its hooks (E22 to E35)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def make_manager(
 
 
 def recorder(stages: Any = tuple(TRAIN_MANAGER.paths), look: Any = None) -> Any:
-    """An extension with pre and post hooks at `stages`; `seen` holds the hooks called, or what `look(name, fixtures)` returned."""
+    """Return an extension with hooks for `stages`. `seen` lists the hooks that were called, or the results of `look(name, fixtures)`."""
     seen: list[Any] = []
 
     def make(name: str) -> Any:
@@ -104,7 +104,7 @@ class TestConstructor:
         assert tm.epoch_num == 1
 
     def test_defaults_are_those_of_the_seed(self) -> None:
-        """E22, E34: no directory is invented."""
+        """E22, E34: no directory is created by default."""
         tm = TrainManager(make_net(), mse, 2, make_batches())
         assert (tm.eval_data, tm.train_dir, tm.lr_schedule, tm.max_steps, tm.max_time) == ({}, None, None, None, None)
         assert isinstance(tm.writer, MemoryWriter)
@@ -142,7 +142,7 @@ class TestConstructor:
         tm = make_manager(eval_data=[("b", make_batches(1)), ("a", make_batches(1))])
         assert list(tm.eval_data) == ["b", "a"]
 
-    def test_train_dir_becomes_a_path_and_is_made_with_the_first_checkpoint(self, tmp_path: Path) -> None:
+    def test_train_dir_becomes_a_path_and_is_created_with_the_first_checkpoint(self, tmp_path: Path) -> None:
         """E34"""
         tm = make_manager(train_dir=str(tmp_path / "a" / "new"))
         assert tm.train_dir == tmp_path / "a" / "new"
@@ -185,7 +185,7 @@ class TestStages:
         make_manager(eval_data={"valid": make_batches(1)}, extensions=[look]).eval()
         assert look.seen[1:] == around("run", *around("load_checkpoint"), *around("eval", *around("eval_step_epoch", *EVAL_BATCH)))
 
-    def test_run_is_opened_once_though_train_evaluates(self) -> None:
+    def test_run_is_opened_once_although_train_evaluates(self) -> None:
         """E24"""
         look = recorder(["run"])
         make_manager(epochs=2, eval_data={"valid": make_batches(1)}, extensions=[look]).train()
@@ -276,7 +276,7 @@ SEEN_AT = {
 
 
 class TestEvaluatingOtherData:
-    def test_eval_takes_sets_and_leaves_its_own_alone(self) -> None:
+    def test_eval_can_take_other_sets_without_changing_the_loops_own(self) -> None:
         tm = make_manager(eval_data={"valid": make_batches(1)}, progress=False)
         before = weights(tm.model)
         tm.eval({"test": make_batches(2), "more": make_batches(1)})
@@ -286,7 +286,7 @@ class TestEvaluatingOtherData:
         tm.eval([("test", make_batches(2))])
         assert [value for _, value in tm.history["test/loss"]] == [tm.history["test/loss"][0][1]] * 2
 
-    def test_its_loss_is_that_of_the_data_given(self) -> None:
+    def test_its_loss_is_computed_over_the_given_data(self) -> None:
         tm = make_manager(progress=False)
         data = make_batches(2, seed=7)
         tm.eval({"test": data})
@@ -294,23 +294,23 @@ class TestEvaluatingOtherData:
             wanted = sum(float(mse(batch, tm.model(batch))) for batch in data) / 2
         assert tm.history["test/loss"] == [(0, pytest.approx(wanted))]
 
-    def test_other_data_under_the_name_of_a_set_is_refused_and_the_set_itself_is_not(self) -> None:
+    def test_other_data_with_the_name_of_a_set_is_refused_but_the_set_itself_is_accepted(self) -> None:
         valid = make_batches(1)
         tm = make_manager(eval_data={"valid": valid}, progress=False)
-        with pytest.raises(SettingError, match="the loop has an evaluation set 'valid', and this is other data") as caught:
+        with pytest.raises(SettingError, match="the loop already has an evaluation set 'valid' with other data") as caught:
             tm.eval({"valid": make_batches(2)})
         assert caught.value.rows["hint"] == 'give it another name: eval({"valid_2": loader})'
         assert not tm.history
         tm.eval({"valid": valid})
         assert list(tm.history) == ["valid/loss"]
 
-    def test_a_bare_loader_is_refused_with_what_to_write(self) -> None:
+    def test_a_loader_without_a_name_is_an_error_that_shows_what_to_write(self) -> None:
         with pytest.raises(
             SettingError, match=r"^the data to evaluate needs a name for its metrics\n  try     eval\(\{\"test\": loader\}\)"
         ):
             make_manager().eval(make_batches())
 
-    def test_it_decides_nothing_even_in_the_middle_of_an_evaluation_that_does(self) -> None:
+    def test_it_affects_no_schedule_or_checkpoint_even_within_another_evaluation(self) -> None:
         class Asks(Extension):
             def post_eval_step_epoch(self, train_manager: TrainManager, datasource_name: str) -> None:
                 if datasource_name == "valid":
@@ -332,7 +332,7 @@ class TestEvaluatingOtherData:
         assert own == [(False, ["test"]), (True, ["valid"])] * 2
         assert plateau.last_epoch == 1
 
-    def test_early_stopping_and_divergence_do_not_judge_by_it(self) -> None:
+    def test_early_stopping_and_divergence_guard_ignore_it(self) -> None:
         judges: list[Any] = [EarlyStopping(patience=1), DivergenceGuard()]
         for judge in judges:
             tm = make_manager(eval_data={"valid": make_batches(1)}, progress=False)
@@ -379,13 +379,13 @@ class TestFixtures:
         assert prediction.shape == (7, 1)
         assert torch.equal(loss, mse(batch, prediction))
 
-    def test_the_optimizer_fixture_is_built_when_the_training_starts(self) -> None:
+    def test_the_optimizer_fixture_is_built_when_training_starts(self) -> None:
         """E32"""
         look = recorder(["train"], lambda name, fixtures: type(fixtures["optimizer"]))
         make_manager(optimizer=sgd, extensions=[look]).train()
         assert look.seen[0] is torch.optim.SGD
 
-    def test_the_schedule_fixture_is_built_when_the_training_starts(self) -> None:
+    def test_the_schedule_fixture_is_built_when_training_starts(self) -> None:
         """E32, E33"""
         look = recorder(["train"], lambda name, fixtures: fixtures["lr_schedule"])
         tm = make_manager(lr_schedule=lambda optimizer: torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0), extensions=[look])
@@ -408,13 +408,13 @@ class TestFixtures:
         make_manager(eval_data={"b": make_batches(1), "a": make_batches(2)}, extensions=[look]).eval()
         assert look.seen[::2] == ["b", "a", "a"]
 
-    def test_nothing_of_a_run_is_left_after_it(self) -> None:
+    def test_a_run_leaves_no_fixtures_behind(self) -> None:
         """E18"""
         tm = make_manager(eval_data={"valid": make_batches(1)})
         tm.train()
         assert set(tm.fixtures) == ALWAYS_THERE
 
-    def test_epoch_num_rises_inside_the_epoch_after_its_last_batch(self) -> None:
+    def test_epoch_num_increases_inside_the_epoch_after_its_last_batch(self) -> None:
         """E27"""
         look = recorder(
             ["train_step_epoch", "train_step_batch"], lambda name, fixtures: (name, fixtures["epoch_num"], fixtures["epoch_index"])
@@ -431,7 +431,7 @@ class TestFixtures:
         assert second[-1] == ("post_train_step_epoch", 2, 1)
 
     @pytest.mark.parametrize("name", ["prediction", "loss"])
-    def test_what_a_stage_makes_is_visible_from_its_post_hooks_until_the_batch_ends(self, name: str) -> None:
+    def test_the_fixtures_of_a_stage_exist_from_its_post_hooks_until_the_batch_ends(self, name: str) -> None:
         """E25"""
         stages = ["train_step_batch", "forward", "loss", "backward", "optimizer_step", "train_step_epoch"]
         look = recorder(stages, lambda hook, fixtures: (hook, name in fixtures))
@@ -547,7 +547,7 @@ class TestTrainingStep:
         assert tm.step_num == 4
         assert same_bits(weights(model), weights(plain))
 
-    def test_optimizer_step_is_no_stage_of_a_batch_without_update(self) -> None:
+    def test_a_batch_without_an_update_does_not_open_optimizer_step(self) -> None:
         class Never(Extension):
             def pre_train_step_batch(self, fixtures: Any) -> None:
                 fixtures.modify("is_update", False)
@@ -611,13 +611,13 @@ class TestEvaluation:
         make_manager(epochs=2, eval_data={"valid": make_batches(1)}, extensions=[look]).train()
         assert look.seen[::2] == [0, 1, 2]
 
-    def test_the_one_before_training_can_be_switched_off(self) -> None:
+    def test_the_evaluation_before_training_can_be_turned_off(self) -> None:
         """D-X: switchable"""
         look = recorder(["eval"], lambda name, fixtures: fixtures["epoch_num"])
         make_manager(epochs=2, evaluate_first=False, extensions=[look]).train()
         assert look.seen[::2] == [1, 2]
 
-    def test_the_one_before_training_is_not_repeated_by_the_next_train(self) -> None:
+    def test_the_evaluation_before_training_is_not_repeated_by_the_next_train(self) -> None:
         """E28"""
         tm = make_manager(eval_data={"valid": make_batches(1)})
         tm.train()
@@ -625,7 +625,7 @@ class TestEvaluation:
         tm.train()
         assert [step for step, _ in tm.history["valid/loss"]] == [0, 1, 2]
 
-    def test_it_leaves_the_gradients_off(self) -> None:
+    def test_gradients_are_off_in_evaluations(self) -> None:
         """E30"""
         look = recorder(["eval_step_batch"], lambda name, fixtures: (torch.is_grad_enabled(), fixtures["model"].training))
         make_manager(eval_data={"valid": make_batches(1)}, extensions=[look]).eval()
@@ -641,7 +641,7 @@ class TestEvaluation:
         assert set(look.seen) == {(True, True)}
 
     @pytest.mark.parametrize("routine", ["train", "eval", "predict"])
-    def test_the_mode_of_every_single_module_is_put_back(self, routine: str) -> None:
+    def test_the_mode_of_every_module_is_restored(self, routine: str) -> None:
         """E30"""
         model = make_net()
         model.train()
@@ -650,7 +650,7 @@ class TestEvaluation:
         tm.predict(make_batches(1)) if routine == "predict" else getattr(tm, routine)()
         assert (model.training, model.first.training, model.dropout.training) == (True, True, False)
 
-    def test_modes_and_gradients_are_put_back_after_an_error(self) -> None:
+    def test_modes_and_gradients_are_restored_after_an_error(self) -> None:
         """E30"""
         model = make_net()
         model.dropout.eval()
@@ -678,7 +678,7 @@ class TestEvaluation:
 
 
 class TestOverriding:
-    def test_model_forward_serves_training_and_evaluation(self) -> None:
+    def test_model_forward_is_used_in_training_and_evaluation(self) -> None:
         """E29"""
 
         class Manager(TrainManager):
@@ -713,7 +713,7 @@ class TestOverriding:
         kind(make_net(), mse, 1, make_batches(1), {"valid": make_batches(1)}, device="cpu").train()
         assert modes == expected
 
-    def test_loss_may_be_none_where_loss_forward_is_overridden(self) -> None:
+    def test_loss_may_be_none_if_loss_forward_is_overridden(self) -> None:
         """E29"""
 
         class Manager(TrainManager):
@@ -725,7 +725,7 @@ class TestOverriding:
         make_manager(by_function).train()
         assert same_bits(weights(by_method), weights(by_function))
 
-    def test_optimizer_may_be_none_where_optimizer_step_is_overridden(self) -> None:
+    def test_optimizer_may_be_none_if_optimizer_step_is_overridden(self) -> None:
         """E29"""
 
         class Manager(TrainManager):
@@ -763,7 +763,7 @@ class TestOverriding:
 
 
 class OwnStart(Net):
-    """A model that fills its weights itself, and counts how often."""
+    """A model that initializes its own weights, and counts how often."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -775,7 +775,7 @@ class OwnStart(Net):
 
 
 class TestInitialization:
-    def test_weights_are_left_alone_by_default(self) -> None:
+    def test_weights_are_not_changed_by_default(self) -> None:
         """DESIGN: Xavier is an option"""
         model = make_net()
         before = weights(model)
@@ -789,13 +789,13 @@ class TestInitialization:
         assert model.starts == [torch.device("cpu")]
         assert torch.equal(model.first.weight, torch.full((5, 3), 0.25))
 
-    def test_the_models_own_goes_before_the_argument(self) -> None:
+    def test_the_models_own_initialization_takes_precedence_over_the_argument(self) -> None:
         """E29"""
         model = OwnStart()
         make_manager(model, epochs=0, initialization=xavier_uniform).train()
         assert torch.equal(model.first.weight, torch.full((5, 3), 0.25))
 
-    def test_xavier_uniform_is_what_torch_computes(self) -> None:
+    def test_xavier_uniform_gives_the_same_weights_as_torch(self) -> None:
         """E29"""
         model, plain = make_net(), make_net()
         torch.manual_seed(7)
@@ -806,7 +806,7 @@ class TestInitialization:
                 nn.init.xavier_uniform_(parameter)
         assert same_bits(weights(model), weights(plain))
 
-    def test_it_happens_once_though_train_is_called_again(self) -> None:
+    def test_it_happens_once_even_if_train_is_called_again(self) -> None:
         """E32"""
         model = OwnStart()
         tm = make_manager(model)
@@ -837,7 +837,7 @@ class TestInitialization:
         assert model.starts == []
         assert same_bits(weights(model), weights(first.model))
 
-    def test_it_comes_before_the_first_evaluation(self) -> None:
+    def test_it_happens_before_the_first_evaluation(self) -> None:
         """E28, E32"""
         look = recorder(["eval"], lambda name, fixtures: bool((fixtures["model"].first.weight == 0.25).all()))
         make_manager(OwnStart(), epochs=0, extensions=[look]).train()
@@ -845,13 +845,13 @@ class TestInitialization:
 
 
 class TestDefaultExtensions:
-    def test_setup_and_what_records_losses_come_first_then_the_users(self) -> None:
+    def test_setup_and_the_extensions_that_record_losses_come_before_the_users(self) -> None:
         """E31"""
         tm = make_manager(extensions={"mine": Extension(), "yours": Observer()})
         assert list(tm.extensions) == ["setup", "eval_state", "train_loss", "mine", "yours", "progress"]
 
     @pytest.mark.parametrize("name", ["setup", "eval_state", "train_loss", "progress"])
-    def test_an_extension_of_the_same_name_replaces_the_default(self, name: str) -> None:
+    def test_an_extension_with_the_same_name_replaces_the_default(self, name: str) -> None:
         """E31"""
         mine = Extension()
         tm = make_manager(extensions={name: mine})
@@ -873,7 +873,7 @@ class TestOptimizer:
         tm.train()
         assert tm.optimizer is optimizer
 
-    def test_a_callable_gets_the_parameters_that_are_trained(self) -> None:
+    def test_a_callable_gets_the_trainable_parameters(self) -> None:
         """E22"""
         model = make_net()
         model.first.requires_grad_(False)
@@ -893,7 +893,7 @@ class TestOptimizer:
         make_manager(other, optimizer=sgd).train()
         assert same_bits(weights(one), weights(other))
 
-    def test_a_callable_is_called_once_though_train_is_called_again(self) -> None:
+    def test_a_callable_is_called_once_even_if_train_is_called_again(self) -> None:
         """E32"""
         tm = make_manager(optimizer=sgd)
         tm.train()
@@ -965,7 +965,7 @@ class TestSchedule:
         )
         tm.train()
         assert got == [loss for step, loss in tm.history["b/loss"] if step and step > 0]
-        assert tm.optimizer.param_groups[0]["lr"] < 0.1  # the loss falls, so mode="max" sees no progress
+        assert tm.optimizer.param_groups[0]["lr"] < 0.1  # the loss decreases, so mode="max" sees no improvement
 
     def test_a_standalone_evaluation_does_not_step_it(self) -> None:
         """E33"""
@@ -977,7 +977,7 @@ class TestSchedule:
         tm.eval()
         assert tm.lr_schedule.last_epoch == steps
 
-    def test_reduce_on_plateau_is_refused_where_it_gets_no_loss(self) -> None:
+    def test_reduce_on_plateau_is_refused_if_it_gets_no_loss(self) -> None:
         """E33"""
         model = make_net()
         optimizer = sgd(model.parameters())
@@ -995,7 +995,7 @@ class TestSchedule:
             tm.train()
         assert look.seen == []
 
-    def test_schedule_by_a_set_that_is_not_there_is_refused_with_the_nearest_name(self) -> None:
+    def test_schedule_by_an_unknown_set_is_an_error_that_suggests_the_nearest_name(self) -> None:
         """E33"""
         with pytest.raises(
             SettingError,
@@ -1005,7 +1005,7 @@ class TestSchedule:
 
 
 class Fresh:
-    """Data that can be gone through again and again, without a length."""
+    """Data without a length that can be iterated many times."""
 
     def __init__(self, batches: list[Any]) -> None:
         self._batches = batches
@@ -1025,7 +1025,7 @@ Pair = namedtuple("Pair", "x y")
 
 
 class TestData:
-    def test_a_loader_a_list_and_an_object_with_iter_train_to_the_same_bits(self) -> None:
+    def test_a_loader_a_list_and_an_object_with_iter_give_the_same_bits(self) -> None:
         x, y = torch.randn(10, 3), torch.randn(10, 1)
         loader = DataLoader(TensorDataset(x, y), batch_size=4)
         batches = [(x[i : i + 4], y[i : i + 4]) for i in range(0, 10, 4)]
@@ -1066,12 +1066,12 @@ class TestData:
         assert look.seen == [4, 4, 3, 3] * 2
 
     @pytest.mark.parametrize(("batch", "size"), [(["a", "b", "c"], 3), ("word", 4), (torch.tensor(1.0), 1), (7, 1), ((), 0)])
-    def test_a_batch_without_tensors_counts_by_its_length_else_as_one(self, batch: Any, size: int) -> None:
+    def test_the_size_of_a_batch_without_tensors_is_its_length_or_one(self, batch: Any, size: int) -> None:
         """E29"""
         assert make_manager().get_true_batch_size(batch) == size
 
     @pytest.mark.parametrize("move", ["tuple", "namedtuple", "dict", "dataclass"])
-    def test_what_is_moved_keeps_its_type(self, move: str) -> None:
+    def test_moving_a_batch_keeps_its_type(self, move: str) -> None:
         """DESIGN: nested batches are moved to the device before `batch` is published"""
         x, y = torch.zeros(2, 3), torch.zeros(2, 1)
         batch: Any = {"tuple": (x, [y]), "namedtuple": Pair(x, y), "dict": {"x": x, "y": (y,)}, "dataclass": Sample("a", x, y)}[move]
@@ -1131,7 +1131,7 @@ class TestGoingOn:
         assert same_bits(weights(tm.model), before)
 
 
-def test_a_loop_says_what_it_trains_and_how_far_it_is() -> None:
+def test_repr_shows_the_model_and_the_progress() -> None:
     model, data = nn.Linear(1, 1), [torch.ones(2, 1)] * 3
     loop = TrainManager(model, lambda batch, prediction: prediction.mean(), 2, data, device="cpu", progress=False)
     assert repr(loop) == "TrainManager(Linear, epoch 0 of 2, step 0, on cpu)"

@@ -42,7 +42,7 @@ def _recording(name):
 
 
 class Recorder:
-    """Keeps (callback, what `look` returns) for every call; `do` acts in some callbacks. No LoopComponent: none is needed."""
+    """Records (callback, result of `look`) for every call. `do` has actions for some callbacks. It need not inherit from LoopComponent."""
 
     def __init__(self, look=lambda loop: loop.epoch_desc, do=None, seen=None):
         self.look, self.do = look, do or {}
@@ -72,7 +72,7 @@ def fail(loop):
     raise OSError("disk full")
 
 
-# What is called, and when.
+# The order of callbacks.
 
 
 def test_an_epoch_is_a_train_pass_then_a_validation_pass():
@@ -105,7 +105,7 @@ def test_a_test_is_one_pass_without_train_callbacks():
     assert recorder.seen == [(name, "test") for name in EVAL_PASS]
 
 
-def test_a_test_is_a_run_of_one_epoch():
+def test_during_a_test_n_epochs_is_one():
     class Look(LoopComponent):
         def on_batch_end(self, loop):
             seen.append(loop.n_epochs)
@@ -118,7 +118,7 @@ def test_a_test_is_a_run_of_one_epoch():
     assert seen == [1, 2, 2, 2, 2]
 
 
-def test_a_test_that_a_training_asks_for_leaves_its_number_of_epochs_alone():
+def test_a_test_within_training_does_not_change_the_number_of_epochs():
     class Tests(LoopComponent):
         def on_train_begin(self, loop):
             loop.test(["t"])
@@ -138,7 +138,7 @@ def test_every_routine_of_the_loop_fits_on_a_screen():
 
 
 def test_a_loop_component_without_callbacks_is_a_component():
-    """L2: override what you need."""
+    """L2: you only override the callbacks that you need."""
     loop = new_loop(LoopComponent(), train=["a"])
     loop.train(1)
     assert loop.epoch_num == 1
@@ -150,21 +150,21 @@ def test_every_callback_of_a_loop_component_gets_the_loop():
     assert [getattr(LoopComponent(), name)(loop) for name in CALLBACKS] == [None] * 11
 
 
-def test_no_epochs_are_a_run_without_passes():
+def test_zero_epochs_make_a_run_without_passes():
     """L4."""
     recorder = Recorder()
     new_loop(recorder).train(0)
     assert recorder.names == ["train_begin", "train_end"]
 
 
-def test_empty_validation_data_is_a_pass_without_batches():
+def test_empty_validation_data_makes_a_pass_without_batches():
     """L4: validation is optional."""
     recorder = Recorder()
     new_loop(recorder, valid=[]).train(1)
     assert recorder.names == ["train_begin", *TRAIN_PASS, "epoch_begin", "epoch_end", "train_end"]
 
 
-# The loop's variables.
+# The attributes of the loop.
 
 
 def test_the_number_of_steps_is_known_when_training_begins():
@@ -174,14 +174,14 @@ def test_the_number_of_steps_is_known_when_training_begins():
     assert recorder.seen[0] == ("train_begin", (4, 12))
 
 
-def test_the_arguments_are_variables_of_the_loop():
+def test_the_arguments_are_attributes_of_the_loop():
     """L1, L6."""
     model, component, train_data, valid_data = nn.Linear(1, 1), Recorder(), ["a"], ["v"]
     loop = TrainTestLoop(model=model, components=(component,), train_data=train_data, valid_data=valid_data)
     assert (loop.model, loop.components, loop.train_data, loop.valid_data) == (model, [component], train_data, valid_data)
 
 
-def test_exactly_one_of_the_three_flags_is_up_in_every_pass():
+def test_exactly_one_of_the_three_flags_is_true_in_every_pass():
     """L6."""
     recorder = Recorder(lambda loop: (loop.epoch_desc, loop.is_training, loop.is_validating, loop.is_testing))
     loop = new_loop(recorder)
@@ -210,7 +210,7 @@ def test_batches_come_in_order_and_are_counted_from_zero():
     assert batches == [(0, "a"), (1, "b"), (0, "v"), (1, "w"), (0, "t")]
 
 
-def test_the_batch_and_its_number_are_there_when_gradients_are_reset():
+def test_the_batch_and_its_number_are_set_before_gradients_are_reset():
     """L6, L3: the first callback of a training batch."""
     recorder = Recorder(lambda loop: (loop.batch_num, getattr(loop, "batch", None)))
     new_loop(recorder).train(1)
@@ -225,7 +225,7 @@ def test_a_step_is_counted_after_it_is_done_and_before_the_batch_ends():
     assert looks == [("optim_step", 0), ("batch_end", 1), ("optim_step", 1), ("batch_end", 2), ("batch_end", 2)]
 
 
-def test_steps_are_counted_anew_in_each_run():
+def test_the_step_count_starts_at_zero_in_each_run():
     """L6."""
     recorder = Recorder(lambda loop: loop.optim_step_num)
     loop = new_loop(recorder)
@@ -234,7 +234,7 @@ def test_steps_are_counted_anew_in_each_run():
     assert [look for name, look in recorder.seen if name in ("train_begin", "train_end")] == [0, 2, 0, 2]
 
 
-def test_epochs_are_counted_over_the_life_of_the_loop():
+def test_epochs_are_counted_over_all_runs_of_the_loop():
     """L6."""
     recorder = Recorder(lambda loop: loop.epoch_num)
     loop = new_loop(recorder)
@@ -252,7 +252,7 @@ def test_a_test_is_not_counted_as_an_epoch():
     assert loop.epoch_num == 1
 
 
-def test_components_talk_by_attributes_of_the_loop():
+def test_components_communicate_through_attributes_of_the_loop():
     """L7."""
 
     class Writer(LoopComponent):
@@ -271,7 +271,7 @@ def test_components_talk_by_attributes_of_the_loop():
 # Modes.
 
 
-def test_the_model_trains_with_gradients_and_is_validated_without():
+def test_gradients_are_on_in_training_and_off_in_validation():
     """L7."""
     recorder = Recorder(lambda loop: (loop.epoch_desc, loop.model.training, torch.is_grad_enabled()))
     loop = new_loop(recorder)
@@ -282,7 +282,7 @@ def test_the_model_trains_with_gradients_and_is_validated_without():
 
 
 @pytest.mark.parametrize("do", [{}, {"on_batch_end": stop}, {"on_batch_end": fail}], ids=["finished", "stopped", "failed"])
-def test_every_module_is_back_in_its_own_mode_after_a_run(do):
+def test_every_module_has_its_own_mode_again_after_a_run(do):
     """L7: a frozen part stays frozen, no matter how the run ended."""
     model = nn.Sequential(nn.Linear(1, 1), nn.Dropout())
     model[1].eval()
@@ -309,7 +309,7 @@ def test_gradients_are_enabled_again_after_a_test(do):
 
 
 @pytest.mark.parametrize("callback", IN_A_TRAIN_PASS)
-def test_stop_skips_all_that_is_left_but_the_end_of_training(callback):
+def test_stop_skips_everything_except_on_train_end(callback):
     """L8: also `on_batch_end` and `on_epoch_end`."""
     recorder = Recorder(do={callback: stop})
     new_loop(recorder).train(2)
@@ -319,7 +319,7 @@ def test_stop_skips_all_that_is_left_but_the_end_of_training(callback):
 
 
 @pytest.mark.parametrize("callback", [f"on_{name}" for name in EVAL_PASS])
-def test_stop_in_validation_skips_all_that_is_left_but_the_end_of_training(callback):
+def test_stop_in_validation_skips_everything_except_on_train_end(callback):
     """L8."""
     recorder = Recorder(do={callback: lambda loop: loop.is_validating and loop.stop()})
     new_loop(recorder).train(2)
@@ -328,7 +328,7 @@ def test_stop_in_validation_skips_all_that_is_left_but_the_end_of_training(callb
 
 
 def test_stop_skips_the_same_callback_of_later_components():
-    """L8: at once."""
+    """L8: it stops immediately."""
     first, second = Recorder(do={"on_forward_pass": stop}), Recorder()
     new_loop(first, second).train(1)
     assert second.names == ["train_begin", "epoch_begin", "grads_reset", "batch_begin", "train_end"]
@@ -342,28 +342,28 @@ def test_a_stopped_epoch_is_not_counted(callback):
     assert loop.epoch_num == 1
 
 
-def test_stop_when_training_begins_ends_quietly():
+def test_stop_in_on_train_begin_ends_the_run_without_an_error():
     """L9."""
     first, second = Recorder(do={"on_train_begin": stop}), Recorder()
     new_loop(first, second).train(1)
     assert (first.names, second.names) == (["train_begin", "train_end"], ["train_end"])
 
 
-def test_stop_when_training_ends_does_not_keep_other_components_from_their_end():
+def test_stop_in_on_train_end_does_not_skip_the_other_components():
     """L9, L8: `on_train_end` of all components."""
     first, second = Recorder(do={"on_train_end": stop}), Recorder()
     new_loop(first, second).train(1)
     assert (first.names[-1], second.names[-1]) == ("train_end", "train_end")
 
 
-def test_a_stopped_run_that_stops_again_in_its_end_ends_quietly():
+def test_a_second_stop_in_on_train_end_ends_the_run_without_an_error():
     """L9, L8."""
     recorder = Recorder(do={"on_batch_begin": stop, "on_train_end": stop})
     new_loop(recorder).train(1)
     assert recorder.names == ["train_begin", "epoch_begin", "grads_reset", "batch_begin", "train_end"]
 
 
-def test_stop_in_a_test_just_ends_it():
+def test_stop_in_a_test_ends_it():
     """L8."""
     recorder = Recorder(do={"on_batch_begin": stop})
     new_loop(recorder).test(["t", "u"])
@@ -403,8 +403,8 @@ def test_stop_outside_a_run_is_refused():
 
 
 @pytest.mark.parametrize("callback", CALLBACKS[:-1])
-def test_another_exception_goes_through_and_nothing_more_is_called(callback):
-    """L10: `on_train_end` neither."""
+def test_any_other_exception_is_raised_and_nothing_more_is_called(callback):
+    """L10: not even `on_train_end`."""
     first, second = Recorder(do={callback: fail}), Recorder()
     with pytest.raises(OSError, match=r"^disk full"):
         new_loop(first, second).train(1)
@@ -412,7 +412,7 @@ def test_another_exception_goes_through_and_nothing_more_is_called(callback):
     assert second.names == first.names[:-1]
 
 
-def test_an_exception_when_training_ends_goes_through():
+def test_an_exception_in_on_train_end_is_raised():
     """L10."""
     first, second = Recorder(do={"on_train_end": fail}), Recorder()
     with pytest.raises(OSError, match=r"^disk full"):
@@ -420,7 +420,7 @@ def test_an_exception_when_training_ends_goes_through():
     assert second.names[-1] == "epoch_end"
 
 
-def test_an_interrupt_goes_through():
+def test_an_interrupt_is_raised():
     """L10."""
 
     def interrupt(loop):
@@ -433,7 +433,7 @@ def test_an_interrupt_goes_through():
 
 
 def test_a_failed_loop_can_train_again():
-    """L10: nothing is left open."""
+    """L10: no stage is left open."""
     recorder = Recorder(do={"on_backward_pass": fail})
     loop = new_loop(recorder)
     with pytest.raises(OSError, match="disk full"):
@@ -445,21 +445,21 @@ def test_a_failed_loop_can_train_again():
 
 
 @pytest.mark.parametrize("callback", CALLBACKS)
-def test_stop_iteration_out_of_a_component_never_ends_the_run_quietly(callback):
+def test_stop_iteration_in_a_component_never_ends_the_run_silently(callback):
     """L10: an exhausted iterator in a component is an error, not the end of the data."""
     recorder = Recorder(do={callback: lambda loop: next(iter(()))})
     with pytest.raises(EscapedStopIterationError, match="StopIteration"):
         new_loop(recorder).train(1)
 
 
-def test_stop_iteration_out_of_a_component_never_ends_a_test_quietly():
+def test_stop_iteration_in_a_component_never_ends_a_test_silently():
     """L10."""
     recorder = Recorder(do={"on_forward_pass": lambda loop: next(iter(()))})
     with pytest.raises(EscapedStopIterationError, match="StopIteration"):
         new_loop(recorder).test(["t"])
 
 
-def test_an_error_of_the_data_goes_through():
+def test_an_error_in_the_data_is_raised():
     """L10."""
 
     class Torn:
@@ -489,7 +489,7 @@ GROUP_STARTS = {
     "on_optim_step": "batch_end",
     "on_batch_end": "epoch_end",
 }
-"""Where a change in a callback of a train batch takes effect (L11): begin, forward and loss are one group, backward and optim another."""
+"""When a change in a callback of a training batch takes effect (L11): begin, forward and loss are one group, backward and optim another."""
 
 
 @pytest.mark.parametrize(("callback", "start"), GROUP_STARTS.items())
@@ -516,7 +516,7 @@ def test_a_deleted_component_is_called_to_the_end_of_its_group(callback, start):
 
 
 @pytest.mark.parametrize("callback", ["on_batch_begin", "on_forward_pass", "on_loss_compute"])
-def test_in_validation_a_change_counts_from_the_end_of_the_batch(callback):
+def test_in_validation_a_change_takes_effect_at_the_end_of_the_batch(callback):
     """L11."""
     late = Recorder()
     early = Recorder(do={callback: lambda loop: late in loop.components or loop.components.append(late)})
@@ -564,8 +564,8 @@ def test_a_slice_of_the_components_can_be_replaced():
     assert (old.names, new.names) == ([], EVAL_PASS)
 
 
-def test_a_component_that_stands_twice_is_called_twice():
-    """L11: it is a plain list."""
+def test_a_component_that_is_in_the_list_twice_is_called_twice():
+    """L11: the components are a plain list."""
     recorder = Recorder()
     loop = new_loop(recorder)
     loop.components *= 2
@@ -574,7 +574,7 @@ def test_a_component_that_stands_twice_is_called_twice():
 
 
 def test_components_can_be_copied_as_a_plain_list():
-    """L11: a copy is the user's own, and edits nothing."""
+    """L11: editing a copy does not change the loop."""
     recorder = Recorder()
     loop = new_loop(recorder)
     loop.components.copy().clear()
@@ -582,10 +582,10 @@ def test_components_can_be_copied_as_a_plain_list():
     assert loop.components == [recorder]
 
 
-# What is refused.
+# Errors.
 
 
-def test_a_misspelt_callback_is_refused_with_the_nearest_name():
+def test_a_misspelled_callback_is_an_error_that_suggests_the_nearest_name():
     """L2."""
 
     class Slip(LoopComponent):
@@ -596,8 +596,8 @@ def test_a_misspelt_callback_is_refused_with_the_nearest_name():
     assert "did you mean `on_batch_end`" in str(caught.value)
 
 
-def test_a_misspelt_callback_is_refused_without_inheriting_too():
-    """L2: one known callback shows what the object is meant for."""
+def test_a_misspelled_callback_is_refused_even_without_inheritance():
+    """L2: one known callback shows that the object is a component."""
 
     class Slip:
         def on_batch_end(self, loop): ...
@@ -607,7 +607,7 @@ def test_a_misspelt_callback_is_refused_without_inheriting_too():
         new_loop(Slip())
 
 
-def test_a_misspelt_callback_in_an_edit_is_refused_and_the_list_stays():
+def test_adding_a_component_with_a_misspelled_callback_is_refused_and_the_list_stays():
     """L11, L2."""
 
     class Slip(LoopComponent):
@@ -620,7 +620,7 @@ def test_a_misspelt_callback_in_an_edit_is_refused_and_the_list_stays():
     assert loop.components == [recorder]
 
 
-def test_a_marked_helper_is_no_misspelt_callback():
+def test_a_method_marked_not_a_hook_is_accepted():
     """L2."""
 
     class Helped(LoopComponent):
@@ -630,7 +630,7 @@ def test_a_marked_helper_is_no_misspelt_callback():
     assert len(new_loop(Helped()).components) == 1
 
 
-def test_a_misspelt_hook_is_refused_with_the_nearest_name():
+def test_a_misspelled_hook_is_an_error_that_suggests_the_nearest_name():
     class Slip(Extension):
         def pre_train_step_bach(self): ...
 
@@ -654,7 +654,7 @@ def test_test_data_without_a_length_is_refused():
 
 
 def test_empty_train_data_is_refused():
-    """L1: nobody wants to train on nothing."""
+    """L1: training on no data is an error."""
     with pytest.raises(EmptyDataError, match="train_data has no batches") as caught:
         new_loop(train=[])
     assert "check its length, its sampler, and batch_size with drop_last" in str(caught.value)
@@ -699,7 +699,7 @@ def trained(*extras):
     return loop
 
 
-def test_an_extension_among_the_components_gets_the_loops_variables_as_fixtures():
+def test_an_extension_among_the_components_gets_the_loops_attributes_as_fixtures():
     """L6, L7."""
 
     class Looks(Extension):
@@ -724,7 +724,7 @@ def test_an_attribute_that_a_component_sets_is_a_fixture():
     assert seen == [(4, 1)] * 8
 
 
-def test_hooks_stand_around_the_callbacks_of_their_stage():
+def test_hooks_run_around_the_callbacks_of_their_stage():
     """L3: the stages of a train batch."""
 
     class Looks(Extension):
@@ -759,7 +759,7 @@ def test_a_hook_that_asks_for_the_loss_too_early_is_refused_before_the_first_bat
     assert recorder.names == []
 
 
-def test_an_observer_may_draw_random_numbers_and_switch_modes_without_a_trace():
+def test_an_observer_that_draws_random_numbers_and_switches_modes_changes_nothing():
     """L7: the same bits with and without it."""
 
     class Noisy(Observer):
@@ -775,7 +775,7 @@ def test_an_observer_may_draw_random_numbers_and_switch_modes_without_a_trace():
     assert torch.equal(quiet.loss, watched.loss)
 
 
-def test_an_object_can_be_component_and_extension_at_once():
+def test_an_object_can_be_both_a_component_and_an_extension():
     class Both(LoopComponent):
         def on_batch_begin(self, loop):
             seen.append("callback")
@@ -814,7 +814,7 @@ def test_post_hooks_are_skipped_when_a_run_is_stopped_unless_they_are_always_run
     assert seen == [False]
 
 
-def test_an_error_in_a_component_is_noted_with_its_place():
+def test_an_error_in_a_component_gets_a_note_with_its_location():
     """L10."""
     with pytest.raises(OSError, match="disk full") as caught:
         new_loop(Recorder(do={"on_loss_compute": fail})).train(1)
@@ -839,13 +839,13 @@ def test_the_loop_needs_nothing_but_a_model_and_data(tmp_path, monkeypatch, capf
     assert (list(tmp_path.iterdir()), capfd.readouterr()) == ([], ("", ""))
 
 
-def test_the_minimal_face_is_two_names_of_the_package():
+def test_the_package_exports_the_loop_and_its_component_class():
     """L12, L1."""
     import trainmaster
 
     assert (trainmaster.TrainTestLoop, trainmaster.LoopComponent) == (TrainTestLoop, LoopComponent)
 
 
-def test_every_error_of_the_loop_can_be_caught_by_one_name():
+def test_every_error_of_the_loop_has_one_base_class():
     with pytest.raises(TrainmasterError):
         new_loop(train=[])

@@ -12,7 +12,7 @@ from trainmaster.loop.loggers import Mirrored
 from trainmaster.manager.run_writer import RunWriter
 
 
-def test_a_mirror_gets_what_was_and_what_comes_until_it_is_stopped() -> None:
+def test_a_mirror_gets_earlier_and_later_rows_until_it_is_detached() -> None:
     writer = MemoryWriter()
     writer.add_scalar("a", 1, 0)
     seen: list[Any] = []
@@ -24,7 +24,7 @@ def test_a_mirror_gets_what_was_and_what_comes_until_it_is_stopped() -> None:
     assert seen == [("a", 1.0, 0), ("b/c", 2.0, 1), ("d", "words", None)]
 
 
-def test_a_mirror_of_a_run_gets_the_rows_of_its_log_first_and_none_that_is_held_or_muted() -> None:
+def test_a_mirror_of_a_run_gets_the_rows_of_its_log_first_and_none_that_are_held_back() -> None:
     log: list[Any] = [{"tag": "old", "value": 0.5, "step": 1, "time": 0.0}, {"epoch": 1, "eval": {}}]
     writer = RunWriter()
     writer.append_to(log.append, lambda: list(log))
@@ -46,7 +46,7 @@ def test_a_mirror_of_a_run_gets_the_rows_of_its_log_first_and_none_that_is_held_
 
 @pytest.mark.parametrize("is_read", [False, True], ids=["unread", "read"])
 @pytest.mark.parametrize("is_logged", [False, True], ids=["in memory", "with a log"])
-def test_an_evaluation_within_another_one_hands_it_its_rows_or_drops_only_its_own(is_logged: bool, is_read: bool) -> None:
+def test_a_nested_evaluation_adds_its_rows_to_the_outer_one_or_drops_only_its_own(is_logged: bool, is_read: bool) -> None:
     log: list[Any] = []
     writer, seen = RunWriter(), list[Any]()
     writer.add_scalar("valid/loss", 1, 0)
@@ -73,7 +73,7 @@ def test_an_evaluation_within_another_one_hands_it_its_rows_or_drops_only_its_ow
     assert [row["tag"] for row in log[1:]] == (["valid/loss", "valid/loss", "test/True"] if is_logged else [])
 
 
-def test_the_log_of_a_run_is_read_once_and_only_for_who_asks() -> None:
+def test_the_log_of_a_run_is_read_once_and_only_on_request() -> None:
     def rows() -> list[Any]:
         reads.append(len(log))
         return list(log)
@@ -92,7 +92,7 @@ def test_the_log_of_a_run_is_read_once_and_only_for_who_asks() -> None:
     assert reads == [2]
 
 
-def test_both_writers_can_be_listened_to_and_others_need_not() -> None:
+def test_both_writers_support_mirror_and_others_need_not() -> None:
     class Plain:
         def add_scalar(self) -> None: ...
 
@@ -128,7 +128,7 @@ def test_a_manager_refuses_such_a_name_too() -> None:
 
 
 @pytest.mark.parametrize("make", [MemoryWriter, RunWriter])
-def test_every_writer_of_ours_can_be_flushed(make: Any) -> None:
+def test_both_writers_can_be_flushed(make: Any) -> None:
     writer = make()
     assert isinstance(writer, Writer)
     writer.add_scalar("a", 1.0, 0)

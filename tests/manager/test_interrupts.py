@@ -411,7 +411,7 @@ def test_a_child_that_is_forked_during_a_save_exits_at_once_and_changes_nothing(
     assert tiny.outcome_of(shop.store) == {}
     assert not is_free(shop.store)
     assert ("RuntimeError: of the child" in process.err) == (how == "fails")
-    assert ("was forked from a training, and cannot save it" in process.err) == (how == "goes on")
+    assert ("was forked from a training process, and cannot save checkpoints" in process.err) == (how == "goes on")
     process.go_on()
     assert process.wait() == 0, process.err
     assert (shop.outcome(), len(Store(shop.store).run(key_of(shop.store)).attempts())) == ("finished", 1)

@@ -1,4 +1,4 @@
-"""A small training with every extension that has a state, to be killed and taken up: `python all_program.py FOLDER [STEP]`."""
+"""A small training run with every extension that has a state, to be killed and resumed: `python all_program.py FOLDER [STEP]`."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Accuracy:
 
 
 def one_of_each_kind() -> dict[str, Any]:
-    """Every extension that is shipped, by the name of its class."""
+    """Return every extension of trainmaster by the name of its class."""
     found: list[object] = [
         *every_extension(), GradientAccumulation(2), CheckpointLoader(), CheckpointSaver(), ClipGradients(1.0), CodeTracker(),
         Compile(disable=True), Deterministic(), DivergenceGuard(), EMA(), EarlyStopping(), EnvironmentInfo(), Metrics(Accuracy()),
@@ -107,7 +107,7 @@ class Small(Manager):
 
 
 def every_extension() -> list[object]:
-    """One of each, as a user would make it, but for what they print."""
+    """Create one of each, as a user would, but without output."""
     return [
         RunReport(output=silent),
         Progress(output=silent),

@@ -1,6 +1,6 @@
-"""Loads archives that are small and would grow large, each in a process with little memory; a program of `test_hostile_archive.py`.
+"""Loads small archives that expand to large ones, each in a process with little memory; used by `test_hostile_archive.py`.
 
-Prints as JSON what each of them did, how long it took, how much memory, and what it left in the store.
+Prints as JSON the result of each archive, its time and memory, and the files that it left in the store.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main() -> None:
         return info.tobuf(tarfile.GNU_FORMAT)
 
     def zipped(*parts: bytes | tuple[bytes, int]) -> bytes:
-        """One gzip file of several, each of which may stand many times."""
+        """Return one gzip file of several parts, each of which may be repeated many times."""
         found = b""
         for part in parts:
             data, times = part if isinstance(part, tuple) else (part, 1)
@@ -93,7 +93,7 @@ def main() -> None:
     }
 
     def load(path: Path, root: Path) -> dict[str, Any]:
-        """In this process, which ends with it."""
+        """Load an archive in this process, which exits afterwards."""
         store = Store(root)
         with open("/proc/self/statm") as file:
             now = int(file.read().split()[0]) * resource.getpagesize()

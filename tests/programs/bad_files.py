@@ -1,7 +1,7 @@
-"""Files that are no configs, each bad in its own way: run as a program in a fresh process, and imported by `test_bad_files.py`.
+"""Invalid config files, each with a different problem: run as a program in a new process, and imported by `test_bad_files.py`.
 
-The program loads every file with `Config.load` and with the `load` of a typed config, each in a forked process of its own. It prints as
-JSON what was raised, and the time and memory it took.
+The program loads every file with `Config.load` and with the `load` of a typed config, each in its own forked process.
+It prints the errors, times and memory as JSON.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PLACE = r"\d+:\d+"
 
 
 class Bad(NamedTuple):
-    """A bad file: what it holds, what its refusal must say (a pattern), the `line:column` that it must name, and who must refuse it."""
+    """An invalid file: its content, a pattern for the error message, the `line:column` in the message, and which loaders must refuse it."""
 
     content: bytes | Callable[[Path], None]
     says: str
@@ -51,17 +51,17 @@ def of_json(text: str, says: str, place: str = "") -> Bad:
 
 
 def typed(text: str, says: str, place: str = PLACE, ending: str = "yaml") -> Bad:
-    """A file that only the typed config has to refuse."""
+    """Return a file that only the typed config must refuse."""
     return Bad(text.encode("utf-8"), says, place, ending, ("typed",))
 
 
 def free(text: str, says: str, place: str) -> Bad:
-    """A file that only the free config has to refuse."""
+    """Return a file that only the free-form config must refuse."""
     return Bad(text.encode("utf-8"), says, place, "yaml", ("free",))
 
 
 def nothing(path: Path) -> None:
-    """The file that is not there."""
+    """Return a file that does not exist."""
 
 
 def block_nesting(depth: int) -> str:
@@ -69,7 +69,7 @@ def block_nesting(depth: int) -> str:
 
 
 def laughs(start: str, each: str, end: str, levels: int = 30) -> str:
-    """The billion laughs: each line names the line before it ten times."""
+    """Return the billion laughs attack: each line refers ten times to the line before it."""
     lines = [f"a0: &a0 {start}x{end}" if start == "[" else "a0: &a0 {x: 1}"]
     for level in range(1, levels):
         inside = ", ".join(each.format(number=number, before=f"*a{level - 1}") for number in range(10))
@@ -98,7 +98,7 @@ FILES: dict[str, Bad] = {
     "percent": yaml("a: %x\n", "cannot start any token", "1:4"),
     "unknown escape": yaml('a: "\\q"\n', "escape", "1:[456]"),
     "bad block header": yaml("a: |99\n  x\n", "block scalar", "1:[456]"),
-    # nothing in it
+    # empty files
     "zero bytes": yaml("", "is empty", ""),
     "comments only": yaml("# one\n\n# two\n", "is empty", ""),
     "spaces only": yaml("   \n  \n", "is empty", ""),
@@ -132,7 +132,7 @@ FILES: dict[str, Bad] = {
     "noncharacter": yaml("a: x\uffff\n", "character", "1:5"),
     "random bytes": Bad(bytes(range(256)) * 4, "not valid UTF-8|carriage return", PLACE),
     "gzip": Bad(bytes.fromhex("1f8b0800000000000003") + b"\x4b\xb4\x52\x30", "not valid UTF-8: byte 0x8b", "1:2"),
-    # line breaks of YAML 1.1 that version 1.2 does not have: what an editor shows as one line must not be two
+    # line breaks of YAML 1.1 that version 1.2 does not have: one line in an editor must not become two
     "line separator between keys": yaml("a: x\u2028b: 2\n", "line|break|character", "1:5"),
     "line separator in a comment": yaml("lr: 1 # old\u2028name: hidden\n", "line|break|character", "1:12"),
     "paragraph separator in quotes": yaml('name: "x \u2029 y"\n', "line|break|character", "1:10"),
@@ -272,12 +272,12 @@ FILES: dict[str, Bad] = {
     "surrogate pair": yaml('a: "\\ud83d\\ude00"\n', "escape|surrogate|Unicode", PLACE),
     "escape beyond unicode": yaml('a: "\\U00110000"\n', "escape|Unicode", PLACE),
     "lone surrogate in a key": yaml('"\\udfff": 1\n', "escape|surrogate|Unicode", PLACE),
-    # no keys with values
+    # files without keys
     "top-level text": yaml("hello\n", "it holds a str, not keys with values", ""),
     "top-level number": yaml("3\n", "it holds a int, not keys with values", ""),
     "top-level list": yaml("- a: 1\n- b: 2\n", "it holds a list, not keys with values", ""),
     "top-level empty list": yaml("[]\n", "it holds a list, not keys with values", ""),
-    # no files
+    # paths that are not files
     "folder": Bad(lambda path: path.mkdir(), "is a folder, not a file"),
     "FIFO": Bad(lambda path: os.mkfifo(path), "is not a regular file"),
     "device": Bad(lambda path: path.symlink_to("/dev/zero"), "is not a regular file"),
@@ -334,12 +334,12 @@ FILES: dict[str, Bad] = {
     "top-level JSON NaN": of_json('{".float": "nan"}', "it holds a float, not keys with values"),
     "unknown JSON float": of_json('{"options": {".float": "x"}}', "a key has no empty parts"),
     "50 MB of JSON": Bad(lambda path: path.write_bytes(b" " * 50_000_000) and None, "has 50,000,000 bytes", "", "json"),
-    # what only a free config refuses
+    # files that only a free-form config refuses
     "name of a method": free("lr: 1\nupdate: 2\n", "`update` is a method of Config", "2:1"),
     "name of a method below": free("lr: 1\ngroup:\n  a: {keys: 2}\n", "`keys` is a method of Config", "3:7"),
     "name of a method in a list": free("groups:\n  - a: 1\n  - items: 2\n", "`items` is a method of Config", "3:5"),
     "name of a method in dots": free("lr: 1\ngroup.copy.a: 2\n", "`copy` is a method of Config", "2:1"),
-    # what only a typed config refuses
+    # files that only a typed config refuses
     "unknown keys by the thousand": typed("".join(f"namf{number}: 1\n" for number in range(45_000)), "45000 problems", "1:1"),
     "wrong items by the thousand": typed("sizes: [" + "x," * 45_000 + "]", "expected a whole number", "1:9"),
     "dotted keys by the thousand": typed(
@@ -382,13 +382,13 @@ LOADERS: dict[str, Callable[[str], Any]] = {"free": Config.load, "typed": Typed.
 
 
 def memory(field: str) -> int:
-    """A field of this process's status, in bytes."""
+    """Return a field of this process's status in bytes."""
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith(f"{field}:"))
 
 
 def said(load: Callable[[str], Any], path: str) -> dict[str, Any]:
-    """What loading raises."""
+    """Return the error that loading raises."""
     error: BaseException | None = None
     try:
         load(path)
@@ -398,16 +398,16 @@ def said(load: Callable[[str], Any], path: str) -> dict[str, Any]:
 
 
 def measure(load: Callable[[str], Any], path: str) -> dict[str, Any]:
-    """What loading raises, and what it costs, in a process of its own, so that no file can hide behind the memory of another."""
+    """Return the error, time and memory of loading, measured in a separate process so that files do not affect each other."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             os.close(reading)
             resource.setrlimit(resource.RLIMIT_CPU, (2, 3))
-            signal.alarm(10)  # for a load that waits
+            signal.alarm(10)  # in case loading hangs
             with open("/proc/self/clear_refs", "w") as file:
-                file.write("5")  # the peak starts anew
+                file.write("5")  # reset the peak
             before, start = memory("VmRSS"), time.process_time()
             found = said(load, path)
             found |= {"seconds": time.process_time() - start, "bytes": memory("VmHWM") - before}
@@ -426,7 +426,7 @@ def measure(load: Callable[[str], Any], path: str) -> dict[str, Any]:
 
 
 def measured(load: Callable[[str], Any], path: str) -> dict[str, Any]:
-    """`measure`, again where it was slow: the machine may have been busy with something else."""
+    """Call `measure`, and repeat it if it was slow, because the machine may have been busy."""
     found = measure(load, path)
     for _ in range(6):
         if not 0.9 < found["seconds"] < 3.0:
@@ -437,11 +437,11 @@ def measured(load: Callable[[str], Any], path: str) -> dict[str, Any]:
 
 def main(folder: Path) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))
-    for load in LOADERS.values():  # what is imported or built on first use is no cost of a file
+    for load in LOADERS.values():  # imports and caches must not count as the cost of a file
         for name in ("duplicate key in quotes", "unknown JSON float", "half a number", "missing"):
             measure_here(load, str(path_of(name, folder)))
     jobs = {name: (str(path_of(name, folder)), bad.loaders) for name, bad in FILES.items()}
-    FILES.clear()  # a small process forks fast
+    FILES.clear()  # a small process forks quickly
     gc.collect()
     gc.freeze()
     json.dump({name: {loader: measured(LOADERS[loader], path) for loader in loaders} for name, (path, loaders) in jobs.items()}, sys.stdout)

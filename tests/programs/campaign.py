@@ -1,7 +1,7 @@
-"""How long the fault campaigns are: short, or at full length with `TRAINMASTER_FAULTS=full`.
+"""The length of the fault campaigns: short, or full with `TRAINMASTER_FAULTS=full`.
 
-The short form tries the same sample every time, so that a change is judged by its own merits. The full form draws a new seed and prints
-it when something fails; `TRAINMASTER_FAULTS_SEED` repeats that run, in either form.
+The short form uses the same sample every time, so that a failure is caused by the change under test. The full form
+draws a new seed and prints it when something fails; `TRAINMASTER_FAULTS_SEED` repeats that run, in either form.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ REPEAT = f"repeat with TRAINMASTER_FAULTS_SEED={SEED}"
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes that a process has started."""
+    """Return the processes that a process has started."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():

@@ -1,6 +1,7 @@
-"""Trainings that fail, each in its own way: `fail FOLDER` trains them and keeps capsules, `replay FOLDER` raises their errors again.
+"""Training runs that fail in different ways: `fail FOLDER` trains them and saves capsules, `replay FOLDER` raises their errors again.
 
-Both print a line of JSON for each. What is built depends on the seed of the process, so nothing is alike but what a capsule brings.
+Both print a line of JSON for each run. Each process has another seed, so only the contents of a capsule are equal in
+both.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ cross_entropy = nn.functional.cross_entropy
 
 
 class BadSampleError(Exception):
-    """An exception with arguments of its own."""
+    """An exception with its own arguments."""
 
     def __init__(self, sample: int, reason: str) -> None:
         super().__init__(sample, reason)
@@ -39,7 +40,7 @@ class BadSampleError(Exception):
 
 
 class Net(nn.Module):
-    """Layers with dropout, batch norm and an embedding; `check` may raise anything it likes, given input and output."""
+    """Layers with dropout, batch norm and an embedding. `check` is called with input and output, and may raise any error."""
 
     def __init__(self, check: Callable[[torch.Tensor, torch.Tensor], Any] | None = None) -> None:
         super().__init__()
@@ -71,7 +72,7 @@ def made(folder: Path, data: Any, *extensions: Any, model: nn.Module | None = No
     return TrainManager(model or Net(), epochs=epochs, train_data=data, extensions=[capsules, *extensions], progress=False, **arguments)
 
 
-# Each function below builds one training that fails.
+# Each function below builds one training run that fails.
 
 
 def wrong_shape_in_forward(folder: Path) -> TrainManager:
@@ -192,7 +193,7 @@ def missing_key(folder: Path) -> TrainManager:
 
 
 class Counter(Extension):
-    """Its error comes with the fifth batch that has a certain feature, whichever that is."""
+    """Raises an error at the fifth batch that has a certain feature."""
 
     def __init__(self) -> None:
         self.num_high = 0
@@ -312,7 +313,7 @@ def hook_after_the_update(folder: Path) -> TrainManager:
 
 
 def skipped_batch(folder: Path) -> TrainManager:
-    """Nobody raises anything, and yet it is kept."""
+    """Build a run with a batch that is skipped without an error, but still saved."""
     return made(folder, [*batches(2), (torch.full((4, 6), float("inf")), torch.zeros(4, dtype=torch.long))], NaNGuard("skip"))
 
 

@@ -1,4 +1,4 @@
-"""How much memory saving and resuming takes beyond the training itself: one process, one way, a line of numbers in MB.
+"""Measures the memory of saving and resuming beyond that of training: one process, one mode, one line of numbers in MB.
 
     python checkpoint_memory.py FOLDER WAY OPTIMIZER LAYERS
 
@@ -19,11 +19,11 @@ from trainmaster import CheckpointSaver, TrainManager
 
 MB = 2**20
 WIDTH = 3072
-"""A layer has more than 32 MB: memory that is freed goes back to the system at once."""
+"""A layer has more than 32 MB, so freed memory is returned to the system immediately."""
 
 
 def memory(name: str) -> float:
-    """A number of `/proc/self/status`, in MB: `VmRSS` is what is in use now, `VmHWM` the most that ever was since it was reset."""
+    """Return a field of `/proc/self/status` in MB: `VmRSS` is the current use, `VmHWM` the peak since the last reset."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith(f"{name}:")).split()[1]) / 1024
 
@@ -33,7 +33,7 @@ def forget_peak() -> None:
 
 
 def size_of(value: Any) -> float:
-    """Of the tensors in a tree, in MB."""
+    """Return the size of the tensors in a nested value, in MB."""
     if isinstance(value, torch.Tensor):
         return value.numel() * value.element_size() / MB
     children = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()

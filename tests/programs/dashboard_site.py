@@ -27,7 +27,7 @@ class Site(NamedTuple):
 
 
 def built_page(folder: Path) -> Path:
-    """What a build of the page leaves, in small: the server does not look into these files."""
+    """Write small stand-ins for the built page. The server does not read these files."""
     (folder / "assets").mkdir(parents=True)
     (folder / "index.html").write_text('<!doctype html><script type="module" src="/static/assets/index-1.js"></script>')
     (folder / "assets" / "index-1.js").write_text("export {}")

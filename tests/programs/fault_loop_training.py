@@ -1,6 +1,7 @@
-"""Trainings built by `make_loop` that can be stopped, killed and held at chosen points, as in `fault_training.py`.
+"""Training runs built by `make_loop` that can be stopped, killed and paused at chosen points, as in `fault_training.py`.
 
-Where a process is, is told twice: the place says what the thread that trains does, and `Where` how far the save is that runs beside it.
+The position of a process is recorded twice: `Place` shows what the training thread does, and `Where` the progress of
+the save in the background.
 """
 
 from __future__ import annotations
@@ -37,37 +38,37 @@ from trainmaster.store.files import LocalFiles
 
 KILLED = -9
 NUM_BATCHES = 12
-"""Of an epoch."""
+"""The number of batches in an epoch."""
 ACCUMULATED = 5
-"""Batches to an update: epochs, and so most checkpoints, end between two updates."""
+"""The number of batches per update. Epochs, and so most checkpoints, end between two updates."""
 
 training.DEEDS["signal"] = lambda number: os.kill(os.getpid(), number)
 
 
 @dataclass(frozen=True)
 class LoopJob(training.Job):
-    """What one process has to do.
+    """The task of one process.
 
-    In acts, `epoch` is how many batches were done in all, when a batch begins or a save was asked for.
+    In acts, `epoch` is the total number of batches done when a batch begins or a save is requested.
     """
 
     workers: int = 0
-    """Processes that a batch trains in."""
+    """The number of processes that train a batch of runs."""
     stop_at: int | None = None
-    """After how many batches the loop is stopped by a hook."""
+    """The number of batches after which a hook stops the loop."""
     scribble_at: int | None = None
-    """After how many batches all that is trained is overwritten, right after the save was asked for."""
+    """The number of batches after which the whole training state is overwritten, right after a save was requested."""
     pause: float = 0.0
-    """Seconds that an epoch takes beyond what it does, where there is a witness."""
+    """The number of additional seconds per epoch if there is a witness."""
     then: int | None = None
-    """To how many epochs a second manager of the same process goes on, after the first one."""
+    """The number of epochs to which a second manager of the same process continues after the first one."""
 
 
 # ---- what is trained
 
 
 class Augmented(Dataset[Any]):
-    """Samples that are never the same twice: each draws from all generators."""
+    """Samples that differ each time they are read, because each draws from all generators."""
 
     def __init__(self, num: int) -> None:
         self.inputs = torch.randn(num, 16)
@@ -82,7 +83,7 @@ class Augmented(Dataset[Any]):
 
 
 class Accumulation(Extension):
-    """An update every few batches, counted over epochs."""
+    """Makes an update every few batches, counted over epochs."""
 
     def __init__(self, every: int) -> None:
         self._every, self._num = every, 0
@@ -99,7 +100,7 @@ class Accumulation(Extension):
 
 
 class Jitter(Extension):
-    """Disturbs the inputs by a generator of its own, whose state is a new tensor whenever it is asked for."""
+    """Adds noise to the inputs from its own generator, whose state is a new tensor each time."""
 
     def __init__(self, seed: int) -> None:
         self.generator = torch.Generator().manual_seed(seed)
@@ -117,7 +118,7 @@ class Jitter(Extension):
 
 
 class Rates(Extension):
-    """Records something at every update."""
+    """Records a value at every update."""
 
     def post_optimizer_step(self, writer: Any, lr_schedule: Any, step_num: int) -> None:
         writer.add_scalar("rate", lr_schedule.get_last_lr()[0], step_num)
@@ -133,10 +134,10 @@ class Loop(TrainManager):
 
 
 class LoopTraining(Manager):
-    """A model of about 90,000 weights with dropout; loader, accumulation and saves are as the config has it.
+    """A model of about 90,000 weights with dropout. The config selects the loader, accumulation and saves.
 
-    `witness` is a folder with a file for each process that ever made a loop, and for each epoch that was begun; then each epoch takes
-    `pause` seconds more.
+    `witness` is a folder with a file for each process that created a loop and for each epoch that was started. With it,
+    each epoch takes `pause` seconds longer.
     """
 
     def __init__(self, *args: Any, witness: str = "", pause: float = 0.0, **settings: Any) -> None:
@@ -144,7 +145,7 @@ class LoopTraining(Manager):
         self.witness, self.pause = witness, pause
 
     def make_loop(self, config: Any) -> TrainManager:
-        torch.set_num_threads(1)  # more would add up in another order
+        torch.set_num_threads(1)  # more threads would add numbers in another order
         if self.witness:
             Path(self.witness, f"{os.getpid()}.pid").write_text(self.key)
         if config.get("poison"):
@@ -165,7 +166,7 @@ class LoopTraining(Manager):
         return Loop(
             model,
             lambda batch, prediction: (prediction - batch[1]).pow(2).mean(),
-            1,  # the manager says how many
+            1,  # the manager sets the number
             DataLoader(Augmented(4 * NUM_BATCHES), shuffle=True, **loaded),
             {"valid": DataLoader(Augmented(10), **loaded)},
             optimizer=functools.partial(torch.optim.Adam, lr=0.002),
@@ -175,7 +176,7 @@ class LoopTraining(Manager):
 
 
 class Witness(Extension):
-    """Leaves a file for each time that an epoch is begun: the run, the epoch, the process."""
+    """Creates a file each time an epoch starts, named after the run, the epoch and the process."""
 
     def __init__(self, path: str, pause: float) -> None:
         self._path, self._pause = path, pause
@@ -189,16 +190,16 @@ class Witness(Extension):
 
 
 class Where(NamedTuple):
-    """How far a process is, beside its place."""
+    """The progress of a process, in addition to its place."""
 
     epoch: int
-    """Epochs done."""
+    """The number of epochs done."""
     batch: int
-    """Batches done of the next one."""
+    """The number of batches done in the next epoch."""
     saving: int
-    """How far the save is that runs: a number of `SAVING`, from 1 on; 0 if none does."""
+    """The stage of the running save: an index of `SAVING`, starting at 1; 0 if no save is running."""
     is_beside: int
-    """Whether that save runs in a thread of its own."""
+    """Whether that save runs in its own thread."""
 
     @classmethod
     def of(cls, files: str) -> Where:
@@ -212,7 +213,7 @@ class Where(NamedTuple):
 
 
 class WhereMemory:
-    """What a process writes there: memory that outlives it."""
+    """Shared memory that a process writes its position to, and that outlives the process."""
 
     def __init__(self, files: str) -> None:
         with open(f"{files}.where", "w+b") as file:
@@ -228,7 +229,7 @@ class WhereMemory:
 
 
 class LoopPoints(training.Points):
-    """Notes the points of a loop, and of the saves that run beside it."""
+    """Records the points of a loop, and of the saves in the background."""
 
     def __init__(self, place: Any, acts: list[Any], where: WhereMemory, job: LoopJob) -> None:
         super().__init__(place, acts)
@@ -264,7 +265,7 @@ class LoopPoints(training.Points):
         self.save_at("save: published")
 
     def pre_work_train(self) -> None:
-        """Not an epoch here, but all of them."""
+        """Do nothing, because this stage covers all epochs here."""
 
     def pre_work_eval(self) -> None: ...
 
@@ -294,7 +295,7 @@ class LoopPoints(training.Points):
 
 
 def scribble(loop: TrainManager) -> None:
-    """Overwrite in place all that a training consists of."""
+    """Overwrite the whole training state in place."""
     assert loop.optimizer is not None
     with torch.no_grad():
         for parameter in loop.model.parameters():
@@ -311,7 +312,7 @@ def scribble(loop: TrainManager) -> None:
 
 
 def note_saves(points: LoopPoints) -> None:
-    """Have checkpoints, events and files say how far they are, in whatever thread."""
+    """Make checkpoints, events and files record their progress, in any thread."""
     save, append, link = AttemptCheckpoints.save, EventLog.append, os.link
     before = {
         ("write", "tensors.safetensors"): "save: tensors",
@@ -358,7 +359,7 @@ def note_saves(points: LoopPoints) -> None:
 
 
 def work(job: LoopJob) -> None:
-    """Do what a job says, as `training.work` does for epochs written by hand."""
+    """Do a job, like `training.work` for a manager that writes its own epochs."""
     torch.set_num_threads(1)
     place = training.Place(f"{job.files}.place")
     while not place.may_start:
@@ -393,7 +394,7 @@ def job_of(text: str) -> LoopJob:
     return LoopJob(**{**given, "acts": [Act(**act) for act in given["acts"]]})
 
 
-# ---- what a test has of it
+# ---- what tests use
 
 
 class LoopWorkshop(training.Workshop):
@@ -410,7 +411,7 @@ class LoopWorkshop(training.Workshop):
 
 @contextlib.contextmanager
 def workshop() -> Iterator[LoopWorkshop]:
-    """In memory, as that of `fault_training.py`."""
+    """Create a workshop in memory, like that of `fault_training.py`."""
     with training.workshop() as inner:
         shop = LoopWorkshop(inner.folder)
         try:
@@ -420,7 +421,7 @@ def workshop() -> Iterator[LoopWorkshop]:
 
 
 def members_of(session: int) -> dict[int, str]:
-    """The living processes of a session, and their command lines: each process that a test starts begins one, with its id."""
+    """Return the living processes of a session and their command lines. Each process that a test starts begins a session with its id."""
     found = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
@@ -431,7 +432,7 @@ def members_of(session: int) -> dict[int, str]:
 
 
 def kill_session(session: int) -> None:
-    """Kill what is left of a process: the workers of its loaders, and those that it started."""
+    """Kill what is left of a process: the workers of its loaders, and other processes that it started."""
     while left := members_of(session):
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
@@ -443,7 +444,7 @@ def kill_session(session: int) -> None:
 
 
 def result_of(root: str | Path, config: dict[str, Any]) -> Any:
-    """As that of `fault_training.py`, but for the attempts that it took, which name the best checkpoint and tell what was planned."""
+    """Return the same as in `fault_training.py`, without parts that depend on attempts: the name of the best checkpoint, the plan."""
     found = training.result_of(root, config)
     told = _without(found.stats, "planned", "is_beyond_plan")[1]
     stats = [[name, _without(each, "attempt", "checkpoint") if name == "'best'" else each] for name, each in told]
@@ -451,7 +452,7 @@ def result_of(root: str | Path, config: dict[str, Any]) -> Any:
 
 
 def _without(tree: list[Any], *names: str) -> list[Any]:
-    """The bits of a dictionary without some of its members."""
+    """Return the bits of a dictionary without some of its items."""
     kind, members = tree
     return [kind, [each for each in members if each[0] not in map(repr, names)]]
 
@@ -469,7 +470,7 @@ def _undisturbed(config: str, num_epochs: int) -> Any:
 
 
 def assert_undisturbed(job: LoopJob, config: dict[str, Any] | None = None) -> None:
-    """Raise unless a run has ended as if nobody had disturbed it, each number recorded once, every file as it was written."""
+    """Raise an error unless a run ended like an uninterrupted one, with each value recorded once and every file intact."""
     config = job.configs[0] if config is None else config
     num_epochs = job.num_epochs if job.then is None else job.then
     found, expected = result_of(job.store, config), _undisturbed(json.dumps(config), num_epochs)
@@ -485,6 +486,6 @@ def assert_undisturbed(job: LoopJob, config: dict[str, Any] | None = None) -> No
 
 
 if __name__ in ("__main__", "__mp_main__"):
-    AttemptCheckpoints.draw = lambda self: None  # type: ignore[method-assign]  # a picture takes longer than such a training
+    AttemptCheckpoints.draw = lambda self: None  # type: ignore[method-assign]  # drawing takes longer than training
 if __name__ == "__main__":
     training.run_and_leave(job_of(sys.argv[1]), work)

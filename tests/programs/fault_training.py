@@ -1,7 +1,7 @@
-"""A training that can be stopped, killed and held at chosen points.
+"""A training run that can be stopped, killed and paused at chosen points.
 
-`python fault_training.py JOB` is one process of `Manager`, as the job says: store, configs, epochs, lease time, mode. Where it is, is
-kept in a few bytes of shared memory, so that they can be read after it was killed.
+`python fault_training.py JOB` is one process of `Manager`. The job sets the store, configs, epochs, lease time and
+mode. The process keeps its position in a few bytes of shared memory, so that a test can read it after a kill.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from trainmaster.store import Store, attempt, process_identity
 from trainmaster.store.files import LocalFiles
 
 BUSY = 3
-"""The exit code of a process that met a `RunBusyError`."""
+"""The exit code of a process that got a `RunBusyError`."""
 DAY, HOUR = 86400.0, 3600.0
 _PATIENCE = 300.0
 _NUM_WAITED = 20_000
@@ -54,7 +54,7 @@ POINTS = ("start", "ready", "claim", "setup", "load", "init", "train", "eval", "
 
 @dataclass(frozen=True)
 class Act:
-    """Something to be done once a process has come to a point, in one epoch or, if that is None, whenever it comes there first."""
+    """An action of a process at a point, in one epoch or, if that is None, the first time it reaches the point."""
 
     at: str
     epoch: int | None
@@ -64,7 +64,7 @@ class Act:
 
 @dataclass(frozen=True)
 class Job:
-    """What one process has to do."""
+    """The task of one process."""
 
     store: str
     configs: list[dict[str, Any]]
@@ -77,24 +77,24 @@ class Job:
     max_attempts: int = 3
     acts: list[Act] = field(default_factory=list)
     boot: str = ""
-    """The identity of the machine that this process believes to be on; empty for that of this one."""
+    """The machine identity that this process uses; empty for the real one."""
     clock: str = ""
-    """How the wall clock goes: "ahead" and "behind" by an hour, or in "steps" of days."""
+    """The error of the wall clock: "ahead" or "behind" by an hour, or in "steps" of days."""
     witness: str = ""
-    """A folder with one file for each epoch of each run; to train one again is an error."""
+    """A folder with one file for each epoch of each run. Training an epoch twice is an error."""
     gate: str = ""
     """A file to wait for before the store is opened."""
     is_tidied: bool = False
-    """Whether the interpreter ends as usual, which takes a second; else the process just leaves."""
+    """Whether the interpreter exits normally, which takes a second; otherwise the process exits immediately."""
     files: str = ""
-    """What the names of the process's own files begin with."""
+    """The prefix of the names of the process's own files."""
 
 
 # ---- what is trained
 
 
 class Training(Manager):
-    """A model of about 90,000 weights, whose training draws from all generators."""
+    """A model of about 90,000 weights whose training draws random numbers from all generators."""
 
     witness = ""
 
@@ -146,7 +146,7 @@ class Training(Manager):
 
 
 class Place:
-    """Where a process is, in shared memory: the point, how often each point was come to, and whether the run has a checkpoint."""
+    """The position of a process, in shared memory: the point, how often each point was reached, and whether the run has a checkpoint."""
 
     _START = 4
     _SIZE = _START + 4 * len(POINTS)
@@ -189,7 +189,7 @@ class Place:
 
 
 class Points(Extension):
-    """Notes each point that a process comes to, and does there what it is told to."""
+    """Records each point that a process reaches, and performs the acts for that point."""
 
     def __init__(self, place: Place, acts: list[Act]) -> None:
         self._place, self._acts = place, list(acts)
@@ -241,7 +241,7 @@ class Points(Extension):
 
 
 def note_files(points: Points) -> None:
-    """Have the files of the store say how far a save is."""
+    """Make the files of the store record the progress of a save."""
     stages = {
         ("write", "tensors.safetensors"): "save: tensors",
         ("write", "tree.json"): "save: tree",
@@ -273,7 +273,7 @@ def note_files(points: Points) -> None:
 
     def noted_link(source: str, target: str, **options: Any) -> None:
         if target == "manifest.json" and points.is_saving:
-            points.at("save: manifest")  # its content is written, and has no name yet
+            points.at("save: manifest")  # its content is written, but it has no name yet
         link(source, target, **options)
 
     os.link = noted_link
@@ -285,12 +285,12 @@ def _wait_for(path: str) -> None:
 
 
 def _hold_lock(seconds: float) -> None:
-    """Sleep without giving Python's lock away, so that no other thread runs."""
+    """Sleep while holding the GIL, so that no other thread runs."""
     ctypes.PyDLL(None).usleep(ctypes.c_uint(int(seconds * 1e6)))
 
 
 def _fork(how: str) -> None:
-    """Be two; `how` says which of them ends first, and whether the child goes on or leaves."""
+    """Fork this process. `how` sets which of the two ends first, and whether the child continues or exits."""
     first, does = how.split(", ")
     parent = os.getpid()
     child = os.fork()
@@ -319,10 +319,10 @@ DEEDS: dict[str, Callable[[Any], None]] = {
 
 
 def work(job: Job) -> None:
-    """Do what a job says; the result of a batch is written beside the process's other files."""
+    """Do a job. The result of a batch of runs is written next to the process's other files."""
     torch.set_num_threads(1)
     place = Place(f"{job.files}.place")
-    while not place.may_start:  # whoever started this process takes hold of it first
+    while not place.may_start:  # wait until the test is ready
         time.sleep(0.0005)
     points = Points(place, job.acts)
     note_files(points)
@@ -347,7 +347,7 @@ def work(job: Job) -> None:
 
 
 def turn_clock(how: str) -> None:
-    """Have the wall clock of this process be wrong, as far as the store can see."""
+    """Make the wall clock of this process wrong, as seen by the store."""
     now, draws = time.time, random.Random(7)
     offsets = {"ahead": lambda: HOUR, "behind": lambda: -HOUR, "steps": lambda: draws.choice([-DAY, 0.0, DAY])}
     time.time = lambda: now() + offsets[how]()
@@ -361,7 +361,7 @@ def turn_clock(how: str) -> None:
 
 
 def run_and_leave(job: Job, work: Callable[[Any], None]) -> None:
-    """Do a job, and end with an exit code that says what came of it."""
+    """Do a job, and exit with a code that shows its outcome."""
     code = 0
     try:
         work(job)
@@ -385,7 +385,7 @@ def _job_of(text: str) -> Job:
     return Job(**{**given, "acts": [Act(**act) for act in given["acts"]]})
 
 
-# ---- what a test has of it
+# ---- what tests use
 
 
 class Started:
@@ -410,14 +410,14 @@ class Started:
         self.send(signal.SIGKILL)
 
     def wait(self, patience: float = _PATIENCE) -> int:
-        """The exit code."""
+        """Wait for the process, and return its exit code."""
         return self._process.wait(patience)
 
     def has_ended(self) -> bool:
         return bool(select.select([self._handle], [], [], 0)[0])
 
     def wait_for(self, point: str, count: int = 1, patience: float = _PATIENCE) -> bool:
-        """Wait until a point was come to `count` times; False if the process ends before."""
+        """Wait until a point was reached `count` times. Returns False if the process ends first."""
         until(lambda: self.place.count(point) >= count or self.has_ended(), f"{point!r} of {self.text()}", patience, 0.0002)
         return self.place.count(point) >= count
 
@@ -444,7 +444,7 @@ class Started:
 
 
 class Workshop:
-    """A folder for one test, its processes, and what they have to do if nothing else is said."""
+    """A folder for one test, its processes, and their default job."""
 
     program = __file__
 
@@ -468,7 +468,7 @@ class Workshop:
 
 @contextlib.contextmanager
 def workshop() -> Iterator[Workshop]:
-    """In memory, where there is such a thing: kills and stops are no power failures, and thousands of syncs take their time."""
+    """Create a workshop, in memory if possible: a kill is not a power failure, and thousands of syncs to disk would be slow."""
     memory = "/dev/shm"
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None, ignore_cleanup_errors=True) as made:
         shop = Workshop(Path(made))
@@ -495,7 +495,7 @@ def _state(pid: int) -> str:
 
 
 class Result(NamedTuple):
-    """All that a run has to show, but for times and for how it came about."""
+    """The outcome of a run, without times and without its history of attempts."""
 
     epoch: int
     value: Any
@@ -506,7 +506,7 @@ class Result(NamedTuple):
 
 
 def result_of(root: str | Path, config: dict[str, Any]) -> Result:
-    """What a run has come to, to the last bit."""
+    """Return the outcome of a run, exact to the last bit."""
     store = Store(root)
     key = store.configs.get_key(config)
     assert key is not None
@@ -519,7 +519,7 @@ def result_of(root: str | Path, config: dict[str, Any]) -> Result:
 
 
 def seen_of(root: str | Path, config: dict[str, Any]) -> dict[str, Any]:
-    """All that a reader sees of a run, times and names of checkpoints included."""
+    """Return everything that a reader sees of a run, including times and names of checkpoints."""
     store = Store(root)
     key = store.configs.get_key(config)
     assert key is not None
@@ -538,7 +538,7 @@ def seen_of(root: str | Path, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def bits(value: Any) -> Any:
-    """A value as plain data that is equal only if every bit is; large things by their hash."""
+    """Convert a value to plain data that is equal only if every bit is equal. Large values are hashed."""
     if isinstance(value, torch.Tensor):
         return ["tensor", str(value.dtype), list(value.shape), hashlib.sha256(value.numpy().tobytes()).hexdigest()]
     if isinstance(value, np.ndarray):
@@ -553,7 +553,7 @@ def bits(value: Any) -> Any:
 
 
 def undisturbed(config: dict[str, Any], num_epochs: int, **intervals: int) -> Result:
-    """What comes of a config that nobody disturbs; trained once, in a store of its own."""
+    """Return the outcome of an uninterrupted run of a config, trained once in a separate store."""
     return _undisturbed(json.dumps(config), num_epochs, tuple(intervals.items()))
 
 
@@ -568,7 +568,7 @@ def _undisturbed(config: str, num_epochs: int, intervals: tuple[tuple[str, int],
 
 
 def assert_undisturbed(job: Job, config: dict[str, Any] | None = None) -> None:
-    """Raise unless a run has ended as if nobody had disturbed it, each evaluation recorded once, every file as it was written."""
+    """Raise an error unless a run ended like an uninterrupted one, with each evaluation recorded once and every file intact."""
     config = job.configs[0] if config is None else config
     found = result_of(job.store, config)
     expected = undisturbed(config, job.num_epochs, eval_interval=job.eval_interval, save_interval=job.save_interval)

@@ -1,4 +1,4 @@
-"""A store whose every field is a script: for tests of what shows it."""
+"""A store with a script in every field, for tests of the programs that display it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def file_name(text: str) -> str:
 
 
 def make_hostile_store(root: Path) -> tuple[Store, str, str]:
-    """A run that has every script in every field that it can choose, a run to compare it with, and a search."""
+    """Create a run with every script in every field that it controls, a run to compare it with, and a search."""
     store = Store(root)
     keys = [_add_run(store, root, lr) for lr in (0.1, 0.2)]
     _add_search(root, keys[0])

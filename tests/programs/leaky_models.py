@@ -1,6 +1,6 @@
-"""Models in which the examples of a batch mix: each a slip that happens. The wrong line is marked, with the module that runs there.
+"""Models in which the examples of a batch mix, each because of a realistic mistake. The wrong line is marked, with the module that runs it.
 
-A mark is `# <- leak`, or `# <- leak: name (Class)` where a module within the model is to be named.
+A mark is `# <- leak`, or `# <- leak: name (Class)` if the check must name a module inside the model.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ N, T, C = 16, 6, 8
 
 
 class Leaky(nn.Module):
-    """A wrong model, and a batch for it; `loss` where the slip is in there."""
+    """A wrong model, and a batch for it. It has a `loss` if the mistake is in the loss."""
 
     cases: ClassVar[list[type[Leaky]]] = []
     loss: ClassVar[Any] = None
@@ -64,7 +64,7 @@ class ReshapeOfTimeMajor(Leaky):
 
 
 class PermuteInWrongOrder(Leaky):
-    """Heads are split off with the batch in the wrong place."""
+    """Splits heads with the batch in the wrong dimension."""
 
     def forward(self, batch: Any) -> Any:
         num = batch.shape[0]
@@ -86,7 +86,7 @@ class PermuteMergesWrongAxes(Leaky):
 
 
 class CatOverTheBatch(Leaky):
-    """Two views of each example are put below each other, then cut in pairs."""
+    """Concatenates two views of each example along the batch, then splits the result into pairs."""
 
     def forward(self, batch: Any) -> Any:
         x = batch.mean(1)
@@ -104,7 +104,7 @@ class StackWithWrongDim(Leaky):
 
 
 class StackAndAverage(Leaky):
-    """The mean is taken over the batch instead of the two heads."""
+    """Takes the mean over the batch instead of over the two heads."""
 
     def forward(self, batch: Any) -> Any:
         x = batch.mean(1)
@@ -145,7 +145,7 @@ class SoftmaxOverTheBatch(Leaky):
 
 
 class ImplicitSoftmax(Leaky):
-    """`nn.Softmax()` without `dim` takes the first one of three."""
+    """`nn.Softmax()` without `dim` uses the first of three dimensions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -225,7 +225,7 @@ class LstmBatchFirst(Leaky):
 
 
 class RnnBatchFirst(Leaky):
-    """Time-major data in a net that wants the batch first."""
+    """Passes time-major data to a net that expects the batch first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -238,7 +238,7 @@ class RnnBatchFirst(Leaky):
 
 
 class LastStateOfWrongAxis(Leaky):
-    """`out[-1]` where the batch is first takes the last example, for all."""
+    """With the batch first, `out[-1]` uses the last example for all."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -272,7 +272,7 @@ class RepeatInsteadOfInterleave(Leaky):
 
 
 class MaskBroadcast(Leaky):
-    """As many examples as tokens: a mask without its new axis fits."""
+    """There are as many examples as tokens, so a mask without its new axis fits."""
 
     @staticmethod
     def batch() -> Any:
@@ -318,7 +318,7 @@ class SortOverTheBatch(Leaky):
 
 
 class RollOverTheBatch(Leaky):
-    """`roll` without `dims` would roll the flat tensor; this one takes the wrong one of two."""
+    """Rolls along the wrong dimension."""
 
     def forward(self, batch: Any) -> Any:
         x = self.linear(batch)
@@ -341,7 +341,7 @@ class FlipOverTheBatch(Leaky):
 
 
 class ShuffledRows(Leaky):
-    """Sorted by length for packing, and never put back."""
+    """Sorts the examples by length for packing, and never restores their order."""
 
     @staticmethod
     def batch() -> Any:
@@ -385,7 +385,7 @@ class BmmWithTransposedBatch(Leaky):
 
 
 class LayerNormOverTheBatch(Leaky):
-    """The norm's size is the batch's: it runs for this batch size only."""
+    """The size of the norm is the batch size, so it works for this batch size only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -410,7 +410,7 @@ class GroupNormOnFoldedBatch(Leaky):
 
 
 class StateKeptOverTheBatch(Leaky):
-    """The hidden state of one example is the start of the next."""
+    """Starts each example with the hidden state of the previous one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -436,7 +436,7 @@ class WrittenToTheWrongRow(Leaky):
 
 
 class TokensOfAllExamples(Leaky):
-    """Integer inputs, and a bag over all of them."""
+    """Has integer inputs, and one bag over all of them."""
 
     @staticmethod
     def batch() -> Any:
@@ -453,7 +453,7 @@ class TokensOfAllExamples(Leaky):
 
 
 class BehindABatchNorm(Leaky):
-    """The batch norm may mix; what comes after it may not."""
+    """The batch norm may mix examples, but the layers after it may not."""
 
     @staticmethod
     def batch() -> Any:
@@ -470,7 +470,7 @@ class BehindABatchNorm(Leaky):
 
 
 class InAHelper(Leaky):
-    """A function of the model's file, called from a module within."""
+    """The mistake is in a function that an inner module calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -490,7 +490,7 @@ def centred(x: torch.Tensor) -> torch.Tensor:
 
 
 class HarmlessFirst(Leaky):
-    """The largest value of all is taken off before a softmax, and cancels; the slip comes later."""
+    """Subtracts the maximum over the batch before a softmax, which has no effect. The mistake comes later."""
 
     def forward(self, batch: Any) -> Any:
         scores = self.linear(batch)
@@ -500,7 +500,7 @@ class HarmlessFirst(Leaky):
 
 
 class HarmlessOrderFirst(Leaky):
-    """The examples are turned round and back, which does no harm; the slip is in between."""
+    """Reverses the examples and back, which has no effect. The mistake is in between."""
 
     def forward(self, batch: Any) -> Any:
         x = self.linear(batch.flip(0))
@@ -527,7 +527,7 @@ class BackwardMixes(Leaky):
 
 
 class GradientHook(Leaky):
-    """Gradients are clipped by the norm of the whole batch."""
+    """Clips gradients by the norm of the whole batch."""
 
     phase = "backward"
 
@@ -621,7 +621,7 @@ class CentredInTheLoss(Leaky):
 
 
 class LossWithinTheModel(Leaky):
-    """The model gives its loss and nothing else."""
+    """The model returns only its loss."""
 
     phase = "loss"
 

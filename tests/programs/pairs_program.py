@@ -1,4 +1,4 @@
-"""What somebody who knows PyTorch writes first: a plain module, a loss of PyTorch, two loaders of pairs, and an accuracy."""
+"""The first program of a PyTorch user: a plain module, a PyTorch loss, two loaders of pairs, and an accuracy."""
 
 import torch
 from torch import nn

@@ -21,7 +21,7 @@ def add_run(
     seed: int | None = None,
     **facts: Any,
 ) -> str:
-    """One attempt with an evaluation after each epoch."""
+    """Add a run with one attempt and an evaluation after each epoch."""
     key = store.configs.add(config)
     with store.attempt(key, "process") as attempt:
         attempt.start(store.run(key).latest(), facts={} if seed is None else {"seed": seed})
@@ -37,14 +37,14 @@ def add_run(
 
 
 def make_old(store: Store) -> None:
-    """Let all runs look as if they were started an hour ago: the index does not keep what has just changed."""
+    """Make all runs look as if they were started an hour ago, because the index leaves out files that have just changed."""
     for folder in os.scandir(f"{store.root}/stats"):
         for run in os.scandir(folder.path):
             os.utime(run.path, (time.time() - 3600, time.time() - 3600))
 
 
 def planted_sweep(store: Store, num_configs: int = 40, num_seeds: int = 2) -> list[str]:
-    """A sweep in which the learning rate matters, the activation a little, and the batch size not at all."""
+    """Create a sweep in which the learning rate matters, the activation a little, and the batch size not at all."""
     choose = random.Random(0)
     keys = []
     for _ in range(num_configs):

@@ -1,7 +1,7 @@
-"""A small training with known truths.
+"""A small training run with known effects.
 
-The target is x + y + x * y. Without `x` or `y`, the model cannot see that input, nor the product, so the two interact. Labels with a
-`shift` hurt. `idle` only draws other initial weights.
+The target is x + y + x * y. Without `x` or `y`, the model sees neither that input nor the product, so the two interact.
+`shift` makes the labels wrong. `idle` only changes the initial weights.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ defaults = {"epochs": 3, "lr": 0.01, "dropout": 0.2, "seed": 1, "at": "", "rank"
 
 
 class Wait(Extension):
-    """Waits for a file after the second batch, and says so: what happens then is up to the test."""
+    """Waits for a file after the second batch, and reports it, so that the test can act."""
 
     on_every_rank = True
 

@@ -1,6 +1,6 @@
 """Ranks for tests: starts one program in several processes that train together.
 
-As a program, it trains a small model as its options (JSON) say, and writes what it found to `<out>.<rank>`.
+As a program, it trains a small model with its options (JSON), and writes its results to `<out>.<rank>`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def start(num: int, words: list[str], cwd: Path, **options: Any) -> list[Any]:
 
 
 def run(num: int, folder: Path, options: dict[str, Any], timeout: float = 100.0) -> list[dict[str, Any]]:
-    """What each rank has found after a training with these options; their exit codes are `code`."""
+    """Train with these options, and return the results of each rank. `code` is the expected exit code."""
     out = folder / f"out-{time.monotonic_ns()}"
     processes = start(num, [__file__, json.dumps(options), str(out)], folder, stderr=-1)
     errors = [each.communicate(timeout=timeout)[1] for each in processes]
@@ -80,7 +80,7 @@ class Rows(Dataset[Any]):
 
 
 class At(Extension):
-    """Does something on one rank at one step."""
+    """Performs an action on one rank at one step."""
 
     on_every_rank = True
 
@@ -97,7 +97,7 @@ class At(Extension):
 
 
 class OnlyFirst(Extension):
-    """Runs on rank 0 only, and does what needs all ranks, or what all ranks must do."""
+    """Runs on rank 0 only, and performs an action that needs all ranks or must happen on all of them."""
 
     def __init__(self, what: str) -> None:
         self.what = what

@@ -3,7 +3,8 @@
 python ray_training.py STORE ADDRESS NUM_RUNS SECONDS   trains the runs; the last line of output is the result
 python ray_training.py cluster NUM_NODES                         starts a head without CPUs, and nodes with one CPU each
 
-A cluster reads commands: `add`, `kill NODE` (all processes of a node), `raylet NODE`, `head`. It answers each with a line.
+A cluster reads commands: `add`, `kill NODE` (all processes of a node), `raylet NODE`, `head`. It answers each with a
+line.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ SMALL_STORE = 80 * 2**20
 
 
 class Witness(Extension):
-    """Notes each epoch that begins, and makes it last."""
+    """Records each epoch that starts, and makes it longer."""
 
     def __init__(self, file: Path, seed: int, seconds: float) -> None:
         self.file, self.seed, self.seconds = file, seed, seconds
@@ -57,21 +58,21 @@ def configs_of(num: int) -> list[dict[str, int]]:
 
 
 def epochs_of(store: str | os.PathLike[str]) -> list[tuple[int, int, int]]:
-    """The epochs that have begun: seed, number, process."""
+    """Return the epochs that have started: seed, number, process."""
     file = Path(store).with_suffix(".epochs")
     lines = file.read_text().splitlines() if file.exists() else []
     return [(int(seed), int(epoch), int(pid)) for seed, epoch, pid in map(str.split, lines)]
 
 
 def weights_of(store: str | os.PathLike[str]) -> dict[int, list[Any]]:
-    """The final weights of each run, by seed."""
+    """Return the final weights of each run, by seed."""
     found = Store(store)
     states = {config["seed"]: found.run(key).checkpoint("last").value["state"] for key, config in found.configs.items()}
     return {seed: [each.tolist() for each in state["objects"]["model"].values()] for seed, state in states.items()}
 
 
 def endings_of(store: str | os.PathLike[str]) -> dict[int, list[str]]:
-    """By seed, how each attempt of a run ended."""
+    """Return how each attempt of a run ended, by seed."""
     found = Store(store)
     endings = {}
     for key, config in found.configs.items():
@@ -81,7 +82,7 @@ def endings_of(store: str | os.PathLike[str]) -> dict[int, list[str]]:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """An environment for Ray that touches nothing outside of a folder."""
+    """Return an environment in which Ray writes only to one folder."""
     return {**os.environ, "HOME": str(folder), "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "RAY_USAGE_STATS_ENABLED": "0"}
 
 

@@ -56,7 +56,7 @@ HOSTILE = [
     "</textarea></noscript><script>alert(1)</script>",
     "__proto__",
 ]
-"""Texts that an HTML page must show as they are."""
+"""Texts that an HTML page must show unchanged."""
 
 
 def add_run(
@@ -69,7 +69,7 @@ def add_run(
     mode: str = "min",
     **facts: Any,
 ) -> str:
-    """A run with these curves, by epoch. `facts` are recorded with its outcome."""
+    """Add a run with these curves, by epoch. `facts` are recorded with its outcome."""
     key = store.configs.add(dict(config))
     epochs = sorted({epoch for curve in curves.values() for epoch in curve})
     with store.attempt(key, "process", facts={"num_epochs": target}) as attempt:
@@ -87,7 +87,7 @@ def add_run(
 
 
 def draw_curves(rng: np.random.Generator, lr: float, width: int, activation: str, epochs: int = EPOCHS) -> dict[str, dict[int, float]]:
-    """Curves of a made-up training. A good learning rate, a wide model and gelu help."""
+    """Return curves of a simulated training run. A good learning rate, a wide model and gelu help."""
     floor = 0.05 + 0.04 * abs(math.log10(lr / 0.01)) + 0.6 / math.sqrt(width) + (0.03 if activation == "relu" else 0.0)
     floor *= math.exp(0.08 * rng.standard_normal())
     rate = 0.5 + 2.5 * min(lr, 0.05) / 0.05
@@ -108,7 +108,7 @@ def settings() -> Iterator[dict[str, Any]]:
 
 
 def fill(store: Store, num_seeds: int = 4, has_problems: bool = True) -> list[str]:
-    """12 settings with some seeds, and runs that failed, stopped early, diverged, or were never started."""
+    """Add 12 settings with several seeds, and runs that failed, stopped early, diverged, or were never started."""
     rng = np.random.default_rng(0)
     keys = []
     for config in settings():

@@ -1,10 +1,11 @@
-"""Random configs and their round trips: run as a program in fresh processes, and imported by `test_round_trip.py`.
+"""Random configs and their round trips: run as a program in new processes, and imported by `test_round_trip.py`.
 
-    round_trip_program.py write FOLDER START STOP    makes the configs with these numbers, and writes each as YAML and JSON
-    round_trip_program.py read FOLDER START STOP yaml|json    loads each from one of the two, compares, and writes both again
+    round_trip_program.py write FOLDER START STOP    creates the configs with these numbers, and writes each as YAML and JSON
+    round_trip_program.py read FOLDER START STOP yaml|json    loads each from one of the two, compares it, and writes both again
 
-Config number n is made from the random generator of seed n alone, and its class, if it is a typed one of a class that was made up, from
-the text of its fields. What `write` leaves for `read` is files: the configs, and an index of their keys and of digests of their values.
+Config number n depends only on the random generator with seed n. If its class is generated, the text of its fields
+determines the class. `write` leaves files for `read`: the configs, and an index of their keys and of digests of their
+values.
 """
 
 import contextlib
@@ -155,7 +156,7 @@ WRITTEN = (Scalars, Choice, Containers, Nested, Tree, Marked, History)
 
 
 def made_up(fields):
-    """A config class with these fields, each a name and the text of its annotation."""
+    """Return a config class with these fields, each a name and the text of its annotation."""
     annotations = {name: eval(text) for name, text in fields}
     return configclass(type("MadeUp", (ConfigBase,), {"__annotations__": annotations, "__module__": __name__}))
 
@@ -298,7 +299,7 @@ def a_scalar(rng):
 
 
 def a_plain(rng, depth=0):
-    """Any value of a config."""
+    """Return any value of a config."""
     kind = rng.random() if depth < 4 else 1.0
     if kind < 0.15:
         return [a_plain(rng, depth + 1) for _ in range(rng.randint(0, 3))]
@@ -312,7 +313,7 @@ def a_group(rng, depth=0):
 
 
 def a_value(rng, annotation, owner, depth):
-    """A value that `annotation` allows."""
+    """Return a value that `annotation` allows."""
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         inner = a_value(rng, args[0], owner, depth)
@@ -346,7 +347,7 @@ def fitting(kind):
 
 
 def a_dict(rng, value):
-    """Keys may have dots, as long as none is a group that another is in."""
+    """Return a dict. Its keys may have dots, but no key is a group that contains another key."""
     result = {}
     for _ in range(rng.randint(0, 3)):
         key = ".".join(a_key(rng) for _ in range(rng.choice((1, 1, 2, 3))))
@@ -370,7 +371,7 @@ STATES = ("{}", "{}", "{}", "Stateless[{}]", "Derived[{}]", "Replicate[{}]")
 
 
 def a_class(rng):
-    """The fields of a class: names that are valid ones, and annotations nested at random."""
+    """Return the fields of a class: valid names, and randomly nested annotations."""
     fields = {}
     for number in range(rng.randint(0, 6)):
         text = rng.choice(SIMPLE)
@@ -382,7 +383,7 @@ def a_class(rng):
 
 
 def a_config(rng):
-    """A config, and what it takes to find its class again: nothing, the name of a class, or the fields of one."""
+    """Return a config, and how to find its class again: None, the name of a class, or the fields of one."""
     kind = rng.random()
     if kind < 0.5:
         return Config(a_group(rng)), None
@@ -397,11 +398,11 @@ def class_of(known):
     return Config if known is None else globals()[known] if isinstance(known, str) else made_up(known)
 
 
-# What is compared.
+# Comparisons.
 
 
 def shown(value):
-    """Every value with its type, as text; lists and tuples alike, and every bit of a float but the payload of a NaN."""
+    """Return every value with its type as text. Lists and tuples are treated alike; floats are exact except for NaN payloads."""
     if isinstance(value, ConfigBase):
         return f"{type(value).__name__}({', '.join(f'{name}={shown(each)}' for name, each in value.__dict__.items())})"
     if isinstance(value, dict):
@@ -430,7 +431,7 @@ def write(folder, start, stop):
 
 
 def read(folder, start, stop, ending):
-    """The differences that were found, by the number of the config, and how many were looked at."""
+    """Return the differences by the number of the config, and the number of configs that were compared."""
     index = json.loads((folder / f"index_{start}").read_text(encoding="utf-8"))
     found, count = {}, 0
     for number in range(start, stop):

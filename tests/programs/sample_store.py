@@ -1,4 +1,4 @@
-"""A store with two runs of two attempts each, what every start of them must find, and a look at a folder that misses no change."""
+"""A store with two runs of two attempts each, the expected result of resuming them, and a listing of a folder that shows every change."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ CONFIG = {"arch": "ResNet18", "lr": 0.1, "sizes": [1, 2, 3]}
 OTHER = {"arch": "ResNet50", "lr": 0.3, "sizes": [4, 5, 6]}
 THIRD = {"arch": "VGG", "lr": 0.5, "sizes": [7]}
 LAST = 4
-"""The step of the newest checkpoint; attempt 1 saved steps 1 and 2, attempt 2 went on to 3 and 4."""
+"""The step of the newest checkpoint. Attempt 1 saved steps 1 and 2, attempt 2 continued to 3 and 4."""
 
 
 @contextmanager
 def fast_folder() -> Iterator[Path]:
-    """A folder in memory, where there is one: a thousand small stores are written here."""
+    """Return a folder in memory if possible, because tests write a thousand small stores there."""
     in_memory = "/dev/shm"
     with tempfile.TemporaryDirectory(dir=in_memory if os.access(in_memory, os.W_OK) else None) as folder:
         yield Path(folder)
 
 
 def value_at(config: dict[str, Any], step: int) -> dict[str, Any]:
-    """What the checkpoint of a step holds."""
+    """Return the value of the checkpoint of a step."""
     return {"weights": np.arange(6.0).reshape(2, 3) + 10 * step + config["lr"], "step": step, "arch": config["arch"], "sizes": (1, step)}
 
 
@@ -45,7 +45,7 @@ def preview_at(config: dict[str, Any], step: int) -> dict[str, Any]:
 
 
 def events_at(config: dict[str, Any], step: int) -> list[dict[str, Any]]:
-    """All events that were logged up to a step; the second config has more of them, so that its logs could stand in for the first one's."""
+    """Return all events up to a step. The second config has more of them, so that its log could be mistaken for the first one's."""
     per_step = 2 if config == CONFIG else 3
     return [{"epoch": epoch, "part": part, "arch": config["arch"]} for epoch in range(1, step + 1) for part in range(per_step)]
 
@@ -61,7 +61,7 @@ def is_value(value: Any, config: dict[str, Any], step: int) -> bool:
 
 
 def train(store: Store, config: dict[str, Any], steps: range, seen: Any = None) -> str:
-    """One attempt over `steps`; `seen` is called after each of them."""
+    """Run one attempt over `steps`. `seen` is called after each of them."""
     key = store.configs.add(config)
     with store.attempt(key, "process") as attempt:
         attempt.start(store.run(key).latest())
@@ -76,7 +76,7 @@ def train(store: Store, config: dict[str, Any], steps: range, seen: Any = None) 
 
 
 class Sample(NamedTuple):
-    """A store in bytes."""
+    """The contents of a store as bytes."""
 
     files: dict[str, bytes]
     older: dict[str, bytes]
@@ -128,7 +128,7 @@ def contents(root: Path) -> dict[str, bytes]:
 
 
 def listing(root: Path) -> dict[str, tuple[Any, ...]]:
-    """Everything below a folder, links not followed: kind, mode, number of names, and content."""
+    """List everything below a folder without following links: kind, mode, number of names, and content."""
     found = {}
     for folder, folders, files in os.walk(root):
         for name in [*folders, *files]:
@@ -144,10 +144,10 @@ def listing(root: Path) -> dict[str, tuple[Any, ...]]:
 
 
 class Started(NamedTuple):
-    """What became of a start."""
+    """The result of resuming a run."""
 
     step: int | None
-    """Of the checkpoint that it went on from; None if there was none."""
+    """The step of the checkpoint that it resumed from; None if there was none."""
     value: Any = None
     status: Any = None
     events: Any = None
@@ -156,7 +156,7 @@ class Started(NamedTuple):
 
 
 def start(root: Path, config: dict[str, Any], is_going_on: bool = True) -> Started:
-    """Go on with a run as a training would, to one more checkpoint, or only look where it would go on from."""
+    """Resume a run and save one more checkpoint, or only find the checkpoint that it would resume from."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found: dict[str, Any] = {"step": None}

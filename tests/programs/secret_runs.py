@@ -1,7 +1,7 @@
-"""Trainings that spill every secret they know: they print them, log them, put them into their state and raise them.
+"""Training runs that leak every secret they know: they print, log, store and raise them.
 
-`main(folder)` does runs of all kinds below a folder, in this process and in a worker. What it printed about the secrets that its code was
-given is for the caller to check.
+`main(folder)` trains runs of all kinds in a folder, in this process and in a worker. The caller checks the output for
+secrets.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Net(nn.Linear):
 
 
 class Spill(Extension):
-    """Tells all it knows, in as many ways as there are."""
+    """Leaks all secrets in every possible way."""
 
     def __init__(self, words: str, is_broken: bool) -> None:
         self.words, self.is_broken = words, is_broken
@@ -75,7 +75,7 @@ class Spill(Extension):
         writer.add_text("quoted", quote(self.words, safe=""))
         print(self.words, repr(self.words), quote(self.words))
         print(dict(os.environ), sys.orig_argv)
-        for secret in CANARIES[:5]:  # in two pieces
+        for secret in CANARIES[:5]:  # in two parts
             os.write(1, f"a {secret[:5]}".encode())
             os.write(1, f"{secret[5:]} b\n".encode())
 
@@ -99,7 +99,7 @@ def make_loop(words: str, is_broken: bool = False, **settings: Any) -> TrainMana
 
 
 class Spilling(Manager):
-    """Trains loops that spill."""
+    """Trains loops that leak secrets."""
 
     secrets = SECRETS
 
@@ -110,7 +110,7 @@ class Spilling(Manager):
 
 
 class Plain(Manager):
-    """Writes its epochs itself, and keeps a secret in its state, its numbers and its preview."""
+    """Writes its own epochs, and has a secret in its state, its metrics and its preview."""
 
     secrets = SECRETS
 

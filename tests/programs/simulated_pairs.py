@@ -1,4 +1,4 @@
-"""Simulated pairs of runs, judged by the real `decide`: how often its verdicts are wrong, and how often they are right."""
+"""Simulated pairs of runs for the real `decide`: how often its verdicts are wrong, and how often they are right."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ def laplace(random: np.random.Generator, n: int) -> tuple[Array, Array]:
 
 
 def accuracies(random: np.random.Generator, n: int) -> tuple[Array, Array]:
-    """Accuracies on 500 examples."""
+    """Return accuracies on 500 examples."""
     share = np.clip(random.normal(0.9, 0.01, n), 0, 1)
     return random.binomial(500, share) / 500, random.binomial(500, share) / 500
 
 
 def coarse(random: np.random.Generator, n: int) -> tuple[Array, Array]:
-    """A metric in steps of 0.01; the differences have a standard deviation of about 0.7 steps."""
+    """Return a metric in steps of 0.01. The differences have a standard deviation of about 0.7 steps."""
     return np.round(random.normal(90, 0.4, n)) / 100, np.round(random.normal(90, 0.4, n)) / 100
 
 
 def diverging(random: np.random.Generator, n: int) -> tuple[Array, Array]:
-    """In either arm, 5 % of the runs diverge and have no value."""
+    """Return values for arms in which 5 % of the runs diverge and have no value."""
     a, b = normal(random, n)
     a[random.random(n) < 0.05], b[random.random(n) < 0.05] = np.nan, np.nan
     return a, b
 
 
 def skewed(random: np.random.Generator, n: int) -> tuple[Array, Array]:
-    """Differences with skewness 1, of mean 0."""
+    """Return values whose differences have mean 0 and skewness 1."""
     return 0.9 + 0.0025 * (random.gamma(4, 1, n) - 4), np.full(n, 0.9)
 
 
 def exponential(random: np.random.Generator, n: int) -> tuple[Array, Array]:
-    """Differences with skewness 2, of mean 0."""
+    """Return values whose differences have mean 0 and skewness 2."""
     return 0.9 + 0.005 * (random.exponential(1, n) - 1), np.full(n, 0.9)
 
 
@@ -72,7 +72,7 @@ def judged(plan: HypothesisPlan, a: Array, b: Array) -> Verdict:
 
 
 def count(plan: HypothesisPlan, draw: Draw, num: int, seed: int, gain: float = 0.0) -> dict[str, int]:
-    """How many of `num` studies end in each state; the claim is better by `gain`."""
+    """Count how many of `num` studies end in each state if the claim is better by `gain`."""
     random, found = np.random.default_rng(seed), {"supported": 0, "refuted": 0, "inconclusive": 0, "pending": 0}
     for _ in range(num):
         a, b = draw(random, len(plan.seeds))

@@ -1,4 +1,4 @@
-"""Models in which every example stays by itself, or that mix examples as they may: none of them is an alarm."""
+"""Models whose examples do not mix, or mix only in allowed ways. The leakage check must not report any of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LENGTHS = [3, 5, 1, 4, 6, 2, 5, 3] * 2
 
 
 class Sound(nn.Module):
-    """A right model, and a batch for it."""
+    """A correct model, and a batch for it."""
 
     cases: ClassVar[list[type[Sound]]] = []
     loss: ClassVar[Any] = None
@@ -110,7 +110,7 @@ class EncoderWithPaddingMask(Sound):
 
 
 class FrozenEncoder(EncoderWithPaddingMask):
-    """In eval mode and without gradients: the fast path with nested tensors."""
+    """Runs in eval mode and without gradients, which uses the fast path with nested tensors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -184,7 +184,7 @@ class PackedGru(Sound):
 
 
 class PackedPrediction(PackedGru):
-    """The prediction is a packed sequence: its shape depends on the lengths."""
+    """The prediction is a packed sequence, whose shape depends on the lengths."""
 
     def forward(self, batch: Any) -> PackedSequence:
         x, lengths = batch
@@ -238,7 +238,7 @@ class Sentences:
 
 
 class DataclassBatch(Sound):
-    """Class weights, ignored tokens, and texts beside the tensors."""
+    """Has class weights, ignored tokens, and texts next to the tensors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -291,7 +291,7 @@ class RootMeanSquare(Sound):
 
 
 class TwoLosses(Sound):
-    """Boxes count for positives only, classes for all; both in one tensor."""
+    """Boxes count for positives only, classes for all. Both are in one tensor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -384,7 +384,7 @@ class EinsumAttention(Sound):
 
 
 class StableSoftmax(Sound):
-    """What is taken off all scores cancels."""
+    """Subtracts a constant from all scores, which has no effect."""
 
     def forward(self, batch: Any) -> Any:
         scores = self.linear(batch)
@@ -445,7 +445,7 @@ class NormedWeights(Sound):
 
 
 class MixtureOfExperts(Sound):
-    """Each example goes to the expert of its choice; how many go where depends on all of them."""
+    """Each example selects its own expert. The number of examples per expert depends on all of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -467,7 +467,7 @@ class MixtureOfExperts(Sound):
 
 
 class RunningState(Sound):
-    """Statistics are kept beside the computation: in a buffer, in an attribute, in a list."""
+    """Updates statistics that the prediction does not use: in a buffer, an attribute and a list."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -490,7 +490,7 @@ class Checkpointed(Sound):
 
 
 class FixedBatchSize(Sound):
-    """It insists on its batch size: no few examples can be taken."""
+    """Accepts only its batch size, so the check cannot use fewer examples."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -502,7 +502,7 @@ class FixedBatchSize(Sound):
 
 
 class PlainInputs(Sound):
-    """NumPy looks at the inputs: they cannot have gradients."""
+    """NumPy reads the inputs, so they cannot have gradients."""
 
     def forward(self, batch: Any) -> Any:
         scale = torch.from_numpy(abs(batch.numpy()).max((1, 2), keepdims=True))
@@ -510,7 +510,7 @@ class PlainInputs(Sound):
 
 
 class LossInside(Sound):
-    """A dict with logits and the loss, and an auxiliary loss over the whole batch."""
+    """Returns a dict with the logits, the loss, and an auxiliary loss over the whole batch."""
 
     @staticmethod
     def batch() -> Any:
@@ -559,7 +559,7 @@ class HalfPrecision(Sound):
 
 
 class StraightThrough(Sound):
-    """A step function whose gradient passes, example by example; one token in ten is -1e9."""
+    """Has a step function whose gradient passes through for each example. One token in ten is -1e9."""
 
     def forward(self, batch: Any) -> Any:
         soft = self.linear(batch).sigmoid()

@@ -1,7 +1,8 @@
-"""A training that can be killed at any batch: run as a program in fresh processes, and imported by `test_state.py`.
+"""A training run that can be killed at any batch: run as a program in new processes, and imported by `test_state.py`.
 
-Everything that can go wrong in a resume is in it: dropout, batch norm, a buffer outside the state dict, momentum, a schedule, gradients
-that accumulate over batches and epochs, shuffling, and augmentation from three random number generators, in loader workers too.
+It contains everything that can go wrong when a run resumes: dropout, batch norm, a buffer outside the state dict,
+momentum, a schedule, gradients that accumulate over batches and epochs, shuffling, and augmentation from three random
+number generators, in loader workers too.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def samples():
 
 
 def noise():
-    """One number that depends on all three global generators."""
+    """Return one number that depends on all three global generators."""
     return random.random() + float(np.random.rand()) + float(torch.rand(()))
 
 
@@ -59,7 +60,7 @@ class Augmented(Dataset):
 
 
 class Stream(IterableDataset):
-    """Samples in an order of its own, drawn anew each time; without a length."""
+    """Samples without a length, in a new random order each time."""
 
     def __iter__(self):
         inputs, targets = samples()
@@ -79,7 +80,7 @@ def train_data(kind, **options):
 
 
 class GradientAccumulation(Extension):
-    """An update after every second batch, also across epochs."""
+    """Makes an update after every second batch, also across epochs."""
 
     def __init__(self):
         self.count = 0
@@ -110,7 +111,7 @@ class Losses(Extension):
 
 
 class DieAt(Extension):
-    """Captures the state after so many batches of the training, writes it, and ends the process without a word."""
+    """Captures the state after a number of batches, writes it, and kills the process."""
 
     def __init__(self, batch, file):
         self.batch, self.file = batch, file
@@ -122,7 +123,7 @@ class DieAt(Extension):
 
 
 def build(seed, *last, kind="augmented", optimizer="sgd", epochs=3, **options):
-    """The training; `last` are further extensions, `options` those of the train loader."""
+    """Return the loop. `last` are additional extensions, `options` those of the training loader."""
     for each in (random.seed, np.random.seed, torch.manual_seed):
         each(seed)
     make = {"sgd": lambda params: torch.optim.SGD(params, lr=0.05, momentum=0.9), "adam": lambda params: torch.optim.Adam(params, lr=0.01)}
@@ -140,7 +141,7 @@ def build(seed, *last, kind="augmented", optimizer="sgd", epochs=3, **options):
 
 
 def outcome(manager):
-    """All that a training leaves behind, the random numbers that would come next included."""
+    """Return the results of a training run, including the next random numbers."""
     return {
         "weights": manager.model.state_dict(),
         "calls": manager.model.calls,

@@ -1,4 +1,4 @@
-"""A small training with every extension that steers or reproduces one, to be killed: `python steering_program.py FOLDER STEP STEP`."""
+"""Training with all extensions that change or reproduce training, to be killed: `python steering_program.py FOLDER STEP STEP`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def loss(batch: Any, prediction: Any) -> Any:
 
 @tracked
 class Accuracy:
-    """What torchmetrics would count, without the time that its import takes."""
+    """Counts like torchmetrics, whose import would take too long."""
 
     def __init__(self) -> None:
         self.reset()
@@ -93,7 +93,7 @@ class Kill(Extension):
 
 
 def every_extension(folder: str) -> list[object]:
-    """One of each, in an order of no meaning."""
+    """Create one of each, in an arbitrary order."""
     return [
         ClipGradients(max_norm=0.5),
         EMA(0.9),
@@ -130,10 +130,10 @@ def training(folder: str, *extra: object, epochs: int = 12) -> TrainManager:
 
 
 if __name__ == "__main__":
-    for step in sys.argv[2:]:  # each in a process of its own, which has nothing of the one before but the imports
+    for step in sys.argv[2:]:  # each in its own process, which shares only the imports with the previous one
         child = os.fork()
         if child == 0:
             training(sys.argv[1], Kill(int(step))).train()
             os._exit(0)
         status = os.waitpid(child, 0)[1]
-        assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL, f"the training was not killed at step {step}: {status}"
+        assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL, f"training was not killed at step {step}: {status}"

@@ -1,8 +1,8 @@
-"""Everything a store can do, once, in one order; started again after a kill, it goes on from what it finds, and ends alike.
+"""Uses every feature of a store once, in a fixed order. After a kill, it continues from what it finds, and ends with the same result.
 
-Run as `python store_driver.py FOLDER`, it writes below FOLDER only, without torch. Each act is announced on standard output before it
-begins (`@save`), and what is promised from then on is told when it is done (`saved 4c1d2a90 2`). An error of the store ends it with a
-status of its own: 3 if the file system refused, else 2.
+Run as `python store_driver.py FOLDER`, it writes below FOLDER only, without torch. It prints each action before the
+action begins (`@save`), and the result that must survive a kill when it is done (`saved 4c1d2a90 2`). An error of the
+store sets the exit code: 3 for an error of the file system, otherwise 2.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ACTS = (
 CONFIG, THROWN = {"lr": 0.1, "depth": 18}, {"lr": 0.2, "depth": 34}
 OTHERS = [{"lr": 0.1, "depth": depth} for depth in (50, 101)]
 NUM_STEPS, NUM_THROWN_STEPS = 3, 1
-LEASE_TIME = 36_000.0  # no beat comes by itself while the program runs
+LEASE_TIME = 36_000.0  # no heartbeat is sent automatically while the program runs
 ACCESS, OTHER = 3, 2
 
 
@@ -93,7 +93,7 @@ def train(store: Store, key: str, num_steps: int) -> None:
         say("finished")
 
 
-# ---- what is right
+# ---- expected values
 
 
 def state(step: int):
@@ -104,7 +104,7 @@ def state(step: int):
 
 
 def next_state(value):
-    """What one step of training makes of a state: other bits if a step is done twice, or not at all."""
+    """Return the state after one training step. The bits differ if a step is repeated or skipped."""
     weights, counts, (step, sizes) = value["weights"], value["counts"], value["seen"]
     return {"weights": np.sin(weights * 3.7 + step), "counts": counts * 3 + 1, "seen": (step + 1, [*sizes, float(weights[step])])}
 
@@ -144,7 +144,7 @@ def assert_trained(store: Store, key: str, num_steps: int) -> None:
 
 
 def assert_kept(folder: Path, said: list[str]) -> None:
-    """Raise unless all that the program has promised is there, and whatever else there is can be read; changes nothing."""
+    """Raise an error unless everything that the program reported as done exists, and everything else can be read. Changes nothing."""
     stores = {name: Store(folder / name) for name in ("store", "imported", "migrated") if (folder / name / "store.json").exists()}
     store, runs = stores.get("store"), folder / "runs.tar.gz"
     for each in stores.values():
@@ -157,7 +157,7 @@ def assert_kept(folder: Path, said: list[str]) -> None:
     assert all(store.configs.get_key(config) for config in OTHERS) or "added_many" not in said
     saved = dict(line.split()[1:] for line in said if line.startswith("saved "))
     for each in filter(None, (key, thrown)):
-        is_gone = each == thrown and "@pop" in said and store.run(each).status() is None  # whole or not at all: nothing in between
+        is_gone = each == thrown and "@pop" in said and store.run(each).status() is None  # complete or missing, nothing in between
         assert_saved(store, each, 0 if is_gone else int(saved.get(each, 0)))
     if key and "finished" in said:
         assert (store.run(key).outcome_of(store.run(key).newest()) or {})["outcome"] == "finished"
@@ -172,7 +172,7 @@ def assert_kept(folder: Path, said: list[str]) -> None:
 
 
 def assert_saved(store: Store, key: str, step: int) -> None:
-    """Raise unless `step`, or a later one, is saved with all that happened up to it."""
+    """Raise an error unless `step`, or a later one, is saved with all events up to it."""
     run = store.run(key)
     latest, status = run.latest(), run.status()
     found = latest.name.step if latest is not None else 0
@@ -184,7 +184,7 @@ def assert_saved(store: Store, key: str, step: int) -> None:
 
 
 def assert_ended_right(folder: Path) -> None:
-    """Raise unless the files below `folder` are those of a program that was never disturbed, but for what `prune` removes."""
+    """Raise an error unless the files in `folder` are those of an uninterrupted program, except for files that `prune` removes."""
     store, imported, migrated = stores = Store(folder / "store"), Store(folder / "imported"), Store(folder / "migrated")
     key, thrown = store.configs.get_key(CONFIG), imported.configs.get_key(THROWN)
     assert key is not None

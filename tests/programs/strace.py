@@ -1,4 +1,4 @@
-"""What a program asks of the kernel, and what happens if the kernel refuses, or the program is killed at that point; by `strace`."""
+"""Traces the system calls of a program with `strace`, and makes calls fail or kills the program at a call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-# As strace names them; with `?`, those that not every machine has.
+# With the names that strace uses. A `?` marks calls that not every machine has.
 CHANGING = (
     *("?open", "openat", "?openat2", "?creat", "write", "writev", "pwrite64", "pwritev", "sendfile", "copy_file_range", "fallocate"),
     *("fsync", "fdatasync", "sync", "syncfs", "?link", "linkat", "?symlink", "symlinkat", "?rename", "renameat", "renameat2"),
@@ -30,9 +30,9 @@ class Call(NamedTuple):
 
     name: str
     nth: int
-    """Which one of that name it is in its thread, from 1 on."""
+    """The number of this call among those with the same name in its thread, starting at 1."""
     act: str
-    """What the program last said that it would do."""
+    """The last action that the program announced."""
     paths: tuple[str, ...]
     line: str
 
@@ -42,13 +42,13 @@ class Trace(NamedTuple):
     out: str
     err: str
     calls: list[Call | str]
-    """Calls below the folder that was asked for; texts where the program said something."""
+    """The calls in the given folder, and the texts that the program printed between them."""
     tampered: list[Call]
-    """Those of them that were refused, or in which the program was killed."""
+    """The calls that failed, or in which the program was killed."""
 
 
 def missing() -> str | None:
-    """Why programs cannot be traced here; None if they can."""
+    """Return why programs cannot be traced here, or None if they can."""
     if shutil.which("strace") is None:
         return "strace is not installed"
     found = subprocess.run(["strace", "-f", "-e", "trace=none", "true"], capture_output=True, text=True, check=False)
@@ -58,7 +58,8 @@ def missing() -> str | None:
 def trace(command: list[str], folder: Path, logs: Path, *inject: str, environment: dict[str, str] | None = None) -> Trace:
     """Run `command`; `inject` are faults as strace writes them: `fsync:error=EIO:when=3`.
 
-    A filter in the kernel spares the program a stop at every other call. Signals are not sent where there is one, so a kill does without.
+    A kernel filter avoids stops at all other calls. With the filter, strace cannot inject signals, so a kill does not
+    use it.
     """
     logs.mkdir()
     flags = [] if any("signal=" in fault for fault in inject) else ["--seccomp-bpf"]
@@ -70,7 +71,7 @@ def trace(command: list[str], folder: Path, logs: Path, *inject: str, environmen
     main = next((lines for lines in threads if lines and lines[0].startswith("execve(")), None)
     assert main is not None, f"strace could not run the program: {ran.stderr}"
     calls, tampered = _parse(main, str(folder))
-    # What a kill leaves unfinished may stand in the log of another thread.
+    # A call that a kill interrupted may be in the log of another thread.
     others = [call for lines in threads if lines is not main for call in _parse(lines, str(folder))[0] if isinstance(call, Call)]
     unfinished = [call for call in others if call.line.endswith(_UNFINISHED)]
     beside = [call for call in others if call not in unfinished]
@@ -86,7 +87,7 @@ def _parse(lines: list[str], folder: str) -> tuple[list[Call | str], list[Call]]
     act = ""
     for line in lines:
         found = _LINE.match(line)
-        if found is None:  # a signal, or the end
+        if found is None:  # a signal or an exit
             continue
         name, args = found["name"], found["args"]
         counts[name] += 1
@@ -105,7 +106,7 @@ def _parse(lines: list[str], folder: str) -> tuple[list[Call | str], list[Call]]
 
 
 def _paths(name: str, args: str) -> list[str]:
-    """The paths that a call is about: that of its file descriptor, or those it names."""
+    """Return the paths of a call: that of its file descriptor, or those among its arguments."""
     if name.startswith(_NAMING):
         named = [os.path.join(found["at"] or "", found["name"]) for found in _AT.finditer(args)]
         if named:

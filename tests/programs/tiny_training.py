@@ -1,7 +1,7 @@
-"""A training of a few milliseconds that can be held, broken and watched at chosen points.
+"""A training run of a few milliseconds that can be paused, broken and observed at chosen points.
 
-`python tiny_training.py CALL ARGUMENTS` is one process: a call of `Manager.process` or of the command line. What it has to do at a point is
-in its environment, so that the workers of its loaders and batches know it too.
+`python tiny_training.py CALL ARGUMENTS` is one process: a call of `Manager.process` or of the command line. The plan of
+what happens at which point is in its environment, so that loader workers and batch workers also get it.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ PLAN = "TINY_PLAN"
 _counts: Counter[str] = Counter()
 
 
-# ---- what happens at a point
+# ---- actions at a point
 
 
 def at(point: str, **facts: Any) -> None:
-    """Do what the plan says, if it is about this point: `{"at": point, "nth": 1, "do": deed, "folder": ..., "if": {"lr": 0.1}}`."""
+    """Perform the action of the plan if it is for this point: `{"at": point, "nth": 1, "do": deed, "folder": ..., "if": {"lr": 0.1}}`."""
     text = os.environ.get(PLAN)
     plan = json.loads(text) if text else {}
     if plan.get("at") != point or any(facts.get(name) != value for name, value in plan.get("if", {}).items()):
@@ -54,12 +54,12 @@ def _reached(plan: dict[str, Any]) -> None:
 
 def _wait(plan: dict[str, Any]) -> None:
     _reached(plan)
-    until(lambda: Path(plan["folder"], "go").exists(), "the word to go on")
+    until(lambda: Path(plan["folder"], "go").exists(), "the signal to continue")
 
 
 def _sleep(plan: dict[str, Any]) -> None:
     _reached(plan)
-    while True:  # one long sleep may miss a signal that arrives just before it
+    while True:  # one long sleep could miss a signal that arrives just before it
         time.sleep(0.05)
 
 
@@ -89,7 +89,7 @@ def _leave(plan: dict[str, Any]) -> None:
 
 
 def _signal(plan: dict[str, Any]) -> None:
-    """Send a signal, and wait until the thread that reads it has asked the loop to stop: short steps are faster."""
+    """Send a signal, and wait until the thread that handles it has asked the loop to stop, because short steps are faster than that."""
     from trainmaster.manager import interrupts
 
     watched = interrupts._active[-1] if interrupts._active else None
@@ -113,7 +113,7 @@ def _segfault(plan: dict[str, Any]) -> None:
 
 
 def _fork(plan: dict[str, Any]) -> None:
-    """Be two. The child tells what it finds, and leaves in its own way; the parent goes on when the child is gone."""
+    """Fork this process. The child reports what it finds, and exits; then the parent continues."""
     from trainmaster.manager import interrupts
 
     if plan.get("in_save"):
@@ -170,7 +170,7 @@ DEEDS: dict[str, Callable[[dict[str, Any]], None]] = {
 
 
 class WorkPoints(Extension):
-    """Comes by at the stages of a manager's work."""
+    """Calls `at` in the stages of a manager's work."""
 
     def pre_work_setup(self) -> None:
         at("pre_work_setup")
@@ -192,7 +192,7 @@ class WorkPoints(Extension):
 
 
 class Points(Extension):
-    """Comes by at the stages of a loop."""
+    """Calls `at` in the stages of a loop."""
 
     def __init__(self, lr: float = 0.0) -> None:
         self._lr = lr
@@ -246,7 +246,7 @@ class Net(nn.Module):
 
 
 class Numbers(Dataset[Any]):
-    """Sixteen samples, made in whoever reads them."""
+    """Sixteen samples, created in the process that reads them."""
 
     def __len__(self) -> int:
         return 16
@@ -284,7 +284,7 @@ class Tiny(Manager):
 
 
 class Plain(Manager):
-    """Writes its epochs itself."""
+    """A manager that writes its own epochs."""
 
     defaults = {"lr": 0.1, "epochs": 3}
 
@@ -310,7 +310,7 @@ class Plain(Manager):
 
 
 def _hold_save() -> None:
-    """Until a child has ended that was forked in the middle of a save."""
+    """Wait until a child that was forked in the middle of a save has ended."""
     plan = json.loads(os.environ.get(PLAN) or "{}")
     if plan.get("in_save"):
         saving, child = Path(plan["folder"], "saving"), Path(plan["folder"], "child")
@@ -321,7 +321,7 @@ def _hold_save() -> None:
 
 
 def watch_saves() -> None:
-    """Come by in the middle of each save, in whatever thread it is."""
+    """Call `at` in the middle of each save, in any thread."""
     write = files.LocalFiles.write
 
     def written(self: files.LocalFiles, path: str, *args: Any) -> Any:
@@ -335,7 +335,7 @@ def watch_saves() -> None:
 
 
 def draw_nothing(set_attribute: Callable[[Any, str, Any], None]) -> None:
-    """Pictures of such trainings take longer than the trainings."""
+    """Disable figures, because drawing them takes longer than these training runs."""
     from trainmaster.manager.attempt_checkpoints import AttemptCheckpoints
 
     set_attribute(AttemptCheckpoints, "draw", lambda self: None)
@@ -345,7 +345,7 @@ MANAGERS = {"Tiny": Tiny, "Plain": Plain}
 
 
 def train(store: str, kind: str = "Tiny", grace: float | None = None, **config: Any) -> None:
-    """`Manager.process`, as a user's program calls it."""
+    """Call `Manager.process` as a user's program would."""
     from trainmaster.manager import interrupts
 
     if grace is not None:
@@ -357,13 +357,13 @@ def train(store: str, kind: str = "Tiny", grace: float | None = None, **config: 
 
 
 def train_deaf(**more: Any) -> None:
-    """As a process that a shell started in the background, where Ctrl-C is not for it."""
+    """Train like a process that a shell started in the background, which ignores Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     train(**more)
 
 
 def train_nested(store: str) -> None:
-    """One manager at work in a hook of another one."""
+    """Run one manager in a hook of another one."""
 
     class Nesting(Extension):
         def pre_work_train(self) -> None:
@@ -375,7 +375,7 @@ def train_nested(store: str) -> None:
 
 
 def train_often(store: str, num: int) -> None:
-    """Many runs in one process; what is left of them is printed."""
+    """Train many runs in one process, and print the objects that are left."""
 
     def left() -> dict[str, Any]:
         return {
@@ -409,7 +409,7 @@ def train_often(store: str, num: int) -> None:
 
 
 class Damping(Extension):
-    """Changes every step: whoever trains without it, trains something else."""
+    """Changes every step, so that training without it gives other results."""
 
     def pre_optimizer_step(self, model: nn.Module) -> None:
         for parameter in model.parameters():
@@ -427,7 +427,7 @@ def train_many(
     grace: float | None = None,
     **options: Any,
 ) -> None:
-    """`Manager.batch`; what comes of it is the last line that is printed."""
+    """Call `Manager.batch`, and print the result as the last line."""
     from trainmaster.manager import interrupts
 
     if grace is not None:
@@ -440,7 +440,7 @@ def train_many(
 
 
 def command_line(words: list[str]) -> int:
-    """The program `trainmaster`."""
+    """Run the program `trainmaster`."""
     from trainmaster.cli import main
 
     sys.argv = ["trainmaster", *words]
@@ -453,7 +453,7 @@ CALLS: dict[str, Callable[..., int | None]] = {
 
 
 def main(call: str, arguments: dict[str, Any]) -> None:
-    """Make a call, and leave with its exit code."""
+    """Make a call, and exit with its exit code."""
     draw_nothing(setattr)
     try:
         code = CALLS[call](**arguments) or 0
@@ -470,11 +470,11 @@ def main(call: str, arguments: dict[str, Any]) -> None:
     os._exit(code)
 
 
-# ---- what came of it
+# ---- results
 
 
 def bits(value: Any) -> Any:
-    """A value as plain data that is equal only if every bit is."""
+    """Convert a value to plain data that is equal only if every bit is equal."""
     if isinstance(value, torch.Tensor):
         return [str(value.dtype), list(value.shape), value.numpy().tobytes().hex()[:4096]]
     if isinstance(value, dict):
@@ -485,7 +485,7 @@ def bits(value: Any) -> Any:
 
 
 def result_of(store: str | Path, key: str | None = None) -> dict[str, Any]:
-    """All that a run has come to, but for times, and for how it came about."""
+    """Return the outcome of a run, without times and without its history of attempts."""
     found = Store(store)
     key = key or next(iter(found.configs.keys()))
     run = found.run(key)
@@ -493,13 +493,13 @@ def result_of(store: str | Path, key: str | None = None) -> dict[str, Any]:
     assert latest is not None, "nothing is saved"
     value = dict(latest.value)
     if value.get("best") is not None:
-        value["best"] = value["best"][:3]  # without the name of the checkpoint, which tells the attempt
+        value["best"] = value["best"][:3]  # without the name of the checkpoint, which contains the attempt
     events = [{name: each for name, each in event.items() if name != "time"} for event in run.events()]
     return {"epoch": found.stats[key]["epoch"], "value": bits(value), "events": bits(events), "preview": bits(found.previews[key])}
 
 
 def outcome_of(store: str | Path, key: str | None = None) -> dict[str, Any]:
-    """How the newest attempt on a run has ended; empty if it has not, or was killed."""
+    """Return how the newest attempt of a run ended; empty if it is running or was killed."""
     found = Store(store)
     run = found.run(key or next(iter(found.configs.keys())))
     return run.outcome_of(run.newest()) or {}
@@ -515,7 +515,7 @@ def _undisturbed(kind: str, config: str) -> dict[str, Any]:
 
 
 def undisturbed(kind: str = "Tiny", **config: Any) -> dict[str, Any]:
-    """What comes of a config that nobody disturbs."""
+    """Return the outcome of an uninterrupted run of a config."""
     return _undisturbed(kind, json.dumps(config))
 
 
@@ -534,7 +534,7 @@ class Started:
     """A process that makes one of `CALLS`."""
 
     def __init__(self, call: str, arguments: dict[str, Any], env: dict[str, str], shop: Path, folder: Path, tty: str) -> None:
-        import warm  # here: tests copy this file to where there is no such module
+        import warm  # imported here, because tests copy this file to places without that module
 
         self.folder, self._files = folder, {name: folder / f"text.{name}" for name in ("out", "err")}
         inherited = {name: value for name, value in os.environ.items() if name not in (PLAN, "NO_COLOR", "TRAINMASTER_STORE")}
@@ -577,7 +577,7 @@ class Started:
         os.kill(self.pid, number)
 
     def until_at(self) -> int:
-        """Wait until it is where its plan is about; the process that is there."""
+        """Wait until a process reaches the point of the plan, and return that process."""
 
         def is_there() -> str:
             assert not self.has_ended, f"it has ended before\n{self.out}\n{self.err}"
@@ -593,7 +593,7 @@ class Started:
         (self.folder / "go").touch()
 
     def members(self) -> list[int]:
-        """The processes of its session that are alive."""
+        """Return the living processes of its session."""
         return session_of(self.pid)
 
     def close(self) -> None:
@@ -605,7 +605,7 @@ class Started:
 
 
 def session_of(leader: int) -> list[int]:
-    """The living processes of a session."""
+    """Return the living processes of a session."""
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit():

@@ -1,10 +1,12 @@
-"""Python processes that start in milliseconds: forks of one warm interpreter that has imported torch and computed nothing.
+"""Python processes that start in milliseconds: forks of one warm interpreter that has imported torch but computed nothing.
 
-`run` and `Popen` stand in for those of `subprocess` where the command is `python -c CODE`, `-m MODULE` or a file. A process has its own
-pid, session, streams, environment, signals and exit, so it can be killed, interrupted and given a terminal like any other. Use a real
-`subprocess` to test what an interpreter does when it starts or ends: what is imported, hash seeds, locales, threads of OpenMP, finalizers.
+`run` and `Popen` replace those of `subprocess` for commands of the form `python -c CODE`, `-m MODULE` or a file. A
+process has its own pid, session, streams, environment, signals and exit, so it can be killed, interrupted and given a
+terminal like any other. Use a real `subprocess` to test what an interpreter does when it starts or exits: imports, hash
+seeds, locales, threads of OpenMP, finalizers.
 
-OpenMP does not survive a fork once it has threads. The warm interpreter imports and never computes, so each child starts its own.
+OpenMP does not survive a fork once it has threads. The warm interpreter imports and never computes, so each child
+starts its own.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ _IMPORTS = (
     *("trainmaster.cli.app", "trainmaster.cli.run", "trainmaster.cli.show", "trainmaster.manager", "trainmaster.loop"),
 )
 _ENVIRON = dict(os.environ)
-"""Of the tests, before any of them changes it: the warm interpreter starts with it."""
+"""The environment of the tests before any of them changes it. The warm interpreter starts with it."""
 READ_AT_START = (
     "OMP_NUM_THREADS",
     "PYTHONHASHSEED",
@@ -50,11 +52,11 @@ _HEAD = struct.Struct("!I")
 _ANSWER = struct.Struct("!i")
 
 
-# ---- what a test uses
+# ---- what tests use
 
 
 class Popen(subprocess.Popen[Any]):
-    """`subprocess.Popen` of a Python program, forked from the warm interpreter; always a session of its own."""
+    """`subprocess.Popen` for a Python program that is forked from the warm interpreter. It always has its own session."""
 
     def _execute_child(self, *given: Any) -> None:
         asked = inspect.signature(super()._execute_child).bind(*given).arguments  # type: ignore[misc]
@@ -94,7 +96,7 @@ class Popen(subprocess.Popen[Any]):
 def run(
     args: list[Any], *, input: Any = None, capture_output: bool = False, timeout: float = 500.0, check: bool = False, **options: Any
 ) -> Any:
-    """`subprocess.run` of a Python program, forked from the warm interpreter."""
+    """Do the same as `subprocess.run` for a Python program, which is forked from the warm interpreter."""
     if input is not None:
         options["stdin"] = subprocess.PIPE
     if capture_output:
@@ -120,7 +122,7 @@ def _is_open(fd: int) -> bool:
 
 
 class _Server:
-    """The warm interpreter, seen from a test: it ends when the control socket closes."""
+    """The warm interpreter, as seen by a test. It ends when the control socket closes."""
 
     def __init__(self) -> None:
         self._control, theirs = socket.socketpair()
@@ -133,7 +135,7 @@ class _Server:
         atexit.register(self.close)
 
     def start(self, job: dict[str, Any], streams: list[int]) -> socket.socket:
-        """Fork a process; its pid and later its exit code come from the socket."""
+        """Fork a process. The socket receives its pid and later its exit code."""
         mine, theirs = socket.socketpair()
         text = json.dumps(job).encode()
         with theirs, self._lock:
@@ -142,7 +144,7 @@ class _Server:
         return mine
 
     def close(self) -> None:
-        if os.getpid() == self._pid:  # and not in a fork that runs the same exit functions
+        if os.getpid() == self._pid:  # not in a fork that runs the same exit functions
             self._control.shutdown(socket.SHUT_RDWR)
             self._control.close()
             self._process.wait()
@@ -167,8 +169,8 @@ def _read(source: socket.socket, num: int) -> bytes:
 
 
 def serve(control: socket.socket) -> Callable[[], None]:
-    """Fork a process for each request. Returns in a forked process only: the program that it runs."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # for the processes, not for what starts them
+    """Fork a process for each request. Returns only in a forked process, with the program to run."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the forked processes handle it
     wake, woken = os.pipe()
     os.set_blocking(woken, False)
     signal.set_wakeup_fd(woken)
@@ -179,7 +181,7 @@ def serve(control: socket.socket) -> Callable[[], None]:
         if wake in ready:
             os.read(wake, 4096)
         while alive and (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            with alive.pop(ended[0]) as answers, contextlib.suppress(OSError):  # whoever asked may be gone
+            with alive.pop(ended[0]) as answers, contextlib.suppress(OSError):  # the client may be gone
                 answers.sendall(_ANSWER.pack(os.waitstatus_to_exitcode(ended[1])))
         if control not in ready:
             continue
@@ -200,10 +202,10 @@ def serve(control: socket.socket) -> Callable[[], None]:
             return _become(job, streams)
         for fd in (*streams, is_ready):
             os.close(fd)
-        os.read(ready, 1)  # its end: from here on, the process hears signals as any other
+        os.read(ready, 1)  # from here on, the process handles signals like any other
         os.close(ready)
         alive[pid] = answers
-        with contextlib.suppress(OSError):  # whoever asked may be gone
+        with contextlib.suppress(OSError):  # the client may be gone
             answers.sendall(_ANSWER.pack(pid))
     for pid in alive:
         with contextlib.suppress(ProcessLookupError):
@@ -220,7 +222,7 @@ def _received(control: socket.socket) -> tuple[dict[str, Any], list[int], socket
 
 
 def _begin_session(is_ready: int) -> None:
-    """A session and the signals of a new interpreter."""
+    """Start a session with the signal handlers of a new interpreter."""
     for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -230,7 +232,7 @@ def _begin_session(is_ready: int) -> None:
 
 
 def _become(job: Mapping[str, Any], streams: list[int]) -> Callable[[], None]:
-    """Make this process what a new interpreter would be."""
+    """Give this process the environment and streams of a new interpreter."""
     for number, fd in enumerate(streams):
         os.dup2(fd, number)
     for fd in set(streams) - {0, 1, 2}:
@@ -252,14 +254,14 @@ def _become(job: Mapping[str, Any], streams: list[int]) -> Callable[[], None]:
 
 
 def _opened(number: int) -> Any:
-    """A stream of this process, with the encoding that the interpreter chose when it started."""
+    """Open a stream of this process with the encoding that the interpreter chose when it started."""
     was: Any = (sys.__stdin__, sys.__stdout__, sys.__stderr__)[number]
     is_by_line = number == 2 or (number == 1 and os.isatty(1))
     return open(number, "w" if number else "r", 1 if is_by_line else -1, was.encoding, was.errors, closefd=False)
 
 
 def _seed_anew() -> None:
-    """Forks have the random numbers of their parent; new interpreters have none in common."""
+    """Seed the generators again, because forks would share the random numbers of their parent."""
     import random
 
     import numpy as np
@@ -295,14 +297,14 @@ def _program(words: list[str], num_inherited: int) -> Callable[[], None]:
 
 
 def _show_own_frames(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
-    """Tracebacks begin with the program."""
+    """Make tracebacks start at the program."""
     while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
         traceback = traceback.tb_next
     sys.__excepthook__(kind, error.with_traceback(traceback), traceback)
 
 
 def _leave(program: Callable[[], None]) -> None:
-    """Run a program, and end as an interpreter does, but without taking its modules apart, which takes longer than most programs."""
+    """Run a program, and exit like an interpreter, but without the module teardown, which takes longer than most programs."""
     code = 0
     try:
         program()
@@ -333,7 +335,7 @@ def _main() -> None:
 
     for name in _IMPORTS:
         importlib.import_module(name)
-    assert threading.active_count() == 1, f"no fork is safe beside {threading.enumerate()}"
+    assert threading.active_count() == 1, f"forks are not safe with other threads: {threading.enumerate()}"
     gc.collect()
     gc.freeze()
     sys.excepthook = _show_own_frames

@@ -1,4 +1,4 @@
-"""Slips that take one dimension for another, in models of many widths; the wrong line is marked. Each has a right model beside it."""
+"""Mistakes that confuse two dimensions, in models of many widths. The wrong line is marked. Each has a correct counterpart."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ IN, T = 15, 6
 
 
 class Wide(nn.Module):
-    """A model of a width, from vectors or from sequences of them."""
+    """A model with a given width, for vectors or sequences of vectors."""
 
     is_sequence: ClassVar[bool] = False
     features: ClassVar[int] = 1
-    """How many times its width it has before the last layer."""
+    """The number of features before the last layer, as a multiple of the width."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -82,7 +82,7 @@ _HOME_OF = {
     "Progress": "trainmaster.loop.progress",
 }
 
-__all__ = [*sorted(_HOME_OF)]  # noqa: PLE0604 - strings all
+__all__ = [*sorted(_HOME_OF)]  # noqa: PLE0604 - they are all strings
 
 
 def __getattr__(name: str) -> Any:

@@ -57,7 +57,7 @@ class ActivationStats(FigureObserver):
         self._chosen: dict[str, nn.Module] = {}
         self._handles: list[RemovableHandle] = []
         self._outputs: dict[str, list[torch.Tensor]] = {}
-        """The statistics of this batch by module, which may be called more than once."""
+        """The statistics of this batch by module, one tensor for each call of the module."""
         self._silent: dict[str, torch.Tensor] = {}
         """For each module, which of its units were 0 in all measured batches of this epoch."""
         self._dead: list[str] = []
@@ -70,9 +70,9 @@ class ActivationStats(FigureObserver):
         chosen_modules(loop.model, self.modules)  # raises an error for a wrong name before the first batch
         super().pre_train(loop)
 
-    def pre_train_step_epoch(self, model: nn.Module, epoch_num: int, writer: Writer | None = None) -> None:
+    def pre_train_step_epoch(self, model: nn.Module, writer: Writer | None = None) -> None:
         self._chosen = chosen_modules(model, self.modules)
-        # In a Sequential, the name of a module is only a number.
+        # The class is part of the label, because in a Sequential the name of a module is only a number.
         self._stats.set_layers({name: f"{name} {type(each).__name__}" for name, each in self._chosen.items()}, writer)
         self._silent = {}
 
@@ -124,7 +124,7 @@ class ActivationStats(FigureObserver):
     def _table(self) -> torch.Tensor:
         """Return one row of statistics for each module.
 
-        It is NaN if the module was not called, and the mean if it was called more than once.
+        The row is NaN if the module was not called, and a mean if it was called more than once.
         """
         device = next(iter(self._outputs.values()))[0].device
         missing = torch.full((len(STATISTICS),), math.nan, device=device)
@@ -138,11 +138,11 @@ class ActivationStats(FigureObserver):
     # Results.
 
     def dead(self) -> list[str]:
-        """The modules in which more than half of the units were 0 in all measured batches of the last epoch."""
+        """Return the modules in which more than half of the units were 0 in all measured batches of the last epoch."""
         return list(self._dead)
 
     def panels(self) -> list[Panel]:
-        """The standard deviation of each module over time; zeros, saturation and non-finite values if there are any."""
+        """Return panels of the standard deviation over time, and of zeros, saturation and non-finite values if there are any."""
         marks = {self._stats.label(name): "dead" for name in self._dead}
         panels: list[Panel] = []
         for statistic, title in _TITLES.items():

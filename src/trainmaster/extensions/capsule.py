@@ -43,12 +43,12 @@ class Capsule:
     location: dict[str, Any]
     """`stage` (the path), `routine` ("train" or "eval"), and the numbers of epoch, batch and step."""
     origin: dict[str, Any]
-    """What builds the loop: `target`, `digest` of its file, `folder`, `config` and `key`, each None if unknown."""
+    """How to build the loop: `target`, `digest` of its file, `folder`, `config` and `key`, each None if unknown."""
     versions: dict[str, str]
     batch: Any
-    """The batch, packed; None if there was none."""
+    """The packed batch; None if there was none."""
     fixtures: dict[str, Any]
-    """The open fixtures at the failure that could be stored."""
+    """The fixtures that were open at the failure and could be stored."""
     fixtures_before: dict[str, Any]
     """The fixtures with plain values before the batch."""
     rng: dict[str, Any]
@@ -71,7 +71,7 @@ class Capsule:
         return "batch" not in self.missing
 
     def without_secrets(self, mask: Mask) -> Capsule:
-        """The capsule with `***` for the secrets in its texts, and for values whose names look like secrets.
+        """Return the capsule with `***` for the secrets in its texts, and for values whose names look like secrets.
 
         In the parts that a replay reads, a value is masked only if it is unlikely to occur by chance.
         """
@@ -120,7 +120,7 @@ class Capsule:
             files = LocalFiles(folder)
             manifest = manifest_in(files, name)
             if manifest["status"].get("format") != FORMAT:
-                raise StoreFormatError(f"its format is {manifest['status'].get('format')!r:.20}, and this version reads {FORMAT}")
+                raise StoreFormatError(f"its format is {manifest['status'].get('format')!r:.20}, but this version reads {FORMAT}")
             value, _ = read_values(files, name, manifest)
             _check_parts(value)
         except FileNotFoundError:
@@ -177,7 +177,7 @@ def current_versions() -> dict[str, str]:
 def error_message(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as problem:  # in the `__str__` of a user's error
+    except Exception as problem:  # raised by the `__str__` of a user's error
         return f"<no message: {type(problem).__name__}>"
 
 
@@ -225,5 +225,5 @@ def _find_class(name: Any) -> Any:
         value = getattr(value, part, None)
     is_record = isinstance(value, type) and (dataclasses.is_dataclass(value) or (issubclass(value, tuple) and hasattr(value, "_fields")))
     if not is_record:
-        raise StoreFormatError(f"the batch is a {name!s:.120}, and no loaded module has such a dataclass or named tuple")
+        raise StoreFormatError(f"the batch is a {name!s:.120}, but no loaded module has such a dataclass or named tuple")
     return value

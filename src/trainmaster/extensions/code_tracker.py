@@ -95,7 +95,7 @@ class CodeTracker(Observer):
             )
         now = _identity(snapshot)
         if self._resumed["tree"] not in (None, now["tree"]):
-            self._warn(f"the code has changed since this training started: it was {_named(self._resumed)}, and is now {_named(now)}")
+            self._warn(f"the code has changed since this training run started: it was {_named(self._resumed)}, and is now {_named(now)}")
         if train_dir is None:
             self._warn("CodeTracker saves no files because the loop has no train_dir; checkpoints still record the commit")
             return
@@ -116,7 +116,7 @@ class CodeTracker(Observer):
             self._warned.add(line)
             warnings.warn(line, stacklevel=3)
 
-    # The state names the code that a checkpoint was trained with.
+    # The state identifies the code that a checkpoint was trained with.
 
     def state_dict(self) -> dict[str, str | None]:
         return dict(self._resumed if self.snapshot is None else _identity(self.snapshot))
@@ -148,7 +148,7 @@ def _dirty_error(snapshot: Snapshot) -> LoopError:
     paths = sorted({*snapshot.changed, *snapshot.deleted, *snapshot.new})
     count = len(paths) + snapshot.num_new - len(snapshot.new)
     return LoopError(
-        f"{fact}, and CodeTracker(require_clean=True) does not allow that",
+        f"{fact}, which CodeTracker(require_clean=True) does not allow",
         where=snapshot.root,
         changed="\n".join(_shortened(paths, count)),
         hint="commit these files or add them to .gitignore, or leave out require_clean",
@@ -163,7 +163,7 @@ def _shortened(lines: list[str], count: int) -> list[str]:
 
 
 def _candidate_paths(fixtures: Mapping[str, Any]) -> list[str]:
-    """Paths that may be in the repository: the file of the manager's class or `make_loop`, the program, the current folder."""
+    """Return paths that may be in the repository: the file of the manager's class or `make_loop`, the program, the current folder."""
     manager = fixtures.get("manager")
     paths = [] if manager is None else [_file_of(sys.modules.get(getattr(manager, "definition", type(manager)).__module__))]
     paths.append(_file_of(sys.modules.get("__main__")))
@@ -184,7 +184,7 @@ def _file_of(module: Any) -> str | None:
 
 
 def _store_of(train_dir: Any) -> Iterator[str]:
-    """Return the store that contains a run's folder `previews/ab/KEY/attempt-0001`, or None if it is not in a store."""
+    """Yield the store that contains a run's folder `previews/ab/KEY/attempt-0001`, if it is in a store."""
     root = os.path.abspath(train_dir)
     for _ in range(4):
         root = os.path.dirname(root)

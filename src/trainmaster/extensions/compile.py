@@ -60,19 +60,19 @@ def check_forward(model: nn.Module) -> None:
         raise SettingError(
             f"torch.compile would compile nothing in this {type(model).__name__}",
             why="its `forward` belongs to PyTorch, and torch.compile skips it when it compiles a module in place",
-            hint="wrap it in a class of your own whose `forward` calls it",
+            hint="wrap it in your own class whose `forward` calls it",
         )
 
 
 def check_compiler() -> None:
-    """Raise an error before the first batch if there is no C++ compiler; PyTorch notices only while it compiles."""
+    """Raise an error before the first batch if there is no C++ compiler. PyTorch reports this only while it compiles."""
     from torch._inductor import config  # imported here, because the import takes a second
 
     compilers = getattr(config.cpp, "cxx", ())
     names = [name for name in (compilers if isinstance(compilers, tuple | list) else [compilers]) if isinstance(name, str)]
     if names and not any(shutil.which(name) for name in names):
         raise SettingError(
-            f"torch.compile needs a C++ compiler for the CPU, and there is no {' or '.join(names)} on the PATH",
+            f"torch.compile needs a C++ compiler for the CPU, but there is no {' or '.join(names)} on the PATH",
             hint="install one (apt install g++, or conda install gxx), set the environment variable CXX,\n"
             'or remove Compile; Compile(backend="eager") needs no compiler, but makes nothing faster',
         )

@@ -33,7 +33,7 @@ class ConstructorArgs(Observer):
     Defaults are included. Under a manager, the arguments of every `nn.Module` that `make_loop` builds are recorded.
     Without a manager, the arguments of classes marked `@tracked`, the results of a `Recipe`, extensions, and optimizers
     and schedules that the loop creates are recorded. Functions are stored as import paths. A warning at the start of
-    training lists what cannot be rebuilt. `init_from_checkpoint` rebuilds everything.
+    training lists the parts that cannot be rebuilt. `init_from_checkpoint` rebuilds everything.
     """
 
     is_guarded = False  # it draws no random numbers and changes no mode
@@ -67,7 +67,7 @@ class ConstructorArgs(Observer):
         unknown = unknowns_in(self.blueprint)
         if unknown:
             parts = "; ".join(f"{f'`{name}`' if name else 'the loop'} ({why})" for name, why in unknown.items())
-            warnings.warn(f"ConstructorArgs: init_from_checkpoint will need overrides for what cannot be rebuilt: {parts}", stacklevel=2)
+            warnings.warn(f"ConstructorArgs: init_from_checkpoint needs overrides for parts that cannot be rebuilt: {parts}", stacklevel=2)
 
     def state_dict(self) -> dict[str, Any]:
         return {"format": FORMAT, "blueprint": self.blueprint, "overrides": dict(self.overrides), "lineage": list(self.lineage)}
@@ -85,7 +85,7 @@ def init_from_checkpoint(
 ) -> TrainManager:
     """Rebuild the loop that wrote a checkpoint. It loads the checkpoint when it first runs.
 
-    Use it only with checkpoints that you trust: it imports and calls what the file names.
+    Use it only with checkpoints that you trust: it imports and calls the classes and functions that the file names.
 
     Args:
         file: a checkpoint of a training run with the extension `ConstructorArgs`, such as `train_dir/checkpoints/3.ckpt`.
@@ -139,10 +139,10 @@ def parameters_in(file: str | PathLike[str]) -> dict[str, Any]:
 
 
 def _find_state(value: Mapping[str, Any], path: str) -> Mapping[str, Any]:
-    """The state of `ConstructorArgs` in a checkpoint."""
+    """Return the state of `ConstructorArgs` in a checkpoint."""
     training = TrainingState.from_dict(value["state"])
     if not isinstance(training.extensions, dict) or not isinstance(training.progress, dict):
-        raise StateError("this checkpoint does not contain a training", where=path)
+        raise StateError("this checkpoint does not contain a training state", where=path)
     state = next((each for each in training.extensions.values() if isinstance(each, dict) and each.keys() == _STATE), None)
     if state is None or state["blueprint"] is None:
         raise StateError(
@@ -165,7 +165,7 @@ def _find_state(value: Mapping[str, Any], path: str) -> Mapping[str, Any]:
 
 def _find_problem(state: Mapping[str, Any]) -> str | None:
     if state["format"] != FORMAT:
-        return f"the constructor arguments have the format {state['format']!r:.20}, and this version reads {FORMAT}"
+        return f"the constructor arguments have the format {state['format']!r:.20}, but this version reads {FORMAT}"
     is_valid = isinstance(state["overrides"], dict) and isinstance(state["lineage"], list)
     if not is_valid or not (state["blueprint"] is None or is_node(state["blueprint"])):
         return "the constructor arguments are invalid: the file is damaged, or was edited"
@@ -173,7 +173,7 @@ def _find_problem(state: Mapping[str, Any]) -> str | None:
 
 
 def _without_unused_saver(blueprint: Node) -> Node:
-    """Leave out a saver without a `path` if there is no `train_dir`."""
+    """Remove a `CheckpointSaver` without a `path` if there is no `train_dir`."""
     values = blueprint["with"]
     extensions = values.get("extensions")
     saver = children_of(extensions).get(_SAVER)

@@ -55,7 +55,7 @@ class CSVLogger(Observer):
         self._write(self._file)
 
     def pre_train_step_epoch(self, train_manager: TrainManager, epoch_num: int, step_num: int) -> None:
-        if not train_manager.moment.batch:  # an epoch that resumes in the middle is opened a second time
+        if not train_manager.moment.batch:  # if an epoch resumes in the middle, this hook runs a second time
             self._end_row(epoch_num, step_num)
 
     @always
@@ -83,7 +83,7 @@ class CSVLogger(Observer):
         self._write(self._file)
 
     def _write(self, file: Path) -> None:
-        """Append the last row, or rewrite the file if there are new columns; warn if that fails."""
+        """Append the last row, or rewrite the file if there are new columns. Warn if writing fails."""
         try:
             if self._num_written == len(self._columns) and file.exists():
                 with open(file, "a", newline="", encoding="utf-8") as opened:

@@ -15,7 +15,7 @@ from trainmaster.figures.panels import Line
 from trainmaster.figures.series import Series, smoothed
 
 SUFFIX = {"epochs": "", "batches": "_by_batch", "samples": "_by_sample"}
-"""The suffix of figure and metric names, by what they are drawn over."""
+"""The suffix of figure and metric names for each value of `over`."""
 X_LABEL = {"epochs": "epoch", "batches": "batch", "samples": "sample"}
 
 
@@ -26,7 +26,7 @@ class Curves:
         self._series = {label: Series() for label in labels}
 
     def __bool__(self) -> bool:
-        """Whether there is at least one point."""
+        """Return whether there is at least one point."""
         return any(len(series) for series in self._series.values())
 
     def add(self, label: str, x: float, value: float) -> None:
@@ -38,7 +38,7 @@ class Curves:
         self._series[label].extend(pairs)
 
     def lines(self, smoothing: float = 0.0, is_smoothed: Callable[[str], bool] = bool) -> list[Line]:
-        """All curves that have a point. A smoothed curve is drawn over its raw values, which are pale."""
+        """Return all curves that have a point. A smoothed curve is drawn over its raw values, which are pale."""
         lines = []
         for label, series in self._series.items():
             points = series.points()
@@ -84,12 +84,12 @@ def scalar(name: str, value: Any, extension: str) -> Any:
     else:
         kind = "None" if value is None else f"a {type(value).__name__}"
     raise SettingError(
-        f"{extension} needs a number, and the fixture `{name}` is {kind}", hint="reduce it to one number, for example in a lazy fixture"
+        f"{extension} needs a number, but the fixture `{name}` is {kind}", hint="reduce it to one number, for example in a lazy fixture"
     )
 
 
 def file_name(text: str) -> str:
-    """Make a text safe as part of a file name: users choose the names of sets and figures.
+    """Replace characters that are not safe in a file name, because users choose the names of sets and figures.
 
     >>> file_name("valid/hard cases")
     'valid_hard_cases'

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from trainmaster.loop.train_manager import TrainManager
 
 MIN_SCALE: Final = 0.01
-"""Changes are relative to at least this share of the loss after the warm-up. Otherwise noise near 0 would look like a large change."""
+"""Changes are relative to at least this share of the loss after the warm-up. Otherwise, noise near 0 would look like a large change."""
 
 
 class Value(NamedTuple):
-    """A loss, and the number of epochs before its evaluation."""
+    """A loss, and the number of epochs that were done when it was evaluated."""
 
     value: float
     epoch: float

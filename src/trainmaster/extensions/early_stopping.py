@@ -22,8 +22,8 @@ class EarlyStopping(Extension):
     """Stops training after `patience` evaluations in a row without an improvement of the monitored metric.
 
     It counts the evaluations that `train()` starts, including the one before the first epoch. NaN and inf are never an
-    improvement. A training run that was stopped early stops immediately if you start it again, unless `patience` is
-    greater now.
+    improvement. A training run that was stopped early stops immediately if you start it again, unless you
+    increase `patience`.
 
     Args:
         monitor: the name of a metric ("valid/accuracy") or an ending of it; by default the loss of the first evaluation
@@ -47,7 +47,7 @@ class EarlyStopping(Extension):
     def _reset(self) -> None:
         self.best: float | None = None
         self.best_epoch: float | None = None
-        """The number of epochs before the evaluation with the best value."""
+        """The number of epochs that were done at the evaluation with the best value."""
         self._metric: tuple[str, str] | None = None
         """The full name of the monitored metric, and its mode."""
         self._last_epoch: float | None = None
@@ -67,7 +67,7 @@ class EarlyStopping(Extension):
         if is_other or is_from_other_training(self._last_epoch, train_manager):
             self._reset()
         if self._num_bad >= self.patience:
-            print(f"trainmaster: this training was stopped early before and does not continue: {self._reason()}", file=sys.stderr)
+            print(f"trainmaster: this training run was stopped early before and does not continue: {self._reason()}", file=sys.stderr)
             train_manager.stop(self._reason())
 
     def post_eval(self, train_manager: TrainManager, eval_losses: dict[str, float]) -> None:

@@ -20,10 +20,10 @@ from trainmaster.stages import Extension
 class EMA(Extension):
     """Keeps an exponential moving average of the weights; evaluations and predictions use it instead of the weights.
 
-    After each update `average = decay * average + (1 - decay) * weights`; the first average is a copy. Training does
-    not use the average, so its results do not change by a single bit. `pre_eval` and `post_eval` hooks see the training
-    weights; all hooks in between see the average. Only parameters are averaged; buffers, such as the means of a batch
-    norm, are used unchanged.
+    After each update, `average = decay * average + (1 - decay) * weights`; the first average is a copy of the weights.
+    Training does not use the average, so its results do not change by a single bit. `pre_eval` and `post_eval` hooks
+    see the training weights; all hooks in between see the average. Only parameters are averaged; buffers, such as the
+    means of a batch norm, are used unchanged.
     """
 
     has_weights = True
@@ -52,7 +52,7 @@ class EMA(Extension):
                 raise StateError(f"this {type(model).__name__} has no parameter `{name}`", hint=hint)
             if parameters[name].shape != average.shape:
                 raise StateError(
-                    f"the parameter `{name}` has the shape {tuple(parameters[name].shape)}, its average {tuple(average.shape)}",
+                    f"the parameter `{name}` has the shape {tuple(parameters[name].shape)}, but its average {tuple(average.shape)}",
                     hint="pass a model like the trained one",
                 )
         with torch.no_grad():
@@ -92,7 +92,7 @@ class EMA(Extension):
 
     @contextmanager
     def _averages_in(self, model: nn.Module) -> Iterator[None]:
-        """Use the averages as the parameters of a model. Afterwards, the model has its original tensors again."""
+        """Use the averages as the parameters of a model inside the block, and restore its original tensors afterwards."""
         weights = []
         try:
             for name, parameter in _averaged(model).items():

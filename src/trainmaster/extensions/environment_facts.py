@@ -26,7 +26,7 @@ _VARIABLES: Final = re.compile(
     r"(OMP|MKL|KMP|GOMP|OPENBLAS|BLIS|VECLIB|NUMEXPR|CUDA|CUBLAS|CUDNN|NVIDIA_TF32|NCCL|HIP|ROCR|ROCM|MIOPEN|TORCH|PYTORCH|TORCHINDUCTOR)_\w+"
     r"|PYTHONHASHSEED|MALLOC_ARENA_MAX|LD_PRELOAD"
 )
-"""The environment variables that affect numbers or speed; no others are recorded."""
+"""The environment variables that affect results or speed. No others are recorded."""
 
 
 def collect_facts(environ: Mapping[str, str] = os.environ, argv: list[str] | None = None) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _gpus() -> list[dict[str, Any]]:
 
 @functools.lru_cache(1)
 def list_packages() -> dict[str, str]:
-    """The versions of all installed packages. If one was not installed from an index, its source follows the version.
+    """Return the versions of all installed packages. If one was not installed from an index, its source follows the version.
 
     If a package is installed twice, the first one on `sys.path` is listed, because imports use that one.
     """

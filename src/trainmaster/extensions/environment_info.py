@@ -21,12 +21,13 @@ FILE: Final = "environment.json"
 class EnvironmentInfo(Observer):
     """Records Python, packages, torch, hardware and system at the start of each `train()`.
 
-    It records only environment variables that affect numbers or speed, and the command line without secrets. If training resumes with
-    a different torch, Python, CPU, GPU or number of threads, one warning lists the differences, and the previous file is kept under a
-    numbered name. An error here never stops training.
+    It records only environment variables that affect results or speed, and the command line without secrets. If
+    training resumes with a different torch, Python, CPU, GPU or number of threads, one warning lists the differences,
+    and the previous file is kept under a numbered name. An error here never stops training.
 
     Args:
-        path: the file; `environment.json` in the loop's `train_dir` by default. Without either, only the attribute `facts` has the facts.
+        path: the file; `environment.json` in the loop's `train_dir` by default. Without either, the facts are only in
+            the attribute `facts`.
     """
 
     is_guarded = False  # it draws no random numbers and changes no mode
@@ -45,7 +46,7 @@ class EnvironmentInfo(Observer):
         names = [name for name in {**before, **now} if before.get(name) != now.get(name)] if before else []
         if names:
             changes = "; ".join(f"{name} was {before.get(name, 'none')} and is now {now.get(name, 'none')}" for name in names)
-            warnings.warn(f"this training resumes in a different environment: {changes}", stacklevel=2)
+            warnings.warn(f"this training run resumes in a different environment: {changes}", stacklevel=2)
         self._relevant = now
         train_dir = getattr(loop, "train_dir", None)
         path = self.path if self.path is not None else None if train_dir is None else os.path.join(train_dir, FILE)

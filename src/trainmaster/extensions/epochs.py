@@ -9,9 +9,10 @@ from trainmaster.stages import Fixtures
 
 
 def epochs_done(loop: Any) -> Any:
-    """The number of finished epochs, at the end of an epoch or in the evaluation after it.
+    """Return the number of finished epochs, at the end of an epoch or in the evaluation after it.
 
-    It is a fraction if a `TrainManager` evaluates in the middle of an epoch. A `TrainTestLoop` counts an epoch only after its evaluation.
+    It is a fraction if a `TrainManager` evaluates in the middle of an epoch. A `TrainTestLoop` counts an epoch only
+    after its evaluation.
     """
     if isinstance(loop, TrainTestLoop):
         return loop.epoch_num + (not loop.is_testing)
@@ -19,7 +20,7 @@ def epochs_done(loop: Any) -> Any:
 
 
 def is_epoch_complete(loop: Any) -> bool:
-    """Whether the epoch is complete; `stop` may have ended it early. Call it in `post_train_step_epoch`."""
+    """Return whether the epoch is complete, because `stop` may have ended it early. Call it in `post_train_step_epoch`."""
     moment = getattr(loop, "moment", None)  # a TrainTestLoop that is stopped does not call this hook
     return moment is None or not moment.batch
 

@@ -1,7 +1,8 @@
 """Takes some examples of a batch, or replaces some of them with others.
 
-The functions go through tuples, named tuples, lists, mappings and dataclasses. Two kinds of values belong to the examples: tensors whose
-first dimension is the number of examples, and lists with one item per example (text, tensors of different lengths).
+The functions go through tuples, named tuples, lists, mappings and dataclasses. Two kinds of values belong to the
+examples: tensors whose first dimension is the number of examples, and lists with one item per example (text, tensors of
+different lengths).
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ import torch
 from trainmaster.loop.batches import first_tensor, tensors_in
 
 _SIZES = (7, 11, 13, 5, 17, 19, 23, 3)
-"""Primes: if the batch size divides no other dimension, a wrong view is detected in the line that creates it."""
+"""Primes, so that the batch size rarely divides another dimension. Then a wrong view is detected in the line that creates it."""
 
 
 def count_examples(batch: Any) -> int | None:
-    """The first dimension of the first tensor; None if there is no such tensor."""
+    """Return the first dimension of the first tensor, or None if there is no such tensor."""
     tensor = first_tensor(batch)
     return None if tensor is None or tensor.ndim == 0 else tensor.shape[0]
 
 
 def map_batch(batch: Any, function: Callable[[torch.Tensor], Any]) -> Any:
-    """The batch with `function` applied to every tensor."""
+    """Apply `function` to every tensor of a batch."""
     return _map(batch, lambda leaf: isinstance(leaf, torch.Tensor), function)
 
 
 def map_examples(batch: Any, num: int, function: Callable[[Any], Any], other: Callable[[torch.Tensor], Any] = lambda tensor: tensor) -> Any:
-    """The batch with `function` applied to everything that belongs to its `num` examples, and `other` to all other tensors."""
+    """Apply `function` to everything that belongs to the `num` examples of a batch, and `other` to all other tensors."""
 
     def is_leaf(value: Any) -> bool:
         return isinstance(value, torch.Tensor) or _is_list_of_examples(value, num)
@@ -126,7 +127,7 @@ class ExampleReplacer:
         return None
 
     def replace(self, chosen: Sequence[bool] | None, *, keeps_layout: bool, wrap: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-        """A copy of the batch with the `chosen` examples replaced. `wrap` is applied to float tensors of the examples.
+        """Return a copy of the batch with the `chosen` examples replaced. `wrap` is applied to float tensors of the examples.
 
         With `keeps_layout`, everything that may determine shapes is kept: lengths, masks, and the zeros and negative
         numbers of integer tensors.

@@ -25,6 +25,7 @@ from trainmaster.extensions.manager_fixtures import manager_fixtures
 from trainmaster.loop.data_position import data_state
 from trainmaster.loop.rng import RngState, Saved, Watch, get_rng, state_of
 from trainmaster.loop.state import capture_objects, own_copy, stateful_extensions
+from trainmaster.loop.train_loss import NON_FINITE
 from trainmaster.stages import Fixtures, Observer, always
 from trainmaster.store.program import digest_of
 
@@ -51,13 +52,13 @@ class _BatchStart:
 class FailureCapsule(Observer):
     """Saves the batch, the random state and the training state of an error as a capsule: `trainmaster replay FILE` reproduces it.
 
-    It saves exceptions in training and evaluation, and batches that `NaNGuard` reports. The error gets a note with the path of the
-    capsule. If a capsule cannot be written, the note gives the reason, and the error is raised as usual.
+    It saves exceptions in training and evaluation, and batches that `NaNGuard` reports. The error gets a note with the
+    path of the capsule. If a capsule cannot be written, the note gives the reason, and the error is raised as usual.
 
     Args:
         path: the folder for capsules; `capsules` in the loop's `train_dir` by default. Without either, nothing is saved.
         max_capsules: how many to keep; the oldest are deleted.
-        target: what builds the loop, as `file.py:name` for the command line. The default is the manager that runs the
+        target: the function or manager that builds the loop, as `file.py:name`. The default is the manager that runs the
             loop.
     """
 
@@ -81,11 +82,11 @@ class FailureCapsule(Observer):
         self._stateful: dict[str, dict[str, Any]] = {}
         self._names: tuple[str, ...] = ()
         self._has_nan_reports = False
-        """Whether an extension reports batches that are not finite."""
+        """Whether an extension reports batches with non-finite losses or gradients."""
         self._is_accumulating = False
         self._num_reported = 0
 
-    # Before a batch, as little as possible is saved.
+    # Before a batch: save as little as possible.
 
     def pre_train(self) -> None:
         self._num_reported = 0
@@ -102,7 +103,7 @@ class FailureCapsule(Observer):
         self._epoch_starts[routine], self._starts[routine] = epoch_start, None
         self._stateful = {name: vars(each) for name, each in stateful_extensions(loop.extensions).items() if hasattr(each, "__dict__")}
         self._names = ()
-        self._has_nan_reports = any("non_finite" in (getattr(each, "creates", None) or ()) for each in loop.extensions.values())
+        self._has_nan_reports = any(NON_FINITE in (getattr(each, "creates", None) or ()) for each in loop.extensions.values())
 
     def pre_train_step_batch(self, fixtures: Fixtures, batch: Any, batch_num: int) -> None:
         try:
@@ -124,17 +125,17 @@ class FailureCapsule(Observer):
         plain = {name: {key: value for key, value in each.items() if type(value) in _PLAIN} for name, each in self._stateful.items()}
         self._starts[routine] = _BatchStart(batch, batch_num, values, plain, self._watch.save())
 
-    # After a batch, nothing is saved unless something failed.
+    # After a batch: save a capsule only if something failed.
 
     def pre_optimizer_step(self, fixtures: Fixtures, loop: Any) -> None:
-        if self._has_nan_reports and "non_finite" in fixtures:
+        if self._has_nan_reports and NON_FINITE in fixtures:
             self._save_reported(fixtures, loop)  # before the update changes the weights
 
     @always
     def post_train_step_batch(self, fixtures: Fixtures, loop: Any, exc_value: BaseException | None) -> None:
         if exc_value is not None:
             self._save(exc_value, fixtures, loop, "train", has_batch=True)
-        elif self._has_nan_reports and "non_finite" in fixtures:
+        elif self._has_nan_reports and NON_FINITE in fixtures:
             self._save_reported(fixtures, loop)
         self._is_accumulating = exc_value is None and not fixtures.get("is_update", True)
 
@@ -166,7 +167,7 @@ class FailureCapsule(Observer):
 
     def _save_reported(self, fixtures: Fixtures, loop: Any) -> None:
         """Save a non-finite batch that `NaNGuard` reports without raising an error."""
-        error = fixtures["non_finite"]
+        error = fixtures[NON_FINITE]
         if isinstance(error, Exception) and self._num_reported < self.max_capsules and not _is_saved(error):
             self._num_reported += 1
             self._save(error, fixtures, loop, "train", has_batch=True)
@@ -239,7 +240,7 @@ class FailureCapsule(Observer):
 
 
 def _extension_states(loop: Any, start: _BatchStart | None) -> dict[str, Any]:
-    """The states of the other extensions, with their counters from before the batch."""
+    """Return the states of the other extensions, with their counters from before the batch."""
     states = {}
     for name, extension in stateful_extensions(loop.extensions).items():
         before = start.attributes.get(name, {}) if start is not None else {}
@@ -251,7 +252,7 @@ def _extension_states(loop: Any, start: _BatchStart | None) -> dict[str, Any]:
 
 
 def _locate(error: Exception, fixtures: Fixtures, loop: Any, routine: str, values: dict[str, Any]) -> dict[str, Any]:
-    """Where the error occurred. `values` are the fixtures before the batch."""
+    """Return where the error occurred. `values` are the fixtures before the batch."""
     batch_num = None  # if reading a batch failed, no fixture has its number
     if not hasattr(loop, "moment"):
         batch_num = int(loop.batch_num)
@@ -274,7 +275,7 @@ def _plain_values(fixtures: Fixtures) -> dict[str, Any]:
 
 
 def _stage_of(error: BaseException) -> str:
-    """The path of the innermost stage in which an error occurred, read from the engine's note."""
+    """Return the path of the innermost stage in which an error occurred, read from the engine's note."""
     matches = (_STAGE.search(note) for note in getattr(error, "__notes__", ()) if note.startswith("in "))
     return next((match[1] for match in matches if match), "")
 
@@ -304,7 +305,7 @@ def _find_invocation(manager: Any) -> Any:
 
 
 def _target_digest(target: str) -> str | None:
-    """The digest of the file of a target, so that `replay` can tell whether it has changed."""
+    """Return the digest of a target's file, so that `replay` can tell whether it has changed."""
     before, _, name = target.rpartition(":")
     module = before if before and name.isidentifier() else target  # a file with only one manager needs no name
     path = module if module.endswith(".py") else getattr(sys.modules.get(module), "__file__", None)
@@ -312,7 +313,7 @@ def _target_digest(target: str) -> str | None:
 
 
 def _import_path(definition: type | FunctionType) -> str | None:
-    """The import path of a class or function. None if it is unknown, or if importing it would run the program again."""
+    """Return the import path of a class or function, or None if it is unknown or importing it would run the program again."""
     if not definition.__qualname__.isidentifier():
         return None
     if definition.__module__ != "__main__":

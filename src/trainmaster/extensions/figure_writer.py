@@ -80,11 +80,11 @@ class FigureObserver(Observer):
         self._figure_writer = FigureWriter(name, path, self.panels)
 
     def panels(self) -> Sequence[Panel]:
-        """The figure as data; empty before the first value."""
+        """Return the figure as data. The list is empty before the first value."""
         raise NotImplementedError
 
     def figure(self) -> Figure:
-        """The figure as a matplotlib figure, for a notebook."""
+        """Return the figure as a matplotlib figure, for a notebook."""
         return draw(self.panels())
 
     def pre_train(self, loop: Any) -> None:

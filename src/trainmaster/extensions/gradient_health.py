@@ -11,11 +11,12 @@ _VANISHING_OF_MAX = 1e-6
 _EXPLODING = 100.0
 _EXPLODING_FACTOR = 1e3
 _MIN_EXPLODING = 1.0
-"""Smaller gradients never explode: if gradients vanish, those of the last layers may be a million times those of the first."""
+"""Smaller gradients never count as exploding: if gradients vanish, those of the last layers may be a million times larger than those
+of the first."""
 
 
 def layer_of(parameter: str) -> str:
-    """The module that owns a parameter, or the parameter itself if it belongs to the model.
+    """Return the module that owns a parameter, or the parameter itself if it belongs to the model.
 
     >>> layer_of("blocks.0.linear.weight"), layer_of("scale")
     ('blocks.0.linear', 'scale')
@@ -26,8 +27,8 @@ def layer_of(parameter: str) -> str:
 def by_layer(rms: Mapping[str, float]) -> dict[str, float]:
     """Return the maximum over the parameters of each layer.
 
-    NaN means that a parameter has no gradient. It is the maximum because a single parameter without a gradient is not a
-    problem: the gradient of a bias before a batch norm is always 0.
+    NaN means that a parameter has no gradient. The maximum is used because a single parameter without a gradient is not
+    a problem: the gradient of a bias before a batch norm is always 0.
     """
     layers: dict[str, float] = {}
     for name, value in rms.items():

@@ -25,7 +25,7 @@ _ADVICE = {
     "exploding": "try gradient clipping, a lower learning rate, normalization, or smaller initial weights",
 }
 _MIN_COLUMNS = 3
-"""The minimum number of earlier epochs that a layer is compared with."""
+"""The minimum number of earlier values that a layer is compared with."""
 _MAX_WARNED = 8
 
 
@@ -54,7 +54,7 @@ class GradientObserver(FigureObserver):
         self._has_warned = False
 
     def scale(self, size: int) -> float:
-        """The factor from the norm of a gradient with `size` elements to the logged value."""
+        """Return the factor that converts the norm of a gradient with `size` elements to the logged value."""
         raise NotImplementedError
 
     # Hooks.
@@ -91,7 +91,7 @@ class GradientObserver(FigureObserver):
         self._figure_writer.draw_if_due()
 
     def _find_unhealthy(self, nonfinite: list[str]) -> None:
-        """Update the vanishing and exploding layers; the gradients of `nonfinite` were not finite in some batch."""
+        """Find the vanishing and exploding layers. The gradients of `nonfinite` were not finite in some batch."""
         rms = self._rms(self._last) | dict.fromkeys(nonfinite, math.inf)
         exploding = exploding_layers(rms, self._rms(self._history.medians(_MIN_COLUMNS)))
         self._unhealthy = {"vanishing": vanishing_layers(rms, exploding), "exploding": exploding}
@@ -117,15 +117,15 @@ class GradientObserver(FigureObserver):
     # Results.
 
     def vanishing(self) -> list[str]:
-        """The layers with vanishing gradients in the last epoch, or the last `every` updates."""
+        """Return the layers with vanishing gradients in the last epoch, or the last `every` updates."""
         return list(self._unhealthy["vanishing"])
 
     def exploding(self) -> list[str]:
-        """The layers with exploding gradients in the last epoch, or the last `every` updates."""
+        """Return the layers with exploding gradients in the last epoch, or the last `every` updates."""
         return list(self._unhealthy["exploding"])
 
     def panels(self) -> list[Panel]:
-        """The last values of all parameters, and their history."""
+        """Return panels of the last values of all parameters, and of their history."""
         if not self._history.xs:
             return []
         marks = {name: problem for problem, layers in self._unhealthy.items() for name in self._last if layer_of(name) in layers}

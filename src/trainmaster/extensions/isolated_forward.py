@@ -24,7 +24,7 @@ _RANDOM_LAYERS = (_DropoutNd, nn.RNNBase, nn.MultiheadAttention)
 
 
 class ModuleSnapshot:
-    """The parameters, gradients, buffers and plain attributes of modules: the objects and their contents."""
+    """Saves the parameters, gradients, buffers and plain attributes of modules: both the objects and their contents."""
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
         self._attributes = [(vars(module), dict(vars(module))) for module in modules]
@@ -36,7 +36,7 @@ class ModuleSnapshot:
         self._contents = {id(tensor): (tensor, tensor.detach().clone()) for tensor in tensors.values() if _has_content(tensor)}
 
     def update(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Keep the current contents of some tensors."""
+        """Save the current contents of some tensors."""
         self._contents |= {id(tensor): (tensor, tensor.detach().clone()) for tensor in tensors}
 
     def restore(self) -> None:
@@ -70,9 +70,9 @@ def _has_content(tensor: torch.Tensor) -> bool:
 class IsolatedForward:
     """Runs forward passes that differ only in their batches, and restores the model afterwards.
 
-    Dropout is off, because the numbers it draws may depend on other examples. Batch norm mixes examples by design, so it always uses the
-    statistics of one first pass. Modules in `allowed` may mix: each example that is not replaced gets their output of the first pass, and
-    gradients pass through them unchanged.
+    Dropout is off, because the numbers it draws may depend on other examples. Batch norm mixes examples by design, so
+    it always uses the statistics of one first pass. Modules in `allowed` may mix examples: an example that is not
+    replaced gets the module's output of the first pass, and gradients pass through unchanged.
     """
 
     def __init__(self, model: nn.Module, allowed: Collection[nn.Module], others: Iterable[nn.Module] = ()) -> None:
@@ -121,7 +121,7 @@ class IsolatedForward:
 
     def calibrate(self, forward: Callable[[], Any]) -> None:
         """Run one pass to get the statistics of every batch norm, and keep them for all later passes."""
-        norms = [norm for norm in self._norms if not isinstance(norm, nn.SyncBatchNorm)]  # it would wait for other processes
+        norms = [norm for norm in self._norms if not isinstance(norm, nn.SyncBatchNorm)]  # these would wait for other processes
         if not norms:
             return
         self._start.restore()
@@ -197,7 +197,7 @@ class _PassGradient(torch.autograd.Function):
 
 @contextmanager
 def _eager() -> Iterator[None]:
-    """Run compiled models eagerly: other batch sizes would compile them again, and compiled code has no lines to report."""
+    """Run compiled models eagerly, because other batch sizes would compile them again, and compiled code has no lines to report."""
     if "torch._dynamo" not in sys.modules:
         yield
         return

@@ -23,7 +23,7 @@ class LayerStats:
     """
 
     def __init__(self, tag: str, statistics: Sequence[str] = ("",)) -> None:
-        """A value is logged as `<tag>/<layer>/<statistic>`, or as `<tag>/<layer>` if the statistic has no name."""
+        """Log values as `<tag>/<layer>/<statistic>`, or as `<tag>/<layer>` if the statistic has no name."""
         self._tag = tag
         self._labels: dict[str, str] = {}
         """The label of each layer in the figure, by the layer's name."""
@@ -61,11 +61,11 @@ class LayerStats:
                     record(writer, "/".join(filter(None, (self._tag, layer, statistic))), sum(values) / len(values), step, "update")
 
     def history(self, statistic: str = "") -> MetricHistory:
-        """The history of a statistic, including the waiting tables."""
+        """Return the history of a statistic, including the waiting tables."""
         return self._histories[statistic].extended(self._waiting_rows()[statistic])
 
     def _waiting_rows(self) -> dict[str, list[tuple[int, dict[str, float]]]]:
-        """For each statistic, the steps of the waiting tables and their values by layer label."""
+        """Return the steps of the waiting tables and their values by layer label, for each statistic."""
         rows: dict[str, list[tuple[int, dict[str, float]]]] = {statistic: [] for statistic in self._histories}
         for step, table in zip(self._steps, _stacked(self._tables).tolist() if self._tables else (), strict=True):
             for statistic, column in zip(rows, zip(*table, strict=True), strict=True):

@@ -36,7 +36,7 @@ def find_leak(
     allow: Iterable[type[nn.Module] | str] = (),
     other_modules: Iterable[nn.Module] = (),
 ) -> Leak | NotApplicable | None:
-    """Find where information passes between the examples of `batch`; None if it does not.
+    """Find the line where information passes between the examples of `batch`, or return None if there is none.
 
     `forward(batch)` returns the prediction, `loss(batch, prediction)` the loss. The search takes a few examples and
     replaces some of them with others. Everything that changes must belong to the replaced examples: in the prediction,
@@ -54,7 +54,7 @@ def find_leak(
     if num is None:
         return NotApplicable("no tensor of the batch has a batch dimension")
     if num < 2:
-        return NotApplicable(f"the batch has {num} example{'' if num == 1 else 's'}, and the check needs two")
+        return NotApplicable(f"the batch has {num} example{'' if num == 1 else 's'}, but the check needs two")
     others = [*other_modules, *([loss] if isinstance(loss, nn.Module) else [])]
     isolated = IsolatedForward(model, _allowed_modules(model, allow), others)
     loss = None if "loss" in allow else loss
@@ -79,10 +79,9 @@ def find_leak(
 def _record_dimensions(
     forward: Callable[[Any], Any], batch: Any, num: int, isolated: IsolatedForward, loss: Callable[[Any, Any], Any] | None
 ) -> set[int]:
-    """The dimensions of all tensors that the model computes from some examples, until it ends or raises an error.
+    """Return the dimensions of all tensors that the model computes from some examples, until it ends or raises an error.
 
-    The number of examples is a power of two. So a dimension that is a multiple of that number, such as a flattened
-    batch, gains no odd factors.
+    The number of examples is a power of two, so that a flattened batch adds no odd prime factors to the dimensions.
     """
     size = 1 << min(num, _MAX_RECORDED).bit_length() - 1
     examples = map_batch(take_examples(batch, num, size), torch.clone)
@@ -130,16 +129,16 @@ def _allowed_modules(model: nn.Module, allow: Iterable[type[nn.Module] | str]) -
 class LeakageCheck(Observer):
     """Checks on the first batch that no information passes between its examples.
 
-    Typical causes are a wrong view, a softmax over the batch, or a broadcast in the loss. The `LeakageError` names the module and the line.
-    The check restores weights, buffers, gradients, modes and random numbers. It runs once for each model; call
-    `check(train_manager, batch)` to run it again.
+    Typical causes are a wrong view, a softmax over the batch, or a broadcast in the loss. The `LeakageError` names the
+    module and the line. The check restores weights, buffers, gradients, modes and random numbers. It runs once for each
+    model; call `check(train_manager, batch)` to run it again.
 
     Args:
         on_leak: "raise" the error, or "warn" and train anyway.
         allow: what may mix examples, in addition to batch norm: module classes, dotted module names, "loss".
     """
 
-    is_guarded = False  # it restores everything itself, and only once; a guard would take time in every step
+    is_guarded = False  # it restores everything itself after its only check; a guard would take time in every step
 
     def __init__(self, on_leak: str = "raise", allow: Iterable[type[nn.Module] | str] = ()) -> None:
         check_choice("on_leak", on_leak, ("raise", "warn"), hint='LeakageCheck(on_leak="warn")')
@@ -162,7 +161,7 @@ class LeakageCheck(Observer):
             self.check(train_manager, batch)
 
     def check(self, train_manager: TrainManager, batch: Any) -> Leak | NotApplicable | None:
-        """Look for a leak now, and raise or warn. If the check is not possible, it warns."""
+        """Look for a leak now, and raise an error or warn. If the check is not possible, warn."""
         result = find_leak(
             train_manager.train_model_forward,
             batch,

@@ -20,7 +20,7 @@ from trainmaster.stages import always
 
 _LABEL = "learning rate"
 _LOG_RATIO = 30.0
-"""The axis becomes logarithmic if the maximum is this many times the lower quartile."""
+"""The axis becomes logarithmic if the maximum is at least this many times the lower quartile."""
 
 
 class LearningRateMonitor(FigureObserver):
@@ -53,7 +53,7 @@ class LearningRateMonitor(FigureObserver):
         super().pre_train(loop)
 
     def pre_optimizer_step(self, optimizer: Any) -> None:
-        """Runs before the update, because the schedule steps after it."""
+        """Read the learning rates before the update, because the schedule steps after it."""
         self._num_updates += 1
         groups = _param_groups(optimizer)
         names = [group.get("name") for group in groups]

@@ -23,7 +23,7 @@ class HardSample:
     """A sample with a high loss."""
 
     index: int
-    """Its index in the data, or what `index` returned for it."""
+    """Its index in the data, or the index that the function `index` returned for it."""
     loss: float
 
 
@@ -64,7 +64,7 @@ class LossHistogram:
         return [HardSample(int(index), float(loss)) for index, loss in zip(self._indices.tolist(), self._losses.tolist(), strict=True)]
 
     def quantile(self, share: float) -> float:
-        """Return the quantile to within 7%. In the last bin, this is the maximum."""
+        """Return a quantile to within 7%. If it is in the last bin, return the maximum."""
         below = self._num_below()
         if share * self.num_samples > below[-2]:  # this bin also holds NaN
             return self.hardest[0].loss
@@ -89,7 +89,7 @@ class LossHistogram:
         return [int(count) for count in np.diff(np.round(below))]
 
     def _num_below(self) -> NDArray[np.float64]:
-        """The number of losses below each edge."""
+        """Return the number of losses below each edge."""
         return np.concatenate([[0.0], np.cumsum(self.counts, dtype=np.float64)])
 
     def state_dict(self) -> dict[str, Any]:

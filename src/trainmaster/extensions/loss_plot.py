@@ -67,7 +67,7 @@ class LossPlot(FigureObserver):
             self._figure_writer.draw_if_due()
 
     def on_batch_end(self, loop: TrainTestLoop) -> None:
-        """A `TrainTestLoop` captures its state here, before the post hooks of the batch. The state must include the loss."""
+        """Add the loss here, because a `TrainTestLoop` captures its state before the post hooks of the batch."""
         loss, size = loop.fixtures["loss"], self._batch_size(loop.batch)
         if not loop.is_training:
             self._eval_mean.add(loss, size)

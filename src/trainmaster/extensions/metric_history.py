@@ -53,9 +53,9 @@ class MetricHistory:
             self._counts.append(1)
             self.xs.append(x)
         if len(self._columns) > self._max_columns:
-            self._halve()
+            self._merge_pairs()
 
-    def _halve(self) -> None:
+    def _merge_pairs(self) -> None:
         self._width *= 2
         columns, counts, pairs = self._columns, self._counts, range(0, len(self._columns) - 1, 2)
         rest = slice(len(columns) - len(columns) % 2, None)
@@ -64,7 +64,7 @@ class MetricHistory:
         self._counts = [counts[at] + counts[at + 1] for at in pairs] + counts[rest]
 
     def values(self, names: Sequence[str] | None = None) -> NDArray[np.float64]:
-        """The values of some names, or of all, with one row for each name and one column for each x."""
+        """Return the values of some names, or of all, with one row for each name and one column for each x."""
         table = np.full((len(self.xs), len(self.names)), np.nan)
         for row, column in zip(table, self._columns, strict=True):
             row[: len(column)] = column
@@ -72,7 +72,7 @@ class MetricHistory:
         return np.ascontiguousarray(table[:, list(indices)].T)
 
     def extended(self, columns: Iterable[tuple[float, Mapping[str, float]]]) -> MetricHistory:
-        """A copy with more columns."""
+        """Return a copy with more columns."""
         history = MetricHistory(self._max_columns)
         history.load_state_dict(self.state_dict())
         for x, values in columns:
@@ -80,7 +80,7 @@ class MetricHistory:
         return history
 
     def medians(self, min_columns: int) -> dict[str, float]:
-        """The median of each name that has at least `min_columns` finite values."""
+        """Return the median of each name that has at least `min_columns` finite values."""
         finite = {name: row[np.isfinite(row)] for name, row in zip(self.names, self.values(), strict=True)}
         return {name: float(np.median(values)) for name, values in finite.items() if len(values) >= min_columns}
 

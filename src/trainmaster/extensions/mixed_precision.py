@@ -13,12 +13,11 @@ from torch.optim import Optimizer
 from trainmaster.arguments import check_choice
 from trainmaster.errors import LossError, SettingError, shown
 from trainmaster.loop.optimization import all_parameters
+from trainmaster.loop.train_loss import NON_FINITE
 from trainmaster.loop.writer import Writer, record
 from trainmaster.stages import Extension, Fixtures
 
 DTYPES: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-NON_FINITE: Final = "non_finite"
-"""The fixture that NaNGuard creates for a batch with a non-finite loss."""
 
 
 class MixedPrecision(Extension):
@@ -130,7 +129,7 @@ class MixedPrecision(Extension):
         if all(each.grad is None for each in parameters):
             return True
         probe = _Probe(parameters)
-        self._scaler.unscale_(probe)  # type: ignore[arg-type]  # it has everything that the scaler uses of an optimizer
+        self._scaler.unscale_(probe)  # type: ignore[arg-type]  # it has all attributes of an optimizer that the scaler uses
         self._scaler.step(probe)  # type: ignore[arg-type]
         self._scaler.update()
         return probe.is_stepped
@@ -166,7 +165,7 @@ class _Probe:
 
 
 def check_device(device: torch.device, dtype: torch.dtype) -> None:
-    """Raise an error if the device does not support the type; PyTorch may only warn and continue in float32."""
+    """Raise an error if the device does not support the type. PyTorch may only warn and continue in float32."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")

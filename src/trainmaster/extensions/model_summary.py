@@ -71,15 +71,15 @@ class ModelSummary(Observer):
         return store_shape
 
     def layers(self) -> list[Layer]:
-        """The layers as data; empty before the first batch."""
+        """Return the layers as data. The list is empty before the first batch."""
         return [] if self._model is None else list(layers_of(self._model, self.depth, self._shapes))
 
     def table(self) -> str:
-        return "there was no batch yet" if self._model is None else "\n".join(table_of(self._model, self.layers()))
+        return "the model has not seen a batch yet" if self._model is None else "\n".join(table_of(self._model, self.layers()))
 
 
 def layers_of(model: nn.Module, depth: int, shapes: Mapping[str, str] | None = None) -> Iterator[Layer]:
-    """Return the modules of a model down to a depth. A parameter that several modules share is counted in the first one."""
+    """Yield the modules of a model down to a depth. A parameter that several modules share is counted in the first one."""
     parameters = dict(model.named_parameters())
     for path, module in model.named_modules(remove_duplicate=False):
         level = path.count(".") + 1
@@ -95,7 +95,8 @@ def num_elements(parameters: Sequence[torch.Tensor]) -> int:
 
 
 def shape_of(value: Any) -> str:
-    """
+    """Return the shape of the first tensor in a value as text.
+
     >>> shape_of((torch.zeros(2, 3), None))
     '2 x 3'
     """
@@ -104,7 +105,7 @@ def shape_of(value: Any) -> str:
 
 
 def headline(model: nn.Module) -> str:
-    """The model in one line.
+    """Describe the model in one line.
 
     >>> headline(nn.Linear(2, 3))
     'Linear, 9 parameters'

@@ -26,7 +26,7 @@ def next_value(
 
 
 def expected_name(monitor: str | None, loop: TrainManager) -> str:
-    """Return the name that is known before anything is logged: the full name of a loss, otherwise `monitor`."""
+    """Return the metric name as far as it is known before anything is logged: the full name of a loss, otherwise `monitor`."""
     sets = loop.eval_data
     name = monitor if monitor is not None else next(iter(sets))
     if name in sets:
@@ -54,13 +54,13 @@ def check_is_known(monitor: str | None, loop: TrainManager, extension: str) -> N
     is_loss = monitor is None or expected_name(monitor, loop) in map(loss_name, sets)
     if not is_loss and not callable(getattr(loop.writer, "last", None)):
         raise SettingError(
-            f"{extension} monitors {monitor!r}, and the writer cannot return logged values",
+            f"{extension} monitors {monitor!r}, but the writer cannot return logged values",
             why=f"{type(loop.writer).__name__} has no method `last(tag)`",
             hint="remove the argument `writer` (TensorBoard() also writes event files), or monitor the loss of an evaluation set",
         )
 
 
 def is_from_other_training(epoch: float | None, loop: TrainManager) -> bool:
-    """Whether the evaluation after this epoch belongs to another training run, which used the same extension."""
+    """Return whether the evaluation after `epoch` belongs to an earlier training run that used the same extension."""
     now = loop.moment
     return epoch is not None and (epoch > loop.epochs_done or (epoch == loop.epochs_done and not now.is_evaluated))

@@ -22,8 +22,6 @@ from trainmaster.loop.train_loss import NON_FINITE
 from trainmaster.loop.writer import record
 from trainmaster.stages import Extension, Fixtures
 
-FIXTURE: Final = NON_FINITE
-"""The fixture with the error of a batch that was skipped or counted, for other extensions. Good batches do not have it."""
 _MAX_SHOWN = 5
 _USUAL_HINT: Final = "lower the learning rate, clip the gradients"
 
@@ -42,16 +40,16 @@ class NaNGuard(Extension):
     """
 
     name = "nan_guard"
-    creates = {FIXTURE: "train_step_batch"}
+    creates = {NON_FINITE: "train_step_batch"}  # the error of a batch that was skipped or counted; other batches do not have it
     is_optional = True
-    on_every_rank = True  # the loss is that of all ranks, and gradients are averaged, so all ranks decide alike
+    on_every_rank = True  # the loss is that of all ranks, and gradients are averaged, so all ranks make the same decision
 
     def __init__(self, policy: str = "stop", every: int = 1, *, checks_grads: bool = True) -> None:
         check_choice("policy", policy, ("stop", "skip", "continue"), hint='NaNGuard("stop")')
         check_int("every", every, min=1, hint="NaNGuard(every=10)")
         if policy == "skip" and every > 1:
             raise SettingError(
-                f"every={every} does not check all batches, and one bad batch is enough to break the weights",
+                f"every={every} does not check all batches, but a single bad batch can break the weights",
                 hint='NaNGuard("skip") checks each batch; NaNGuard("stop", every=10) does not need to',
             )
         self.policy = policy
@@ -112,7 +110,7 @@ class NaNGuard(Extension):
                 parameter.grad = grad if is_needed else None
             self._earlier_grads = None
             self._skip(fixtures, is_update and self._has_grads)
-        elif is_update and self._is_due() and FIXTURE not in fixtures and self.checks_grads and not has_finite_grads(self._parameters):
+        elif is_update and self._is_due() and NON_FINITE not in fixtures and self.checks_grads and not has_finite_grads(self._parameters):
             self.num_grads += 1
             self._raise_or_count(fixtures, model, "non-finite gradients with a finite loss")
             if self.policy == "skip":  # this also drops the gradients of earlier batches, to which these were added
@@ -121,18 +119,18 @@ class NaNGuard(Extension):
                 self._skip(fixtures, False)
 
     def post_train_step_batch(self, fixtures: Fixtures) -> None:
-        if FIXTURE not in fixtures:
+        if NON_FINITE not in fixtures:
             self._num_good += 1
         if fixtures.get("is_update", True):
             self._has_grads = False
-        elif FIXTURE not in fixtures or self.policy == "continue":
+        elif NON_FINITE not in fixtures or self.policy == "continue":
             self._has_grads = True
 
     def post_train_step_epoch(self, epoch_num: int, stopped: str | None = None) -> None:
         """Raise an error if every batch was skipped: training would continue without learning anything."""
         if self.policy == "skip" and self._num_good == 0 and stopped is None:
             raise NonFiniteError(
-                "every batch of an epoch was skipped: none has a finite loss and finite gradients",
+                "every batch of an epoch was skipped, because none had a finite loss and finite gradients",
                 where=f"stage train_step_epoch, after epoch {epoch_num}",
                 hint='NaNGuard("stop") shows where the first one goes wrong',
             )
@@ -147,7 +145,7 @@ class NaNGuard(Extension):
         error = self._error(fixtures, model, fact, weights)
         if self.policy == "stop" or (weights and self.policy == "skip"):
             raise error
-        fixtures[FIXTURE] = error
+        fixtures[NON_FINITE] = error
         writer = fixtures.get("writer")
         if writer is not None:
             step = fixtures.get("step_num")
@@ -182,7 +180,7 @@ class NaNGuard(Extension):
         )
 
     def _search(self, fixtures: Fixtures, model: nn.Module) -> tuple[str | None, str]:
-        """The first module whose output is not finite, and a hint."""
+        """Return the first module whose output is not finite, and a hint."""
         forward: Callable[[Any], Any] | None = getattr(fixtures["loop"], "train_model_forward", None)
         if forward is None or self._rng is None:  # only a TrainManager can run a forward pass
             return None, _USUAL_HINT
@@ -241,7 +239,7 @@ class NaNGuard(Extension):
 
 
 def is_finite(value: Any) -> bool:
-    """Whether a nested value contains no NaN or inf. Waits for the device of a tensor."""
+    """Return whether a nested value contains no NaN or inf. This waits for the device of a tensor."""
     if isinstance(value, torch.Tensor) and value.numel() == 1 and not value.is_complex():
         return math.isfinite(value.item())
     if isinstance(value, float):
@@ -306,7 +304,7 @@ def _where(fixtures: Fixtures) -> str:
 
 @contextmanager
 def _same_buffers(model: nn.Module) -> Iterator[None]:
-    """Restore the buffers afterwards, because a forward pass in training mode changes the means of a batch norm."""
+    """Restore the buffers after the block, because a forward pass in training mode changes the means of a batch norm."""
     saved = [
         (module, name, buffer, buffer.detach().clone())
         for module in model.modules()

@@ -110,7 +110,7 @@ class NormSums:
         return {"sizes": dict(self.sizes), "waiting": waiting, "totals": self._totals}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore sums; `watch` resets them if they belong to another model."""
+        """Restore the sums. `watch` resets them if they belong to another model."""
         if state["sizes"] != self.sizes:
             self._parameters = []
         self.sizes, self._totals = dict(state["sizes"]), state["totals"]

@@ -39,7 +39,7 @@ def silent_units(module: nn.Module, values: torch.Tensor) -> torch.Tensor:
 
 
 def output_stats(module: nn.Module, values: torch.Tensor, silent: torch.Tensor) -> torch.Tensor:
-    """The `STATISTICS` of an output."""
+    """Return the `STATISTICS` of an output."""
     saturated = torch.full((), math.nan, dtype=values.dtype, device=values.device)
     bounds = (module.min_val, module.max_val) if type(module) is nn.Hardtanh else _BOUNDS.get(type(module))
     if bounds is not None:

@@ -94,7 +94,7 @@ class Plot(FigureObserver):
             self._figure_writer.draw_if_due()
 
     def _check_names_once(self, loop: Extensible, *values: Any) -> None:
-        """After the engine has checked the names, ask for the fixtures only in every `every`-th batch."""
+        """Replace this hook, after the engine has checked the names, by one that reads the fixtures only in every `every`-th batch."""
         setattr(self, self._hook, self._add_if_due)
         loop.refresh()
         self._add_if_due(loop.fixtures)
@@ -208,7 +208,7 @@ class _Sums:
 
 
 class NamedHook:
-    """A function with parameters of the given names."""
+    """A hook whose parameters have the given names."""
 
     def __init__(self, names: tuple[str, ...], function: Callable[..., None]) -> None:
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -223,7 +223,7 @@ class NamedHook:
 
 
 def _metric_name(name: str) -> str:
-    """The metric name for the mean of a fixture over batches."""
+    """Return the metric name for the mean of a fixture over batches."""
     return "loss_per_batch" if name == "loss" else name
 
 

@@ -42,7 +42,7 @@ class Replayed:
         return error_type(self.error) == expected["type"] and _is_same_message(error_message(self.error), expected["message"])
 
     def reasons(self) -> list[str]:
-        """Why the error may differ."""
+        """Return the reasons why the error may differ."""
         capsule, now = self.capsule, current_versions()
         reasons = [f"{name} was {old} and is now {now.get(name)}" for name, old in capsule.versions.items() if now.get(name) != old]
         if capsule.location.get("is_updated"):
@@ -156,7 +156,7 @@ def _prepare_manager(capsule: Capsule, loop: TrainManager) -> tuple[StateRestore
 
 
 def _training_state(capsule: Capsule, loop: TrainManager, epoch_num: int, is_training: bool) -> TrainingState:
-    """The state in the capsule. Parts that it lacks come from the loop."""
+    """Return the state in the capsule. Parts that it lacks come from the loop."""
     current = capture_objects(loop)
     start = capsule.epoch_start if is_training and not capsule.has_batch else None
     eval_states = {name: data_state(data) for name, data in loop.eval_data.items()}
@@ -185,9 +185,12 @@ def _training_state(capsule: Capsule, loop: TrainManager, epoch_num: int, is_tra
 
 
 def _prepare_loop(capsule: Capsule, loop: TrainTestLoop) -> tuple[StateRestorer, Callable[[], None]]:
-    """Like `_prepare_manager`. The loop creates its optimizers when it runs, so its state is restored at the batch."""
+    """Do the same as `_prepare_manager` for a `TrainTestLoop`.
+
+    The loop creates its optimizers when it runs, so its state is restored at the start of the batch.
+    """
     if not capsule.has_batch:
-        raise StateError("the capsule has no batch, and a TrainTestLoop cannot read it again", why=capsule.missing["batch"])
+        raise StateError("the capsule has no batch, and a TrainTestLoop cannot read it from the data again", why=capsule.missing["batch"])
     batch, location = unpack(capsule.batch), capsule.location
     loop.train_data = [batch]
 
@@ -229,9 +232,9 @@ def _check_reproducible(capsule: Capsule) -> None:
         return
     if capsule.missing["batch"] == "there was none" and not location.get("is_reading"):
         raise StateError(
-            "the error occurred outside of a batch, and a replay runs only one batch",
+            "the error occurred outside of a batch, but a replay runs only one batch",
             where=f"stage {location['stage']}",
-            hint="the capsule has the state and the traceback for you to look at",
+            hint="the capsule still contains the state and the traceback",
         )
     if capsule.epoch_start is None:
         raise StateError(
@@ -245,7 +248,7 @@ def _without_missing_devices(state: RngState) -> RngState:
 
 
 def _is_same_message(message: str, expected: str) -> bool:
-    """Whether two messages agree, apart from memory addresses and masked secrets."""
+    """Return whether two messages are equal, apart from memory addresses and masked secrets."""
     message, expected = (_ADDRESS.sub("0x...", each) for each in (message, expected))
     parts = map(re.escape, expected.split(MASK))
     return re.fullmatch(".*".join(parts), message, re.DOTALL) is not None

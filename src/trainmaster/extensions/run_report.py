@@ -73,7 +73,7 @@ class RunReport(Observer):
 
     @always
     def post_run(self, train_manager: TrainManager, exc_type: type[BaseException] | None = None) -> None:
-        """Runs after `post_train`, in which other extensions may still log or print."""
+        """Print the report here, because other extensions may still log or print in `post_train`."""
         started, self._started = self._started, None
         if self._detach is not None:
             self._detach()
@@ -150,7 +150,8 @@ def top_layers(model: nn.Module) -> list[Layer]:
 
 
 def data_size(name: str, data: Any) -> str:
-    """
+    """Describe the size of a data set.
+
     >>> data_size("train", [1, 2, 3])
     'train 3 batches'
     """

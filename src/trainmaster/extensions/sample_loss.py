@@ -36,9 +36,9 @@ LossPerSample = Callable[[Any, Any], torch.Tensor]
 _MAX_BINS = 40
 _MAX_BARS = 16
 _LOG_RATIO = 30.0
-"""The axis becomes logarithmic if the highest loss is this many times the lowest."""
+"""The axis becomes logarithmic if the highest loss is more than this many times the lowest."""
 _HINT = (
-    "give SampleLoss a function of (batch, prediction) that returns one loss per sample,\n"
+    "pass SampleLoss a function of (batch, prediction) that returns one loss per sample,\n"
     'for example lambda batch, prediction: cross_entropy(prediction, batch[1], reduction="none")'
 )
 
@@ -86,7 +86,7 @@ class SampleLoss(Observer):
         setattr(self, f"post_{over}_step_batch", self._add)  # no hook for the other stage, because it would have overhead
 
     def hardest(self) -> dict[str, list[HardSample]]:
-        """The hardest samples of each set in its last epoch or evaluation, the hardest first."""
+        """Return the hardest samples of each set in its last epoch or evaluation, with the hardest first."""
         return {name: snapshot.losses.hardest for name, snapshot in self._last.items()}
 
     # Hooks.
@@ -172,7 +172,7 @@ class SampleLoss(Observer):
         self._figure_writers[name].draw_if_due()
 
     def panels(self, name: str | None = None) -> list[Panel]:
-        """The figure of one set, or of all sets, as data."""
+        """Return the figure of one set, or of all sets, as data."""
         if name is None:
             return [panel for each in self._last for panel in self.panels(each)]
         first, last = self._first[name], self._last[name]
@@ -188,7 +188,7 @@ class SampleLoss(Observer):
         ]
 
     def figure(self, name: str | None = None) -> Figure:
-        """The figure of one set, or of all sets, as a matplotlib figure, for a notebook."""
+        """Return the figure of one set, or of all sets, as a matplotlib figure, for a notebook."""
         return draw(self.panels(name))
 
     # State.
@@ -297,7 +297,7 @@ def _one_per_sample(losses: Any, num_samples: int) -> torch.Tensor:
     if not isinstance(losses, torch.Tensor) or losses.ndim == 0 or len(losses) != num_samples:
         kind = f"a tensor of shape {tuple(losses.shape)}" if isinstance(losses, torch.Tensor) else f"a {type(losses).__name__}"
         raise SettingError(
-            f"SampleLoss needs one loss for each sample, and its loss returned {kind} for a batch of {num_samples} samples",
+            f"SampleLoss needs one loss for each sample, but its loss returned {kind} for a batch of {num_samples} samples",
             hint="the loss may average over all dimensions except the first",
         )
     return losses.flatten(1).mean(1) if losses.ndim > 1 else losses

@@ -86,7 +86,7 @@ _OWN_FOLDER: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def _location(error: Exception) -> str:
-    """The last line of the user's code in a traceback."""
+    """Return the last line of the user's code in a traceback."""
     library = f"{os.sep}torch{os.sep}"
     frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith((_OWN_FOLDER, "<"))]
     frames = [each for each in frames if library not in each.filename]
@@ -98,7 +98,7 @@ def _location(error: Exception) -> str:
 
 
 def validate_names(checks: Iterable[str] | None) -> tuple[str, ...]:
-    """The names of the requested checks, in the order in which they run."""
+    """Return the names of the requested checks, in the order in which they run. Raises an error for an unknown name."""
     if checks is None:
         return tuple(CHECKS)
     names = [checks] if isinstance(checks, str) else list(checks)

@@ -72,4 +72,4 @@ class TensorBoard(Observer):
 
     def _give_up(self, error: OSError) -> None:
         self._writer = None
-        warnings.warn(f"no more event files are written to {self._folder}: {error.strerror or error}", stacklevel=4)
+        warnings.warn(f"TensorBoard stops writing event files to {self._folder}: {error.strerror or error}", stacklevel=4)

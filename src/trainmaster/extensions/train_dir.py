@@ -19,7 +19,7 @@ def path_in_train_dir(path: Path | None, loop: Any, name: str) -> Path | None:
 
 
 def required_path(path: Path | None, loop: Any, name: str, extension: str) -> Path:
-    """Like `path_in_train_dir`, but raises an error if there is no path."""
+    """Return `path_in_train_dir`. Raises an error if there is no path."""
     required = path_in_train_dir(path, loop, name)
     if required is None:
         raise SettingError(f"{extension} has no path to write to", hint=f"set the loop's train_dir, or pass {extension} a path")
@@ -27,9 +27,9 @@ def required_path(path: Path | None, loop: Any, name: str, extension: str) -> Pa
 
 
 def mirrored_writer(writer: Writer | None, extension: str) -> Mirrored:
-    """The loop's writer, if an extension can copy metrics from it. Raises an error otherwise."""
+    """Return the loop's writer if an extension can copy metrics from it. Raises an error otherwise."""
     if isinstance(writer, Mirrored):
         return writer
     fact = "this loop has no writer" if writer is None else f"{type(writer).__name__} has no method `mirror`"
     hint = "use it with a TrainManager" if writer is None else "remove the loop's argument `writer`; TensorBoard() writes event files"
-    raise SettingError(f"{extension} copies metrics from the loop's writer, and {fact}", hint=hint)
+    raise SettingError(f"{extension} copies metrics from the loop's writer, but {fact}", hint=hint)

@@ -28,9 +28,9 @@ _TAG = "update_ratio"
 class UpdateRatio(FigureObserver):
     """Logs the norm of an update divided by the norm of the weights, for each parameter, every `every` updates.
 
-    The update is what the optimizer step changed, including momentum, weight decay and clipping. The weights are copied
-    before such a step and compared after it; other steps have no overhead. A parameter whose weights are all 0, such as
-    a new bias, has no ratio.
+    The update is the difference that the optimizer step makes, including momentum, weight decay and clipping. The
+    weights are copied before such a step and compared after it; other steps have no overhead. A parameter whose weights
+    are all 0, such as a new bias, has no ratio.
 
     `update_ratio/<parameter>` is the mean over the measured updates of an epoch, logged against `step_num`; in long
     epochs it is logged after every 256 of them. The figure `update_ratio` shows every measured update.
@@ -45,7 +45,7 @@ class UpdateRatio(FigureObserver):
         self._before: list[torch.Tensor] = []
         self._num_updates = 0
 
-    def pre_train_step_epoch(self, model: nn.Module, epoch_num: int, writer: Writer | None = None) -> None:
+    def pre_train_step_epoch(self, model: nn.Module, writer: Writer | None = None) -> None:
         named = {name: each for name, each in model.named_parameters() if each.requires_grad}
         self._stats.set_layers({name: name for name in named}, writer)
         self._parameters = list(named.values())

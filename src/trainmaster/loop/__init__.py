@@ -32,7 +32,7 @@ _FILE_OF = {
     "Writer": "writer",
     "xavier_uniform": "initialization",
 }
-__all__ = [*_FILE_OF]  # noqa: PLE0604 - strings all
+__all__ = [*_FILE_OF]  # noqa: PLE0604 - they are all strings
 
 
 def __getattr__(name: str) -> Any:

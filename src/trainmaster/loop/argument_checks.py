@@ -40,7 +40,7 @@ def find_device(device: str | torch.device) -> torch.device:
 
 
 def evaluation_sets(eval_data: Any) -> dict[str, Iterable[Any]]:
-    """The evaluation sets by name, from a mapping or from (name, data) pairs; batches without a name are the set "valid"."""
+    """Return the evaluation sets by name, from a mapping or from (name, data) pairs. Batches without a name become the set "valid"."""
     if eval_data is None or (isinstance(eval_data, (list, tuple)) and not eval_data):
         return {}
     pairs = list(eval_data.items()) if isinstance(eval_data, Mapping) else _named_pairs(eval_data)
@@ -48,7 +48,7 @@ def evaluation_sets(eval_data: Any) -> dict[str, Iterable[Any]]:
         if not isinstance(name, str) or name in ("update", "epoch", "train"):
             raise SettingError(
                 f"an evaluation set cannot be called {shown(name)}",
-                why="`train/loss` is the loss of the training itself" if name == "train" else None,
+                why="`train/loss` is the training loss" if name == "train" else None,
                 hint='give it another name: eval_data={"valid": loader}',
             )
         if not isinstance(data, Iterable):
@@ -61,13 +61,13 @@ def evaluation_sets(eval_data: Any) -> dict[str, Iterable[Any]]:
 
 
 def _named_pairs(eval_data: Any) -> list[tuple[Any, Any]]:
-    """Evaluation sets that are not a mapping: (name, data) pairs, or the batches of one set."""
+    """Return (name, data) pairs for evaluation sets that are not a mapping. Batches without a name become the set "valid"."""
     items = eval_data if isinstance(eval_data, (list, tuple)) else ()
-    twos = [each for each in items if isinstance(each, (tuple, list)) and len(each) == 2]
-    num_named = sum(isinstance(name, str) for name, _ in twos)
+    pairs = [each for each in items if isinstance(each, (tuple, list)) and len(each) == 2]
+    num_named = sum(isinstance(name, str) for name, _ in pairs)
     if items and num_named == len(items):
-        return [(name, data) for name, data in twos]
-    if num_named or any(isinstance(each, DataLoader) for each in (*items, *(data for _, data in twos))):
+        return [(name, data) for name, data in pairs]
+    if num_named or any(isinstance(each, DataLoader) for each in (*items, *(data for _, data in pairs))):
         raise SettingError(
             f"several evaluation sets need names: a mapping or a list of (name, data) pairs, not {shown(eval_data)}",
             hint='eval_data={"valid": loader, "test": other_loader}',
@@ -81,7 +81,7 @@ def _named_pairs(eval_data: Any) -> list[tuple[Any, Any]]:
 
 
 def other_evaluation_sets(eval_data: Any, own: Mapping[str, Iterable[Any]]) -> dict[str, Iterable[Any]]:
-    """The sets for one call of `eval`.
+    """Return the sets for one call of `eval`.
 
     A set with the name of one of the loop's own sets must be that set, because their metrics share one curve.
     """
@@ -91,7 +91,7 @@ def other_evaluation_sets(eval_data: Any, own: Mapping[str, Iterable[Any]]) -> d
     for name, data in sets.items():
         if name in own and data is not own[name]:
             raise SettingError(
-                f"the loop has an evaluation set {name!r}, and this is other data",
+                f"the loop already has an evaluation set {name!r} with other data",
                 why=f"both would be recorded as `{name}/loss`",
                 hint=f'give it another name: eval({{"{name}_2": loader}})',
             )
@@ -147,10 +147,10 @@ def _loss_problems(loop: Training) -> list[str]:
     if loop.loss is not None:
         wanted = f"({', '.join(loop.loss_arguments)})"
         if isinstance(loop.loss, type) and issubclass(loop.loss, nn.Module):
-            return [f"`loss` is the class {loop.loss.__name__}: create one, {loop.loss.__name__}()"]
+            return [f"`loss` is the class {loop.loss.__name__}: create an instance, {loop.loss.__name__}()"]
         is_sum = getattr(loop.loss, "reduction", None) == "sum"
         if is_sum and loop.ranks.num > 1:
-            return [f"`loss` is a sum over samples, and {loop.ranks.num} ranks need a mean: reduction='mean'"]
+            return [f"`loss` is a sum over samples, but {loop.ranks.num} ranks need a mean: reduction='mean'"]
         if is_sum:
             warnings.warn(
                 f"{type(loop.loss).__name__}(reduction='sum') depends on the batch size: recorded losses are means over samples only"
@@ -160,7 +160,7 @@ def _loss_problems(loop: Training) -> list[str]:
         if not callable(loop.loss):
             return [f"`loss` must be a function of {wanted}, not {shown(loop.loss)}"]
         first = takes_targets_first(loop.loss) if loop.loss_arguments[0] == "prediction" else None
-        return [f"`loss` is called with {wanted}, and takes the targets first: ({first}, ...)"] if first else []
+        return [f"`loss` is called with {wanted}, but takes the targets first: ({first}, ...)"] if first else []
     needed = ("train_loss_forward", "eval_loss_forward") if loop.eval_data else ("train_loss_forward",)
     if loop.is_overridden("loss_forward") or all(map(loop.is_overridden, needed)):
         return []
@@ -177,9 +177,9 @@ def _missing_arguments(what: str, kind: Any, first: str) -> list[str]:
 
 
 def takes_targets_first(function: Any) -> str | None:
-    """The name of a function's first parameter, if it means the targets, as in scikit-learn.
+    """Return the name of a function's first parameter if it stands for the targets, as in scikit-learn.
 
-    Called with the prediction first, such a function may silently return a wrong number.
+    If the prediction is passed first, such a function may silently return a wrong number.
     """
     try:
         first = next(iter(inspect.signature(function.forward if isinstance(function, nn.Module) else function).parameters), "")
@@ -202,7 +202,7 @@ def _optimizer_problems(loop: Training, optimizer: Any, lr_schedule: Any) -> lis
     problems += _missing_arguments("lr_schedule", lr_schedule, "optimizer")
     choices = ("update", "epoch", *loop.eval_data)
     by = loop.schedule_by
-    slip = did_you_mean(str(by), choices) if by not in choices and "/" not in str(by) else ""
-    if by is not None and (not isinstance(by, str) or not by.strip() or slip):  # other text may be the name of a metric
-        problems.append(f"`schedule_by` must be one of {', '.join(choices)}, or a metric, not {shown(by)} {slip}".rstrip())
+    suggestion = did_you_mean(str(by), choices) if by not in choices and "/" not in str(by) else ""
+    if by is not None and (not isinstance(by, str) or not by.strip() or suggestion):  # other text may be the name of a metric
+        problems.append(f"`schedule_by` must be one of {', '.join(choices)}, or a metric, not {shown(by)} {suggestion}".rstrip())
     return problems

@@ -20,25 +20,22 @@ def is_pair(batch: Any) -> bool:
 
 
 def no_pair_error(batch: Any, who: str) -> SettingError:
-    first, last = _parts(batch)
-    if isinstance(batch, torch.Tensor):
-        return SettingError(
-            f"{who} needs batches of (inputs, targets), but this batch is {outline(batch)}",
-            hint="pass a DataLoader of pairs, or a list of batches: [(inputs, targets)]",
+    hint = "pass a DataLoader of pairs, or a list of batches: [(inputs, targets)]"
+    if not isinstance(batch, torch.Tensor):
+        first, last = _parts(batch)
+        hint = (
+            "return pairs from the data set, or write how to call the model and the loss:\n"
+            "class Loop(TrainManager):\n"
+            "    def model_forward(self, batch):\n"
+            f"        return self.model({first})\n"
+            "    def loss_forward(self, batch, prediction):\n"
+            f"        return self.loss(prediction, {last})"
         )
-    return SettingError(
-        f"{who} needs batches of (inputs, targets), but this batch is {outline(batch)}",
-        hint="have the data set return pairs, or write what the model and the loss are called with:\n"
-        "class Loop(TrainManager):\n"
-        "    def model_forward(self, batch):\n"
-        f"        return self.model({first})\n"
-        "    def loss_forward(self, batch, prediction):\n"
-        f"        return self.loss(prediction, {last})",
-    )
+    return SettingError(f"{who} needs batches of (inputs, targets), but this batch is {outline(batch)}", hint=hint)
 
 
 def swapped_error(loss: Any) -> SettingError:
-    """Create the error for a batch that is a single tensor, for which most PyTorch losses would silently give a wrong result."""
+    """Create the error for a PyTorch loss that is called as `loss(batch, prediction)`. It could silently compute a wrong value."""
     name = getattr(loss, "__name__", None) or type(loss).__name__
     return SettingError(
         f"the loss {name} takes (prediction, target), but TrainManager calls loss(batch, prediction)",
@@ -60,13 +57,13 @@ def note_whole_batch(error: Exception, call: str, batch: Any) -> None:
 
 
 def note_call(error: Exception, call: str, what: str, value: Any, hint: str) -> None:
-    """Add a note to an error of a call that received a list, a dict or another container, if that is the cause."""
+    """Add a note to the error of a call if the cause is that it received a list, a dict or another container."""
     if _is_about(error, value):
         error.add_note(f"{call} was called with {what}, {outline(value)}\n  try     {hint.replace(chr(10), chr(10) + ' ' * 10)}")
 
 
 def _is_about(error: Exception, value: Any) -> bool:
-    """Whether an error names the type of a value, and the function that raised it has the value in a local variable.
+    """Return whether an error names the type of a value, and the function that raised it has the value in a local variable.
 
     A model that unpacks its batch and fails later has other local variables there.
     """

@@ -20,7 +20,7 @@ from trainmaster.errors import SettingError
 from trainmaster.loop.batches import outline, true_batch_size
 from trainmaster.loop.ranks import Ranks
 
-_MANY = 64
+_BATCHES_PER_MESSAGE = 64
 """The number of batches whose indices are sent at once."""
 
 
@@ -33,9 +33,10 @@ class Parts:
         """For each batch of the current pass, the number of samples of this rank and of all ranks."""
 
     def next_part(self, size: int) -> slice:
-        """The samples of the next batch that this rank reads.
+        """Return the samples of the next batch that this rank reads.
 
-        If a batch has no sample for a rank, the rank reads the first sample with weight 0, because all ranks must take the same steps.
+        If a batch has no sample for a rank, the rank reads the first sample with weight 0, because all ranks must take
+        the same steps.
         """
         rank, num = self._ranks.rank, self._ranks.num
         if size < num and not self.sizes and self._what == "train_data":
@@ -60,13 +61,13 @@ class PartSampler:
         indices = iter(self._whole) if self._ranks.is_first else iter(())
         is_last = False
         while not is_last:
-            batches = self._ranks.from_first(list(islice(indices, _MANY)))
-            is_last = len(batches) < _MANY
+            batches = self._ranks.from_first(list(islice(indices, _BATCHES_PER_MESSAGE)))
+            is_last = len(batches) < _BATCHES_PER_MESSAGE
             for batch in batches:
                 yield batch[parts.next_part(len(batch))]
 
     def __len__(self) -> int:
-        return len(self._whole)  # type: ignore[arg-type]  # as for the sampler itself, this may be an error
+        return len(self._whole)  # type: ignore[arg-type]  # a TypeError if the sampler has no length
 
 
 class PartBatches:
@@ -87,7 +88,7 @@ class PartBatches:
                 raise SettingError(
                     f"batch {number} of {self._what} cannot be divided over {self._ranks.num} ranks",
                     why=f"it is {outline(batch)}, with {size} samples; {error}",
-                    hint="give a DataLoader, whose samples are divided before they become a batch",
+                    hint="pass a DataLoader, whose samples are divided before they become a batch",
                 ) from None
 
     def __len__(self) -> int:
@@ -95,19 +96,19 @@ class PartBatches:
 
 
 def divided(data: Any, ranks: Ranks, what: str) -> Any:
-    """The data, from which one rank reads its part of each batch."""
+    """Return a version of the data from which one rank reads its part of each batch."""
     if isinstance(data, DataLoader) and data.batch_sampler is not None and not isinstance(data.dataset, IterableDataset):
         samplers = (data.sampler, data.batch_sampler, getattr(data.batch_sampler, "sampler", None))
         if any(isinstance(each, DistributedSampler) for each in samplers):
             raise SettingError(
-                f"{what} has a DistributedSampler, and the loop divides each batch over the {ranks.num} ranks itself",
+                f"{what} has a DistributedSampler, but the loop divides each batch over the {ranks.num} ranks itself",
                 why="each rank would train on a part of its part of the data",
                 hint="use a plain sampler: DataLoader(..., shuffle=True), with the batch size for all ranks together",
             )
         part = copy.copy(data)
-        part.__dict__["batch_sampler"] = PartSampler(data.batch_sampler, ranks, what)  # a loader refuses to have it set
+        part.__dict__["batch_sampler"] = PartSampler(data.batch_sampler, ranks, what)  # DataLoader does not allow assigning it
         if not ranks.is_first:
-            part.generator = None  # it seeds the workers: those of each rank get random numbers of their own
+            part.generator = None  # it seeds the workers, which need different random numbers on each rank
         return part
     if isinstance(data, (list, tuple)):
         return PartBatches(data, ranks, what)
@@ -115,12 +116,12 @@ def divided(data: Any, ranks: Ranks, what: str) -> Any:
     raise SettingError(
         f"{what} cannot be divided over {ranks.num} ranks: {kind} has no indices",
         why="each rank would have to read all of it, and nothing ensures that all ranks read the same batches",
-        hint="give a DataLoader with a data set that has `__getitem__` and `__len__`, or a list of batches",
+        hint="pass a DataLoader with a data set that has `__getitem__` and `__len__`, or a list of batches",
     )
 
 
 def parts_of(data: Any) -> Parts:
-    """The sizes of the parts of divided data."""
+    """Return the `Parts` of divided data."""
     source: Any = data.batch_sampler if isinstance(data, DataLoader) else data
     parts: Parts = source.parts
     return parts
@@ -130,7 +131,7 @@ class _CannotSplitError(Exception): ...
 
 
 def part_of(batch: Any, part: slice, size: int) -> Any:
-    """Some samples of a nested batch: each tensor, array and list of `size` samples is cut; single values stay."""
+    """Return some samples of a nested batch. Tensors, arrays and lists of `size` samples are sliced; single values are kept."""
     if isinstance(batch, (torch.Tensor, np.ndarray)):
         if not batch.shape or batch.shape[0] != size:
             raise _CannotSplitError(f"a part of it has the shape {list(batch.shape)}")

@@ -37,7 +37,7 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 
 def first_tensor(batch: Any) -> torch.Tensor | None:
-    """The first tensor in a nested batch."""
+    """Return the first tensor in a nested batch."""
     if isinstance(batch, torch.Tensor):
         return batch
     items: Any = ()
@@ -55,7 +55,7 @@ def first_tensor(batch: Any) -> torch.Tensor | None:
 
 
 def named_tensors(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor of a nested value with its path: `[0]`, `['x']`, `.mask`."""
+    """Yield every tensor of a nested value with its path: `[0]`, `['x']`, `.mask`."""
     if isinstance(value, torch.Tensor):
         yield path, value
     elif isinstance(value, Mapping):
@@ -70,7 +70,7 @@ def named_tensors(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tenso
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
-    """All tensors of a nested value, in order."""
+    """Return all tensors of a nested value, in order."""
     return [tensor for _, tensor in named_tensors(value)]
 
 
@@ -93,7 +93,7 @@ _MAX_DEPTH = 3
 
 
 def outline(value: Any, depth: int = 0) -> str:
-    """A short summary of a nested value: its types, and the shapes of its tensors.
+    """Return a short summary of a nested value: its types, and the shapes of its tensors.
 
     >>> outline([torch.zeros(8, 3), {"label": torch.zeros(8), "name": "a"}])
     "list(Tensor[8, 3], dict('label': Tensor[8], 'name': str))"

@@ -35,7 +35,7 @@ def is_node(value: Any) -> bool:
 
 
 def children_of(value: Any) -> Mapping[str, Any]:
-    """The parts of a value by name: the arguments of a call, the items of a dict, the items of a list by number."""
+    """Return the parts of a value by name: the arguments of a call, the items of a dict, the items of a list by number."""
     if is_node(value):
         return value.get("with", {})  # type: ignore[no-any-return]
     if isinstance(value, dict):
@@ -43,30 +43,30 @@ def children_of(value: Any) -> Mapping[str, Any]:
     return {str(number): each for number, each in enumerate(value)} if isinstance(value, list | tuple) else {}
 
 
-def below(path: str, name: str) -> str:
+def child_path(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
 def parts_of(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """A value and all values inside it, by dotted path."""
+    """Yield a value and all values inside it, by dotted path."""
     yield path, value
     for name, each in children_of(value).items():
-        yield from parts_of(each, below(path, name))
+        yield from parts_of(each, child_path(path, name))
 
 
 def leaves_of(value: Any) -> Iterator[tuple[str, Any]]:
-    """Every parameter of a blueprint, by its dotted name."""
+    """Return every parameter of a blueprint, by its dotted name."""
     return ((path, each) for path, each in parts_of(value) if not children_of(each))
 
 
 def unknowns_in(value: Any) -> dict[str, str]:
-    """The parts that cannot be built again, by dotted name, with the reason."""
+    """Return the parts that cannot be built again, by dotted name, with the reason."""
     unknown = {path: each for path, each in leaves_of(value) if is_node(each) and each[KIND] == "unknown"}
     return {path: f"{each['what']}: {each['why']}" for path, each in unknown.items()}
 
 
 def signature_of(kind: Callable[..., Any]) -> inspect.Signature:
-    """The parameters of a call; for a class, those of its constructor."""
+    """Return the parameters of a call; for a class, those of its constructor."""
     if isinstance(kind, type) and kind.__init__ is not object.__init__:  # type: ignore[misc]
         signature = inspect.signature(kind.__init__)  # type: ignore[misc]  # the `__new__` of an `Extensible` accepts anything
         return signature.replace(parameters=list(signature.parameters.values())[1:])

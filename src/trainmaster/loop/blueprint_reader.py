@@ -1,6 +1,6 @@
 """Builds a loop from its blueprint, with some of its parameters changed.
 
-It imports and calls what the blueprint names.
+It imports and calls the classes and functions that the blueprint names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 from trainmaster.config.import_path import is_in_stdlib, resolve_import_path
 from trainmaster.errors import ConfigError, SettingError, StateError, TrainmasterError, did_you_mean
-from trainmaster.loop.blueprint import KIND, Node, below, children_of, is_node, leaves_of, parts_of, signature_of, unknowns_in
+from trainmaster.loop.blueprint import KIND, Node, child_path, children_of, is_node, leaves_of, parts_of, signature_of, unknowns_in
 from trainmaster.loop.recipe import Recipe, remembered
 
 
@@ -31,7 +31,7 @@ _ALWAYS_OBJECTS: Final = {"model", "loss", "optimizer", "lr_schedule"}
 
 
 def dotted_overrides(root: Node, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Overrides by their full dotted names: `{"model": {"threshold": 0.7}}` is `{"model.threshold": 0.7}`.
+    """Return overrides by their full dotted names: `{"model": {"threshold": 0.7}}` becomes `{"model.threshold": 0.7}`.
 
     A dict contains arguments if the blueprint has an object at its name. Otherwise it is a plain value.
     """
@@ -42,7 +42,7 @@ def dotted_overrides(root: Node, overrides: Mapping[str, Any]) -> dict[str, Any]
     def add(name: str, value: Any) -> None:
         if type(value) is dict and value and name in objects:
             for part, each in value.items():
-                add(below(name, str(part)), each)
+                add(child_path(name, str(part)), each)
         elif name in dotted:
             raise SettingError(f"the override `{name}` is given twice", hint="use either a dotted name or a nested dict")
         else:
@@ -54,7 +54,7 @@ def dotted_overrides(root: Node, overrides: Mapping[str, Any]) -> dict[str, Any]
 
 
 def overridden(root: Node, overrides: Mapping[str, Any], where: str) -> Node:
-    """The blueprint with other values for some of its parameters. All unknown names are reported in one error."""
+    """Return the blueprint with new values for some of its parameters. One error reports all unknown names."""
     problems = []
     for name, value in overrides.items():
         try:
@@ -71,7 +71,7 @@ class _NoParameterError(LookupError):
     def __init__(self, text: str, *, is_certain: bool) -> None:
         super().__init__(text)
         self.is_certain = is_certain
-        """Whether the text is the reason, and a similar name would not help."""
+        """Whether the text explains the problem, so that suggesting a similar name would not help."""
 
 
 def _replace(node: Any, parts: list[str], value: Any) -> Any:
@@ -101,7 +101,7 @@ def _names(root: Node) -> list[str]:
 
 
 def _parameters(node: Any) -> list[str]:
-    """The parameters of the class or function of a node, if it can be imported."""
+    """Return the parameters of the class or function of a node, if it can be imported."""
     if not is_node(node) or node[KIND] not in ("call", "recipe", "partial"):
         return []
     try:
@@ -112,7 +112,7 @@ def _parameters(node: Any) -> list[str]:
 
 
 def build(root: Node, where: str, stored: Node | None = None) -> Any:
-    """The object that a blueprint describes; `stored` is the blueprint without overrides."""
+    """Build the object that a blueprint describes. `stored` is the blueprint without overrides."""
     missing = unknowns_in(root)
     if missing:
         name = next(iter(missing))
@@ -129,7 +129,7 @@ class _Builder:
     def __init__(self, where: str, stored: Node) -> None:
         self._where, self._stored = where, stored
         self._built: dict[str, Any] = {}
-        """The objects that are built, by path."""
+        """The objects that were built so far, by path."""
         self._open: set[str] = set()
 
     def value(self, value: Any, path: str) -> Any:
@@ -145,7 +145,7 @@ class _Builder:
         return value
 
     def _parts(self, parts: Mapping[str, Any], path: str) -> dict[str, Any]:
-        return {name: self.value(each, below(path, name)) for name, each in parts.items()}
+        return {name: self.value(each, child_path(path, name)) for name, each in parts.items()}
 
     def _node(self, node: Node, path: str) -> Any:
         match node[KIND]:
@@ -186,9 +186,9 @@ class _Builder:
         return built
 
     def _same(self, shared: str, path: str) -> Any:
-        """The object at another path.
+        """Return the object at another path.
 
-        If an override replaced the part around it, the object that the blueprint stored there.
+        If an override replaced the object that contained it, build the one that the blueprint stored there.
         """
         if shared not in self._built:
             stored = next((each for name, each in parts_of(self._stored) if name == shared), None)
@@ -199,7 +199,7 @@ class _Builder:
         return self._built[shared]
 
     def _callable(self, node: Node, path: str) -> Callable[..., Any]:
-        if not is_in_stdlib(node["of"]):  # nothing of the standard library is imported
+        if not is_in_stdlib(node["of"]):  # never import from the standard library
             found = self._imported(node, path)
             module = getattr(found, "__module__", None)  # `torch:os.system` is in the standard library, too
             if callable(found) and isinstance(module, str) and not is_in_stdlib(module):
@@ -207,7 +207,7 @@ class _Builder:
         raise StateError(
             f"`{path}` would be built by calling `{node['of']}`, which is refused",
             where=self._where,
-            why="a training consists of classes and functions, and none of them is in Python's standard library",
+            why="a blueprint calls only classes and functions that are not in Python's standard library",
             hint="this file was probably written by hand: do not trust it",
         )
 
@@ -224,13 +224,13 @@ class _Builder:
             ) from error
 
     def _checked(self, called: Callable[..., Any], values: dict[str, Any], path: str) -> dict[str, Any]:
-        """The arguments by name, if the call still takes all of them."""
+        """Return the arguments by name. Raises an error if the call no longer takes one of them."""
         parameters = signature_of(called).parameters
         if not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
             for name in values:
                 if name not in parameters and not name.isdigit():
                     raise StateError(
-                        f"`{below(path, name)}` is stored, but {_name_of(called)} no longer takes `{name}`",
+                        f"`{child_path(path, name)}` is stored, but {_name_of(called)} no longer takes `{name}`",
                         where=self._where,
                         hint=did_you_mean(name, parameters) or "restore the old class, or train again",
                     )
@@ -264,7 +264,7 @@ class _Builder:
             raise StateError(
                 f"`{path or 'the loop'}` cannot be built again: {_name_of(called)}: {error}",
                 where=self._where,
-                hint=f'pass it: overrides={{"{below(path, required[0])}": ...}}' if required and not args else None,
+                hint=f'pass it: overrides={{"{child_path(path, required[0])}": ...}}' if required and not args else None,
             ) from error
         return args
 

@@ -36,11 +36,11 @@ _NOT_RECORDED: Final = "its arguments were not recorded:"
 _HINT: Final = "mark its class @tracked, or create it with a Recipe"
 _MAX_DEPTH: Final = 100
 _MAX_BYTES: Final = 2**24
-"""The limit for tensors and arrays, because every checkpoint stores them."""
+"""The maximum total size of tensors and arrays in bytes, because every checkpoint stores them."""
 
 
 def blueprint_of(loop: TrainManager) -> Node:
-    """The constructor call of a loop, with its current extensions."""
+    """Return the constructor call of a loop, with its current extensions."""
     call = recorded_call(loop)
     assert call is not None  # every Extensible records its constructor call
     try:
@@ -90,7 +90,7 @@ class _Writer:
         return self._value(value, name)
 
     def _extensions(self, given: Any, has_metrics: bool) -> Any:
-        """The current extensions, except those that the constructor adds."""
+        """Return the current extensions, except those that the constructor adds."""
         kind = type(self._loop)
         if isinstance(given, UnrecordedArg):
             return _unknown(given, given.why)
@@ -110,7 +110,7 @@ class _Writer:
         return {KIND: "pairs", "with": nodes} if has_own_constructor and not isinstance(given, Mapping) else nodes
 
     def _if_known(self, write: Callable[[], Any]) -> Any:
-        """The result of `write`, or None if a part of it cannot be built again."""
+        """Return the result of `write`, or None if a part of it cannot be built again."""
         paths = dict(self._paths)
         node = write()
         if not unknowns_in(node):
@@ -122,11 +122,11 @@ class _Writer:
 
     def _value(self, value: Any, path: str, has_called_recipes: bool = False) -> Any:
         if type(value) is str and self._is_secret(value, path):
-            return _unknown("text", "it looks like a secret, and is not stored")
+            return _unknown("text", "it looks like a secret, so it is not stored")
         if type(value) in PLAIN:
             return value
         if path.count(".") > _MAX_DEPTH:
-            return _unknown(value, "it is nested too deep")
+            return _unknown(value, "it is nested too deeply")
         if type(value) in (list, tuple, torch.Size):
             kind = list if type(value) is list else tuple
             return kind(self._value(each, f"{path}.{number}", has_called_recipes) for number, each in enumerate(value))
@@ -149,7 +149,7 @@ class _Writer:
         return self._special(value, path)
 
     def _special(self, value: Any, path: str) -> Any:
-        """A value that was not created by a recorded call and needs a special form."""
+        """Return the node of a value that was not created by a recorded call and needs a special form."""
         if isinstance(value, Config | AnyConfig):
             node = self._named(type(value))
             values: dict[str, Any] = value.asdict() if isinstance(value, Config) else value.to_dict()
@@ -189,7 +189,7 @@ class _Writer:
 
     def _array(self, value: torch.Tensor | np.ndarray[Any, Any]) -> Any:
         if self._num_bytes + value.nbytes > _MAX_BYTES:
-            return _unknown(value, "it is too large for each checkpoint: let a function marked @tracked make it")
+            return _unknown(value, "it is too large to store in each checkpoint: create it in a function marked @tracked")
         self._num_bytes += value.nbytes
         return value
 
@@ -215,14 +215,14 @@ class _Writer:
     # ---- calls
 
     def _call(self, node: str, call: RecordedCall, path: str) -> Node:
-        """A call with all its arguments and defaults.
+        """Return the node of a call with all its arguments and defaults.
 
-        A recipe or partial has only its own arguments; more are added later.
+        For a recipe or a partial, it has only the stored arguments, because the later call adds more.
         """
         return self._node(node, call, _bind if node == "call" else _bind_own, path)
 
     def _factory(self, node: str, call: RecordedCall, path: str) -> Node:
-        """A call that the loop makes, with the parameters or the optimizer as its first argument, which is left out."""
+        """Return the node of a call that the loop makes, without its first argument: the parameters or the optimizer."""
         return self._node(node, call, _bind_factory, path)
 
     def _node(self, node: str, call: RecordedCall, bind: Callable[[RecordedCall], dict[str, Any]], path: str) -> Node:
@@ -234,20 +234,20 @@ class _Writer:
     def _with_arguments(self, node: str, call: RecordedCall, arguments: Mapping[str, Any], path: str) -> Node:
         of = import_path_of(call.kind)
         if is_in_stdlib(of):
-            raise ValueError(f"`{of}` is in Python's standard library, which is not called: call it in a function marked @tracked")
+            raise ValueError(f"`{of}` is in Python's standard library, which blueprints do not call: wrap it in a function marked @tracked")
         parameters = signature_of(call.kind).parameters
         values = {}
         for name, value in arguments.items():
             paths = dict(self._paths)
             child = self._value(value, f"{path}.{name}", call.has_called_recipes)
             if unknowns_in(child) and name in parameters and parameters[name].default is value:
-                self._paths = paths  # a sentinel of the library, which will be the default again
+                self._paths = paths  # it cannot be stored, but it is the parameter's default
             else:
                 values[name] = child
         return {KIND: node, "of": of, "with": values}
 
     def _optimizer(self, optimizer: Optimizer) -> Node:
-        """An optimizer object, written as a recipe that the loop can call."""
+        """Return the node of an optimizer object: a recipe that the loop can call."""
         trained = [id(each) for each in self._loop.model.parameters() if each.requires_grad]
         groups = optimizer.param_groups
         if len(groups) != 1 or [id(each) for each in groups[0]["params"]] != trained:
@@ -263,7 +263,7 @@ class _Writer:
 
 
 def _bind(call: RecordedCall, is_partial: bool = False) -> dict[str, Any]:
-    """The arguments of a call by name, including defaults."""
+    """Return the arguments of a call by name, including defaults."""
     signature = signature_of(call.kind)
     bound = (signature.bind_partial if is_partial else signature.bind)(*call.args, **call.kwargs)
     bound.apply_defaults()

@@ -13,9 +13,9 @@ _Layout = tuple[torch.dtype, torch.Size]
 
 
 class Buffers:
-    """Copies values into the memory of the previous copy if the shapes are equal. Allocating takes longer than copying.
+    """Copies values into the memory of the previous copy if the shapes are equal, because allocating takes longer than copying.
 
-    A copy is valid until the next one begins. Tensors that share memory are copied once, and their copies share memory,
+    A copy is valid until the next one begins. Tensors that share memory are copied once, and their copies share memory
     too.
     """
 
@@ -34,7 +34,7 @@ class Buffers:
         self._copied = {}
 
     def copied(self, value: Any) -> Any:
-        """A copy of `value` that shares no memory with it, on the CPU."""
+        """Return a copy of `value` that shares no memory with it, on the CPU."""
         return own_copy(value, self._copy)
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -52,5 +52,5 @@ class Buffers:
             buffer = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
             self._all.setdefault(layout, []).append(buffer)
         buffer.copy_(tensor.detach())
-        self._copied[same] = (tensor, buffer)  # a reference, because freed memory may be reused by another tensor
+        self._copied[same] = (tensor, buffer)  # keep the tensor, because another one could reuse its memory
         return buffer

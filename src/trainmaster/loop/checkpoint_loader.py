@@ -77,7 +77,7 @@ class CheckpointLoader(Extension):
             return newest
         if problems:
             raise StoreDamagedError(
-                "no checkpoint is good",
+                "all checkpoints are damaged",
                 where=folder.root,
                 why="\n".join(problems),
                 hint="restore the files from a backup, or use another train_dir to start from scratch",
@@ -99,12 +99,12 @@ class CheckpointLoader(Extension):
         return CheckpointFolder(loop.train_dir / FOLDER)
 
     def _saver(self, loop: TrainManager) -> CheckpointSaver | None:
-        """The saver whose checkpoints are loaded by default."""
+        """Return the saver whose checkpoints are loaded by default."""
         return next((each for each in loop.extensions.values() if isinstance(each, CheckpointSaver)), None)
 
 
 def read_checkpoint(path: str) -> dict[str, Any]:
-    """The value of the checkpoint at a path, in a `train_dir` or in a store."""
+    """Return the value of the checkpoint at a path, in a `train_dir` or in a store."""
     folder, name = os.path.split(os.path.abspath(path))
     files = LocalFiles(folder)
     if not files.has(f"{name}/{MANIFEST}"):
@@ -115,7 +115,7 @@ def read_checkpoint(path: str) -> dict[str, Any]:
 def checked(value: Any) -> dict[str, Any]:
     """Return `value` if a `CheckpointSaver` saved it. Raises `StateError` for anything else."""
     if not isinstance(value, dict) or not value.keys() >= {"state", "fixtures", "attribs", "best"}:
-        raise StateError("this checkpoint does not contain a training", hint="use one that a CheckpointSaver wrote")
+        raise StateError("this checkpoint does not contain a training state", hint="use one that a CheckpointSaver wrote")
     return value
 
 

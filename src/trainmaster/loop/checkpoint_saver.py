@@ -137,7 +137,7 @@ class CheckpointSaver(Extension):
         self._is_stop_saved, self._has_trained = True, False  # the same stop may be requested again
 
     def folder_of(self, loop: TrainManager) -> CheckpointFolder:
-        """The folder for checkpoints, unless a manager has set another destination."""
+        """Return the folder for checkpoints, unless a manager has set another destination."""
         if self._given_path is None and loop.train_dir is None:
             raise SettingError("there is no folder for checkpoints", hint="set the loop's train_dir, or pass CheckpointSaver a path")
         return CheckpointFolder(self._given_path if self._given_path is not None else Path(str(loop.train_dir)) / FOLDER, self.keep)
@@ -210,7 +210,7 @@ class CheckpointSaver(Extension):
             self.best = Best(metric.name, metric.value, moment.epoch, name, self._mode_of(metric))
         elif self.best is not None and self.best.name == replaced:
             self.best = self.best._replace(name=name)
-        value = self._value(loop, fixtures)  # extensions now write the metrics that they have held back
+        value = self._value(loop, fixtures)  # this makes extensions write their buffered metrics
         flush_of(loop.writer)()
         facts = self._destination.facts()
         self._last, self._last_name, self._is_stop_saved, self._has_trained = moment, name, is_stopped, False
@@ -231,7 +231,7 @@ class CheckpointSaver(Extension):
         """Raise an error in a forked process, because the saving thread only exists in the parent."""
         if os.getpid() != self._pid:
             raise LeaseLostError(
-                f"process {os.getpid()} was forked from a training, and cannot save it",
+                f"process {os.getpid()} was forked from a training process, and cannot save checkpoints",
                 hint="end a process that you fork with `os._exit()`, or start one with `multiprocessing`",
             )
 
@@ -247,7 +247,7 @@ class CheckpointSaver(Extension):
             pending.result()
 
     def _value(self, loop: TrainManager, fixtures: Fixtures) -> dict[str, Any]:
-        """Everything to save, copied into the memory of the previous copy, which has already been written."""
+        """Copy everything to save into the memory of the previous copy, which has already been written."""
         self._buffers.begin()
         copied = self._buffers.copied
         state = loop.capture(copied).to_dict()
@@ -273,5 +273,7 @@ class CheckpointSaver(Extension):
             encode(value)
         except CodecError as error:
             raise CodecError(
-                "this training cannot be saved", wrong=error.rows.get("wrong", error.fact), hint="keep plain values and tensors in it"
+                "this training run cannot be saved",
+                wrong=error.rows.get("wrong", error.fact),
+                hint="use only plain values and tensors in its state",
             ) from None

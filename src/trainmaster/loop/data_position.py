@@ -27,14 +27,14 @@ from trainmaster.stages.scope import Scope
 class Position:
     """The number of batches of this epoch that are done, and how to continue with the next one."""
 
-    __slots__ = ("_epoch_start", "_live", "are_grads_spent", "is_broken_off", "is_in_batch", "num_batches", "paused")
+    __slots__ = ("_epoch_start", "_live", "are_grads_spent", "has_failed_batch", "is_in_batch", "num_batches", "paused")
 
     def __init__(self) -> None:
         self.num_batches = 0
         """Batches of the current epoch that are done."""
         self.are_grads_spent = True
         """Whether the gradients went into an update, so that the next backward pass starts from zero."""
-        self.is_broken_off = False
+        self.has_failed_batch = False
         """Whether an error ended the last batch."""
         self.is_in_batch = False
         self._epoch_start: dict[str, Any] | None = None
@@ -44,12 +44,12 @@ class Position:
         """The random state to continue with, if training was stopped or restored."""
 
     def batches(self, data: Any, what: str, own: Any = None, *, is_silent: bool = False) -> Iterator[Any]:
-        """The remaining batches of this epoch. The caller adds 1 to `num_batches` after each.
+        """Return the remaining batches of this epoch. The caller adds 1 to `num_batches` after each batch.
 
         They are read from `own`, this rank's part of the data, if there is one.
         """
         own = data if own is None else own
-        self.is_broken_off = False
+        self.has_failed_batch = False
         if self.num_batches == 0:
             self._epoch_start = {"rng": get_rng(), "data": data_state(data)}
             iterator = fresh_iterator(own)
@@ -74,12 +74,12 @@ class Position:
         self._epoch_start = None
 
     @contextmanager
-    def breaking_off(self) -> Iterator[None]:
+    def noting_failure(self) -> Iterator[None]:
         """Record an error in a batch. Training may resume with that batch, so its gradients must not be used."""
         try:
             yield
         except BaseException:
-            self.is_broken_off = True
+            self.has_failed_batch = True
             self.end_batch()
             raise
 
@@ -122,7 +122,7 @@ class Position:
                 raise StateError(
                     f"{what} ended after {done} batches, but {self.num_batches} of this epoch were done",
                     why="the state was captured with different data",
-                    hint="use the same data, or start a new training",
+                    hint="use the same data, or start a new training run",
                 ) from None
         seconds = time.monotonic() - started
         if not is_silent:
@@ -136,7 +136,7 @@ class Position:
 
     @property
     def epoch_start_rng(self) -> RngState | None:
-        """The random state at the start of the epoch, in the middle of one."""
+        """The random state at the start of the current epoch; None unless training is in the middle of an epoch."""
         return self._epoch_start["rng"] if self._epoch_start is not None and self.num_batches else None
 
     def state_dict(self) -> dict[str, Any]:
@@ -146,7 +146,7 @@ class Position:
         self.num_batches = state["num_batches"]
         self._epoch_start = state["epoch_start"]
         self._live = None
-        self.is_broken_off = self.is_in_batch = False
+        self.has_failed_batch = self.is_in_batch = False
         self.pause(rng)
 
 
@@ -184,7 +184,7 @@ def fresh_iterator(data: Any) -> Iterator[Any]:
 
 
 def length_of(data: Any) -> int | None:
-    """The number of batches, if the data has a length."""
+    """Return the number of batches, if the data has a length."""
     try:
         return len(data)
     except (TypeError, NotImplementedError):
@@ -192,23 +192,23 @@ def length_of(data: Any) -> int | None:
 
 
 def check_length(data: Any, length: int | None) -> None:
-    """Raise an error if the captured training run had data of another length."""
+    """Raise an error if the state was captured with data of another length."""
     here = length_of(data)
     if length is not None and here is not None and length != here:
         raise StateError(
-            f"train_data has {here} batches, the state was captured with {length}", hint="use the same data, in the same batches"
+            f"train_data has {here} batches, but the state was captured with {length}", hint="use the same data, in the same batches"
         )
 
 
 def start_epoch(data: Any, epoch_index: int) -> None:
-    """Pass the epoch number to samplers that shuffle by it."""
+    """Pass the epoch number to samplers that use it to shuffle."""
     for part in (getattr(data, "sampler", None), getattr(data, "batch_sampler", None)):
         if callable(getattr(part, "set_epoch", None)):
-            part.set_epoch(epoch_index)  # type: ignore[union-attr]  # callable, as just seen
+            part.set_epoch(epoch_index)  # type: ignore[union-attr]  # checked in the line above
 
 
 def _generators(data: Any) -> list[torch.Generator]:
-    """The loader's own generators, if it does not use the global one."""
+    """Return the loader's own generators. Without them, it uses the global one."""
     batch_sampler = getattr(data, "batch_sampler", None)
     parts = (data, getattr(data, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
     found = (getattr(part, "generator", None) for part in parts)
@@ -216,11 +216,11 @@ def _generators(data: Any) -> list[torch.Generator]:
 
 
 def data_state(data: Any) -> dict[str, Any]:
-    """The state that a data source carries from epoch to epoch: its generators, and the state of its data set if it has one."""
+    """Return the state that data carries from epoch to epoch: its generators, and the state of its data set if it has one."""
     state: dict[str, Any] = {"generators": [generator.get_state() for generator in _generators(data)], "loading": _loading(data)}
     dataset = getattr(data, "dataset", None)
     if callable(getattr(dataset, "state_dict", None)) and callable(getattr(dataset, "load_state_dict", None)):
-        state["dataset"] = own_copy(dataset.state_dict())  # type: ignore[union-attr]  # as above
+        state["dataset"] = own_copy(dataset.state_dict())  # type: ignore[union-attr]  # checked in the line above
     return state
 
 
@@ -229,7 +229,7 @@ def set_data_state(data: Any, state: dict[str, Any]) -> None:
     generators = _generators(data)
     if len(generators) != len(state["generators"]):
         raise StateError(
-            f"the data has {len(generators)} generators of its own, the state was captured with {len(state['generators'])}",
+            f"the data has {len(generators)} generators of its own, but the state was captured with {len(state['generators'])}",
             hint="build the loader in the same way: same `generator`, same sampler",
         )
     for generator, each in zip(generators, state["generators"], strict=True):
@@ -257,14 +257,14 @@ def _check_loading(data: Any, before: dict[str, Any] | None) -> None:
     wrong = [name for name in now if now[name] != before.get(name) and not (name == "num_workers" and is_pure)]
     if wrong:
         raise StateError(
-            "the data is loaded differently than in the captured training",
+            "the data is loaded differently than in the captured training run",
             why="\n".join(f"{name} was {before.get(name)}, and is now {now[name]}" for name in wrong),
-            hint="build the loader in the same way, or start a new training with these weights",
+            hint="build the loader in the same way, or start a new training run with these weights",
         )
 
 
 def loading_changes_nothing(data: Any) -> bool:
-    """Return whether batches can be skipped without loading them: only if all code involved is torch's own and has no state."""
+    """Return whether batches can be skipped without loading them, because all code involved is torch's own and has no state."""
     return (
         type(data) is DataLoader
         and data.num_workers == 0

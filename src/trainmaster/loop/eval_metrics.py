@@ -59,7 +59,7 @@ class Metrics(Observer):
         inputs: returns the arguments of the functions and of `update` as a tuple. The default is `(prediction,
             batch[1])`, for batches that are pairs.
         train: also compute them over the training batches of each epoch, as `train/<name>`. If training resumes in the
-        middle of an epoch with an additional metric, that metric is not recorded for that epoch.
+            middle of an epoch with an additional metric, that metric is not recorded for that epoch.
     """
 
     on_every_rank = True  # each rank sends its part of a batch to rank 0, which computes the metrics
@@ -112,7 +112,7 @@ class Metrics(Observer):
             if isinstance(metric, nn.Module):
                 metric.to(device)
             for part in _parts(metric).values():
-                part.distributed_available_fn = _no_other_ranks  # torchmetrics would add the states of ranks that have none
+                part.distributed_available_fn = _no_other_ranks  # torchmetrics would wait for ranks that compute no metrics
 
     def pre_eval_step_epoch(self, eval_metrics: dict[str, float]) -> None:
         if not self._is_running(eval_metrics):
@@ -133,7 +133,7 @@ class Metrics(Observer):
         stopped: str | None,
         eval_metrics: dict[str, float],
     ) -> None:
-        if stopped is None and self._ranks.is_first:  # otherwise a later hook may still ask for a value
+        if stopped is None and self._ranks.is_first:  # after a stop, a later hook may still ask for a value
             eval_metrics |= self._record(fixtures, writer, datasource_name, train_manager.eval_x)
             _reset(self.metrics)  # some metrics keep all predictions
 
@@ -264,7 +264,7 @@ class WholeSet:
 
 
 def _joined(parts: list[Any]) -> Any:
-    """The concatenation of all batches: tensors along their first dimension, containers item by item, other lists end to end."""
+    """Concatenate all batches: tensors along their first dimension, containers item by item, other lists end to end."""
     first = parts[0]
     if isinstance(first, torch.Tensor):
         return torch.cat(parts)
@@ -281,7 +281,7 @@ def _joined(parts: list[Any]) -> Any:
 
 
 def _joined_parts(parts: list[Any]) -> Any:
-    """The inputs of all ranks as those of one batch; a single value is that of the first rank."""
+    """Join the inputs of all ranks into those of one batch. A single value is taken from the first rank."""
     if len(parts) == 1 or parts[0] is None or isinstance(parts[0], (int, float, str)):
         return parts[0]
     try:
@@ -336,7 +336,7 @@ def _without_groups(metrics: dict[str, Any]) -> dict[str, Any]:
     modules = [each for metric in metrics.values() if isinstance(metric, nn.Module) for each in metric.modules()]
     for each in modules:
         if getattr(each, "_enable_compute_groups", None) is True:
-            list(each.values())  # type: ignore[operator]  # which gives each metric its own state, if they share one already
+            list(each.values())  # type: ignore[operator]  # gives each metric its own state if they already share one
             each._enable_compute_groups, each._groups, each._groups_checked = False, {}, False  # type: ignore[assignment]
     return metrics
 
@@ -351,7 +351,7 @@ def _check(name: Any, metric: Any, train: bool) -> None:
             f"a metric cannot be called {name!r}", why="hooks read its value through a parameter with this name", hint=_EXAMPLE
         )
     if name in TAKEN:
-        raise SettingError(f"a metric cannot be called `{name}`", why="the loop has a fixture of that name", hint=f'"valid_{name}"')
+        raise SettingError(f"a metric cannot be called `{name}`", why="the loop has a fixture with that name", hint=f'"valid_{name}"')
     if not _is_metric(metric):
         missing = [method for method in _METHODS if isinstance(metric, type) or not callable(getattr(metric, method, None))]
         is_class = isinstance(metric, type)
@@ -363,12 +363,12 @@ def _check(name: Any, metric: Any, train: bool) -> None:
     if callable(getattr(metric, "increment", None)):
         raise SettingError(
             f"the metric `{name}` is a {type(metric).__name__}, which needs a call of `increment` for each epoch",
-            hint="pass the metric that it tracks: every value is recorded",
+            hint="pass the metric that it tracks; Metrics records every value",
         )
     if train and not isinstance(metric, Stateful):
         raise SettingError(
             f"the metric `{name}` cannot be computed over training batches: {type(metric).__name__} has no `state_dict`",
-            why="a training that resumes in the middle of an epoch needs the state of the earlier batches",
+            why="a training run that resumes in the middle of an epoch needs the state of the earlier batches",
             hint="give it `state_dict` and `load_state_dict`, or leave out train=True",
         )
 
@@ -395,7 +395,7 @@ def _detached(value: Any) -> Any:
 
 
 def _numbers(tag: str, value: Any) -> Iterator[tuple[str, float]]:
-    """Return the numbers in a metric's value, with their names. Other values have none."""
+    """Yield the numbers in a metric's value, with their names. Other values are skipped."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _numbers(f"{tag}/{key}", item)
@@ -412,7 +412,7 @@ def _numbers(tag: str, value: Any) -> Iterator[tuple[str, float]]:
 
 
 def _parts(metric: Any) -> dict[str, Any]:
-    """The torchmetrics objects that a metric consists of: itself, and those that it wraps or combines."""
+    """Return the torchmetrics objects that a metric consists of: itself, and those that it wraps or combines."""
     modules = metric.named_modules() if isinstance(metric, nn.Module) else ()
     return {path: each for path, each in modules if hasattr(each, "metric_state") and hasattr(each, "_update_count")}
 

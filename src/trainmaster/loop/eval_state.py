@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def as_sum(value: Any) -> Any:
-    """Convert a value for a sum: to double precision if its device supports it.
+    """Convert a value to a scalar for sums, in double precision if its device supports it.
 
-    It stays on the device, so that nothing waits for a GPU.
+    A tensor stays on its device, so that nothing waits for a GPU.
     """
     if not isinstance(value, torch.Tensor):
         return float(value)

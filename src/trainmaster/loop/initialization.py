@@ -6,7 +6,7 @@ from torch import nn
 
 
 def xavier_uniform(model: nn.Module) -> None:
-    """Xavier-uniform weights for every parameter with more than one dimension. Pass it as `initialization`."""
+    """Initialize every parameter with more than one dimension by Xavier-uniform sampling. Pass it as `initialization`."""
     for parameter in model.parameters():
         if parameter.ndim > 1:
             nn.init.xavier_uniform_(parameter)

@@ -26,13 +26,13 @@ class Limits:
         return self._loop.max_steps is not None or self._deadline is not None
 
     def is_over(self) -> bool:
-        """Whether `epochs` or `max_steps` is reached."""
+        """Return whether `epochs` or `max_steps` is reached."""
         loop = self._loop
         has_epochs = loop.epochs is not None and loop.epoch_num >= loop.epochs
         return has_epochs or (loop.max_steps is not None and loop.step_num >= loop.max_steps)
 
     def is_out_of_time(self) -> bool:
-        """Whether `max_time` has passed before training is complete."""
+        """Return whether `max_time` has passed before training is complete."""
         return self._deadline is not None and time.monotonic() >= self._deadline and not self.is_over()
 
     def reached(self) -> str | None:
@@ -45,7 +45,7 @@ class Limits:
         return None
 
     def nothing_left(self) -> str:
-        """The message that `train()` prints if it has nothing to do."""
+        """Return the message that `train()` prints if it has nothing to do."""
         loop = self._loop
         if loop.epochs is not None and loop.epoch_num >= loop.epochs:
             return f"nothing left to train: {loop.epoch_num} of {loop.epochs} epochs are done; increase `epochs` to continue"

@@ -85,12 +85,12 @@ class Loggers:
             _warn(text)
 
     def flush(self) -> None:
-        """Flush each logger that was attached with a function for it."""
+        """Call the `flush` function of each logger that was attached with one."""
         failures = []
         for token, flush in list(self._flushes.items()):
             try:
                 flush()
-            except Exception as error:  # as above
+            except Exception as error:  # as in `send`
                 failures.append(self._failed(token, "to flush", error))
         for text in failures:
             _warn(text)
@@ -108,7 +108,7 @@ class Loggers:
 
 
 def _warn(text: str) -> None:
-    """Warn. If warnings are errors (`python -W error`), print the text instead."""
+    """Issue a warning. If warnings are errors (`python -W error`), print the text instead."""
     try:
         warnings.warn(text, stacklevel=3)
     except Exception:

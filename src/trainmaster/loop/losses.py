@@ -11,7 +11,7 @@ from trainmaster.errors import LossError, shown
 
 
 def checked_loss(loss: Any) -> Any:
-    """The loss of an evaluation batch. Raises an error unless it is a single number."""
+    """Return the loss of an evaluation batch. Raises an error unless it is a single number."""
     is_number = loss.numel() == 1 if isinstance(loss, torch.Tensor) else isinstance(loss, (int, float))
     if not is_number:
         raise _shape_error(loss)
@@ -19,7 +19,7 @@ def checked_loss(loss: Any) -> Any:
 
 
 def is_torch_loss(loss: Any) -> bool:
-    """Whether PyTorch defines this loss: `nn.BCELoss()`, `nn.functional.mse_loss`.
+    """Return whether PyTorch defines this loss: `nn.BCELoss()`, `nn.functional.mse_loss`.
 
     Such a loss takes (prediction, target).
     """
@@ -27,7 +27,7 @@ def is_torch_loss(loss: Any) -> bool:
 
 
 def backward_error(loss: Any, error: Exception) -> LossError | None:
-    """The reason why `loss.backward()` failed, if the loss is the cause."""
+    """Return the error that explains why `loss.backward()` failed, or None if the loss is not the cause."""
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         return _shape_error(loss)
     if not loss.requires_grad:

@@ -1,7 +1,7 @@
 """Several processes that train one model: each has a copy of it and reads a part of each batch.
 
 After each backward pass, the gradients are averaged over all ranks, so all copies take the same step. They are added in
-the order of the parameters, from the first step on, so that a training resumes bit for bit. (torch's
+the order of the parameters, from the first step on, so that training resumes bit for bit. (torch's
 `DistributedDataParallel` regroups them after its first step.) Because no module is wrapped, models keep their names in
 checkpoints, and hooks of rank 0 may call the model on their own.
 
@@ -45,7 +45,7 @@ class ManyRanks:
         self.interruption: str | None = None
         """The reason why the ranks were stopped from outside, if they were."""
         self._alone: str | None = None
-        """The hook of rank 0 that is running, which the other ranks do not run."""
+        """The running hook that only rank 0 runs, if there is one."""
 
     @classmethod
     def connect(cls) -> Self:
@@ -133,8 +133,8 @@ class ManyRanks:
                 raise LoopError(
                     f"the weights of rank {self.rank} and rank {rank} are no longer equal: `{different[0]}`"
                     + (f" and {len(different) - 1} more" if different[1:] else ""),
-                    why="something changed them on one rank only: an extension, or an `optimizer_step` with gradients of its own",
-                    hint="an extension that changes the training needs `on_every_rank = True`",
+                    why="something changed them on one rank only: an extension, or an `optimizer_step` with its own gradients",
+                    hint="an extension that changes training needs `on_every_rank = True`",
                 )
 
     # Agreement.
@@ -166,8 +166,8 @@ class ManyRanks:
         return values
 
     def send(self, tensor: torch.Tensor) -> None:
-        """Copy a tensor of rank 0 into those of the other ranks; on the CPU."""
-        with self._together("the state of the training"):
+        """Copy a tensor of rank 0 into the tensors of the other ranks. All of them are on the CPU."""
+        with self._together("the training state"):
             _broadcast(tensor, self._control)
 
     # Random numbers.
@@ -184,7 +184,7 @@ class ManyRanks:
         return {**state.position, "epoch_start": None if start is None else {**start, "rng": own_start}}, own
 
     def derived_rng(self, rng: RngState) -> RngState:
-        """A random state for this rank that depends only on the random state of rank 0."""
+        """Return a random state for this rank that depends only on the random state of rank 0."""
         digest = hashlib.sha256(rng["torch"].cpu().numpy().tobytes() + b"rank %d" % self.rank).digest()
         with kept_rng():
             seed_rng(int.from_bytes(digest[:8], "big") >> 1)
@@ -194,7 +194,7 @@ class ManyRanks:
 
     @contextlib.contextmanager
     def alone(self, hook: str) -> Iterator[None]:
-        """While the block runs, an operation that needs the other ranks raises an error: they would wait for something else."""
+        """Raise an error for every operation in the block that needs the other ranks, because they do not run this hook."""
         before, self._alone = self._alone, hook
         try:
             yield
@@ -203,10 +203,10 @@ class ManyRanks:
 
     @contextlib.contextmanager
     def _together(self, what: str) -> Iterator[None]:
-        """The context of every operation that all ranks perform at the same time."""
+        """Wrap an operation that all ranks perform at the same time, and explain it if another rank has failed."""
         if self._alone is not None:
             raise LoopError(
-                f"`{self._alone}` runs on rank 0 only, and needs {self.num} ranks for eval(), capture() or something else",
+                f"`{self._alone}` runs on rank 0 only, but operations such as eval() and capture() need all {self.num} ranks",
                 hint="set `on_every_rank = True` in its class, or do it without the loop: predict() works on one rank",
             )
         try:
@@ -218,11 +218,11 @@ class ManyRanks:
     def report_failure(self, error: BaseException) -> None:
         if not isinstance(error, RankFailedError):
             text = f"rank {self.rank} failed: {type(error).__name__}: {error}".splitlines()[0]
-            with contextlib.suppress(Exception):  # the store may be gone, and the first error is the one to report
+            with contextlib.suppress(Exception):  # the store may be gone, and the original error matters more
                 dist.distributed_c10d._get_default_store().set(_FAILURE, text)
 
     def _failure(self) -> str | None:
-        with contextlib.suppress(Exception):  # as above
+        with contextlib.suppress(Exception):  # the store may be gone
             store = dist.distributed_c10d._get_default_store()
             if store.check([_FAILURE]):
                 return store.get(_FAILURE).decode()
@@ -230,13 +230,13 @@ class ManyRanks:
 
 
 def _disconnect() -> None:
-    """Leave the process group before the interpreter ends: its threads would abort the process."""
+    """Leave the process group before the interpreter exits. Otherwise its threads would abort the process."""
     with contextlib.suppress(Exception):  # other ranks may be gone
         dist.destroy_process_group()
 
 
 class _WholeLoss(torch.autograd.Function):
-    """The loss of all ranks as a value; its gradient flows into the loss of this rank."""
+    """Has the loss of all ranks as its value, and passes its gradient on to the loss of this rank."""
 
     @staticmethod
     def forward(ctx: Any, own: torch.Tensor, whole: torch.Tensor, factor: float) -> torch.Tensor:
@@ -249,7 +249,7 @@ class _WholeLoss(torch.autograd.Function):
 
 
 class _Bucket:
-    """The gradients of some parameters, one after the other, and for each whether there is one."""
+    """One flat tensor with the gradients of some parameters and, for each parameter, whether it has a gradient."""
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         self._parameters = parameters
@@ -287,7 +287,7 @@ def _buckets(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
 
 
 def _broadcast(tensor: torch.Tensor, group: Any) -> None:
-    """Copy a tensor of rank 0 into those of the other ranks, as bytes, because backends do not support all types."""
+    """Copy a tensor of rank 0 to the other ranks, as bytes, because backends do not support all types."""
     if tensor.numel():
         values = tensor.contiguous()
         dist.broadcast(values.reshape(-1).view(torch.uint8), src=0, group=group)
@@ -296,7 +296,7 @@ def _broadcast(tensor: torch.Tensor, group: Any) -> None:
 
 
 def _fingerprint(tensor: torch.Tensor) -> int:
-    """A checksum of all bits of a tensor."""
+    """Return a checksum of all bits of a tensor."""
     integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     bits = tensor.detach().contiguous().reshape(-1)
     kind = integers.get(bits.element_size())

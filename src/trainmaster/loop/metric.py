@@ -24,12 +24,12 @@ class Metric(NamedTuple):
 
 
 def loss_name(datasource_name: str) -> str:
-    """The name of the loss of an evaluation set."""
+    """Return the name of the loss of an evaluation set."""
     return f"{datasource_name}/loss"
 
 
 def own_first(name: str, known: Iterable[str], own_sets: Iterable[str]) -> list[str]:
-    """The names to search for `name`: those of the loop's own evaluation sets if one of them matches, otherwise all.
+    """Return the names to search for `name`: those of the loop's own evaluation sets if one of them matches, otherwise all.
 
     >>> own_first("loss", ["valid/loss", "test/loss", "train/loss"], ["valid"])
     ['valid/loss']
@@ -40,11 +40,11 @@ def own_first(name: str, known: Iterable[str], own_sets: Iterable[str]) -> list[
 
 
 def find_metric(name: str | None, eval_losses: Mapping[str, float], writer: Any, own_sets: Iterable[str] = ()) -> Metric | None:
-    """The metric called `name` at the end of an evaluation, with its value; None if it was not recorded.
+    """Return the metric called `name` at the end of an evaluation, with its value, or None if it was not recorded.
 
     `name` is the name of a recorded metric, an ending of it, or the name of an evaluation set, which stands for its
-    loss. None is the loss of the first set. Metrics of `own_sets`, the evaluation sets of the loop, take precedence
-    over those of other sets. Raises `MetricNameError` if several metrics end with the name.
+    loss. The default, None, means the loss of the first set. Metrics of `own_sets`, the evaluation sets of the loop,
+    take precedence over those of other sets. Raises `MetricNameError` if several metrics end with the name.
     """
     losses = {loss_name(each): value for each, value in eval_losses.items()}
     if name is None:
@@ -62,7 +62,7 @@ def find_metric(name: str | None, eval_losses: Mapping[str, float], writer: Any,
 
 
 def recorded_names(writer: Any) -> list[str]:
-    """The names of the metrics that a writer has recorded, if it has a method `names`."""
+    """Return the names of the metrics that a writer has recorded, if it has a method `names`."""
     names = getattr(writer, "names", None)
     return list(names()) if callable(names) else []
 

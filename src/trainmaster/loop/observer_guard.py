@@ -15,11 +15,6 @@ from trainmaster.loop.rng import RngState, Watch, get_rng, state_of
 _training = attrgetter("training")
 
 
-def module_modes(model: nn.Module) -> list[tuple[nn.Module, bool]]:
-    """Return every module with its train/eval flag, which may differ between modules."""
-    return [(module, module.training) for module in model.modules()]
-
-
 def restore_modes(modes: list[tuple[nn.Module, bool]]) -> None:
     for module, is_training in modes:
         module.training = is_training
@@ -28,7 +23,7 @@ def restore_modes(modes: list[tuple[nn.Module, bool]]) -> None:
 @contextmanager
 def mode(model: nn.Module, *, is_training: bool) -> Iterator[None]:
     """Set train or eval mode, with gradients only in train mode. Each module's own mode is restored afterwards."""
-    modes = module_modes(model)
+    modes = [(module, module.training) for module in model.modules()]
     model.train(is_training)
     try:
         with torch.set_grad_enabled(is_training):
@@ -38,7 +33,7 @@ def mode(model: nn.Module, *, is_training: bool) -> Iterator[None]:
 
 
 class Guards:
-    """Creates the guards of one loop, and knows the random state of training while some are open."""
+    """Creates the guards of one loop, and returns the random state of training even while guards are open."""
 
     def __init__(self, model: Callable[[], nn.Module]) -> None:
         self._model = model
@@ -51,8 +46,8 @@ class Guards:
         """Drop open guards that were left behind by an interrupt."""
         self._open.clear()
 
-    def look_again(self) -> None:
-        """List the model's modules again. They are not listed for every hook."""
+    def list_modules(self) -> None:
+        """List the model's modules again. Doing this for every hook would be slow."""
         self.modules = tuple(self._model().modules())
         self._spare = None
 

@@ -38,7 +38,7 @@ def warn_of_unrelated_optimizer(model: nn.Module, optimizer: Optimizer | None) -
     updated = {id(each) for group in (optimizer.param_groups if optimizer is not None else ()) for each in group["params"]}
     if own and updated and own.isdisjoint(updated):
         warnings.warn(
-            f"the optimizer has no parameter of the model {type(model).__name__}, so training does not change it; make it with the"
+            f"the optimizer has no parameter of the model {type(model).__name__}, so training does not change it; create it with the"
             " parameters of the same model object",
             stacklevel=2,
         )
@@ -59,18 +59,18 @@ def parameters_with_used_gradients(loop: Training) -> list[nn.Parameter]:
 
 
 def all_parameters(model: nn.Module, optimizer: Optimizer | None) -> list[torch.Tensor]:
-    """The parameters of the model, and those that only the optimizer has, such as parameters of a loss."""
+    """Return the parameters of the model, and those that only the optimizer has, such as parameters of a loss."""
     groups = () if optimizer is None else optimizer.param_groups
     return list(dict.fromkeys([*model.parameters(), *(each for group in groups for each in group["params"])]))
 
 
 def is_schedule(value: Any) -> bool:
-    """Whether `value` is a schedule, and not a class or function that makes one."""
+    """Return whether `value` is a schedule, and not a class or function that makes one."""
     return value is not None and not isinstance(value, type) and callable(getattr(value, "step", None))
 
 
 def takes_metric(schedule: Any) -> bool:
-    """Whether `step` of a schedule takes a metric, as in ReduceLROnPlateau.
+    """Return whether `step` of a schedule takes a metric, as in ReduceLROnPlateau.
 
     Other schedules would read the metric as an epoch number.
     """
@@ -105,12 +105,12 @@ def step_moment(lr_schedule: Any, schedule_by: str | None, sets: Iterable[str]) 
 
 
 def schedule_step_arguments(loop: Training, moment: str) -> tuple[float, ...]:
-    """The arguments of the schedule's `step` after an evaluation: the metric, if the schedule takes one."""
+    """Return the arguments of the schedule's `step` after an evaluation: the metric, if the schedule takes one."""
     losses = loop.fixtures["eval_losses"]
     if moment in loop.eval_data and moment not in losses:
         raise LoopError(
-            f"lr_schedule steps by the loss of {moment!r}, which was not recorded",
-            why="the extension `eval_state` fills the fixture `eval_losses`, and was replaced",
+            f"lr_schedule steps on the loss of {moment!r}, which was not recorded",
+            why="the extension `eval_state`, which fills the fixture `eval_losses`, was replaced",
             hint=f'do the same in your extension: eval_losses["{moment}"] = ...',
         )
     metric = monitored(moment, loop, losses, "lr_schedule")

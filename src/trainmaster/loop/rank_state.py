@@ -1,4 +1,4 @@
-"""How the ranks of a training get the same state, and which hooks run on which of them."""
+"""Gives all ranks of a training run the same state, and decides which rank runs which hooks."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from trainmaster.loop.ranks import Ranks
 from trainmaster.loop.sharding import has_shards
 from trainmaster.loop.state import TrainingState, capture_extensions, capture_objects, not_copied, own_copy
 from trainmaster.stages.hooks import Hook, bind
+from trainmaster.text import counted
 
 if TYPE_CHECKING:
     from trainmaster.loop.training import Training
 
 
 class Shared:
-    """Whether all ranks of a loop have the same state, and how they get it: rank 0 sends its own.
+    """Gives all ranks of a loop the same state: rank 0 sends its own.
 
-    Rank 0 may have read it from a checkpoint, which the other ranks need not see.
+    So only rank 0 needs access to the checkpoints.
     """
 
     def __init__(self, loop: Training, position: Position, guards: Guards) -> None:
@@ -40,7 +41,7 @@ class Shared:
         """The number of ranks that the restored training had before."""
 
     def outdated_by(self, method: str, state: TrainingState) -> None:
-        """Note that a method has set the state of this rank."""
+        """Record that a method has set the state of this rank."""
         if self._loop.ranks.num > 1:
             self._is_up_to_date, self._restored = False, (method, state)
         self.num_before = len(state.ranks) + 1
@@ -62,31 +63,32 @@ class Shared:
         if not ranks.is_first:
             if method is not None:
                 getattr(loop, method)(TrainingState.from_dict(values))
-            if method != "restore" and not standalone_eval:  # each rank has made its part of the weights
+            if method != "restore" and not standalone_eval:  # each rank has created its own part of the weights
                 self._position.pause(ranks.derived_rng(rng))
         self._is_up_to_date = method == "restore" or not standalone_eval  # an evaluation only needs the weights
         if self._is_up_to_date:
             self._restored = None
 
     def random_state(self) -> dict[str, Any]:
-        """The random state that training continues with and, in the middle of an epoch, the one from the start of the epoch."""
+        """Return the random state that training continues with and, in the middle of an epoch, the one from the start of the epoch."""
         return {"rng": self._position.paused or self._guards.training_rng(), "epoch_start": self._position.epoch_start_rng}
 
     def random_states(self) -> tuple[dict[str, Any], ...]:
-        """The random states of each rank except the first."""
+        """Return the random states of each rank except the first."""
         ranks = self._loop.ranks
         return () if ranks.num == 1 else tuple(ranks.gather(self.random_state())[1:])
 
     def notice(self) -> str | None:
-        """A text that says what differs because there are, or were, several ranks; None for one rank."""
+        """Return a text about the effects of several ranks, now or before the run resumed; None if there are none."""
         num, before = self._loop.ranks.num, self.num_before
-        other = f"it was trained with {before} rank{'s' if before != 1 else ''} before, so it continues within rounding, not bit for bit"
+        ranks = counted(before or 0, "rank")
+        other = f"it was trained with {ranks} before, so results match an uninterrupted run within rounding, not bit for bit"
         parts = [other] if before not in (None, num) else []
         modules = list(self._loop.model.modules())
         if num > 1 and any(isinstance(each, _BatchNorm) and not isinstance(each, nn.SyncBatchNorm) for each in modules):
             parts.append("BatchNorm uses the statistics of each rank's part of a batch, and evaluations those of rank 0")
         if num > 1 and any(isinstance(each, _DropoutNd) for each in modules):
-            parts.append("each rank has dropout masks of its own, so results differ from those of another number of ranks")
+            parts.append("each rank has its own dropout masks, so results differ from those of another number of ranks")
         loss = self._loop.loss
         if num > 1 and isinstance(loss, (nn.CrossEntropyLoss, nn.NLLLoss)) and loss.weight is not None:
             parts.append(f"{type(loss).__name__}(weight=...) is a weighted mean of each rank's part, so results differ from one process")
@@ -96,7 +98,7 @@ class Shared:
 
 
 def check_extensions(loop: Training) -> None:
-    """Raise an error for an extension that would record something about rank 0's part of the data only."""
+    """Raise an error for an extension that would record results for rank 0's part of the data only."""
     for name, each in loop.extensions.items():
         if getattr(each, "needs_whole_batches", False) is True:
             raise SettingError(
@@ -107,7 +109,10 @@ def check_extensions(loop: Training) -> None:
 
 
 def adapt_to_rank(hook: Hook, extension: object, ranks: Ranks) -> Hook | None:
-    """The hook as this rank runs it. On rank 0, a hook that the other ranks do not run must not need them."""
+    """Return the hook as this rank runs it, or None if it does not.
+
+    A hook that only rank 0 runs raises an error if it needs the other ranks.
+    """
     if ranks.num == 1 or getattr(extension, "on_every_rank", False) is True:
         return hook
     if not ranks.is_first:
@@ -125,7 +130,7 @@ def adapt_to_rank(hook: Hook, extension: object, ranks: Ranks) -> Hook | None:
 
 
 def sent(ranks: Ranks, value: Any) -> Any:
-    """A nested value of rank 0 on all ranks. Its tensors are sent one by one, and arrive on the CPU."""
+    """Send a nested value of rank 0 to all ranks, and return it. Its tensors are sent one by one, and arrive on the CPU."""
     tensors: list[torch.Tensor] = []
 
     def outlined(tensor: torch.Tensor) -> torch.Tensor:
@@ -145,7 +150,7 @@ def sent(ranks: Ranks, value: Any) -> Any:
 
 
 def _weights(loop: Training) -> TrainingState:
-    """A state with the weights of a loop, and the states of extensions that have weights."""
+    """Return a state with the weights of a loop, and the states of extensions that have weights."""
     extensions = {name: each for name, each in loop.extensions.items() if getattr(each, "has_weights", False)}
     return TrainingState(
         progress={"epoch_num": loop.epoch_num, "step_num": loop.step_num},
@@ -158,7 +163,7 @@ def _weights(loop: Training) -> TrainingState:
 
 
 def _description(loop: Training) -> dict[str, Any]:
-    """What all ranks must agree on, because they take the same steps."""
+    """Return the properties of a loop that must be equal on all ranks, because all ranks take the same steps."""
     if any(map(is_lazy, loop.model.parameters())):
         raise SettingError(
             f"the model has parameters without a shape, and {loop.ranks.num} ranks must begin with the same weights",
@@ -185,12 +190,12 @@ def check_agreement(descriptions: list[dict[str, Any]]) -> None:
     kinds = [device.partition(":")[0] for _, device in devices]
     for rank, each in enumerate(descriptions):
         if kinds[rank] != kinds[0]:
-            raise SettingError(f"rank 0 trains on {devices[0][1]}, and rank {rank} on {devices[rank][1]}", hint=hint)
+            raise SettingError(f"rank 0 trains on {devices[0][1]}, but rank {rank} on {devices[rank][1]}", hint=hint)
         if kinds[0] != "cpu" and devices[rank] in devices[:rank]:
             raise SettingError(
                 f"ranks {devices.index(devices[rank])} and {rank} use the same device {devices[rank][1]}",
-                hint='leave out `device`: "auto" gives each rank a device of its own',
+                hint='leave out `device`: "auto" gives each rank its own device',
             )
         for name, value in first.items():
             if name != "device" and each[name] != value:
-                raise SettingError(f"rank 0 and rank {rank} train different things: {name} {value!s:.80} and {each[name]!s:.80}", hint=hint)
+                raise SettingError(f"rank 0 and rank {rank} built different loops: {name} {value!s:.80} and {each[name]!s:.80}", hint=hint)

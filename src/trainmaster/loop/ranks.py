@@ -37,22 +37,22 @@ class Ranks(Protocol):
     # Batches.
 
     def divide(self, data: Any, what: str) -> Any:
-        """The data, from which this rank reads its part of each batch."""
+        """Return a version of the data from which this rank reads its part of each batch."""
 
     def begin_batch(self, data: Any, number: int, size_of: Callable[[], int] | None = None) -> None:
-        """Note the sizes of the batch `number` of divided data. `size_of` overrides how samples are counted."""
+        """Store the sizes of the batch `number` of divided data. `size_of` overrides how samples are counted."""
 
     def other_batches(self) -> AbstractContextManager[None]:
-        """Return to the sizes of the current batch after the block: a hook may evaluate in the middle of one."""
+        """Restore the sizes of the current batch after the block, because a hook may evaluate in the middle of a batch."""
 
     def whole_size(self, own: Callable[[], int]) -> int:
-        """The number of samples in the current batch, over all ranks; `own` counts those of this rank."""
+        """Return the number of samples in the current batch, over all ranks. `own` counts those of this rank."""
 
     def whole_loss(self, loss: Any) -> Any:
-        """The mean loss over the samples of all ranks. Its gradient is that of this rank's part."""
+        """Return the mean loss over the samples of all ranks. Its gradient is that of this rank's part."""
 
     def gather_parts(self, value: Any) -> list[Any]:
-        """The values of all ranks for their parts of the current batch, in order; empty on ranks other than 0."""
+        """Return the values of all ranks for their parts of the current batch, in order. On ranks other than 0, the list is empty."""
 
     # Weights.
 
@@ -69,21 +69,21 @@ class Ranks(Protocol):
         """Set the fixture `stopped` on all ranks if one of them has requested a stop."""
 
     def from_first(self, value: Any) -> Any:
-        """The value of rank 0."""
+        """Return the value that rank 0 passes, on all ranks."""
 
     def gather(self, value: Any) -> list[Any]:
-        """The values of all ranks, on all ranks."""
+        """Return the values that all ranks pass, on all ranks."""
 
     def send(self, tensor: Any) -> None:
-        """Copy a tensor of rank 0 into those of the other ranks; on the CPU."""
+        """Copy a tensor of rank 0 into the tensors of the other ranks. All of them are on the CPU."""
 
     # Random numbers.
 
     def own_rng(self, state: Any) -> tuple[Mapping[str, Any], Any]:
-        """The position and the random state of this rank in a `TrainingState`."""
+        """Return the position and the random state of this rank in a `TrainingState`."""
 
     def derived_rng(self, rng: Any) -> Any:
-        """A random state for this rank that depends only on the random state of rank 0."""
+        """Return a random state for this rank that depends only on the random state of rank 0."""
 
     # Hooks that only rank 0 runs, and failures.
 
@@ -92,10 +92,10 @@ class Ranks(Protocol):
         """The reason why the ranks were stopped from outside, if they were."""
 
     def alone(self, hook: str) -> AbstractContextManager[None]:
-        """While the block runs, an operation that needs the other ranks raises an error."""
+        """Raise an error for every operation in the block that needs the other ranks."""
 
     def report_failure(self, error: BaseException) -> None:
-        """Tell the other ranks why this one ends."""
+        """Tell the other ranks which error ends this one."""
 
 
 class OneRank:
@@ -170,19 +170,19 @@ def find_ranks() -> Ranks:
 
 
 def num_launched() -> int:
-    """How many ranks the environment of this process announces."""
+    """Return how many ranks the environment of this process announces."""
     is_complete = LAUNCHED in os.environ or all(name in os.environ for name in _TORCHRUN)
     size = os.environ.get("WORLD_SIZE", "1")
     return int(size) if is_complete and size.isdigit() and int(size) > 0 else 1
 
 
 def num_ranks() -> int:
-    """How many ranks there are, without waiting for them."""
+    """Return how many ranks there are, without waiting for them."""
     return _found[0].num if _found else num_launched()
 
 
 def is_other_rank() -> bool:
-    """Whether this process is a rank other than 0, which prints and writes nothing; without waiting for the others."""
+    """Return whether this process is a rank other than 0, which prints and writes nothing. Does not wait for the other ranks."""
     return not _found[0].is_first if _found else num_launched() > 1 and os.environ.get("RANK") != "0"
 
 

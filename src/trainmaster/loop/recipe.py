@@ -26,7 +26,7 @@ def tracked(kind: T) -> T:
     >>> recorded_call(Threshold(0.7)).args
     (0.7,)
 
-    Subclasses are tracked, too. For classes and functions of other libraries, use a `Recipe`.
+    Subclasses are tracked too. For classes and functions of other libraries, use a `Recipe`.
     """
     if isinstance(kind, type):
         if not kind.__weakrefoffset__:
@@ -92,7 +92,7 @@ def _made(value: Any) -> Any:
 def remembered(
     made: Any, kind: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, has_called_recipes: bool = False
 ) -> Any:
-    """Call a function and record the call with the result, if possible. A tracked function records the call itself."""
+    """Record the call that created `made`, if possible, and return `made`. A tracked function has already recorded it."""
     is_done = not isinstance(kind, type) and getattr(kind, RECORDS_CALLS, False)
     return made if is_done else _with_call(made, kind, args, kwargs, has_called_recipes)
 

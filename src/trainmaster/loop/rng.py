@@ -29,7 +29,7 @@ Saved = tuple[tuple[Any, Any], tuple[Any, Any, Any, Any], torch.Tensor, list[tor
 
 
 def get_rng() -> RngState:
-    """The state of all global generators."""
+    """Return the state of all global generators."""
     state = {"python": random.getstate(), "numpy": _plain(np.random.get_state(legacy=False)), "torch": torch.get_rng_state()}
     cuda_states = _cuda_states()
     return state if cuda_states is None else {**state, "cuda": cuda_states}
@@ -47,7 +47,7 @@ def set_rng(state: RngState) -> None:
 
 @contextmanager
 def kept_rng() -> Iterator[None]:
-    """Restore all global generators afterwards."""
+    """Restore all global generators after the block."""
     before = get_rng()
     try:
         yield
@@ -61,7 +61,7 @@ def plain_rng(state: RngState) -> dict[str, Any]:
 
 
 def rng_of(plain: dict[str, Any]) -> RngState:
-    """The inverse of `plain_rng`."""
+    """Convert the result of `plain_rng` back to a state with tensors."""
     return {**plain, "torch": _of_bytes(plain["torch"]), **({"cuda": list(map(_of_bytes, plain["cuda"]))} if "cuda" in plain else {})}
 
 
@@ -81,7 +81,7 @@ def seed_rng(seed: int) -> None:
 
 
 def _plain(state: Any) -> dict[str, Any]:
-    """NumPy's state with its array as a list."""
+    """Return NumPy's state with its array as a list."""
     inner = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in state["state"].items()}
     return {**state, "state": inner}
 
@@ -111,12 +111,12 @@ class _NoBits:
 
 
 def _bits_at(address: int, size: int) -> Any:
-    """A view of memory, which `.raw` reads without a Python call."""
+    """Return a view of memory, which `.raw` reads without a Python call."""
     return (ctypes.c_char * size).from_address(address)
 
 
 def _python_bits(generator: random.Random) -> Any:
-    """The start of Python's Mersenne Twister state, with its position; `_NoBits` if the memory has another layout."""
+    """Return the start of Python's Mersenne Twister state, with its position; `_NoBits` if the memory has another layout."""
     header = object.__basicsize__
     size = random.Random.__basicsize__ - header
     *words, index = generator.getstate()[1]
@@ -127,7 +127,7 @@ def _python_bits(generator: random.Random) -> Any:
 
 
 def _numpy_bits(functions: np.random.RandomState, generator: Any) -> tuple[Any, Any]:
-    """The end of NumPy's Mersenne Twister state, and the `RandomState` object, which caches a Gaussian."""
+    """Return the end of NumPy's Mersenne Twister state, and the `RandomState` object, which caches a Gaussian."""
     if type(generator) is not np.random.MT19937:
         return _NoBits(), _NoBits()
     header = object.__basicsize__
@@ -174,7 +174,7 @@ class Watch:
         if self._python_bits.raw != bits or self._python.gauss_next != state[2]:
             random.setstate(state)
         if get_bit_generator() is not generator:
-            np.random.set_bit_generator(generator)  # type: ignore[attr-defined]  # as get_bit_generator
+            np.random.set_bit_generator(generator)  # type: ignore[attr-defined]  # also missing from NumPy's stubs
             np.random.set_state(numpy_state)
         elif self._numpy_words.raw != words or self._numpy_own.raw != own:
             np.random.set_state(numpy_state)

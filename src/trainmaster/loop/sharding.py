@@ -1,7 +1,8 @@
 """Models whose parameters `torch.distributed.fsdp.fully_shard` has divided over ranks.
 
 A captured state has whole tensors, gathered from all ranks, in the same format as without sharding. So checkpoints
-depend neither on the number of ranks nor on whether the model was sharded. When a state is restored, each rank takes its part.
+depend neither on the number of ranks nor on whether the model was sharded. When a state is restored, each rank takes
+its part.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from trainmaster.errors import SettingError
 
 
 def is_sharded(tensor: Any) -> bool:
-    """Whether this process has only a part of a tensor. (`DTensor` is not imported: that takes a second.)"""
+    """Return whether this process has only a part of a tensor. (`DTensor` is not imported: that takes a second.)"""
     return hasattr(tensor, "full_tensor")
 
 
@@ -26,12 +27,12 @@ def has_shards(model: nn.Module) -> bool:
 
 
 def whole(tensor: Any) -> Any:
-    """The whole of a sharded tensor, which all ranks must ask for at the same time; any other tensor itself."""
+    """Return the whole of a sharded tensor, and any other tensor unchanged. All ranks must call this at the same time."""
     return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
 def part_like(tensor: torch.Tensor, like: Any) -> torch.Tensor:
-    """This rank's part of a whole tensor, divided like another one. All ranks have the whole tensor, so they do not communicate."""
+    """Return this rank's part of a tensor, divided like `like`. All ranks have the whole tensor, so they do not communicate."""
     if not is_sharded(like) or is_sharded(tensor) or tensor.shape != like.shape:
         return tensor
     from torch.distributed.tensor import distribute_tensor
@@ -46,7 +47,7 @@ def part_like(tensor: torch.Tensor, like: Any) -> torch.Tensor:
 
 
 def state_for(each: object, state: Any) -> Any:
-    """A captured `state_dict` as this object can load it: with this rank's part of each sharded tensor."""
+    """Return a captured `state_dict` that this object can load: with this rank's part of each sharded tensor."""
     if isinstance(each, nn.Module) and has_shards(each):
         here = each.state_dict()
         return {name: part_like(value, here[name]) if name in here else value for name, value in state.items()}
@@ -64,7 +65,7 @@ def state_for(each: object, state: Any) -> Any:
 
 
 def grads_for(module: nn.Module, grads: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-    """Captured gradients as the parameters of a module can have them."""
+    """Return captured gradients with this rank's part of each gradient whose parameter is sharded."""
     parameters = dict(module.named_parameters())
     return {name: part_like(grad, parameters[name]) if name in parameters else grad for name, grad in grads.items()}
 

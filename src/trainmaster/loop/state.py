@@ -22,7 +22,7 @@ from trainmaster.loop.sharding import grads_for, state_for, whole
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Anything with PyTorch's pair of state methods."""
+    """An object with PyTorch's methods `state_dict` and `load_state_dict`."""
 
     def state_dict(self) -> Any: ...
 
@@ -30,7 +30,7 @@ class Stateful(Protocol):
 
 
 def is_stateful(value: object) -> TypeGuard[Stateful]:
-    """The same as `isinstance(value, Stateful)`, which takes many times longer and is asked for at each checkpoint."""
+    """Return `isinstance(value, Stateful)`, but many times faster, because every checkpoint calls this for all attributes."""
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
 
@@ -69,7 +69,7 @@ class TrainingState:
         return f"<TrainingState {', '.join(f'{name} {value}' for name, value in self.progress.items())}>"
 
     def to_dict(self) -> dict[str, Any]:
-        """The state as nested plain values and tensors."""
+        """Return the state as nested plain values and tensors."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
@@ -92,7 +92,7 @@ def _cloned(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def own_copy(value: Any, copy_tensor: Callable[[torch.Tensor], torch.Tensor] = _cloned) -> Any:
-    """A copy that shares no memory: containers are rebuilt, and tensors copied with `copy_tensor`."""
+    """Return a copy that shares no memory with `value`: containers are rebuilt, and tensors are copied with `copy_tensor`."""
     if type(value) in _UNCHANGING:
         return value
     if isinstance(value, torch.Tensor):
@@ -107,7 +107,7 @@ def own_copy(value: Any, copy_tensor: Callable[[torch.Tensor], torch.Tensor] = _
 
 
 def _local_copy(value: Any) -> Any:
-    """A copy of what this rank has: of a sharded tensor, its part."""
+    """Return a copy of this rank's values: for a sharded tensor, a copy of its part."""
     return own_copy(value, lambda tensor: tensor if is_lazy(tensor) else tensor.detach().clone())
 
 
@@ -121,7 +121,7 @@ def not_copied(value: Any) -> Any:
 
 
 def stateful_attributes(owner: object) -> dict[str, Stateful]:
-    """The public attributes of a loop that have a state, except the data; each object once."""
+    """Return the public attributes of a loop that have a state, except the data. Each object is included once."""
     objects: dict[int, tuple[str, Stateful]] = {}
     for name, value in vars(owner).items():
         if name.startswith("_") or name in _DATA or type(value) in _UNCHANGING:
@@ -182,7 +182,7 @@ def check_fits(state: TrainingState, owner: object, extensions: Mapping[str, obj
         raise StateError(
             f"the state does not fit this {type(owner).__name__}",
             why="\n".join(problems),
-            hint="build it like the captured training: same optimizer, schedule and extensions, under the same names",
+            hint="build it like the captured training run: same optimizer, schedule and extensions, under the same names",
         )
 
 

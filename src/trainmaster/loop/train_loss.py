@@ -15,7 +15,7 @@ from trainmaster.stages import Fixtures, Observer
 TRAIN_LOSS = "train_loss"
 """The fixture with the mean loss, in `train_step_epoch`. The extension that records the loss creates it."""
 NON_FINITE = "non_finite"
-"""The fixture of an extension that handles non-finite losses."""
+"""The fixture with the error of a non-finite batch that an extension such as NaNGuard reports."""
 
 
 class LossMean:
@@ -90,7 +90,7 @@ class TrainLoss(Observer):
     def pre_train(self, loop: Any) -> None:
         has_own_size = loop.is_overridden("get_true_batch_size") or loop.ranks.num > 1
         self._size_of = loop.whole_batch_size if has_own_size else true_batch_size  # saves one call per batch
-        # Such an extension warns by itself.
+        # If another extension handles non-finite losses, it warns itself.
         self._has_warned = any(NON_FINITE in getattr(each, "creates", ()) for each in loop.extensions.values())
 
     def pre_train_step_epoch(self, epoch_index: int) -> None:

@@ -49,7 +49,7 @@ class TrainManager(Training):
         eval_data: a DataLoader or other batches, which become the set "valid"; or several sets by name, in order.
         metrics: metrics over whole evaluation sets by name, as `Metrics` takes them: `{"accuracy": accuracy}`, with a
             function of (prediction, targets) or a torchmetrics object. They are recorded as `valid/accuracy` and shown
-            beside the loss.
+            next to the loss.
         schedule_by: when `lr_schedule` steps: after each "update", each "epoch", or each evaluation, with the metric of
             this name ("valid/accuracy", or an ending of it; the name of a set stands for its loss). The default is the
             `step_when` of the `SchedulerConfig` that made the schedule, or else after each update.
@@ -86,7 +86,7 @@ class TrainManager(Training):
             while self._has_epochs_left():
                 self._train_epoch()
                 if self._position.num_batches and self.fixtures["stopped"] is None:
-                    self.stop("an error that ended the epoch was swallowed by a hook")
+                    self.stop("a hook suppressed the error that ended the epoch")
                 self._evaluate_if_due()
             if self.fixtures["stopped"] is not None and not self._position.num_batches:
                 self._position.pause(self._guards.training_rng())
@@ -102,7 +102,7 @@ class TrainManager(Training):
 
     def _train_epoch(self) -> None:
         epoch_index = self.epoch_num
-        self._guards.look_again()
+        self._guards.list_modules()
         with (
             mode(self.model, is_training=True),
             self.staged("train_step_epoch", {"epoch_index": epoch_index, "mode_name": "train"}),
@@ -130,7 +130,7 @@ class TrainManager(Training):
         train_step_batch, forward, loss = map(self.staged, ("train_step_batch", "forward", "loss"))
         backward, optimizer_step = map(self.staged, ("backward", "optimizer_step"))
         model_forward, loss_forward = map(self.overridden_or_shared, ("train_model_forward", "train_loss_forward"))
-        # With several ranks, `batch` and `prediction` are a part of the whole batch; the loss and the gradients are of all.
+        # With several ranks, `batch` and `prediction` are a part of the whole batch; the loss and the gradients are those of the whole.
         ranks, is_divided = self.ranks, self.ranks.num > 1
         own_data = ranks.divide(self.train_data, "train_data")
         parameters = all_parameters(self.model, self.optimizer) if is_divided else []
@@ -141,7 +141,7 @@ class TrainManager(Training):
         if is_evaluating_within and position.num_batches:  # training may have been interrupted before this evaluation
             self._evaluate_within_epoch()
         self._scope.check_unused((*self.tree.own_fixtures("train_step_batch"), *self.tree.own_fixtures("backward")))
-        with reading("train_data", position, self._scope), position.breaking_off():
+        with reading("train_data", position, self._scope), position.noting_failure():
             for batch in position.batches(self.train_data, "train_data", own_data, is_silent=not ranks.is_first):
                 if is_moving:
                     batch = to_device(batch, self.device)
@@ -226,7 +226,7 @@ class TrainManager(Training):
         return math.ceil(self.eval_every * length)
 
     def eval(self, eval_data: EvalData | None = None) -> None:
-        """Evaluate all sets in order, or the sets in `eval_data` instead; on its own, or within `train()`.
+        """Evaluate all sets in order, or the sets in `eval_data` instead. Hooks may call this during `train()`.
 
         `loop.eval({"test": loader})` records `test/loss`. Such an evaluation has no other effect: no schedule steps, no
         checkpoint becomes the best, and training does not stop early.
@@ -273,7 +273,7 @@ class TrainManager(Training):
                 raise empty_error(data, what)
 
     def predict(self, data: Iterable[Any]) -> list[Any]:
-        """The model's predictions for each batch of `data`, in eval mode and without gradients."""
+        """Return the model's predictions for each batch of `data`, in eval mode and without gradients."""
         values, staged, position, predictions = self._scope.values, self.staged, Position(), list[Any]()
         with (
             self._run(standalone_eval=True),
@@ -294,15 +294,16 @@ class TrainManager(Training):
         return predictions
 
     def _own_size_function(self) -> Callable[[], int] | None:
-        """Counts the samples of this rank's part of a batch, if a subclass does that in its own way."""
+        """Return a function that counts the samples of this rank's part of a batch, if a subclass overrides how they are counted."""
         is_own = self.ranks.num > 1 and self.is_overridden("get_true_batch_size")
         return (lambda: self.get_true_batch_size(self._scope.values["batch"])) if is_own else None
 
     def stop(self, reason: str = "stop() was called", *, is_interrupt: bool = False) -> None:
-        """Ask the running routine to end: it finishes the batch and closes all stages normally, with the fixture `stopped`.
+        """Ask the running routine to end: it finishes the batch and closes all stages normally, with the reason in the fixture
+        `stopped`.
 
-        With several ranks, any of them may ask, and all stop after the same batch. `is_interrupt` says that the request
-        came from outside of the training.
+        With several ranks, any of them may call this, and all stop after the same batch. `is_interrupt` means that the
+        request came from outside, for example from a signal.
         """
         if "stopped" not in self.fixtures:
             raise LoopError(
@@ -314,7 +315,7 @@ class TrainManager(Training):
 
     @contextmanager
     def _run(self, standalone_eval: bool) -> Iterator[None]:
-        """The stage `run`, which the outermost routine opens."""
+        """Open the stage `run`, unless this routine was called from a hook of another one."""
         values = self._scope.values
         if "standalone_eval" in values:  # a hook of another routine called this one, and a stop of that routine does not stop this one
             outer, values["stopped"] = values["stopped"], None
@@ -352,7 +353,7 @@ class TrainManager(Training):
 
     @contextmanager
     def _evaluation(self, is_own: bool) -> Iterator[None]:
-        """The context of an evaluation.
+        """Set the fixtures of training aside, and restore them after the evaluation.
 
         Only an evaluation of the loop's own sets that `train()` starts affects schedules, checkpoints and early
         stopping.

@@ -34,7 +34,7 @@ class _Stop(BaseException):
 class TrainTestLoop(Extensible):
     """Trains and tests a model by calling its components at fixed points; see `loop/stages.py` for the stages around them.
 
-    `components` is a list that you can edit at any time. It may contain extensions, too: every attribute of the loop is
+    `components` is a list that you can edit at any time. It may also contain extensions: every attribute of the loop is
     a fixture.
     """
 
@@ -209,7 +209,7 @@ class TrainTestLoop(Extensible):
         self.epoch_desc = desc
         self.is_training, self.is_validating, self.is_testing = desc == "train", desc == "valid", desc == "test"
         self.n_batches = len(data)
-        self._guards.look_again()
+        self._guards.list_modules()
 
     def _call(self, name: str) -> None:
         for callback in self._callbacks[name]:
@@ -235,7 +235,7 @@ def _checked_length(data: Any, what: str) -> None:
         raise SettingError(
             f"`{what}` has no length, which a TrainTestLoop needs to count steps",
             where=type(data).__name__,
-            hint="give a list or a DataLoader over a data set with a length; a TrainManager accepts data without a length",
+            hint="pass a list or a DataLoader over a data set with a length; a TrainManager accepts data without a length",
         )
     if length == 0 and what == "train_data":
         raise empty_error(data, what)

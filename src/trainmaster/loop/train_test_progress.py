@@ -46,7 +46,7 @@ class TrainTestProgress:
         is_between = loop.is_training and self.position.num_batches == loop.batch_num + 1
         if not scope.stack or not is_between:
             raise StateError(
-                "a state can be captured at the end of a training batch only",
+                "a state can only be captured at the end of a training batch",
                 where=scope.location,
                 hint="capture it in on_batch_end, while loop.is_training; put that component last",
             )

@@ -118,14 +118,14 @@ class Training(TrainingStep):
         self._limits = Limits(self)
         self._position = Position()
         self._guards = Guards(lambda: self.model)
-        self._guards.look_again()
+        self._guards.list_modules()
         self._evaluated_at: tuple[int, int] | None = None
         """The epoch and the batch of the last evaluation that `train()` started."""
         self._is_initialized = False
         self._has_weights = False
         self._is_training = False
         self._is_due = False
-        """Whether `train()` started the current evaluation after an epoch."""
+        """Whether `train()` started the current evaluation."""
         self.shared = Shared(self, self._position, self._guards)
         self._paused_extensions: dict[str, Any] = {}
         """The states of the extensions when training stopped in the middle of an epoch."""
@@ -135,7 +135,7 @@ class Training(TrainingStep):
         self.staged("train_manager", fixtures).open_permanently()
 
     def __repr__(self) -> str:
-        """The model and the progress; also works for a loop whose constructor raised an error."""
+        """Show the model and the progress. This also works for a loop whose constructor raised an error."""
         own = vars(self)
         parts = [type(own["model"]).__name__] if "model" in own else []
         if "_fixtures" in own and "step_num" in self.fixtures:
@@ -194,15 +194,15 @@ class Training(TrainingStep):
 
     @property
     def is_own_evaluation(self) -> bool:
-        """Whether `train()` started the current evaluation after an epoch, and not a hook."""
+        """Whether `train()` itself started the current evaluation, and not a hook."""
         return self._is_due
 
     def is_over(self) -> bool:
-        """Whether `epochs` or `max_steps` is reached: there is nothing left to train."""
+        """Return whether `epochs` or `max_steps` is reached: there is nothing left to train."""
         return self._limits.is_over()
 
     def is_out_of_time(self) -> bool:
-        """Whether `max_time` ended the last call of `train()`."""
+        """Return whether `max_time` ended the last call of `train()`."""
         return self._limits.is_out_of_time()
 
     @property
@@ -242,7 +242,7 @@ class Training(TrainingStep):
         self.model.to(self.device)
         if isinstance(self.loss, nn.Module):
             self.loss.to(self.device)  # the loss may have class weights
-        self._guards.look_again()
+        self._guards.list_modules()
         if with_optimizer:
             if self.optimizer is None and self._make_optimizer is not None:
                 self.optimizer = make_optimizer(self.model, self._make_optimizer)
@@ -286,15 +286,14 @@ class Training(TrainingStep):
     def capture(self, copied: Copy = own_copy) -> TrainingState:
         """Capture the exact state of training, as one value that shares no memory with the loop.
 
-        This is only possible between two batches.
-
-        `copied` makes the copies of its parts. With several ranks, all of them have to capture the state at the same time.
+        This is only possible between two batches. With several ranks, all of them have to capture the state at the same
+        time. `copied` is the function that copies each part.
         """
         self.ranks.synchronize(self.model)
         return replace(self.capture_own(copied), ranks=self.shared.random_states())
 
     def capture_own(self, copied: Copy = own_copy) -> TrainingState:
-        """The state of this rank alone."""
+        """Return the state of this rank alone."""
         position = self._position
         if position.is_in_batch:
             raise StateError(
@@ -302,16 +301,15 @@ class Training(TrainingStep):
                 where=f"stage {self._scope.path}",
                 hint="capture it in post_train_step_batch or later; put that extension last",
             )
-        if position.is_broken_off or (self._is_due and self._evaluated_at != self._now):
-            moment = "after an interrupted batch" if position.is_broken_off else "in the middle of an evaluation"
+        if position.has_failed_batch or (self._is_due and self._evaluated_at != self._now):
+            moment = "after an interrupted batch" if position.has_failed_batch else "in the middle of an evaluation"
             raise StateError(
                 f"a state cannot be captured {moment}",
                 where=self._scope.location,
                 hint="capture it in post_train_step_batch, post_train_step_epoch or post_eval",
             )
         self.build()
-        # Extensions come first: they now write the metrics that they have held back, which the writer's state has to
-        # include.
+        # Extensions come first: they write their buffered metrics now, and the writer's state has to include these.
         extensions = copied(self._paused_extensions) or capture_extensions(self.extensions, copied)
         return TrainingState(
             progress={
@@ -333,7 +331,7 @@ class Training(TrainingStep):
     def restore(self, state: TrainingState, copied: Copy = own_copy) -> None:
         """Restore a captured state. The next `train()` continues from it bit for bit.
 
-        `copied` makes the copies of its parts.
+        `copied` is the function that copies each part.
         """
         if not isinstance(state, TrainingState):
             raise StateError(

@@ -68,7 +68,7 @@ class TrainingStep(Extensible):
             raise explained from error
 
     def optimizer_step(self) -> None:
-        self.optimizer.step()  # type: ignore[union-attr]  # built, or refused, before the first step
+        self.optimizer.step()  # type: ignore[union-attr]  # the constructor refuses None, unless this is overridden
 
     def get_true_batch_size(self, batch: Any) -> int:
         return batches.true_batch_size(batch)
@@ -79,8 +79,8 @@ class TrainingStep(Extensible):
         return self.whole_batch_size(batch)
 
     def whole_batch_size(self, batch: Any) -> int:
-        """The number of samples in the current batch: of all ranks, if this rank's `batch` is a part of it."""
-        if self.fixtures.get("mode_name") == "predict":  # which is not divided
+        """Return the number of samples in the current batch, over all ranks. `batch` is this rank's part of it."""
+        if self.fixtures.get("mode_name") == "predict":  # predict() does not divide batches
             return self.get_true_batch_size(batch)
         return self.ranks.whole_size(lambda: self.get_true_batch_size(batch))
 
@@ -93,7 +93,7 @@ class TrainingStep(Extensible):
             self.initialization(self.model)
 
     def is_overridden(self, method: str) -> bool:
-        """Whether a subclass, or this object itself, has its own version of `method`."""
+        """Return whether a subclass, or this object itself, has its own version of `method`."""
         found = getattr(type(self), method)
         ours = (kind for kind in type(self).__mro__ if kind.__module__.startswith("trainmaster.loop."))
         return method in vars(self) or all(vars(kind).get(method) is not found for kind in ours)

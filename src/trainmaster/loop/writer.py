@@ -35,7 +35,7 @@ def record(writer: Writer, tag: str, value: Any, x: float | None, over: str) -> 
 
 
 def flush_of(writer: Writer) -> Callable[[], object]:
-    """The `flush` method of a writer, or a function that does nothing."""
+    """Return the `flush` method of a writer, or a function that does nothing."""
     found = getattr(writer, "flush", None)
     return found if callable(found) else lambda: None
 
@@ -63,10 +63,10 @@ class MemoryWriter:
         self.loggers.send(tag, value, step)
 
     def flush(self) -> None:
-        """Does nothing: the rows are in memory, and checkpoints contain them."""
+        """Do nothing: the rows are in memory, and checkpoints contain them."""
 
     def names(self) -> list[str]:
-        """The names of all numbers that were written."""
+        """Return the names of all numbers that were written."""
         return [tag for tag, rows in self.history.items() if isinstance(rows[-1][1], float)]
 
     def mirror(self, to: Logger) -> Callable[[], None]:
@@ -77,7 +77,7 @@ class MemoryWriter:
         return self.loggers.attach(to, [(tag, value, step) for tag, rows in self.history.items() for step, value in rows])
 
     def last(self, tag: str) -> float | None:
-        """The last number that was written with a tag."""
+        """Return the last number that was written with a tag."""
         value = self.history[tag][-1][1] if tag in self.history else None
         return value if isinstance(value, float) else None
 

@@ -1,4 +1,4 @@
-"""Capture the code of a repository as a git bundle, with the bytes that are on the disk.
+"""Captures the code of a repository as a git bundle, with the bytes that are on the disk.
 
 Git writes the bundle in a temporary repository, which shares the objects of unchanged files with the user's repository.
 The files are written with `fast-import`, which ignores git attributes and settings, so line endings are not converted
@@ -31,10 +31,10 @@ MAX_NAMED: Final = 1000
 _OUTPUT = re.compile(
     r"(?:(.*)/)?(?:configs/[0-9a-f]{2}/[0-9a-f]{8,64}\.json|code/[^/]+/code\.json|checkpoints/step-\d+[^/]*/manifest\.json)", re.DOTALL
 )
-"""Files that show that a folder contains the output of training."""
+"""Matches files that show that a folder contains the output of training."""
 _OUTPUT_FOLDERS: Final = ("code", "checkpoints", "plots", "capsules", "tensorboard", "configs", "stats", "ckpts", "previews", "index")
 _PACKING: Final = ("core.compression=1", "pack.compression=1", "pack.window=0", "fastimport.unpackLimit=0", "core.ignoreCase=false")
-"""Fast rather than strong compression, because training waits for it; and packs, because loose objects would update timestamps."""
+"""Fast rather than strong compression, because training waits for it. Packs, because loose objects would update timestamps."""
 
 
 class Limits(NamedTuple):
@@ -86,7 +86,7 @@ def capture(root: str, limits: Limits, values: Sequence[str] = (), outputs: Sequ
         tree = read_working_tree(root, scratch, until)
         folders = _output_folders(root, tree.untracked, outputs)
         new = [path for path in tree.untracked if path not in tree.changed and not path.startswith(folders)]
-        # Changed files come first, then new ones: the commit still has the others if the limit is reached.
+        # Changed files come first, then new ones. If the limit is reached, the commit still has the other files.
         ranks = {**dict.fromkeys(tree.blobs, 2), **dict.fromkeys(new, 1), **dict.fromkeys(tree.changed, 0)}
         on_disk = _on_disk(root, ranks)
         order = sorted(on_disk, key=lambda path: (ranks[path], on_disk[path].st_size, path))
@@ -120,7 +120,7 @@ def capture(root: str, limits: Limits, values: Sequence[str] = (), outputs: Sequ
 
 
 def _output_folders(root: str, untracked: Iterable[str], outputs: Iterable[str]) -> tuple[str, ...]:
-    """The folders with the output of training, with a slash at the end: `outputs`, and folders that contain typical output files."""
+    """Return the folders with the output of training, with a slash at the end: `outputs`, and folders with typical output files."""
     relative = (os.path.relpath(os.path.realpath(each), os.path.realpath(root)) for each in outputs)
     folders = {"" if each == "." else each for each in relative if not each.startswith("..")}
     folders |= {match[1] or "" for path in untracked if (match := _OUTPUT.fullmatch(path))}
@@ -190,16 +190,16 @@ def _read(
 
 
 def _content(path: bytes, is_link: bool) -> bytes:
-    """The bytes of a file, or the target of a symbolic link."""
+    """Return the bytes of a file, or the target of a symbolic link."""
     if is_link:
         return os.readlink(path)
-    # Not blocking: the file may have become a pipe in the meantime.
+    # Non-blocking, because the file may have become a pipe in the meantime.
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as file:
         return file.read()
 
 
 def _bundle(tree: WorkingTree, files: Mapping[str, _File], scratch: str, until: float) -> tuple[str, bytes]:
-    """The id of the tree of some files, and a bundle that has them in one commit."""
+    """Return the id of the tree of some files, and a bundle that has them in one commit."""
     git(scratch, "init", "--quiet", "--bare", "--template=", "--object-format=sha1", until=until)
     with open(os.path.join(scratch, "objects", "info", "alternates"), "wb") as file:
         file.writelines(raw(each.objects) + b"\n" for each in tree.repositories)

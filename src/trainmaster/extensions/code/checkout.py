@@ -88,7 +88,7 @@ def _check_out(source: str, snapshot: Snapshot, folder: str) -> int:
     except GitError as error:
         raise damaged(bundle, str(error)) from None
     if tree != snapshot.tree:
-        raise damaged(bundle, f"its files are not those that `{FACTS}` names")
+        raise damaged(bundle, f"its files differ from those that `{FACTS}` describes")
     os.makedirs(os.path.join(folder, ".git", "info"), exist_ok=True)
     with open(os.path.join(folder, ".git", "info", "attributes"), "w") as file:
         file.write(_RAW)

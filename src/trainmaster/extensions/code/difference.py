@@ -1,7 +1,7 @@
 """The difference between the files of two snapshots, as git shows it.
 
-A snapshot may come from an untrusted source. Git reads both bundles in a temporary repository and checks no file out. No program or
-setting of a snapshot has an effect on the result.
+A snapshot may come from an untrusted source. Git reads both bundles in a temporary repository and checks out no files.
+Programs and settings in a snapshot do not affect the result.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SETTINGS: Final = ("core.bigFileThreshold=5m",)
 
 
 def diff_bundles(bundles: tuple[bytes, bytes], trees: tuple[str, str], limit: int) -> bytes:
-    """The first `limit` bytes of a patch from the files of the first bundle to those of the second one.
+    """Return the first `limit` bytes of a patch from the files of the first bundle to those of the second one.
 
     Raises `GitError` if git fails, or if a bundle does not hold the tree that its snapshot names.
     """
@@ -42,7 +42,7 @@ def diff_bundles(bundles: tuple[bytes, bytes], trees: tuple[str, str], limit: in
                 file.write(bundle)
             git(folder, "fetch", "--quiet", "--no-tags", path, f"+{BRANCH}:refs/heads/{name}", until=until, settings=_SETTINGS)
             if text(git(folder, "rev-parse", f"refs/heads/{name}^{{tree}}", until=until).strip()) != tree:
-                raise GitError("the files of a snapshot are not those that it names")
+                raise GitError("the files of a snapshot differ from those that it describes")
         patch = os.path.join(folder, "patch")
         git(folder, "diff", *_OPTIONS, f"--output={patch}", "refs/heads/a", "refs/heads/b", until=until, settings=_SETTINGS)
         with open(patch, "rb") as file:

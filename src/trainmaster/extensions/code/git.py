@@ -69,7 +69,7 @@ def git(
             stderr=subprocess.PIPE,
             env={**kept, **_VARIABLES, **(variables or {})},
             cwd="/",  # the current folder may have been deleted
-            start_new_session=True,  # so that filters and the like can be killed together with git
+            start_new_session=True,  # so that programs that git starts can be killed together with it
         )
     except FileNotFoundError:
         raise GitError("git is not installed: there is no program `git`") from None

@@ -115,14 +115,15 @@ def remote_of(root: str, until: float) -> str | None:
     """Return the URL of `origin`, or of the first remote if there is no `origin`, without credentials."""
     try:
         lines = split(git(root, "config", "-z", "--get-regexp", r"^remote\..*\.url$", until=until))
-    except GitError:  # there is none
+    except GitError:  # there is no remote
         return None
     urls = {name: url for name, _, url in (line.partition("\n") for line in lines)}
     return without_credentials(urls.get("remote.origin.url") or next(iter(urls.values())))
 
 
 def without_credentials(url: str) -> str:
-    """
+    """Remove user names, passwords and tokens from a URL.
+
     >>> without_credentials("https://me:pass@host.org/a.git?token=x"), without_credentials("git@host.org:a.git")
     ('https://host.org/a.git', 'git@host.org:a.git')
     >>> without_credentials("ssh://git@host.org/a.git"), without_credentials("ssh://me:pass@host.org/a.git")

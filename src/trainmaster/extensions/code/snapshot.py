@@ -36,7 +36,7 @@ class LeftOut:
     path: str
     reason: str
     is_in_commit: bool
-    """Whether git reports no change to the file, so that the commit has it."""
+    """Whether the file is unchanged, so that the commit contains it."""
 
     def __str__(self) -> str:
         return f"{self.path} ({self.reason}{'; the commit has it' if self.is_in_commit else ''})"
@@ -61,7 +61,7 @@ class Snapshot:
     changed: tuple[str, ...]
     deleted: tuple[str, ...]
     new: tuple[str, ...]
-    """Untracked files that git does not ignore. Only the first thousand are named, like those that are left out."""
+    """Untracked files that git does not ignore. Only the first thousand are listed. The same holds for `left_out`."""
     num_new: int
     left_out: tuple[LeftOut, ...]
     num_left_out: int
@@ -144,7 +144,7 @@ def read_snapshot(folder: str) -> Snapshot:
         raise damaged(path, f"it has more than {MAX_RECORD:,} bytes")
     record = parse_record(data, path, {"tree": str, "num_new": int, "num_left_out": int})
     if record.get("format") != FORMAT:
-        raise StoreFormatError(f"`{path}` has format {record.get('format')!r:.20}, and this version reads format {FORMAT}")
+        raise StoreFormatError(f"`{path}` has format {record.get('format')!r:.20}, but this version reads format {FORMAT}")
     try:
         values: dict[str, Any] = {each.name: record[each.name] for each in fields(Snapshot)}
         values["left_out"] = [LeftOut(**each) for each in values["left_out"]]
@@ -155,4 +155,4 @@ def read_snapshot(folder: str) -> Snapshot:
 
 
 def damaged(path: str, why: str) -> StoreDamagedError:
-    return StoreDamagedError.of(path, why, "nothing of it was used; use a copy of the run")
+    return StoreDamagedError.of(path, why, "the snapshot was not used; use a copy of the run")

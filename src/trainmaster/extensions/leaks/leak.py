@@ -37,7 +37,7 @@ class Leak:
     examples: tuple[int, int] | None = None
     """(i, j): example i depends on example j. None if the search found no such pair."""
     fault: str | None = None
-    """What the line does to the examples: "mixed", "scattered" or "reordered". None if the search found no line."""
+    """How the line changes the examples: "mixed", "scattered" or "reordered". None if the search found no line."""
 
     def __str__(self) -> str:
         return str(self.error())
@@ -47,7 +47,7 @@ class Leak:
         fact = f"examples of a batch mix {_PHASES[self.phase]}{pair}"
         if self.fault is None:
             return LeakageError(fact, why="no single operation mixes them", hint="call find_leak on parts of the model")
-        # The model itself cannot be in `allow`: nothing would be left to check.
+        # The model itself cannot be in `allow`, because then there would be nothing to check.
         name = "loss" if self.phase == "loss" else self.module.split(" (")[0] if self.module and " (" in self.module else None
         intended = f'\nif this is intended: allow=("{name}",)' if name else ""
         hint = f"{_HINTS[self.fault]}{intended}"

@@ -1,8 +1,8 @@
 """Finds out which example each element of a tensor comes from: replaces examples, and checks what changes.
 
-Every example has an id of a few bits. For each bit there are two passes: one replaces the examples whose id has the bit, the other one
-replaces the rest. An element that comes from one example changes in exactly one pass of each pair. An element that changes in both
-passes of a pair depends on at least two examples.
+Every example has an id of a few bits. For each bit there are two passes: one replaces the examples whose id has the
+bit, the other one replaces the rest. An element that comes from one example changes in exactly one pass of each pair.
+An element that changes in both passes of a pair depends on at least two examples.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 MIXED = "mixed"
 """Some element depends on several examples."""
 SCATTERED = "scattered"
-"""Each element comes from one example, but no axis separates the examples: a view or reshape went across them."""
+"""Each element comes from one example, but no axis separates the examples, because of a wrong view or reshape."""
 REORDERED = "reordered"
 """The examples lie along one axis, but in a different order than in the batch."""
 
@@ -23,19 +23,19 @@ NO_EXAMPLE, SEVERAL = -1, -2
 
 _NUM_IDS = 7
 COARSE, FINE = 1e-4, 1e-6
-"""Relative changes up to these limits are rounding, because a kernel may add in another order.
+"""Relative changes up to these limits are rounding errors, because a kernel may add numbers in another order.
 
 `FINE` is for examples that have little effect.
 """
 
 
 def make_ids(num: int) -> list[int]:
-    """An id for each example. Three bits are enough to detect a leak in a batch of any size."""
+    """Return an id for each example. Three bits are enough to detect a leak in a batch of any size."""
     return [one % _NUM_IDS for one in range(num)]
 
 
 def make_subsets(ids: Sequence[int]) -> list[list[bool]]:
-    """The examples to replace in each pass: for each bit, the examples whose id has it, then all others."""
+    """Return the examples to replace in each pass: for each bit, the examples whose id has it, then all others."""
     bits = range(max(ids).bit_length())
     return [[bool(each >> bit & 1) is has_bit for each in ids] for bit in bits for has_bit in (True, False)]
 
@@ -67,19 +67,19 @@ def find_origins(changed: Sequence[torch.Tensor]) -> torch.Tensor:
         ever |= with_bit | without_bit
         always &= with_bit | without_bit
         twice |= with_bit & without_bit
-    # An element of one example changes whenever that example is replaced. One that changes only sometimes, such as a maximum, depends on
-    # others too.
+    # An element of one example changes whenever that example is replaced. One that changes only sometimes, such as a maximum, also
+    # depends on others.
     origins[twice | (ever & ~always)] = SEVERAL
     origins[~ever] = NO_EXAMPLE
     return origins
 
 
 Layout = tuple[Any, ...]
-"""How examples lie in a tensor. Tensors with the same arrangement have equal layouts."""
+"""The arrangement of the examples in a tensor."""
 
 
 def find_fault(origins: torch.Tensor, ids: Sequence[int]) -> str | None:
-    """`MIXED`, `SCATTERED` or `REORDERED`; None if the tensor is fine."""
+    """Return `MIXED`, `SCATTERED` or `REORDERED`, or None if the tensor has no fault."""
     if bool((origins == SEVERAL).any()):
         return MIXED
     layout = find_layout(origins, ids)
@@ -93,7 +93,7 @@ def find_fault(origins: torch.Tensor, ids: Sequence[int]) -> str | None:
 def find_layout(origins: torch.Tensor, ids: Sequence[int]) -> Layout | None:
     """Return how the examples are arranged: in some order along an axis, along an axis of another length, or scattered.
 
-    None if no element comes from an example.
+    Returns None if no element comes from an example.
     """
     if origins.ndim == 0 or not bool((origins != NO_EXAMPLE).any()):
         return None

@@ -41,7 +41,7 @@ class _Pass:
     anchor_grads: list[torch.Tensor | None]
     """The gradients of the prediction times fixed random numbers."""
     loss_grads: list[torch.Tensor | None]
-    """The gradients of the loss with respect to the prediction, or to the anchors if no tensor of it has a batch dimension."""
+    """The gradients of the loss with respect to the prediction, or to the anchors if no tensor of the prediction has a gradient."""
 
     def has_shapes_of(self, other: _Pass) -> bool:
         return all(
@@ -108,7 +108,7 @@ class LeakSearch:
     # Passes.
 
     def _make_batch(self, chosen: list[bool] | None) -> tuple[Any, list[torch.Tensor]]:
-        """The batch of a pass, and the leaves of the graph among its inputs."""
+        """Return the batch of a pass, and its inputs that are leaves of the graph."""
         leaves: list[torch.Tensor] = []
 
         def track_gradient(tensor: torch.Tensor) -> torch.Tensor:
@@ -165,7 +165,7 @@ class LeakSearch:
     # Comparing.
 
     def _find_origins(self, part: str, passes: list[_Pass]) -> list[torch.Tensor]:
-        """The origins in all tensors of a part of the results. Scalars come from no example."""
+        """Return the origins of all tensors in one part of the results. Scalars come from no example."""
         all_origins = []
         for position, first in enumerate(getattr(self._first, part)):
             others = [getattr(each, part)[position] for each in passes]
@@ -189,7 +189,7 @@ class LeakSearch:
         return [torch.where(self._mask(origins, chosen, True), other, one) for one, other, origins in triples]
 
     def _has_mixed_gradients(self) -> bool:
-        """Whether the gradient of one example depends on the gradients that come from the predictions of others."""
+        """Return whether the gradient of one example depends on the gradients that come from the predictions of others."""
         grads = [
             _grads(_weighted_sum(self._tensors, self._mixed_weights(chosen, self._tensors)), self._anchors) for chosen in self._subsets
         ]
@@ -201,7 +201,7 @@ class LeakSearch:
         return False
 
     def _mixes_in_loss(self, other: _Pass, chosen: list[bool], passes: list[_Pass]) -> bool:
-        """Whether the gradients of the loss change for examples that were not replaced, other than by a common factor."""
+        """Return whether the gradients of the loss change for examples that were not replaced, except by a common factor."""
         is_in_prediction = len(self._first.loss_grads) == sum(each.ndim > 0 for each in self._first.prediction)
         origins = [each for each, value in zip(self._origins, self._first.prediction, strict=True) if value.ndim]
         if not is_in_prediction or not any(each is not None for each in self._first.loss_grads):
@@ -290,7 +290,7 @@ class LeakSearch:
 
 
 def _run_traced(trace: ExampleTrace | None, function: Callable[[], Any]) -> Any:
-    """Run a function. In a trace, the frames inside of this one belong to the model."""
+    """Run a function, in a trace if there is one. The frames that this function calls belong to the model."""
     with trace or nullcontext():
         return function()
 
@@ -301,13 +301,13 @@ def _random_weights(tensors: Sequence[torch.Tensor], seed: int = 0) -> list[torc
 
 
 def _weighted_sum(tensors: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """The weighted sum of all tensors with a gradient."""
+    """Return the weighted sum of all tensors with a gradient."""
     terms = [(one * two.to(one.dtype)).sum() for one, two in zip(tensors, weights, strict=True) if one.requires_grad and one.ndim]
     return sum(terms[1:], terms[0]) if terms else None
 
 
 def _grads(total: torch.Tensor | None, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
-    """The gradient of a sum with respect to each tensor; None if there is none."""
+    """Return the gradient of a sum with respect to each tensor, or None for a tensor without one."""
     wanted = [each for each in tensors if each.requires_grad]
     if total is None or not total.requires_grad or not wanted:
         return [None] * len(tensors)
@@ -316,7 +316,7 @@ def _grads(total: torch.Tensor | None, tensors: Sequence[torch.Tensor]) -> list[
 
 
 def _is_proportional(one: torch.Tensor, two: torch.Tensor, mask: torch.Tensor) -> bool:
-    """Whether `two`, or each of its columns, is a multiple of `one` in the masked elements.
+    """Return whether `two`, or each of its columns, is a multiple of `one` in the masked elements.
 
     Columns are compared one by one because parts of a loss may be averaged separately.
     """

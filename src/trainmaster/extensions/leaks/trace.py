@@ -65,10 +65,10 @@ class Result:
     value: torch.Tensor
     is_differentiable: bool
     changed: torch.Tensor | None = None
-    """A bit for each pass, for each element."""
+    """For each element, one bit per pass: whether the element changed in it."""
     fault: str | None = None
     layout: Layout | None = None
-    """How the examples are arranged in it. None if they are mixed, or if nothing in it comes from an example."""
+    """The arrangement of the examples. None if they are mixed, or if no element comes from an example."""
 
 
 Key = tuple[Location, str, int]
@@ -94,13 +94,13 @@ class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         self._counts: dict[tuple[Location, str], int] = {}
         self._results: dict[Key, list[Result]] = {}
         self._writes: dict[int, list[tuple[View, Result]]] = {}
-        """For each storage, what was written to it, in order."""
+        """For each storage, the results that were written to it, in order."""
         self._owners: dict[int, torch.Tensor] = {}
         """For each storage, the first tensor in it. It is kept alive so that no other tensor gets the same address."""
         self._num_steps = 0
 
     def start_pass(self, number: int | None) -> None:
-        """`None` is the first pass; later ones have the numbers of their subsets."""
+        """Start a pass: the first one if `number` is None, otherwise the one that replaces the subset `number`."""
         self._pass = number
         self._counts.clear()
         self._owners.clear()
@@ -127,7 +127,7 @@ class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         return output
 
     def _written_tensors(self, parts: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the tensors that an operation wrote parts of, so that a wrong row is found in the line that writes it."""
+        """Return the whole tensors that an operation wrote parts of, so that a wrong row is found in the line that writes it."""
         pairs = [(self._owners.get(_storage(part)), part) for part in parts]
         return [whole for whole, part in pairs if whole is not None and whole.shape != part.shape and whole.numel() <= _MAX_WRITTEN]
 
@@ -168,7 +168,7 @@ class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
                 result.layout = None if result.fault == MIXED else find_layout(origins, ids)
 
     def _locate(self, frame: FrameType | None) -> Location:
-        """The innermost line of the user's code and the innermost module, or a line of torch if all of the code is torch's."""
+        """Return the innermost line of the user's code and the innermost module. If all code is torch's, return a line of torch."""
         module, line, torch_line = None, None, None
         while frame is not None and frame.f_code is not self._border and (module is None or line is None):
             position = (frame.f_code.co_filename, frame.f_lineno)
@@ -182,7 +182,7 @@ class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
 
 
 def find_first_fault(results: Iterable[Result], *, is_loss: bool = False) -> Result | None:
-    """The earliest operation that computed a bad result from good ones, among those that the bad `results` depend on.
+    """Return the earliest operation that computed a bad result from good ones, among those that the bad `results` depend on.
 
     A loss is a sum over examples, so it is mixed by design. With `is_loss`, only operations before the last sum count.
     """
@@ -208,7 +208,7 @@ def _step(result: Result) -> int:
 
 
 def _find_causes(result: Result) -> list[Result]:
-    """The sources that explain the fault of a result."""
+    """Return the sources that explain the fault of a result."""
     sources = [each for each in result.sources if each.step < result.step and not _is_sorted_order(each)]
     bad = [each for each in sources if each.fault is not None and each.fault != REORDERED]
     if bad:

@@ -100,7 +100,7 @@ def _describe_overlap(name: str, num: int, indices: Mapping[int, int]) -> str:
 
 
 def _dataset_indices(data: Any) -> tuple[Any, list[int]] | None:
-    """The dataset below all nested `Subset`s, and the indices of the samples in it."""
+    """Return the dataset below all nested `Subset`s, and the indices of the samples in it."""
     if not _is_indexed(data):
         return None
     dataset, indices = data.dataset, _loader_indices(data)
@@ -118,7 +118,7 @@ def _is_indexed(data: Any) -> bool:
 
 
 def _loader_indices(loader: Any) -> list[int]:
-    """The indices of the samples that a loader reads."""
+    """Return the indices of the samples that a loader reads."""
     num, sampler = len(loader.dataset), loader.sampler
     if loader.batch_sampler is not None and getattr(loader.batch_sampler, "sampler", None) is not sampler:
         return [int(each) for batch in itertools.islice(loader.batch_sampler, num) for each in batch]
@@ -182,7 +182,7 @@ class _NotComparableError(Exception):
 
 
 def _digest_inputs(sample: Any) -> bytes:
-    """A digest of a sample without its label, if it is a pair of inputs and label."""
+    """Return a digest of a sample without its label, if it is a pair of inputs and label."""
     is_pair = isinstance(sample, (tuple, list)) and len(sample) == 2
     hasher = hashlib.blake2b(digest_size=16)
     _update_digest(hasher, sample[0] if is_pair else sample)

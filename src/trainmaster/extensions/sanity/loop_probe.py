@@ -35,8 +35,9 @@ _PLAIN: Final = (int, float, bool, str, bytes, type(None))
 class LoopSnapshot:
     """The modules, random numbers, data positions and plain attributes of a loop.
 
-    `capture()` and `restore()` of the loop cannot be used instead: `train()` does not allow them before its first batch, and an
-    optimizer casts the state it loads to the precision of its parameters. The checks never step the loop's optimizer, only copies.
+    `capture()` and `restore()` of the loop cannot be used instead: `train()` does not allow them before its first
+    batch, and an optimizer casts the state it loads to the precision of its parameters. The checks never step the
+    loop's optimizer, only copies.
     """
 
     def __init__(self, loop: TrainManager) -> None:
@@ -61,7 +62,7 @@ class LoopSnapshot:
 
 
 class LoopProbe:
-    """What the checks work on: a loop, its first batches, and a way to undo the effects of a check."""
+    """Gives the checks a loop and its first batches, and undoes the effects of a check."""
 
     def __init__(self, loop: TrainManager, allow: tuple[type[nn.Module] | str, ...]) -> None:
         self.loop = loop
@@ -103,14 +104,14 @@ class LoopProbe:
             yield
 
     def compute_loss(self, batch: Any) -> tuple[Any, torch.Tensor]:
-        """The prediction and the loss, as in training. The forward pass gets a copy of the batch, in case it writes to it."""
+        """Compute the prediction and the loss as in training. The forward pass gets a copy of the batch, in case it writes to it."""
         batch = clone_batch(batch)
         prediction = self.loop.train_model_forward(batch)
         return prediction, self.loop.train_loss_forward(batch, prediction)
 
     @property
     def optimizer_problem(self) -> str | None:
-        """Return why the checks cannot make optimizer steps, or None if they can."""
+        """The reason why the checks cannot make optimizer steps, or None if they can."""
         if self.loop.optimizer is None:
             return "the loop has no optimizer"
         if isinstance(self.loop.optimizer, torch.optim.LBFGS):

@@ -1,4 +1,4 @@
-"""Compares losses with what a model can reach without using its inputs."""
+"""Compares losses with the loss that a model can reach without using its inputs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Baseline(NamedTuple):
 
 
 def compute_baseline(probe: LoopProbe, batch: Any, prediction: Any, loss: float) -> Baseline | None:
-    """The baseline of a batch; None if the prediction is not one tensor, or the loss does not accept constants."""
+    """Return the baseline of a batch, or None if the prediction is not one tensor or the loss does not accept constants."""
     if not isinstance(prediction, torch.Tensor) or not prediction.is_floating_point() or not prediction.ndim:
         return None
     if prediction.shape[0] != count_examples(batch):
@@ -48,7 +48,7 @@ def compute_baseline(probe: LoopProbe, batch: Any, prediction: Any, loss: float)
 
 
 def _entropy_baseline(batch: Any, prediction: torch.Tensor, loss: float) -> Baseline | None:
-    """The baseline if the loss is the cross entropy of the prediction with an integer tensor of the batch."""
+    """Return the baseline if the loss is the cross entropy of the prediction with an integer tensor of the batch."""
     for labels in tensors_in(batch):
         if labels.dtype != torch.int64 or prediction.ndim < 2:
             continue

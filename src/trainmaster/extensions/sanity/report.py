@@ -41,7 +41,7 @@ class SanityResult:
     name: str
     outcome: Outcome
     details: str
-    """What the check saw, with numbers."""
+    """The observations of the check, with numbers."""
     advice: str = ""
     """What to do about it; empty if there is nothing to do."""
 
@@ -77,7 +77,7 @@ class SanityReport:
         return f"<pre>{html.escape(self.table())}</pre>"
 
     def table(self, width: int = 110, has_color: bool = False) -> str:
-        """The table as text, in at most `width` columns."""
+        """Return the table as text, in at most `width` columns."""
         from rich.console import Console
         from rich.table import Table
         from rich.text import Text
@@ -96,12 +96,13 @@ class SanityReport:
         return "\n".join([*(line.rstrip() for line in file.getvalue().splitlines()), self.summary])
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as plain values, for JSON."""
+        """Return the report as plain values, for JSON."""
         return {"is_ok": self.is_ok, "results": [asdict(each) for each in self.results]}
 
 
 def join_names(names: list[str]) -> str:
-    """
+    """Join up to four names, and count the others.
+
     >>> join_names(["a", "b"]), join_names(list("abcdef"))
     ('`a`, `b`', '`a`, `b`, `c`, `d` and 2 more')
     """
