@@ -137,7 +137,7 @@ def test_a_missing_fixture_that_another_stage_owns_names_that_stage():
     host = Declared()
     with host.staged("run"), pytest.raises(FixtureNotFoundError) as caught:
         host.fixtures["x"]
-    assert rows(caught.value)["try"].startswith("`x` belongs to `run` and exists only there, from its creation on")
+    assert rows(caught.value)["try"].startswith("`x` belongs to `run` and exists there only after it is created")
 
 
 # extensions
