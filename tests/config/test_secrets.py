@@ -386,7 +386,7 @@ class TestDeclared:
 
     @pytest.mark.parametrize("annotation", [int, float | None, list[int], dict[str, Any], Any, Hub, list, str | int])
     def test_only_text_can_be_declared_in_a_class(self, annotation: Any) -> None:
-        with pytest.raises(ConfigError, match=r"x: `Secret\[...\]` goes around text"):
+        with pytest.raises(ConfigError, match=r"x: `Secret\[...\]` can only wrap text"):
             configclass(type("Wrong", (ConfigBase,), {"__annotations__": {"x": Secret[annotation]}, "__module__": __name__}))
 
     @pytest.mark.parametrize("change", [Config.clone, Config.copy, copy.deepcopy, lambda config: pickle.loads(pickle.dumps(config))])

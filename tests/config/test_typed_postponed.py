@@ -201,7 +201,7 @@ def test_a_name_imported_for_type_checkers_only_is_named():
     ("annotation", "told"),
     [
         ("set[int]", "set[int] is not a type that a config can have"),
-        ("Optional[Stateless[int]]", "`Stateless[...]` goes around the whole annotation, not inside it"),
+        ("Optional[Stateless[int]]", "`Stateless[...]` must wrap the whole annotation, not a part of it"),
         ("Derived[Stateless[int]]", "`Stateless` and `Derived` at once; an attribute has one state"),
         ("dict[int, str]", "dict[int, str] is not a dict[str, ...]; the keys of a config are text"),
     ],
