@@ -186,7 +186,7 @@ def test_a_claim_before_any_checkpoint_has_epoch_minus_one(store: Store, key: st
 
 
 def test_stats_cannot_be_set(store: Store, key: str) -> None:
-    with pytest.raises(StoreError, match=f"the stats of run {key} cannot be set: they follow from its checkpoints"):
+    with pytest.raises(StoreError, match=f"the stats of run {key} cannot be set: they are derived from its checkpoints"):
         store.stats[key] = {"epoch": 100}
     assert key not in store.stats
 
