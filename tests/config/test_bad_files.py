@@ -102,7 +102,7 @@ def test_the_corpus_has_sixty_different_kinds_of_bad_files():
 
 
 @pytest.mark.parametrize("load", bad_files.LOADERS.values(), ids=bad_files.LOADERS)
-def test_the_good_file_that_bad_ones_are_cut_from_loads(load, tmp_path):
+def test_the_good_file_from_which_bad_files_are_made_loads(load, tmp_path):
     path = tmp_path / "good.yaml"
     path.write_text(bad_files.GOOD)
     assert load(path)["options"]["text"] == "it's"

@@ -84,7 +84,7 @@ def test_tuples_stay_tuples_in_asdict_flatten_and_clone():
     assert type(config.asdict()["a"]["size"]) is type(config.flatten()["a.size"]) is type(config.clone().a.size) is tuple
 
 
-def test_dotted_keys_inside_groups_are_nested_too():
+def test_dotted_keys_inside_groups_are_also_nested():
     """Contract J1."""
     assert Config({"a": {"b.c": 1, "b": {"d.e": 2}}}).asdict() == {"a": {"b": {"c": 1, "d": {"e": 2}}}}
 
@@ -293,7 +293,7 @@ def test_a_failed_assignment_leaves_no_incomplete_groups():
     assert config == {"a": {"b": 1}}
 
 
-def test_a_group_can_be_replaced_whole():
+def test_a_whole_group_can_be_replaced():
     config = Config({"a": {"b": 1}})
     config.a = {"c": 2}
     assert config == {"a": {"c": 2}}
@@ -496,7 +496,7 @@ def test_equality_does_not_depend_on_the_order_of_keys():
     assert Config(a=1, b=2) == Config(b=2, a=1)
 
 
-def test_one_and_one_point_zero_and_true_differ_as_in_keys():
+def test_equality_distinguishes_1_and_1_0_and_true_as_keys_do():
     assert Config(a=1) != Config(a=1.0)
     assert Config(a=1) != Config(a=True)
     assert Config(a=1) != {"a": 1.0}
@@ -531,7 +531,7 @@ def test_groups_in_lists_equal_the_dicts_they_came_from():
 
 
 def test_a_dict_with_dotted_keys_equals_its_config():
-    """Contract J1: `'a.b': 1` equals nesting."""
+    """Contract J1: a dotted key means nesting."""
     assert Config({"a.b": 1}) == {"a.b": 1}
 
 
@@ -652,7 +652,7 @@ def test_fill_takes_the_path_of_a_yaml_file(tmp_path):
         assert config == {"model": {"width": 64, "depth": 2, "bias": True}, "lr": 0.001}
 
 
-def test_fill_remembers_where_in_the_file_a_value_is(tmp_path):
+def test_fill_records_the_position_of_each_value_in_the_file(tmp_path):
     path = tmp_path / "defaults.yaml"
     path.write_text("lr: 1e-3\nmodel:\n  depth: 2\n")
     config = Config({"model.width": 64})
@@ -750,7 +750,7 @@ def test_clone_is_an_equal_and_independent_config():
 
 
 def test_clone_keeps_values_that_are_not_containers():
-    """Contract J2: a config may contain any object; a clone contains the same object."""
+    """Contract J2: a config may contain any object, and a clone contains the same object."""
     value = object()
     assert Config(a=value).clone().a is value
 

@@ -587,7 +587,7 @@ def test_the_error_for_a_state_without_a_type_asks_for_one(annotation):
 
 @pytest.mark.parametrize("annotation", [Annotated[int, MinLen(3)], Annotated[int | str, Gt(0)], Annotated[bool, Len(2)]])
 def test_a_constraint_that_cannot_apply_to_its_type_is_not_a_raw_type_error(annotation):
-    """Contract A2: it is one of our errors, raised when the class is defined or when a value is checked."""
+    """Contract A2: the error is a ConfigError, raised when the class is defined or when a value is checked."""
     with pytest.raises(ConfigError, match="x"):
         Defines(annotation)(x="a" if annotation == Annotated[int | str, Gt(0)] else 1)
 
@@ -762,7 +762,7 @@ def test_a_list_can_have_a_length():
 )
 @pytest.mark.parametrize("way", ["construction", "assignment", "item"])
 def test_a_value_is_converted(name, value, stored, way):
-    """Contract A3: on construction and on every assignment."""
+    """Contract A3: this happens on construction and on every assignment."""
     if way == "construction":
         config = Everything(**{name: value})
     else:
@@ -840,7 +840,7 @@ def test_values_that_are_false(value):
 )
 @pytest.mark.parametrize("way", ["construction", "assignment", "item"])
 def test_a_lossy_conversion_is_refused(name, value, told, way):
-    """Contract A3: on construction and on every assignment."""
+    """Contract A3: this happens on construction and on every assignment."""
     config = Everything()
     before = config.clone()
     with pytest.raises(ConfigError) as caught:
@@ -855,7 +855,7 @@ def test_a_lossy_conversion_is_refused(name, value, told, way):
 
 
 @pytest.mark.parametrize("value", [{1, 2}, object(), b"bytes", 1j, [object()], {"a": {1}}])
-def test_any_takes_plain_values_only(value):
+def test_any_accepts_only_plain_values(value):
     """Contract A3."""
     [told] = refused(Everything, anything=value)
     assert "cannot be stored in a config" in told
@@ -881,7 +881,7 @@ def test_a_nested_config_given_with_keys_that_are_not_text_is_refused(key):
 
 
 def test_a_nested_config_is_copied_in():
-    """Contract A3: value semantics."""
+    """Contract A3: a config copies the values it is given."""
     train = Train(lr=1)
     config = Run(train=train)
     train.lr = 2
@@ -891,7 +891,7 @@ def test_a_nested_config_is_copied_in():
 
 
 def test_a_list_and_a_dict_are_copied_in():
-    """Contract A3: value semantics."""
+    """Contract A3: a config copies the values it is given."""
     sizes, weights, anything = [1], {"a": 1.0}, {"deep": [1]}
     config = Everything(sizes=sizes, weights=weights, anything=anything)
     sizes.append(2)
@@ -1537,7 +1537,7 @@ def test_the_annotation_inside_a_config_in_a_list_is_found():
     assert Everything(trains=[{}]).get_annot_type_with_dot_path("trains.0.lr") is float
 
 
-def test_an_element_has_no_annotation_of_its_own():
+def test_an_element_of_a_list_has_no_annotation():
     """Contract A10."""
     with pytest.raises(ConfigError) as caught:
         Everything().get_annot_type_with_dot_path("sizes.0")
@@ -1605,7 +1605,7 @@ def test_a_frozen_config_refuses_changes(write):
 
 
 @pytest.mark.parametrize("kind", [AttributeError, TypeError, ValueError])
-def test_a_write_to_a_frozen_config_is_also_an_error_of_python(kind):
+def test_the_error_for_a_change_to_a_frozen_config_is_also_a_builtin_error(kind):
     """Contract A11."""
     with pytest.raises(kind):
         frozen().whole = 3

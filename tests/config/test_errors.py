@@ -379,7 +379,7 @@ def test_overrides_that_cannot_be_parsed_are_reported_together():
 
 
 @pytest.mark.parametrize("first", ["run=3", "run=null", "run=[]", "run={}"])
-def test_an_override_below_what_another_override_replaced_is_not_a_raw_error(first):
+def test_an_override_inside_a_value_that_another_override_replaces_is_a_config_error(first):
     with pytest.raises(ConfigError):
         good().override(first, "run.optimizer.lr=4")
 

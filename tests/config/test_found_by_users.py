@@ -143,7 +143,7 @@ def test_a_number_becomes_a_plain_number_in_any_notation(annotation, text, value
 # values
 
 
-def test_a_typed_config_inside_a_free_one_is_not_written_without_its_stateless_values():
+def test_a_free_form_config_with_a_typed_config_is_not_written():
     with pytest.raises(ConfigError, match=r"m: a typed config must be written separately; use its `to_dict\(\)` here"):
         Config({"m": Sgd(log=9)}).to_yaml()
 

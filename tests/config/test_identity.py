@@ -372,7 +372,7 @@ def test_a_group_with_only_stateless_fields_differs_from_none():
 
 @pytest.mark.parametrize("place", holders(Part()))
 @pytest.mark.parametrize("change", [{"repeat": 1}, {"init_seed": 1}], ids=str)
-def test_replicates_share_a_group_wherever_the_replicate_field_is(change, place):
+def test_replicates_share_a_group_at_any_depth_of_the_replicate_field(change, place):
     assert group_of(holders(Part(**change))[place]) == group_of(holders(Part())[place])
 
 

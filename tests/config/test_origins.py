@@ -202,7 +202,7 @@ def test_a_value_inside_a_list_of_groups_comes_from_its_override(file):
     assert config.origin("trains.1.warmup") == f"{file}:6:24"
 
 
-def test_two_overrides_one_after_the_other_are_both_remembered():
+def test_the_origins_of_two_successive_overrides_are_recorded():
     config = Run().override("train.lr=1").override("rate=2")
     assert (config.origin("train.lr"), config.origin("rate")) == ("override train.lr=1", "override rate=2")
 

@@ -391,7 +391,7 @@ def test_the_error_for_an_unknown_key_of_a_group_of_configs_suggests_the_nearest
 
 @both
 @pytest.mark.parametrize("text", ["name=", "name=  ", "name=\t"])
-def test_the_error_for_an_empty_value_shows_both_possible_meanings(make, text):
+def test_the_error_for_an_empty_value_suggests_null_and_empty_text(make, text):
     with pytest.raises(ConfigError, match="no value; write name=null for none, or name='' for empty text"):
         make().override(text)
 

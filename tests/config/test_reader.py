@@ -306,7 +306,7 @@ def test_a_name_that_ends_in_json_is_read_as_json(file):
         Config.load(file("a: 1\n", "x.json"))
 
 
-def test_the_floats_that_json_lacks_are_read_from_their_own_form(file):
+def test_floats_that_json_lacks_are_read_from_objects(file):
     config = Config.load(file('{"a": {".float": "nan"}, "b": {".float": "inf"}, "c": [{".float": "-inf"}]}', "x.json"))
     assert repr(config) == "Config({'a': nan, 'b': inf, 'c': [-inf]})"
 

@@ -1103,7 +1103,7 @@ def test_a_list_of_values_contains_its_values(value, is_in):
     assert SearchSpace(categorical_values=[1, "a", [1, 2], None]).contains(value) is is_in
 
 
-def test_a_value_that_no_config_can_hold_is_in_no_space():
+def test_no_space_contains_a_value_that_a_config_cannot_have():
     """Contract A42."""
     assert not SearchSpace(categorical_values=[None, 1]).contains(object())
     assert not SearchSpace(sub_configuration={"a": None}).contains({"a": object()})

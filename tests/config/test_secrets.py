@@ -454,7 +454,7 @@ class TestRefused:
     def test_ambiguous_text_is_stored(self, name: str, value: Any) -> None:
         refuse_undeclared({name: value, "group": {name: [value]}})
 
-    def test_a_typed_config_is_refused_too(self) -> None:
+    def test_a_typed_config_with_an_undeclared_secret_is_refused(self) -> None:
         @configclass
         class Login(ConfigBase):
             db_password: Stateless[str] = "none"

@@ -253,7 +253,7 @@ def test_writing_over_a_file_replaces_it(tmp_path):
     assert os.listdir(tmp_path) == ["run.yaml"]
 
 
-def test_lines_end_in_a_line_feed_and_the_file_in_one():
+def test_lines_and_the_file_end_in_a_line_feed():
     assert yaml_text({"a": 1, "b": {"c": 2}}) == "a: 1\nb:\n  c: 2\n"
     assert json_text({"a": 1}) == '{\n  "a": 1\n}\n'
 

@@ -56,7 +56,7 @@ def test_names_are_shown_unchanged() -> None:
     png(figure)
 
 
-def test_no_series_and_very_many_series_can_be_drawn() -> None:
+def test_zero_series_and_very_many_series_can_be_drawn() -> None:
     png(curves({}))
     assert len(curves({f"metric {number}": [(0, 1.0)] for number in range(100)}).axes) == 8
 

@@ -48,7 +48,7 @@ def test_any_numbers_give_valid_xml_inside_the_figure(values: list[float], band:
     assert all(math.isfinite(each) and -1 <= each <= 481 for each in numbers_in(drawn))
 
 
-def test_a_gap_stays_a_gap() -> None:
+def test_a_missing_value_leaves_a_gap() -> None:
     drawn = draw_curves([Curve("a", [0, 1, 2, 3, 4], [1.0, 2.0, math.nan, 2.0, 1.0])], "epoch", "figure")
     assert lines_in(drawn)[0].count("M") == 2
 

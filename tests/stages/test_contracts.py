@@ -102,7 +102,7 @@ def test_a_hook_sees_the_fixtures_of_outer_stages():
     assert sees.seen == 7
 
 
-def test_post_hooks_run_in_insertion_order_too():
+def test_pre_and_post_hooks_run_in_the_order_of_the_extensions():
     """Contract E2."""
     log = []
     host = Host(Teller("a", log), Teller("b", log), Teller("c", log))
@@ -189,7 +189,7 @@ def test_a_replaced_method_is_called_after_refresh():
 
 
 def test_a_replaced_method_is_not_called_before_refresh():
-    """Contract E3, with the same difference."""
+    """Contract E3, with the difference that hooks are looked up once per change."""
     log = []
     teller = Teller("a", log)
     host = Host(teller)
@@ -740,7 +740,7 @@ def test_defaults_are_removed_with_the_stage():
         assert dict(host.fixtures) == {"x": 1}
 
 
-def test_a_default_gives_way_to_an_initial_fixture_of_the_same_stage():
+def test_an_initial_fixture_takes_precedence_over_a_default_of_the_same_stage():
     """Contract E17."""
     host = Host()
     with host.staged("s", {"x": 1}, defaults={"x": 2}):
@@ -819,7 +819,7 @@ def test_fixtures_call_a_function_with_the_fixtures_it_names():
         assert host.fixtures(lambda b, a: (a, b)) == (1, 2)
 
 
-def test_overrides_win_over_fixtures():
+def test_overrides_take_precedence_over_fixtures():
     """Contract E20."""
     host = Host()
     with host.staged("s", {"a": 1, "b": 2}):

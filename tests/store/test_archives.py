@@ -113,7 +113,7 @@ def test_pop_returns_a_record_and_resets_the_run(store: Store, key: str, name: s
     assert store.verify() == []
 
 
-def test_pop_of_a_preview_leaves_an_empty_one_and_the_checkpoint(store: Store, key: str) -> None:
+def test_pop_of_a_preview_empties_it_and_keeps_the_checkpoint(store: Store, key: str) -> None:
     store.ckpts[key] = {"w": 1}
     store.previews[key] = {"loss": 0.5}
     assert store.previews.pop(key) == {"loss": 0.5}

@@ -189,7 +189,7 @@ def test_exactly_one_of_sixteen_threads_takes_over_from_a_dead_process(disk: Sto
     assert [attempt.number for attempt in got] == [2]
 
 
-def test_a_claim_that_finds_damage_leaves_the_run_free(store: Store, key: str, take: Take, save: Save) -> None:
+def test_a_claim_that_finds_damage_releases_the_run(store: Store, key: str, take: Take, save: Save) -> None:
     attempt = take(store.files, key)
     save(attempt, 1)
     attempt.release("saved")
@@ -255,7 +255,7 @@ def test_the_last_checkpoints_are_kept_even_those_of_earlier_attempts(store: Sto
     assert saved_steps(store.run(key)) == [8, 7, 6]
 
 
-def test_a_deleted_checkpoint_is_gone_from_the_disk(store: Store, key: str, take: Take, save: Save) -> None:
+def test_a_deleted_checkpoint_is_removed_from_the_disk(store: Store, key: str, take: Take, save: Save) -> None:
     attempt = take(store.files, key)
     for step in (1, 2, 3):
         save(attempt, step, keep=1)

@@ -103,7 +103,7 @@ def test_a_config_whose_file_is_missing_is_not_listed_even_if_the_index_has_it(s
     assert {found for found, _ in store.index} == {*others}
 
 
-def test_a_config_that_was_popped_and_added_with_another_stateless_value_is_the_new_one(store: Store) -> None:
+def test_a_config_that_was_popped_and_added_again_has_the_new_stateless_value(store: Store) -> None:
     key = store.configs.add(Noted(note="first"))
     assert dict(store.index) == {key: {"lr": 0.1, "note": "first"}}
     store.pop(key)

@@ -68,7 +68,7 @@ def test_and_has_precedence_over_or() -> None:
 @pytest.mark.parametrize(
     ("text", "wanted"), [("lr<1 and later=1", None), ("lr>1 and later=1", False), ("lr<1 or later=1", True), ("not later=1", None)]
 )
-def test_an_unknown_value_leaves_the_verdict_open_only_if_it_matters(text: str, wanted: bool | None) -> None:
+def test_the_verdict_is_unknown_only_if_it_depends_on_an_unknown_value(text: str, wanted: bool | None) -> None:
     assert parse_where(text).verdict(lambda name: RUN.get(name, Nothing.UNKNOWN)) is wanted
 
 

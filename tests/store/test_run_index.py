@@ -275,7 +275,7 @@ def test_a_table_keeps_the_types_of_values_and_missing_values() -> None:
     assert table.fact("state") == ["new", None, None]
 
 
-def test_a_constant_column_is_stored_once_but_one_is_not_true() -> None:
+def test_a_constant_column_is_stored_once_and_1_differs_from_true() -> None:
     table = table_of(("k", {}, {"x": value}, {}) for value in (1, True, 1.0))
     assert [type(value) for value in RunTable.decode(table.encode()).config["x"]] == [int, bool, float]
 

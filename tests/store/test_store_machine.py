@@ -109,7 +109,7 @@ class Workers(RuleBasedStateMachine):
     @precondition(lambda self: self.working)
     @rule(data=st.data())
     def take_over(self, data: st.DataObject) -> None:
-        """Take over from a worker that is only suspended, as after watching its lease expire."""
+        """Take over from a worker that is only suspended, as if its lease had expired."""
         number = data.draw(st.sampled_from([*self.working]))
         run = self.store.run(self.keys[number])
         self.stale.append(self.working[number])

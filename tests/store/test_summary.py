@@ -44,7 +44,7 @@ def test_the_state_of_a_run_depends_on_how_its_last_attempt_ended(store: Store, 
     assert (found.owner, found.progressed) == ("", None)
 
 
-def test_a_finished_run_stays_finished_when_later_attempts_did_nothing(store: Store) -> None:
+def test_a_finished_run_stays_finished_if_later_attempts_did_nothing(store: Store) -> None:
     key = store.configs.add({"lr": 1})
     work(store, key, "finished")
     work(store, key, "interrupted", epochs=0)

@@ -1,4 +1,4 @@
-"""`AnyConfig`, the base class of all typed configs. Modules that `config_base.py` imports can use it."""
+"""`AnyConfig`, the base class of all typed configs. It has its own module to avoid import cycles with `config_base.py`."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def to_int(value: Any) -> int:
 def to_float(value: Any) -> float:
     """Convert a value to float.
 
-    This also accepts `3`, `"1e-3"` and NumPy scalars, but not True, and no int that a float cannot represent exactly.
+    This also accepts `3`, `"1e-3"` and NumPy scalars, but neither True nor an int that a float cannot represent exactly.
     """
     if type(value) is float:
         return value

@@ -134,7 +134,7 @@ def is_path(value: str) -> bool:
 
 
 def is_harmless(value: str) -> bool:
-    """Return whether a text is never a secret, whatever its name is: empty text, a switch, a path or a placeholder."""
+    """Return whether a text is never a secret, no matter what its name is: empty text, a switch, a path or a placeholder."""
     return value.lower() in _NEVER_SECRET or _PLACEHOLDER.fullmatch(value) is not None or is_path(value)
 
 

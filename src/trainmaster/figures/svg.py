@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Curve:
-    """A line with an optional band. Values that are not finite interrupt both."""
+    """A line with an optional band. Both have gaps at values that are not finite."""
 
     label: str
     x: Sequence[float]

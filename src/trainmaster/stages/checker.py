@@ -164,7 +164,7 @@ class Checker:
             visible = self._visible(path, phase)
             for name in needs:
                 if name not in visible and name not in errors and not self._may_appear(name):
-                    errors[name] = self._error(name, asker, where, path, phase, visible)
+                    errors[name] = self._error(name, asker, where, path, visible)
         return list(errors.values())
 
     def _known(self) -> set[str]:
@@ -193,7 +193,7 @@ class Checker:
             for depth, owner in enumerate(path)
         )
 
-    def _error(self, name: str, asker: str, where: str, path: Path, phase: Phase, visible: set[str]) -> FixtureError:
+    def _error(self, name: str, asker: str, where: str, path: Path, visible: set[str]) -> FixtureError:
         location = f"{where}, stage {path_text(path)}"
         if name not in self._known() and name not in ERROR_FIXTURES:
             advice = did_you_mean(name, self._known()) or "declare it in `creates`, or give the parameter a default;"

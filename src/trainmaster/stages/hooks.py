@@ -165,7 +165,7 @@ def _named_fixtures(extension: object) -> list[tuple[str, Callable[..., Any]]]:
 
 
 def _check_runs(method: Callable[..., Any], title: str, *, may_yield: bool, hint: str) -> None:
-    """Raise an error for a function whose code does not run when it is called."""
+    """Raise an error for a coroutine or a generator function, because calling it does not run its code."""
     is_async = inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
     if is_async or (inspect.isgeneratorfunction(method) and not may_yield):
         raise HookSignatureError(

@@ -1,4 +1,4 @@
-"""The call plan of a stage: the hooks that run. It is made once and again after each change of the extensions."""
+"""The call plan of a stage: the hooks that run. A plan is reused until the extensions change."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Scope:
         self.explained: BaseException | None = None
         """The last error that got a note with its location."""
         self.is_watched = False
-        """Whether the host must be called when the outermost stage closes."""
+        """Whether `on_routine_end` of the host must be called when the outermost stage closes."""
         self.owners: Mapping[str, frozenset[str]] = {}
         self.lazy: Mapping[str, list[LazyFixture]] = {}
         self._read_host = read_host

@@ -24,7 +24,7 @@ Reset = Callable[[str, Callable[[Run], Any]], Any]
 
 
 class RunArchive(ABC, Generic[Value]):
-    """One record of every run, by key. Writing needs the run's lease, so it raises an error while a process trains the run."""
+    """A dict with one record for each run. Writing needs the run's lease, so it is an error if another process is training the run."""
 
     _noun = "value"
 
@@ -61,7 +61,7 @@ class RunArchive(ABC, Generic[Value]):
         """Return the value and reset the run: its checkpoints, stats and preview depend on each other, so all are deleted.
 
         The config is kept, so the run can be trained again. If there is no value, `default` is returned, or an error is
-        raised if there is no default. Raises an error while a process trains the run.
+        raised if there is no default. Raise an error if a process is training the run.
         """
         if key not in self:
             return default[0] if default else self[key]  # raises the error

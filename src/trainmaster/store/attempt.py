@@ -356,7 +356,7 @@ def request_stop(run: Run) -> Owner | None:
 def record_finished(run: Run, epoch: int) -> None:
     """Write the outcome "finished" for an attempt that was killed after its last save.
 
-    Does nothing if a process (possibly) holds the run, or if the attempt already has an outcome.
+    Do nothing if a process holds the run or may hold it, or if the attempt already has an outcome.
     """
     holder = holder_of(run)
     if holder.hold is Hold.FREE and holder.attempt:

@@ -1,4 +1,4 @@
-"""One checkpoint: a folder of files with a manifest, which is written last. Without a valid manifest there is no checkpoint.
+"""One checkpoint: a folder of files with a manifest, which is written last. A folder without a valid manifest is not a checkpoint.
 
 ```text
 step-000012/

@@ -75,7 +75,7 @@ class CheckpointDestination(Protocol):
 
 
 def status_of(moment: Moment, best: Best | None, best_name: str | None) -> Record:
-    """Return the status in the manifest of a checkpoint: how far training has come, and the best checkpoint so far."""
+    """Return the status in the manifest of a checkpoint: the progress of the training, and the best checkpoint so far."""
     status: Record = {"epoch": moment.epoch, "step": moment.step, "batch": moment.batch}
     if best is not None:
         status["best"] = {

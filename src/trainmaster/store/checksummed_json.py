@@ -34,7 +34,7 @@ def record_bytes(members: Mapping[str, Any]) -> bytes:
 def parse_record(data: bytes, path: str, members: Members | None = None) -> Record:
     """Return the members of a record. Raise `StoreDamagedError` if a byte was changed.
 
-    `members` are the required members with their types: a forged record can have a correct checksum.
+    `members` are the required members and their types, which are checked too: a forged record can have a correct checksum.
     """
     ending = _ENDING.search(data[-_LENGTH:])
     if ending is None:

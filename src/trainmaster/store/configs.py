@@ -167,7 +167,7 @@ class ConfigArchive:
         return self[key] if key in self else default  # noqa: SIM401 - this is `get`
 
     def pop(self, key: str, *default: Any) -> Any:
-        """Return a config and remove it with all records of its run. Raise an error while a process trains it."""
+        """Return a config and remove it with all records of its run. Raise an error if a process is training it."""
         if default and key not in self:
             return default[0]
         config = self[key]

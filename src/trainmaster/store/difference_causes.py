@@ -22,7 +22,7 @@ ENVIRONMENT, CODE = "environment.json", "code"
 _MAX_FACTS = 8
 """How many differing facts of an environment are listed."""
 _IRRELEVANT = ("time", "started", "argv", "host", "executable", "memory_gib", "memory_limit_gib")
-"""Facts that usually differ between runs, or that have no influence on numbers, by the last part of their names."""
+"""The last parts of the names of facts that are ignored: they usually differ between runs, or do not influence numbers."""
 
 
 def likely_causes(one: Run, other: Run) -> list[str]:

@@ -29,7 +29,7 @@ _PAUSES = (0.01, 0.1, 0.5, 1.0)
 _LARGE = 2**20
 """Files of at least this many bytes are hashed in a separate thread."""
 _MAX_PENDING = 64
-"""How many chunks may wait to be hashed; some of them are copies and hold memory."""
+"""The maximum number of chunks that wait to be hashed. Some chunks are copies, so waiting chunks need memory."""
 
 
 Result = TypeVar("Result")
@@ -331,7 +331,7 @@ class LocalFiles:
 
     @contextlib.contextmanager
     def _parent(self, path: str, act: str, create: bool = False) -> Iterator[tuple[int, str]]:
-        """Yield the descriptor of the parent folder of `path`, and the name in it. Convert errors of the operating system."""
+        """Yield the descriptor of the parent folder of `path`, and the name in it. Turn an `OSError` into a `StoreAccessError`."""
         folder, name = os.path.split(path)
         with _refusals(self._shown(path), act), self._folder(folder, create) as at:
             yield at, name

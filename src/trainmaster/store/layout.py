@@ -1,4 +1,4 @@
-"""The memory layout of arrays and tensors: what a checkpoint stores so that strides and shared memory can be restored.
+"""The memory layout of arrays and tensors, which a checkpoint stores to restore strides and shared memory.
 
 Stored tensors are contiguous, on the CPU, and share the memory of the original wherever no copy is needed. The safetensors file has no
 strides, lacks some dtypes, and cannot express shared memory. This information is the *layout*, a small dict in the JSON tree.

@@ -41,7 +41,7 @@ class Program(NamedTuple):
     main: str
     """The script that ran, if it belongs to the project; otherwise empty."""
     files: Mapping[str, str]
-    """Digests of the syntax tree and of the bytes, separated by a dot. The first may be missing because it takes time."""
+    """The digests of the syntax tree and of the bytes, separated by a dot. If parsing would take too long, the first one is missing."""
 
     @classmethod
     def of(cls, definition: type | FunctionType, file: str | None = None, made_by: str = "", cells: str = "") -> Self:

@@ -58,7 +58,10 @@ def _is_free(run: Run) -> bool:
 
 
 def _kept(run: Run, keep: int) -> list[CheckpointName] | None:
-    """Return the newest good checkpoints and the best one, which are kept; an empty list if the run never saved, None to skip it."""
+    """Return the checkpoints to keep: the newest good ones and the best one. The list is empty if the run never saved.
+
+    Return None if the run must not be pruned.
+    """
     if not _is_free(run) or run.is_removed(run.newest()):
         return None
     chain = run.chain()

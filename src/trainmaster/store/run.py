@@ -252,7 +252,7 @@ class Run(AttemptRecords):
         return chain[1].last if len(chain) > 1 else None
 
     def lost(self, saved: CheckpointName | None, found: CheckpointName | None) -> str:
-        """Describe what is missing if `saved` was saved last and `found` is the newest checkpoint. Empty if nothing is missing."""
+        """Describe what is missing if `saved` was saved last and `found` is the newest checkpoint; empty if nothing is missing."""
         if saved is None or (found is not None and found >= saved):
             return ""
         if self.head() is None:

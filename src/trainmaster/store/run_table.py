@@ -129,7 +129,7 @@ def _nested(columns: Mapping[tuple[str, ...], Column], num_rows: int) -> list[di
 
 
 def _encoded(column: Column) -> Any:
-    """Encode a column as all values, as one value that all runs have, or as the rows that have a value, with their values."""
+    """Encode a column as a list of all values, as the one value that all runs have, or as the rows with a value and their values."""
     rows = [row for row, value in enumerate(column) if value is not MISSING]
     values = column if len(rows) == len(column) else [column[row] for row in rows]
     first = values[0] if values else None

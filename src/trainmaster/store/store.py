@@ -138,7 +138,7 @@ class Store:
         return Watch(self.files, self.lease_time if patience is None else patience)
 
     def pop(self, key: str) -> Records:
-        """Remove a run and return its records. Raise an error while a process trains it. A damaged record is returned as None."""
+        """Remove a run and return its records. Raise an error if a process is training it. A damaged record is returned as None."""
         config = self.configs[key]
         run = self.run(key)
         with self.attempt(key, "pop") as attempt:
@@ -152,13 +152,13 @@ class Store:
         return records
 
     def remove(self, key: str) -> None:
-        """Remove a run with all its records, without reading them. Raise an error while a process trains it."""
+        """Remove a run with all its records, without reading them. Raise an error if a process is training it."""
         self.configs.require(key)
         with self.attempt(key, "remove") as attempt:
             self._remove(attempt)
 
     def _reset(self, key: str, read: Callable[[Run], Any]) -> Any:
-        """Return the result of `read`, and remove everything except the run's config. Raise an error while a process trains it."""
+        """Return the result of `read`, and remove everything except the run's config. Raise an error if a process is training it."""
         with self.attempt(key, "reset") as attempt:
             value = _or_none(lambda: read(attempt.run))
             attempt.remove()

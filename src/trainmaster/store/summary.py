@@ -56,7 +56,7 @@ class Summary:
     reason: str = ""
     """Why it ended, or what is damaged, in one line; may be empty."""
     epoch: int | None = None
-    """None before the first checkpoint."""
+    """The last saved epoch; None before the first checkpoint."""
     step: int | None = None
     num_epochs: int | None = None
     """The target of the last attempt, if it was recorded."""
@@ -74,7 +74,7 @@ class Summary:
     best: Mapping[str, Any] | None = None
     """For a loop: `metric`, `value`, `step` and `checkpoint` of the best checkpoint."""
     config: Mapping[str, Any] = field(default_factory=dict)
-    """Nested, with plain values."""
+    """The config as nested plain values."""
     tags: tuple[str, ...] = ()
     owner: str = ""
     """The process that holds it or may hold it."""

@@ -234,7 +234,7 @@ def _member(source: _Source, position: _Position) -> BinaryIO:
 
 
 class _Member(io.RawIOBase):
-    """A member as a file."""
+    """A member of an archive, as a file that can be read."""
 
     def __init__(self, source: _Source, position: _Position) -> None:
         self._source, self._position = source, position
