@@ -9,7 +9,9 @@ import os
 import shutil
 import signal
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # more threads would mostly wait for each other; child processes inherit this
+os.environ.setdefault(
+    "OMP_NUM_THREADS", "1"
+)  # with more threads, they would mostly wait for each other; child processes inherit this setting
 
 MEMORY = "/dev/shm"
 if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2**31 and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC:

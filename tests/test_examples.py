@@ -1,4 +1,4 @@
-"""Every example in the README and the docs runs, and so does the demo."""
+"""The examples in the README and the docs run, and so does the demo."""
 
 from __future__ import annotations
 
@@ -28,8 +28,11 @@ LIKE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 @pytest.mark.integration
 @pytest.mark.parametrize("page", [pytest.param(page, marks=pytest.mark.smoke if page.name in SMOKE else ()) for page in PAGES], ids=NAMES)
 def test_the_examples_of_a_page_run_and_print_what_it_shows(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The python blocks of a page are one program; a text block directly after one is what it prints. One that begins with the name of a
-    file is that file; in console blocks, `$` stands before commands, and `...` for any output."""
+    """The python blocks of a page are one program, and a text block directly after a python block is its output.
+
+    A block that starts with a comment such as `# train.py` is the content of that file. In console blocks, `$` marks commands, and `...`
+    matches any output.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "train", raising=False)  # the file train.py of another page
@@ -61,7 +64,7 @@ def run_console(text: str) -> None:
         assert doctest.OutputChecker().check_output(wanted, ran.stdout, LIKE), f"$ {command}\n{ran.stdout}\nwanted:\n{wanted}"
 
 
-def test_the_pages_link_only_to_what_is_there() -> None:
+def test_the_links_of_the_pages_exist() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"

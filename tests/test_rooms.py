@@ -89,7 +89,7 @@ def test_no_class_has_more_than_30_methods() -> None:
 
 
 def count_methods(node: ast.ClassDef) -> int:
-    """The number of methods by name: a property with a setter, or a method with overloads, counts once."""
+    """Count the methods by name: a property with a setter, or a method with overloads, counts once."""
     return len({each.name for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)})
 
 
@@ -116,7 +116,7 @@ def test_the_walkthroughs_of_the_architecture_page_name_functions_that_exist() -
 
 
 def functions_in(file: Path) -> set[str]:
-    """The functions of a file and `Class.method` for its methods."""
+    """Return the names of the functions of a file, and `Class.method` for its methods."""
     nodes = list(ast.walk(ast.parse(file.read_text())))
     methods = {
         f"{node.name}.{each.name}"

@@ -1,4 +1,4 @@
-"""Processes forked from the warm interpreter are like those of a new one."""
+"""Processes forked from the warm interpreter behave like those of a new interpreter."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_file_and_a_module_run_as_main_with_their_folder_first(tmp_path: Path)
         assert found.stdout == real.stdout
 
 
-def test_it_has_the_environment_the_folder_and_the_input_that_it_is_given(tmp_path: Path) -> None:
+def test_it_has_the_given_environment_folder_and_input(tmp_path: Path) -> None:
     code = "import os, sys; print(os.environ['MINE'], 'PATH' in os.environ, os.getcwd(), sys.stdin.read())"
     assert run(code, env={"MINE": "é", **own()}, cwd=tmp_path, input="words").stdout == f"é False {tmp_path} words\n"
 
@@ -52,7 +52,7 @@ def own() -> dict[str, str]:
     return {name: os.environ[name] for name in warm.READ_AT_START if name in os.environ}
 
 
-def test_what_an_interpreter_reads_when_it_starts_cannot_be_changed() -> None:
+def test_variables_that_an_interpreter_reads_at_startup_cannot_be_changed() -> None:
     with pytest.raises(AssertionError, match="reads PYTHONHASHSEED when it starts: use subprocess"):
         run("", env={**os.environ, "PYTHONHASHSEED": "1"})
 
@@ -63,7 +63,7 @@ FOREVER = "import time\nwhile True: time.sleep(0.01)"
 
 @pytest.fixture
 def ignored() -> Iterator[None]:
-    """As under `nohup`, and in the background of a script."""
+    """Ignore signals, as under `nohup` and in background jobs of a script."""
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)}
     yield
     for number, handler in before.items():
@@ -71,7 +71,7 @@ def ignored() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("ignored")
-def test_a_signal_is_heard_as_soon_as_the_process_is_there() -> None:
+def test_a_process_receives_signals_as_soon_as_it_exists() -> None:
     for _ in range(20):
         process = warm.Popen([sys.executable, "-c", FOREVER], stderr=subprocess.DEVNULL)
         os.killpg(process.pid, signal.SIGINT)
@@ -79,7 +79,7 @@ def test_a_signal_is_heard_as_soon_as_the_process_is_there() -> None:
 
 
 @pytest.mark.usefixtures("ignored")
-def test_signals_work_also_where_the_tests_ignore_them() -> None:
+def test_signals_work_even_if_the_tests_ignore_them() -> None:
     process = warm.Popen([sys.executable, "-c", "print('ready', flush=True)\n" + FOREVER], stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
@@ -89,13 +89,13 @@ def test_signals_work_also_where_the_tests_ignore_them() -> None:
     process.stdout.close()
 
 
-def test_processes_have_no_random_numbers_in_common() -> None:
+def test_processes_have_different_random_numbers() -> None:
     code = "import random, numpy; print(random.random(), numpy.random.random())"
     one, other = run(code).stdout.split(), run(code).stdout.split()
     assert not {*one} & {*other}
 
 
-def test_a_terminal_is_the_one_that_controls_it() -> None:
+def test_a_terminal_becomes_the_controlling_terminal() -> None:
     leader, follower = pty.openpty()
     code = "import os, sys\nprint(os.ttyname(0), os.getpgrp() == os.tcgetpgrp(0), sys.stdout.isatty(), flush=True)\n" + FOREVER
     process = warm.Popen([sys.executable, "-c", code], stdin=follower, stdout=follower, stderr=follower)
@@ -107,7 +107,7 @@ def test_a_terminal_is_the_one_that_controls_it() -> None:
     os.close(leader)
 
 
-def test_many_at_once_compute_and_none_is_left() -> None:
+def test_many_processes_compute_at_once_and_none_is_left_behind() -> None:
     code = "import torch; print(float((torch.ones(300, 300) @ torch.ones(300, 300)).sum()))"
     processes = [warm.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(8)]
     assert {process.communicate(timeout=100)[0] for process in processes} == {"27000000.0\n"}

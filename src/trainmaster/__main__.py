@@ -1,4 +1,4 @@
-"""`python -m trainmaster`."""
+"""Runs the command line with `python -m trainmaster`."""
 
 from __future__ import annotations
 

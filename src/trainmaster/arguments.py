@@ -1,4 +1,4 @@
-"""Checks of arguments that many functions share, so that their messages are the same."""
+"""Checks for arguments. Many functions share them, so that their error messages are the same."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from trainmaster.errors import SettingError, did_you_mean, shown
 
 
 def is_int(value: object) -> bool:
-    """Whether a value is an integer. A bool is not: it is almost always a mistake where a number is expected."""
+    """Return whether a value is an integer. A bool does not count: where a number is expected, it is almost always a mistake."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is an int or a float, including NaN and infinity. A bool is not."""
+    """Return whether a value is an int or a float, including NaN and infinity. A bool does not count."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

@@ -1,7 +1,7 @@
 """All errors that trainmaster raises.
 
 ```text
-TrainmasterError                     the fact, where, the options, and what to try
+TrainmasterError                     what happened, where, why, the options, and what to try
 ├── StageError
 │   ├── UnknownStageError            a stage that the tree does not declare
 │   └── NoRunningStageError          `staged(...)` outside any extensible method
@@ -11,20 +11,20 @@ TrainmasterError                     the fact, where, the options, and what to t
 │   ├── AroundHookError              (RuntimeError) an around hook that did not yield exactly once
 │   └── EscapedStopIterationError    (RuntimeError) a stage or a hook raised StopIteration
 ├── ExtensionError
-│   ├── DuplicateExtensionError      (ValueError) the same name or object twice
-│   └── UnknownExtensionError        (KeyError) there is no extension of that name
+│   ├── DuplicateExtensionError      (ValueError) a name or an object that is attached twice
+│   └── UnknownExtensionError        (KeyError) no extension has this name
 ├── FixtureError                     (KeyError)
 │   ├── FixtureNotFoundError         (TypeError too) no open stage provides the name
 │   ├── FixtureExistsError           a fixture that is created twice
-│   ├── FixtureScopeError            (TypeError too) outside its stage, or before it is created
+│   ├── FixtureScopeError            (TypeError too) a fixture used outside its stage, or before it exists
 │   └── FixtureCycleError            lazy fixtures that depend on each other
-├── ConfigError                      (ValueError) all problems of a config at once
+├── ConfigError                      (ValueError) an invalid config, with a list of all its problems
 │   ├── UnknownKeyError              (KeyError, AttributeError too) a key or field that a config does not have
 │   ├── FrozenConfigError            (AttributeError, TypeError too) an attempt to change a frozen config
-│   ├── ConfigClassError             (TypeError too) a config class that cannot work
+│   ├── ConfigClassError             (TypeError too) an invalid config class
 │   └── ConfigFileError              a file that cannot be read as a config
 ├── LoopError
-│   ├── SettingError                 (ValueError) an argument that cannot work
+│   ├── SettingError                 (ValueError) an invalid argument
 │   ├── EmptyDataError               (ValueError) data without any batch
 │   ├── LossError                    (ValueError) a loss that cannot be differentiated
 │   ├── LeakageError                 (ValueError) examples of a batch influence each other
@@ -128,7 +128,7 @@ class TrainmasterError(Exception):
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.fact, self.rows), self.__dict__  # with the notes
+        return _rebuild, (type(self), self.fact, self.rows), self.__dict__  # keeps the notes
 
 
 def _rebuild(kind: type[TrainmasterError], fact: str, rows: dict[str, str]) -> TrainmasterError:
@@ -190,7 +190,7 @@ class FixtureCycleError(FixtureError): ...
 
 
 class Problem(NamedTuple):
-    """One problem of a config: the dotted key and what is wrong with its value."""
+    """A problem in a config: the dotted key and what is wrong with its value."""
 
     key: str
     text: str
@@ -322,15 +322,15 @@ class ArchiveError(StoreError, ValueError): ...
 
 
 def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
-    """The known names that are most similar to `name`, best first.
+    """Return the known names that are most similar to `name`, best first.
 
     >>> nearest("pre_train_step_bach", ["pre_train_step_batch", "pre_run"])
     ['pre_train_step_batch']
     """
-    import difflib  # only errors need it
+    import difflib  # imported here, because only errors need it
 
     name = str(name)
-    cutoff = 0.75 if len(name) > 4 else 0.65  # in a short name, a single letter makes a larger difference
+    cutoff = 0.75 if len(name) > 4 else 0.65  # one different letter is a larger part of a short name
     return difflib.get_close_matches(name, sorted(set(known)), n=limit, cutoff=cutoff)
 
 

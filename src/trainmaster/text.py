@@ -20,7 +20,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def printable(text: object) -> str:
-    r"""`text` on one line, with control characters and other invisible characters written as escapes.
+    r"""Return `text` on one line, with control characters and other invisible characters written as escapes.
 
     >>> print(printable("a\nb \x1b[2J \u202e"))
     a\nb \x1b[2J \u202e
@@ -30,7 +30,7 @@ def printable(text: object) -> str:
 
 
 def printable_lines(text: object) -> str:
-    r"""Like `printable`, but line breaks are kept and tabs become spaces.
+    r"""Do the same as `printable`, but keep line breaks and replace tabs with spaces.
 
     >>> printable_lines("a\tb\r\nc\x07\n")
     'a       b\nc\\x07\n'

@@ -22,7 +22,7 @@ def listing(folder):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """All bad files, and the good file that they were made from."""
+    """Return a folder with all bad files and the good file that they were made from."""
     folder = tmp_path_factory.mktemp("bad")
     bad_files.write_all(folder)
     yield folder
@@ -31,7 +31,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def loads(folder):
-    """The result of each load in this process, without the few files that are too large."""
+    """Return the result of each load in this process, without the few files that are too large."""
     return {
         name: {loader: bad_files.said(bad_files.LOADERS[loader], path_of(name, folder)) for loader in bad.loaders}
         for name, bad in bad_files.FILES.items()
@@ -41,7 +41,7 @@ def loads(folder):
 
 @pytest.fixture(scope="module")
 def measured(folder, tmp_path_factory):
-    """The contents of the folder before and after loading all files, and the result and cost of each load, in a separate process."""
+    """Load all files in a separate process. Return the contents of the folder before and after, and the result and cost of each load."""
     beside = tmp_path_factory.mktemp("working")
     before = listing(folder)
     result = subprocess.run([sys.executable, PROGRAM, str(folder)], capture_output=True, text=True, cwd=beside, check=False)
@@ -59,7 +59,7 @@ def is_huge(name, folder):
 
 
 def wrong(loads, is_fine):
-    """Every load that violates a claim, with the file, the loader and the result."""
+    """Return every load that violates a claim, with the file, the loader and the result."""
     return [f"{name}, {loader}: {load}" for name, each in loads.items() for loader, load in each.items() if not is_fine(name, load)]
 
 
@@ -76,14 +76,14 @@ def broken_claims(loads, folder):
     }
 
 
-def test_bad_files_are_refused_by_name_and_place_in_few_words(loads, folder):
+def test_bad_files_are_refused_with_a_short_error_that_has_name_and_position(loads, folder):
     assert len(loads) > 0.8 * len(bad_files.FILES)
     assert {claim: found for claim, found in broken_claims(loads, folder).items() if found} == {}
 
 
 @pytest.mark.integration
 @pytest.mark.skipif("coverage" in sys.modules, reason="what a load takes is not what it takes under coverage")
-def test_bad_files_are_refused_in_a_second_of_cpu_and_200_mb_and_change_nothing(measured, folder):
+def test_bad_files_are_refused_within_a_second_of_cpu_time_and_200_mb_and_change_nothing(measured, folder):
     """The limit is one second on an idle machine; while other tests run, it may take twice as long."""
     assert {*measured["loads"]} == {*bad_files.FILES}
     claims = broken_claims(measured["loads"], folder)
@@ -96,19 +96,19 @@ def test_bad_files_are_refused_in_a_second_of_cpu_and_200_mb_and_change_nothing(
     assert measured["beside"] == []
 
 
-def test_the_corpus_has_sixty_kinds_of_badness_and_no_two_alike():
+def test_the_corpus_has_sixty_different_kinds_of_bad_files():
     contents = [(bad.content, bad.ending) for bad in bad_files.FILES.values()]
     assert len(set(contents)) == len(contents) >= 60
 
 
 @pytest.mark.parametrize("load", bad_files.LOADERS.values(), ids=bad_files.LOADERS)
-def test_the_good_file_that_bad_ones_are_cut_from_loads(load, tmp_path):
+def test_the_good_file_from_which_bad_files_are_made_loads(load, tmp_path):
     path = tmp_path / "good.yaml"
     path.write_text(bad_files.GOOD)
     assert load(path)["options"]["text"] == "it's"
 
 
-def test_a_good_file_cut_anywhere_loads_what_is_left_or_is_refused_by_name(tmp_path):
+def test_a_good_file_truncated_anywhere_is_loaded_or_refused_with_its_name(tmp_path):
     path = tmp_path / "cut.yaml"
     refusals = []
     for end in range(len(bad_files.GOOD)):
@@ -139,7 +139,7 @@ def test_the_error_of_a_file_hides_the_parser_it_came_from(tmp_path):
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
 
-def test_a_fifo_with_nobody_at_its_other_end_does_not_hold_up(tmp_path):
+def test_a_fifo_without_a_writer_does_not_block(tmp_path):
     path = tmp_path / "pipe.yaml"
     os.mkfifo(path)
     with pytest.raises(ConfigFileError, match="is not a regular file"):
@@ -156,7 +156,7 @@ def test_a_name_that_is_too_long_is_refused(tmp_path):
         Config.load(tmp_path / ("a" * 300))
 
 
-def test_carriage_returns_come_with_the_command_that_removes_them(tmp_path):
+def test_the_error_for_carriage_returns_shows_the_command_that_removes_them(tmp_path):
     path = tmp_path / "dos.yaml"
     path.write_bytes(b"a: 1\r\nb: 2\r\n")
     with pytest.raises(ConfigFileError) as caught:

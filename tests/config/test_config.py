@@ -20,7 +20,7 @@ METHODS = ["update", "items", "get", "pop", "keys", "values", "copy", "fill", "f
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
-    """Writes a module that can be imported for the length of the test; gives its name."""
+    """Return a function that writes a module, which can be imported during the test, and returns its name."""
     monkeypatch.syspath_prepend(tmp_path)
     made = []
 
@@ -40,24 +40,24 @@ def module(tmp_path, monkeypatch):
 
 
 def test_a_dotted_key_equals_nesting():
-    """J1."""
+    """Contract J1."""
     assert Config({"a.b": 1}) == Config({"a": {"b": 1}}) == {"a": {"b": 1}}
 
 
 def test_item_attribute_and_dotted_key_reach_the_same_value():
-    """J1."""
+    """Contract J1."""
     config = Config({"model": {"layers": {"width": 64}}})
     assert config["model.layers.width"] == config.model.layers.width == config["model"]["layers"]["width"] == 64
 
 
 def test_nested_dicts_become_configs():
-    """J1."""
+    """Contract J1."""
     config = Config({"a": {"b": {"c": 1}}})
     assert type(config.a) is type(config["a.b"]) is Config
 
 
 def test_dicts_in_lists_and_tuples_become_configs():
-    """J1."""
+    """Contract J1."""
     config = Config(a=[{"b.c": 1}], d=({"e": 2}, [{"f": 3}]))
     assert (config.a[0].b.c, config.d[0].e, config.d[1][0].f) == (1, 2, 3)
 
@@ -71,26 +71,26 @@ def test_a_mapping_that_is_not_a_dict_merges_with_a_dotted_key():
 
 
 def test_tuples_stay_tuples():
-    """J1: the same behavior as in the original."""
+    """Contract J1."""
     config = Config({"a.size": (3, 4), "b": [(1, 2)], "c": ((1,), [2])})
     assert type(config.a.size) is type(config.b[0]) is type(config.c) is type(config.c[0]) is tuple
     assert type(config.c[1]) is list
 
 
 def test_tuples_stay_tuples_in_asdict_flatten_and_clone():
-    """J1."""
+    """Contract J1."""
     config = Config({"a.size": (3, 4)})
     assert config.asdict()["a"]["size"] == config.flatten()["a.size"] == config.clone().a.size == (3, 4)
     assert type(config.asdict()["a"]["size"]) is type(config.flatten()["a.size"]) is type(config.clone().a.size) is tuple
 
 
-def test_dotted_keys_inside_groups_are_nested_too():
-    """J1."""
+def test_dotted_keys_inside_groups_are_also_nested():
+    """Contract J1."""
     assert Config({"a": {"b.c": 1, "b": {"d.e": 2}}}).asdict() == {"a": {"b": {"c": 1, "d": {"e": 2}}}}
 
 
 def test_dotted_and_nested_keys_of_one_group_merge():
-    """J1."""
+    """Contract J1."""
     assert Config({"a.b": 1, "a": {"c": 2}, "a.d.e": 3}) == {"a": {"b": 1, "c": 2, "d": {"e": 3}}}
 
 
@@ -106,7 +106,7 @@ def test_dotted_and_nested_keys_of_one_group_merge():
     ],
 )
 def test_a_key_given_dotted_and_nested_is_refused(values):
-    """J1: the two are equal, so one of the values would be lost."""
+    """Contract J1: the two are equal, so one of the values would be lost."""
     with pytest.raises(ConfigError, match="is given twice: by a dotted key and by nesting"):
         Config(values)
 
@@ -115,7 +115,7 @@ def test_keyword_arguments_are_keys():
     assert Config({"a": 1}, b=2, c={"d": 3}) == {"a": 1, "b": 2, "c": {"d": 3}}
 
 
-def test_pairs_are_taken_as_dict_takes_them():
+def test_pairs_are_accepted_as_by_dict():
     assert Config([("a.b", 1), ("c", 2)]) == {"a": {"b": 1}, "c": 2}
 
 
@@ -123,7 +123,7 @@ def test_pairs_are_taken_as_dict_takes_them():
     ("key", "kind"), [(1, "int"), (None, "NoneType"), (1.5, "float"), (True, "bool"), (("a", "b"), "tuple"), (b"a", "bytes")]
 )
 def test_keys_that_are_not_text_are_refused(key, kind):
-    """J1."""
+    """Contract J1."""
     with pytest.raises(ConfigError, match=f"a key must be text, not {kind}"):
         Config({key: 1})
     with pytest.raises(ConfigError, match=f"a key must be text, not {kind}"):
@@ -132,7 +132,7 @@ def test_keys_that_are_not_text_are_refused(key, kind):
 
 @pytest.mark.parametrize("key", ["", ".", "a.", ".a", "a..b", "..", "a.b."])
 def test_keys_with_empty_parts_are_refused(key):
-    """J1."""
+    """Contract J1."""
     with pytest.raises(ConfigError, match="a key has no empty parts"):
         Config({key: 1})
     with pytest.raises(ConfigError, match="a key has no empty parts"):
@@ -143,7 +143,7 @@ def test_keys_with_empty_parts_are_refused(key):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_names_of_methods_are_refused_as_keys(name):
-    """J1: `config.update` is the method, so a key of that name would be hidden."""
+    """Contract J1: `config.update` is the method, so a key of that name would be hidden."""
     for values in ({name: 1}, {f"a.{name}": 1}, {f"{name}.a": 1}, {"a": {name: 1}}, {"a": [{name: 1}]}):
         with pytest.raises(ConfigError, match=f"`{name}` is a method of Config"):
             Config(values)
@@ -201,18 +201,18 @@ def test_all_wrong_keys_are_reported_at_once():
 # ---- reading
 
 
-def test_an_unknown_key_is_a_key_error_and_offers_the_nearest():
+def test_an_unknown_key_is_a_key_error_that_suggests_the_nearest():
     config = Config({"train.learning_rate": 0.1})
     with pytest.raises(KeyError, match=r"did you mean `train.learning_rate`"):
         config["train.learning_rat"]
 
 
-def test_an_unknown_attribute_is_an_attribute_error_and_offers_the_nearest():
+def test_an_unknown_attribute_is_an_attribute_error_that_suggests_the_nearest():
     with pytest.raises(AttributeError, match="did you mean `width`"):
         _ = Config(width=3).widht
 
 
-def test_an_unknown_key_is_one_error_that_is_both():
+def test_the_error_for_an_unknown_key_is_a_key_error_and_an_attribute_error():
     with pytest.raises(UnknownKeyError, match="the config has no key `x`") as caught:
         Config(a=1)["x"]
     assert isinstance(caught.value, KeyError)
@@ -220,7 +220,7 @@ def test_an_unknown_key_is_one_error_that_is_both():
     assert "known   a" in str(caught.value)
 
 
-def test_a_long_common_group_does_not_make_two_names_near():
+def test_a_long_common_group_does_not_make_two_names_similar():
     with pytest.raises(UnknownKeyError) as caught:
         Config({"training.optimizer.arguments.lr": 0.1})["training.optimizer.arguments.wd"]
     assert "did you mean" not in str(caught.value)
@@ -232,7 +232,7 @@ def test_a_key_below_a_value_is_unknown():
 
 
 @pytest.mark.parametrize("key", [1, 1.5, None, ("a",), "a..b", "", "a."])
-def test_reading_a_key_that_cannot_be_is_a_key_error(key):
+def test_reading_an_invalid_key_is_a_key_error(key):
     """As for every mapping, `except KeyError` around a lookup must be enough."""
     with pytest.raises(KeyError):
         Config({"a": {"b": 1}})[key]
@@ -269,7 +269,7 @@ def test_deleting_an_unknown_attribute_is_an_attribute_error():
 # ---- writing
 
 
-def test_setting_a_dotted_key_makes_the_groups():
+def test_setting_a_dotted_key_creates_the_groups():
     config = Config()
     config["a.b.c"] = 1
     assert config == {"a": {"b": {"c": 1}}}
@@ -284,7 +284,7 @@ def test_a_value_is_not_silently_replaced_by_a_group():
     assert config == {"a": 1}
 
 
-def test_a_failed_assignment_leaves_no_half_made_groups():
+def test_a_failed_assignment_leaves_no_incomplete_groups():
     config = Config({"a.b": 1})
     with pytest.raises(ConfigError):
         config["a.b.c"] = 2
@@ -293,7 +293,7 @@ def test_a_failed_assignment_leaves_no_half_made_groups():
     assert config == {"a": {"b": 1}}
 
 
-def test_a_group_can_be_replaced_whole():
+def test_a_whole_group_can_be_replaced():
     config = Config({"a": {"b": 1}})
     config.a = {"c": 2}
     assert config == {"a": {"c": 2}}
@@ -303,7 +303,7 @@ def test_a_group_can_be_replaced_whole():
 
 
 def test_get_takes_dotted_keys_and_defaults():
-    """J2."""
+    """Contract J2."""
     config = Config({"a.b": 1, "none": None})
     assert config.get("a.b") == 1
     assert config.get("a.c") is None
@@ -322,7 +322,7 @@ def test_setdefault_takes_dotted_keys():
     assert config == {"a": {"b": 1, "c": 3}, "d": {"e": 4}}
 
 
-def test_setdefault_gives_the_group_that_the_config_holds():
+def test_setdefault_returns_the_group_of_the_config():
     config = Config()
     config.setdefault("a", {})["b"] = 1
     assert config == {"a": {"b": 1}}
@@ -343,7 +343,7 @@ def test_pop_of_an_unknown_key_is_a_key_error_or_the_default():
     assert config == {"a": {"b": 1}}
 
 
-def test_popitem_takes_the_last():
+def test_popitem_removes_the_last_item():
     config = Config({"a": 1, "b.c": 2})
     assert config.popitem() == ("b", {"c": 2})
     assert config == {"a": 1}
@@ -381,7 +381,7 @@ def test_in_takes_dotted_keys():
     assert not any(key in config for key in ("b", "a.c", "a.b.c", "c.0", "x.y", "", ".", "a.", "a..b", 3, None))
 
 
-def test_iteration_and_len_are_those_of_the_top():
+def test_iteration_and_len_cover_the_top_level():
     config = Config({"z.a": 1, "b": 2, "z.c": 3})
     assert list(config) == list(config.keys()) == ["z", "b"]
     assert len(config) == 2
@@ -396,14 +396,14 @@ def test_an_empty_config_is_false():
 
 
 def test_update_overwrites_group_by_group():
-    """J2."""
+    """Contract J2."""
     config = Config({"a.b": 1, "a.c": 2, "d": 3})
     config.update({"a.b": 10, "a": {"e": 5}}, d=30)
     assert config == {"a": {"b": 10, "c": 2, "e": 5}, "d": 30}
 
 
 def test_update_replaces_a_value_by_a_group_and_a_group_by_a_value():
-    """J2: overwrite."""
+    """Contract J2: `update` overwrites."""
     config = Config({"a": 1, "b": {"c": 2}})
     config.update({"a": {"x": 1}, "b": None})
     assert config == {"a": {"x": 1}, "b": None}
@@ -436,8 +436,8 @@ def test_update_with_itself_changes_nothing():
     assert config == {"a": {"b": [1]}, "c": 2}
 
 
-def test_update_keeps_what_an_empty_group_does_not_name():
-    """J2: keys that are not named do not change, and an empty group names none."""
+def test_update_with_an_empty_group_keeps_the_existing_keys():
+    """Contract J2: keys that are not named do not change, and an empty group names none."""
     config = Config({"a.b": 1})
     config.update({"a": {}})
     assert config == {"a": {"b": 1}}
@@ -452,7 +452,7 @@ def test_or_merges_group_by_group_and_changes_neither():
     assert right == {"a": {"c": 3}, "d": 4}
 
 
-def test_a_dict_on_the_left_gives_a_config_too():
+def test_a_dict_on_the_left_also_gives_a_config():
     result = {"a.b": 1, "c": 2} | Config({"a.d": 3, "c": 4})
     assert type(result) is Config
     assert result == {"a": {"b": 1, "d": 3}, "c": 4}
@@ -492,11 +492,11 @@ def test_copy_is_a_clone():
 # ---- equality
 
 
-def test_the_order_of_keys_does_not_matter_for_equality():
+def test_equality_does_not_depend_on_the_order_of_keys():
     assert Config(a=1, b=2) == Config(b=2, a=1)
 
 
-def test_one_and_one_point_zero_and_true_differ_as_in_keys():
+def test_equality_distinguishes_1_and_1_0_and_true_as_keys_do():
     assert Config(a=1) != Config(a=1.0)
     assert Config(a=1) != Config(a=True)
     assert Config(a=1) != {"a": 1.0}
@@ -512,7 +512,7 @@ def test_a_missing_key_differs_from_none_and_from_an_empty_group():
     assert Config(a={}) != Config(a=None)
 
 
-def test_a_config_differs_from_what_is_not_a_mapping():
+def test_a_config_is_not_equal_to_other_types():
     assert Config() != []
     assert Config(a=1) != [("a", 1)]
     assert Config() != None  # noqa: E711 - the operator is what is tested
@@ -531,7 +531,7 @@ def test_groups_in_lists_equal_the_dicts_they_came_from():
 
 
 def test_a_dict_with_dotted_keys_equals_its_config():
-    """J1: `'a.b': 1` equals nesting."""
+    """Contract J1: a dotted key means nesting."""
     assert Config({"a.b": 1}) == {"a.b": 1}
 
 
@@ -594,7 +594,7 @@ def _with_items(values):
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 @pytest.mark.parametrize("kind", [dict, Config])
-def test_a_config_shares_nothing_with_what_it_was_made_of(make, kind):
+def test_a_config_shares_nothing_with_its_source(make, kind):
     values = kind(source())
     before = copy.deepcopy(values)
     config = make(values)
@@ -624,8 +624,8 @@ def test_flatten_shares_nothing_with_the_config():
 # ---- fill (J2)
 
 
-def test_fill_takes_only_what_is_missing_group_by_group():
-    """J2."""
+def test_fill_adds_only_missing_keys_group_by_group():
+    """Contract J2."""
     config = Config({"a.b": 1, "c": None})
     config.fill({"a": {"b": 10, "d": {"e": 2}}, "c": 3, "f": 4})
     assert config == {"a": {"b": 1, "d": {"e": 2}}, "c": None, "f": 4}
@@ -635,15 +635,15 @@ def test_fill_returns_none_as_update_does():
     assert Config().fill({"a": 1}) is None
 
 
-def test_fill_leaves_a_value_where_the_defaults_have_a_group():
-    """J2."""
+def test_fill_keeps_a_value_if_the_defaults_have_a_group():
+    """Contract J2."""
     config = Config({"a": 1, "b": {"c": 2}})
     config.fill({"a": {"x": 1}, "b": 5})
     assert config == {"a": 1, "b": {"c": 2}}
 
 
 def test_fill_takes_the_path_of_a_yaml_file(tmp_path):
-    """J2."""
+    """Contract J2."""
     path = tmp_path / "defaults.yaml"
     path.write_text("lr: 1e-3\nmodel:\n  depth: 2\n  width: 9\nmodel.bias: true\n")
     for each in (path, str(path)):
@@ -652,7 +652,7 @@ def test_fill_takes_the_path_of_a_yaml_file(tmp_path):
         assert config == {"model": {"width": 64, "depth": 2, "bias": True}, "lr": 0.001}
 
 
-def test_fill_remembers_where_in_the_file_a_value_is(tmp_path):
+def test_fill_records_the_position_of_each_value_in_the_file(tmp_path):
     path = tmp_path / "defaults.yaml"
     path.write_text("lr: 1e-3\nmodel:\n  depth: 2\n")
     config = Config({"model.width": 64})
@@ -670,37 +670,37 @@ def test_fill_from_a_missing_file_names_it_and_changes_nothing(tmp_path):
     assert config == {}
 
 
-def test_fill_from_a_file_that_holds_a_list_is_refused(tmp_path):
+def test_fill_from_a_file_with_a_list_is_refused(tmp_path):
     path = tmp_path / "list.yaml"
     path.write_text("[1, 2]")
     with pytest.raises(ConfigFileError, match="it holds a list, not keys with values"):
         Config().fill(path)
 
 
-def test_fill_takes_nothing_into_a_group_of_another_target():
-    """J2: the same behavior as in the original."""
+def test_fill_adds_nothing_to_a_group_with_another_target():
+    """Contract J2."""
     config = Config({"model": {"_target_": "lab.A", "width": 1}})
     config.fill({"model": {"_target_": "lab.B", "depth": 2}, "lr": 0.1})
     assert config == {"model": {"_target_": "lab.A", "width": 1}, "lr": 0.1}
 
 
-def test_fill_fills_a_group_of_the_same_target():
-    """J2."""
+def test_fill_fills_a_group_with_the_same_target():
+    """Contract J2."""
     config = Config({"model": {"_target_": "lab.A", "width": 1}})
     config.fill({"model": {"_target_": "lab.A", "width": 5, "depth": 2}})
     assert config == {"model": {"_target_": "lab.A", "width": 1, "depth": 2}}
 
 
 @pytest.mark.parametrize(("mine", "theirs"), [({"_target_": "lab.A"}, {}), ({}, {"_target_": "lab.A"})])
-def test_fill_fills_where_only_one_side_has_a_target(mine, theirs):
-    """J2: only when both sides have one and they differ."""
+def test_fill_fills_a_group_if_only_one_side_has_a_target(mine, theirs):
+    """Contract J2: a group is skipped only if both sides have a target and the targets differ."""
     config = Config(model=mine)
     config.fill({"model": {"depth": 2, **theirs}})
     assert config == {"model": {"_target_": "lab.A", "depth": 2}}
 
 
-def test_fill_looks_at_the_target_of_the_whole_config_too():
-    """J2."""
+def test_fill_also_compares_the_target_of_the_whole_config():
+    """Contract J2."""
     config = Config({"_target_": "lab.A"})
     config.fill({"_target_": "lab.B", "depth": 2})
     assert config == {"_target_": "lab.A"}
@@ -709,8 +709,8 @@ def test_fill_looks_at_the_target_of_the_whole_config_too():
 # ---- flatten, asdict, clone (J2)
 
 
-def test_flatten_gives_every_value_by_its_dotted_key():
-    """J2."""
+def test_flatten_returns_every_value_by_its_dotted_key():
+    """Contract J2."""
     config = Config({"a": {"b": 1, "c": {"d": None}}, "e": [1, {"f": 2}]})
     assert config.flatten() == {"a.b": 1, "a.c.d": None, "e": [1, {"f": 2}]}
     assert type(config.flatten()) is dict
@@ -727,21 +727,21 @@ def test_flatten_gives_every_value_by_its_dotted_key():
     ],
 )
 def test_flatten_and_back_is_the_same_config(values):
-    """J2, empty groups too."""
+    """Contract J2, including empty groups."""
     config = Config(values)
     assert Config(config.flatten()) == config
 
 
 def test_asdict_has_plain_dicts_at_every_depth():
-    """J2."""
+    """Contract J2."""
     values = {"a": {"b": {"c": 1}}, "list": [{"d": 1}, ({"e": 2},)]}
     plain = Config(values).asdict()
     assert plain == values
     assert not any(isinstance(each, Config) for each in (plain, plain["a"], plain["a"]["b"], plain["list"][0], plain["list"][1][0]))
 
 
-def test_clone_is_an_equal_config_of_its_own():
-    """J2."""
+def test_clone_is_an_equal_and_independent_config():
+    """Contract J2."""
     config = Config(source())
     clone = config.clone()
     assert clone == config
@@ -750,13 +750,13 @@ def test_clone_is_an_equal_config_of_its_own():
 
 
 def test_clone_keeps_values_that_are_not_containers():
-    """J2: a config may hold any object; a clone has the same one."""
+    """Contract J2: a config may contain any object, and a clone contains the same object."""
     value = object()
     assert Config(a=value).clone().a is value
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_pickle_gives_the_same_config(protocol):
+def test_a_config_survives_pickling(protocol):
     config = Config(source() | {"size": (3, 4), "day": date(2026, 1, 2)})
     back = pickle.loads(pickle.dumps(config, protocol))
     assert back == config
@@ -765,7 +765,7 @@ def test_pickle_gives_the_same_config(protocol):
 
 
 @pytest.mark.parametrize("take", [copy.copy, copy.deepcopy, Config.clone, Config.copy, Config, lambda c: pickle.loads(pickle.dumps(c))])
-def test_copies_know_where_values_came_from(take, tmp_path):
+def test_copies_keep_the_origins_of_values(take, tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text("a:\n  b: 1\n")
     assert take(Config.load(path)).origin("a.b") == f"{path}:2:3"
@@ -794,7 +794,7 @@ def test_the_repr_can_be_read_back():
 
 
 def test_from_cli_reads_pairs_with_yaml_values():
-    """J3."""
+    """Contract J3."""
     config = Config.from_cli(["lr=1e-3", "sizes=[1, 2]", "name=net", "none=null", "deep.er.flag=true", "group={a.b: 1}"])
     assert config == {
         "lr": 0.001,
@@ -807,13 +807,13 @@ def test_from_cli_reads_pairs_with_yaml_values():
 
 
 def test_from_cli_takes_the_arguments_of_the_process(monkeypatch):
-    """J3."""
+    """Contract J3."""
     monkeypatch.setattr(sys, "argv", ["train.py", "lr=0.5", "a.b=2"])
     assert Config.from_cli() == {"lr": 0.5, "a": {"b": 2}}
 
 
 def test_from_cli_with_no_arguments_is_empty(monkeypatch):
-    """J3: an empty list is not the default."""
+    """Contract J3: an empty list does not mean the arguments of the process."""
     monkeypatch.setattr(sys, "argv", ["train.py", "lr=0.5"])
     assert Config.from_cli([]) == {}
 
@@ -852,8 +852,8 @@ def test_from_cli_refuses_two_arguments_that_set_one_value(args):
     assert f"is set by another override too: {args[0]}  [{args[1]}]" in str(caught.value)
 
 
-def test_max_wait_is_honoured_and_left_out(monkeypatch):
-    """J3: a random delay of at most this many seconds."""
+def test_max_wait_waits_and_is_not_part_of_the_config(monkeypatch):
+    """Contract J3: a random delay of at most this many seconds."""
     waits = []
     monkeypatch.setattr(time, "sleep", waits.append)
     for _ in range(6):
@@ -863,7 +863,7 @@ def test_max_wait_is_honoured_and_left_out(monkeypatch):
 
 
 def test_max_wait_zero_does_not_wait(monkeypatch):
-    """J3."""
+    """Contract J3."""
     waits = []
     monkeypatch.setattr(time, "sleep", waits.append)
     assert Config.from_cli(["max_wait=0"]) == {}
@@ -871,7 +871,7 @@ def test_max_wait_zero_does_not_wait(monkeypatch):
 
 
 def test_max_wait_does_not_depend_on_or_change_the_seeded_random_numbers():
-    """J3: processes with the same seed must not wait equally long, and waiting must not change their random numbers."""
+    """Contract J3: processes with the same seed must not wait equally long, and waiting must not change their random numbers."""
     random.seed(7)
     expected = random.random()
     random.seed(7)
@@ -881,7 +881,7 @@ def test_max_wait_does_not_depend_on_or_change_the_seeded_random_numbers():
 
 @pytest.mark.parametrize("value", ["-1", "soon", "null", "true", ".inf", ".nan", "[1]", "{a: 1}", "'3'"])
 def test_a_bad_max_wait_is_refused(value):
-    """J3."""
+    """Contract J3."""
     with pytest.raises(ConfigError, match=r"max_wait.*: expected a number of seconds"):
         Config.from_cli([f"max_wait={value}"])
 
@@ -890,36 +890,36 @@ def test_a_bad_max_wait_is_refused(value):
 
 
 def test_instantiate_calls_the_target_with_the_other_keys():
-    """J3."""
+    """Contract J3."""
     assert Config({"_target_": "datetime.date", "year": 2026, "month": 1, "day": 2}).instantiate() == date(2026, 1, 2)
 
 
-def test_keyword_arguments_of_instantiate_win():
-    """J3."""
+def test_keyword_arguments_of_instantiate_take_precedence():
+    """Contract J3."""
     config = Config({"_target_": "datetime.date", "year": 2026, "month": 1, "day": 2})
     assert config.instantiate(day=9) == date(2026, 1, 9)
     assert config.day == 2
 
 
 def test_a_target_after_a_colon():
-    """J3."""
+    """Contract J3."""
     assert Config({"_target_": "datetime:date", "year": 2026, "month": 1, "day": 2}).instantiate() == date(2026, 1, 2)
 
 
 def test_a_target_may_be_a_method_of_a_class():
-    """J3."""
+    """Contract J3."""
     assert Config({"_target_": "datetime.date.today"}).instantiate() == date.today()
 
 
-def test_groups_are_passed_on_as_they_are():
-    """J3: a nested group with its own target is not built; the called object decides what to do with it."""
+def test_groups_are_passed_unchanged():
+    """Contract J3: a nested group with its own target is not built; the called object decides what to do with it."""
     built = Config({"_target_": "builtins.dict", "inner": {"_target_": "no.such.thing", "x": 1}}).instantiate()
     assert built == {"inner": {"_target_": "no.such.thing", "x": 1}}
     assert type(built["inner"]) is Config
 
 
 def test_nothing_is_imported_before_instantiate(module, tmp_path):
-    """J3: reading a config never runs code."""
+    """Contract J3: reading a config never runs code."""
     name = module("free_side_effect", "from pathlib import Path\nPath(__file__).with_name('ran').touch()\nclass Net: ...\n")
     path = tmp_path / "c.yaml"
     path.write_text(f"_target_: {name}.Net\n")
@@ -935,47 +935,47 @@ def test_nothing_is_imported_before_instantiate(module, tmp_path):
 
 
 def test_a_config_without_a_target_cannot_be_instantiated():
-    """J3."""
+    """Contract J3."""
     with pytest.raises(UnknownKeyError, match="a Config without `_target_` cannot be instantiated"):
         Config(a=1).instantiate()
 
 
 @pytest.mark.parametrize("path", [3, None, "", "a..b", "a b", "os.system('x')", "a.b()", ["os"], "1a", ":", "a:", "../x"])
 def test_a_target_that_is_not_an_import_path_is_refused(path):
-    """J3."""
+    """Contract J3."""
     with pytest.raises(ConfigError, match=r"expected a path such as `package.module.name`"):
         Config({"_target_": path}).instantiate()
 
 
-def test_an_unknown_name_in_a_module_offers_the_nearest():
-    """J3."""
+def test_the_error_for_an_unknown_name_in_a_module_suggests_the_nearest():
+    """Contract J3."""
     with pytest.raises(ConfigError, match="`collections` has no `OrderdDict`") as caught:
         Config({"_target_": "collections.OrderdDict"}).instantiate()
     assert "did you mean `OrderedDict`" in str(caught.value)
 
 
 def test_an_unknown_submodule_is_named():
-    """J3."""
+    """Contract J3."""
     with pytest.raises(ConfigError, match="`os` has no `pth`") as caught:
         Config({"_target_": "os.pth.join"}).instantiate()
     assert "did you mean `path`" in str(caught.value)
 
 
 def test_an_unknown_module_is_named():
-    """J3."""
+    """Contract J3."""
     with pytest.raises(ConfigError, match="there is no module `no_such_module_at_all`"):
         Config({"_target_": "no_such_module_at_all.Net"}).instantiate()
 
 
 def test_a_missing_import_inside_the_users_module_is_shown(module):
-    """J3: the module exists, but the module that it imports does not."""
+    """Contract J3: the module exists, but the module that it imports does not."""
     name = module("free_needs_more", "import no_such_dependency\nclass Net: ...\n")
     with pytest.raises(ModuleNotFoundError, match="no_such_dependency"):
         Config({"_target_": f"{name}.Net"}).instantiate()
 
 
 def test_a_missing_sibling_inside_the_users_package_is_shown(module):
-    """J3."""
+    """Contract J3."""
     module("free_package.__init__", "")
     name = module("free_package.nets", "from free_package.layers import Layer\nclass Net: ...\n")
     with pytest.raises(ModuleNotFoundError, match=r"free_package\.layers"):
@@ -986,14 +986,14 @@ def test_a_missing_sibling_inside_the_users_package_is_shown(module):
     ("body", "error"), [("from math import nothing_such", ImportError), ("1 / 0", ZeroDivisionError), ("def", SyntaxError)]
 )
 def test_any_error_inside_the_users_module_is_shown(module, body, error):
-    """J3."""
+    """Contract J3."""
     name = module(f"free_broken_{error.__name__}", body + "\n")
     with pytest.raises(error):
         Config({"_target_": f"{name}.Net"}).instantiate()
 
 
 def test_a_module_is_run_once(module):
-    """J3: trying shorter paths does not run a module twice."""
+    """Contract J3: trying shorter paths does not run a module twice."""
     name = module("free_counts", "import sys\nsys.free_count = getattr(sys, 'free_count', 0) + 1\nclass A:\n    class B: ...\n")
     try:
         Config({"_target_": f"{name}.A.B"}).instantiate()

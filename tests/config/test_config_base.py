@@ -71,7 +71,7 @@ class Everything(ConfigBase):
 
 
 class Defines:
-    """Makes a config class of one field, for annotations that cannot be written as a literal."""
+    """Creates a config class with one field, for annotations that are not known before the test runs."""
 
     def __new__(cls, annotation, **default):
         body = {"__annotations__": {"x": annotation}, "__module__": __name__, **default}
@@ -83,7 +83,7 @@ def problems_of(caught):
 
 
 def refused(owner, **values):
-    """The texts of the problems of a config with `values`."""
+    """Return the texts of the problems of a config with `values`."""
     with pytest.raises(ConfigError) as caught:
         owner(**values)
     return problems_of(caught)
@@ -93,7 +93,7 @@ def refused(owner, **values):
 
 
 class DigitsWrapper(torch.utils.data.Dataset):
-    """Replaces the original example's CIFAR: a data set that yields dicts."""
+    """A data set that yields dicts."""
 
     def __init__(self, root, train):
         self.root = root
@@ -123,8 +123,8 @@ class MyModel(nn.Module):
 
 
 @pytest.mark.parametrize(("flag", "num_batches"), [("train", 4), ("eval", 2)])
-def test_the_seeds_data_loader_creator_reads_a_typed_config_by_item(tmp_path, flag, num_batches):
-    """A0."""
+def test_the_example_data_loader_reads_a_typed_config_by_item(tmp_path, flag, num_batches):
+    """Contract A0."""
     config = Run(train=Train(batch_size=3), save_dir=str(tmp_path))
     loader = load_digits(config, flag)
     assert loader.dataset.root == str(tmp_path)
@@ -132,16 +132,16 @@ def test_the_seeds_data_loader_creator_reads_a_typed_config_by_item(tmp_path, fl
     assert len(loader) == num_batches
 
 
-def test_a_batch_of_the_seeds_data_set_fits_the_models_forward_by_name():
-    """A0."""
+def test_a_batch_of_the_example_data_matches_the_parameters_of_forward():
+    """Contract A0."""
     config = Run(train={"batch_size": 3})
     predictions, loss = MyModel(config)(**next(iter(load_digits(config))))
     assert predictions.shape == (3,)
     assert loss.ndim == 0
 
 
-def test_an_item_of_an_item_a_dotted_item_and_an_attribute_are_the_same_value():
-    """A0."""
+def test_nested_items_dotted_items_and_attributes_are_the_same_value():
+    """Contract A0."""
     config = Run(train=Train(batch_size=3))
     assert config["train"]["batch_size"] == config["train.batch_size"] == config.train["batch_size"] == config.train.batch_size == 3
 
@@ -150,7 +150,7 @@ def test_an_item_of_an_item_a_dotted_item_and_an_attribute_are_the_same_value():
 
 
 def test_an_undecorated_class_is_an_error_when_it_is_used():
-    """A1."""
+    """Contract A1."""
 
     class Bare(ConfigBase):
         x: int = 1
@@ -161,7 +161,7 @@ def test_an_undecorated_class_is_an_error_when_it_is_used():
 
 
 def test_an_undecorated_subclass_of_a_decorated_class_is_an_error_when_it_is_used(tmp_path):
-    """A1."""
+    """Contract A1."""
 
     class Bare(Train):
         x: int = 1
@@ -174,7 +174,7 @@ def test_an_undecorated_subclass_of_a_decorated_class_is_an_error_when_it_is_use
 
 
 def test_an_undecorated_class_between_two_decorated_ones_is_an_error_when_the_class_is_defined():
-    """A1: its fields would be lost silently."""
+    """Contract A1: its fields would be lost silently."""
 
     class Between(Train):
         between: int = 1
@@ -187,7 +187,7 @@ def test_an_undecorated_class_between_two_decorated_ones_is_an_error_when_the_cl
 
 
 def test_an_undecorated_class_as_a_fields_type_is_an_error_when_the_class_is_defined():
-    """A1."""
+    """Contract A1."""
 
     class Bare(ConfigBase):
         x: int = 1
@@ -198,13 +198,13 @@ def test_an_undecorated_class_as_a_fields_type_is_an_error_when_the_class_is_def
 
 
 def test_the_base_class_itself_is_not_a_config():
-    """A1."""
+    """Contract A1."""
     with pytest.raises(ConfigClassError, match="`ConfigBase` is not decorated with @configclass"):
         ConfigBase()
 
 
 def test_decorating_another_class_is_an_error():
-    """A1."""
+    """Contract A1."""
     with pytest.raises(ConfigClassError, match="a config class must be a subclass of ConfigBase"):
 
         @configclass
@@ -214,14 +214,14 @@ def test_decorating_another_class_is_an_error():
 
 @pytest.mark.parametrize("value", [3, "text", None, [1], field(default=3)])
 def test_an_attribute_without_annotation_is_an_error_when_the_class_is_defined(value):
-    """A1."""
+    """Contract A1."""
     with pytest.raises(ConfigClassError) as caught:
         configclass(type("Wrong", (ConfigBase,), {"__annotations__": {"lr": float}, "lr": 0.1, "epochs": value}))
     assert str(caught.value) == "a problem in the config class Wrong\n  wrong   epochs: has no annotation"
 
 
 def test_a_new_default_without_annotation_is_an_error_when_the_class_is_defined():
-    """A1: the parent's default would silently be kept."""
+    """Contract A1: the parent's default would silently be kept."""
     with pytest.raises(ConfigClassError) as caught:
 
         @configclass
@@ -232,7 +232,7 @@ def test_a_new_default_without_annotation_is_an_error_when_the_class_is_defined(
 
 
 def test_only_keyword_arguments_are_accepted():
-    """A1."""
+    """Contract A1."""
     with pytest.raises(ConfigError) as caught:
         Train(3)
     assert str(caught.value) == "a problem in Train\n  wrong   3: expected keyword arguments only\n  try     Train(batch_size=...)"
@@ -240,23 +240,23 @@ def test_only_keyword_arguments_are_accepted():
 
 @pytest.mark.parametrize("kind", [KeyError, AttributeError, ValueError, ConfigError, UnknownKeyError])
 def test_an_unknown_keyword_is_a_key_error_an_attribute_error_and_a_value_error(kind):
-    """A1."""
+    """Contract A1."""
     with pytest.raises(kind):
         Train(learning_rate=3)
 
 
-def test_an_unknown_keyword_is_answered_with_the_nearest_name():
-    """A1."""
+def test_the_error_for_an_unknown_keyword_suggests_the_nearest_name():
+    """Contract A1."""
     assert refused(Train, batchsize=3) == ["batchsize = 3: Train has no such field; did you mean `batch_size`?"]
 
 
-def test_an_unknown_keyword_near_to_none_is_answered_with_all_names():
-    """A1."""
+def test_the_error_for_an_unknown_keyword_without_a_similar_name_lists_all_names():
+    """Contract A1."""
     assert refused(Train, zzz=3) == ["zzz = 3: Train has no such field; it has `batch_size`, `lr`, `epochs`"]
 
 
 def test_missing_fields_are_one_value_error_that_lists_their_names():
-    """A1."""
+    """Contract A1."""
 
     @configclass
     class Needs(ConfigBase):
@@ -288,28 +288,28 @@ def test_missing_fields_are_one_value_error_that_lists_their_names():
     ]
 
 
-def test_a_missing_key_of_an_instance_is_an_attribute_error_so_hasattr_says_no():
-    """A1."""
+def test_an_unknown_attribute_is_an_attribute_error_so_hasattr_is_false():
+    """Contract A1."""
     assert hasattr(Train(), "lr")
     assert not hasattr(Train(), "lrr")
 
 
-def test_an_unknown_attribute_is_answered_with_the_nearest_name():
-    """A1."""
+def test_the_error_for_an_unknown_attribute_suggests_the_nearest_name():
+    """Contract A1."""
     with pytest.raises(UnknownKeyError) as caught:
         Train().lrr  # noqa: B018
     assert problems_of(caught) == ["lrr: Train has no such field; did you mean `lr`?"]
 
 
 def test_an_unknown_attribute_cannot_be_set():
-    """A1."""
+    """Contract A1."""
     with pytest.raises(UnknownKeyError) as caught:
         Train().epoch = 3
     assert problems_of(caught) == ["epoch: Train has no such field; did you mean `epochs`?"]
 
 
 def test_methods_and_properties_of_a_config_class_are_not_fields():
-    """A1."""
+    """Contract A1."""
 
     @configclass
     class Net(ConfigBase):
@@ -338,7 +338,7 @@ def test_methods_and_properties_of_a_config_class_are_not_fields():
 
 
 def test_an_error_inside_a_property_is_not_mistaken_for_an_unknown_field():
-    """A1: the original error is raised."""
+    """Contract A1: the original error is raised."""
 
     @configclass
     class Net(ConfigBase):
@@ -353,7 +353,7 @@ def test_an_error_inside_a_property_is_not_mistaken_for_an_unknown_field():
 
 
 def test_a_class_variable_is_not_a_field():
-    """A1."""
+    """Contract A1."""
 
     @configclass
     class Net(ConfigBase):
@@ -368,8 +368,8 @@ def test_a_class_variable_is_not_a_field():
         Net().limit = 3
 
 
-def test_names_with_an_underscore_are_left_alone_unless_they_are_annotated():
-    """A1."""
+def test_names_with_an_underscore_are_ignored_unless_they_are_annotated():
+    """Contract A1."""
 
     @configclass
     class Net(ConfigBase):
@@ -384,19 +384,19 @@ def test_names_with_an_underscore_are_left_alone_unless_they_are_annotated():
 
 @pytest.mark.parametrize("name", ["keys", "clone", "uid", "key", "freeze", "problems", "load", "diff", "origin", "check"])
 def test_the_name_of_a_method_of_every_config_cannot_be_a_field(name):
-    """A1."""
+    """Contract A1."""
     with pytest.raises(ConfigClassError) as caught:
         configclass(type("Wrong", (ConfigBase,), {"__annotations__": {name: int}}))
     assert problems_of(caught) == [f"{name}: is a method of every config; choose another name"]
 
 
 def test_a_subclass_has_the_fields_of_its_parents_first():
-    """A1."""
+    """Contract A1."""
     assert WarmTrain().keys() == ["batch_size", "lr", "epochs", "warmup"]
 
 
-def test_a_subclass_may_change_a_fields_default_and_type_and_keeps_its_place():
-    """A1."""
+def test_a_subclass_may_change_the_default_and_type_of_a_field_and_keeps_its_position():
+    """Contract A1."""
 
     @configclass
     class Other(Train):
@@ -408,7 +408,7 @@ def test_a_subclass_may_change_a_fields_default_and_type_and_keeps_its_place():
 
 
 def test_a_field_redefined_without_default_is_required():
-    """A1: as in dataclasses, a redefined field only has the default of its new definition."""
+    """Contract A1: as in dataclasses, a redefined field only has the default of its new definition."""
 
     @configclass
     class Other(ConfigBase):
@@ -423,7 +423,7 @@ def test_a_field_redefined_without_default_is_required():
 
 
 def test_a_subclass_may_change_a_fields_state():
-    """A1."""
+    """Contract A1."""
 
     @configclass
     class Other(Train):
@@ -432,8 +432,8 @@ def test_a_subclass_may_change_a_fields_state():
     assert Other().to_dict(ignore_stateless=True) == {"batch_size": 4}
 
 
-def test_fields_of_two_parents_come_together():
-    """A1."""
+def test_a_class_has_the_fields_of_both_parents():
+    """Contract A1."""
 
     @configclass
     class Saved(ConfigBase):
@@ -446,8 +446,8 @@ def test_fields_of_two_parents_come_together():
     assert set(Both().keys()) == {"batch_size", "lr", "epochs", "save_dir", "last"}
 
 
-def test_a_fields_default_is_seen_on_the_class():
-    """A1."""
+def test_the_default_of_a_field_is_an_attribute_of_the_class():
+    """Contract A1."""
 
     @configclass
     class Net(ConfigBase):
@@ -467,7 +467,7 @@ def test_a_former_name_is_read_as_the_current_one():
     assert Net(size=3).to_dict() == {"width": 3}
 
 
-def test_a_field_given_by_its_former_and_its_present_name_is_refused():
+def test_a_field_given_by_its_former_and_its_current_name_is_refused():
     @configclass
     class Net(ConfigBase):
         width: int = field(was="size")
@@ -536,7 +536,7 @@ def test_a_field_added_later_needs_a_default():
     ],
 )
 def test_the_annotation_is_supported(annotation, value, stored):
-    """A2 and A3."""
+    """Contracts A2 and A3."""
     config = Defines(annotation)(x=value)
     assert config.x == stored
     assert type(config.x) is type(stored)
@@ -546,22 +546,22 @@ def test_the_annotation_is_supported(annotation, value, stored):
     ("annotation", "told"),
     [
         (set[int], "set[int] is not a type that a config can have"),
-        (set, "set is not a type that a config can have; use a config class, or its parts"),
+        (set, "set is not a type that a config can have; use a config class or several fields instead"),
         (frozenset[str], "frozenset[str] is not a type that a config can have"),
-        (bytes, "bytes is not a type that a config can have; use a config class, or its parts"),
-        (complex, "complex is not a type that a config can have; use a config class, or its parts"),
-        (object, "object is not a type that a config can have; use a config class, or its parts"),
-        (nn.Module, "Module is not a type that a config can have; use a config class, or its parts"),
-        (Config, "Config is not a type that a config can have; use a config class, or its parts"),
+        (bytes, "bytes is not a type that a config can have; use a config class or several fields instead"),
+        (complex, "complex is not a type that a config can have; use a config class or several fields instead"),
+        (object, "object is not a type that a config can have; use a config class or several fields instead"),
+        (nn.Module, "Module is not a type that a config can have; use a config class or several fields instead"),
+        (Config, "Config is not a type that a config can have; use a config class or several fields instead"),
         (typing.Callable, "typing.Callable is not a type that a config can have"),
         (typing.Callable[[int], int], "typing.Callable[[int], int] is not a type that a config can have"),
         (type[int], "type[int] is not a type that a config can have"),
         (list[set[int]], "set[int] is not a type that a config can have"),
-        (int | complex, "complex is not a type that a config can have; use a config class, or its parts"),
-        (Optional[Stateless[int]], "`Stateless[...]` goes around the whole annotation, not inside it"),
-        (list[Derived[int]], "`Derived[...]` goes around the whole annotation, not inside it"),
-        (list[Annotated[Stateless[int], Gt(0)]], "`Stateless[...]` goes around the whole annotation, not inside it"),
-        (dict[str, Replicate[int]], "`Replicate[...]` goes around the whole annotation, not inside it"),
+        (int | complex, "complex is not a type that a config can have; use a config class or several fields instead"),
+        (Optional[Stateless[int]], "`Stateless[...]` must wrap the whole annotation, not a part of it"),
+        (list[Derived[int]], "`Derived[...]` must wrap the whole annotation, not a part of it"),
+        (list[Annotated[Stateless[int], Gt(0)]], "`Stateless[...]` must wrap the whole annotation, not a part of it"),
+        (dict[str, Replicate[int]], "`Replicate[...]` must wrap the whole annotation, not a part of it"),
         (Stateless[Derived[int]], "`Derived` and `Stateless` at once; an attribute has one state"),
         (Replicate[Stateless[int]], "`Stateless` and `Replicate` at once; an attribute has one state"),
         (dict[int, str], "dict[int, str] is not a dict[str, ...]; the keys of a config are text"),
@@ -570,7 +570,7 @@ def test_the_annotation_is_supported(annotation, value, stored):
     ],
 )
 def test_a_misused_annotation_is_an_error_when_the_class_is_defined(annotation, told):
-    """A2. A7 is dropped: plain classes are errors."""
+    """Contract A2: plain classes are errors."""
     with pytest.raises(ConfigClassError) as caught:
         Defines(annotation)
     assert str(caught.value) == f"a problem in the config class One\n  wrong   x: {told}"
@@ -578,7 +578,7 @@ def test_a_misused_annotation_is_an_error_when_the_class_is_defined(annotation, 
 
 @pytest.mark.parametrize("annotation", [Stateless, Derived, Replicate])
 def test_the_error_for_a_state_without_a_type_asks_for_one(annotation):
-    """A2."""
+    """Contract A2."""
     with pytest.raises(ConfigClassError) as caught:
         Defines(annotation)
     [told] = problems_of(caught)
@@ -587,20 +587,20 @@ def test_the_error_for_a_state_without_a_type_asks_for_one(annotation):
 
 @pytest.mark.parametrize("annotation", [Annotated[int, MinLen(3)], Annotated[int | str, Gt(0)], Annotated[bool, Len(2)]])
 def test_a_constraint_that_cannot_apply_to_its_type_is_not_a_raw_type_error(annotation):
-    """A2: it is one of our errors, raised when the class is defined or when a value is checked."""
+    """Contract A2: the error is a ConfigError, raised when the class is defined or when a value is checked."""
     with pytest.raises(ConfigError, match="x"):
         Defines(annotation)(x="a" if annotation == Annotated[int | str, Gt(0)] else 1)
 
 
-def test_the_error_for_pydantics_field_as_a_default_names_its_place():
-    """A2."""
+def test_the_error_for_pydantics_field_as_a_default_shows_where_to_put_it():
+    """Contract A2."""
     with pytest.raises(ConfigClassError) as caught:
         Defines(float, x=Field(gt=0))
     assert problems_of(caught) == ["x: put pydantic's Field into the annotation: `Annotated[float, Field(gt=0)] = 0.1`"]
 
 
 def test_all_misused_annotations_of_a_class_are_reported_at_once():
-    """A2."""
+    """Contract A2."""
     with pytest.raises(ConfigClassError) as caught:
 
         @configclass
@@ -619,8 +619,8 @@ def test_all_misused_annotations_of_a_class_are_reported_at_once():
     ]
 
 
-def test_a_misused_annotation_that_names_what_comes_later_is_an_error_at_first_use():
-    """A2."""
+def test_a_misused_annotation_with_a_forward_reference_is_an_error_at_first_use():
+    """Contract A2."""
 
     @configclass
     class Early(ConfigBase):
@@ -633,8 +633,8 @@ def test_a_misused_annotation_that_names_what_comes_later_is_an_error_at_first_u
         Early(x=[])
 
 
-def test_an_annotation_that_names_nothing_is_an_error_at_first_use():
-    """A2."""
+def test_an_annotation_with_an_undefined_name_is_an_error_at_first_use():
+    """Contract A2."""
 
     @configclass
     class Early(ConfigBase):
@@ -657,15 +657,15 @@ class Leaf(ConfigBase):
     of: Tree | None = None
 
 
-def test_forward_references_name_the_class_itself_and_later_ones():
-    """A2."""
+def test_forward_references_to_the_class_itself_and_to_later_classes_work():
+    """Contract A2."""
     tree = Tree(children=[{"name": "left", "children": [{"name": "deep"}]}, Tree(leaf={"of": {"name": "up"}})])
     assert tree["children.0.children.0"] == Tree(name="deep")
     assert tree["children.1.leaf"] == Leaf(of=Tree(name="up"))
 
 
 def test_self_means_the_class_it_is_in():
-    """A2."""
+    """Contract A2."""
 
     @configclass
     class Node(ConfigBase):
@@ -694,18 +694,18 @@ def test_self_means_the_class_it_is_in():
     ],
 )
 def test_constraints_of_pydantic_are_checked(annotation, wrong, told):
-    """A2."""
+    """Contract A2."""
     assert refused(Defines(annotation), x=wrong) == [told]
 
 
-def test_a_constraint_is_checked_after_the_cast():
-    """A2 and A3."""
+def test_a_constraint_is_checked_after_the_conversion():
+    """Contracts A2 and A3."""
     assert Defines(Annotated[int, Gt(2)])(x="3").x == 3
     assert refused(Defines(Annotated[int, Gt(2)]), x="2") == ["x = '2': expected a value greater than 2"]
 
 
 def test_a_constraint_is_checked_on_assignment():
-    """A2 and A3."""
+    """Contracts A2 and A3."""
     config = Defines(Annotated[float, Gt(0)])(x=1)
     with pytest.raises(ConfigError) as caught:
         config.x = 0
@@ -714,7 +714,7 @@ def test_a_constraint_is_checked_on_assignment():
 
 
 def test_a_list_can_have_a_length():
-    """A2."""
+    """Contract A2."""
     assert Defines(Annotated[list[int], Len(1, 2)])(x=[1, 2]).x == [1, 2]
     [told] = refused(Defines(Annotated[list[int], Len(1, 2)]), x=[])
     assert told == "x = []: value should have at least 1 item after validation, not 0"
@@ -761,8 +761,8 @@ def test_a_list_can_have_a_length():
     ],
 )
 @pytest.mark.parametrize("way", ["construction", "assignment", "item"])
-def test_a_value_is_cast(name, value, stored, way):
-    """A3: on construction and on every assignment."""
+def test_a_value_is_converted(name, value, stored, way):
+    """Contract A3: this happens on construction and on every assignment."""
     if way == "construction":
         config = Everything(**{name: value})
     else:
@@ -776,14 +776,14 @@ def test_a_value_is_cast(name, value, stored, way):
 
 
 @pytest.mark.parametrize("value", [True, "true", "True", "T", "t", "1", 1, "yes", "ON", np.True_])
-def test_what_is_true(value):
-    """A3."""
+def test_values_that_are_true(value):
+    """Contract A3."""
     assert Everything(flag=value).flag is True
 
 
 @pytest.mark.parametrize("value", [False, "false", "FALSE", "F", "f", "0", 0, "no", "off", np.False_])
-def test_what_is_false(value):
-    """A3."""
+def test_values_that_are_false(value):
+    """Contract A3."""
     config = Everything(flag=True)
     config.flag = value
     assert config.flag is False
@@ -839,8 +839,8 @@ def test_what_is_false(value):
     ],
 )
 @pytest.mark.parametrize("way", ["construction", "assignment", "item"])
-def test_a_value_that_would_lose_something_is_refused(name, value, told, way):
-    """A3: on construction and on every assignment."""
+def test_a_lossy_conversion_is_refused(name, value, told, way):
+    """Contract A3: this happens on construction and on every assignment."""
     config = Everything()
     before = config.clone()
     with pytest.raises(ConfigError) as caught:
@@ -855,33 +855,33 @@ def test_a_value_that_would_lose_something_is_refused(name, value, told, way):
 
 
 @pytest.mark.parametrize("value", [{1, 2}, object(), b"bytes", 1j, [object()], {"a": {1}}])
-def test_any_takes_plain_values_only(value):
-    """A3."""
+def test_any_accepts_only_plain_values(value):
+    """Contract A3."""
     [told] = refused(Everything, anything=value)
     assert "cannot be stored in a config" in told
 
 
 @pytest.mark.parametrize("annotation", [Literal[1, "a"], enum.IntEnum("One", {"ONE": 1}), enum.Enum("One", {"ONE": 1})])
-def test_true_is_not_a_choice_where_one_is(annotation):
-    """A3: True is never a number."""
+def test_true_is_not_accepted_for_the_choice_1(annotation):
+    """Contract A3: True is never a number."""
     assert refused(Defines(annotation), x=True) != []
 
 
 def test_a_tuple_of_another_length_inside_a_list_is_reported_with_its_own_key():
-    """A3."""
+    """Contract A3."""
     assert refused(Defines(list[tuple[int, int]]), x=[(1, 2), (1,)]) == ["x.1 = (1,): expected (a whole number, a whole number)"]
     assert refused(Defines(list[tuple[int, int]]), x=[(1, 2, 3)]) == ["x.0 = (1, 2, 3): expected (a whole number, a whole number)"]
 
 
 @pytest.mark.parametrize("key", [1, 1.5, None, ("a", "b")])
 def test_a_nested_config_given_with_keys_that_are_not_text_is_refused(key):
-    """A3."""
+    """Contract A3."""
     with pytest.raises(ConfigError, match=r"train.*key"):
         Run(train={key: 2})
 
 
 def test_a_nested_config_is_copied_in():
-    """A3: value semantics."""
+    """Contract A3: a config copies the values it is given."""
     train = Train(lr=1)
     config = Run(train=train)
     train.lr = 2
@@ -891,7 +891,7 @@ def test_a_nested_config_is_copied_in():
 
 
 def test_a_list_and_a_dict_are_copied_in():
-    """A3: value semantics."""
+    """Contract A3: a config copies the values it is given."""
     sizes, weights, anything = [1], {"a": 1.0}, {"deep": [1]}
     config = Everything(sizes=sizes, weights=weights, anything=anything)
     sizes.append(2)
@@ -901,12 +901,12 @@ def test_a_list_and_a_dict_are_copied_in():
 
 
 def test_a_nested_config_can_be_given_by_dotted_keys():
-    """A3."""
+    """Contract A3."""
     assert Run(**{"train.lr": 3, "train.epochs": 4}) == Run(train={"lr": 3, "epochs": 4})
     assert refused(Run, **{"train": {"lr": 1}, "train.lr": 3}) == ["train.lr = 3: is given twice"]
 
 
-def test_a_field_of_a_base_class_takes_a_config_of_a_subclass():
+def test_a_field_of_a_base_class_accepts_a_config_of_a_subclass():
     config = Run(train=WarmTrain(warmup=2))
     assert type(config.train) is WarmTrain
     assert config.to_dict()["train"] == {"class": "WarmTrain", "batch_size": 4, "lr": 0.1, "epochs": 10, "warmup": 2}
@@ -917,7 +917,7 @@ def test_a_field_of_a_subclass_refuses_a_config_of_its_base_class():
 
 
 @pytest.mark.parametrize("name", ["run.yaml", "run.json"])
-def test_a_config_of_a_subclass_comes_back_from_a_file_by_its_name(tmp_path, name):
+def test_a_config_of_a_subclass_is_loaded_from_a_file_by_its_class_name(tmp_path, name):
     config = Everything(
         train=WarmTrain(warmup=2), trains=[Train(), WarmTrain(warmup=3)], named={"a": WarmTrain()}, child=Everything(train=WarmTrain())
     )
@@ -925,7 +925,7 @@ def test_a_config_of_a_subclass_comes_back_from_a_file_by_its_name(tmp_path, nam
     assert Everything.load(tmp_path / name) == config
 
 
-def test_a_class_of_another_name_is_refused_with_the_nearest():
+def test_the_error_for_an_unknown_class_name_suggests_the_nearest():
     assert refused(Run, train={"class": "WarmTran"}) == [
         "train.class = 'WarmTran': no config class that fits here has this name; did you mean `WarmTrain`?"
     ]
@@ -943,8 +943,8 @@ def test_a_class_that_is_not_a_name_is_refused(name):
     assert told.startswith(f"train.class = {name!r}: ")
 
 
-def test_two_classes_of_one_name_that_fit_are_refused_when_a_file_names_them():
-    """It would be a matter of chance which one is used."""
+def test_an_ambiguous_class_name_in_a_file_is_refused():
+    """Otherwise, it would depend on chance which class is used."""
 
     @configclass
     class Base(ConfigBase):
@@ -974,18 +974,18 @@ def test_two_classes_of_one_name_that_fit_are_refused_when_a_file_names_them():
 
 
 def test_a_stateless_field_still_needs_a_value():
-    """A4."""
+    """Contract A4."""
     assert refused(Defines(Stateless[int])) == ["x: is missing; expected a whole number"]
 
 
 def test_an_optional_field_without_default_needs_a_value():
-    """A4, as in dataclasses."""
+    """Contract A4, as in dataclasses."""
     assert refused(Defines(Optional[int])) == ["x: is missing; expected a whole number or null"]
     assert Defines(Optional[int])(x=None).x is None
 
 
 def test_a_derived_field_is_none_until_it_is_set():
-    """A4."""
+    """Contract A4."""
     config = Run(train={})
     assert config.num_classes is None
     config.num_classes = "10"
@@ -995,19 +995,19 @@ def test_a_derived_field_is_none_until_it_is_set():
 
 
 def test_a_derived_field_is_checked_when_it_is_set():
-    """A4."""
+    """Contract A4."""
     with pytest.raises(ConfigError, match="num_classes = 'many': expected a whole number"):
         Run(train={}).num_classes = "many"
 
 
 def test_a_derived_field_can_have_a_default():
-    """A4."""
+    """Contract A4."""
     assert Defines(Derived[int], x=3)().x == 3
     assert Defines(Derived[int], x=field(default=None))().x is None
 
 
-def test_derived_fields_that_nothing_has_set_are_named_all_at_once():
-    """A4."""
+def test_all_derived_fields_without_a_value_are_reported_at_once():
+    """Contract A4."""
 
     @configclass
     class Inner(ConfigBase):
@@ -1040,14 +1040,14 @@ def test_derived_fields_that_nothing_has_set_are_named_all_at_once():
 
 
 def test_an_invalid_default_is_an_error_only_when_it_is_used():
-    """A5."""
+    """Contract A5."""
     kind = Defines(int, x="many")
     assert kind(x=3).x == 3
     assert refused(kind) == ["x = 'many': expected a whole number"]
 
 
 def test_a_default_is_parsed_like_a_value():
-    """A5."""
+    """Contract A5."""
 
     @configclass
     class Net(ConfigBase):
@@ -1061,7 +1061,7 @@ def test_a_default_is_parsed_like_a_value():
 
 
 def test_mutable_defaults_are_not_shared_between_configs():
-    """A5."""
+    """Contract A5."""
     one, other = Everything(), Everything()
     one.sizes.append(3)
     one.weights["y"] = 1.0
@@ -1072,14 +1072,14 @@ def test_mutable_defaults_are_not_shared_between_configs():
 
 
 def test_a_mutable_default_of_a_field_of_any_type_is_not_shared():
-    """A5."""
+    """Contract A5."""
     kind = Defines(Any, x={"a": [1]})
     kind().x["a"].append(2)
     assert kind().x == {"a": [1]}
 
 
-def test_a_frozen_config_as_a_default_gives_configs_that_are_free():
-    """A5."""
+def test_a_frozen_config_as_a_default_gives_configs_that_can_be_changed():
+    """Contract A5."""
     config = Defines(Train, x=Train(lr=1).freeze())()
     config.x.lr = 2
     assert config.x.lr == 2
@@ -1100,13 +1100,13 @@ def full():
     )
 
 
-def test_the_constructor_takes_what_to_dict_gives():
-    """A6."""
+def test_the_constructor_accepts_the_result_of_to_dict():
+    """Contract A6."""
     assert Everything(**full().to_dict()) == full()
 
 
-def test_the_constructor_takes_the_config_itself():
-    """A6."""
+def test_the_constructor_accepts_another_config():
+    """Contract A6."""
     config = full()
     other = Everything(**config)
     assert other == config
@@ -1115,7 +1115,7 @@ def test_the_constructor_takes_the_config_itself():
 
 
 def test_to_dict_is_plain_and_keeps_order_and_tuples():
-    """A6."""
+    """Contract A6."""
     config = Run(train=Train(lr=1), seed=3)
     assert config.to_dict() == {
         "train": {"batch_size": 4, "lr": 1.0, "epochs": 10},
@@ -1129,13 +1129,13 @@ def test_to_dict_is_plain_and_keeps_order_and_tuples():
     assert full().to_dict()["path"] == "a/b"
 
 
-def test_to_dict_can_leave_out_what_is_stateless_or_derived():
-    """A6."""
+def test_to_dict_can_leave_out_stateless_and_derived_fields():
+    """Contract A6."""
     assert Run(train={}, num_classes=3).to_dict(ignore_stateless=True) == {"train": {"batch_size": 4, "lr": 0.1}, "seed": 0}
 
 
-def test_what_to_dict_gives_shares_nothing_with_the_config():
-    """A6."""
+def test_the_result_of_to_dict_shares_nothing_with_the_config():
+    """Contract A6."""
     config = full()
     tree = config.to_dict()
     tree["sizes"].append(99)
@@ -1145,7 +1145,7 @@ def test_what_to_dict_gives_shares_nothing_with_the_config():
 
 
 def test_flatten_has_primitives_by_dotted_keys_and_elements_of_lists_by_number():
-    """A6."""
+    """Contract A6."""
     config = Everything(sizes=[5, 6], trains=[{"lr": 3}], weights={"a": 1})
     flat = config.flatten()
     assert (flat["sizes.0"], flat["sizes.1"], flat["trains.0.lr"], flat["weights.a"], flat["pair.1"]) == (5, 6, 3.0, 1.0, "a")
@@ -1153,7 +1153,7 @@ def test_flatten_has_primitives_by_dotted_keys_and_elements_of_lists_by_number()
 
 
 def test_to_dot_path_is_flatten_as_yaml():
-    """A6."""
+    """Contract A6."""
     assert Run(train=Train(lr=1e-5)).to_dot_path() == (
         "train.batch_size: 4\ntrain.lr: 1.0e-05\ntrain.epochs: 10\nsave_dir: runs\nnum_classes: null\nseed: 0\n"
     )
@@ -1161,13 +1161,13 @@ def test_to_dot_path_is_flatten_as_yaml():
 
 
 def test_to_yaml_is_nested():
-    """A6."""
+    """Contract A6."""
     assert Run(train={}).to_yaml(ignore_stateless=True) == "train:\n  batch_size: 4\n  lr: 0.1\nseed: 0\n"
 
 
 @pytest.mark.parametrize("name", ["run.yaml", "run.yml", "run.json"])
-def test_what_was_written_loads_equal(tmp_path, name):
-    """A6."""
+def test_a_written_config_is_equal_after_loading(tmp_path, name):
+    """Contract A6."""
     full().write(tmp_path / name)
     assert Everything.load(tmp_path / name) == full()
     assert Everything.load(str(tmp_path / name)).to_dict() == full().to_dict()
@@ -1175,22 +1175,22 @@ def test_what_was_written_loads_equal(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["run.yaml", "run.json"])
 def test_floats_that_are_not_numbers_survive_a_file(tmp_path, name):
-    """A6."""
+    """Contract A6."""
     config = Everything(number=float("nan"), some=[float("inf"), -float("inf"), 1e-300, 0.1 + 0.2])
     config.write(tmp_path / name)
     assert Everything.load(tmp_path / name) == config
 
 
-def test_a_text_field_keeps_the_text_that_is_in_the_file(tmp_path):
-    """A3 and A6: `1.10` is a version, not 1.1."""
+def test_a_text_field_keeps_the_text_of_the_file(tmp_path):
+    """Contracts A3 and A6: `1.10` is a version, not 1.1."""
     file = tmp_path / "run.yaml"
     file.write_text("text: 1.10\nnumber: 1.10\n")
     config = Everything.load(file)
     assert (config.text, config.number) == ("1.10", 1.1)
 
 
-def test_a_file_that_holds_no_keys_is_refused(tmp_path):
-    """A6."""
+def test_a_file_without_keys_is_refused(tmp_path):
+    """Contract A6."""
     file = tmp_path / "run.yaml"
     file.write_text("[1, 2]\n")
     with pytest.raises(ConfigError, match="is not a config: it holds a list, not keys with values"):
@@ -1208,8 +1208,8 @@ def debug_load(kind, tmp_path, caplog, text):
     return config, sorted(each.getMessage().removeprefix(f"{file}: ") for each in caplog.records)
 
 
-def test_debug_loading_takes_what_fits_and_warns_of_the_rest(tmp_path, caplog):
-    """A8."""
+def test_debug_loading_uses_valid_values_and_warns_about_the_others(tmp_path, caplog):
+    """Contract A8."""
 
     @configclass
     class Old(ConfigBase):
@@ -1233,21 +1233,21 @@ def test_debug_loading_takes_what_fits_and_warns_of_the_rest(tmp_path, caplog):
     ]
 
 
-def test_debug_loading_of_a_good_file_warns_of_nothing(tmp_path, caplog):
-    """A8."""
+def test_debug_loading_of_a_valid_file_does_not_warn(tmp_path, caplog):
+    """Contract A8."""
     config, warnings = debug_load(Run, tmp_path, caplog, "train: {lr: 3}\nseed: 4\n")
     assert config == Run(train={"lr": 3}, seed=4)
     assert warnings == []
 
 
-def test_debug_loading_keeps_defaults_of_what_is_not_in_the_file(tmp_path, caplog):
-    """A8."""
+def test_debug_loading_keeps_the_defaults_of_values_that_are_not_in_the_file(tmp_path, caplog):
+    """Contract A8."""
     config, _ = debug_load(Run, tmp_path, caplog, "train: {lr: 3}\nseed: x\n")
     assert (config.save_dir, config.num_classes, config.seed) == ("runs", None, None)
 
 
 def test_debug_loading_reads_former_names_and_dotted_keys(tmp_path, caplog):
-    """A8."""
+    """Contract A8."""
 
     @configclass
     class Old(ConfigBase):
@@ -1259,15 +1259,15 @@ def test_debug_loading_reads_former_names_and_dotted_keys(tmp_path, caplog):
     assert warnings == ["`other` is unknown and ignored"]
 
 
-def test_debug_loading_does_not_take_a_dict_of_configs_for_a_config(tmp_path, caplog):
-    """A8."""
+def test_debug_loading_does_not_mistake_a_dict_of_configs_for_a_config(tmp_path, caplog):
+    """Contract A8."""
     config, warnings = debug_load(Everything, tmp_path, caplog, "named:\n  a: {lr: fast}\n")
     assert config.named is None or type(config.named) is dict
     assert any("named" in each and "expected a number" in each for each in warnings)
 
 
 def test_debug_loading_keeps_the_class_of_a_group(tmp_path, caplog):
-    """A8."""
+    """Contract A8."""
     config, warnings = debug_load(Run, tmp_path, caplog, "train: {class: WarmTrain, warmup: 7, lr: fast}\n")
     assert type(config.train) is WarmTrain
     assert config.train.warmup == 7
@@ -1275,15 +1275,15 @@ def test_debug_loading_keeps_the_class_of_a_group(tmp_path, caplog):
 
 
 def test_a_file_with_a_problem_is_an_error_without_debug(tmp_path):
-    """A8."""
+    """Contract A8."""
     file = tmp_path / "run.yaml"
     file.write_text("train: {}\nseed: x\n")
     with pytest.raises(ConfigError, match="seed = 'x': expected a whole number"):
         Run.load(file)
 
 
-def test_debug_loading_does_not_forgive_a_file_that_is_not_yaml(tmp_path):
-    """A8."""
+def test_debug_loading_of_a_file_that_is_not_yaml_is_an_error(tmp_path):
+    """Contract A8."""
     file = tmp_path / "run.yaml"
     file.write_text("train: [\n")
     with pytest.raises(ConfigError):
@@ -1293,19 +1293,19 @@ def test_debug_loading_does_not_forgive_a_file_that_is_not_yaml(tmp_path):
 # items
 
 
-def test_keys_iteration_and_in_speak_of_fields():
+def test_keys_iteration_and_in_refer_to_fields():
     config = Run(train={})
     assert config.keys() == list(config) == ["train", "save_dir", "num_classes", "seed"]
     assert dict(config)["train"] == Train()
 
 
 @pytest.mark.parametrize("key", ["train", "train.lr", "trains.0", "trains.0.lr", "sizes.1", "weights.x", "pair.0", "child"])
-def test_a_key_that_leads_somewhere_is_in(key):
+def test_a_config_contains_an_existing_key(key):
     assert key in Everything(trains=[{}])
 
 
 @pytest.mark.parametrize("key", ["lr", "train.lrr", "trains.1", "sizes.2", "sizes.x", "weights.y", "child.whole", "", ".", "a..b", 3, None])
-def test_a_key_that_leads_nowhere_is_not_in(key):
+def test_a_config_does_not_contain_an_unknown_key(key):
     assert key not in Everything(trains=[{}])
 
 
@@ -1322,7 +1322,7 @@ def test_a_key_that_leads_nowhere_is_not_in(key):
         ("whole.x", "whole.x: `x` does not exist"),
     ],
 )
-def test_a_key_that_leads_nowhere_is_an_unknown_key_error_with_the_whole_key(key, told):
+def test_the_error_for_an_unknown_key_has_the_whole_key(key, told):
     config = Everything(trains=[{}], named={"a": {}}, weights={"momentum": 0.9})
     with pytest.raises(UnknownKeyError) as caught:
         config[key]
@@ -1349,7 +1349,7 @@ def test_an_element_of_a_tuple_is_set_by_dotted_item():
     assert config.pair == (5, "a")
 
 
-def test_a_config_of_a_subclass_in_a_list_stays_one_when_a_value_in_it_is_set():
+def test_a_config_in_a_list_keeps_its_subclass_when_one_of_its_values_is_set():
     config = Everything(trains=[WarmTrain()])
     config["trains.0.warmup"] = 9
     assert config.trains == [WarmTrain(warmup=9)]
@@ -1408,7 +1408,7 @@ def test_a_config_has_no_hash_because_it_can_change():
         hash(Train())
 
 
-def test_the_repr_is_the_call_that_makes_it():
+def test_the_repr_is_the_call_that_creates_the_config():
     config = Run(train=Train(lr=2))
     assert repr(config) == "Run(train=Train(batch_size=4, lr=2.0, epochs=10), save_dir='runs', num_classes=None, seed=0)"
     assert eval(repr(config)) == config
@@ -1460,7 +1460,7 @@ def test_rules_do_not_run_on_assignment():
 
 
 @pytest.mark.parametrize("method", ["freeze", "check"])
-def test_rules_run_on_freeze_and_check_in_nested_configs_too_all_at_once(method):
+def test_freeze_and_check_report_broken_rules_of_nested_configs_at_once(method):
     windows = Windows()
     windows.first.low = 5
     windows.others[0].low = 6
@@ -1494,7 +1494,7 @@ def test_rules_run_on_load_and_override(tmp_path):
         Window().override("low=3")
 
 
-def test_check_finds_what_was_put_into_a_list_behind_its_back():
+def test_check_finds_a_wrong_value_that_was_appended_to_a_list():
     config = Everything()
     config.sizes.append("many")
     with pytest.raises(ConfigError) as caught:
@@ -1502,7 +1502,7 @@ def test_check_finds_what_was_put_into_a_list_behind_its_back():
     assert problems_of(caught) == ["sizes.2 = 'many': expected a whole number"]
 
 
-def test_freeze_casts_what_was_put_into_a_list_behind_its_back():
+def test_freeze_converts_a_value_that_was_appended_to_a_list():
     config = Everything()
     config.sizes.append("3")
     assert config.freeze().sizes == [1, 2, 3]
@@ -1512,7 +1512,7 @@ def test_freeze_casts_what_was_put_into_a_list_behind_its_back():
 
 
 def test_the_value_and_the_type_at_a_dotted_path():
-    """A10."""
+    """Contract A10."""
     config = Everything(trains=[{}], train=WarmTrain())
     assert config.get_val_with_dot_path("train.lr") == 0.1
     assert config.get_type_with_dot_path("train.lr") is float
@@ -1523,7 +1523,7 @@ def test_the_value_and_the_type_at_a_dotted_path():
 
 
 def test_the_annotation_at_a_dotted_path_is_without_its_state():
-    """A10."""
+    """Contract A10."""
     config = Run(train=WarmTrain())
     assert config.get_annot_type_with_dot_path("train") is Train
     assert config.get_annot_type_with_dot_path("train.warmup") is int
@@ -1533,20 +1533,20 @@ def test_the_annotation_at_a_dotted_path_is_without_its_state():
 
 
 def test_the_annotation_inside_a_config_in_a_list_is_found():
-    """A10."""
+    """Contract A10."""
     assert Everything(trains=[{}]).get_annot_type_with_dot_path("trains.0.lr") is float
 
 
-def test_an_element_has_no_annotation_of_its_own():
-    """A10."""
+def test_an_element_of_a_list_has_no_annotation():
+    """Contract A10."""
     with pytest.raises(ConfigError) as caught:
         Everything().get_annot_type_with_dot_path("sizes.0")
     assert problems_of(caught) == ["sizes.0: is inside the value of a field, so it has no annotation"]
 
 
 @pytest.mark.parametrize("method", ["get_val_with_dot_path", "get_type_with_dot_path", "get_annot_type_with_dot_path"])
-def test_a_dotted_path_that_leads_nowhere_is_an_unknown_key_error(method):
-    """A10."""
+def test_an_unknown_dotted_path_is_an_unknown_key_error(method):
+    """Contract A10."""
     with pytest.raises(UnknownKeyError) as caught:
         getattr(Run(train={}), method)("train.epoch")
     assert problems_of(caught) == ["train.epoch: Train has no such field; did you mean `epochs`?"]
@@ -1596,8 +1596,8 @@ def frozen():
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_a_frozen_config_refuses(write):
-    """A11: deeply."""
+def test_a_frozen_config_refuses_changes(write):
+    """Contract A11: this includes nested values."""
     config = frozen()
     with pytest.raises(FrozenConfigError):
         WRITES[write](config)
@@ -1605,14 +1605,14 @@ def test_a_frozen_config_refuses(write):
 
 
 @pytest.mark.parametrize("kind", [AttributeError, TypeError, ValueError])
-def test_a_write_to_a_frozen_config_is_also_an_error_of_python(kind):
-    """A11."""
+def test_the_error_for_a_change_to_a_frozen_config_is_also_a_builtin_error(kind):
+    """Contract A11."""
     with pytest.raises(kind):
         frozen().whole = 3
 
 
-def test_a_write_to_a_frozen_config_says_what_to_do():
-    """A11."""
+def test_the_error_for_a_change_to_a_frozen_config_says_what_to_do():
+    """Contract A11."""
     with pytest.raises(FrozenConfigError) as caught:
         frozen().train.lr = 3
     assert str(caught.value) == "`Train` is frozen, `lr` cannot be set\n  try     change a `clone()` of it, or use `override(...)`"
@@ -1621,15 +1621,15 @@ def test_a_write_to_a_frozen_config_says_what_to_do():
     assert str(caught.value) == "a list or dict of a frozen config cannot be changed\n  try     change a `clone()` of the config"
 
 
-def test_freeze_gives_the_config_back_and_can_be_repeated():
-    """A11."""
+def test_freeze_returns_the_config_and_can_be_repeated():
+    """Contract A11."""
     config = Train()
     assert config.freeze() is config
     assert config.freeze() is config
 
 
-def test_a_clone_of_a_frozen_config_is_free_again_deeply():
-    """A11."""
+def test_a_clone_of_a_frozen_config_can_be_changed_at_every_level():
+    """Contract A11."""
     config = frozen().clone()
     assert config == frozen()
     for write in ("attribute", "nested item", "config in list", "config in dict", "append", "dict update", "deep in anything"):
@@ -1638,16 +1638,16 @@ def test_a_clone_of_a_frozen_config_is_free_again_deeply():
     assert type(config.weights) is dict
 
 
-def test_an_override_of_a_frozen_config_is_a_free_config():
-    """A11."""
+def test_an_override_of_a_frozen_config_can_be_changed():
+    """Contract A11."""
     config = frozen()
     other = config.override("whole=5")
     other.whole = 6
     assert (config.whole, other.whole) == (1, 6)
 
 
-def test_a_frozen_config_taken_into_another_is_a_free_copy():
-    """A11."""
+def test_a_frozen_config_inside_another_config_becomes_a_copy_that_can_be_changed():
+    """Contract A11."""
     config = Run(train=Train().freeze())
     config.train.lr = 3
     assert config.train.lr == 3
@@ -1655,7 +1655,7 @@ def test_a_frozen_config_taken_into_another_is_a_free_copy():
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda c: pickle.loads(pickle.dumps(c))])
 def test_copies_of_a_frozen_config_are_equal_and_frozen(duplicate):
-    """A11."""
+    """Contract A11."""
     other = duplicate(frozen())
     assert other == frozen()
     for write in ("attribute", "nested attribute", "append", "dict update", "deep in anything"):
@@ -1664,7 +1664,7 @@ def test_copies_of_a_frozen_config_are_equal_and_frozen(duplicate):
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda c: pickle.loads(pickle.dumps(c)), lambda c: c.clone()])
-def test_a_copy_of_a_free_config_does_not_write_through(duplicate):
+def test_changing_a_copy_does_not_change_the_original(duplicate):
     config = Train()
     other = duplicate(config)
     other.lr = 5
@@ -1682,7 +1682,7 @@ def test_a_deep_copy_shares_nothing(duplicate):
 
 
 def test_a_frozen_config_can_be_diffed_written_loaded_and_hashed_to_its_key(tmp_path):
-    """A11."""
+    """Contract A11."""
     config = frozen()
     config.write(tmp_path / "run.yaml")
     config.write(tmp_path / "run.json")
@@ -1694,8 +1694,8 @@ def test_a_frozen_config_can_be_diffed_written_loaded_and_hashed_to_its_key(tmp_
     config.check()
 
 
-def test_lists_and_dicts_of_a_frozen_config_are_lists_and_dicts_in_all_else():
-    """A11."""
+def test_lists_and_dicts_of_a_frozen_config_can_be_read_like_any_others():
+    """Contract A11."""
     config = frozen()
     assert isinstance(config.sizes, list)
     assert isinstance(config.weights, dict)

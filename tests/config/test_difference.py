@@ -103,7 +103,7 @@ def test_choices_are_compared_by_their_plain_value():
     assert Run().diff(Run(mode=Mode.SLOW)) == [("mode", (str, "fast"), (str, "slow"))]
 
 
-def test_all_differences_come_in_the_order_of_the_fields():
+def test_all_differences_are_in_the_order_of_the_fields():
     one = Run(net={"width": 1}, lr=1, sizes=[1], save_dir="a")
     other = Run(net={"width": 2}, lr=2, sizes=[2], save_dir="b")
     assert [path for path, _, _ in one.diff(other)] == ["net.width", "lr", "sizes.0", "save_dir"]
@@ -128,7 +128,7 @@ def test_the_lines_have_the_form_path_type_old_to_type_new():
     ]
 
 
-def test_another_class_in_a_field_is_a_difference():
+def test_a_different_class_in_a_field_is_a_difference():
     assert Run().diff(Run(net=DeepNet())) == [("net.class", NOTHING, (str, "DeepNet")), ("net.depth", NOTHING, (int, 2))]
 
 
@@ -149,7 +149,7 @@ def test_equality_is_an_empty_difference_and_the_same_class():
     assert Net() != Net(dropout=0.1)
 
 
-def test_a_config_is_not_equal_to_the_dict_it_could_be_made_of():
+def test_a_config_is_not_equal_to_a_dict_with_the_same_values():
     assert Net() != Net().to_dict()
     assert Net() != 3
 
@@ -166,28 +166,28 @@ def test_a_list_given_as_a_tuple_is_not_a_difference():
     assert Run(sizes=(1, 2), pair=[1, 2]).diff(Run(sizes=[1, 2], pair=(1, 2))) == []
 
 
-def test_the_difference_to_what_was_saved_is_empty(tmp_path):
+def test_a_saved_and_loaded_config_has_no_difference(tmp_path):
     config = Run(lr=1e-5, net=DeepNet(depth=4), nets=[{}, DeepNet()], anything={"a": [1, None]})
     config.write(tmp_path / "run.yaml")
     assert config.diff(Run.load(tmp_path / "run.yaml")) == []
 
 
-def test_a_frozen_config_does_not_differ_from_a_free_one():
+def test_a_frozen_config_does_not_differ_from_one_that_is_not_frozen():
     config = Run(sizes=[1], weights={"a": 1}, nets=[{}])
     assert config.clone().freeze().diff(config) == []
     assert config.clone().freeze() == config
 
 
-def test_where_values_came_from_is_not_a_difference():
+def test_a_different_origin_is_not_a_difference():
     assert Run(lr=0.1) == Run()
     assert Run(lr=0.2) == Run().override("lr=0.2")
 
 
-def test_a_key_with_dots_in_a_group_is_not_taken_for_nesting_of_another_value():
+def test_a_key_with_dots_in_a_group_is_not_confused_with_nesting():
     assert Run(weights={"a.b": 1}).diff(Run(weights={"a.b": 2})) == [("weights.a.b", (float, 1.0), (float, 2.0))]
 
 
-def test_renamed_fields_are_compared_by_the_name_they_have_today():
+def test_renamed_fields_are_compared_by_their_current_names():
     @configclass
     class Renamed(ConfigBase):
         rate: float = field(default=0.1, was="lr")

@@ -62,8 +62,8 @@ class Experiment(ConfigBase):
     save_dir: str = "runs"
 
 
-def told(caught):
-    """The lines of the error's text, without indentation."""
+def lines_of(caught):
+    """Return the lines of the error's text, without indentation."""
     fact, *lines = str(caught.value).split("\n")
     assert lines[0].startswith("  wrong   ")
     assert all(line[:10].strip() in ("", "wrong") for line in lines)
@@ -124,12 +124,12 @@ ALL_PROBLEMS = [
 def test_all_problems_of_one_bad_config_are_reported_together():
     with pytest.raises(ConfigError) as caught:
         Experiment(**BAD)
-    fact, lines = told(caught)
+    fact, lines = lines_of(caught)
     assert fact == "22 problems in Experiment"
     assert sorted(lines) == sorted(ALL_PROBLEMS)
 
 
-def test_the_problems_are_there_for_programs_too():
+def test_the_problems_are_available_to_programs():
     with pytest.raises(ConfigError) as caught:
         Experiment(**BAD)
     assert sorted(map(str, caught.value.problems)) == sorted(ALL_PROBLEMS)
@@ -148,7 +148,7 @@ def test_a_config_with_an_unknown_key_among_its_problems_is_an_unknown_key_error
         Experiment(**BAD)
 
 
-def test_a_config_with_other_problems_only_is_not():
+def test_a_config_with_only_other_problems_is_not_an_unknown_key_error():
     with pytest.raises(ConfigError) as caught:
         Experiment(run={"batch_size": 1})
     assert type(caught.value) is ConfigError
@@ -160,12 +160,12 @@ def test_an_assigned_group_reports_all_its_problems():
     config = Experiment(run={"dataset": "digits", "batch_size": 1})
     with pytest.raises(ConfigError) as caught:
         config.run = BAD["run"]
-    fact, lines = told(caught)
+    fact, lines = lines_of(caught)
     assert fact == "20 problems in Experiment"
     assert sorted(lines) == sorted(each for each in ALL_PROBLEMS if each.startswith("run."))
 
 
-def test_no_trace_of_the_library_that_checks_is_left_in_an_error():
+def test_an_error_does_not_mention_pydantic():
     with pytest.raises(ConfigError) as caught:
         Experiment(**BAD)
     assert caught.value.__cause__ is None
@@ -206,7 +206,7 @@ savedir: x
 """
 
 PLACES = {
-    "run.dataset": "1:1",  # where it is missing: the group
+    "run.dataset": "1:1",  # the position of the group in which it is missing
     "run.batch_size": "2:3",
     "run.epochs": "3:3",
     "run.epoch": "4:3",
@@ -236,7 +236,7 @@ def test_all_problems_of_one_bad_file_are_reported_together_with_line_and_column
     file.write_text(FILE)
     with pytest.raises(UnknownKeyError) as caught:
         Experiment.load(file)
-    fact, lines = told(caught)
+    fact, lines = lines_of(caught)
     assert fact == f"22 problems in Experiment in `{file}`"
     keys = {line.split(" = ")[0].split(": ")[0] for line in ALL_PROBLEMS}
     assert keys == PLACES.keys()
@@ -251,7 +251,7 @@ def test_all_problems_of_one_bad_json_file_are_reported_together_with_the_file(t
     file.write_text(json.dumps(BAD))
     with pytest.raises(UnknownKeyError) as caught:
         Experiment.load(file)
-    fact, lines = told(caught)
+    fact, lines = lines_of(caught)
     assert fact == f"22 problems in Experiment in `{file}`"
     assert sorted(lines) == sorted(f"{line}  [{file}]" for line in ALL_PROBLEMS)
 
@@ -261,18 +261,18 @@ def test_a_missing_field_of_the_file_itself_names_the_file(tmp_path):
     file.write_text("save_dir: x\n")
     with pytest.raises(ConfigError) as caught:
         Experiment.load(file)
-    fact, lines = told(caught)
+    fact, lines = lines_of(caught)
     assert fact == f"a problem in Experiment in `{file}`"
     [line] = lines
     assert line.startswith(f"run: is missing; expected Run  [{file}")
 
 
-def test_a_problem_at_a_dotted_key_of_a_file_has_its_place(tmp_path):
+def test_a_problem_at_a_dotted_key_of_a_file_has_its_position(tmp_path):
     file = tmp_path / "experiment.yaml"
     file.write_text("save_dir: x\nrun.dataset: digits\nrun.batch_size: many\nrun.optimizer.lr: 0\n")
     with pytest.raises(ConfigError) as caught:
         Experiment.load(file)
-    assert sorted(told(caught)[1]) == [
+    assert sorted(lines_of(caught)[1]) == [
         f"run.batch_size = 'many': expected a whole number  [{file}:3:1]",
         f"run.optimizer.lr = 0: expected a value greater than 0  [{file}:4:1]",
     ]
@@ -303,7 +303,7 @@ def test_all_overrides_with_a_wrong_value_are_reported_together_each_with_its_te
             "run.num_classes=many",
             "save_dir=null",
         )
-    fact, lines = told(caught)
+    fact, lines = lines_of(caught)
     assert fact == "14 problems in Experiment"
     assert sorted(lines) == sorted(
         [
@@ -335,7 +335,7 @@ def test_all_overrides_with_a_wrong_key_are_reported_together_with_the_nearest_n
             "run.layers.0.widht=3",
             "run.epochs.x=1",
         )
-    fact, lines = told(caught)
+    fact, lines = lines_of(caught)
     assert fact == "6 problems in Experiment"
     assert {line.split("  [")[1] for line in lines} == {
         "run.epoch=3]",
@@ -359,10 +359,10 @@ def test_wrong_keys_and_wrong_values_of_overrides_are_reported_together():
     assert {each.where for each in caught.value.problems} == {"run.epoch=3", "run.batch_size=many"}
 
 
-def test_overrides_that_cannot_be_read_are_reported_together():
+def test_overrides_that_cannot_be_parsed_are_reported_together():
     with pytest.raises(ConfigError) as caught:
         good().override("run.epochs", "=3", "run..epochs=3", "run.epochs=", "run.epochs=[1", "save_dir=a", "save_dir=b")
-    fact, lines = told(caught)
+    fact, lines = lines_of(caught)
     assert fact == "6 problems in Experiment"
     assert [line.rpartition("  [")[2] for line in lines] == [
         "run.epochs]",
@@ -379,19 +379,19 @@ def test_overrides_that_cannot_be_read_are_reported_together():
 
 
 @pytest.mark.parametrize("first", ["run=3", "run=null", "run=[]", "run={}"])
-def test_an_override_below_what_another_override_replaced_is_not_a_raw_error(first):
+def test_an_override_inside_a_value_that_another_override_replaces_is_a_config_error(first):
     with pytest.raises(ConfigError):
         good().override(first, "run.optimizer.lr=4")
 
 
-def test_an_override_below_a_choice_of_groups_that_is_not_set_is_shown_where_overrides_are_shown():
+def test_the_error_for_an_override_below_an_optional_group_that_is_not_set_shows_the_override():
     @configclass
     class Either(ConfigBase):
         which: Optimizer | Layer | None = None
 
     with pytest.raises(ConfigError) as caught:
         Either().override("which.lr=3")
-    assert told(caught)[1] == ["which.lr: `which` is None, not a group  [which.lr=3]"]
+    assert lines_of(caught)[1] == ["which.lr: `which` is None, not a group  [which.lr=3]"]
 
 
 # ---- one problem, and its text
@@ -405,17 +405,17 @@ def test_an_override_below_a_choice_of_groups_that_is_not_set_is_shown_where_ove
         (list(range(1000)), "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13,  ... 98, 999]"),
     ],
 )
-def test_a_long_value_is_cut_in_the_middle(value, shown):
+def test_a_long_value_is_shortened_in_the_middle(value, shown):
     with pytest.raises(ConfigError) as caught:
         Layer(width=value)
     assert str(caught.value) == f"a problem in Layer\n  wrong   width = {shown}: expected a whole number"
     assert len(shown) <= 60
 
 
-def test_a_value_of_several_lines_stays_on_one():
+def test_a_value_with_several_lines_is_shown_on_one():
     with pytest.raises(ConfigError) as caught:
         Layer(width="a\nb")
-    assert told(caught)[1] == [r"width = 'a\nb': expected a whole number"]
+    assert lines_of(caught)[1] == [r"width = 'a\nb': expected a whole number"]
 
 
 class Unshowable:
@@ -429,7 +429,7 @@ class OfManyLines:
 
 
 @pytest.mark.parametrize("value", [Unshowable(), 10**5000, [10**5000], OfManyLines()], ids=["raises", "long", "long inside", "lines"])
-def test_a_value_that_python_cannot_show_well_is_reported_all_the_same(value):
+def test_a_value_with_a_broken_repr_is_still_reported(value):
     with pytest.raises(ConfigError) as caught:
         Layer(width=value)
     [problem] = caught.value.problems
@@ -438,23 +438,23 @@ def test_a_value_that_python_cannot_show_well_is_reported_all_the_same(value):
     assert "\n" not in problem.value
 
 
-def test_more_than_fifty_problems_are_counted_and_not_all_shown():
+def test_more_than_fifty_problems_are_counted_but_not_all_are_shown():
     with pytest.raises(ConfigError) as caught:
         Run(dataset="d", batch_size=1, layers=[{"width": "x"}] * 120)
-    fact, lines = told(caught)
+    fact, lines = lines_of(caught)
     assert fact == "120 problems in Run"
     assert lines[49] == "layers.49.width = 'x': expected a whole number"
     assert lines[50:] == ["... and 70 more"]
     assert len(caught.value.problems) == 120
 
 
-def test_problems_come_in_the_order_of_the_fields_and_unknown_keys_in_the_order_given():
+def test_problems_are_in_the_order_of_the_fields_and_unknown_keys_in_the_given_order():
     with pytest.raises(ConfigError) as caught:
         Run(zebra=1, epochs="x", batch_size="x", apple=2, mango=3, dataset="d")
     assert [each.key for each in caught.value.problems] == ["batch_size", "epochs", "zebra", "apple", "mango"]
 
 
-def test_a_problem_is_text_of_its_parts():
+def test_the_text_of_a_problem_contains_its_parts():
     assert str(Problem("a.b", "expected text", "3", "run.yaml:1:2")) == "a.b = 3: expected text  [run.yaml:1:2]"
     assert str(Problem("a.b", "is missing")) == "a.b: is missing"
     assert str(Problem("", "expected keyword arguments only", "3")) == "3: expected keyword arguments only"
@@ -490,7 +490,7 @@ def errors():
 
 
 @pytest.mark.parametrize(("cause", "kind"), errors())
-def test_an_error_pickles_and_unpickles_with_its_problems(cause, kind):
+def test_an_error_keeps_its_problems_when_it_is_pickled(cause, kind):
     with pytest.raises(kind) as caught:
         cause()
     caught.value.add_note("a note")
@@ -502,7 +502,7 @@ def test_an_error_pickles_and_unpickles_with_its_problems(cause, kind):
     assert again.__notes__ == ["a note"]
 
 
-def test_the_text_of_an_unknown_key_error_is_not_quoted_as_key_errors_are():
+def test_the_text_of_an_unknown_key_error_is_not_quoted():
     with pytest.raises(KeyError) as caught:
         Layer(widht=3)
     assert str(caught.value).startswith("2 problems in Layer\n")

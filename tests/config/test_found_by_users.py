@@ -48,7 +48,7 @@ class Adam(ConfigBase):
 # keys
 
 
-def test_the_key_of_a_schedule_does_not_depend_on_what_was_registered():
+def test_the_key_of_a_schedule_does_not_depend_on_registered_schedules():
     before = SchedulerConfig(name="registered_later").key
     register_scheduler("registered_later", lambda optimizer: None, step_when="epoch")
     assert SchedulerConfig(name="registered_later").key == before
@@ -68,7 +68,7 @@ def test_the_key_of_a_schedule_does_not_depend_on_what_was_registered():
         (str | bool, True),
     ],
 )
-def test_a_union_takes_a_value_as_it_is_if_a_member_can(annotation, value):
+def test_a_union_keeps_a_value_unchanged_if_a_member_accepts_it(annotation, value):
     taken = Defines(annotation)(x=value).x
     assert (taken, type(taken)) == (value, type(value))
 
@@ -78,18 +78,18 @@ def test_two_classes_with_equal_values_differ_inside_a_dict():
     assert Grid({"o": [Sgd(), Adam(), Sgd()]}).count == 2
 
 
-def test_a_list_that_was_changed_in_place_has_the_key_of_the_list_it_became():
+def test_a_list_that_was_changed_in_place_has_the_key_of_its_current_values():
     config = Defines(list[float])(x=[0.1])
     config.x.append(1)
     assert config.key == Defines(list[float])(x=[0.1, 1]).key == config.freeze().key
 
 
-def test_a_scalar_is_not_checked_again_by_freezing():
+def test_freezing_does_not_check_a_scalar_again():
     config = Defines(Annotated[float, AfterValidator(lambda value: value * 2)])(x=1)
     assert config.freeze().x == 2.0
 
 
-def test_a_field_that_is_stated_again_keeps_its_history():
+def test_a_field_that_is_declared_again_keeps_its_history():
     @configclass
     class Base(ConfigBase):
         lr: float = field(default=0.1, was="rate")
@@ -105,7 +105,7 @@ def test_a_field_that_is_stated_again_keeps_its_history():
 
 
 @pytest.mark.parametrize("was", ["opt.lr", "", "class", "3"])
-def test_a_former_name_that_cannot_have_been_one_is_refused(was):
+def test_an_invalid_former_name_is_refused(was):
     with pytest.raises(ConfigClassError, match=r"x: .* is not a valid former name"):
         Defines(float, field(default=0.1, was=was))
 
@@ -132,7 +132,7 @@ def test_a_text_in_json_is_kept_as_written(tmp_path):
 @pytest.mark.parametrize(
     ("annotation", "text", "value"), [(float, "1.10", 1.1), (int, "0x10", 16), (Any, "[1.10]", [1.1]), (int | float, "1e3", 1e3)]
 )
-def test_a_number_is_a_plain_number_however_it_was_written(annotation, text, value, tmp_path):
+def test_a_number_becomes_a_plain_number_in_any_notation(annotation, text, value, tmp_path):
     (tmp_path / "run.yaml").write_text(f"x: {text}\n")
     for config in (Defines(annotation).load(tmp_path / "run.yaml"), Defines(annotation, value)().override(f"x={text}")):
         taken = config.x[0] if isinstance(value, list) else config.x
@@ -143,7 +143,7 @@ def test_a_number_is_a_plain_number_however_it_was_written(annotation, text, val
 # values
 
 
-def test_a_typed_config_inside_a_free_one_is_not_written_without_its_stateless_values():
+def test_a_free_form_config_with_a_typed_config_is_not_written():
     with pytest.raises(ConfigError, match=r"m: a typed config must be written separately; use its `to_dict\(\)` here"):
         Config({"m": Sgd(log=9)}).to_yaml()
 
@@ -190,14 +190,14 @@ def test_a_group_that_names_its_class_is_never_read_as_a_dict():
         Defines(Sgd | Adam)(x={"class": "Adam", "lr": -1})
 
 
-def test_a_default_is_a_copy():
+def test_a_default_is_copied():
     values = [1]
     kind = Defines(list[int], values)
     values.append(2)
     assert kind().x == [1]
 
 
-def test_of_two_bases_the_nearer_one_that_declares_the_field_counts():
+def test_a_field_is_inherited_from_the_nearest_base_that_declares_it():
     @configclass
     class Top(ConfigBase):
         x: int = 1
@@ -217,7 +217,7 @@ def test_of_two_bases_the_nearer_one_that_declares_the_field_counts():
     assert Both().x == Both.x == 2
 
 
-def test_what_an_optimizer_keeps_of_a_frozen_config_is_plain():
+def test_an_optimizer_receives_plain_values_from_a_frozen_config():
     config = OptimizerConfig(name="rprop", arguments={"etas": [0.5, 1.2]}).freeze()
     optimizer = config.make_optimizer(torch.nn.Linear(1, 1))
     file = io.BytesIO()
@@ -226,7 +226,7 @@ def test_what_an_optimizer_keeps_of_a_frozen_config_is_plain():
     assert torch.load(file, weights_only=True)["param_groups"][0]["etas"] == [0.5, 1.2]
 
 
-def test_a_large_list_is_described_in_no_time():
+def test_describing_a_large_list_is_fast():
     config = Defines(list[int])(x=list(range(20_000)))
     assert len(config.describe().splitlines()) == 20_000
 
@@ -244,14 +244,14 @@ class Before(Enum):
     A = "a"
 
 
-def test_the_error_for_a_config_of_an_older_definition_names_it_as_one():
+def test_the_error_for_a_config_of_an_older_class_definition_says_so():
     old = Sgd()
     new = configclass(type("Sgd", (ConfigBase,), {"__annotations__": {"lr": float}, "lr": 0.1}))
     with pytest.raises(ConfigError, match="expected Sgd in its current definition; this object has an older one"):
         Defines(new)(x=old)
 
 
-def test_text_where_a_number_is_wanted_is_not_offered_as_itself():
+def test_the_error_for_a_number_instead_of_text_does_not_suggest_the_same_text():
     with pytest.raises(ConfigError) as caught:
         Defines(Literal["1"])(x=1)
     assert str(caught.value.problems[0]) == "x = 1: expected '1'"
@@ -268,19 +268,19 @@ def test_a_file_name_that_is_none_is_refused():
         Config.load(None)
 
 
-def test_rules_that_find_nothing_may_return_nothing():
+def test_problems_may_return_none():
     kind = configclass(type("Quiet", (ConfigBase,), {"__annotations__": {"x": int}, "problems": lambda self: None}))
     assert kind(x=1).x == 1
 
 
-def test_a_free_key_of_a_group_that_is_not_set_is_offered_with_its_plus():
+def test_the_error_for_a_free_key_of_a_group_that_is_not_set_suggests_a_plus():
     config = Defines(dict[str, float] | None, None)()
     with pytest.raises(ConfigError, match=r"`x` is not set; write \+x\.a=1"):
         config.override("x.a=1")
     assert config.override("+x.a=1").x == {"a": 1.0}
 
 
-def test_groups_of_replicates_also_ignore_marks_inside_a_dict():
+def test_group_of_also_ignores_replicate_fields_inside_a_dict():
     assert group_of({"s": Sgd(), "seed": 1}) == group_of({"s": Sgd(log=5), "seed": 2})
 
 
@@ -296,7 +296,7 @@ def test_self_means_the_class_that_inherits_it():
     assert Tree(child={"extra": 2}).child == Tree(extra=2)
 
 
-def test_debug_loading_warns_of_broken_rules_and_unknown_classes(tmp_path, caplog):
+def test_debug_loading_warns_about_broken_rules_and_unknown_classes(tmp_path, caplog):
     @configclass
     class Careful(ConfigBase):
         low: int = 0
@@ -350,7 +350,7 @@ def test_a_former_name_is_inherited_by_a_field_that_declares_only_its_default():
 @pytest.mark.parametrize(
     "annotation", [list[Sgd] | list[dict[str, Any]], list[dict[str, Any]] | list[Sgd], dict[str, Sgd] | dict[str, Any]]
 )
-def test_a_config_deep_in_a_union_comes_back_as_itself(annotation, tmp_path):
+def test_a_config_deep_inside_a_union_keeps_its_class(annotation, tmp_path):
     value = {"a": Sgd(lr=3)} if "dict[str, test" in str(annotation) or str(annotation).startswith("dict") else [Sgd(lr=3)]
     kind = Defines(annotation)
     config = kind(x=value)
@@ -368,7 +368,7 @@ def test_a_config_deep_in_a_union_comes_back_as_itself(annotation, tmp_path):
         (tuple[list[float], ...], ([1.0],), lambda x: x[0].append(2)),
     ],
 )
-def test_what_was_changed_in_place_is_taken_as_if_it_had_been_given(annotation, value, change, tmp_path):
+def test_a_value_that_was_changed_in_place_is_validated_like_a_new_one(annotation, value, change, tmp_path):
     config = Defines(annotation)(x=value)
     change(config.x)
     key = config.key
@@ -377,7 +377,7 @@ def test_what_was_changed_in_place_is_taken_as_if_it_had_been_given(annotation, 
     assert config.key == key == Defines(annotation).load(tmp_path / "run.yaml").key
 
 
-def test_unions_of_configs_that_refer_to_each_other_are_read_in_no_time():
+def test_reading_unions_of_configs_that_refer_to_each_other_is_fast():
     @configclass
     class One(ConfigBase):
         ch: "list[One | Two]" = []

@@ -42,7 +42,7 @@ class Outer(Enum):
 
 
 class Activation(Enum):
-    """A common name for a member, which is also the name of a method of typed configs."""
+    """An enum with a member whose name is also a method of typed configs."""
 
     identity = "identity"
     relu = "relu"
@@ -115,7 +115,7 @@ SAME = {
 
 @pytest.mark.parametrize(("one", "other"), SAME.values(), ids=SAME)
 def test_configs_with_the_same_meaning_have_the_same_key(one, other):
-    """A12, J5, I08, I12."""
+    """Contracts and faults A12, J5, I08, I12."""
     assert canonical(one) == canonical(other)
     assert key_of(one, 64) == key_of(other, 64)
     assert group_of(one, 64) == group_of(other, 64)
@@ -147,7 +147,7 @@ DIFFERENT = {
 
 @pytest.mark.parametrize("configs", DIFFERENT.values(), ids=DIFFERENT)
 def test_configs_with_different_meanings_have_different_keys(configs):
-    """A12, I08, I11."""
+    """Contracts and faults A12, I08, I11."""
     assert len({canonical(each) for each in configs}) == len(configs)
     assert len({key_of(each) for each in configs}) == len(configs)
 
@@ -162,7 +162,7 @@ trees = st.dictionaries(
 
 
 def meaning(value):
-    """An independent check of the canonical form: equal for two values if and only if they have the same meaning."""
+    """Return a form of a value that is equal for two values if and only if they have the same meaning."""
     if isinstance(value, dict):
         return "group", frozenset((key, meaning(each)) for key, each in value.items())
     if isinstance(value, (list, tuple)):
@@ -174,7 +174,7 @@ def meaning(value):
 
 @given(trees, trees)
 @settings(max_examples=500, deadline=None)
-def test_two_configs_have_the_same_canonical_form_exactly_if_they_mean_the_same(one, other):
+def test_two_configs_have_the_same_canonical_form_if_and_only_if_they_have_the_same_meaning(one, other):
     assert (canonical(one) == canonical(other)) == (meaning(one) == meaning(other))
 
 
@@ -205,7 +205,7 @@ YAML_STYLES = {
 
 
 @pytest.mark.parametrize("style", YAML_STYLES)
-def test_every_style_of_yaml_gives_the_key_of_the_dict(style, tmp_path):
+def test_every_yaml_style_gives_the_key_of_the_dict(style, tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text(YAML_STYLES[style], encoding="utf-8")
     expected = {"arch": "ResNet", "lr": 0.001, "sizes": [1, 2], "optim": {"betas": [0.9, 0.5], "name": "no"}}
@@ -258,15 +258,15 @@ class Run(ConfigBase):
     epochs: int = 10
 
 
-def test_a_typed_config_has_the_key_of_its_identity_and_of_its_dict_without_what_does_not_count():
-    """A12."""
+def test_a_typed_config_has_the_key_of_its_identity_and_of_its_stateful_dict():
+    """Contract A12."""
     config = Run(arch="cnn", optim={"lr": 1e-3}, out="elsewhere", num_classes=10, seed=3)
     assert config.key == key_of(config) == key_of(config.identity()) == key_of(config.to_dict(ignore_stateless=True))
     assert config.key == key_of({"arch": "cnn", "optim.lr": 0.001, "optim.betas": (0.9, 0.999), "seed": 3, "fold": 0, "epochs": 10})
 
 
 def test_the_short_key_is_the_start_of_the_uid():
-    """A12: a long hash, and a short form to show. J5: 8 hex digits."""
+    """Contract A12: there is a long hash and a short form. Contract J5: a key has 8 hex digits."""
     config = Run()
     assert len(config.uid) == 64
     assert set(config.uid) <= set("0123456789abcdef")
@@ -282,24 +282,24 @@ def test_a_typed_config_in_a_dict_has_the_key_of_its_identity_and_class():
     assert key_of({"run": Run(out="a"), "all": [Run(out="b")]}) == key_of({"run": said, "all": [said]})
 
 
-def test_a_value_counts_as_the_type_of_its_field():
+def test_a_value_is_converted_to_the_type_of_its_field():
     assert Optim(lr=1).uid == Optim(lr=1.0).uid == Optim(lr="1").uid
 
 
-def test_a_value_that_is_the_default_counts_like_one_that_was_given():
+def test_a_default_has_the_same_key_as_an_equal_given_value():
     assert Run().uid == Run(arch="mlp", optim=Optim(lr=0.1), seed=0).uid
 
 
 @pytest.mark.parametrize(
     "change", [{"arch": "cnn"}, {"optim": {"lr": 0.2}}, {"optim": {"betas": (0.9, 0.9)}}, {"seed": 1}, {"fold": 1}, {"epochs": 11}]
 )
-def test_every_field_that_counts_changes_the_key(change):
+def test_every_stateful_field_changes_the_key(change):
     assert Run(**change).uid != Run().uid
 
 
 @pytest.mark.parametrize("change", [{"out": "elsewhere"}, {"num_classes": 7}], ids=str)
-def test_no_field_that_does_not_count_changes_the_key_or_the_group(change):
-    """A12: `Stateless` and `Derived`."""
+def test_stateless_and_derived_fields_change_neither_the_key_nor_the_group(change):
+    """Contract A12: `Stateless` and `Derived` fields are not part of the identity."""
     assert Run(**change).uid == Run().uid
     assert group_of(Run(**change)) == group_of(Run())
 
@@ -339,22 +339,22 @@ def holders(part):
 
 @pytest.mark.parametrize("place", holders(Part()))
 @pytest.mark.parametrize("change", [{"note": "x"}, {"mean": 0.5}, {"num_epochs": 2}], ids=str)
-def test_what_does_not_count_does_not_count_at_any_place_below_either(change, place):
+def test_stateless_fields_of_nested_configs_do_not_change_the_key(change, place):
     assert holders(Part(**change))[place].uid == holders(Part())[place].uid
 
 
 @pytest.mark.parametrize("place", holders(Part()))
 @pytest.mark.parametrize("change", [{"width": 2}, {"epochs": 2}, {"repeat": 1}, {"init_seed": 1}], ids=str)
-def test_what_counts_counts_at_every_place_below(change, place):
+def test_stateful_fields_of_nested_configs_change_the_key(change, place):
     """Epochs that are not at the top level are part of the identity."""
     assert holders(Part(**change))[place].uid != holders(Part())[place].uid
 
 
-def test_nothing_of_a_stateless_group_counts():
+def test_no_field_of_a_stateless_group_changes_the_key():
     assert Assembly(aside=Part(width=5)).uid == Assembly().uid
 
 
-def test_a_group_of_which_nothing_counts_is_not_the_same_as_none():
+def test_a_group_with_only_stateless_fields_differs_from_none():
     @configclass
     class Aside(ConfigBase):
         note: Stateless[str] = ""
@@ -372,7 +372,7 @@ def test_a_group_of_which_nothing_counts_is_not_the_same_as_none():
 
 @pytest.mark.parametrize("place", holders(Part()))
 @pytest.mark.parametrize("change", [{"repeat": 1}, {"init_seed": 1}], ids=str)
-def test_replicates_share_a_group_wherever_the_replicate_field_is(change, place):
+def test_replicates_share_a_group_at_any_depth_of_the_replicate_field(change, place):
     assert group_of(holders(Part(**change))[place]) == group_of(holders(Part())[place])
 
 
@@ -392,13 +392,13 @@ SEEDS = [
 
 
 @pytest.mark.parametrize(("one", "other"), SEEDS, ids=str)
-def test_every_key_that_ends_in_seed_counts_in_the_key_and_not_in_the_group(one, other):
+def test_every_key_that_ends_in_seed_is_part_of_the_key_and_not_of_the_group(one, other):
     assert key_of(one) != key_of(other)
     assert group_of(one) == group_of(other)
 
 
 @pytest.mark.parametrize("name", ["seeds", "seed_", "Seed", "seedling", "SEED"])
-def test_a_key_that_only_looks_like_a_seed_counts_in_the_group(name):
+def test_a_key_that_only_looks_like_a_seed_is_part_of_the_group(name):
     assert group_of({name: 1}) != group_of({name: 2})
 
 
@@ -406,7 +406,7 @@ def test_the_group_of_a_config_without_replicate_fields_is_its_key():
     assert group_of({"lr": 0.1, "a": {"b": [1]}}, 64) == key_of({"lr": 0.1, "a": {"b": [1]}}, 64)
 
 
-def test_replicates_of_a_typed_config_within_a_dict_share_a_group():
+def test_replicates_of_a_typed_config_inside_a_dict_share_a_group():
     assert group_of({"part": Part(repeat=1)}) == group_of({"part": Part(repeat=2)})
 
 
@@ -469,14 +469,14 @@ STORABLE_NOWHERE = {
 )
 @pytest.mark.parametrize("kind", STORABLE_NOWHERE)
 def test_a_value_that_cannot_be_stored_is_refused_with_its_dotted_key(kind, function):
-    """I12."""
+    """Fault I12."""
     value = STORABLE_NOWHERE[kind]()
     assert list(refused({"fine": 1, "model": {"parts": [1, {"it": value}]}}, function)) == ["model.parts.1.it"]
     assert list(refused({"model.it": value}, function)) == ["model.it"]
 
 
 def test_an_open_file_is_refused_with_its_dotted_key():
-    """I12."""
+    """Fault I12."""
     with open_file() as file:
         assert list(refused({"log": {"file": file}})) == ["log.file"]
 
@@ -486,7 +486,7 @@ def test_an_open_file_is_refused_with_its_dotted_key():
     [(np.zeros(2), "`.tolist()`"), (torch.zeros(2), "`.tolist()`"), ({1}, "a sorted list"), (len, "its import path")],
     ids=str,
 )
-def test_the_refusal_says_what_to_write_instead(value, advice):
+def test_the_error_says_what_to_write_instead(value, advice):
     assert advice in refused({"a": value})["a"]
 
 
@@ -499,7 +499,7 @@ def test_a_key_that_is_not_text_is_refused(key):
 
 @pytest.mark.parametrize("key", ["", ".", "..", "a.", ".a", "a..b", ".float"])
 def test_a_key_with_an_empty_part_is_refused(key):
-    """I11: this includes `.float`, which represents values that JSON does not have."""
+    """Fault I11: this includes `.float`, which represents values that JSON does not have."""
     assert refused({"model": {key: 1}}) == {f"model.{key!r}": "a key has no empty parts"}
 
 
@@ -516,13 +516,13 @@ def test_a_value_given_twice_by_a_dotted_key_and_by_nesting_is_refused(config):
 
 
 def test_all_problems_are_reported_at_once():
-    """I12."""
+    """Fault I12."""
     config = {"a": {1}, "b": {"c": [0, b"x", {"d": object()}]}, 3: 1, "": 2, "e": "\ud800", "f": 10**4300, "g.h": len, "fine": 1}
     assert set(refused(config)) == {"a", "b.c.1", "b.c.2.d", "3", "''", "e", "f", "g.h"}
 
 
 @pytest.mark.parametrize("value", [1, None, "text", [1], (), object(), {1}], ids=lambda value: type(value).__name__)
-def test_what_is_not_a_config_is_refused(value):
+def test_other_types_than_configs_are_refused(value):
     with pytest.raises(ConfigError):
         key_of(value)
 
@@ -534,12 +534,12 @@ def test_a_length_other_than_8_to_64_is_refused(length):
             function({}, length)
 
 
-def test_a_key_of_any_length_is_the_start_of_the_longest():
+def test_a_key_of_any_length_is_a_prefix_of_the_longest():
     longest = key_of({"a": 1}, 64)
     assert [key_of({"a": 1}, length) for length in range(8, 65)] == [longest[:length] for length in range(8, 65)]
 
 
-# Nesting without end.
+# Infinite nesting.
 
 
 def deep(depth):
@@ -567,7 +567,7 @@ ENDLESS = {"groups": lambda: deep(10_000), "lists": lambda: deep_list(10_000), "
 
 @pytest.mark.parametrize("function", [key_of, group_of, canonical])
 @pytest.mark.parametrize("kind", ENDLESS)
-def test_nesting_without_end_is_refused_with_the_start_of_its_dotted_key(kind, function):
+def test_infinite_nesting_is_refused_with_the_start_of_its_dotted_key(kind, function):
     (problem,) = refused(ENDLESS[kind](), function).items()
     assert problem[0].startswith("a.")
     assert len(problem[0]) < 100
@@ -575,13 +575,13 @@ def test_nesting_without_end_is_refused_with_the_start_of_its_dotted_key(kind, f
 
 
 @pytest.mark.parametrize("kind", ENDLESS)
-def test_a_config_of_nesting_without_end_is_refused(kind):
+def test_a_config_with_infinite_nesting_is_refused(kind):
     with pytest.raises(ConfigError):
         key_of(Config(ENDLESS[kind]()))
 
 
 @pytest.mark.parametrize("kind", ENDLESS)
-def test_a_field_for_any_value_refuses_nesting_without_end(kind):
+def test_a_field_for_any_value_refuses_infinite_nesting(kind):
     @configclass
     class Free(ConfigBase):
         value: Any
@@ -591,7 +591,7 @@ def test_a_field_for_any_value_refuses_nesting_without_end(kind):
 
 
 @pytest.mark.parametrize("parts", [101, 500, 20_000])
-def test_a_dotted_key_of_too_many_parts_is_refused_like_nesting(parts):
+def test_a_dotted_key_with_too_many_parts_is_refused_like_deep_nesting(parts):
     with pytest.raises(ConfigError):
         key_of({".".join(["a"] * parts): 1})
 
@@ -605,7 +605,7 @@ def test_a_dotted_key_of_too_many_parts_is_refused_like_nesting(parts):
     ],
     ids=["itself twice", "a list in itself", "doubled 60 times"],
 )
-def test_a_config_that_is_endless_in_breadth_is_refused_within_seconds(code):
+def test_a_config_with_infinitely_many_values_is_refused_within_seconds(code):
     """Runs in a separate process, so that it can be killed."""
     code += "\nfrom trainmaster.config import key_of\nfrom trainmaster.errors import ConfigError\n"
     code += "try:\n    key_of(config)\nexcept ConfigError:\n    print('refused')"
@@ -613,7 +613,7 @@ def test_a_config_that_is_endless_in_breadth_is_refused_within_seconds(code):
     assert done.stdout == "refused\n"
 
 
-# Golden keys: a config of years ago must be found again, so these never change.
+# Golden keys: these must never change, so that old configs are found again.
 
 GOLDEN = [
     ({}, "{}", "44136fa3"),
@@ -641,8 +641,8 @@ GOLDEN = [
 
 
 @pytest.mark.parametrize(("config", "text", "key"), GOLDEN, ids=[key for _, _, key in GOLDEN])
-def test_the_canonical_form_and_the_key_are_what_they_have_always_been(config, text, key):
-    """A12, J5."""
+def test_canonical_forms_and_keys_have_never_changed(config, text, key):
+    """Contracts A12, J5."""
     assert canonical(config) == text
     assert key_of(config) == key
 
@@ -651,7 +651,7 @@ def test_the_key_is_the_sha256_of_the_canonical_form():
     assert key_of({"lr": 0.1}, 64) == hashlib.sha256(b'{"lr":0.1}').hexdigest()
 
 
-def test_the_group_of_a_typed_config_is_what_it_has_always_been():
+def test_the_group_of_a_typed_config_has_never_changed():
     assert group_of(Run(optim=Adam(lr=0.5), seed=4, fold=2), 16) == "b3a09a7380159122"
 
 
@@ -680,7 +680,7 @@ class Second(ConfigBase):
 
 
 def given_by(values, how, kind, folder):
-    """A config of `kind` from `values`, which are in Python, YAML or JSON."""
+    """Create a config of class `kind` from `values` in Python, YAML or JSON."""
     if how == "python":
         return kind(**values)
     path = folder / f"config.{how}"
@@ -693,7 +693,7 @@ ways = pytest.mark.parametrize("how", ["python", "yaml", "json"])
 
 @ways
 @pytest.mark.parametrize("values", [{}, {"lr": 0.5}, {"width": 8}, {"lr": 0.5, "width": 8, "folder": "there"}], ids=str)
-def test_a_config_of_a_class_that_changed_has_the_key_it_had(values, how, tmp_path):
+def test_a_config_keeps_its_key_when_its_class_changes(values, how, tmp_path):
     old, new = (given_by(values, how, kind, tmp_path) for kind in (First, Second))
     assert new.uid == old.uid
     assert group_of(new) == group_of(old)
@@ -701,7 +701,7 @@ def test_a_config_of_a_class_that_changed_has_the_key_it_had(values, how, tmp_pa
 
 @ways
 @pytest.mark.parametrize("former", ["width", "num_units"])
-def test_every_former_name_is_read_as_the_name_of_today(former, how, tmp_path):
+def test_every_former_name_is_read_as_the_current_name(former, how, tmp_path):
     config = given_by({former: 8, "lr": 0.5, "folder": "there"}, how, Second, tmp_path)
     assert (config.size, config.learning_rate, config.place) == (8, 0.5, "there")
     assert config == Second(size=8, learning_rate=0.5, place="there")
@@ -719,12 +719,12 @@ def test_every_former_name_is_read_as_the_name_of_today(former, how, tmp_path):
     ],
     ids=str,
 )
-def test_two_names_of_one_field_at_once_are_refused(values, how, tmp_path):
+def test_two_names_for_one_field_are_refused(values, how, tmp_path):
     with pytest.raises(ConfigError, match="given twice"):
         given_by(values, how, Second, tmp_path)
 
 
-def test_a_file_is_written_with_the_names_of_today(tmp_path):
+def test_a_file_is_written_with_the_current_names(tmp_path):
     Second(lr=0.5).write(tmp_path / "config.yaml")
     assert list(Config.load(tmp_path / "config.yaml")) == ["learning_rate", "size", "place", "momentum", "optim", "tags"]
 
@@ -735,7 +735,7 @@ def test_a_file_is_written_with_the_names_of_today(tmp_path):
     [{"momentum": 0.9}, {"optim": None}, {"optim": {"lr": 0.1}}, {"optim": {"class": "Sgd"}}, {"tags": []}, {"tags": ["b", "a"]}],
     ids=str,
 )
-def test_a_field_that_was_added_changes_the_key_once_it_has_another_value_than_its_default(values, how, tmp_path):
+def test_an_added_field_changes_the_key_once_it_differs_from_its_default(values, how, tmp_path):
     assert given_by(values, how, Second, tmp_path).uid != First().uid
 
 
@@ -745,7 +745,7 @@ def test_a_field_that_was_added_changes_the_key_once_it_has_another_value_than_i
     [{"momentum": 0}, {"momentum": -0.0}, {"optim": {"class": "Adam", "eps": 1e-8}}, {"tags": ["a", "b"]}, {"tags": ("a", "b")}],
     ids=str,
 )
-def test_a_field_that_was_added_keeps_the_key_while_its_value_means_the_default(values, how, tmp_path):
+def test_an_added_field_keeps_the_key_while_its_value_equals_the_default(values, how, tmp_path):
     assert given_by(values, how, Second, tmp_path).uid == First().uid
 
 
@@ -773,24 +773,24 @@ NESTED_VALUES = [
 
 @ways
 @pytest.mark.parametrize("values", NESTED_VALUES, ids=str)
-def test_nested_configs_of_classes_that_changed_keep_the_key(values, how, tmp_path):
+def test_nested_configs_keep_the_key_when_their_classes_change(values, how, tmp_path):
     old, new = (given_by(values, how, kind, tmp_path) for kind in (Holding, HoldingNew))
     assert new.uid == old.uid
 
 
-def test_a_nested_field_that_was_added_changes_the_key_once_it_has_another_value():
+def test_an_added_nested_field_changes_the_key_once_it_differs_from_its_default():
     assert HoldingNew(only={"momentum": 0.5}).uid != Holding().uid
     assert HoldingNew(many=[{"tags": []}]).uid != Holding().uid
 
 
 @ways
-def test_two_names_of_a_nested_field_at_once_are_refused_with_the_dotted_key(how, tmp_path):
+def test_two_names_for_a_nested_field_are_refused_with_the_dotted_key(how, tmp_path):
     with pytest.raises(ConfigError, match="given twice") as caught:
         given_by({"one": {"lr": 1.0, "learning_rate": 1.0}}, how, HoldingNew, tmp_path)
     assert [problem.key for problem in caught.value.problems] == ["only.learning_rate"]
 
 
-def test_a_field_that_was_added_and_renamed_later_has_its_first_name_in_the_identity():
+def test_a_field_that_was_added_and_later_renamed_has_its_first_name_in_the_identity():
     @configclass
     class Third(ConfigBase):
         lr: float = 0.1
@@ -800,7 +800,7 @@ def test_a_field_that_was_added_and_renamed_later_has_its_first_name_in_the_iden
     assert canonical(Third(weight_decay=0.5)) == canonical(Third(decay=0.5)) == '{"lr":0.1,"weight_decay":0.5}'
 
 
-def test_a_replicate_field_that_was_added_counts_in_the_key_and_not_in_the_group():
+def test_an_added_replicate_field_is_part_of_the_key_and_not_of_the_group():
     @configclass
     class Third(ConfigBase):
         lr: float = 0.1
@@ -811,7 +811,7 @@ def test_a_replicate_field_that_was_added_counts_in_the_key_and_not_in_the_group
     assert group_of(Third(fold=1)) == group_of(Third()) == key_of({"lr": 0.1})
 
 
-def test_a_group_of_free_keys_that_was_added_means_its_default_with_or_without_dots():
+def test_an_added_free_form_group_equals_its_default_with_or_without_dotted_keys():
     @configclass
     class Third(ConfigBase):
         options: dict[str, Any] = field(default={"a.b": 1}, added=True)
@@ -849,7 +849,7 @@ def test_two_subclasses_with_equal_values_have_different_keys(place):
 
 
 @pytest.mark.parametrize("place", trainers(Optim()))
-def test_a_subclass_with_the_values_of_its_base_has_another_key(place):
+def test_a_subclass_with_the_values_of_its_base_has_a_different_key(place):
     @configclass
     class Same(Optim): ...
 
@@ -859,7 +859,7 @@ def test_a_subclass_with_the_values_of_its_base_has_another_key(place):
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("kind", [Adam, Sgd])
 @pytest.mark.parametrize("place", trainers(Adam()))
-def test_a_subclass_comes_back_from_a_file_as_itself(place, kind, ending, tmp_path):
+def test_a_subclass_is_loaded_from_a_file_as_itself(place, kind, ending, tmp_path):
     config = trainers(kind(eps=0.5))[place]
     config.write(tmp_path / f"config.{ending}")
     back = Trainer.load(tmp_path / f"config.{ending}")
@@ -879,18 +879,18 @@ def test_a_class_that_does_not_fit_the_field_is_refused():
 
 
 def twin(module):
-    """A class with the same name and values each time, as if it were defined in `module`."""
+    """Create a class with the same name and values each time, as if it were defined in `module`."""
     return configclass(type("Twin", (Optim,), {"__module__": module}))
 
 
-def test_a_class_that_was_defined_again_takes_the_place_of_the_one_before():
-    """As when a cell of a notebook is run twice."""
+def test_a_class_that_is_defined_again_replaces_the_earlier_one():
+    """This happens when a cell of a notebook is run twice."""
     before, after = twin("notebook"), twin("notebook")
     assert type(Trainer(optim={"class": "Twin"}).optim) is after
     assert before is not after
 
 
-def test_a_name_that_classes_of_two_modules_share_is_refused_and_not_guessed():
+def test_an_ambiguous_class_name_is_refused():
     kinds = [configclass(type("Double", (Optim,), {"__module__": module})) for module in ("one", "other")]
     with pytest.raises(ConfigError):
         Trainer(optim={"class": "Double"})

@@ -1,4 +1,4 @@
-"""Which keys are known keys with a typo, and which are new keys."""
+"""Misspelled keys are told apart from new keys."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ NAMES = st.text("abcdefgh_XY12", max_size=12)
 
 
 @given(NAMES, NAMES)
-def test_a_near_miss_goes_both_ways(one: str, other: str) -> None:
+def test_near_misses_are_symmetric(one: str, other: str) -> None:
     assert is_near_miss(one, other) == is_near_miss(other, one)
 
 
 @given(st.text("abcdefgh", min_size=4, max_size=12), st.data())
-def test_a_letter_that_is_left_out_or_doubled_is_a_typo(name: str, data: st.DataObject) -> None:
+def test_a_missing_or_doubled_letter_is_a_typo(name: str, data: st.DataObject) -> None:
     at = data.draw(st.integers(1, len(name) - 1))
     assert is_near_miss(name[:at] + name[at + 1 :], name) or name[:at] + name[at + 1 :] == name
     assert is_near_miss(name[:at] + name[at] + name[at:], name)

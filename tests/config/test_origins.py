@@ -84,7 +84,7 @@ def file(tmp_path):
 
 
 @pytest.mark.parametrize("key", ["second", "trains", "sizes", "sizes.0", "arguments", "arguments.a", "rate", "save_dir", "num_classes"])
-def test_a_value_that_is_not_given_is_the_default_of_its_class(key):
+def test_the_origin_of_a_value_that_is_not_given_is_the_default_of_its_class(key):
     assert Run().origin(key) == "default of Run"
 
 
@@ -118,17 +118,17 @@ def test_a_value_that_equals_the_default_but_was_given_was_set_by_the_program():
 
 
 @pytest.mark.parametrize("key", PLACES)
-def test_a_value_from_a_file_has_its_file_line_and_column(file, key):
+def test_the_origin_of_a_value_from_a_file_is_its_file_line_and_column(file, key):
     assert Run.load(file).origin(key) == f"{file}:{PLACES[key]}"
 
 
 @pytest.mark.parametrize("key", DEFAULTS)
-def test_a_value_that_the_file_does_not_give_is_a_default(file, key):
+def test_the_origin_of_a_value_that_is_not_in_the_file_is_its_default(file, key):
     assert Run.load(file).origin(key) == f"default of {DEFAULTS[key]}"
 
 
 @pytest.mark.parametrize("key", ["sizes", "sizes.0", "sizes.1"])
-def test_the_elements_of_a_list_come_from_where_the_list_is(file, key):
+def test_the_elements_of_a_list_have_the_position_of_the_list(file, key):
     assert Run.load(file).origin(key).startswith(f"{file}:")
     assert Run.load(file).origin("sizes") == f"{file}:9:1"
 
@@ -139,20 +139,20 @@ def test_the_defaults_of_a_group_that_the_file_leaves_out_do_not_come_from_the_f
     assert config.origin("train.lr") == "default of Run"
 
 
-def test_a_dotted_key_in_a_file_has_its_place(tmp_path):
+def test_a_dotted_key_in_a_file_has_its_position(tmp_path):
     (tmp_path / "run.yaml").write_text("rate: 2\ntrain.lr: 3\n")
     assert Run.load(tmp_path / "run.yaml").origin("train.lr") == f"{tmp_path}/run.yaml:2:1"
 
 
 @pytest.mark.parametrize("name", ["rate", "speed", "velocity"])
-def test_a_renamed_field_comes_from_where_its_former_name_is(tmp_path, name):
+def test_a_renamed_field_has_the_position_of_its_former_name(tmp_path, name):
     (tmp_path / "run.yaml").write_text(f"sizes: [1]\n{name}: 3\n")
     config = Run.load(tmp_path / "run.yaml")
     assert config.origin("rate") == f"{tmp_path}/run.yaml:2:1"
 
 
 @pytest.mark.parametrize("name", ["rate", "speed", "velocity"])
-def test_a_problem_of_a_renamed_field_is_where_its_former_name_is(tmp_path, name):
+def test_a_problem_of_a_renamed_field_has_the_position_of_its_former_name(tmp_path, name):
     (tmp_path / "run.yaml").write_text(f"sizes: [1]\n{name}: fast\n")
     with pytest.raises(ValueError, match=rf"rate = 'fast': expected a number  \[{re.escape(str(tmp_path))}/run\.yaml:2:1\]"):
         Run.load(tmp_path / "run.yaml")
@@ -165,14 +165,14 @@ def test_a_value_from_json_names_the_file(tmp_path):
     assert config.origin("save_dir") == "default of Run"
 
 
-def test_a_value_of_a_file_loaded_for_debugging_has_its_place_too(tmp_path):
+def test_debug_loading_also_records_positions(tmp_path):
     (tmp_path / "run.yaml").write_text("rate: 2\nsizes: x\ntrain: {lr: y, epochs: 3}\n")
     config = Run.load(tmp_path / "run.yaml", debug=True)
     assert config.origin("rate") == f"{tmp_path}/run.yaml:1:1"
     assert config.origin("train.epochs") == f"{tmp_path}/run.yaml:3:16"
 
 
-def test_an_overridden_value_comes_from_the_override_and_the_others_from_where_they_did(file):
+def test_an_override_changes_only_the_origin_of_its_own_value(file):
     config = Run.load(file).override("train.lr=7", "save_dir=x", "+arguments.b=2")
     assert config.origin("train.lr") == "override train.lr=7"
     assert config.origin("save_dir") == "override save_dir=x"
@@ -202,12 +202,12 @@ def test_a_value_inside_a_list_of_groups_comes_from_its_override(file):
     assert config.origin("trains.1.warmup") == f"{file}:6:24"
 
 
-def test_two_overrides_one_after_the_other_are_both_remembered():
+def test_the_origins_of_two_successive_overrides_are_recorded():
     config = Run().override("train.lr=1").override("rate=2")
     assert (config.origin("train.lr"), config.origin("rate")) == ("override train.lr=1", "override rate=2")
 
 
-def test_an_override_leaves_the_origins_of_the_config_it_was_made_from(file):
+def test_an_override_does_not_change_the_origins_of_the_original_config(file):
     config = Run.load(file)
     config.override("train.lr=7")
     assert config.origin("train.lr") == f"{file}:2:3"
@@ -224,14 +224,14 @@ def test_an_assigned_value_was_set_by_the_program(file):
     assert config.origin("named.a.lr") == f"{file}:8:7"
 
 
-def test_a_value_set_in_a_list_by_item_leaves_the_origins_of_its_neighbours(file):
+def test_setting_a_value_in_a_list_does_not_change_the_origins_of_other_elements(file):
     config = Run.load(file)
     config["trains.0.lr"] = 8
     assert config.origin("trains.0.lr") == IN_CODE
     assert config.origin("trains.1.warmup") == f"{file}:6:24"
 
 
-def test_a_config_put_into_another_brings_its_origins(file):
+def test_a_config_inside_another_config_keeps_its_origins(file):
     other = Run(train=Run.load(file).train)
     assert other.origin("train.lr") == f"{file}:2:3"
 
@@ -256,7 +256,7 @@ def test_a_copy_keeps_all_origins(file, duplicate):
     assert duplicate(config).describe() == table
 
 
-def test_a_clone_has_origins_of_its_own(file):
+def test_changing_a_clone_does_not_change_the_origins_of_the_original(file):
     config = Run.load(file)
     other = config.clone()
     other.train.lr = 5
@@ -273,7 +273,7 @@ def test_the_origin_of_an_unknown_key_is_an_unknown_key_error():
 
 
 @pytest.mark.parametrize("key", ["sizes.9", "sizes.x", "arguments.zzz", "rate.x"])
-def test_the_origin_of_what_is_not_there_is_an_unknown_key_error(key):
+def test_the_origin_of_a_missing_value_is_an_unknown_key_error(key):
     with pytest.raises(UnknownKeyError):
         Run().origin(key)
 
@@ -306,7 +306,7 @@ def test_describe_shows_every_value_of_a_large_config(file):
     assert {row[0]: row[-1] for row in rows if row[0] in PLACES} == {key: f"{file}:{place}" for key, place in PLACES.items()}
 
 
-def test_describe_cuts_long_values():
+def test_describe_shortens_long_values():
     config = Run(save_dir="x" * 1000)
     [line] = [each for each in config.describe().split("\n") if each.startswith("save_dir")]
     assert len(line) < 100
@@ -336,7 +336,7 @@ def test_the_table_for_notebooks_escapes_the_text_of_overrides():
     assert "<td>override save_dir=&#x27;&lt;i&gt;&#x27;</td>" in html
 
 
-def test_where_values_came_from_is_not_part_of_a_config(file, tmp_path):
+def test_origins_are_not_part_of_a_config(file, tmp_path):
     config = Run.load(file)
     same = Run(**config.to_dict())
     assert config == same
@@ -367,16 +367,16 @@ def free_file(tmp_path):
 
 
 @pytest.mark.parametrize("key", FREE_PLACES)
-def test_a_value_of_a_free_config_from_a_file_has_its_file_line_and_column(free_file, key):
+def test_the_origin_of_a_value_of_a_free_form_config_is_its_file_line_and_column(free_file, key):
     assert Config.load(free_file).origin(key) == f"{free_file}:{FREE_PLACES[key]}"
 
 
-def test_a_value_of_a_free_config_made_in_code_was_set_by_the_program():
+def test_the_origin_of_a_value_of_a_free_form_config_in_code_is_the_program():
     config = Config({"a": 1, "b.c": 2})
     assert config.origin("a") == config.origin("b.c") == config.origin("b") == IN_CODE
 
 
-def test_an_overridden_value_of_a_free_config_comes_from_the_override_and_the_others_from_where_they_did(free_file):
+def test_an_override_of_a_free_form_config_changes_only_the_origin_of_its_own_value(free_file):
     config = Config.load(free_file).override("group.b=5", "+new.x=6")
     assert config.origin("group.b") == "override group.b=5"
     assert config.origin("new.x") == "override +new.x=6"
@@ -403,14 +403,14 @@ def test_a_copy_of_a_free_config_keeps_all_origins(free_file, duplicate):
     assert duplicate(config).describe() == config.describe()
 
 
-def test_what_was_filled_in_comes_from_the_file_it_was_filled_from(free_file):
+def test_the_origin_of_a_value_from_fill_is_the_file(free_file):
     config = Config({"a": 9})
     config.fill(free_file)
     assert config.origin("a") == IN_CODE
     assert config.origin("group.b") == f"{free_file}:3:3"
 
 
-def test_what_was_updated_comes_from_where_the_update_did(free_file):
+def test_the_origin_of_an_updated_value_is_that_of_the_update(free_file):
     config = Config({"a": 9, "group": {"z": 1}})
     config.update(Config.load(free_file))
     assert config.origin("a") == f"{free_file}:1:1"
@@ -418,12 +418,12 @@ def test_what_was_updated_comes_from_where_the_update_did(free_file):
     assert config.origin("group.z") == IN_CODE
 
 
-def test_what_the_command_line_gave_comes_from_there():
+def test_the_origin_of_a_value_from_the_command_line_is_the_argument():
     config = Config.from_cli(["a=1", "b.c=2"])
     assert (config.origin("a"), config.origin("b.c")) == ("override a=1", "override b.c=2")
 
 
-def test_a_deleted_and_new_value_was_set_by_the_program(free_file):
+def test_a_value_that_was_deleted_and_added_again_was_set_by_the_program(free_file):
     config = Config.load(free_file)
     del config["a"]
     config.a = 1

@@ -85,12 +85,12 @@ def test_several_values_are_changed_at_once(make):
 
 
 @both
-def test_no_overrides_give_an_equal_config(make):
+def test_a_config_without_overrides_is_equal(make):
     assert make().override() == make()
 
 
 @both
-def test_the_original_is_untouched(make):
+def test_the_original_does_not_change(make):
     config = make()
     changed = config.override("net.width=3", "net.sizes.0=7", "shuffle=false")
     changed.net.sizes.append(5)
@@ -147,29 +147,29 @@ def test_plus_adds_a_key_to_a_config():
     assert free().override("+new=1", "+net.depth=2", "+a.b.c=3").flatten().items() >= {"new": 1, "net.depth": 2, "a.b.c": 3}.items()
 
 
-def test_plus_adds_a_key_to_a_group_of_free_keys():
+def test_plus_adds_a_key_to_a_free_form_group():
     assert OverrideRun().override("+net.extra.momentum=0.9").net.extra == {"momentum": 0.9}
 
 
-def test_plus_makes_the_groups_of_a_new_free_key():
+def test_plus_creates_the_groups_of_a_new_key():
     assert OverrideRun().override("+net.extra.a.b=1").net.extra == {"a": {"b": 1}}
 
 
 @both
-def test_a_new_key_without_plus_offers_the_nearest(make):
+def test_the_error_for_a_new_key_without_a_plus_suggests_the_nearest(make):
     with pytest.raises(UnknownKeyError, match=r"net\.widht.*did you mean `(net\.)?width`.*\[net\.widht=3\]"):
         make().override("net.widht=3")
 
 
-def test_a_new_key_without_plus_and_without_a_near_one_shows_the_plus():
+def test_the_error_for_a_new_key_without_a_similar_key_suggests_the_plus():
     with pytest.raises(UnknownKeyError, match=r"zzz: no such key; write \+zzz=3 to add it"):
         free().override("zzz=3")
     with pytest.raises(UnknownKeyError, match=r"net\.extra\.zzz: no such key; write \+net\.extra\.zzz=3 to add it"):
         OverrideRun().override("net.extra.zzz=3")
 
 
-def test_a_long_common_group_does_not_make_two_names_near():
-    """`lr` is not a misspelled `momentum`; the plus is what helps."""
+def test_a_long_common_group_does_not_make_two_names_similar():
+    """`lr` is not a misspelled `momentum`, so the error suggests the plus."""
     with pytest.raises(UnknownKeyError, match=r"momentum: no such key; write \+train_config\.optimizer_config\.arguments\.momentum=0\.9"):
         parallel().override("train_config.optimizer_config.arguments.momentum=0.9")
 
@@ -181,7 +181,7 @@ def test_an_unknown_group_is_named():
         OverrideRun().override("nett.wide=3")
 
 
-def test_plus_adds_no_field_to_a_typed_config():
+def test_plus_cannot_add_a_field_to_a_typed_config():
     with pytest.raises(UnknownKeyError, match=r"OverrideNet has no such field.*\[\+net\.depth=1\]"):
         OverrideRun().override("+net.depth=1")
 
@@ -222,7 +222,7 @@ def test_an_element_of_a_typed_tuple_is_changed():
 
 
 def test_a_tuple_stays_a_tuple_when_an_element_is_changed():
-    """J1: tuples stay tuples."""
+    """Contract J1: tuples stay tuples."""
     config = Config(size=(3, 4)).override("size.0=9")
     assert config.size == (9, 4)
     assert type(config.size) is tuple
@@ -252,7 +252,7 @@ def test_an_element_of_a_wrong_type_is_refused():
         ("name=true", "text"),
     ],
 )
-def test_a_value_of_a_wrong_type_is_refused_and_the_override_shown(text, wanted):
+def test_the_error_for_a_wrong_type_shows_the_override(text, wanted):
     with pytest.raises(ConfigError, match=f"expected .*{wanted}") as caught:
         OverrideRun().override(text)
     assert caught.value.problems[0].where == text
@@ -274,7 +274,7 @@ def test_a_text_in_a_list_keeps_a_number_as_written():
     assert OverrideRun(data={"path": ".", "versions": ["a", "b"]}).override("data.versions.1=1.10").data.versions == ["a", "1.10"]
 
 
-def test_a_text_in_a_group_that_is_replaced_whole_keeps_a_number_as_written():
+def test_a_text_in_a_replaced_group_keeps_a_number_as_written():
     assert OverrideRun().override("net={version: 1.10}").net.version == "1.10"
 
 
@@ -290,7 +290,7 @@ def test_a_literal_is_checked():
 # ---- nested configs that are not there yet
 
 
-def test_an_optional_config_that_is_none_is_built_by_its_fields():
+def test_overrides_of_its_fields_create_an_optional_config_that_is_none():
     config = OverrideRun().override("data.path=/tmp/x", "data.kind=test")
     assert config.data == OverrideData(path="/tmp/x", kind="test")
 
@@ -300,7 +300,7 @@ def test_the_error_for_an_optional_config_names_its_missing_field():
         OverrideRun().override("data.kind=test")
 
 
-def test_an_unknown_field_of_an_optional_config_that_is_none_offers_the_nearest():
+def test_the_error_for_an_unknown_field_of_an_optional_config_suggests_the_nearest():
     with pytest.raises(UnknownKeyError, match=r"data\.pth: OverrideData has no such field; did you mean `path`"):
         OverrideRun().override("data.pth=x")
 
@@ -315,7 +315,7 @@ def test_a_free_key_of_an_optional_group_that_is_none_can_be_added():
     assert config.optim_metrics == {"accuracy": "max"}
 
 
-def test_a_field_of_either_config_needs_the_config_first():
+def test_overriding_a_field_of_a_union_of_configs_needs_a_config_first():
     with pytest.raises(ConfigError, match=r"either\.width: `either` is None, not a group  \[either\.width=3\]"):
         OverrideRun().override("either.width=3")
 
@@ -339,7 +339,7 @@ def test_a_field_of_a_config_that_was_chosen_among_several_is_changed():
     ],
 )
 def test_a_value_that_two_overrides_set_is_refused(make, texts):
-    """Otherwise the result would depend on their order."""
+    """Otherwise, the result would depend on the order of the overrides."""
     with pytest.raises(ConfigError) as caught:
         make().override(*texts)
     problem = caught.value.problems[0]
@@ -347,7 +347,7 @@ def test_a_value_that_two_overrides_set_is_refused(make, texts):
     assert problem.where == texts[1]
 
 
-def test_keys_that_only_begin_alike_are_two_keys():
+def test_keys_with_a_common_prefix_are_different():
     config = Config({"net": 1, "nets": 2, "net_b": 3}).override("net=4", "nets=5", "net_b=6")
     assert config == {"net": 4, "nets": 5, "net_b": 6}
 
@@ -381,7 +381,7 @@ def test_a_value_below_a_plain_key_of_a_group_of_configs_is_changed():
     assert OverrideRun(nets={"a": {}}).override("nets.a.width=2").nets["a"].width == 2
 
 
-def test_an_unknown_key_of_a_group_of_configs_offers_the_nearest():
+def test_the_error_for_an_unknown_key_of_a_group_of_configs_suggests_the_nearest():
     with pytest.raises(UnknownKeyError, match=r"did you mean `search_space\.random_seed`"):
         parallel().override("search_space.random_sed={categorical_values: [1]}")
 
@@ -391,14 +391,14 @@ def test_an_unknown_key_of_a_group_of_configs_offers_the_nearest():
 
 @both
 @pytest.mark.parametrize("text", ["name=", "name=  ", "name=\t"])
-def test_an_empty_value_is_refused_and_both_meanings_shown(make, text):
+def test_the_error_for_an_empty_value_suggests_null_and_empty_text(make, text):
     with pytest.raises(ConfigError, match="no value; write name=null for none, or name='' for empty text"):
         make().override(text)
 
 
 @both
 @pytest.mark.parametrize("text", ["name", "", "+", "net.width", "--verbose"])
-def test_what_is_not_a_pair_is_refused(make, text):
+def test_text_that_is_not_a_key_and_a_value_is_refused(make, text):
     with pytest.raises(ConfigError, match="expected key=value"):
         make().override(text)
 
@@ -438,7 +438,7 @@ def test_a_document_mark_is_not_a_null(make):
 
 
 @both
-def test_what_is_not_text_is_a_config_error_or_a_type_error(make):
+def test_an_override_that_is_not_text_is_a_config_error_or_a_type_error(make):
     """It is easy to write `override(args)` instead of `override(*args)`."""
     with pytest.raises((ConfigError, TypeError)):
         make().override(["name=x"])
@@ -458,7 +458,7 @@ def test_all_unknown_keys_are_reported_at_once(make):
 
 
 @both
-def test_all_unreadable_overrides_are_reported_at_once(make):
+def test_all_invalid_overrides_are_reported_at_once(make):
     with pytest.raises(ConfigError) as caught:
         make().override("a", "name=", "net.width=[1", "name.=3", "shuffle=true")
     assert [each.where for each in caught.value.problems] == ["a", "name=", "net.width=[1", "name.=3"]
@@ -480,7 +480,7 @@ def test_a_key_that_a_config_cannot_have_is_refused():
 
 
 @pytest.mark.parametrize("key", ["__class__", "_frozen", "_origins", "__dict__", "net.__dict__", "key", "uid", "clone", "net.override"])
-def test_what_is_not_a_field_of_a_typed_config_cannot_be_overridden(key):
+def test_an_attribute_that_is_not_a_field_cannot_be_overridden(key):
     config = OverrideRun()
     with pytest.raises(UnknownKeyError, match="has no such field"):
         config.override(f"{key}=1")
@@ -539,14 +539,14 @@ def test_hostile_values_are_refused_at_once(make, value, why):
     assert time.perf_counter() - start < 5
 
 
-def test_no_code_runs_by_an_override(tmp_path):
+def test_an_override_never_runs_code(tmp_path):
     with pytest.raises(ConfigError):
         free().override(f"name=!!python/object/apply:os.mkdir ['{tmp_path / 'made'}']")
     assert not (tmp_path / "made").exists()
 
 
 def test_deep_keys_do_not_crash():
-    """A dotted key also nests. If it is too deep to be stored, this is our error and not a RecursionError."""
+    """A dotted key is nested too. If it is too deep to be stored, the error is a ConfigError and not a RecursionError."""
     with pytest.raises(ConfigError, match="deep"):
         Config().override(f"+{'.'.join('a' * 5_000)}=1")
 
@@ -556,12 +556,12 @@ def test_deep_keys_do_not_crash():
 
 @both
 @pytest.mark.parametrize("key", ["width", "model.width", "nett.width"])
-def test_a_key_that_is_in_another_group_is_offered_with_that(make, key):
+def test_the_error_for_a_key_of_another_group_suggests_the_full_key(make, key):
     with pytest.raises(UnknownKeyError, match=rf"{key}: .*; did you mean `net\.width`\?  \[{key}=3\]"):
         make().override(f"{key}=3")
 
 
-def test_a_key_that_is_in_several_groups_is_offered_with_each():
+def test_the_error_for_a_key_of_several_groups_suggests_all_full_keys():
     config = Config({"g": {"lr": 0.1}, "d": {"lr": 0.2}})
     with pytest.raises(UnknownKeyError, match=r"lr: no such key; did you mean `g\.lr` or `d\.lr`\?"):
         config.override("lr=1")

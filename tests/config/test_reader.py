@@ -23,7 +23,7 @@ def same(one, other):
 
 @pytest.fixture
 def file(tmp_path):
-    """Writes a file of the given text and gives its path."""
+    """Return a function that writes a text to a file and returns the path."""
 
     def write(text, name="run.yaml"):
         path = tmp_path / name
@@ -86,7 +86,7 @@ class Run(ConfigBase):
         (".NAN", math.nan),
     ],
 )
-def test_a_float_of_yaml_1_2_is_a_float(text, value):
+def test_yaml_1_2_floats_are_floats(text, value):
     assert same(value_of(text), value)
 
 
@@ -95,19 +95,19 @@ def test_a_float_of_yaml_1_2_is_a_float(text, value):
     [("0", 0), ("-0", 0), ("12", 12), ("+7", 7), ("-3", -3), ("0o10", 8), ("0x1F", 31), ("0xff", 255), ("1" * 4300, int("1" * 4300))],
     ids=lambda each: f"{each}"[:10],
 )
-def test_an_integer_of_yaml_1_2_is_an_integer(text, value):
+def test_yaml_1_2_integers_are_integers(text, value):
     assert same(value_of(text), value)
 
 
 @pytest.mark.parametrize("text", ["", "~", "null", "Null", "NULL"])
-def test_null_has_five_forms(text):
+def test_null_can_be_written_in_five_ways(text):
     assert value_of(text) is None
 
 
 @pytest.mark.parametrize(
     ("text", "value"), [(form, form.lower() == "true") for form in ["true", "True", "TRUE", "false", "False", "FALSE"]]
 )
-def test_a_boolean_has_three_forms_of_each(text, value):
+def test_true_and_false_can_be_written_in_three_ways_each(text, value):
     assert value_of(text) is value
 
 
@@ -173,13 +173,13 @@ def test_a_boolean_has_three_forms_of_each(text, value):
         "true_",
     ],
 )
-def test_what_version_1_2_has_no_number_for_is_text(text):
+def test_scalars_that_are_not_yaml_1_2_numbers_are_text(text):
     assert same(value_of(text), text)
 
 
 @pytest.mark.parametrize("text", ["1", "1e-3", "true", "null", "~", ".nan", "0o10", "0777", ""])
 @pytest.mark.parametrize("quote", ["'", '"'])
-def test_what_is_quoted_is_text(text, quote):
+def test_quoted_scalars_are_text(text, quote):
     assert same(value_of(f"{quote}{text}{quote}"), text)
 
 
@@ -194,7 +194,7 @@ def test_a_literal_block_keeps_its_lines_and_a_folded_one_joins_them():
     assert read_yaml(text, "run.yaml").tree == {"a": "one\n  two\n\nthree\n", "b": "one two\nthree\n", "c": "x\n\n"}
 
 
-def test_escapes_stand_for_characters_in_double_quotes_only():
+def test_escapes_work_only_in_double_quotes():
     assert value_of(r'"\t\x41\u00e9\U0001F600\0\\"') == "\tAé😀\0\\"
     assert value_of(r"'\t'") == r"\t"
     assert value_of("'it''s'") == "it's"
@@ -205,7 +205,7 @@ def test_unicode_is_kept_unchanged(text):
     assert value_of(text) == text
 
 
-def test_a_plain_text_keeps_hashes_and_colons_that_no_space_surrounds():
+def test_plain_text_keeps_hashes_and_colons_without_spaces_around_them():
     assert value_of("a#b:c") == "a#b:c"
     assert value_of("http://x.y/z?a=1 # a comment") == "http://x.y/z?a=1"
 
@@ -215,7 +215,7 @@ def test_flow_and_block_style_are_the_same_tree():
     assert read_yaml(block, "x").tree == read_yaml("{a: {b: [1, {c: x}], d: {}}}", "x").tree == {"a": {"b": [1, {"c": "x"}], "d": {}}}
 
 
-def test_json_is_yaml():
+def test_json_is_valid_yaml():
     text = '{"a": [1, 2.5, null, true, "x"], "b": {"c": {}}}'
     assert read_yaml(text, "x").tree == read_json(text, "x").tree
 
@@ -241,7 +241,7 @@ def test_a_key_is_text_as_written(key):
     assert read_yaml(f"{written}: x\n", "x").tree == {key: "x"}
 
 
-def test_keys_that_are_the_same_number_are_two_keys():
+def test_keys_that_write_the_same_number_differently_are_two_keys():
     assert read_yaml("1: a\n01: b\n0x1: c\n'1.0': d\n", "x").tree == {"1": "a", "01": "b", "0x1": "c", "1.0": "d"}
 
 
@@ -268,7 +268,7 @@ def test_an_alias_is_a_copy_that_shares_nothing():
     assert tree == {"a": {"b": [1, {"c": 2}]}, "d": {"b": [1, {"c": 3}]}, "e": {"b": [1, {"c": 2}, 4]}}
 
 
-def test_an_anchor_given_twice_means_the_last_one_before_the_alias():
+def test_an_alias_refers_to_the_last_anchor_of_that_name_before_it():
     assert read_yaml("a: &x 1\nb: *x\nc: &x 2\nd: *x\n", "x").tree == {"a": 1, "b": 1, "c": 2, "d": 2}
 
 
@@ -276,7 +276,7 @@ def test_an_alias_in_an_anchored_value_is_expanded_in_both():
     assert read_yaml("a: &x [1]\nb: &y [*x, *x]\nc: [*y]\n", "x").tree["c"] == [[[1], [1]]]
 
 
-def test_values_in_aliases_count_as_what_they_expand_to():
+def test_expanded_aliases_count_towards_the_limit_of_values():
     lines = f"a: &a [{', '.join(['1'] * 999)}]\n"
     assert len(read_yaml(lines + f"b: [{', '.join(['*a'] * 48)}]\n", "x").tree["b"]) == 48
     with pytest.raises(ConfigFileError, match="more than 50,000 values, aliases expanded"):
@@ -306,12 +306,12 @@ def test_a_name_that_ends_in_json_is_read_as_json(file):
         Config.load(file("a: 1\n", "x.json"))
 
 
-def test_the_floats_that_json_lacks_are_read_from_their_own_form(file):
+def test_floats_that_json_lacks_are_read_from_objects(file):
     config = Config.load(file('{"a": {".float": "nan"}, "b": {".float": "inf"}, "c": [{".float": "-inf"}]}', "x.json"))
     assert repr(config) == "Config({'a': nan, 'b': inf, 'c': [-inf]})"
 
 
-def test_json_text_may_hold_every_escape(file):
+def test_json_text_may_contain_every_escape(file):
     assert Config.load(file('{"a": "\\ud83d\\ude00\\u0000\\n"}', "x.json")).a == "😀\0\n"
 
 
@@ -351,15 +351,15 @@ a.b: 3
         ("train.nothing", "2:1"),
     ],
 )
-def test_where_is_the_line_and_column_of_a_key_or_of_the_group_around_it(key, place):
+def test_where_returns_the_position_of_a_key_or_of_the_group_around_it(key, place):
     assert read_yaml(PLACES, "run.yaml").where(key) == f"run.yaml:{place}"
 
 
-def test_where_is_the_start_for_a_key_that_no_group_is_around():
+def test_where_returns_the_start_for_a_key_without_a_group_around_it():
     assert read_yaml("# a comment\n" + PLACES, "run.yaml").where("nothing") == "run.yaml:2:1"
 
 
-def test_where_is_the_file_alone_for_json(file):
+def test_where_returns_only_the_file_for_json(file):
     path = file('{"a": 1}', "x.json")
     assert read_file(path).where("a") == path
 
@@ -368,7 +368,7 @@ def test_columns_count_characters_not_bytes():
     assert read_yaml("{é😀: 1, b: 2}", "x").where("b") == "x:1:9"
 
 
-def test_a_value_remembers_the_place_it_was_read_from(file):
+def test_a_value_keeps_its_position_in_the_file(file):
     path = file("lr: 0.5\nlayer:\n  width: 3\n")
     assert (Run.load(path).origin("layer.width"), Config.load(path).origin("layer.width")) == (f"{path}:3:3", f"{path}:3:3")
 
@@ -382,7 +382,7 @@ def problems_of(path):
     return {each.key: each.where.removeprefix(path) for each in caught.value.problems}
 
 
-def test_every_problem_of_a_typed_config_comes_with_its_place(file):
+def test_every_problem_of_a_typed_config_has_its_position(file):
     path = file("lr: fast\nlayer:\n  widht: 3\n  width: 1.5\nlayers:\n  - {width: 1}\n  - {width: x}\ntags: [a, null]\n")
     assert problems_of(path) == {
         "lr": ":1:1",
@@ -393,19 +393,19 @@ def test_every_problem_of_a_typed_config_comes_with_its_place(file):
     }
 
 
-def test_a_problem_under_a_dotted_key_comes_with_its_place(file):
+def test_a_problem_at_a_dotted_key_has_its_position(file):
     assert problems_of(file("lr: 1\nlayer.width: x\n")) == {"layer.width": ":2:1"}
 
 
-def test_a_problem_in_json_comes_with_the_file(file):
+def test_a_problem_in_json_has_the_file_name(file):
     assert problems_of(file('{"lr": "fast"}', "run.json")) == {"lr": ""}
 
 
-def test_a_problem_in_an_alias_comes_with_the_place_of_the_alias(file):
+def test_a_problem_in_an_alias_has_the_position_of_the_alias(file):
     assert problems_of(file("layer: &x {width: 2}\nlr: 1\nlayers: [*x]\ntags: *x\n")) == {"tags": ":4:1"}
 
 
-def test_an_unknown_key_of_a_file_is_an_unknown_key_error_with_its_place_and_the_nearest_name(file):
+def test_the_error_for_an_unknown_key_in_a_file_has_its_position_and_the_nearest_name(file):
     path = file("lr: 0.1\ncomit: abc\n")
     with pytest.raises(UnknownKeyError) as caught:
         Run.load(path)
@@ -425,7 +425,7 @@ def test_a_class_without_configclass_cannot_load_a_file(file):
 # a missing file
 
 
-def test_a_file_beside_with_a_similar_name_is_offered_for_a_missing_one(tmp_path, file):
+def test_the_error_for_a_missing_file_suggests_a_similar_name_in_the_folder(tmp_path, file):
     path = file("a: 1\n", "resnet18.yaml")
     with pytest.raises(ConfigFileError) as caught:
         Config.load(tmp_path / "resnet81.yaml")
@@ -435,14 +435,14 @@ def test_a_file_beside_with_a_similar_name_is_offered_for_a_missing_one(tmp_path
     )
 
 
-def test_a_file_beside_is_offered_for_a_relative_name(tmp_path, file, monkeypatch):
+def test_the_error_for_a_missing_relative_file_suggests_a_similar_name(tmp_path, file, monkeypatch):
     file("a: 1\n", "digits.yaml")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigFileError, match=r"did you mean `digits\.yaml`\?"):
         Config.load("digit.yaml")
 
 
-def test_nothing_is_offered_where_nothing_is_near(tmp_path, file):
+def test_the_error_for_a_missing_file_suggests_nothing_if_no_name_is_similar(tmp_path, file):
     file("a: 1\n", "zzz.txt")
     with pytest.raises(ConfigFileError) as caught:
         Config.load(tmp_path / "resnet81.yaml")
@@ -465,7 +465,7 @@ def test_a_text_field_keeps_a_number_as_written(file, text):
 
 
 @pytest.mark.parametrize("text", WRITTEN)
-def test_lists_dicts_tuples_and_groups_of_text_keep_numbers_as_they_were_written(file, text):
+def test_lists_dicts_tuples_and_groups_of_text_keep_numbers_as_written(file, text):
     path = file(
         f"tags: [a, {text}]\nnames: {{x: {text}, y.z: {text}}}\npair: [{text}, b]\nlayer: {{label: {text}}}\nlayers: [{{label: {text}}}]\n"
         f"maybe: {text}\n"
@@ -485,7 +485,7 @@ def test_a_text_field_under_a_dotted_key_keeps_a_number_as_written(file):
     assert Run.load(file("layer.label: 1.10\n")).layer.label == "1.10"
 
 
-def test_a_text_field_keeps_a_number_that_came_by_an_alias(file):
+def test_a_text_field_keeps_a_number_from_an_alias_as_written(file):
     run = Run.load(file("version: &v 1.10\ncommit: *v\ntags: &t [1e3]\nlayer: &l {label: 2.50}\nlayers: [*l]\nnames: {a: *v}\n"))
     assert (run.version, run.commit, run.tags, run.layer.label) == ("1.10", "1.10", ["1e3"], "2.50")
     assert (run.layers[0].label, run.names) == ("2.50", {"a": "1.10"})
@@ -495,22 +495,22 @@ def test_a_path_field_keeps_a_number_as_written(file):
     assert Run.load(file("folder: 1.10\n")).folder == Path("1.10")
 
 
-def test_a_field_that_takes_numbers_takes_the_number(file):
+def test_a_field_for_numbers_gets_the_number(file):
     run = Run.load(file("lr: 1e3\nanything: 1.10\neither: 0x1F\n"))
     assert (run.lr, run.anything, run.either) == (1000.0, 1.1, 31)
 
 
-def test_quoted_text_stays_what_it_is_beside_a_number_of_the_same_value(file):
+def test_quoted_text_stays_text_next_to_the_same_number(file):
     assert Run.load(file("tags: ['1.1', 1.10, \"1.10\", '1.1']\n")).tags == ["1.1", "1.10", "1.10", "1.1"]
 
 
-def test_text_that_looks_like_no_float_comes_with_the_advice_to_quote_it(file):
+def test_the_error_for_a_number_beyond_floats_suggests_quotes(file):
     with pytest.raises(ConfigFileError) as caught:
         Run.load(file("commit: 1234e567\n"))
     assert caught.value.rows["hint"] == "quote it if '1234e567' is text"
 
 
-def test_digits_with_a_leading_zero_come_with_the_advice_to_quote_them(file):
+def test_the_error_for_digits_with_a_leading_zero_suggests_quotes(file):
     with pytest.raises(ConfigFileError) as caught:
         Run.load(file("commit: 01234567\n"))
     assert caught.value.rows["hint"] == "quote it if '01234567' is text"

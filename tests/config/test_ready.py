@@ -75,13 +75,13 @@ DEFAULTS = {
 
 
 @pytest.mark.parametrize("name", DEFAULTS)
-def test_the_default_of_a_run(name):
-    """A13."""
+def test_the_defaults_of_a_run(name):
+    """Contract A13."""
     assert run()[name] == DEFAULTS[name]
 
 
 def test_every_other_field_of_a_run_must_be_given():
-    """A13."""
+    """Contract A13."""
     assert set(run().keys()) == DEFAULTS.keys() | {"model_config", "train_config"}
     with pytest.raises(ConfigError) as caught:
         RunConfig()
@@ -99,8 +99,8 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_where_and_how_a_run_is_shown_and_kept_does_not_change_its_key(name):
-    """A13."""
+def test_settings_for_output_and_storage_do_not_change_the_key_of_a_run(name):
+    """Contract A13."""
     assert run(**{name: CHANGES[name]}).key == run().key
 
 
@@ -117,19 +117,19 @@ RESULTS = {
 
 
 @pytest.mark.parametrize("name", RESULTS)
-def test_what_changes_weights_metrics_or_the_end_of_a_run_changes_its_key(name):
-    """A13, as changed by the issue: two results must not have the same key."""
+def test_settings_that_change_weights_metrics_or_the_end_of_a_run_change_its_key(name):
+    """Contract A13: configs with different results must not have the same key."""
     assert run(**{name: RESULTS[name]}).key != run().key
 
 
 def test_metrics_and_early_stopping_change_the_key():
-    """A13, where the issue overrides it."""
+    """Contract A13."""
     monitored = {"optim_metrics": {"loss": "min"}, "optim_metric_name": "loss"}
     assert len({run().key, run(**monitored).key, run(**monitored, early_stopping_iter=3).key}) == 3
 
 
 def test_every_field_of_a_run_either_changes_its_key_or_does_not():
-    """A13."""
+    """Contract A13."""
     monitored = {"optim_metrics", "optim_metric_name", "early_stopping_iter", "train_config", "model_config"}
     assert run().identity().keys() == RESULTS.keys() | monitored
     assert set(run().keys()) == RESULTS.keys() | CHANGES.keys() | monitored
@@ -140,13 +140,13 @@ def test_every_field_of_a_run_either_changes_its_key_or_does_not():
     [{"random_seed": 1}, {"model_config": ReadyModel(width=9)}, {"train_config": training(batch_size=5)}],
     ids=lambda each: next(iter(each)),
 )
-def test_what_a_run_is_changes_its_key(values):
-    """A13."""
+def test_seed_model_and_training_settings_change_the_key(values):
+    """Contract A13."""
     assert run(**values).key != run().key
 
 
 def test_seeds_are_replicates_of_one_group():
-    """A13: the seed is part of the identity, and tells replicates apart."""
+    """Contract A13: the seed is part of the identity, and tells replicates apart."""
     assert group_of(run(random_seed=1)) == group_of(run(random_seed=2))
     assert key_of(run(random_seed=1)) != key_of(run(random_seed=2))
 
@@ -168,21 +168,21 @@ def test_seeds_are_replicates_of_one_group():
         ("train_config", None),
     ],
 )
-def test_a_value_that_makes_no_sense_is_refused(name, value):
-    """A13."""
+def test_an_invalid_value_is_refused(name, value):
+    """Contract A13."""
     with pytest.raises(ConfigError) as caught:
         run(**{name: value})
     assert caught.value.problems[0].key == name
 
 
-def test_verbose_offers_its_three_values():
-    """A13."""
+def test_the_error_for_verbose_lists_its_three_values():
+    """Contract A13."""
     with pytest.raises(ConfigError, match="'console', 'progress' or 'silent'; did you mean `progress`"):
         run(verbose="progres")
 
 
 def test_experiment_dir_is_a_path():
-    """A13."""
+    """Contract A13."""
     assert run(experiment_dir="a/b").experiment_dir == Path("a/b")
 
 
@@ -190,7 +190,7 @@ def test_experiment_dir_is_a_path():
 
 
 def test_epochs_are_part_of_the_identity():
-    """A14: a larger target continues the run and is not part of the config."""
+    """Contract A14: a larger target continues the run and is not part of the config."""
     assert training(epochs=2).key != training(epochs=200).key
     assert run(train_config=training(epochs=2)).key != run(train_config=training(epochs=200)).key
 
@@ -198,13 +198,13 @@ def test_epochs_are_part_of_the_identity():
 @pytest.mark.parametrize(
     "values", [{"dataset": "other"}, {"batch_size": 5}, {"optimizer_config": {"name": "adam"}}, {"scheduler_config": {"name": "none"}}]
 )
-def test_all_else_of_a_training_is(values):
-    """A14."""
+def test_all_other_fields_of_a_training_are_part_of_the_identity(values):
+    """Contract A14."""
     assert training(**values).key != training().key
 
 
 def test_the_fields_of_a_training():
-    """A14."""
+    """Contract A14."""
     assert training().keys() == ["dataset", "batch_size", "epochs", "optimizer_config", "scheduler_config"]
     with pytest.raises(ConfigError) as caught:
         TrainConfig()
@@ -212,8 +212,8 @@ def test_the_fields_of_a_training():
 
 
 @pytest.mark.parametrize(("name", "value"), [("batch_size", 0), ("epochs", -1), ("batch_size", 1.5), ("dataset", None)])
-def test_a_training_that_cannot_be_is_refused(name, value):
-    """A14."""
+def test_an_invalid_training_config_is_refused(name, value):
+    """Contract A14."""
     with pytest.raises(ConfigError, match=name):
         training(**{name: value})
 
@@ -226,13 +226,13 @@ PARALLEL_DEFAULTS = {
 
 
 @pytest.mark.parametrize("name", PARALLEL_DEFAULTS)
-def test_the_default_of_parallel_runs(name):
-    """A14."""
+def test_the_defaults_of_parallel_runs(name):
+    """Contract A14."""
     assert parallel()[name] == PARALLEL_DEFAULTS[name]
 
 
 def test_parallel_runs_add_four_fields():
-    """A14, without what nothing used: invalid points are always recorded and not run, and GPUs are not shared by memory."""
+    """Contract A14, without fields that had no effect."""
     added = set(parallel().keys()) - set(run().keys())
     assert added == {"total_trials", "concurrent_trials", "search_space", "search_algo"}
     assert isinstance(parallel(), RunConfig)
@@ -240,25 +240,25 @@ def test_parallel_runs_add_four_fields():
 
 @pytest.mark.parametrize("name", ["grid", "tpe", "random", "qmc", "gp", "cmaes", "nsga2"])
 def test_the_search_algorithms(name):
-    """A14."""
+    """Contract A14."""
     assert parallel(search_algo=name).search_algo == name
 
 
 def test_another_search_algorithm_is_refused():
-    """A14."""
+    """Contract A14."""
     with pytest.raises(ConfigError, match=r"search_algo = 'gird': expected 'grid', 'tpe', .*; did you mean `grid`"):
         parallel(search_algo="gird")
 
 
 def test_progress_is_not_allowed_in_parallel():
-    """A14."""
+    """Contract A14."""
     with pytest.raises(ConfigError, match="verbose = 'progress': parallel runs cannot share a progress bar"):
         parallel(verbose="progress")
     assert run(verbose="progress").verbose == "progress"
 
 
-def test_a_trial_is_the_same_run_as_one_that_is_trained_by_itself():
-    """A14: the plan of a search holds its space, so that runs with the same values have the same key."""
+def test_a_trial_has_the_same_key_as_a_single_run_with_the_same_values():
+    """Contract A14: the plan of a search holds its space, so that runs with the same values have the same key."""
     assert parallel(total_trials=3, concurrent_trials=2, search_algo="tpe").key == parallel().key == run().key
     assert parallel(search_space={"random_seed": {"categorical_values": [1]}}).key == run().key
 
@@ -326,24 +326,24 @@ def classes_of(module, base):
 
 @pytest.fixture
 def ready_functions(monkeypatch):
-    """A module that schedules can name their functions by."""
+    """Create a module with functions that schedules can refer to."""
     monkeypatch.setitem(sys.modules, "ready_functions", sys.modules[__name__])
 
 
 def test_every_optimizer_of_torch_has_an_example_here():
-    """A15: fails when torch adds a new one, so that it gets tested."""
+    """Contract A15: fails when torch adds a new one, so that it gets tested."""
     assert OPTIMIZERS.keys() == classes_of(optim, optim.Optimizer)
 
 
 def test_every_scheduler_of_torch_has_an_example_here():
-    """A15: fails when torch adds a new one, so that it gets tested."""
+    """Contract A15: fails when torch adds a new one, so that it gets tested."""
     assert SCHEDULERS.keys() == classes_of(lr_scheduler, lr_scheduler.LRScheduler)
 
 
 @pytest.mark.parametrize("case", [str, str.lower, str.upper])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_of_torch_is_built_by_its_name_in_any_case(name, case):
-    """A15."""
+    """Contract A15."""
     config = OptimizerConfig(name=case(name), arguments=OPTIMIZERS[name])
     config.check()
     made = config.make_optimizer(nn.Linear(2, 2, bias=False))
@@ -353,7 +353,7 @@ def test_every_optimizer_of_torch_is_built_by_its_name_in_any_case(name, case):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_works_with_its_own_defaults(name):
-    """A15."""
+    """Contract A15."""
     config = OptimizerConfig(name=name)
     config.check()
     assert type(config.make_optimizer(nn.Linear(2, 2, bias=False))) is getattr(optim, name)
@@ -363,7 +363,7 @@ def test_every_optimizer_works_with_its_own_defaults(name):
 @pytest.mark.parametrize("case", [str, str.lower, str.upper])
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_every_scheduler_of_torch_is_built_by_its_name_in_any_case(name, case):
-    """A15."""
+    """Contract A15."""
     config = SchedulerConfig(name=case(name), arguments=SCHEDULERS[name])
     config.check()
     model = nn.Linear(2, 2)
@@ -376,7 +376,7 @@ def test_every_scheduler_of_torch_is_built_by_its_name_in_any_case(name, case):
 @pytest.mark.usefixtures("ready_functions")
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_every_scheduler_changes_the_learning_rate_as_torch_does(name):
-    """A15: what is built is what a program would build."""
+    """Contract A15: a config builds the same object as a direct call."""
     model = nn.Linear(2, 2)
     optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     made = SchedulerConfig(name=name, arguments=SCHEDULERS[name]).make_scheduler(model, optimizer)
@@ -391,7 +391,7 @@ def test_every_scheduler_changes_the_learning_rate_as_torch_does(name):
 @pytest.mark.usefixtures("ready_functions")
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_every_example_survives_a_file(name, tmp_path):
-    """A15: arguments are plain values."""
+    """Contract A15: arguments are plain values."""
     config = SchedulerConfig(name=name, arguments=SCHEDULERS[name])
     config.write(tmp_path / "s.yaml")
     assert SchedulerConfig.load(tmp_path / "s.yaml") == config
@@ -399,7 +399,7 @@ def test_every_example_survives_a_file(name, tmp_path):
 
 @pytest.mark.parametrize(("short", "full"), [("step", "StepLR"), ("cycle", "OneCycleLR"), ("plateau", "ReduceLROnPlateau")])
 def test_a_short_name_is_the_same_config_as_the_full_one(short, full):
-    """A15: and so the key is the same."""
+    """Contract A15: so both have the same key."""
     one = SchedulerConfig(name=short.upper(), arguments=SCHEDULERS[full])
     other = SchedulerConfig(name=full, arguments=SCHEDULERS[full])
     assert one == other
@@ -408,19 +408,19 @@ def test_a_short_name_is_the_same_config_as_the_full_one(short, full):
 
 
 def test_the_case_of_a_name_does_not_change_the_key():
-    """A15."""
+    """Contract A15."""
     assert OptimizerConfig(name="AdamW").key == OptimizerConfig(name="adamw").key
 
 
 def test_the_schedule_none_is_none():
-    """A15."""
+    """Contract A15."""
     config = SchedulerConfig(name="None")
     config.check()
     assert config.make_scheduler(nn.Linear(2, 2), None) is None
 
 
 def test_the_model_may_choose_its_parameters():
-    """A15: get_optim_param."""
+    """Contract A15: `get_optim_param` returns parameters."""
 
     class Model(nn.Module):
         def __init__(self):
@@ -436,7 +436,7 @@ def test_the_model_may_choose_its_parameters():
 
 
 def test_the_model_may_choose_groups_of_parameters():
-    """A15: get_optim_param, as torch takes groups."""
+    """Contract A15: `get_optim_param` may also return groups, as torch accepts them."""
 
     class Model(nn.Linear):
         def get_optim_param(self):
@@ -447,17 +447,17 @@ def test_the_model_may_choose_groups_of_parameters():
 
 
 def test_a_model_without_get_optim_param_trains_all_parameters():
-    """A15."""
+    """Contract A15."""
     model = nn.Linear(2, 2)
     made = OptimizerConfig(name="sgd", arguments={"lr": 0.1}).make_optimizer(model)
     assert len(made.param_groups[0]["params"]) == 2
 
 
-# ---- own ones (A15)
+# ---- custom optimizers and schedules (A15)
 
 
-def test_an_own_optimizer_is_registered():
-    """A15."""
+def test_a_custom_optimizer_can_be_registered():
+    """Contract A15."""
 
     class ReadyOwn(optim.SGD): ...
 
@@ -467,8 +467,8 @@ def test_an_own_optimizer_is_registered():
     assert type(config.make_optimizer(nn.Linear(2, 2))) is ReadyOwn
 
 
-def test_the_arguments_of_an_own_optimizer_are_checked_by_its_annotations():
-    """A15: typed arguments."""
+def test_the_arguments_of_a_custom_optimizer_are_checked_against_its_annotations():
+    """Contract A15: arguments are typed."""
 
     def make(params, strength: int, cautious: bool = False):
         return optim.SGD(params, lr=strength)
@@ -481,16 +481,16 @@ def test_the_arguments_of_an_own_optimizer_are_checked_by_its_annotations():
     assert "did you mean `cautious`" in str(caught.value)
 
 
-def test_an_own_optimizer_may_call_its_parameters_as_it_likes():
-    """A15: `make(params, **arguments)` gets them first, by whatever name."""
+def test_the_first_parameter_of_a_custom_optimizer_may_have_any_name():
+    """Contract A15: `make(params, **arguments)` receives the parameters as its first argument."""
     register_optimizer("ready_weights", lambda weights, lr: optim.SGD(weights, lr=lr))
     config = OptimizerConfig(name="ready_weights", arguments={"lr": 0.5})
     config.check()
     assert config.make_optimizer(nn.Linear(2, 2)).defaults["lr"] == 0.5
 
 
-def test_an_own_schedule_may_call_its_optimizer_as_it_likes():
-    """A15: `make(optimizer, **arguments)`."""
+def test_the_first_parameter_of_a_custom_schedule_may_have_any_name():
+    """Contract A15: `make(optimizer, **arguments)` receives the optimizer as its first argument."""
     register_scheduler("ready_opt", lambda opt, every: lr_scheduler.StepLR(opt, every))
     config = SchedulerConfig(name="ready_opt", arguments={"every": 2})
     config.check()
@@ -499,7 +499,7 @@ def test_an_own_schedule_may_call_its_optimizer_as_it_likes():
 
 
 def test_a_partial_can_be_registered():
-    """A15."""
+    """Contract A15."""
     register_optimizer("ready_partial", functools.partial(optim.SGD, momentum=0.9))
     OptimizerConfig(name="ready_partial", arguments={"lr": 0.5}).check()
     with pytest.raises(ConfigError, match=r"arguments\.lrr.*no such argument"):
@@ -507,7 +507,7 @@ def test_a_partial_can_be_registered():
 
 
 def test_an_infinite_argument_is_a_float():
-    """A15: typed arguments; infinity is a float."""
+    """Contract A15: arguments are typed, and infinity is a float."""
 
     def make(params, clip: float):
         return optim.SGD(params, lr=0.1)
@@ -516,8 +516,8 @@ def test_an_infinite_argument_is_a_float():
     OptimizerConfig(name="ready_clip", arguments={"clip": float("inf")}).check()
 
 
-def test_an_own_schedule_is_registered_with_when_it_steps():
-    """A15, A16."""
+def test_a_custom_schedule_is_registered_with_its_step_when():
+    """Contracts A15, A16."""
     register_scheduler("ReadySchedule", lr_scheduler.ExponentialLR, step_when="val")
     config = SchedulerConfig(name="readyschedule", arguments={"gamma": 0.5})
     config.check()
@@ -525,7 +525,7 @@ def test_an_own_schedule_is_registered_with_when_it_steps():
 
 
 def test_a_registered_schedule_steps_in_training_by_default():
-    """A15, A16."""
+    """Contracts A15, A16."""
     register_scheduler("ready_silent", lr_scheduler.ExponentialLR)
     assert SchedulerConfig(name="ready_silent").moment == "train"
 
@@ -552,7 +552,7 @@ class ReadyNeither(ConfigBase):
 
 
 def test_a_custom_config_with_make_optimizer_is_accepted():
-    """A15."""
+    """Contract A15."""
     config = training(optimizer_config=ReadyOptimizer(strength=0.5))
     assert type(config.optimizer_config) is ReadyOptimizer
     config.check()
@@ -560,15 +560,15 @@ def test_a_custom_config_with_make_optimizer_is_accepted():
 
 
 def test_a_custom_config_with_make_scheduler_is_accepted():
-    """A15."""
+    """Contract A15."""
     config = run(scheduler_config=ReadyScheduler(every=3))
     assert type(config.train_config.scheduler_config) is ReadyScheduler
     config.check()
 
 
 @pytest.mark.parametrize("ending", ["yaml", "json"])
-def test_custom_configs_come_back_from_a_file(tmp_path, ending):
-    """A15: the file names their classes."""
+def test_custom_configs_are_loaded_from_a_file(tmp_path, ending):
+    """Contract A15: the file names their classes."""
     config = run(train_config=training(optimizer_config=ReadyOptimizer(strength=0.5), scheduler_config=ReadyScheduler(every=3)))
     path = tmp_path / f"run.{ending}"
     config.write(path)
@@ -581,14 +581,14 @@ def test_custom_configs_come_back_from_a_file(tmp_path, ending):
 
 
 def test_a_class_name_written_by_hand_is_accepted(tmp_path):
-    """A15."""
+    """Contract A15."""
     path = tmp_path / "train.yaml"
     path.write_text("dataset: d\nbatch_size: 1\nepochs: 1\noptimizer_config:\n  class: ReadyOptimizer\n  strength: 0.75\n")
     assert TrainConfig.load(path).optimizer_config == ReadyOptimizer(strength=0.75)
 
 
-def test_an_unknown_class_in_a_file_offers_the_nearest_with_its_line(tmp_path):
-    """A15."""
+def test_the_error_for_an_unknown_class_in_a_file_has_its_line_and_the_nearest_name(tmp_path):
+    """Contract A15."""
     path = tmp_path / "train.yaml"
     path.write_text("dataset: d\nbatch_size: 1\nepochs: 1\noptimizer_config:\n  class: ReadyOptimiser\n")
     with pytest.raises(ConfigError, match=r"did you mean `ReadyOptimizer`.*train\.yaml:5:3"):
@@ -596,21 +596,21 @@ def test_an_unknown_class_in_a_file_offers_the_nearest_with_its_line(tmp_path):
 
 
 @pytest.mark.parametrize("value", [ReadyNeither(), ReadyScheduler(), {"class": "ReadyNeither"}, {"class": "ReadyScheduler"}, 3])
-def test_a_config_without_make_optimizer_is_refused_in_its_place(value):
-    """A15."""
+def test_a_config_without_make_optimizer_is_not_an_optimizer(value):
+    """Contract A15."""
     with pytest.raises(ConfigError, match="optimizer_config"):
         training(optimizer_config=value)
 
 
 @pytest.mark.parametrize("value", [ReadyNeither(), ReadyOptimizer(), {"class": "ReadyOptimizer"}])
-def test_a_config_without_make_scheduler_is_refused_in_its_place(value):
-    """A15."""
+def test_a_config_without_make_scheduler_is_not_a_schedule(value):
+    """Contract A15."""
     with pytest.raises(ConfigError, match="scheduler_config"):
         training(scheduler_config=value)
 
 
-def test_a_custom_config_has_another_key_than_another_class_of_the_same_values():
-    """A15: the class is part of the identity."""
+def test_custom_configs_of_different_classes_with_the_same_values_have_different_keys():
+    """Contract A15: the class is part of the identity."""
 
     @configclass
     class ReadyTwin(ConfigBase):
@@ -631,7 +631,7 @@ def problems_of(config):
     return {each.key: str(each) for each in caught.value.problems}
 
 
-def test_check_is_content_with_a_right_run():
+def test_check_accepts_a_valid_run():
     run(scheduler_config={"name": "step", "arguments": {"step_size": 2}}).check()
 
 
@@ -639,17 +639,17 @@ def test_check_finds_an_unknown_optimizer():
     assert "no such optimizer; did you mean `adam`" in problems_of(OptimizerConfig(name="adamm"))["name"]
 
 
-def test_check_finds_an_unknown_optimizer_that_is_near_to_none_and_lists_them():
+def test_check_lists_all_optimizers_if_no_name_is_similar():
     assert "known: adadelta, adafactor" in problems_of(OptimizerConfig(name="zzzzzz"))["name"]
 
 
 @pytest.mark.parametrize("name", ["optimizer", "lr_scheduler", "__name__", "", "swa_utils", "torch.optim.SGD"])
-def test_only_optimizers_are_optimizers(name):
+def test_only_optimizer_classes_can_be_optimizers(name):
     assert "no such optimizer" in problems_of(OptimizerConfig(name=name))["name"]
 
 
 @pytest.mark.parametrize("name", ["lrscheduler", "_lrscheduler", "optimizer", "warnings", ""])
-def test_only_schedules_are_schedules(name):
+def test_only_schedule_classes_can_be_schedules(name):
     assert "no such schedule" in problems_of(SchedulerConfig(name=name))["name"]
 
 
@@ -669,7 +669,7 @@ def test_an_unknown_argument_is_an_unknown_key():
         OptimizerConfig(name="sgd", arguments={"zzz": 0.9}).check()
 
 
-def test_check_lists_the_arguments_where_none_is_near():
+def test_check_lists_the_arguments_if_none_is_similar():
     assert "it takes step_size, gamma, last_epoch" in str(problems_of(SchedulerConfig(name="step", arguments={"step_size": 1, "zzz": 3})))
 
 
@@ -699,8 +699,8 @@ def test_check_finds_a_missing_schedule_or_function(name):
         ("lbfgs", {"line_search_fn": 3}),
     ],
 )
-def test_check_finds_an_argument_of_a_wrong_type(name, arguments):
-    """A15: the text `1e-3` is not a number, so torch would receive text."""
+def test_check_finds_an_optimizer_argument_with_a_wrong_type(name, arguments):
+    """Contract A15: the text `1e-3` is not a number, so torch would receive text."""
     found = problems_of(OptimizerConfig(name=name, arguments=arguments))
     assert list(found) == [f"arguments.{next(iter(arguments))}"]
     assert " wants " in str(found)
@@ -719,12 +719,12 @@ def test_check_finds_an_argument_of_a_wrong_type(name, arguments):
         ("cycle", {"max_lr": "0.1", "total_steps": 3}),
     ],
 )
-def test_check_finds_an_argument_of_a_schedule_of_a_wrong_type(name, arguments):
+def test_check_finds_a_schedule_argument_with_a_wrong_type(name, arguments):
     found = problems_of(SchedulerConfig(name=name, arguments=arguments))
     assert list(found) == [f"arguments.{next(iter(arguments))}"]
 
 
-def test_check_shows_the_complaint_of_torch():
+def test_check_shows_the_error_of_torch():
     assert "sgd refuses them: Invalid learning rate: -1.0" in problems_of(OptimizerConfig(name="sgd", arguments={"lr": -1.0}))["arguments"]
     found = problems_of(SchedulerConfig(name="cycle", arguments={"max_lr": 0.1}))
     assert "You must define either total_steps" in found["arguments"]
@@ -736,13 +736,13 @@ def refused(make):
     return str(caught.value)
 
 
-def test_a_schedule_without_its_arguments_is_refused_by_name_and_not_by_torch():
+def test_the_error_for_a_missing_schedule_argument_names_it_and_does_not_come_from_torch():
     model, config = nn.Linear(1, 1), SchedulerConfig(name="step")
     said = refused(lambda: config.make_scheduler(model, optim.SGD(model.parameters(), lr=0.1)))
     assert said == "a problem in SchedulerConfig\n  wrong   arguments.step_size: is missing; StepLR needs it"
 
 
-def test_an_optimizer_with_a_wrong_argument_is_refused_with_the_nearest_and_all_that_exist():
+def test_the_error_for_a_wrong_optimizer_argument_suggests_the_nearest_and_lists_all():
     said = refused(lambda: OptimizerConfig(name="sgd", arguments={"lrr": 0.1}).make_optimizer(nn.Linear(1, 1)))
     assert "arguments.lrr = 0.1: SGD has no such argument; did you mean `lr`? it takes lr, momentum" in said
 
@@ -755,11 +755,11 @@ def test_an_optimizer_with_a_wrong_argument_is_refused_with_the_nearest_and_all_
         ({"lr": -1.0}, "sgd refuses them: Invalid learning rate"),
     ],
 )
-def test_an_optimizer_is_not_made_with_a_wrong_value(arguments, why):
+def test_an_optimizer_with_a_wrong_value_is_not_created(arguments, why):
     assert why in refused(lambda: OptimizerConfig(name="sgd", arguments=arguments).make_optimizer(nn.Linear(1, 1)))
 
 
-def test_a_schedule_is_not_made_with_what_torch_refuses():
+def test_a_schedule_that_torch_refuses_is_not_created():
     model = nn.Linear(1, 1)
     optimizer = optim.SGD(model.parameters(), lr=0.1)
     cycle = SchedulerConfig(name="cycle", arguments={"max_lr": 0.1})
@@ -805,13 +805,13 @@ def test_check_finds_a_misspelt_nested_schedule_and_says_which():
 
 
 @pytest.mark.parametrize(("name", "meant"), [("StepLRR", "step"), ("ReduceLROnPlatau", "plateau"), ("OnecycleLRs", "cycle")])
-def test_a_misspelt_full_name_offers_the_schedule_too(name, meant):
+def test_the_error_for_a_misspelt_full_name_suggests_the_schedule(name, meant):
     assert f"did you mean `{meant}`" in problems_of(SchedulerConfig(name=name))["name"].lower().replace("steplr`", "step`").replace(
         "reducelronplateau`", "plateau`"
     ).replace("onecyclelr`", "cycle`")
 
 
-def test_check_finds_a_function_that_is_not_there():
+def test_check_finds_a_missing_function():
     found = problems_of(SchedulerConfig(name="LambdaLR", arguments={"lr_lambda": "math.sqr"}))
     assert "`math` has no `sqr`" in str(found)
 
@@ -897,45 +897,45 @@ def test_loading_a_run_never_imports_torch(tmp_path):
     ],
 )
 def test_when_a_schedule_steps_by_default(name, when):
-    """A16: train also when undefined."""
+    """Contract A16: schedules without a default of their own step at `train`."""
     assert SchedulerConfig(name=name).moment == when
 
 
 @pytest.mark.parametrize("when", ["train", "epoch", "val"])
 def test_step_when_decides_when_a_schedule_steps(when):
-    """A16."""
+    """Contract A16."""
     assert SchedulerConfig(name="step", step_when=when).moment == when
 
 
-def test_another_time_to_step_is_refused():
-    """A16."""
+def test_an_invalid_step_when_is_refused():
+    """Contract A16."""
     with pytest.raises(ConfigError, match="step_when = 'epochs': expected 'train', 'epoch' or 'val'; did you mean `epoch`"):
         SchedulerConfig(name="step", step_when="epochs")
 
 
-def test_said_or_not_the_default_has_the_same_key():
-    """A16."""
+def test_an_explicit_default_has_the_same_key_as_an_implicit_one():
+    """Contract A16."""
     said, not_said = SchedulerConfig(name="step", step_when="epoch"), SchedulerConfig(name="step")
     assert said.key == not_said.key
     assert SchedulerConfig(name="step", step_when=None) == not_said
     assert SchedulerConfig(name="step", step_when="train").key != not_said.key
 
 
-def test_another_schedule_by_override_steps_when_that_schedule_does():
-    """A16: `epoch` was only the default, so a plateau schedule that replaces a step schedule steps at evaluations."""
+def test_a_schedule_selected_by_an_override_uses_its_own_default_step_when():
+    """Contract A16: `epoch` was only the default, so a plateau schedule that replaces a step schedule steps at evaluations."""
     config = SchedulerConfig(name="step").override("name=plateau")
     assert config.moment == "val"
 
 
-def test_another_schedule_by_assignment_steps_when_that_schedule_does():
-    """A16."""
+def test_a_schedule_selected_by_an_assignment_uses_its_own_default_step_when():
+    """Contract A16."""
     config = SchedulerConfig(name="step")
     config.name = "plateau"
     assert config.moment == "val"
 
 
-def test_the_history_of_a_field_survives_a_new_name():
-    """A16."""
+def test_an_explicit_step_when_survives_a_new_schedule_name():
+    """Contract A16."""
     assert SchedulerConfig(name="step", step_when="train").override("name=plateau").moment == "train"
 
 
@@ -943,78 +943,78 @@ def test_the_history_of_a_field_survives_a_new_name():
 
 
 @pytest.mark.parametrize("values", [{"optim_metrics": {"loss": "min"}}, {"optim_metric_name": "loss"}])
-def test_metrics_and_the_name_of_one_go_together(values):
-    """A17: both or neither."""
+def test_optim_metrics_and_optim_metric_name_must_be_set_together(values):
+    """Contract A17: set both or neither."""
     with pytest.raises(ConfigError, match="optim_metrics and optim_metric_name go together: set both or none"):
         run(**values)
 
 
-def test_the_metric_must_be_among_the_metrics():
-    """A17."""
+def test_optim_metric_name_must_be_in_optim_metrics():
+    """Contract A17."""
     with pytest.raises(ConfigError, match="optim_metric_name = 'los': is not in optim_metrics, which has loss, acc; did you mean `loss`"):
         run(optim_metrics={"loss": "min", "acc": "max"}, optim_metric_name="los")
 
 
-def test_the_message_about_a_metric_far_from_all_ends_cleanly():
-    """A17."""
+def test_the_message_for_a_metric_without_a_similar_name_does_not_end_with_a_semicolon():
+    """Contract A17."""
     with pytest.raises(ConfigError, match="which has loss") as caught:
         run(optim_metrics={"loss": "min"}, optim_metric_name="zzzzzz")
     assert not caught.value.problems[0].text.rstrip().endswith(";")
 
 
 def test_a_direction_is_min_or_max():
-    """A17."""
+    """Contract A17."""
     with pytest.raises(ConfigError, match=r"optim_metrics\.loss = 'down': expected 'min' or 'max'"):
         run(optim_metrics={"loss": "down"}, optim_metric_name="loss")
 
 
 @pytest.mark.parametrize("name", ["plateau", "ReduceLROnPlateau", "PLATEAU"])
-def test_a_plateau_needs_the_metrics(name):
-    """A17."""
+def test_a_plateau_schedule_needs_the_metrics(name):
+    """Contract A17."""
     with pytest.raises(ConfigError, match=r"train_config\.scheduler_config\.name = 'plateau': a plateau schedule needs optim_metrics"):
         run(scheduler_config={"name": name})
 
 
 def test_early_stopping_needs_the_metrics():
-    """A17."""
+    """Contract A17."""
     with pytest.raises(ConfigError, match="early_stopping_iter = 3: early stopping needs optim_metrics and optim_metric_name"):
         run(early_stopping_iter=3)
 
 
 def test_all_cross_checks_are_reported_at_once():
-    """A17."""
+    """Contract A17."""
     with pytest.raises(ConfigError) as caught:
         parallel(early_stopping_iter=3, scheduler_config={"name": "plateau"}, verbose="progress")
     assert {each.key for each in caught.value.problems} == {"early_stopping_iter", "train_config.scheduler_config.name", "verbose"}
 
 
 @pytest.mark.parametrize(("mode", "direction"), [("min", "max"), ("max", "min"), (None, "max")])
-def test_a_plateau_against_the_direction_of_the_metric_warns(mode, direction):
-    """A17: torch's default mode is min."""
+def test_a_plateau_schedule_with_the_wrong_direction_warns(mode, direction):
+    """Contract A17: torch's default mode is min."""
     arguments = {} if mode is None else {"mode": mode}
     with pytest.warns(UserWarning, match=f"the plateau schedule has mode '{mode or 'min'}', but 'acc' is to be {direction}imized"):
         run(scheduler_config={"name": "plateau", "arguments": arguments}, optim_metrics={"acc": direction}, optim_metric_name="acc")
 
 
 @pytest.mark.parametrize(("mode", "direction"), [("min", "min"), ("max", "max"), (None, "min")])
-def test_a_plateau_along_the_direction_of_the_metric_is_silent(mode, direction):
-    """A17."""
+def test_a_plateau_schedule_with_the_right_direction_does_not_warn(mode, direction):
+    """Contract A17."""
     arguments = {} if mode is None else {"mode": mode}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run(scheduler_config={"name": "plateau", "arguments": arguments}, optim_metrics={"acc": direction}, optim_metric_name="acc").check()
 
 
-def test_cross_checks_hold_after_an_override():
-    """A17."""
+def test_cross_checks_run_after_an_override():
+    """Contract A17."""
     with pytest.raises(ConfigError, match="early stopping needs"):
         run().override("early_stopping_iter=3")
     config = run().override("early_stopping_iter=3", "optim_metrics={acc: max}", "optim_metric_name=acc")
     assert config.early_stopping_iter == 3
 
 
-def test_cross_checks_hold_for_a_file_and_show_the_line(tmp_path):
-    """A17."""
+def test_cross_checks_of_a_file_show_the_line(tmp_path):
+    """Contract A17."""
     path = tmp_path / "run.yaml"
     path.write_text(run(model_config={}).to_yaml().replace("early_stopping_iter: null", "early_stopping_iter: 3"))
     line = path.read_text().split("\n").index("early_stopping_iter: 3") + 1
@@ -1022,8 +1022,8 @@ def test_cross_checks_hold_for_a_file_and_show_the_line(tmp_path):
         RunConfig.load(path)
 
 
-def test_cross_checks_wait_until_two_fields_are_set_one_after_the_other():
-    """A17: an assignment is allowed if the next one may fix the problem; freezing is not."""
+def test_cross_checks_do_not_run_between_two_assignments():
+    """Contract A17: an assignment is allowed, because the next one may fix the problem; freezing is an error."""
     config = run()
     config.early_stopping_iter = 3
     with pytest.raises(ConfigError, match="early stopping needs"):
@@ -1044,20 +1044,20 @@ SPACES = {
 
 
 @pytest.mark.parametrize("kind", SPACES)
-def test_each_kind_of_space_alone_is_right(kind):
-    """A42."""
+def test_each_kind_of_space_alone_is_valid(kind):
+    """Contract A42."""
     assert SearchSpace(**{kind: SPACES[kind]})[kind] is not None
 
 
 @pytest.mark.parametrize(("one", "other"), [*combinations(SPACES, 2)])
 def test_two_kinds_of_space_at_once_are_refused(one, other):
-    """A42: exactly one."""
+    """Contract A42: exactly one."""
     with pytest.raises(ConfigError, match=f"expected exactly one of .*; given: {one}, {other}"):
         SearchSpace(**{one: SPACES[one], other: SPACES[other]})
 
 
-def test_no_kind_of_space_is_refused():
-    """A42: exactly one."""
+def test_a_space_of_no_kind_is_refused():
+    """Contract A42: exactly one."""
     with pytest.raises(ConfigError, match=r"expected exactly one of .*; given: none"):
         SearchSpace()
 
@@ -1066,8 +1066,8 @@ def test_no_kind_of_space_is_refused():
     ("value", "is_in"),
     [(1, True), (5, True), (3, True), (3.0, True), (3.5, False), (0, False), (6, False), (True, False), ("3", False), (None, False)],
 )
-def test_a_range_of_ints_contains(value, is_in):
-    """A42."""
+def test_a_range_of_ints_contains_its_integers(value, is_in):
+    """Contract A42."""
     assert SearchSpace(value_range=(1, 5), value_type="int").contains(value) is is_in
 
 
@@ -1075,14 +1075,14 @@ def test_a_range_of_ints_contains(value, is_in):
     ("value", "is_in"),
     [(1, True), (3.5, True), (5.0, True), (0.999, False), (float("nan"), False), (float("inf"), False), ([3], False), ({}, False)],
 )
-def test_a_range_of_floats_contains(value, is_in):
-    """A42."""
+def test_a_range_of_floats_contains_its_numbers(value, is_in):
+    """Contract A42."""
     assert SearchSpace(value_range=(1, 5)).contains(value) is is_in
 
 
 @pytest.mark.parametrize("kind", ["int", "float"])
-def test_a_range_contains_numbers_of_numpy(kind):
-    """A42: they are treated as plain values, as in a config's key."""
+def test_a_range_contains_numpy_numbers(kind):
+    """Contract A42: they are treated as plain values, as in a config's key."""
     space = SearchSpace(value_range=(1, 5), value_type=kind)
     assert space.contains(numpy.int64(3)) is True
     assert space.contains(numpy.float64(3.0)) is True
@@ -1090,29 +1090,29 @@ def test_a_range_contains_numbers_of_numpy(kind):
 
 
 @pytest.mark.parametrize("kind", ["int", "float"])
-def test_a_range_does_not_contain_a_number_beyond_all_floats(kind):
-    """A42."""
+def test_a_range_does_not_contain_an_integer_that_is_too_large_for_a_float(kind):
+    """Contract A42."""
     assert SearchSpace(value_range=(1, 5), value_type=kind).contains(10**400) is False
 
 
 @pytest.mark.parametrize(
     ("value", "is_in"), [(1, True), ("a", True), ([1, 2], True), ((1, 2), True), (None, True), (1.0, False), (True, False), ("b", False)]
 )
-def test_a_list_of_values_contains(value, is_in):
-    """A42: as in the key of a config, `1`, `1.0` and `True` differ."""
+def test_a_list_of_values_contains_its_values(value, is_in):
+    """Contract A42: as in the key of a config, `1`, `1.0` and `True` differ."""
     assert SearchSpace(categorical_values=[1, "a", [1, 2], None]).contains(value) is is_in
 
 
-def test_a_value_that_no_config_can_hold_is_in_no_space():
-    """A42."""
+def test_no_space_contains_a_value_that_a_config_cannot_have():
+    """Contract A42."""
     assert not SearchSpace(categorical_values=[None, 1]).contains(object())
     assert not SearchSpace(sub_configuration={"a": None}).contains({"a": object()})
     assert not SearchSpace(value_range=(1, 2)).contains(object())
 
 
 @pytest.mark.parametrize(("value", "is_in"), [(0.5, True), ("none", True), (11, True), (5, False), ("some", False)])
-def test_a_choice_of_spaces_contains_what_one_of_them_does(value, is_in):
-    """A42."""
+def test_a_choice_of_spaces_contains_the_values_of_each(value, is_in):
+    """Contract A42."""
     space = SearchSpace(subspaces=[{"value_range": (0, 1)}, {"categorical_values": ["none"]}, {"subspaces": [{"value_range": (10, 12)}]}])
     assert space.contains(value) is is_in
 
@@ -1129,8 +1129,8 @@ def test_a_choice_of_spaces_contains_what_one_of_them_does(value, is_in):
         ("sgd", False),
     ],
 )
-def test_a_group_contains_what_fits_in_every_part(value, is_in):
-    """A42: parts are fixed values, spaces, or groups of them."""
+def test_a_group_contains_values_that_match_every_part(value, is_in):
+    """Contract A42: parts are fixed values, spaces, or groups of them."""
     space = SearchSpace(sub_configuration={"name": "sgd", "arguments": {"lr": {"value_range": [0.01, 0.1], "log": True}}})
     assert space.contains(value) is is_in
 
@@ -1160,20 +1160,20 @@ def test_a_group_contains_what_fits_in_every_part(value, is_in):
         ({"sub_configuration": {"a": {"value_range": [1, 3], "categorical_values": [1]}}}, "sub_configuration.*exactly one"),
     ],
 )
-def test_a_space_that_makes_no_sense_is_refused(values, why):
-    """A42."""
+def test_an_invalid_space_is_refused(values, why):
+    """Contract A42."""
     with pytest.raises(ConfigError, match=why):
         SearchSpace(**values)
 
 
 def test_the_options_of_a_range():
-    """A42."""
+    """Contract A42."""
     space = SearchSpace(value_range=[1, 100], value_type="int", n_bins=5, log=True)
     assert (space.value_range, space.value_type, space.n_bins, space.log) == ((1.0, 100.0), "int", 5, True)
 
 
-def test_a_space_comes_back_from_a_file(tmp_path):
-    """A42."""
+def test_a_space_is_loaded_from_a_file(tmp_path):
+    """Contract A42."""
     config = parallel(
         model_config={},
         search_space={
@@ -1199,7 +1199,7 @@ def test_a_space_comes_back_from_a_file(tmp_path):
     ],
 )
 def test_a_search_may_set_every_key_of_the_run(key):
-    """A42: a free group may get new keys."""
+    """Contract A42: a free-form group may get new keys."""
     value = {"name": "step"} if key.endswith("_config") else 1
     assert list(parallel(search_space={key: {"categorical_values": [value]}}).search_space) == [key]
 
@@ -1213,8 +1213,8 @@ def test_a_search_may_set_every_key_of_the_run(key):
         ("device", {"categorical_values": ["cpu", "cuda"]}, "is not part of the identity, so all trials would be the same run"),
     ],
 )
-def test_a_search_of_values_that_no_run_could_have_is_refused(key, space, why):
-    """A42, A44."""
+def test_a_search_over_values_that_a_run_cannot_have_is_refused(key, space, why):
+    """Contracts A42, A44."""
     with pytest.raises(ConfigError) as caught:
         parallel(search_space={key: space})
     assert [each.text for each in caught.value.problems] == [why]
@@ -1233,7 +1233,7 @@ def test_a_search_of_values_that_no_run_could_have_is_refused(key, space, why):
     ],
 )
 def test_a_key_that_a_search_cannot_set_is_refused(key, why):
-    """A42: keys are checked against the config before starting."""
+    """Contract A42: keys are checked against the config before starting."""
     with pytest.raises(ConfigError, match=why) as caught:
         parallel(search_space={key: {"categorical_values": [1]}})
     assert f"search_space.{key}" in str(caught.value)
@@ -1241,13 +1241,13 @@ def test_a_key_that_a_search_cannot_set_is_refused(key, why):
 
 @pytest.mark.parametrize("key", ["", "a..b", "."])
 def test_a_search_key_with_empty_parts_is_refused(key):
-    """A42."""
+    """Contract A42."""
     with pytest.raises(ConfigError, match="empty parts"):
         parallel(search_space={key: {"categorical_values": [1]}})
 
 
 def test_every_wrong_search_key_is_reported_at_once():
-    """A42."""
+    """Contract A42."""
     space = {"categorical_values": [1]}
     with pytest.raises(ConfigError) as caught:
         parallel(search_space={"zzz": space, "train_config.yyy": space, "random_seed": space})

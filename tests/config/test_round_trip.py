@@ -26,8 +26,8 @@ PROGRAM = program.__file__
 ENDINGS = ("yaml", "json")
 
 
-def loaded_again(config, ending):
-    """`config` from a file that it was written to, and whether writing it again gives the same bytes."""
+def load_again(config, ending):
+    """Write `config` to a file and load it. Return the result, and whether writing it again gives the same bytes."""
     with tempfile.TemporaryDirectory() as folder:
         one, other = Path(folder) / f"one.{ending}", Path(folder) / f"other.{ending}"
         config.write(one)
@@ -36,7 +36,7 @@ def loaded_again(config, ending):
         return back, one.read_bytes() == other.read_bytes()
 
 
-# Ten thousand, in fresh processes.
+# Ten thousand configs in new processes.
 
 COUNT = 10_000 if os.environ.get("TRAINMASTER_FAULTS") == "full" else 2_500  # `make faults` has the full length
 PROCESSES = (
@@ -63,7 +63,7 @@ def end(processes):
 
 
 @pytest.mark.integration
-def test_thousands_of_random_configs_come_back_from_yaml_and_json_in_processes_with_other_hash_seeds_and_locales():
+def test_thousands_of_random_configs_survive_yaml_and_json_in_processes_with_other_hash_seeds_and_locales():
     in_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # 60,000 files are written, each down to the disk
     with tempfile.TemporaryDirectory(dir=in_memory) as folder:
         starts = range(0, COUNT, PART)
@@ -85,7 +85,7 @@ def test_thousands_of_random_configs_come_back_from_yaml_and_json_in_processes_w
     entries = [entry for index in indexes for entry in index.values()]
     assert sum(entry["class"] is None for entry in entries) > COUNT / 3  # free-form
     assert {entry["class"] for entry in entries if isinstance(entry["class"], str)} == {kind.__name__ for kind in program.WRITTEN}
-    assert sum(isinstance(entry["class"], list) for entry in entries) > COUNT / 20  # of classes that were made up
+    assert sum(isinstance(entry["class"], list) for entry in entries) > COUNT / 20  # of random classes
     assert len({entry["value"] for entry in entries}) > 0.8 * COUNT
 
 
@@ -104,7 +104,7 @@ def test_the_order_in_a_file_written_from_dotted_keys_is_the_same_for_every_hash
     assert len({each.stdout for each in run}) == 1
 
 
-# Random ones, that shrink.
+# Random configs that hypothesis can shrink.
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 keys = texts.map(lambda text: text.replace(".", "")).filter(lambda key: key and not hasattr(Config, key))
@@ -122,8 +122,8 @@ typed_configs = st.builds(program.a_typed, generators, st.sampled_from(program.W
 
 @given(free_configs | typed_configs, st.sampled_from(ENDINGS))
 @settings(max_examples=400, deadline=None)
-def test_a_config_comes_back_from_a_file_with_its_value_its_key_and_its_bytes(config, ending):
-    back, is_same_file = loaded_again(config, ending)
+def test_a_config_has_the_same_value_key_and_bytes_after_loading(config, ending):
+    back, is_same_file = load_again(config, ending)
     assert back == config
     assert program.shown(back) == program.shown(config)
     assert (key_of(back), group_of(back)) == (key_of(config), group_of(config))
@@ -132,19 +132,19 @@ def test_a_config_comes_back_from_a_file_with_its_value_its_key_and_its_bytes(co
 
 @given(generators)
 @settings(max_examples=100, deadline=None)
-def test_a_config_of_a_class_that_was_made_up_comes_back_from_a_file(rng):
+def test_a_config_of_a_random_class_survives_a_file(rng):
     config = program.a_typed(rng, program.made_up(program.a_class(rng)))
     for ending in ENDINGS:
-        back, is_same_file = loaded_again(config, ending)
+        back, is_same_file = load_again(config, ending)
         assert program.facts(back) == program.facts(config)
         assert is_same_file
 
 
 @given(st.floats(), st.sampled_from(ENDINGS))
 @settings(max_examples=300, deadline=None)
-def test_every_float_comes_back_with_every_bit_but_the_payload_of_a_nan(number, ending):
-    """I08."""
-    back, _ = loaded_again(Config(number=number), ending)
+def test_every_float_keeps_every_bit_except_the_payload_of_a_nan(number, ending):
+    """Fault I08."""
+    back, _ = load_again(Config(number=number), ending)
     assert type(back.number) is float
     assert back.number.hex() == number.hex()
 
@@ -165,19 +165,19 @@ def test_a_free_config_has_the_same_key_when_built_again_from_its_dotted_keys(co
 
 @given(free_configs | typed_configs)
 @settings(max_examples=100, deadline=None)
-def test_a_copy_and_a_pickle_have_the_value_and_the_key(config):
+def test_a_copy_and_a_pickle_have_the_same_value_and_key(config):
     for again in (config.clone(), pickle.loads(pickle.dumps(config))):
         assert program.facts(again) == program.facts(config)
 
 
 @given(typed_configs)
 @settings(max_examples=50, deadline=None)
-def test_a_frozen_config_has_the_key_and_the_bytes_of_one_that_is_not(config):
+def test_freezing_a_config_does_not_change_its_key_and_bytes(config):
     frozen = config.clone().freeze()
     assert (frozen.uid, group_of(frozen), frozen.to_yaml()) == (config.uid, group_of(config), config.to_yaml())
 
 
-# Texts and names that are hard (I11).
+# Difficult texts and names (I11).
 
 HARD = [
     *program.TEXTS,
@@ -197,16 +197,16 @@ HARD = [
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_every_hard_text_comes_back_unchanged(ending):
+def test_every_difficult_text_survives_unchanged(ending):
     config = Config(texts=HARD, more={f"n{number}": text for number, text in enumerate(HARD)})
-    back, is_same_file = loaded_again(config, ending)
+    back, is_same_file = load_again(config, ending)
     assert back.texts == HARD
     assert list(back.more.values()) == HARD
     assert is_same_file
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_every_hard_key_comes_back_unchanged_or_is_refused(ending):
+def test_every_difficult_key_survives_unchanged_or_is_refused(ending):
     refused = []
     for text in HARD:
         try:
@@ -214,15 +214,15 @@ def test_every_hard_key_comes_back_unchanged_or_is_refused(ending):
         except ConfigError:
             refused.append(text)
             continue
-        back, _ = loaded_again(config, ending)
+        back, _ = load_again(config, ending)
         assert back.asdict() == config.asdict()
     assert refused == [text for text in HARD if "" in text.split(".")]
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_twins_of_unicode_are_two_keys_in_a_file(ending):
+def test_two_unicode_forms_of_one_text_are_two_keys_in_a_file(ending):
     config = Config({"\u00e9": 1, "e\u0301": 2})
-    back, _ = loaded_again(config, ending)
+    back, _ = load_again(config, ending)
     assert list(back.items()) == [("\u00e9", 1), ("e\u0301", 2)]
 
 
@@ -230,7 +230,7 @@ def test_twins_of_unicode_are_two_keys_in_a_file(ending):
 
 
 def written_or_refused(config, ending):
-    """True if `config` came back from its file, or was not written at all."""
+    """Return True if `config` was loaded from its file, or was not written at all."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"config.{ending}"
         try:
@@ -259,7 +259,7 @@ def test_a_config_at_the_limit_of_nesting_can_be_loaded_or_is_not_written(depth,
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_dotted_key_of_500_parts_can_be_loaded_or_is_not_written(ending):
+def test_a_dotted_key_with_500_parts_can_be_loaded_or_is_not_written(ending):
     try:
         config = Config({".".join(["a"] * 500): 1})
     except ConfigError:
@@ -274,13 +274,13 @@ def test_an_integer_at_the_limit_of_digits_can_be_loaded_or_is_not_written(numbe
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_config_of_more_values_than_a_file_may_have_can_be_loaded_or_is_not_written(ending):
+def test_a_config_with_too_many_values_for_a_file_can_be_loaded_or_is_not_written(ending):
     assert written_or_refused(Config(numbers=list(range(49_999))), ending)
     assert written_or_refused(Config(numbers=list(range(50_000))), ending)
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_config_of_more_bytes_than_a_file_may_have_can_be_loaded_or_is_not_written(ending):
+def test_a_config_with_too_many_bytes_for_a_file_can_be_loaded_or_is_not_written(ending):
     assert written_or_refused(Config(text="a" * 5 * 2**20), ending)
 
 
@@ -302,12 +302,12 @@ class Labelled(ConfigBase):
 
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("member", Plainly)
-def test_an_enum_with_values_that_look_alike_comes_back_as_the_same_member(member, ending):
-    back, _ = loaded_again(Labelled(label=member), ending)
+def test_an_enum_with_similar_values_is_restored_as_the_same_member(member, ending):
+    back, _ = load_again(Labelled(label=member), ending)
     assert back.label is member
 
 
-def test_an_enum_whose_values_are_paths_comes_back_or_is_refused_by_the_class():
+def test_an_enum_whose_values_are_paths_is_restored_or_refused_by_the_class():
     class Place(Enum):
         HOME = Path("/home")
 
@@ -318,7 +318,7 @@ def test_an_enum_whose_values_are_paths_comes_back_or_is_refused_by_the_class():
             place: Place
     except ConfigClassError:
         return
-    back, _ = loaded_again(Placed(place=Place.HOME), "yaml")
+    back, _ = load_again(Placed(place=Place.HOME), "yaml")
     assert back.place is Place.HOME
 
 
@@ -334,9 +334,9 @@ class GroupOrInner(ConfigBase):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_config_where_a_group_of_free_keys_may_stand_too_comes_back_as_a_config(ending):
+def test_a_config_in_a_union_with_a_dict_is_restored_as_a_config(ending):
     config = GroupOrInner(group=Inner(note="a"))
-    back, _ = loaded_again(config, ending)
+    back, _ = load_again(config, ending)
     assert (type(back.group), back.key) == (Inner, config.key)
 
 
@@ -345,18 +345,18 @@ class WholeOrPath(ConfigBase):
     value: int | Path
 
 
-def test_a_path_of_digits_stays_a_path_where_a_whole_number_may_stand_too():
+def test_a_path_of_digits_in_a_union_with_int_stays_a_path():
     assert WholeOrPath(value=Path("5")).value == Path("5")
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_tuple_of_a_typed_config_comes_back_as_a_tuple(ending):
-    back, _ = loaded_again(program.Containers(fixed=(1, "a", True), pairs=[(1, 2.0)]), ending)
+def test_a_tuple_of_a_typed_config_is_restored_as_a_tuple(ending):
+    back, _ = load_again(program.Containers(fixed=(1, "a", True), pairs=[(1, 2.0)]), ending)
     assert (back.fixed, back.pairs) == ((1, "a", True), [(1, 2.0)])
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_negative_zero_keeps_its_sign_in_a_file(ending):
-    """I08: it has the same key as 0.0, and keeps its sign."""
-    back, _ = loaded_again(Config(number=-0.0), ending)
+    """Fault I08: it has the same key as 0.0, and keeps its sign."""
+    back, _ = load_again(Config(number=-0.0), ending)
     assert math.copysign(1, back.number) == -1

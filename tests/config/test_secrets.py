@@ -173,7 +173,7 @@ class TestTrees:
         tree = {"a": [1, {"b": "x"}], "tokenizer": {"pad_token": "<pad>"}}
         assert masked_by_name(tree) == tree
 
-    def test_values_below_a_secret_name_are_masked_too(self) -> None:
+    def test_values_below_a_secret_name_are_masked(self) -> None:
         tree = {"api_keys": ["a", "b", 3], "credentials": {"user": "me", "deep": {"x": "y"}}, "data": ["a"]}
         hidden = {"api_keys": [MASK, MASK, 3], "credentials": {"user": MASK, "deep": {"x": MASK}}, "data": ["a"]}
         assert masked_by_name(tree) == hidden
@@ -181,7 +181,7 @@ class TestTrees:
     @pytest.mark.parametrize(
         "signs", [f"{ascii_letters}{digits}", f"{ascii_letters}{digits}-_", f"{ascii_lowercase}{digits}", "0123456789abcdef"]
     )
-    def test_random_signs_are_like_a_credential(self, signs: str) -> None:
+    def test_random_characters_look_like_a_credential(self, signs: str) -> None:
         draw = random.Random(0)
         found = [is_like_credential("".join(draw.choices(signs, k=40))) for _ in range(300)]
         assert sum(found) >= 295
@@ -195,7 +195,7 @@ class TestTrees:
             (("l", 0, "db-password"), "DB_PASSWORD"),
         ],
     )
-    def test_a_field_has_a_variable(self, path: tuple[str | int, ...], variable: str) -> None:
+    def test_the_environment_variable_of_a_field_is_derived_from_its_key(self, path: tuple[str | int, ...], variable: str) -> None:
         assert environment_variable(path) == variable
 
 
@@ -256,13 +256,13 @@ class TestTexts:
         assert mask("line MIIEvQIBADANBgkqhkiG9w0BAQEFAASC end") == "line *** end"
 
     @given(st.text(min_size=6, max_size=20).filter(lambda text: text.strip() == text and set(text) != {"*"}))
-    def test_a_value_is_found_in_the_forms_that_texts_have(self, value: str) -> None:
+    def test_a_value_is_found_in_all_forms_in_which_it_is_written(self, value: str) -> None:
         mask = Mask([value])
         forms = [value, repr(value)[1:-1], json.dumps(value)[1:-1], quote(value), quote(value, safe=""), quote_plus(value)]
         assert all(value not in mask(f"<{form}>").strip("<>") or value in MASK for form in forms)
         assert all(mask(f"<{form}>") == "<***>" for form in forms if value not in form or form == value)
 
-    def test_a_tree_is_masked_with_its_names(self) -> None:
+    def test_names_and_values_of_a_tree_are_masked(self) -> None:
         tree = {"a": ["x hunter2", 1], "hunter2": ("hunter2",), "n": None}
         assert Mask(["hunter2"]).tree(tree) == {"a": ["x ***", 1], "***": ("***",), "n": None}
 
@@ -271,23 +271,23 @@ class TestTexts:
         assert Mask(["hunter2"]).tree(tree) is tree
         assert Mask([]).tree(tree) is tree
 
-    def test_a_mask_has_the_secrets_of_config_and_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_mask_contains_the_secrets_of_the_config_and_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_TOKEN", "hf_canary")
         assert Mask.of(["abcdef"])("abcdef hf_canary") == "*** ***"
         assert os.environ["HF_TOKEN"] == "hf_canary"
 
     @pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
     @pytest.mark.parametrize("values", [["hunter2"], ["canary", "canary-long"], ["abcabc"], ["aaaaaab", "aaaaaa"], ["two\nlines"]])
-    def test_a_value_that_comes_in_pieces_is_hidden(self, size: int, values: list[str]) -> None:
+    def test_a_value_that_arrives_in_pieces_is_masked(self, size: int, values: list[str]) -> None:
         text = "".join(f"{value}|{value}{value}{value[:-1]}|{value[:3]}\n" for value in values)
         stream = MaskedStream(Mask(values))
         shown = "".join(stream.take(text[at : at + size]) for at in range(0, len(text), size)) + stream.rest()
         assert shown == masked(text, values)
 
-    def test_a_whole_line_does_not_wait(self) -> None:
+    def test_a_complete_line_is_not_held_back(self) -> None:
         assert MaskedStream(Mask(["hunter2"])).take("hun\n") == "hun\n"
 
-    def test_weak_values_are_left_in_what_a_program_reads_again(self) -> None:
+    def test_weak_values_are_kept_in_data_that_a_program_reads_again(self) -> None:
         strong = Mask(["postgres", "conv2d", "a long password", "mixed123", HEX40]).only_strong()
         assert strong(f"postgres conv2d a long password mixed123 {HEX40}") == "postgres conv2d *** *** ***"
 
@@ -306,11 +306,11 @@ class TestCommandLine:
         "100000",
     )
 
-    def test_what_is_given_for_a_secret_is_hidden(self) -> None:
+    def test_the_values_of_secret_options_are_masked(self) -> None:
         shown = ["train.py", "--api-key=***", "--password", "***", "lr=0.1", "+hub.api_key=***", "--token", "***", "--max-tokens", "100000"]
         assert masked_argv(self.WORDS, Mask()) == shown
 
-    def test_known_values_are_hidden_wherever_they_stand(self) -> None:
+    def test_known_values_are_masked_everywhere(self) -> None:
         assert masked_argv(["x", "--note", "my hunter2", "pg://me:pass@host"], Mask(["hunter2"])) == [
             "x",
             "--note",
@@ -318,7 +318,7 @@ class TestCommandLine:
             "pg://me:***@host",
         ]
 
-    def test_its_secrets_are_hidden_in_other_texts(self) -> None:
+    def test_secrets_of_the_command_line_are_masked_in_other_texts(self) -> None:
         assert argv_secrets(self.WORDS) == ["hunter1", "hunter2", "hunter3", HEX40]
         assert Mask.of(environ={}, argv=self.WORDS)("hunter1 and hunter2") == "*** and ***"
 
@@ -363,21 +363,21 @@ class TestDeclared:
         assert list(declared_secrets({"inner": Hub()})) == ["inner.access_token"]
         assert declared_secrets({"password": "a", "api_key": HF}) == {}
 
-    def test_what_is_shown_has_no_secret(self) -> None:
+    def test_a_masked_config_contains_no_secret(self) -> None:
         hidden = {"lr": 0.1, "api_key": MASK, "n": {"db": {"password": MASK}}, "hubs": [{"token": MASK, "name": "a"}]}
         assert masked_config(free("a")) == {**hidden, "mirrors": [MASK, [MASK]]}
         assert masked_config(typed("a"))["hubs"] == [{"access_token": MASK, "name": "hub"}]
         assert masked_config(typed("a"))["logins"] == {"me": MASK}
 
-    def test_none_and_empty_text_hide_nothing(self) -> None:
+    def test_none_and_empty_text_are_not_masked(self) -> None:
         assert masked_config(with_secrets({"a": None, "b": "", "c": [None, ""]}, ("a", "b", "c"))) == {"a": None, "b": "", "c": [None, ""]}
 
     @pytest.mark.parametrize("make", MAKERS)
-    def test_the_texts_to_look_for_in_a_log_are_those_of_the_secrets(self, make: Callable[[str], Any]) -> None:
+    def test_secret_texts_are_the_texts_of_the_declared_secrets(self, make: Callable[[str], Any]) -> None:
         assert secret_texts(make("hunter2!")) == ["hunter2!"]
         assert secret_texts(make("tiny")) == []
 
-    def test_what_was_hidden_is_found_again(self) -> None:
+    def test_masked_paths_are_found_in_a_stored_config(self) -> None:
         assert masked_secret_paths(free("a")) == []
         assert set(masked_secret_paths(free(MASK))) == {
             *(("api_key",), ("n", "db", "password"), ("hubs", "0", "token"), ("mirrors", 0), ("mirrors", 1, 0))
@@ -386,7 +386,7 @@ class TestDeclared:
 
     @pytest.mark.parametrize("annotation", [int, float | None, list[int], dict[str, Any], Any, Hub, list, str | int])
     def test_only_text_can_be_declared_in_a_class(self, annotation: Any) -> None:
-        with pytest.raises(ConfigError, match=r"x: `Secret\[...\]` goes around text"):
+        with pytest.raises(ConfigError, match=r"x: `Secret\[...\]` can only wrap text"):
             configclass(type("Wrong", (ConfigBase,), {"__annotations__": {"x": Secret[annotation]}, "__module__": __name__}))
 
     @pytest.mark.parametrize("change", [Config.clone, Config.copy, copy.deepcopy, lambda config: pickle.loads(pickle.dumps(config))])
@@ -427,7 +427,7 @@ class TestRefused:
     @pytest.mark.parametrize(
         "value", [HF, GITHUB, OPENAI, JWT, "AKIAIOSFODNN7EXAMPLE", "-----BEGIN RSA PRIVATE KEY-----\nabc", f"use {HF}!"]
     )
-    def test_the_form_of_a_well_known_token_is_refused_under_any_name(self, value: str) -> None:
+    def test_a_well_known_token_is_refused_under_any_name(self, value: str) -> None:
         with pytest.raises(ConfigError, match=r"a\.0\.hub: looks like a secret: it has the form of a token"):
             refuse_undeclared({"a": [{"hub": value}]})
 
@@ -451,10 +451,10 @@ class TestRefused:
             *(("password", None), ("api_key", 5), ("password_length", "12"), ("api_key_name", "x"), ("data", "/data/sk-ImageNet2012-224")),
         ],
     )
-    def test_what_may_be_anything_is_stored(self, name: str, value: Any) -> None:
+    def test_ambiguous_text_is_stored(self, name: str, value: Any) -> None:
         refuse_undeclared({name: value, "group": {name: [value]}})
 
-    def test_a_typed_config_is_refused_too(self) -> None:
+    def test_a_typed_config_with_an_undeclared_secret_is_refused(self) -> None:
         @configclass
         class Login(ConfigBase):
             db_password: Stateless[str] = "none"
@@ -486,19 +486,19 @@ class TestIdentity:
             ({"url": "https://example.org/data.zip", "author": "Ann", "monkey": [1, 2.5, None]}, "3969a56e"),
         ],
     )
-    def test_a_config_without_secrets_has_the_key_that_it_always_had(self, config: dict[str, Any], key: str) -> None:
+    def test_the_key_of_a_config_without_secrets_has_never_changed(self, config: dict[str, Any], key: str) -> None:
         assert key_of(config) == group_of(config) == key
 
     @pytest.mark.parametrize(("name", "value"), [*SECRETS, *((name, value) for name, value, _ in PARTLY)])
-    def test_no_key_depends_on_a_list_of_words(self, name: str, value: str) -> None:
+    def test_no_key_depends_on_the_list_of_secret_names(self, name: str, value: str) -> None:
         assert canonical({name: value}) == json.dumps({name: value}, ensure_ascii=False, separators=(",", ":"))
         assert key_of({name: value}) != key_of({name: f"{value}2"})
 
-    def test_cats_and_dogs_are_two_runs(self) -> None:
+    def test_undeclared_values_under_a_secret_name_change_the_key(self) -> None:
         assert key_of({"secret": "cat"}) != key_of({"secret": "dog"})
 
     @pytest.mark.parametrize("make", MAKERS)
-    def test_another_secret_makes_no_other_run(self, make: Callable[[str], Any]) -> None:
+    def test_a_different_secret_does_not_change_the_key(self, make: Callable[[str], Any]) -> None:
         assert key_of(make("first")) == key_of(make("second"))
         assert group_of(make("first")) == group_of(make("second"))
 
@@ -516,7 +516,7 @@ class TestIdentity:
         )
         assert [declared_secrets(each) for _, each in store.select()] == [declared_secrets(stored)]  # also by way of the index
 
-    def test_a_secret_is_left_out_whether_it_is_there_or_not(self) -> None:
+    def test_a_missing_secret_does_not_change_the_key(self) -> None:
         keys = ("api_key", "hub.password")
         values = [
             {},
@@ -555,7 +555,7 @@ class TestIdentity:
         Store(None).configs.add(config)
         assert (config.client_secret, config.hubs[0].access_token, config.logins) == ("canary", "canary", {"me": "canary"})
 
-    def test_a_store_refuses_what_is_not_declared(self) -> None:
+    def test_a_store_refuses_undeclared_secrets(self) -> None:
         store = Store(None)
         for config in ({"hub": HF}, {"password": "abc"}):
             with pytest.raises(ConfigError, match="looks like a secret"):
@@ -566,13 +566,13 @@ class TestIdentity:
         key = store.configs.add({"password": "abc"}, public=("password",))
         assert (key, store.configs[key]) == (key_of({"password": "abc"}), {"password": "abc"})
 
-    def test_a_secret_in_another_field_too_is_not_stored(self) -> None:
+    def test_a_secret_that_also_occurs_in_another_field_is_refused(self) -> None:
         config = with_secrets({"api_key": HEX40, "page": f"https://host/{HEX40}"}, ["api_key"])
         with pytest.raises(ConfigError, match="page: contains the secret of another field"):
             Store(None).configs.add(config)
         assert Store(None).configs.add(config, public=["page"])
 
-    def test_the_secret_of_a_variable_is_not_stored(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_secret_of_an_environment_variable_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SOME_API_KEY", HEX40)
         with pytest.raises(ConfigError, match="commit: contains the secret of the environment variable SOME_API_KEY"):
             Store(None).configs.add_many([{"commit": HEX40}])

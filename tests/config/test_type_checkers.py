@@ -105,11 +105,11 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory):
-    """The messages of mypy, by line of the sample."""
+def messages_by_line(tmp_path_factory):
+    """Return the messages of mypy by the line of the sample."""
     folder = tmp_path_factory.mktemp("mypy")
     (folder / "sample.py").write_text(SAMPLE)
-    # Torch is no part of what is asked, and takes longer to read than all the rest.
+    # Torch is not needed here, and mypy would need longer for it than for everything else.
     (folder / "mypy.ini").write_text("[mypy]\n[mypy-torch.*]\nfollow_imports = skip\n")
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=mypy.ini", "--cache-dir=cache", "--no-color-output", "sample.py"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=500)
@@ -134,7 +134,7 @@ def lines_with(mark):
 
 
 def in_modern_spelling(revealed):
-    """Older mypys write `Union[X, None]`, `builtins.` and module names."""
+    """Normalize the output of older versions of mypy, which write `Union[X, None]`, `builtins.` and module names."""
     text = revealed.removeprefix('Revealed type is "').removesuffix('"').replace("builtins.", "").replace("sample.", "")
     text = text.replace("typing.", "").replace("?", "").replace("'] | Literal['", "', '")
     text = re.sub(r"Union\[(.*), None\]$", r"\1 | None", text)
@@ -142,17 +142,17 @@ def in_modern_spelling(revealed):
 
 
 @pytest.mark.parametrize(("number", "kind"), lines_with("reveals"))
-def test_mypy_knows_the_type_of(told, number, kind):
-    [(level, text)] = told[number]
+def test_mypy_infers_the_type(messages_by_line, number, kind):
+    [(level, text)] = messages_by_line[number]
     assert level == "note"
     assert in_modern_spelling(text) == kind
 
 
 @pytest.mark.parametrize(("number", "code"), lines_with("error"))
-def test_mypy_refuses(told, number, code):
-    assert [text.rpartition("[")[2].rstrip("]") for level, text in told[number] if level == "error"] == [code]
+def test_mypy_reports_an_error(messages_by_line, number, code):
+    assert [text.rpartition("[")[2].rstrip("]") for level, text in messages_by_line[number] if level == "error"] == [code]
 
 
-def test_mypy_has_nothing_against_the_rest(told):
+def test_mypy_reports_no_other_errors(messages_by_line):
     expected = {number for number, line in LINES if "  # reveals" in line or "  # error" in line}
-    assert {number: texts for number, texts in told.items() if number not in expected} == {}
+    assert {number: texts for number, texts in messages_by_line.items() if number not in expected} == {}

@@ -131,7 +131,7 @@ def test_local_classes_that_refer_to_each_other_work_outside_their_function():
     assert build()(eggs=[{"hen": {}}]).to_dict() == {"eggs": [{"hen": {"eggs": []}}]}
 
 
-def test_a_subclass_far_from_its_parent_need_not_know_the_parents_names():
+def test_a_subclass_defined_elsewhere_does_not_need_the_local_names_of_its_parent():
     def build():
         @configclass
         class Part(ConfigBase):
@@ -188,7 +188,7 @@ def test_a_name_that_is_never_defined_is_an_error_at_first_use(use, tmp_path):
     assert str(caught.value) == "a problem in the config class Wrong\n  wrong   an annotation names `Nowhere`, which is not defined"
 
 
-def test_a_name_imported_for_type_checkers_only_is_named():
+def test_the_error_names_a_class_that_is_imported_only_for_type_checkers():
     @configclass
     class Wrong(ConfigBase):
         x: Decimal
@@ -201,7 +201,7 @@ def test_a_name_imported_for_type_checkers_only_is_named():
     ("annotation", "told"),
     [
         ("set[int]", "set[int] is not a type that a config can have"),
-        ("Optional[Stateless[int]]", "`Stateless[...]` goes around the whole annotation, not inside it"),
+        ("Optional[Stateless[int]]", "`Stateless[...]` must wrap the whole annotation, not a part of it"),
         ("Derived[Stateless[int]]", "`Stateless` and `Derived` at once; an attribute has one state"),
         ("dict[int, str]", "dict[int, str] is not a dict[str, ...]; the keys of a config are text"),
     ],
@@ -213,13 +213,13 @@ def test_a_misused_postponed_annotation_is_an_error_when_the_class_is_defined(an
 
 
 @pytest.mark.parametrize("annotation", ["list[", "1 +", "int int"])
-def test_a_postponed_annotation_that_is_not_python_is_our_error(annotation):
+def test_a_postponed_annotation_with_a_syntax_error_is_a_config_error(annotation):
     with pytest.raises(ConfigClassError, match="x"):
         configclass(type("Wrong", (ConfigBase,), {"__annotations__": {"x": annotation}, "__module__": __name__}))
 
 
 @pytest.mark.parametrize("annotation", ["Path.nowhere", "list[int, str, 3]()", "int[str]"])
-def test_a_postponed_annotation_that_fails_is_our_error(annotation):
+def test_a_postponed_annotation_that_fails_is_a_config_error(annotation):
     with pytest.raises(ConfigClassError, match="x"):
         configclass(type("Wrong", (ConfigBase,), {"__annotations__": {"x": annotation}, "__module__": __name__}))
 

@@ -14,7 +14,7 @@ VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_s
 
 
 @given(st.lists(VALUES, max_size=6))
-def test_values_that_differ_have_texts_that_differ(values: list[Any]) -> None:
+def test_different_values_have_different_texts(values: list[Any]) -> None:
     texts = short_values([each for each in values if not isinstance(each, str)])
     numbers = [each for each in values if not isinstance(each, str)]
     assert all(is_same(one, other) or texts[i] != texts[j] for i, one in enumerate(numbers) for j, other in enumerate(numbers))
@@ -32,7 +32,7 @@ def test_a_key_that_only_some_configs_have_varies() -> None:
     assert VaryingKeys([{"a": 1, "b": 1}, {"a": 1}, {"a": 1, "b": 1, "c": 2}]).names == ["b", "c"]
 
 
-def test_keys_come_in_the_order_of_the_first_config() -> None:
+def test_keys_are_in_the_order_of_the_first_config() -> None:
     configs = [{"lr": 1, "width": 1}, {"lr": 1, "width": 2}, {"lr": 2, "width": 1}]
     assert VaryingKeys(configs).names == ["lr", "width"]
 

@@ -73,7 +73,7 @@ trees = st.dictionaries(
 
 
 def same(one, other):
-    """Equal in type and value all the way down; -0.0 is not 0.0, NaN is NaN."""
+    """Return whether two nested values have equal types and values. -0.0 differs from 0.0, and NaN equals NaN."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):
@@ -105,7 +105,7 @@ class Run(ConfigBase):
 @given(trees)
 @example({})
 @example({"a": {}, "b": [], "c": [[], {}], "d": [[1], [2, [3]]]})
-def test_yaml_is_read_alike_by_a_1_1_reader_and_by_ours(tree):
+def test_a_yaml_1_1_parser_and_ours_read_the_same_values(tree):
     text = yaml_text(tree)
     assert same(yaml.safe_load(text), tree)
     assert same(read_yaml(text, "x").tree, tree)
@@ -153,7 +153,7 @@ def test_a_run_key_is_always_quoted(key):
 
 
 @pytest.mark.parametrize("word", ["y", "Y", "n", "N", "no", "yes", "on", "off", "true", "null", "nan", "inf", "NO", "Off"])
-def test_a_word_that_some_reader_takes_for_a_value_is_quoted(word):
+def test_a_word_that_some_parsers_read_as_a_value_is_quoted(word):
     assert yaml_text({word: word, "list": [word]}) == f'"{word}": "{word}"\nlist: ["{word}"]\n'
 
 
@@ -163,7 +163,7 @@ def test_common_text_is_written_without_quotes():
     )
 
 
-def test_keys_keep_their_order_and_lists_of_scalars_their_line():
+def test_keys_keep_their_order_and_lists_of_scalars_are_on_one_line():
     assert yaml_text({"b": 1, "a": [1, "x", None], "c": [[1], {"d": 2}]}) == "b: 1\na: [1, x, null]\nc:\n- [1]\n- d: 2\n"
 
 
@@ -171,7 +171,7 @@ def test_a_long_text_stays_on_one_line():
     assert yaml_text({"a": "word " * 200 + "end"}).count("\n") == 1
 
 
-def test_one_object_in_two_places_is_written_twice_and_not_as_an_alias():
+def test_an_object_that_occurs_twice_is_written_twice_without_an_alias():
     group = {"x": [1]}
     assert yaml_text({"a": group, "b": group}) == "a:\n  x: [1]\nb:\n  x: [1]\n"
 
@@ -191,7 +191,7 @@ def test_json_is_strict_and_read_back(tree):
     assert same(read_json(text, "x").tree, tree)
 
 
-def test_the_floats_that_json_lacks_have_a_form_of_their_own():
+def test_floats_that_json_lacks_are_written_as_objects():
     assert strict_json(json_text({"a": math.nan, "b": [math.inf, -math.inf]})) == {
         "a": {".float": "nan"},
         "b": [{".float": "inf"}, {".float": "-inf"}],
@@ -218,7 +218,7 @@ def test_a_typed_config_that_was_written_is_loaded_again(tmp_path, name):
 
 @settings(max_examples=150, deadline=None)
 @given(texts, st.dictionaries(texts.filter(lambda key: not key_problem(key) and "." not in key), texts, max_size=3))
-def test_text_fields_of_a_typed_config_are_read_back_as_they_were(tmp_path_factory, name, tags):
+def test_text_fields_of_a_typed_config_are_read_back_unchanged(tmp_path_factory, name, tags):
     path = tmp_path_factory.mktemp("typed") / "run.yaml"
     run = Run(name=name, tags=tags)
     run.write(path)
@@ -253,18 +253,18 @@ def test_writing_over_a_file_replaces_it(tmp_path):
     assert os.listdir(tmp_path) == ["run.yaml"]
 
 
-def test_lines_end_in_a_line_feed_and_the_file_in_one():
+def test_lines_and_the_file_end_in_a_line_feed():
     assert yaml_text({"a": 1, "b": {"c": 2}}) == "a: 1\nb:\n  c: 2\n"
     assert json_text({"a": 1}) == '{\n  "a": 1\n}\n'
 
 
-def test_a_name_as_long_as_the_file_system_takes_can_be_written(tmp_path):
+def test_a_name_of_the_maximum_length_can_be_written(tmp_path):
     path = tmp_path / ("a" * 250 + ".yaml")
     Config(a=1).write(path)
     assert Config.load(path) == {"a": 1}
 
 
-def test_a_missing_folder_is_not_made(tmp_path):
+def test_a_missing_folder_is_not_created(tmp_path):
     with pytest.raises(ConfigFileError) as caught:
         Config(a=1).write(tmp_path / "no" / "run.yaml")
     path = tmp_path / "no" / "run.yaml"
@@ -272,7 +272,7 @@ def test_a_missing_folder_is_not_made(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_folder_of_that_name_stays_and_nothing_is_left_beside_it(tmp_path):
+def test_a_folder_with_that_name_is_kept_and_no_other_file_is_left(tmp_path):
     (tmp_path / "run.yaml").mkdir()
     with pytest.raises(ConfigFileError, match=r"run\.yaml` cannot be written: Is a directory"):
         Config(a=1).write(tmp_path / "run.yaml")
@@ -285,7 +285,7 @@ def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
         Config(a=1).write(tmp_path / "file" / "run.yaml")
 
 
-def test_a_file_system_that_takes_no_files_is_refused():
+def test_a_folder_in_which_no_file_can_be_created_is_refused():
     with pytest.raises(ConfigFileError, match="cannot be written: "):
         Config(a=1).write("/proc/run.yaml")
 
@@ -327,7 +327,7 @@ def run_program(code, *args):
 
 @pytest.mark.parametrize("limit", [0, 1, 1000, 50_000])
 @pytest.mark.parametrize("name", ["run.yaml", "run.json"])
-def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(tmp_path, name, limit):
+def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path, name, limit):
     path = tmp_path / name
     Config(old=1).write(path)
     before = path.read_bytes()
@@ -351,7 +351,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(tmp_path, name, l
     assert os.listdir(tmp_path) == [name]
 
 
-def test_an_interrupt_while_writing_leaves_the_old_file_and_nothing_beside_it(tmp_path):
+def test_an_interrupt_while_writing_leaves_the_old_file_and_no_other(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("old: 1\n")
     result = run_program(
@@ -376,7 +376,7 @@ def test_an_interrupt_while_writing_leaves_the_old_file_and_nothing_beside_it(tm
     assert os.listdir(tmp_path) == ["run.yaml"]
 
 
-def test_a_reader_never_sees_half_a_file_while_it_is_written_over_and_over(tmp_path):
+def test_a_reader_never_sees_half_a_file_while_it_is_overwritten_repeatedly(tmp_path):
     path = tmp_path / "run.yaml"
     configs = [Config({"number": number, "text": str(number) * 20_000}) for number in range(4)]
     configs[0].write(path)
@@ -398,7 +398,7 @@ def test_a_reader_never_sees_half_a_file_while_it_is_written_over_and_over(tmp_p
     assert os.listdir(tmp_path) == ["run.yaml"]
 
 
-def test_processes_that_write_at_once_leave_one_whole_file(tmp_path):
+def test_processes_that_write_at_once_leave_one_complete_file(tmp_path):
     path = tmp_path / "run.json"
     code = """
         import sys

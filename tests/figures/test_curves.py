@@ -33,12 +33,12 @@ def test_other_series_have_separate_axes_without_a_legend() -> None:
 
 
 @pytest.mark.parametrize(("values", "scale"), [([1.0, 100.0], "log"), ([1.0, 2.0], "linear"), ([-1.0, 100.0], "linear")])
-def test_an_axis_is_logarithmic_where_values_are_positive_and_far_apart(values: list[float], scale: str) -> None:
+def test_an_axis_is_logarithmic_if_values_are_positive_and_span_a_wide_range(values: list[float], scale: str) -> None:
     (axes,) = curves({"x": list(enumerate(values))}).axes
     assert axes.get_yscale() == scale
 
 
-def test_what_is_not_finite_is_a_gap() -> None:
+def test_values_that_are_not_finite_leave_a_gap() -> None:
     (axes,) = curves({"x": [(0, 1.0), (1, math.nan), (2, math.inf), (3, 2.0)]}).axes
     (line,) = axes.get_lines()
     assert np.isnan(np.asarray(line.get_ydata(), dtype=float)).tolist() == [False, True, True, False]
@@ -56,7 +56,7 @@ def test_names_are_shown_unchanged() -> None:
     png(figure)
 
 
-def test_no_series_and_very_many_series_can_be_drawn() -> None:
+def test_zero_series_and_very_many_series_can_be_drawn() -> None:
     png(curves({}))
     assert len(curves({f"metric {number}": [(0, 1.0)] for number in range(100)}).axes) == 8
 
@@ -67,7 +67,7 @@ def test_axes_show_at_most_ten_lines() -> None:
     assert len(axes.get_lines()) == 10
 
 
-def test_the_x_axis_is_named_after_what_was_recorded() -> None:
+def test_the_x_axis_has_the_recorded_name() -> None:
     """Epochs are not drawn as steps, and two kinds of x never share an axis."""
     names = ("train/loss", "valid/loss", "grad_norm/0.weight", "grad_norm/0.bias", "lr", "own/mine")
     over = {"train/loss": "batch", "valid/loss": "epoch", "grad_norm/0.weight": "epoch", "grad_norm/0.bias": "epoch", "lr": "update"}

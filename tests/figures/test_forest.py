@@ -33,14 +33,14 @@ def test_every_row_has_its_mean_and_interval_in_the_color_of_its_verdict() -> No
     assert png(draw([FOREST])).startswith(b"\x89PNG")
 
 
-def test_the_line_to_compare_with_is_drawn() -> None:
+def test_the_reference_line_is_drawn() -> None:
     axes = draw([FOREST]).axes[0]
     assert [0.005, 0.005] in [list(line.get_xdata()) for line in axes.lines]
     shape = plot(FOREST)["layout"]["shapes"][0]
     assert (shape["x0"], shape["x1"]) == (0.005, 0.005)
 
 
-def test_a_page_has_asymmetric_intervals_and_hostile_names_as_text() -> None:
+def test_a_page_has_asymmetric_intervals_and_escapes_hostile_names() -> None:
     data = plot(FOREST)["data"]
     assert data[0]["error_x"]["array"][0] == 0.03 - 0.02
     assert "error_x" not in data[2]

@@ -23,7 +23,7 @@ COUNTS = Histogram("losses", "value", "samples", {"train": [1, 5], "valid": [0, 
 
 
 def plots(*panels: Any, title: str = "") -> Any:
-    """The plots that a page contains."""
+    """Return the plots that a page contains."""
     return _plain(json.loads(re.search(r"const panels = (.*);", page(panels, title))[1]))  # type: ignore[index]
 
 
@@ -48,13 +48,13 @@ def test_lines_have_their_names_and_values_with_gaps() -> None:
     assert (train["line"]["color"], valid["line"]["color"]) == COLORS[:2]
 
 
-def test_axes_are_named_and_logarithmic_where_values_span_much() -> None:
+def test_axes_are_named_and_logarithmic_if_values_span_a_wide_range() -> None:
     layout = shown(LOSS)["layout"]
     assert (layout["xaxis"]["title"]["text"], layout["yaxis"]["title"]["text"]) == ("epoch", "loss")
     assert ("type" in layout["xaxis"], layout["yaxis"]["type"]) == (False, "log")
 
 
-def test_a_line_is_switched_off_in_the_legend_with_its_band_and_its_faint_one() -> None:
+def test_a_legend_entry_toggles_a_line_with_its_band_and_its_faint_line() -> None:
     faint = Line("a", [0, 1], [1.0, 2.0], is_faint=True)
     line = Line("a", [0, 1], [1.0, 2.0], low=[0.0, 1.0], high=[2.0, 3.0])
     traces = shown(Lines("", "", "", [faint, line, Line("b", [0], [1.0])]))["data"]
@@ -62,7 +62,7 @@ def test_a_line_is_switched_off_in_the_legend_with_its_band_and_its_faint_one() 
     assert [trace["showlegend"] for trace in traces] == [False, False, True, True]
 
 
-def test_one_line_whose_name_is_shown_elsewhere_has_no_legend() -> None:
+def test_a_single_line_whose_name_is_shown_elsewhere_has_no_legend() -> None:
     (trace,) = shown(Lines("lr", "step", "", [Line("lr", [0, 1], [1.0, 2.0])]))["data"]
     assert trace["showlegend"] is False
 
@@ -78,7 +78,7 @@ def test_a_point_between_gaps_of_a_long_line_has_a_dot() -> None:
     assert np.flatnonzero(trace["marker"]["size"]).tolist() == [50]
 
 
-def test_a_heat_map_shows_values_and_is_colored_by_powers() -> None:
+def test_a_heat_map_shows_values_and_has_a_log_color_scale() -> None:
     (trace,) = shown(NORMS)["data"]
     np.testing.assert_equal(trace["customdata"], NORMS.values)
     np.testing.assert_allclose(trace["z"], [[0.0, math.nan], [2.0, 3.0]])
@@ -93,7 +93,7 @@ def test_rows_are_named_from_top_to_bottom_with_marks(panel: Any, mark: str) -> 
     assert figure["layout"]["yaxis"]["autorange"] == "reversed"
 
 
-def test_rows_of_one_name_stay_apart() -> None:
+def test_rows_with_the_same_name_stay_separate() -> None:
     (trace,) = shown(Bars("", "", ["a", "a", "a (2)"], [1.0, 2.0, 3.0]))["data"]
     assert trace["y"] == ["a", "a (2)", "a (2) (2)"]
 
@@ -130,7 +130,7 @@ def test_no_panels_are_an_empty_page() -> None:
     assert plots() == []
 
 
-def test_a_name_cannot_become_a_script() -> None:
+def test_a_name_cannot_inject_a_script() -> None:
     heat = HeatMap(EVIL, EVIL, EVIL, [0], [EVIL], np.ones((1, 1)), marks={EVIL: EVIL})
     text = page([Lines(EVIL, EVIL, EVIL, [Line(EVIL, [0], [1.0]), Line("b", [0], [1.0])]), heat], EVIL)
     assert text.lower().count("<script") == text.lower().count("</script") == 2
@@ -150,6 +150,6 @@ def test_a_page_loads_one_script_from_its_folder_and_nothing_else() -> None:
     assert "url(" not in text
 
 
-def test_a_long_line_has_no_dots_and_a_short_one_has() -> None:
+def test_a_short_line_has_markers_and_a_long_one_has_none() -> None:
     traces = shown(Lines("", "x", "y", [Line("long", range(200), [1.0] * 200), Line("short", range(3), [1.0, 2.0, 3.0])]))["data"]
     assert [trace["mode"] for trace in traces] == ["lines", "lines+markers"]

@@ -17,5 +17,5 @@ def test_both_ends_of_a_long_name_are_kept() -> None:
 
 
 @given(st.text(), st.integers(4, 40))
-def test_a_shortened_name_is_at_most_as_long_as_asked(name: str, max_chars: int) -> None:
+def test_a_shortened_name_does_not_exceed_the_limit(name: str, max_chars: int) -> None:
     assert len(shorten(name, max_chars)) <= max_chars

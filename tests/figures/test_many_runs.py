@@ -31,7 +31,7 @@ PANELS: dict[str, Panel] = {
 
 
 @pytest.mark.parametrize("name", PANELS)
-def test_a_panel_is_drawn_as_png_and_as_a_page_whatever_its_values(name: str) -> None:
+def test_a_panel_with_any_values_is_drawn_as_png_and_as_a_page(name: str) -> None:
     assert png(draw([PANELS[name]])).startswith(b"\x89PNG")
     json.dumps(plot(PANELS[name]), allow_nan=False)
 
@@ -44,7 +44,7 @@ def test_few_or_equal_values_have_no_density() -> None:
     assert len(figure.axes[0].collections) == 2  # the points only
 
 
-def test_a_density_has_its_mode_where_most_values_are() -> None:
+def test_the_mode_of_a_density_is_where_most_values_are() -> None:
     values = np.concatenate([np.full(50, 1.0) + np.linspace(-0.1, 0.1, 50), np.linspace(0, 5, 10)])
     positions, heights = density(values)
     assert positions[heights.argmax()] == pytest.approx(1.0, abs=0.15)
@@ -64,7 +64,7 @@ def test_panels_of_different_lengths_are_refused() -> None:
         Parallel("t", [ParallelAxis("a", [1], []), ParallelAxis("b", [1, 2], [])])
 
 
-def test_a_drawing_is_saved_by_its_ending_and_shown_in_a_notebook(tmp_path: Path) -> None:
+def test_a_drawing_is_saved_in_the_format_of_its_suffix_and_shown_in_a_notebook(tmp_path: Path) -> None:
     drawing = Drawing([PANELS["scatter"]], "title")
     drawing.save(tmp_path / "new" / "one.png")
     drawing.save(tmp_path / "two.html")

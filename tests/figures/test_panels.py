@@ -19,7 +19,7 @@ def test_a_band_with_one_side_is_refused() -> None:
         Line("train", [1], [1.0], low=[0.5])
 
 
-def test_a_band_of_another_length_is_refused() -> None:
+def test_a_band_with_a_different_length_is_refused() -> None:
     with pytest.raises(SettingError, match="line 'train' has 1 xs and 2 high"):
         Line("train", [1], [1.0], low=[0.5], high=[1.0, 2.0])
 

@@ -48,7 +48,7 @@ def pixels(figure: Figure) -> Any:
 
 
 def share_of(color: str, figure: Figure) -> float:
-    """How much of a figure has a color."""
+    """Return the share of the pixels of a figure that have a color."""
     return float((np.abs(pixels(figure) - to_rgba(color)[:3]) < 0.02).all(axis=-1).mean())
 
 
@@ -62,7 +62,7 @@ def row_names(axes: Any) -> list[str]:
 
 
 def colors_of(axes: Any) -> Any:
-    """The colors of a heat map, one for each value."""
+    """Return the colors of a heat map, one for each value."""
     (image,) = axes.images
     return image.to_rgba(image.get_array(), bytes=True)
 
@@ -87,11 +87,11 @@ class TestLines:
         assert 0.8 < low < 1 < 3.5 < high < 3.7
 
     @pytest.mark.parametrize("shown", ["title", "y", ""])
-    def test_one_line_whose_name_is_shown_elsewhere_has_no_legend(self, shown: str) -> None:
+    def test_a_single_line_whose_name_is_shown_elsewhere_has_no_legend(self, shown: str) -> None:
         (axes,) = draw([lines(Line(shown, [0, 1], [1.0, 2.0]))]).axes
         assert labels(axes) == []
 
-    def test_one_line_with_another_name_has_a_legend(self) -> None:
+    def test_a_single_line_with_another_name_has_a_legend(self) -> None:
         (axes,) = draw([lines(Line("train", [0, 1], [1.0, 2.0]))]).axes
         assert labels(axes) == ["train"]
 
@@ -104,7 +104,7 @@ class TestLines:
         box = legend.get_window_extent()
         assert axes.get_window_extent().x1 <= box.x0 < box.x1 <= figure.bbox.x1
 
-    def test_a_legend_of_many_entries_is_cut(self) -> None:
+    def test_a_legend_with_many_entries_is_shortened(self) -> None:
         (axes,) = draw([lines(*[Line(f"line {number}", [0], [1.0]) for number in range(40)])]).axes
         assert len(axes.get_lines()) == 40
         assert labels(axes)[-2:] == ["line 23", "... and 16 more"]
@@ -121,12 +121,12 @@ class TestLines:
         ("is_log", "values", "scale"),
         [(None, [1.0, 100.0], "log"), (None, [1.0, 2.0], "linear"), (True, [1.0, 2.0], "log"), (False, [1.0, 100.0], "linear")],
     )
-    def test_the_scale_is_as_asked_or_as_fits(self, is_log: bool | None, values: list[float], scale: str) -> None:
+    def test_the_scale_is_the_requested_one_or_depends_on_the_values(self, is_log: bool | None, values: list[float], scale: str) -> None:
         (axes,) = draw([lines(Line("a", [0, 1], values), is_log=is_log)]).axes
         assert axes.get_yscale() == scale
 
     @pytest.mark.parametrize("highest", [1.5, 5.0, 1000.0, 1e30])
-    def test_a_log_axis_has_labels_whatever_its_range(self, highest: float) -> None:
+    def test_a_log_axis_of_any_range_has_labels(self, highest: float) -> None:
         figure = draw([lines(Line("a", [0, 1], [1.1, highest]), is_log=True)])
         png(figure)
         (axes,) = figure.axes
@@ -134,7 +134,7 @@ class TestLines:
         ticks = [*axes.yaxis.get_major_ticks(), *axes.yaxis.get_minor_ticks()]
         assert [tick for tick in ticks if low <= tick.get_loc() <= high and tick.label1.get_text()]
 
-    def test_what_is_not_above_0_is_a_gap_on_a_log_axis(self) -> None:
+    def test_values_that_are_not_positive_leave_a_gap_on_a_log_axis(self) -> None:
         (axes,) = draw([lines(Line("a", [0, 1, 2, 3], [1.0, 0.0, -1.0, 2.0]), is_log=True)]).axes
         assert np.isnan(np.asarray(axes.get_lines()[0].get_ydata(), dtype=float)).tolist() == [False, True, True, False]
 
@@ -154,14 +154,14 @@ class TestLines:
         assert (path.vertices[:, 1].min(), path.vertices[:, 1].max()) == (0.0, 4.0)
         assert axes.get_ylim()[1] > 4
 
-    def test_a_band_that_goes_below_0_ends_at_the_foot_of_a_log_axis(self) -> None:
+    def test_a_band_that_goes_below_0_ends_at_the_bottom_of_a_log_axis(self) -> None:
         (axes,) = draw([lines(Line("a", [0, 1], [1.0, 2.0], low=[-1.0, 1.0], high=[3.0, 4.0]), is_log=True)]).axes
         (path,) = axes.collections[0].get_paths()
         low, high = axes.get_ylim()
-        assert path.vertices[:, 1].min() == -1  # which a log scale draws below its end
+        assert path.vertices[:, 1].min() == -1  # a log scale draws it below the end of the axis
         assert 0.9 < low < 1 < 4 < high < 4.5
 
-    def test_a_faint_line_is_a_pale_one_of_the_same_color_and_not_in_the_legend(self) -> None:
+    def test_a_faint_line_is_pale_has_the_same_color_and_is_not_in_the_legend(self) -> None:
         found = [Line("a", [0, 1], [1.0, 2.0], is_faint=True), Line("b", [0, 1], [1.0, 3.0], is_faint=True)]
         found += [Line("a", [0, 1], [1.0, 2.0]), Line("b", [0, 1], [1.0, 3.0])]
         (axes,) = draw([lines(*found)]).axes
@@ -170,7 +170,7 @@ class TestLines:
         assert [line.get_alpha() for line in axes.get_lines()] == [0.3, 0.3, 1.0, 1.0]
         assert labels(axes) == ["a", "b"]
 
-    def test_epochs_are_whole_numbers(self) -> None:
+    def test_the_ticks_of_epochs_are_whole_numbers(self) -> None:
         (axes,) = draw([lines(Line("a", [1, 2], [1.0, 2.0]))]).axes
         assert all(tick == round(tick) for tick in axes.get_xticks())
 
@@ -186,24 +186,24 @@ class TestHeatMap:
         axes, _ = draw([NORMS]).axes
         assert axes.get_xlim() == (-5.0, 25.0)
 
-    def test_the_smallest_value_is_dark_and_the_largest_bright(self) -> None:
+    def test_the_smallest_value_is_dark_and_the_largest_is_bright(self) -> None:
         axes, _ = draw([NORMS]).axes
         colors = colors_of(axes)
         assert colors[0, 0].tolist() == [68, 1, 84, 255]
         assert colors[1, 2].tolist() == [253, 231, 36, 255]
 
-    def test_colors_of_a_log_map_are_even_in_powers(self) -> None:
+    def test_the_colors_of_a_log_heat_map_are_spaced_logarithmically(self) -> None:
         panel = HeatMap("norms", "step", "norm", [0, 1, 2], ["a"], np.array([[1e-8, 1e-4, 1.0]]), is_log=True)
         axes, bar = draw([panel]).axes
         assert colors_of(axes)[0, 1][:3].tolist() == [32, 144, 140]  # viridis at one half
         assert bar.get_yscale() == "log"
 
-    def test_what_is_not_finite_is_blank(self) -> None:
+    def test_values_that_are_not_finite_are_blank(self) -> None:
         panel = HeatMap("norms", "step", "norm", [0, 1, 2, 3], ["a"], np.array([[1.0, math.nan, math.inf, 2.0]]))
         colors = colors_of(draw([panel]).axes[0])
         assert colors[0, :, 3].tolist() == [255, 0, 0, 255]
 
-    def test_uneven_steps_have_columns_of_their_widths(self) -> None:
+    def test_columns_of_uneven_steps_have_different_widths(self) -> None:
         panel = HeatMap("norms", "step", "norm", [0, 1, 9], ["a"], np.array([[1.0, math.nan, 2.0]]))
         axes, _ = draw([panel]).axes
         assert axes.get_xlim() == (-0.5, 13.0)
@@ -217,7 +217,7 @@ class TestHeatMap:
         colors = colors_of(draw([panel]).axes[0])
         assert colors[0, :, 3].tolist() == [255, 255, 0]
 
-    def test_a_mark_stands_left_of_its_name_in_another_color(self) -> None:
+    def test_a_mark_is_left_of_its_name_in_another_color(self) -> None:
         panel = HeatMap("norms", "step", "norm", [0], ["first", "second"], np.ones((2, 1)), marks={"second": "vanishing"})
         figure = draw([panel])
         png(figure)
@@ -228,7 +228,7 @@ class TestHeatMap:
         assert second.get_window_extent().x0 >= 0
         assert second.get_window_extent().x1 == pytest.approx(first.get_window_extent().x1)
 
-    def test_the_heights_grow_up_to_a_bound(self) -> None:
+    def test_the_height_grows_up_to_a_limit(self) -> None:
         heights = [draw([HeatMap("", "", "", [0], rows(count), np.ones((count, 1)))]).get_figheight() for count in (3, 30, 60, 150)]
         assert heights[0] <= 2 < 5 < heights[1] < heights[2] == heights[3] < 10
 
@@ -240,12 +240,12 @@ class TestBars:
         assert axes.get_ylim() == (2.5, -0.5)
         assert (axes.get_title(), axes.get_xlabel()) == ("times", "ms")
 
-    def test_a_bar_reaches_from_0_to_its_value_and_what_is_not_finite_has_none(self) -> None:
+    def test_a_bar_extends_from_0_to_its_value_and_is_missing_if_that_is_not_finite(self) -> None:
         (axes,) = draw([TIMES]).axes
         np.testing.assert_equal([(bar.get_x(), bar.get_width()) for bar in axes.patches], [(0, 1), (0, math.nan), (0, 3)])
         assert axes.get_xlim()[0] == 0
 
-    def test_values_below_0_go_to_the_left(self) -> None:
+    def test_bars_of_negative_values_extend_to_the_left(self) -> None:
         (axes,) = draw([Bars("", "", ["a", "b"], [-2.0, -1.0])]).axes
         assert axes.get_xlim() == (pytest.approx(-2.06), 0.0)
 
@@ -254,14 +254,14 @@ class TestBars:
         assert [bar.get_facecolor() for bar in axes.patches] == [to_rgba(COLORS[0]), to_rgba(COLORS[0]), to_rgba(MARK_COLOR)]
         assert share_of(MARK_COLOR, axes.figure) > 0.02
 
-    def test_a_log_axis_leaves_0_out(self) -> None:
+    def test_a_log_axis_omits_0(self) -> None:
         (axes,) = draw([Bars("", "", ["a", "b", "c"], [1.0, 0.0, 1000.0], is_log=True)]).axes
         assert axes.get_xscale() == "log"
         assert [bool(np.isfinite(bar.get_width())) for bar in axes.patches] == [True, False, True]
         assert 0 < axes.get_xlim()[0] < 1
 
     @pytest.mark.parametrize("count", [3, 30, 41, 150])
-    def test_names_of_rows_never_touch(self, count: int) -> None:
+    def test_the_names_of_rows_never_overlap(self, count: int) -> None:
         names = rows(count)
         figure = draw([Bars("", "ms", names, [1.0] * count, marks={names[-1]: "slow", names[count // 2]: "slow"})])
         png(figure)
@@ -297,7 +297,7 @@ class TestEveryKind:
         drawn = pixels(draw([panel]))
         assert drawn.shape == blank.shape
         assert ((drawn != blank).any(axis=-1)).mean() > 0.02
-        assert (drawn.max(axis=-1) - drawn.min(axis=-1) > 0.2).mean() > 0.002  # and in colors
+        assert (drawn.max(axis=-1) - drawn.min(axis=-1) > 0.2).mean() > 0.002  # and in color
 
     @pytest.mark.parametrize("panel", EMPTY, ids=lambda panel: f"{type(panel).__name__} {panel.title}")
     def test_an_empty_panel_says_that_it_has_no_values(self, panel: Panel) -> None:
@@ -306,7 +306,7 @@ class TestEveryKind:
         assert [text.get_text() for text in figure.axes[0].texts] == ["no values"]
 
     @pytest.mark.parametrize("panel", [LOSS, NORMS, TIMES, COUNTS], ids=lambda panel: type(panel).__name__)
-    def test_no_text_is_cut_or_lies_on_another(self, panel: Panel) -> None:
+    def test_no_text_is_cut_off_or_overlaps_another(self, panel: Panel) -> None:
         figure = draw([panel, panel, panel], "run ab12")
         png(figure)
         texts = [figure._suptitle, *(text for axes in figure.axes for text in drawn_texts(axes))]
@@ -326,7 +326,7 @@ class TestEveryKind:
         png(figure)
         assert figure.get_figwidth() < 20
 
-    def test_a_long_name_loses_its_middle(self) -> None:
+    def test_a_long_name_is_shortened_in_the_middle(self) -> None:
         name = "encoder." + "layers." * 30 + "weight"
         (axes,) = draw([Bars("", "", [name], [1.0])]).axes
         (label,) = axes.get_yticklabels()
@@ -360,7 +360,7 @@ class TestManyPanels:
 
 
 def drawn_texts(axes: Any) -> list[Text]:
-    """The texts of axes, without the labels of ticks that are outside the view."""
+    """Return the texts of axes, without the labels of ticks that are outside the view."""
     legend = axes.get_legend()
     texts = [axes.title, axes.xaxis.label, axes.yaxis.label, *axes.texts, *([] if legend is None else legend.get_texts())]
     for axis in (axes.xaxis, axes.yaxis):

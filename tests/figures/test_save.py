@@ -63,13 +63,13 @@ def test_the_script_is_copied_from_plotly_once(tmp_path: Path) -> None:
     assert (tmp_path / "plotly.min.js").read_bytes() == package.read_bytes()
 
 
-def test_a_script_of_another_version_is_replaced(tmp_path: Path) -> None:
+def test_the_script_of_another_version_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "plotly.min.js").write_text("old")
     save(tmp_path, "loss", [LOSS])
     assert (tmp_path / "plotly.min.js").stat().st_size > 1_000_000
 
 
-def test_files_can_be_read_by_others(tmp_path: Path) -> None:
+def test_files_are_readable_by_other_users(tmp_path: Path) -> None:
     save(tmp_path, "loss", [LOSS])
     (tmp_path / "plain").write_text("")
     assert {(tmp_path / name).stat().st_mode for name in FILES} == {(tmp_path / "plain").stat().st_mode}
@@ -111,7 +111,7 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("room", "left"), [(1000, []), (10_000_000, FILES), (1_000_000, ["loss.png"])])
 def test_a_full_disk_leaves_no_partial_files(tmp_path: Path, room: int, left: list[str]) -> None:
-    """In the first save, the script does not fit, but the image does. With enough room, there is no error."""
+    """In the first save, only the image fits on the disk. With enough space, there is no error."""
     done = warm.run([sys.executable, "-c", FULL_DISK, str(tmp_path), str(room)], check=True, capture_output=True, text=True)
     assert names(tmp_path) == left
     assert done.stdout == ("" if left == FILES else "OSError 27\n")

@@ -28,7 +28,7 @@ def test_few_values_are_kept_unchanged() -> None:
 
 
 @given(VALUES)
-def test_it_never_holds_more_points_than_allowed_and_one_unfinished(values: list[float]) -> None:
+def test_it_never_has_more_than_the_maximum_number_of_points_and_an_unfinished_one(values: list[float]) -> None:
     assert len(filled(values)) <= 8 + 1
 
 
@@ -63,7 +63,7 @@ def test_smoothing_begins_at_the_first_value() -> None:
     assert smoothed([5.0, 5.0, 5.0], 0.9) == pytest.approx([5.0, 5.0, 5.0])
 
 
-def test_without_weight_nothing_is_smoothed() -> None:
+def test_a_weight_of_0_does_not_smooth() -> None:
     assert smoothed([1.0, 4.0, 2.0], 0.0) == [1.0, 4.0, 2.0]
 
 

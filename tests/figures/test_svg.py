@@ -1,4 +1,4 @@
-"""Figures as SVG: valid XML, nothing outside of the drawing, and gaps where there are no numbers."""
+"""Figures as SVG: valid XML, nothing outside the drawing, and gaps for missing numbers."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def lines_in(svg: str) -> list[str]:
 
 
 @given(st.lists(NUMBERS, max_size=30), st.lists(st.tuples(NUMBERS, NUMBERS), max_size=30))
-def test_any_numbers_give_valid_xml_inside_of_the_figure(values: list[float], band: list[tuple[float, float]]) -> None:
+def test_any_numbers_give_valid_xml_inside_the_figure(values: list[float], band: list[tuple[float, float]]) -> None:
     xs = range(len(values))
     curves = [Curve("a", xs, values), Curve("b", range(len(band)), [0.0] * len(band), [a for a, _ in band], [b for _, b in band])]
     drawn = draw_curves(curves, "epoch", "figure")
     assert all(math.isfinite(each) and -1 <= each <= 481 for each in numbers_in(drawn))
 
 
-def test_a_gap_stays_a_gap() -> None:
+def test_a_missing_value_leaves_a_gap() -> None:
     drawn = draw_curves([Curve("a", [0, 1, 2, 3, 4], [1.0, 2.0, math.nan, 2.0, 1.0])], "epoch", "figure")
     assert lines_in(drawn)[0].count("M") == 2
 
@@ -67,7 +67,7 @@ def test_losses_of_very_different_size_are_drawn_on_a_log_scale() -> None:
     assert "log scale" not in draw_curves([Curve("a", [0, 1], [10.0, -0.01])], "epoch", "figure")
 
 
-def test_a_band_that_reaches_below_zero_leaves_the_scale_linear() -> None:
+def test_a_band_that_extends_below_zero_has_a_linear_scale() -> None:
     drawn = draw_curves([Curve("a", [0, 1], [10.0, 0.01], [9.0, -0.5], [11.0, 0.2])], "epoch", "figure")
     assert "log scale" not in drawn
 
@@ -87,7 +87,7 @@ def test_a_long_curve_keeps_its_peaks_and_its_ends() -> None:
     assert (kept[0], kept[-1]) == (points[0], points[-1])
 
 
-def test_an_interval_without_bounds_is_a_point_and_a_missing_value_is_nothing() -> None:
+def test_an_interval_without_bounds_is_a_point_and_a_missing_value_is_not_drawn() -> None:
     scale = interval_scale([0.0, 1.0])
     assert "whisker" in draw_interval(scale, 0.5, 0.4, 0.6)
     assert "whisker" not in draw_interval(scale, 0.5, math.nan, math.nan)
@@ -109,7 +109,7 @@ def test_a_bar_stays_in_its_strip(share: float) -> None:
 
 
 @given(st.floats(-1e12, 1e12), st.floats(1e-9, 1e12), st.integers(2, 8))
-def test_ticks_are_inside_and_their_texts_differ(low: float, span: float, count: int) -> None:
+def test_ticks_are_inside_the_scale_and_their_texts_differ(low: float, span: float, count: int) -> None:
     high = low + span
     if high - low < 1e-9 * max(abs(low), abs(high)):
         return  # a float cannot tell such ticks apart
@@ -118,6 +118,6 @@ def test_ticks_are_inside_and_their_texts_differ(low: float, span: float, count:
     assert len({*format_ticks(ticks)}) == len(ticks)
 
 
-def test_a_scale_ignores_what_cannot_be_drawn() -> None:
+def test_a_scale_ignores_values_that_cannot_be_drawn() -> None:
     scale = make_scale([math.nan, math.inf, 1e308, 1.0, 2.0], 0, 100)
     assert 0.5 < scale.low < 1.0 < 2.0 < scale.high < 2.5

@@ -33,7 +33,7 @@ class Everywhere(Around):
         self.log.append(f"{self.label}.post")
 
 
-def test_around_hooks_wrap_the_body_only_and_close_mirrored():
+def test_around_hooks_wrap_only_the_body_and_close_in_reverse_order():
     log = []
     with Host(Everywhere("a", log), Everywhere("b", log)).staged("s"):
         log.append("body")
@@ -70,7 +70,7 @@ def test_an_around_hook_sees_fixtures_that_pre_hooks_created():
     assert creates.seen == 3
 
 
-def test_an_around_hook_runs_anew_at_every_entry():
+def test_an_around_hook_runs_again_at_every_entry():
     log = []
     host = Host(Around("a", log))
     for _ in range(3):
@@ -95,7 +95,7 @@ def test_an_around_hook_sees_the_error_of_the_body():
     assert sees.seen is error
 
 
-def test_an_around_hook_cannot_swallow():
+def test_an_around_hook_cannot_swallow_an_error():
     class Swallows:
         def around_s(self):
             with suppress(ValueError):
@@ -196,7 +196,7 @@ def test_around_hooks_close_before_always_hooks_run():
     assert log == ["a.open", "a.close", "post"]
 
 
-def test_an_error_of_an_around_hook_in_flight_of_another_is_attached_to_the_first():
+def test_an_error_of_an_around_hook_while_another_is_raised_is_attached_to_the_first():
     class Fails:
         def around_s(self):
             try:
@@ -228,7 +228,7 @@ def test_a_generator_that_ends_before_its_yield_is_refused():
     assert "  try     yield exactly once, at the point where the stage's body should run" in text
 
 
-def test_a_plain_function_as_around_hook_is_refused():
+def test_a_plain_function_is_refused_as_an_around_hook():
     class Plain:
         def around_s(self):
             return None
@@ -278,7 +278,7 @@ def test_a_yield_after_an_error_is_attached_to_the_error():
     assert any("yields again after an error" in note for note in caught.value.__notes__)
 
 
-def test_the_stage_is_closed_after_an_around_hook_failed():
+def test_the_stage_is_closed_after_an_around_hook_has_failed():
     class Fails:
         def around_s(self):
             raise ValueError

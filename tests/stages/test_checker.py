@@ -58,7 +58,7 @@ class Host(Extensible):
 
 
 def hook(name, parameters, owner="Ext", **attributes):
-    """An extension with one hook."""
+    """Create an extension with one hook."""
     names = {}
     exec(f"def {name}(self, {parameters}): self.seen = ({parameters.split('=')[0]})", names)
     return type(owner, (), {name: names[name], **attributes})()
@@ -93,7 +93,7 @@ def test_a_refused_extension_is_not_attached():
     assert list(host.extensions) == []
 
 
-def test_a_refused_extension_does_not_replace_its_namesake():
+def test_a_refused_extension_does_not_replace_one_with_the_same_name():
     class Misspelt:
         def pre_train_stap(self): ...
 
@@ -156,7 +156,7 @@ def test_the_error_for_an_unknown_fixture_explains_how_to_declare_it():
         ("pre_report", "exc_value", "`exc_value` exists in post hooks only"),
     ],
 )
-def test_a_fixture_before_its_point_or_outside_its_stage_is_refused(name, parameter, why):
+def test_a_fixture_is_refused_before_it_is_created_and_outside_its_stage(name, parameter, why):
     host = Host(hook(name, parameter))
     with pytest.raises(FixtureScopeError) as caught:
         host.run()
@@ -182,7 +182,7 @@ def test_a_fixture_before_its_point_or_outside_its_stage_is_refused(name, parame
         ("post_run", "exc_value", None),
     ],
 )
-def test_a_fixture_at_its_point_is_given(name, parameter, value):
+def test_a_hook_receives_a_fixture_once_it_is_created(name, parameter, value):
     extension = hook(name, parameter)
     Host(extension).run()
     assert extension.seen == value
@@ -199,7 +199,7 @@ def test_a_fixture_created_in_an_inner_stage_lives_in_its_declared_owner():
         assert "prediction" in host.fixtures
 
 
-def test_a_fixture_created_in_an_inner_stage_dies_with_its_declared_owner():
+def test_a_fixture_created_in_an_inner_stage_is_removed_with_its_declared_owner():
     host = Host()
     with host.staged("run", {"epoch_num": 0}):
         with host.staged("train_step", {"batch": 1}), host.staged("forward"):
@@ -207,7 +207,7 @@ def test_a_fixture_created_in_an_inner_stage_dies_with_its_declared_owner():
         assert dict(host.fixtures).keys() == {"fixtures", "epoch_num"}
 
 
-def test_several_problems_come_in_one_error():
+def test_several_problems_are_reported_in_one_error():
     host = Host(hook("pre_run", "batch", "One"), hook("post_report", "zebra", "Two"), hook("pre_forward", "prediction", "Three"))
     with pytest.raises(FixtureScopeError) as caught:
         host.run()
@@ -244,7 +244,7 @@ def test_hooks_can_ask_for_fixtures_that_an_extension_declares_to_create():
     assert asks.seen == "striped"
 
 
-def test_what_an_extension_creates_belongs_to_the_stage_it_names():
+def test_a_fixture_that_an_extension_creates_belongs_to_the_declared_stage():
     class Creates:
         creates = {"zebra": "run"}
 
@@ -258,7 +258,7 @@ def test_what_an_extension_creates_belongs_to_the_stage_it_names():
     assert "zebra" not in host.fixtures
 
 
-def test_what_an_extension_creates_cannot_be_asked_for_outside_its_stage():
+def test_a_fixture_that_an_extension_creates_cannot_be_requested_outside_its_stage():
     class Creates:
         creates = {"zebra": "train_step"}
 
@@ -266,12 +266,12 @@ def test_what_an_extension_creates_cannot_be_asked_for_outside_its_stage():
         Host(Creates(), hook("post_report", "zebra")).run()
 
 
-def test_a_host_may_say_what_it_creates():
+def test_a_host_can_declare_the_fixtures_it_creates():
     class Grown(Host):
         creates = {"zebra": "run"}
 
     with pytest.raises(FixtureNotFoundError, match=r"`Ext\.post_report` asks for `zebra`, which no open stage provides"):
-        Grown(hook("post_report", "zebra")).run()  # it passed the checker; that it was not created is seen when the hook is called
+        Grown(hook("post_report", "zebra")).run()  # the checker accepts it; calling the hook fails because the fixture was not created
 
 
 def test_creates_with_an_unknown_stage_is_refused():
@@ -284,7 +284,7 @@ def test_creates_with_an_unknown_stage_is_refused():
     assert "did you mean `report`?" in str(caught.value)
 
 
-def test_an_unknown_name_is_allowed_where_some_extension_takes_the_fixtures():
+def test_an_unknown_name_is_allowed_if_an_extension_takes_the_fixtures():
     class Creates:
         def pre_run(self, fixtures):
             fixtures["zebra"] = "striped"
@@ -294,7 +294,7 @@ def test_an_unknown_name_is_allowed_where_some_extension_takes_the_fixtures():
     assert asks.seen == "striped"
 
 
-def test_a_near_miss_is_refused_though_some_extension_takes_the_fixtures():
+def test_a_near_miss_is_refused_even_if_an_extension_takes_the_fixtures():
     class Takes:
         def pre_run(self, fixtures): ...
 
@@ -328,7 +328,7 @@ def test_a_lazy_fixture_counts_as_known():
     assert asks.seen == 1
 
 
-def test_a_lazy_fixture_cannot_take_a_name_of_the_error():
+def test_a_lazy_fixture_cannot_have_the_name_of_an_error_fixture():
     class Lazy:
         @fixture("run")
         def exc_value(self): ...
@@ -356,7 +356,7 @@ def test_after_a_failed_check_the_object_works_without_the_bad_extension():
     assert list(host.fixtures) == ["fixtures"]
 
 
-def test_a_failed_check_fails_again_where_nothing_was_changed():
+def test_a_failed_check_fails_again_if_nothing_was_changed():
     host = Host(hook("pre_run", "batch"))
     for _ in range(2):
         with pytest.raises(FixtureScopeError):
@@ -364,7 +364,7 @@ def test_a_failed_check_fails_again_where_nothing_was_changed():
     assert host.log == []
 
 
-def test_a_stage_reached_on_two_paths_is_checked_on_both():
+def test_a_stage_with_two_paths_is_checked_on_both():
     class TwoPaths(Extensible):
         extensions = [hook("pre_shared", "only_left")]
         tree = StageTree(Stage("run", stages=(Stage("left", fixtures={"only_left": ENTRY}, stages=(Stage("shared"),)), Stage("shared"))))
@@ -392,7 +392,7 @@ def test_the_error_for_an_undeclared_stage_explains_how_to_declare_it():
     assert '  try     declare it: tree = Host.tree.with_stage("parent", Stage("mixup"))' in str(caught.value)
 
 
-def test_adding_declares_a_stage_of_a_subclass():
+def test_with_stage_declares_a_stage_of_a_subclass():
     class Grown(Host):
         tree = Host.tree.with_stage("train_step", Stage("mixup", fixtures={"mix": ENTRY}))
 
@@ -403,17 +403,17 @@ def test_adding_declares_a_stage_of_a_subclass():
     assert sees.seen == (1, 2)
 
 
-def test_adding_leaves_the_old_tree_alone():
+def test_with_stage_does_not_change_the_original_tree():
     TREE.with_stage("train_step", Stage("mixup"))
     assert "mixup" not in TREE.paths
 
 
-def test_adding_puts_the_stage_last():
+def test_with_stage_adds_the_stage_at_the_end():
     grown = TREE.with_stage("train_step", Stage("mixup"))
     assert [stage.name for stage in grown.paths["train_step"][0][-1].stages] == ["forward", "compute_loss", "backward", "mixup"]
 
 
-def test_adding_keeps_the_progress_fixtures():
+def test_with_stage_keeps_the_progress_fixtures():
     assert StageTree(Stage("run"), ("epoch_num",)).with_stage("run", Stage("x")).progress == ("epoch_num",)
 
 
@@ -466,7 +466,7 @@ def test_an_undeclared_host_does_not_warn_before_the_outermost_stage_closes():
             pass
 
 
-def test_an_undeclared_host_does_not_warn_of_hooks_that_matched():
+def test_an_undeclared_host_does_not_warn_about_hooks_that_matched():
     host = Extensible()
     host.add_extension("matched", hook("pre_run", ""))
     with host.staged("run"):

@@ -34,7 +34,7 @@ def test_setting_no_extensions_detaches_all() -> None:
 
 
 def test_a_stage_that_was_never_exited_closes_with_its_outer_stage() -> None:
-    """E18."""
+    """Contract E18."""
     host = Host()
     with host.staged("a"):
         host.staged("b", {"x": 1}).__enter__()
@@ -48,8 +48,8 @@ def test_the_warning_about_unmatched_hooks_does_not_hide_an_error() -> None:
         raise ValueError("real")
 
 
-def test_an_inner_stage_does_not_remove_a_fixture_of_the_same_name_of_an_outer_one() -> None:
-    """E18."""
+def test_an_inner_stage_does_not_remove_an_outer_fixture_with_the_same_name() -> None:
+    """Contract E18."""
 
     class Nested(Extensible):
         tree = StageTree(Stage("a", fixtures={"x": BODY}, stages=(Stage("b", fixtures={"x": BODY}),)))
@@ -67,7 +67,7 @@ def test_an_inner_stage_does_not_remove_a_fixture_of_the_same_name_of_an_outer_o
 
 @pytest.mark.parametrize("how", ["fixtures", "defaults"])
 def test_the_names_of_the_error_fixtures_are_reserved_for_post_hooks(how: str) -> None:
-    """E6."""
+    """Contract E6."""
     host = Host()
     with pytest.raises(FixtureExistsError, match="`exc_value` is reserved for post hooks"), host.staged("s", **{how: {"exc_value": 5}}):
         pass
@@ -100,7 +100,7 @@ def test_an_error_keeps_its_notes_through_pickle() -> None:
     assert pickle.loads(pickle.dumps(error)).__notes__ == ["in stage a"]
 
 
-def test_the_first_error_is_noted_once_though_another_follows() -> None:
+def test_the_first_error_gets_one_note_even_if_another_follows() -> None:
     class Fails:
         @always
         def post_i(self) -> None:
@@ -160,7 +160,7 @@ def test_get_does_not_hide_an_error_in_a_lazy_fixture() -> None:
 
 
 def test_fixtures_is_itself_a_fixture() -> None:
-    """E21."""
+    """Contract E21."""
 
     class Creates:
         def pre_s(self, fixtures) -> None:
@@ -172,7 +172,7 @@ def test_fixtures_is_itself_a_fixture() -> None:
 
 
 def test_an_override_may_have_any_name() -> None:
-    """E20."""
+    """Contract E20."""
     assert Host().fixtures(lambda function: function, function=3) == 3
 
 
@@ -186,6 +186,6 @@ def test_a_routine_called_from_within_a_stage_can_have_fixtures_of_the_same_name
         host.fixtures["x"]
 
 
-def test_a_tree_whose_fixture_is_created_nowhere_is_refused() -> None:
+def test_a_tree_with_a_fixture_created_in_an_unknown_stage_is_refused() -> None:
     with pytest.raises(UnknownStageError, match=r"`bread` of stage `day` is declared as created in `bkae`(.|\n)*did you mean `bake`"):
         StageTree(Stage("day", fixtures={"bread": "bkae"}, stages=(Stage("bake"),)))

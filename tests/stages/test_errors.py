@@ -1,4 +1,4 @@
-"""Error messages of the engine: the fact, where, the options, and what to try."""
+"""Error messages of the engine: what happened, where, the options, and what to try."""
 
 import os
 import pickle
@@ -28,7 +28,7 @@ class Host(Extensible):
 
 
 def rows(error):
-    """The labels of an error's text, in order, with the text of each."""
+    """Return the rows of an error's text, in order: each label with its text."""
     fact, *lines = str(error).splitlines()
     return {"fact": fact, **{line[2:9].strip(): line[10:] for line in lines}}
 
@@ -137,7 +137,7 @@ def test_a_missing_fixture_that_another_stage_owns_names_that_stage():
     host = Declared()
     with host.staged("run"), pytest.raises(FixtureNotFoundError) as caught:
         host.fixtures["x"]
-    assert rows(caught.value)["try"].startswith("`x` belongs to `run` and exists only there, from its creation on")
+    assert rows(caught.value)["try"].startswith("`x` belongs to `run` and exists there only after it is created")
 
 
 # extensions
@@ -147,7 +147,7 @@ class One:
     def pre_s(self): ...
 
 
-def test_one_name_twice_is_refused():
+def test_the_same_name_twice_is_refused():
     with pytest.raises(DuplicateExtensionError) as caught:
         Extensible().extensions = [One(), ("one", Host())]
     assert rows(caught.value) == {
@@ -190,7 +190,7 @@ def test_extensions_that_are_not_a_list_are_refused(given, kind):
     assert str(caught.value).startswith(f"extensions must be a list or a mapping, not {kind}")
 
 
-def test_an_unknown_extension_comes_with_the_nearest_name():
+def test_the_error_for_an_unknown_extension_suggests_the_nearest_name():
     host = Extensible()
     host.extensions = {"progress": One()}
     with pytest.raises(UnknownExtensionError) as caught:
@@ -198,7 +198,7 @@ def test_an_unknown_extension_comes_with_the_nearest_name():
     assert rows(caught.value) == {"fact": "there is no extension `progres`", "known": "progress", "try": "did you mean `progress`?"}
 
 
-def test_an_unknown_extension_without_any_attached_says_so():
+def test_the_error_for_an_unknown_extension_says_if_none_is_attached():
     with pytest.raises(UnknownExtensionError) as caught:
         del Extensible().extensions["progress"]
     assert rows(caught.value)["known"] == "none is attached"
@@ -260,7 +260,7 @@ def test_the_error_for_a_star_parameter_suggests_an_alternative():
     assert told["try"] == "name each fixture, or take `fixtures` and read from it"
 
 
-# errors that pass through
+# errors that propagate
 
 
 class FailingPre:
@@ -334,7 +334,7 @@ def test_every_later_error_is_attached_in_order():
     assert later == ["FailingAround.around_s", "FailingPost.post_s", "Another.post_s"]
 
 
-def test_an_error_raised_after_a_swallowed_one_is_the_one_raised():
+def test_an_error_raised_after_a_swallowed_one_propagates():
     class Swallows:
         @always
         def post_s(self):
@@ -345,7 +345,7 @@ def test_an_error_raised_after_a_swallowed_one_is_the_one_raised():
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
-def test_an_interrupt_passes_and_closes_the_stage(error):
+def test_an_interrupt_propagates_and_closes_the_stage(error):
     host = Host(One())
     with pytest.raises(error), host.staged("s", {"x": 1}):
         raise error
@@ -353,7 +353,7 @@ def test_an_interrupt_passes_and_closes_the_stage(error):
 
 
 class Exhausted:
-    """Raises StopIteration in the hook it is given."""
+    """Raises StopIteration in the given hook."""
 
     def __init__(self, name):
         setattr(self, name, lambda: next(iter([])))
@@ -366,7 +366,7 @@ def test_a_stop_iteration_from_a_hook_is_turned_into_an_error(name):
             return number
 
     with pytest.raises(EscapedStopIterationError) as caught:
-        for _ in map(step, range(3)):  # a StopIteration would end this loop without a word
+        for _ in map(step, range(3)):  # a StopIteration would end this loop silently
             pass
     assert rows(caught.value) == {
         "fact": f"`Exhausted.{name}` raised StopIteration",
@@ -388,7 +388,7 @@ def test_a_stop_iteration_from_a_body_is_turned_into_an_error():
     assert isinstance(caught.value.__cause__, StopIteration)
 
 
-def test_a_stop_iteration_from_an_around_hook_does_not_end_a_loop_quietly():
+def test_a_stop_iteration_from_an_around_hook_does_not_end_a_loop_silently():
     class Stops:
         def around_s(self):
             next(iter([]))
@@ -402,7 +402,7 @@ def test_a_stop_iteration_from_an_around_hook_does_not_end_a_loop_quietly():
         list(map(step, range(3)))
 
 
-def test_a_stop_iteration_from_an_always_hook_in_flight_of_another_error_is_attached():
+def test_a_stop_iteration_from_an_always_hook_after_another_error_is_attached():
     class Stops:
         @always
         def post_s(self):
@@ -463,7 +463,7 @@ def test_the_note_of_an_error_shows_the_progress_fixtures_that_exist():
 
 
 def test_a_missing_fixture_error_raised_by_a_hook_itself_is_unchanged():
-    """A FixtureNotFoundError from inside a hook is about the hook's code, not about its parameters."""
+    """A FixtureNotFoundError raised inside a hook comes from the hook's code, not from its parameters."""
     host = Host()
 
     class Reads:
@@ -497,7 +497,7 @@ def test_the_text_of_an_error_has_a_row_for_each_part(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_every_error_can_be_caught_as_the_root(kind):
+def test_every_error_can_be_caught_as_a_trainmaster_error(kind):
     assert issubclass(kind, TrainmasterError)
 
 
@@ -549,7 +549,7 @@ def test_an_error_in_a_process_that_a_hook_forked_ends_it_without_hooks(error, c
         with Host(Forking()).staged("step"):
             pass
     finally:
-        if os.getpid() != parent:  # two processes must not go on with the tests
+        if os.getpid() != parent:  # the child must not continue with the tests
             os._exit(99)
     assert (seen, cleaned) == ([code], [os.getpid()])
     err = capfd.readouterr().err
@@ -558,7 +558,7 @@ def test_an_error_in_a_process_that_a_hook_forked_ends_it_without_hooks(error, c
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_routine_that_starts_in_a_forked_process_is_its_own():
+def test_a_routine_that_starts_in_a_forked_process_raises_its_errors():
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

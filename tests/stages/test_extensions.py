@@ -1,4 +1,4 @@
-"""Extensions of an object: how they are passed, edited, named and shown; stages that open within themselves."""
+"""Extensions of an object: how they are passed, edited, named and shown. Also stages that open within themselves."""
 
 import copy
 import pickle
@@ -36,7 +36,7 @@ def attached(given):
     return host
 
 
-# giving
+# passing extensions
 
 
 def test_a_list_names_extensions_after_their_classes():
@@ -103,7 +103,7 @@ def test_a_subclass_may_replace_the_class_attribute():
     assert list(Host().extensions) == ["loss_plot"]
 
 
-def test_a_subclass_need_not_call_the_constructor_of_its_base():
+def test_a_subclass_does_not_have_to_call_the_constructor_of_its_base():
     class Host(Extensible):
         def __init__(self, x):
             self.x = x
@@ -172,7 +172,7 @@ def test_add_extension_as_default_does_not_replace():
     assert log == ["a.pre", "a.post"]
 
 
-def test_an_extension_added_while_a_stage_is_open_does_not_take_part_in_its_end():
+def test_an_extension_added_while_a_stage_is_open_is_not_called_when_it_closes():
     log = []
     host = attached({"a": Teller("a", log)})
     with host.staged("s"):
@@ -180,7 +180,7 @@ def test_an_extension_added_while_a_stage_is_open_does_not_take_part_in_its_end(
     assert log == ["a.pre", "a.post"]
 
 
-def test_an_extension_removed_while_a_stage_is_open_still_takes_part_in_its_end():
+def test_an_extension_removed_while_a_stage_is_open_is_still_called_when_it_closes():
     log = []
     host = attached({"a": Teller("a", log)})
     with host.staged("s"):
@@ -188,7 +188,7 @@ def test_an_extension_removed_while_a_stage_is_open_still_takes_part_in_its_end(
     assert log == ["a.pre", "a.post"]
 
 
-def test_an_edit_within_an_outer_stage_counts_from_the_next_inner_entry():
+def test_an_edit_within_an_outer_stage_takes_effect_at_the_next_inner_entry():
     log = []
     host = attached({"a": Teller("a", log)})
     with host.staged("outer"):
@@ -216,7 +216,7 @@ def test_a_hook_may_remove_its_own_extension():
     assert log == ["once"]
 
 
-def test_an_edit_while_an_around_hook_is_open_lets_it_close():
+def test_an_around_hook_that_is_removed_while_it_is_open_still_closes():
     log = []
 
     class Around:
@@ -280,7 +280,7 @@ def test_a_mutation_of_an_observed_list_notifies_its_owner_once(mutate, after):
 
 
 @pytest.mark.parametrize("mutate", [mutate for mutate, _ in MUTATIONS.values()], ids=MUTATIONS)
-def test_a_refused_mutation_of_an_observed_list_has_not_happened(mutate):
+def test_a_refused_mutation_of_an_observed_list_is_undone(mutate):
     observed = Observed(3, 1, 2)
     observed.is_refusing = True
     with pytest.raises(ValueError, match="refused"):
@@ -387,7 +387,7 @@ def test_describe_shows_the_hooks_of_an_undeclared_host():
     assert "not opened yet" not in host.describe()
 
 
-def test_describe_repeats_no_stage_that_appears_twice():
+def test_describe_shows_a_stage_that_appears_twice_only_once():
     shared = Stage("eval", stages=(Stage("eval_batch"),))
 
     class Twice(Extensible):
@@ -456,7 +456,7 @@ def test_a_stage_without_hooks_keeps_its_fixture_while_it_is_opened_twice_more_w
     assert dict(host.fixtures) == {}
 
 
-def test_a_stage_opened_within_itself_forgets_what_its_outer_opening_passed():
+def test_a_stage_opened_within_itself_does_not_reuse_the_fixtures_passed_to_its_outer_opening():
     class Lazy:
         @fixture("s", after="inner")
         def late(self):
@@ -473,7 +473,7 @@ def test_a_stage_opened_within_itself_forgets_what_its_outer_opening_passed():
         assert "late" not in host.fixtures
 
 
-def test_two_stages_of_one_name_made_before_they_are_opened_keep_their_own_fixtures():
+def test_two_stages_with_one_name_that_are_created_before_they_open_keep_their_own_fixtures():
     host = Extensible()
     one, other = host.staged("s", {"x": 1}), host.staged("s", {"y": 2})
     with one:
@@ -482,7 +482,7 @@ def test_two_stages_of_one_name_made_before_they_are_opened_keep_their_own_fixtu
         assert dict(host.fixtures) == {"y": 2}
 
 
-def test_a_stage_that_fails_within_itself_leaves_the_outer_opening_alone():
+def test_a_stage_that_fails_within_itself_does_not_affect_the_outer_opening():
     host = Extensible()
     with host.staged("s", {"x": 1}):
         with pytest.raises(ValueError), host.staged("s", {"y": 2}):
@@ -533,7 +533,7 @@ def test_a_recursive_routine_works():
     assert seen == [1, 1, 2, -3, -2, -1]
 
 
-def test_an_observer_works_where_there_is_nothing_to_guard():
+def test_an_observer_works_if_there_is_nothing_to_guard():
     class Watches(Observer):
         def pre_s(self):
             self.was_called = True
@@ -593,7 +593,7 @@ def test_an_error_of_a_guarded_observer_blames_that_observer():
 
 
 class Twice(Extensible):
-    """A routine that opens one stage many times."""
+    """A host whose routine opens one stage many times."""
 
     def run(self, act):
         with self.staged("outer"):

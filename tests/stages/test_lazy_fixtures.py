@@ -25,7 +25,7 @@ class Declared(Host):
 
 
 class Doubles:
-    """`double` is twice `x`; counts how often it is computed."""
+    """Provides `double`, which is twice `x`, and counts how often it is computed."""
 
     def __init__(self):
         self.count = 0
@@ -50,7 +50,7 @@ def test_a_lazy_fixture_is_computed_from_its_own_parameters():
     assert asks.seen == [8]
 
 
-def test_a_lazy_fixture_is_computed_once_however_many_ask():
+def test_a_lazy_fixture_is_computed_once_no_matter_how_many_hooks_ask():
     doubles = Doubles()
     Declared(doubles, Asks(), Asks(), Asks()).run()
     assert doubles.count == 1
@@ -70,7 +70,7 @@ def test_asking_whether_a_lazy_fixture_exists_does_not_compute_it():
     assert doubles.count == 0
 
 
-def test_a_lazy_fixture_dies_with_its_stage():
+def test_a_lazy_fixture_is_removed_with_its_stage():
     doubles, asks = Doubles(), Asks()
     host = Declared(doubles, asks)
     host.run(1)
@@ -116,7 +116,7 @@ def test_get_computes_a_lazy_fixture():
         assert host.fixtures.get("double") == 6
 
 
-def test_get_gives_the_default_where_a_lazy_fixture_is_not_valid():
+def test_get_returns_the_default_if_a_lazy_fixture_is_not_valid():
     host = Declared(Doubles())
     assert host.fixtures.get("double", "none") == "none"
 
@@ -171,7 +171,7 @@ def test_a_lazy_fixture_is_valid_in_later_inner_stages_and_in_post_hooks_of_its_
 
 
 @pytest.mark.parametrize("hook", ["pre_batch", "around_batch", "post_forward", "pre_backward", "around_backward"])
-def test_a_lazy_fixture_asked_for_before_its_point_is_refused_at_the_start(hook):
+def test_asking_for_a_lazy_fixture_before_it_is_valid_is_refused_at_the_start(hook):
     def ask(self, norm):
         yield
 
@@ -186,7 +186,7 @@ def test_a_lazy_fixture_asked_for_before_its_point_is_refused_at_the_start(hook)
     assert "  why     `norm` is valid in `batch` after `backward`" in text
 
 
-def test_a_lazy_fixture_read_before_its_point_is_refused_where_it_is_read():
+def test_reading_a_lazy_fixture_before_it_is_valid_is_refused():
     host = Declared(AfterBackward())
     with host.staged("batch", {"x": 1}), host.staged("forward"):
         assert "norm" not in host.fixtures
@@ -197,7 +197,7 @@ def test_a_lazy_fixture_read_before_its_point_is_refused_where_it_is_read():
     assert "  why     `norm` is valid in `batch` after `backward`" in str(caught.value)
 
 
-def test_the_point_of_a_lazy_fixture_is_forgotten_with_the_stage():
+def test_a_lazy_fixture_is_not_valid_yet_when_the_stage_opens_again():
     host = Declared(AfterBackward())
     host.run()
     with host.staged("batch", {"x": 1}):
@@ -327,7 +327,7 @@ def test_a_host_may_declare_lazy_fixtures_itself():
     assert asks.seen == [10]
 
 
-def test_a_lazy_fixture_that_fails_is_computed_again_when_asked_again():
+def test_a_lazy_fixture_that_failed_is_computed_again_at_the_next_request():
     class Fails:
         count = 0
 
@@ -402,7 +402,7 @@ def test_a_lazy_fixture_after_an_unknown_stage_is_refused_on_attaching():
     assert "did you mean `backward`?" in str(caught.value)
 
 
-def test_a_lazy_fixture_without_a_stage_is_refused_when_it_is_written():
+def test_a_lazy_fixture_without_a_stage_is_refused_when_it_is_defined():
     with pytest.raises(TypeError, match="@fixture needs the name of the stage that owns the fixture"):
 
         @fixture

@@ -25,7 +25,7 @@ class Shop(Extensible):
 
 
 class Sums(Extension):
-    """Creates a fixture under each of its names: the takings, times a factor."""
+    """Provides a fixture for each of its names: the sum of the takings, multiplied by a factor."""
 
     def __init__(self, **factors: int) -> None:
         self.factors = factors
@@ -58,7 +58,7 @@ def test_each_object_names_its_own_fixtures() -> None:
 
 
 @pytest.mark.parametrize("is_producer_first", [True, False])
-def test_they_are_computed_once_in_any_order_and_anew_each_time(is_producer_first: bool) -> None:
+def test_they_are_computed_once_per_stage_in_any_order(is_producer_first: bool) -> None:
     sums, asks, also = Sums(once=1, twice=2, never=3), Asks(), Asks()
     shop = Shop(sums, asks, also) if is_producer_first else Shop(asks, also, sums)
     shop.open(1, 2)
@@ -78,7 +78,7 @@ def test_two_objects_cannot_have_the_same_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["not a name", "2nd", "class", ""])
-def test_a_name_that_no_parameter_can_have_is_refused_when_attached(name: str) -> None:
+def test_a_name_that_cannot_be_a_parameter_is_refused_when_attached(name: str) -> None:
     with pytest.raises(
         HookSignatureError, match=rf"`Sums.named_fixtures` names a fixture '{name}', which cannot be the name of a parameter"
     ):
@@ -125,7 +125,7 @@ def test_asking_before_the_body_has_run_is_refused_at_the_start(hook: str) -> No
     assert "  why     `once` is valid in `day` after its body" in str(caught.value)
 
 
-def test_before_the_body_is_through_reading_is_refused_where_it_is_read() -> None:
+def test_reading_before_the_body_has_ended_is_refused() -> None:
     shop = Shop(sums := Sums(once=1))
     with shop.staged("day", {"takings": [5]}):
         with shop.staged("sale", {"price": 5}):
@@ -136,7 +136,7 @@ def test_before_the_body_is_through_reading_is_refused_where_it_is_read() -> Non
     assert sums.computed == []
 
 
-def test_it_is_not_valid_where_the_body_failed() -> None:
+def test_it_is_not_valid_if_the_body_failed() -> None:
     seen: list[Any] = []
 
     class AsksAlways:
@@ -151,7 +151,7 @@ def test_it_is_not_valid_where_the_body_failed() -> None:
     assert seen == ["missing", 4]
 
 
-def test_that_the_body_is_through_is_forgotten_with_the_stage() -> None:
+def test_it_is_not_valid_yet_when_the_stage_opens_again() -> None:
     shop = Shop(Sums(once=1))
     shop.open(1)
     with shop.staged("day", {"takings": []}):

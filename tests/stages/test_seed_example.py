@@ -1,4 +1,4 @@
-"""The example of seed 001 as a program, and the bare function `staged`."""
+"""The first example of an extensible class as a program, and the bare function `staged`."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ MyExtensibleClass().my_extensible_method()
 """
 
 
-def test_the_seeds_example_prints_what_the_seed_says(tmp_path):
+def test_the_example_prints_the_documented_output(tmp_path):
     program = tmp_path / "seed_001.py"
     program.write_text(SEED_001)
     done = subprocess.run([sys.executable, "-W", "error", str(program)], capture_output=True, text=True, check=False)
@@ -125,7 +125,7 @@ def test_a_bare_stage_outside_any_routine_is_refused_with_its_location():
     assert "  try     call it from a method of an Extensible, or write `obj.staged(...)`" in text
 
 
-def test_nothing_runs_any_more_after_a_routine_failed():
+def test_no_routine_is_running_after_a_failure():
     routine = Routine()
 
     def body():

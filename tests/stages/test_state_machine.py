@@ -23,7 +23,7 @@ class Boom(Exception): ...
 
 @dataclass(frozen=True)
 class Node:
-    """A stage that is opened: what it creates, what it opens within, and how its body ends."""
+    """One opening of a stage: the fixtures it creates, the inner stages it opens, and how its body ends."""
 
     stage: str
     initial: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Hooks:
-    """One extension's hooks for one stage, or None. A post hook is (act, is_always)."""
+    """The hooks of one extension for one stage; None for a missing hook. A post hook is a pair (act, is_always)."""
 
     pre: str | None
     around: str | None
@@ -173,7 +173,7 @@ def post_hook(host, who, act, is_always):
     def hook(self, exc_value):
         host.see(who, exc_value)
         if act == "swallow":
-            return host.bodies[-1]  # what failed before the body cannot be swallowed
+            return host.bodies[-1]  # an error before the body cannot be swallowed
         return host.act(act, who)
 
     return always(hook) if is_always else hook
@@ -191,7 +191,7 @@ class ModelError(Exception):
 
 @dataclass
 class Model:
-    """The contracts, implemented without regard to speed."""
+    """A simple and slow implementation of the contracts."""
 
     specs: list
     levels: list = field(default_factory=list)
@@ -243,7 +243,7 @@ class Model:
                 self.see(f"{who} post", errors[0] if errors else None)  # E6
                 try:
                     if act != "swallow":
-                        self.act(act, f"{who} post")  # E8: what it creates goes to this level
+                        self.act(act, f"{who} post")  # E8: a fixture that it creates belongs to this stage
                     elif errors and is_reached:
                         errors.pop(0)  # E7
                 except ModelError as error:
@@ -285,10 +285,10 @@ def outcome(function, node):
 def check(kind, specs, node):
     model, host = Model(specs), kind(specs)
     expected = outcome(model.execute, node)
-    for _ in range(2):  # the second time shows what the first left behind
+    for _ in range(2):  # the second run shows whether the first left anything behind
         host.log.clear()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an undeclared host warns of the hooks whose stage the program does not open
+            warnings.simplefilter("ignore")  # an undeclared host warns about hooks whose stage the program does not open
             result = outcome(host.execute, node)
         assert host.log == model.log
         assert result == expected
@@ -301,7 +301,7 @@ def check(kind, specs, node):
 @pytest.mark.parametrize("kind", [Undeclared, Declared])
 @settings(max_examples=150, deadline=None)
 @given(specs=extensions, node=nodes)
-def test_the_engine_does_what_the_model_says(kind, specs, node):
+def test_the_engine_matches_the_model(kind, specs, node):
     check(kind, specs, node)
 
 

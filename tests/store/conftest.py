@@ -1,4 +1,4 @@
-"""What tests of the store share: stores of both kinds, files that can be interrupted at any step, and processes that hold a run."""
+"""Fixtures for tests of the store: both kinds of stores, files that can be interrupted at any step, and processes that hold a run."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def held_elsewhere() -> Iterator[Callable[[Store, str], subprocess.Popen[str]]]:
 
 
 class Interrupted:
-    """Files that let `act` happen before the first call of `method` on a path that ends in `ending`; if it fails, so does the call."""
+    """Files that call `act` before the first call of `method` on a path that ends in `ending`. If `act` fails, so does the call."""
 
     def __init__(self, files: Files, method: str, ending: str, act: Callable[[], Any]) -> None:
         self._files, self._method, self._ending = files, method, ending
@@ -80,7 +80,7 @@ class Interrupted:
 
 
 class Counted:
-    """Files that count what is asked of them."""
+    """Files that count the calls of each method."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -103,7 +103,7 @@ def counted() -> Callable[[Files], Any]:
 
 @pytest.fixture
 def crash() -> Callable[[Attempt], None]:
-    """What is left of an attempt when its process is killed: no beat any more, no outcome."""
+    """Leave an attempt in the state in which a killed process leaves it: without a heartbeat and without an outcome."""
 
     def crash(attempt: Attempt) -> None:
         attempt._heartbeat.stop()
@@ -114,7 +114,7 @@ def crash() -> Callable[[Attempt], None]:
 
 @pytest.fixture
 def take() -> Iterator[Callable[..., Attempt]]:
-    """A new attempt on a run, gone on from its last checkpoint, also where somebody holds it: as after his lease expired."""
+    """Create an attempt that resumes from the run's last checkpoint, even if the run is held, as if the lease had expired."""
     taken: list[Attempt] = []
 
     def take(files: Files, key: str) -> Attempt:
@@ -135,7 +135,7 @@ def take() -> Iterator[Callable[..., Attempt]]:
 
 @pytest.fixture
 def save() -> Callable[..., None]:
-    """Save a checkpoint whose value, status and preview all tell its step."""
+    """Save a checkpoint whose value, status and preview all contain its step."""
 
     def save(attempt: Attempt, step: int, value: Any = ..., keep: int = 3) -> None:
         value = {"step": step} if value is ... else value
@@ -146,7 +146,7 @@ def save() -> Callable[..., None]:
 
 @pytest.fixture
 def claimed_by() -> Callable[..., str]:
-    """Write the claim of an owner of one's own making; its path."""
+    """Write a claim with the given owner, and return its path."""
 
     def claimed_by(store: Store, key: str, number: int = 1, heartbeat: float = 10.0, **owner: Any) -> str:
         path = store.run(key).path(number, ATTEMPT)

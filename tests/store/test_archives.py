@@ -1,4 +1,4 @@
-"""The archives of runs (J6, J11, J21): like dicts, by key; what is set goes through the run's lease."""
+"""The archives of runs (J6, J11, J21): they work like dicts, and writing needs the run's lease."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_archives_iterate_over_all_runs(store: Store, archive: Any) -> None:
     assert sorted(archive) == sorted(keys[:7])
 
 
-def test_iterating_asks_for_nothing_before_it_is_needed(store: Store, archive: Any) -> None:  # J6: generators
+def test_iterating_reads_nothing_before_it_is_needed(store: Store, archive: Any) -> None:  # J6: generators
     for number in range(3):
         store.ckpts[store.configs.add({"n": number})] = number
     for found in (archive.keys(), archive.values(), archive.items()):
@@ -95,7 +95,7 @@ def test_an_invalid_key_raises_a_key_error(any_archive: Any) -> None:
             get("nope")
 
 
-def test_pop_of_a_run_that_is_not_there_returns_the_default_or_raises(store: Store, any_archive: Any) -> None:
+def test_pop_of_a_missing_run_returns_the_default_or_raises(store: Store, any_archive: Any) -> None:
     assert any_archive.pop("0" * 8, 5) == 5
     with pytest.raises(KeyError):
         any_archive.pop("0" * 8)
@@ -113,7 +113,7 @@ def test_pop_returns_a_record_and_resets_the_run(store: Store, key: str, name: s
     assert store.verify() == []
 
 
-def test_pop_of_a_preview_leaves_an_empty_one_and_the_checkpoint(store: Store, key: str) -> None:
+def test_pop_of_a_preview_empties_it_and_keeps_the_checkpoint(store: Store, key: str) -> None:
     store.ckpts[key] = {"w": 1}
     store.previews[key] = {"loss": 0.5}
     assert store.previews.pop(key) == {"loss": 0.5}
@@ -138,13 +138,13 @@ def test_pop_is_refused_while_a_process_trains_the_run(store: Store, key: str, a
 
 
 @pytest.mark.parametrize("value", [0, False, "", [], {}, {"w": [1.0]}, (1, {2}), b"x"], ids=repr)
-def test_a_checkpoint_that_was_set_comes_back(store: Store, key: str, value: Any) -> None:
+def test_a_checkpoint_that_was_set_can_be_read(store: Store, key: str, value: Any) -> None:
     store.ckpts[key] = value
     assert store.ckpts[key] == value
     assert type(store.ckpts[key]) is type(value)
 
 
-def test_a_checkpoint_that_is_set_again_is_the_new_one(store: Store, key: str) -> None:
+def test_setting_a_checkpoint_again_replaces_it(store: Store, key: str) -> None:
     for value in range(6):
         store.ckpts[key] = value
         assert store.ckpts[key] == value
@@ -173,7 +173,7 @@ def test_a_value_that_cannot_be_stored_changes_nothing(store: Store, key: str) -
 # ---- stats
 
 
-def test_the_stats_of_a_run_tell_epoch_and_times(store: Store, key: str) -> None:  # J11
+def test_the_stats_of_a_run_contain_epoch_and_times(store: Store, key: str) -> None:  # J11
     store.ckpts[key] = 1
     assert store.stats[key].keys() == {"epoch", "toc", "t_train", "t_eval"}
     assert store.stats[key]["epoch"] == 0
@@ -186,7 +186,7 @@ def test_a_claim_before_any_checkpoint_has_epoch_minus_one(store: Store, key: st
 
 
 def test_stats_cannot_be_set(store: Store, key: str) -> None:
-    with pytest.raises(StoreError, match=f"the stats of run {key} cannot be set: they follow from its checkpoints"):
+    with pytest.raises(StoreError, match=f"the stats of run {key} cannot be set: they are derived from its checkpoints"):
         store.stats[key] = {"epoch": 100}
     assert key not in store.stats
 
@@ -194,7 +194,7 @@ def test_stats_cannot_be_set(store: Store, key: str) -> None:
 # ---- previews
 
 
-def test_a_preview_that_was_set_comes_back(store: Store, key: str) -> None:
+def test_a_preview_that_was_set_can_be_read(store: Store, key: str) -> None:
     store.ckpts[key] = 1
     store.previews[key] = {"loss": 0.5, "shape": (1, 2)}
     assert store.previews[key] == {"loss": 0.5, "shape": (1, 2)}
@@ -250,7 +250,7 @@ def test_setting_works_once_the_other_process_has_ended(disk: Store, held_elsewh
     assert disk.ckpts[key] == 2
 
 
-def test_setting_uses_the_attempt_that_is_held_here(store: Store, key: str) -> None:
+def test_setting_uses_the_attempt_that_this_store_holds(store: Store, key: str) -> None:
     with store.attempt(key, "test") as attempt:
         attempt.start(None)
         store.ckpts[key] = 1
@@ -259,7 +259,7 @@ def test_setting_uses_the_attempt_that_is_held_here(store: Store, key: str) -> N
     assert (store.ckpts[key], store.previews[key]) == (1, {"loss": 1})
 
 
-def test_setting_leaves_the_run_free(store: Store, key: str) -> None:
+def test_setting_releases_the_run(store: Store, key: str) -> None:
     store.ckpts[key] = 1
     with store.attempt(key, "test"):
         pass

@@ -1,4 +1,4 @@
-"""Attempts: one at a time holds a run, and what it saves is whole or not there (faults C03, C05, C13, C14, L10, L15)."""
+"""Attempts: only one at a time holds a run, and a save is complete or has no effect (faults C03, C05, C13, C14, L10, L15)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def saved_steps(run: Run) -> list[int]:
 # ---- claims
 
 
-def test_of_sixteen_threads_that_claim_a_run_one_gets_it(store: Store, key: str) -> None:
+def test_exactly_one_of_sixteen_threads_can_claim_a_run(store: Store, key: str) -> None:
     for round_number in range(3):
         got: list[Attempt] = []
         refused: list[RunBusyError] = []
@@ -104,7 +104,7 @@ def test_an_attempt_is_held_from_the_moment_its_claim_can_be_seen(disk: Store, m
     assert attempt.number == 1
 
 
-def test_of_eight_processes_that_claim_a_run_one_gets_it(disk: Store) -> None:
+def test_exactly_one_of_eight_processes_can_claim_a_run(disk: Store) -> None:
     key = disk.configs.add({"lr": 0.1})
     command = [sys.executable, "-c", _CLAIM, str(disk.root), key]
     processes = [warm.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(8)]
@@ -132,7 +132,7 @@ def test_the_error_for_a_busy_run_names_its_owner_and_what_to_do(store: Store, k
     assert caught.value.rows["hint"] == f"wait until it ends, or stop it after its next checkpoint: `trainmaster stop {key}`"
 
 
-def test_a_held_run_is_not_waited_for(store: Store, key: str, take: Take) -> None:
+def test_a_claim_does_not_wait_for_a_held_run(store: Store, key: str, take: Take) -> None:
     take(store.files, key)
     start = time.monotonic()
     with pytest.raises(RunBusyError):
@@ -147,7 +147,7 @@ def test_a_released_run_can_be_claimed_at_once(store: Store, key: str) -> None:
         attempt.release("saved")
 
 
-def test_a_claim_tells_who_made_it_when_and_for_what(store: Store, key: str) -> None:
+def test_a_claim_records_its_process_time_and_purpose(store: Store, key: str) -> None:
     attempt = claim(store.run(key), "a purpose", 60)
     found = store.run(key).claim_of(1)
     assert (found["by"], found["owner"]["pid"], found["heartbeat"]) == ("a purpose", os.getpid(), 10.0)
@@ -166,7 +166,7 @@ def test_the_run_of_a_killed_process_is_free_at_once(disk: Store, held_elsewhere
     attempt.release("saved")
 
 
-def test_of_sixteen_that_take_over_from_a_dead_process_one_gets_the_run(disk: Store, held_elsewhere: Callable[..., Any]) -> None:  # L10
+def test_exactly_one_of_sixteen_threads_takes_over_from_a_dead_process(disk: Store, held_elsewhere: Callable[..., Any]) -> None:  # L10
     key = disk.configs.add({"lr": 0.1})
     process = held_elsewhere(disk, key)
     process.kill()
@@ -189,7 +189,7 @@ def test_of_sixteen_that_take_over_from_a_dead_process_one_gets_the_run(disk: St
     assert [attempt.number for attempt in got] == [2]
 
 
-def test_a_claim_that_finds_damage_leaves_the_run_free(store: Store, key: str, take: Take, save: Save) -> None:
+def test_a_claim_that_finds_damage_releases_the_run(store: Store, key: str, take: Take, save: Save) -> None:
     attempt = take(store.files, key)
     save(attempt, 1)
     attempt.release("saved")
@@ -210,7 +210,7 @@ def test_a_damaged_run_can_be_started_from_scratch(store: Store, key: str, take:
     assert value_of(store.run(key)) == {"step": 7}
 
 
-def test_an_attempt_from_scratch_leaves_the_checkpoints_of_the_old_one(store: Store, key: str, take: Take, save: Save) -> None:
+def test_an_attempt_from_scratch_keeps_the_checkpoints_of_the_old_one(store: Store, key: str, take: Take, save: Save) -> None:
     attempt = take(store.files, key)
     save(attempt, 1)
     attempt.release("saved")
@@ -224,7 +224,7 @@ def test_an_attempt_from_scratch_leaves_the_checkpoints_of_the_old_one(store: St
 # ---- saving
 
 
-def test_a_saved_value_comes_back_with_its_context(store: Store, key: str, take: Take) -> None:
+def test_a_saved_value_is_restored_with_its_context(store: Store, key: str, take: Take) -> None:
     attempt = take(store.files, key)
     value = {"weights": [1.0, float("inf")], 3: (None, b"x"), "set": {1, 2}}
     attempt.save(4, value, {"epoch": 4}, {"loss": 0.5}, context={"rng": (1, 2)})
@@ -235,14 +235,14 @@ def test_a_saved_value_comes_back_with_its_context(store: Store, key: str, take:
     assert store.run(key).preview() == {"loss": 0.5}
 
 
-def test_tensors_come_back(store: Store, key: str, take: Take, save: Save) -> None:
+def test_tensors_are_restored(store: Store, key: str, take: Take, save: Save) -> None:
     weights = torch.arange(12.0).reshape(3, 4).t()
     save(take(store.files, key), 1, {"w": weights})
     assert torch.equal(value_of(store.run(key))["w"], weights)
     assert store.files.has(f"{CheckpointName(1, 1, 1).folder(key)}/{TENSORS}")
 
 
-def test_the_last_ones_are_kept_also_those_of_earlier_attempts(store: Store, key: str, take: Take, save: Save) -> None:
+def test_the_last_checkpoints_are_kept_even_those_of_earlier_attempts(store: Store, key: str, take: Take, save: Save) -> None:
     first = take(store.files, key)
     for step in (1, 2, 3, 4):
         save(first, step)
@@ -255,7 +255,7 @@ def test_the_last_ones_are_kept_also_those_of_earlier_attempts(store: Store, key
     assert saved_steps(store.run(key)) == [8, 7, 6]
 
 
-def test_a_deleted_checkpoint_is_gone_from_the_disk(store: Store, key: str, take: Take, save: Save) -> None:
+def test_a_deleted_checkpoint_is_removed_from_the_disk(store: Store, key: str, take: Take, save: Save) -> None:
     attempt = take(store.files, key)
     for step in (1, 2, 3):
         save(attempt, step, keep=1)
@@ -299,7 +299,7 @@ def test_an_incomplete_checkpoint_that_cannot_be_deleted_is_reported_and_deleted
     assert store.files.names(f"ckpts/{key[:2]}/{key}/attempt-0001") == ["step-000001"]
 
 
-def test_one_checkpoint_can_be_loaded_at_every_moment_of_a_save(
+def test_a_checkpoint_can_be_loaded_at_every_moment_of_a_save(
     store: Store, key: str, take: Take, save: Save, before: Callable[..., Any]
 ) -> None:  # C13
     attempt = take(store.files, key)
@@ -457,7 +457,7 @@ def test_the_outcome_of_a_block_follows_from_how_it_ends(store: Store, key: str)
     assert [outcome and outcome["outcome"] for outcome in outcomes] == ["saved", "failed", "finished"]
 
 
-def test_a_block_that_ends_well_while_an_error_is_handled_has_not_failed(store: Store, key: str) -> None:
+def test_a_block_that_succeeds_while_an_error_is_handled_has_not_failed(store: Store, key: str) -> None:
     try:
         raise ZeroDivisionError
     except ZeroDivisionError:
@@ -472,7 +472,7 @@ def test_a_block_that_ends_well_while_an_error_is_handled_has_not_failed(store: 
 
 
 def in_a_fork(act: Callable[[], None]) -> int:
-    """Do something in a child; the status it ended with."""
+    """Call a function in a forked child, and return the child's exit status."""
     pid = os.fork()
     if pid == 0:
         status = 1
@@ -496,7 +496,7 @@ def test_a_child_does_not_release_the_lease_of_its_parent(disk: Store, take: Tak
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_child_does_not_hold_the_run_of_its_parent(disk: Store, take: Take, save: Save) -> None:
+def test_a_forked_child_does_not_hold_the_run_of_its_parent(disk: Store, take: Take, save: Save) -> None:
     key = disk.configs.add({"lr": 0.1})
     attempt = take(disk.files, key)
 
@@ -512,7 +512,7 @@ def test_a_child_does_not_hold_the_run_of_its_parent(disk: Store, take: Take, sa
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_the_lease_of_a_parent_ends_though_its_child_lives(disk: Store, take: Take) -> None:
+def test_the_lease_of_a_parent_ends_even_if_its_child_is_alive(disk: Store, take: Take) -> None:
     key = disk.configs.add({"lr": 0.1})
     take(disk.files, key).release("saved")
 

@@ -1,4 +1,4 @@
-"""Records: what comes back is what was written, or an error that names the file (faults I03, I14)."""
+"""Records: reading returns exactly what was written, or raises an error that names the file (faults I03, I14)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_record_has_a_line_for_each_member() -> None:
     assert lines[:3] == ["{", ' "epoch": 3,', ' "deep": {"a": [1, 2]},']
 
 
-def test_a_record_cut_anywhere_is_damaged() -> None:
+def test_a_record_truncated_anywhere_is_damaged() -> None:
     for size in range(len(RECORD)):
         with pytest.raises(StoreDamagedError) as caught:
             parse_record(RECORD[:size], "a.json")
@@ -74,13 +74,13 @@ def test_the_error_names_the_file_the_reason_and_what_to_do() -> None:
     )
 
 
-def test_a_number_that_json_does_not_have_is_not_written() -> None:
+def test_a_number_that_json_lacks_is_not_written() -> None:
     with pytest.raises(ValueError, match="JSON"):
         record_bytes({"loss": float("nan")})
 
 
 @pytest.mark.parametrize("value", [..., None, "3", 3.0, True, [3]])
-def test_a_member_that_is_missing_or_of_another_type_is_damage(value: Any) -> None:
+def test_a_missing_member_or_a_wrong_type_is_damage(value: Any) -> None:
     data = record_bytes({"other": 1} | ({} if value is ... else {"epoch": value}))
     with pytest.raises(StoreDamagedError) as caught:
         parse_record(data, "a.json", {"epoch": int})

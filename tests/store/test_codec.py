@@ -1,4 +1,4 @@
-"""What a checkpoint holds comes back as it was, in value, in type and in memory; what cannot is refused, all at once."""
+"""Values of a checkpoint keep their value, type and memory layout. All values that cannot be stored are refused at once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from trainmaster.store.tensors import chunks, read
 
 
 def through_files(value: Any) -> Any:
-    """`value` written to real JSON and real safetensors bytes, and read again."""
+    """Write `value` to real JSON and real safetensors bytes, and read it again."""
     encoded = encode(value)
     tree = json.loads(json.dumps(encoded.tree, allow_nan=False))
     data = b"".join(chunks(encoded.tensors))
@@ -38,7 +38,7 @@ def through_files(value: Any) -> Any:
 
 
 def exactly(one: Any, other: Any) -> bool:
-    """True if two values are equal in value, type, order, dtype and layout."""
+    """Return whether two values are equal in value, type, order, dtype and layout."""
     if type(one) is not type(other):
         return False
     if isinstance(one, torch.Tensor):
@@ -59,7 +59,7 @@ def exactly(one: Any, other: Any) -> bool:
 
 
 def shown(value: Any) -> str:
-    """Text that tells 1 from True and 0.0 from -0.0, and not one nan from another; sets in one order."""
+    """Return a text that differs for 1 and True and for 0.0 and -0.0, but not for two NaNs or two orders of a set."""
     if isinstance(value, frozenset):
         return f"frozenset({sorted(map(shown, value))})"
     if type(value) is tuple:
@@ -75,7 +75,7 @@ def bytes_of(tensor: torch.Tensor) -> bytes:
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 
-TEXTS = st.text(st.characters(exclude_categories=()), max_size=6)  # unpaired surrogates too
+TEXTS = st.text(st.characters(exclude_categories=()), max_size=6)  # including unpaired surrogates
 DTYPES = st.sampled_from(
     ["?", "i1", "<i4", ">i8", "u2", "u8", "f2", ">f4", "f8", "g", "c8", ">c16", "U0", "U3", ">U2", "S0", "S4", "M8[ns]", ">m8[25s]"]
 )
@@ -92,7 +92,7 @@ TORCH_DTYPES = [
 
 
 def numbers(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
-    """A tensor of any dtype with random bytes."""
+    """Generate a tensor of any dtype with random bytes."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, 255, (math.prod(shape) * dtype.itemsize,), generator=generator, dtype=torch.uint8).view(dtype).reshape(shape)
 
@@ -142,7 +142,7 @@ VALUES = st.recursive(
 
 @settings(max_examples=500, deadline=None)
 @given(VALUES)
-def test_any_value_comes_back_through_json_and_the_file(value: Any) -> None:
+def test_any_value_survives_json_and_the_tensor_file(value: Any) -> None:
     assert exactly(through_files(value), value)
 
 
@@ -175,7 +175,7 @@ def test_the_same_value_gives_the_same_files(value: Any) -> None:
     ],
     ids=lambda value: ascii(type(value)),
 )
-def test_plain_values_come_back_with_their_types(value: Any) -> None:
+def test_plain_values_are_restored_with_their_types(value: Any) -> None:
     assert exactly(through_files(value), value)
     assert exactly(decode(json.loads(json.dumps(encode_plain(value), allow_nan=False))), value)
 
@@ -190,7 +190,7 @@ def test_the_order_of_a_dict_is_kept() -> None:
     assert [*through_files({2: 1, 1: 2})] == [2, 1]
 
 
-def test_a_set_is_written_in_one_order_in_every_process() -> None:
+def test_a_set_is_written_in_the_same_order_in_every_process() -> None:
     code = "from trainmaster.store.codec import encode_plain; print(encode_plain({'set': {'b', 'a', 'c', 1, (2, 'x')}}))"
     texts = {
         subprocess.run(
@@ -201,7 +201,7 @@ def test_a_set_is_written_in_one_order_in_every_process() -> None:
     assert len(texts) == 1
 
 
-def test_large_integers_come_back_even_if_python_limits_digits() -> None:
+def test_large_integers_are_restored_even_if_python_limits_digits() -> None:
     before = sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(640)
     try:
@@ -210,7 +210,7 @@ def test_large_integers_come_back_even_if_python_limits_digits() -> None:
         sys.set_int_max_str_digits(before)
 
 
-def test_the_states_of_random_generators_come_back() -> None:
+def test_the_states_of_random_generators_are_restored() -> None:
     legacy = np.random.RandomState(3)
     value = [random.getstate(), legacy.get_state(), np.random.default_rng(3).bit_generator.state, torch.get_rng_state()]
     back = through_files(value)
@@ -223,7 +223,7 @@ def test_the_states_of_random_generators_come_back() -> None:
 # Arrays
 
 
-def test_equal_arrays_are_one_only_if_they_were_one() -> None:
+def test_equal_arrays_become_one_object_only_if_they_were_one() -> None:
     array = np.arange(3)
     one, same, other = through_files([array, array, array.copy()])
     assert one is same
@@ -237,7 +237,7 @@ def test_fortran_order_is_kept_without_a_copy() -> None:
     assert np.shares_memory(encode(array).tensors["value"], array)
 
 
-def test_arrays_come_back_writeable() -> None:
+def test_restored_arrays_are_writeable() -> None:
     array = np.arange(3)
     array.flags.writeable = False
     back = through_files([array, np.array(["a"]), np.array(1.0)])
@@ -248,26 +248,26 @@ def test_arrays_come_back_writeable() -> None:
 
 
 @pytest.mark.parametrize("dtype", [*TORCH_DTYPES, torch.bool], ids=str)
-def test_tensors_of_every_dtype_come_back(dtype: torch.dtype) -> None:
+def test_tensors_of_every_dtype_are_restored(dtype: torch.dtype) -> None:
     tensor = torch.tensor([[True, False, True]]) if dtype == torch.bool else numbers(2, 3, dtype=dtype)
     value = [tensor, tensor[:0], tensor[0, 1]]
     assert exactly(through_files(value), value)
 
 
-def test_one_item_with_a_long_stride_comes_back() -> None:
+def test_one_item_with_a_long_stride_is_restored() -> None:
     tensor = numbers(4, 5)[1:2, 3]
     assert tensor.stride() == (5,)
     assert exactly(through_files(tensor), tensor)
 
 
 @pytest.mark.parametrize("dtype", ["f4", "c16"])
-def test_an_empty_tensor_with_strides_of_zero_comes_back(dtype: str) -> None:
+def test_an_empty_tensor_with_strides_of_zero_is_restored(dtype: str) -> None:
     tensor = torch.from_numpy(np.zeros(0, dtype))
     assert tensor.stride() == (0,)
     assert exactly(through_files(tensor), tensor)
 
 
-def test_a_conjugate_and_a_negative_view_come_back_resolved() -> None:
+def test_conjugate_and_negative_views_are_restored_as_plain_tensors() -> None:
     conjugate, negative = torch.tensor([1 + 2j, 3 - 1j]).conj(), torch._neg_view(torch.arange(3.0))
     assert conjugate.is_conj()
     assert negative.is_neg()
@@ -275,7 +275,7 @@ def test_a_conjugate_and_a_negative_view_come_back_resolved() -> None:
     assert [each.tolist() for each in back] == [[1 - 2j, 3 + 1j], [0, -1, -2], [-2, 1]]
 
 
-def test_parameters_come_back_as_parameters_with_their_flag() -> None:
+def test_parameters_are_restored_with_their_requires_grad() -> None:
     value = [nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2), requires_grad=False), torch.ones(2, requires_grad=True)]
     back = through_files(value)
     assert exactly(back, value)
@@ -303,12 +303,12 @@ def test_strides_are_kept_without_a_copy(tensor: torch.Tensor) -> None:
     assert stored.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
 
 
-def test_an_expanded_tensor_is_stored_small() -> None:
+def test_an_expanded_tensor_is_stored_without_its_copies() -> None:
     (stored,) = encode(torch.ones(1).expand(10**12)).tensors.values()
     assert stored.numel() == 1
 
 
-def test_tied_tensors_come_back_tied() -> None:
+def test_tied_tensors_are_still_tied_after_loading() -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -323,14 +323,14 @@ def test_tied_tensors_come_back_tied() -> None:
     assert back["head.weight"].eq(7).all()
 
 
-def test_one_tensor_twice_comes_back_as_one_object() -> None:
+def test_the_same_tensor_twice_is_restored_as_one_object() -> None:
     weight = nn.Parameter(torch.ones(2))
     one, same, alias = through_files([weight, weight, weight.detach()])
     assert one is same
     assert alias.data_ptr() == one.data_ptr()
 
 
-def test_overlapping_views_come_back_overlapping() -> None:
+def test_overlapping_views_still_overlap_after_loading() -> None:
     x = torch.arange(10.0)
     value = {"tail": x[2:], "all": x, "even": x[::2], "square": x[:9].view(3, 3)}
     encoded = encode(value)
@@ -341,7 +341,7 @@ def test_overlapping_views_come_back_overlapping() -> None:
     assert [back["tail"][2], back["even"][2], back["square"][1, 1]] == [-1, -1, -1]
 
 
-def test_overlapping_views_of_which_none_is_whole_come_back_overlapping() -> None:
+def test_overlapping_views_none_of_which_contains_the_others_still_overlap() -> None:
     x = torch.arange(1000.0)
     value = [x[100:103], x[102:105]]
     assert [tensor.numel() for tensor in encode(value).tensors.values()] == [5]
@@ -352,7 +352,7 @@ def test_overlapping_views_of_which_none_is_whole_come_back_overlapping() -> Non
 
 
 @pytest.mark.parametrize("start", [0, 1, 3, 8])
-def test_overlapping_views_of_two_dtypes_come_back_overlapping(start: int) -> None:
+def test_overlapping_views_with_two_dtypes_still_overlap(start: int) -> None:
     raw = torch.arange(40, dtype=torch.uint8)
     value = [raw[start : start + 13], raw[8:24].view(torch.int64), raw[4:12].view(torch.float32), raw[16:32].view(torch.complex128)]
     back = through_files(value)
@@ -361,13 +361,13 @@ def test_overlapping_views_of_two_dtypes_come_back_overlapping(start: int) -> No
     assert back[2][1] == 0
 
 
-def test_a_view_of_another_dtype_at_an_odd_place_of_the_whole_comes_back() -> None:
+def test_a_view_of_another_dtype_at_an_unaligned_offset_is_restored() -> None:
     raw = torch.arange(40, dtype=torch.uint8)
     value = [raw[3:20], raw[8:16].view(torch.int64)]
     assert exactly(through_files(value), value)
 
 
-def test_tensors_on_parts_of_one_array_come_back_overlapping() -> None:
+def test_tensors_on_parts_of_one_array_still_overlap() -> None:
     array = np.arange(6.0)
     value = [torch.from_numpy(array[:3]), torch.from_numpy(array)[2:5]]
     back = through_files(value)
@@ -378,7 +378,7 @@ def test_tensors_on_parts_of_one_array_come_back_overlapping() -> None:
 
 @st.composite
 def views(draw: st.DrawFn) -> list[torch.Tensor]:
-    """Views of one storage, of any dtype, shape, strides and offset."""
+    """Generate views of one storage with any dtype, shape, strides and offset."""
     raw = torch.arange(240, dtype=torch.uint8)
     found = []
     for _ in range(draw(st.integers(1, 5))):
@@ -393,7 +393,7 @@ def views(draw: st.DrawFn) -> list[torch.Tensor]:
 
 @settings(max_examples=500, deadline=None)
 @given(views())
-def test_any_views_of_one_storage_come_back_with_what_they_share(tensors: list[torch.Tensor]) -> None:
+def test_any_views_of_one_storage_still_share_memory(tensors: list[torch.Tensor]) -> None:
     back = through_files(tensors)
     for one, other in zip(tensors, back, strict=True):
         assert (one.dtype, one.shape, bytes_of(one)) == (other.dtype, other.shape, bytes_of(other))
@@ -402,13 +402,13 @@ def test_any_views_of_one_storage_come_back_with_what_they_share(tensors: list[t
             assert np.shares_memory(one.numpy(), other.numpy()) <= np.shares_memory(new.numpy(), new_other.numpy())
 
 
-def test_a_small_slice_of_a_huge_storage_is_stored_small() -> None:
+def test_a_small_slice_is_stored_without_its_huge_storage() -> None:
     huge = torch.zeros(1_000_000)
     encoded = encode([huge[5:8], huge[10:16:2], huge[100:200].view(10, 10)[:, 3]])
     assert [tensor.numel() for tensor in encoded.tensors.values()] == [3, 3, 10]
 
 
-def test_neighbours_in_one_storage_are_stored_one_by_one() -> None:
+def test_adjacent_tensors_in_one_storage_are_stored_separately() -> None:
     flat = torch.arange(10.0)
     assert [tensor.tolist() for tensor in encode([flat[5:], flat[:5]]).tensors.values()] == [[5, 6, 7, 8, 9], [0, 1, 2, 3, 4]]
 
@@ -440,7 +440,7 @@ def test_tensors_are_named_by_their_paths() -> None:
     assert encode(torch.ones(1)).tensors.keys() == {"value"}
 
 
-def test_paths_that_read_alike_get_names_of_their_own() -> None:
+def test_ambiguous_paths_get_unique_names() -> None:
     value = {"a.b": np.ones(1), "a": {"b": np.zeros(1)}, "a.b~2": np.ones(2), 1: np.ones(3), "1": np.ones(4), "__metadata__": np.ones(5)}
     assert len(encode(value).tensors) == 6
     assert exactly(through_files(value), value)
@@ -488,7 +488,7 @@ def test_kinds_tell_arrays_from_tensors() -> None:
     assert kinds(encode({"a": np.ones(1), "b": [torch.ones(1)], ".c": {1: np.ones(2)}}).tree) == Kinds(["a", ".c.1"], ["b.0"])
 
 
-# What is refused
+# Values that are refused
 
 
 class Colour(enum.Enum):
@@ -600,7 +600,7 @@ def test_all_wrong_values_are_named_at_once() -> None:
     ]
 
 
-def test_of_many_wrong_values_twenty_are_shown() -> None:
+def test_the_error_shows_at_most_twenty_wrong_values() -> None:
     with pytest.raises(CodecError) as caught:
         encode([print] * 50)
     assert str(caught.value).count("builtins.") == 20
@@ -613,21 +613,21 @@ def test_a_wrong_value_is_a_type_error() -> None:
 
 
 @pytest.mark.parametrize("value", [np.ones(2), torch.ones(2), nn.Parameter(torch.ones(2))], ids=["array", "tensor", "parameter"])
-def test_plain_values_are_no_arrays(value: Any) -> None:
+def test_encode_plain_refuses_arrays(value: Any) -> None:
     with pytest.raises(CodecError, match=r"^a value is not a plain value\n  wrong   loss: an? \w+: write `.tolist\(\)`"):
         encode_plain({"loss": value})
     with pytest.raises(CodecError, match=r"write `.item\(\)`"):
         encode_plain({"loss": value.sum() if isinstance(value, torch.Tensor) else np.array(1)})
 
 
-def test_a_hundred_levels_of_every_container_come_back() -> None:
+def test_a_hundred_levels_of_every_container_are_restored() -> None:
     value: Any = 1
     for number in range(100):
         value = [[value], (value,), {"a": value}, {1: value}, OrderedDict([(1, value)])][number % 5]
     assert exactly(through_files(value), value)
 
 
-def test_deep_values_are_no_recursion_error() -> None:
+def test_deep_values_do_not_cause_a_recursion_error() -> None:
     deep: Any = []
     for _ in range(100_000):
         deep = [deep]
@@ -636,11 +636,11 @@ def test_deep_values_are_no_recursion_error() -> None:
     with pytest.raises(StoreDamagedError, match="nested more than 100 deep"):
         decode(deep)
     assert kinds(deep) == Kinds([], [])
-    while deep:  # not by recursion either
+    while deep:  # no recursion here either
         deep = deep.pop()
 
 
-def test_a_small_remaining_stack_causes_no_recursion_error() -> None:
+def test_a_nearly_full_stack_causes_no_recursion_error() -> None:
     value: Any = 1
     for _ in range(99):
         value = [value]
@@ -661,7 +661,7 @@ def test_a_small_remaining_stack_causes_no_recursion_error() -> None:
     assert all("too deep for the remaining stack" in str(error) for error in errors)
 
 
-# What is damaged or hostile
+# Damaged and hostile trees
 
 FLOATS = torch.arange(6.0)
 STORED = {
@@ -780,12 +780,12 @@ STORED = {
     ],
     ids=lambda tree: ascii(tree)[:60],
 )
-def test_a_tree_that_is_not_ours_is_damaged(tree: Any) -> None:
+def test_a_tree_that_encode_cannot_write_is_damaged(tree: Any) -> None:
     with pytest.raises(StoreDamagedError, match="a stored tree is invalid"):
         decode({"at": [tree]}, STORED)
 
 
-def test_damage_says_where_it_is() -> None:
+def test_the_error_for_damage_names_its_path() -> None:
     with pytest.raises(StoreDamagedError) as caught:
         decode({"model": [1, {".float": "1.5"}]})
     assert str(caught.value).splitlines() == [
@@ -795,7 +795,7 @@ def test_damage_says_where_it_is() -> None:
     ]
 
 
-def test_a_name_of_two_kinds_is_damaged() -> None:
+def test_a_name_for_both_an_array_and_a_tensor_is_damage() -> None:
     with pytest.raises(StoreDamagedError, match="is both an array and a tensor"):
         kinds([{".array": "a"}, {".tensor": "a"}])
 
@@ -816,12 +816,12 @@ JSON = st.recursive(
 
 @settings(max_examples=500, deadline=None)
 @given(JSON)
-def test_any_json_is_a_value_or_damaged(tree: Any) -> None:
+def test_any_json_is_decoded_or_reported_as_damage(tree: Any) -> None:
     with contextlib.suppress(StoreDamagedError):
         decode(tree, STORED)
 
 
-# What is imported
+# Imports
 
 
 def test_plain_values_and_arrays_never_import_torch(tmp_path: pathlib.Path) -> None:

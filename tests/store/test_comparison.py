@@ -1,4 +1,4 @@
-"""Whether two runs are the same training, bit by bit: every kind of value, every kind of record, and nothing that is of the time."""
+"""Bit-for-bit comparison of two runs: every kind of value and record is compared, but no times."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def compare_values(one: Any, other: Any) -> Comparison:
     ],
     ids=lambda value: f"{type(value).__name__} {getattr(value, 'dtype', '')}",
 )
-def test_a_value_is_the_same_as_itself_once_more(value: Any) -> None:
+def test_a_value_is_the_same_as_its_copy(value: Any) -> None:
     again = value.clone() if isinstance(value, torch.Tensor) else value.copy() if hasattr(value, "copy") else value
     assert compare_values({"x": value}, {"x": again}).is_same
 
@@ -116,10 +116,10 @@ def test_values_that_differ_in_a_single_bit_or_in_their_type_are_reported(one: A
 def test_compared_tensors_and_values_are_counted() -> None:
     value = {"w": torch.zeros(3), "a": np.zeros(2), "sizes": (1, 2.0, True), "words": MANY, "name": "x", "none": None}
     found = compare_values(value, value)
-    assert (found.is_same, found.num_tensors, found.num_values) == (True, 2, 5)  # the last is the context
+    assert (found.is_same, found.num_tensors, found.num_values) == (True, 2, 5)  # the last one is the context
 
 
-def test_a_tensor_that_lies_otherwise_in_memory_is_the_same() -> None:
+def test_a_tensor_with_another_memory_layout_is_the_same() -> None:
     one = torch.rand(3, 2)
     assert compare_values(one, one.t().contiguous().t()).is_same
     assert compare_values(np.arange(6).reshape(2, 3), np.asfortranarray(np.arange(6).reshape(2, 3))).is_same
@@ -131,7 +131,7 @@ def test_a_tensor_that_lies_otherwise_in_memory_is_the_same() -> None:
 def saved(
     value: Any, rows: Sequence[Mapping[str, Any]] = (), context: Any = None, store: Store | None = None, **claim: Any
 ) -> tuple[Store, Run]:
-    """A run with one checkpoint."""
+    """Create a run with one checkpoint."""
     store = store or Store(None)
     key = store.configs.add({"lr": 0.1})
     with store.attempt(key, "process", facts=claim) as attempt:
@@ -164,12 +164,12 @@ def test_times_names_of_checkpoints_and_observers_are_not_compared() -> None:
     assert (found.epoch, found.step) == (2, 4)
 
 
-def test_an_observer_more_or_less_makes_no_difference() -> None:
+def test_an_additional_observer_makes_no_difference() -> None:
     bare = of_a_loop(extensions={"ema": {"decay": 0.9}}, observers=())
     assert compare_runs(saved(of_a_loop())[1], saved(bare)[1]).is_same
 
 
-def test_weights_and_extensions_that_act_are_reported_by_their_names() -> None:
+def test_weights_and_extensions_that_are_not_observers_are_reported_by_name() -> None:
     found = compare_runs(saved(of_a_loop())[1], saved(of_a_loop(1.5, extensions={"ema": {"decay": 0.8}}))[1])
     assert [str(each) for each in found.differences] == [
         "model.w: 1 of 1 elements differ, by up to 0.5",
@@ -178,7 +178,7 @@ def test_weights_and_extensions_that_act_are_reported_by_their_names() -> None:
     assert [found.of(kind)[0].name for kind in (TENSOR, VALUE)] == ["model.w", "extensions.ema.decay"]
 
 
-def test_an_object_that_only_one_of_them_has_is_reported() -> None:
+def test_an_object_that_only_one_run_has_is_reported() -> None:
     objects = {"model": {"w": torch.tensor([1.0])}}
     found = compare_runs(saved(of_a_loop())[1], saved(of_a_loop(objects=objects))[1])
     assert [str(each) for each in found.differences] == ["optimizer.state.0.step: 4 against missing"]
@@ -191,7 +191,7 @@ def test_a_managers_own_checkpoint_is_compared_with_its_random_numbers() -> None
     assert [str(each) for each in found.differences] == ["context.rng.torch: b'ab' against b'xb'"]
 
 
-def test_the_first_row_that_differs_is_the_one_that_was_recorded_first() -> None:
+def test_the_first_difference_is_the_row_that_was_logged_first() -> None:
     rows = [{"tag": tag, "value": step + len(tag), "step": step} for step in range(3) for tag in ("loss", "accuracy")]
     changed = [row if row["step"] == 0 or (row["tag"] == "loss" and row["step"] == 1) else {**row, "value": 0.25} for row in rows]
     found = compare_runs(saved({}, rows)[1], saved({}, changed)[1])
@@ -199,22 +199,22 @@ def test_the_first_row_that_differs_is_the_one_that_was_recorded_first() -> None
     assert (len(found.differences), found.num_rows) == (3, 6)
 
 
-def test_rows_of_one_tag_are_compared_in_order_and_tags_among_each_other_are_not() -> None:
-    """An observer writes what waits when a checkpoint is taken, and an interrupted run takes more of them."""
+def test_rows_are_compared_in_order_within_a_tag_but_not_between_tags() -> None:
+    """An observer writes its buffered rows when a checkpoint is saved, and an interrupted run saves more checkpoints."""
     a = [{"tag": "a", "value": 0.5 * step, "step": step} for step in range(3)]
     b = [{"tag": "b", "text": "x", "step": step} for step in range(3)]
     assert compare_runs(saved({}, [*a, *b])[1], saved({}, [a[0], b[0], a[1], b[1], b[2], a[2]])[1]).is_same
     assert not compare_runs(saved({}, [*a, *b])[1], saved({}, [a[1], a[0], a[2], *b])[1]).is_same
 
 
-def test_a_row_that_is_missing_or_was_recorded_elsewhere_is_reported() -> None:
+def test_a_missing_row_or_one_at_another_step_is_reported() -> None:
     rows = [{"tag": "a", "value": 0.5, "step": 1}, {"tag": "a", "value": 0.25, "step": 2}]
     assert str(compare_runs(saved({}, rows)[1], saved({}, rows[:1])[1]).differences[0]) == "a at 2: 0.25 against missing"
     moved = [rows[0], {**rows[1], "step": 3}]
     assert str(compare_runs(saved({}, rows)[1], saved({}, moved)[1]).differences[0]) == "a at 2: 0.25 at 2 against 0.25 at 3"
 
 
-def test_evaluations_of_a_manager_are_rows_and_nan_is_itself() -> None:
+def test_evaluations_of_a_manager_are_rows_and_nan_equals_nan() -> None:
     rows = [{"epoch": 1, "eval": {"loss_test": math.nan, "acc": 0.5}}]
     found = compare_runs(saved({}, rows)[1], saved({}, rows)[1])
     assert (found.is_same, found.num_rows) == (True, 2)
@@ -222,7 +222,7 @@ def test_evaluations_of_a_manager_are_rows_and_nan_is_itself() -> None:
     assert str(compare_runs(saved({}, rows)[1], saved({}, other)[1]).differences[0]) == "loss_test at 1: nan against 1.0"
 
 
-def test_rows_after_the_checkpoint_do_not_count() -> None:
+def test_rows_after_the_checkpoint_are_ignored() -> None:
     _, run = saved({}, [{"tag": "a", "value": 0.5, "step": 1}])
     longer = Store(None)
     key = longer.configs.add({"lr": 0.1})
@@ -254,7 +254,7 @@ def test_a_run_without_a_checkpoint_cannot_be_compared() -> None:
         compare_runs(run, run)
 
 
-def test_an_epoch_whose_checkpoint_is_gone_is_compared_by_its_rows_as_far_as_they_go() -> None:
+def test_an_epoch_whose_checkpoint_was_deleted_is_compared_by_its_rows() -> None:
     store = Store(None)
     key = store.configs.add({"lr": 0.1})
     with store.attempt(key, "process") as attempt:
@@ -302,7 +302,7 @@ def test_commits_with_the_same_files_are_not_a_cause() -> None:
     assert likely_causes(one, other) == []
 
 
-def test_the_note_that_there_is_no_snapshot_is_not_a_cause() -> None:
+def test_a_missing_code_snapshot_is_not_a_cause() -> None:
     one, other = noted(saved({})[1], {}, "3f2a91c0d1e2-8d1e02aa"), saved({})[1]
     other.files.replace(f"{attempt_folder('previews', other.key, 1)}/code/no-snapshot.txt", b"no git")
     assert likely_causes(one, other) == []

@@ -1,4 +1,4 @@
-"""The archive of configs (J5, J6): one config, one key, at the same cost in any store."""
+"""The archive of configs (J5, J6): each config has one key, and access takes the same time in any store."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_configs_with_equal_identities_have_equal_keys(configs: list[dict[str, A
 
 @settings(max_examples=100, deadline=None)
 @given(CONFIGS)
-def test_a_config_comes_back_as_it_was(config: dict[str, Any]) -> None:
+def test_a_config_is_read_as_it_was_added(config: dict[str, Any]) -> None:
     archive = Store(None).configs
     found = archive[archive.add(config)]
     assert isinstance(found, Config)
@@ -77,7 +77,7 @@ def test_a_key_is_eight_hex_digits_of_the_content(store: Store) -> None:
         ({"lr": 0.1}, Config(lr=0.1)),
     ],
 )
-def test_configs_of_the_same_meaning_are_one(store: Store, one: Any, other: Any) -> None:
+def test_configs_with_the_same_meaning_have_one_key(store: Store, one: Any, other: Any) -> None:
     assert store.configs.add(one) == store.configs.add(other)
     assert len(store.configs) == 1
 
@@ -96,17 +96,17 @@ def test_configs_of_the_same_meaning_are_one(store: Store, one: Any, other: Any)
         ({"a": 1, "epochs": 5}, {"a": 1, "epochs": 7}),
     ],
 )
-def test_configs_of_another_meaning_are_two(store: Store, one: Any, other: Any) -> None:
+def test_configs_with_different_meanings_have_two_keys(store: Store, one: Any, other: Any) -> None:
     assert store.configs.add(one) != store.configs.add(other)
     assert len(store.configs) == 2
 
 
-def test_nan_and_infinities_come_back(store: Store) -> None:
+def test_nan_and_infinities_are_restored(store: Store) -> None:
     found = store.configs[store.configs.add({"a": [math.nan, math.inf, -math.inf]})]
     assert repr(found.a) == "[nan, inf, -inf]"
 
 
-def test_a_config_that_version_0_1_stored_without_its_epochs_in_the_key_is_sound(store: Store) -> None:
+def test_a_config_that_version_0_1_stored_without_its_epochs_in_the_key_is_valid(store: Store) -> None:
     full = key_of({"lr": 0.1}, 64)
     record = {"hash": full, "config": {"lr": 0.1, "epochs": 5}, "identity": {"lr": 0.1}}
     store.files.create(config_path(full[:8]), record_bytes(record))
@@ -115,13 +115,13 @@ def test_a_config_that_version_0_1_stored_without_its_epochs_in_the_key_is_sound
     assert store.configs.add({"lr": 0.1, "epochs": 5}) != full[:8], "a key that says less is not served for one that says more"
 
 
-def test_stateless_fields_are_stored_though_they_are_not_in_the_key(store: Store) -> None:  # A12
+def test_stateless_fields_are_stored_but_are_not_part_of_the_key(store: Store) -> None:  # A12
     key = store.configs.add(Net(path="there"))
     assert store.configs.add(Net(path="elsewhere")) == key
     assert store.configs[key].asdict() == {"width": 8, "path": "there"}
 
 
-def test_stateful_fields_are_in_the_key(store: Store) -> None:
+def test_stateful_fields_are_part_of_the_key(store: Store) -> None:
     assert store.configs.add(Net(width=9)) != store.configs.add(Net())
 
 
@@ -153,7 +153,7 @@ def test_a_config_too_large_to_be_read_is_not_stored(store: Store, monkeypatch: 
     assert len(store.configs) == 0
 
 
-def test_get_key_gives_none_for_a_config_that_is_not_stored(store: Store) -> None:
+def test_get_key_returns_none_for_a_config_that_is_not_stored(store: Store) -> None:
     assert store.configs.get_key({"lr": 0.1}) is None
     assert len(store.configs) == 0
 
@@ -162,7 +162,7 @@ def test_two_stores_give_a_config_the_same_key(store: Store) -> None:
     assert store.configs.add({"lr": 0.1}) == Store(None).configs.add({"lr": 0.1})
 
 
-def test_sixteen_that_add_one_config_get_one_key(store: Store) -> None:
+def test_sixteen_threads_that_add_one_config_get_one_key(store: Store) -> None:
     keys: list[str] = []
     barrier = threading.Barrier(16)
 
@@ -179,23 +179,23 @@ def test_sixteen_that_add_one_config_get_one_key(store: Store) -> None:
     assert len(store.configs) == 1
 
 
-# ---- keys that begin alike
+# ---- keys with a common prefix
 
 
-def test_the_second_of_two_that_begin_alike_has_a_longer_key(store: Store) -> None:
+def test_the_second_of_two_configs_with_a_common_prefix_has_a_longer_key(store: Store) -> None:
     keys = [store.configs.add(config) for config in ALIKE]
     assert [len(key) for key in keys] == [8, 16]
     assert keys[1].startswith(keys[0])
     assert [store.configs[key] for key in keys] == [*ALIKE]
 
 
-def test_configs_that_begin_alike_keep_their_keys(store: Store) -> None:
+def test_configs_with_a_common_prefix_keep_their_keys(store: Store) -> None:
     keys = [store.configs.add(config) for config in ALIKE]
     assert [store.configs.add(config) for config in reversed(ALIKE)] == keys[::-1]
     assert [store.configs.get_key(config) for config in ALIKE] == keys
 
 
-def test_a_longer_key_stays_when_the_shorter_one_is_popped(store: Store) -> None:
+def test_a_longer_key_is_kept_when_the_shorter_one_is_popped(store: Store) -> None:
     keys = [store.configs.add(config) for config in ALIKE]
     store.pop(keys[0])
     assert store.configs.get_key(ALIKE[1]) == keys[1]
@@ -203,7 +203,7 @@ def test_a_longer_key_stays_when_the_shorter_one_is_popped(store: Store) -> None
     assert store.configs.get_key(ALIKE[0]) is None
 
 
-def test_a_config_that_only_begins_like_a_stored_one_has_no_key(store: Store) -> None:
+def test_a_config_that_shares_only_a_prefix_with_a_stored_one_has_no_key(store: Store) -> None:
     store.configs.add(ALIKE[0])
     assert store.configs.get_key(ALIKE[1]) is None
 
@@ -213,7 +213,7 @@ def test_a_config_that_only_begins_like_a_stored_one_has_no_key(store: Store) ->
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(CONFIGS | st.sampled_from(ALIKE), max_size=8), st.lists(CONFIGS | st.sampled_from(ALIKE), max_size=3))
-def test_adding_many_is_adding_one_by_one(configs: list[dict[str, Any]], stored: list[dict[str, Any]]) -> None:
+def test_adding_many_has_the_same_result_as_adding_one_by_one(configs: list[dict[str, Any]], stored: list[dict[str, Any]]) -> None:
     many, single = Store(None).configs, Store(None).configs
     for config in stored:
         assert many.add(config) == single.add(config)
@@ -227,26 +227,26 @@ def test_many_are_stored_in_order(store: Store) -> None:
     assert [store.configs[key] for key in keys] == configs
 
 
-def test_a_config_twice_among_many_is_one(store: Store) -> None:
+def test_the_same_config_twice_among_many_is_stored_once(store: Store) -> None:
     one, two, again = store.configs.add_many([{"n": 1}, {"n": 2}, {"n": 1}])
     assert one == again != two
     assert len(store.configs) == 2
 
 
-def test_two_among_many_that_begin_alike_have_keys_of_their_own(store: Store) -> None:
+def test_two_among_many_with_a_common_prefix_have_different_keys(store: Store) -> None:
     keys = store.configs.add_many([*ALIKE, *ALIKE])
     assert [len(key) for key in keys] == [8, 16, 8, 16]
     assert [store.configs[key] for key in keys] == [*ALIKE, *ALIKE]
 
 
-def test_one_among_many_that_begins_like_a_stored_one_has_a_key_of_its_own(store: Store) -> None:
+def test_one_among_many_with_the_prefix_of_a_stored_one_has_a_different_key(store: Store) -> None:
     first = store.configs.add(ALIKE[0])
     (second,) = store.configs.add_many([ALIKE[1]])
     assert second != first
     assert store.configs[second] == ALIKE[1]
 
 
-def test_a_config_that_another_process_stores_meanwhile_is_stored_once(store: Store) -> None:
+def test_a_config_that_another_process_stores_at_the_same_time_is_stored_once(store: Store) -> None:
     def configs() -> Iterator[dict[str, Any]]:
         yield {"n": 1}
         store.configs.add({"n": 1})
@@ -254,7 +254,7 @@ def test_a_config_that_another_process_stores_meanwhile_is_stored_once(store: St
     assert store.configs.add_many(configs()) == [store.configs.get_key({"n": 1})]
 
 
-def test_of_many_with_a_bad_one_none_is_stored(disk: Store) -> None:
+def test_if_one_of_many_is_invalid_none_is_stored(disk: Store) -> None:
     with pytest.raises((ConfigError, TypeError)):
         disk.configs.add_many([{"n": 1}, {"n": object()}])
     assert len(disk.configs) == 0
@@ -263,7 +263,7 @@ def test_of_many_with_a_bad_one_none_is_stored(disk: Store) -> None:
 # ---- costs (J5)
 
 
-def test_adding_and_finding_ask_as_much_of_a_store_with_10_as_with_2000_configs(counted: Callable[..., Any]) -> None:
+def test_adding_and_finding_need_the_same_file_accesses_with_10_and_with_2000_configs(counted: Callable[..., Any]) -> None:
     costs = []
     for size in (10, 2_000):
         store = Store(None)
@@ -311,18 +311,18 @@ def test_keys_values_and_items_are_those_of_all_configs(store: Store) -> None:
     assert len(store.configs) == 10
 
 
-def test_an_archive_without_configs_is_an_archive(store: Store) -> None:
+def test_an_empty_archive_is_true(store: Store) -> None:
     assert len(store.configs) == 0
     assert bool(store.configs)
     assert [*store.configs] == []
 
 
-def test_keys_come_in_another_order_each_time(store: Store) -> None:
+def test_keys_are_in_a_different_order_each_time(store: Store) -> None:
     store.configs.add_many({"n": number} for number in range(50))
     assert len({tuple(store.configs) for _ in range(5)}) > 1
 
 
-def test_a_config_that_was_returned_can_be_changed_without_harm(store: Store) -> None:
+def test_changing_a_returned_config_does_not_change_the_stored_one(store: Store) -> None:
     key = store.configs.add({"deep": {"a": 1}})
     store.configs[key].deep.a = 2
     assert store.configs[key].deep.a == 1

@@ -1,4 +1,4 @@
-"""Event logs: whole lines or none, whatever a kill left of the last one (fault I02)."""
+"""Event logs: only complete lines are read, even if a process was killed while it wrote the last one (fault I02)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def logged(files: Files, events: list[dict[str, Any]] = EVENTS) -> EventLog:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.dictionaries(st.text().filter(lambda name: name not in ("n", "crc")), VALUES, max_size=4), max_size=5))
-def test_events_come_back_as_they_were(events: list[dict[str, Any]]) -> None:
+def test_events_are_read_as_they_were_written(events: list[dict[str, Any]]) -> None:
     files = MemoryFiles()
     assert logged(files, events).count == len(events)
     assert repr(read_events(files, PATH)) == repr(events)
@@ -62,7 +62,7 @@ def test_a_log_without_events_has_no_file(store: Store) -> None:
     assert read_events(store.files, PATH) == []
 
 
-def test_a_torn_tail_is_not_read_wherever_it_was_torn() -> None:
+def test_a_truncated_last_line_is_never_read() -> None:
     files = MemoryFiles()
     logged(files)
     whole = files.read(PATH)
@@ -72,7 +72,7 @@ def test_a_torn_tail_is_not_read_wherever_it_was_torn() -> None:
         assert read_events(files, PATH) == EVENTS[: sum(end <= size for end in ends)]
 
 
-def test_a_torn_tail_is_cut_and_later_events_can_be_read(store: Store) -> None:
+def test_a_truncated_last_line_is_removed_and_later_events_can_be_read(store: Store) -> None:
     logged(store.files)
     whole = store.files.read(PATH)
     for size in range(len(whole) - 30, len(whole), 5):
@@ -94,7 +94,7 @@ def test_readers_stop_at_the_first_bad_line() -> None:
 
 
 @pytest.mark.parametrize("order", [[1, 0, 2], [0, 2], [0, 0, 1], [1, 2]])
-def test_lines_that_are_whole_but_not_in_order_are_not_read(order: list[int]) -> None:
+def test_complete_lines_that_are_out_of_order_are_not_read(order: list[int]) -> None:
     files = MemoryFiles()
     logged(files)
     lines = files.read(PATH).splitlines(keepends=True)
@@ -102,7 +102,7 @@ def test_lines_that_are_whole_but_not_in_order_are_not_read(order: list[int]) ->
     assert read_events(files, PATH) == (EVENTS[:1] if order[0] == 0 else [])
 
 
-def test_as_many_events_are_read_as_are_asked_for(store: Store) -> None:
+def test_only_the_requested_number_of_events_is_read(store: Store) -> None:
     logged(store.files)
     assert [len(read_events(store.files, PATH, count)) for count in range(4)] == [0, 1, 2, 3]
 
@@ -120,14 +120,14 @@ def test_a_missing_log_with_saved_events_is_damage(store: Store) -> None:
 
 
 @pytest.mark.parametrize("name", ["n", "crc"])
-def test_the_logs_own_names_are_refused(name: str) -> None:
+def test_names_that_the_log_uses_itself_are_refused(name: str) -> None:
     log = EventLog(MemoryFiles(), PATH)
     with pytest.raises(ValueError, match=f"an event cannot have a member `{name}`: the log uses that name itself"):
         log.append({name: 1})
     assert log.count == 0
 
 
-def test_an_event_that_cannot_be_stored_leaves_the_log_as_it_was(store: Store) -> None:
+def test_an_event_that_cannot_be_stored_does_not_change_the_log(store: Store) -> None:
     log = EventLog(store.files, PATH)
     log.append(EVENTS[0])
     with pytest.raises(CodecError):
@@ -167,13 +167,13 @@ def test_after_a_full_disk_the_log_continues(disk: Store, monkeypatch: pytest.Mo
     assert read_events(disk.files, PATH) == [EVENTS[0], EVENTS[2]]
 
 
-def test_a_line_that_is_whole_but_no_event_is_damage(store: Store) -> None:
+def test_a_complete_line_that_is_not_an_event_is_damage(store: Store) -> None:
     store.files.replace(PATH, event_line(0, {"a": {".strange": 1}}, seed_of(PATH)))
     with pytest.raises(StoreDamagedError, match=r"events\.jsonl"):
         read_events(store.files, PATH)
 
 
-def test_appending_costs_the_same_at_the_end_of_a_long_log(store: Store, counted: Callable[..., Any]) -> None:  # R02
+def test_appending_to_a_long_log_takes_no_longer(store: Store, counted: Callable[..., Any]) -> None:  # R02
     files = counted(store.files)
     log = EventLog(files, PATH)
     log.append(EVENTS[0])

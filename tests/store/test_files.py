@@ -1,4 +1,4 @@
-"""Files: what a store asks of a disk, of one in memory as of one below a folder (faults C05, C07, C08, L21, S10, S17)."""
+"""Files: the operations that a store needs, in memory and in a folder (faults C05, C07, C08, L21, S10, S17)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class TestLocalFiles(FilesContract):
         return files
 
 
-def test_many_that_come_from_a_failing_source_leave_no_temporary_file(local: LocalFiles) -> None:
+def test_create_many_from_a_failing_source_leaves_no_temporary_file(local: LocalFiles) -> None:
     def records() -> Iterator[tuple[str, bytes]]:
         yield "a/1", b"one"
         raise KeyboardInterrupt
@@ -101,7 +101,7 @@ def test_a_new_folder_is_durable_before_anything_in_it(local: LocalFiles, monkey
 # ---- temporary files (C16)
 
 
-def test_a_temporary_file_of_a_kill_is_swept_after_a_safe_age_only(local: LocalFiles) -> None:
+def test_the_temporary_file_of_a_killed_process_is_deleted_only_after_a_safe_age(local: LocalFiles) -> None:
     local.create("a/b", b"text")
     folder = Path(local.root, "a")
     for name, age in (("old", SAFE_AGE + 60), ("young", SAFE_AGE - 60)):
@@ -112,13 +112,13 @@ def test_a_temporary_file_of_a_kill_is_swept_after_a_safe_age_only(local: LocalF
     assert sorted(os.listdir(folder)) == [".young.tmp", "b"]
 
 
-def test_temporary_files_have_no_names(local: LocalFiles) -> None:
+def test_temporary_files_are_not_listed(local: LocalFiles) -> None:
     local.create("a/b", b"text")
     Path(local.root, "a", ".0123.tmp").write_bytes(b"half")
     assert local.names("a") == ["b"]
 
 
-# ---- errors (C05, C07): the store's own, with number, place and advice, and nothing left behind
+# ---- errors (C05, C07): StoreAccessError with errno, path and hint, and no files left behind
 
 WRITERS: dict[str, Callable[[LocalFiles], Any]] = {
     "create": lambda files: files.create("a/new", b"text"),
@@ -130,7 +130,7 @@ WRITERS: dict[str, Callable[[LocalFiles], Any]] = {
 
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS])
-def test_a_write_that_the_disk_refuses_is_reported_and_leaves_all_as_it_was(
+def test_a_write_that_the_disk_refuses_is_reported_and_changes_nothing(
     local: LocalFiles, monkeypatch: pytest.MonkeyPatch, writer: str, code: int
 ) -> None:
     local.create("a/old", b"old")
@@ -145,7 +145,7 @@ def test_a_write_that_the_disk_refuses_is_reported_and_leaves_all_as_it_was(
 
 
 @pytest.mark.parametrize("writer", ["create", "replace", "write"])
-def test_a_file_whose_sync_fails_is_not_believed(local: LocalFiles, monkeypatch: pytest.MonkeyPatch, writer: str) -> None:  # C05
+def test_a_file_whose_sync_fails_is_not_created(local: LocalFiles, monkeypatch: pytest.MonkeyPatch, writer: str) -> None:  # C05
     local.create("a/old", b"old")
     monkeypatch.setattr(os, "fsync", failing(errno.EIO))
     with pytest.raises(StoreAccessError):
@@ -179,7 +179,7 @@ def test_short_writes_are_continued(local: LocalFiles, monkeypatch: pytest.Monke
     assert [local.read(path) for path in ("a/b", "a/c", "a/d")] == [data] * 3
 
 
-def test_half_an_appended_record_is_taken_back(local: LocalFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partially_appended_record_is_removed(local: LocalFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     appender = local.append("a/b")
     appender.write(b"whole\n")
     write, calls = os.write, []
@@ -215,7 +215,7 @@ def test_a_folder_that_was_removed_is_reported_when_it_is_written_to(local: Loca
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can leave rights behind and take them back")
-def test_a_folder_without_rights_is_reported(local: LocalFiles) -> None:
+def test_a_folder_without_permissions_is_reported(local: LocalFiles) -> None:
     local.create("a/b", b"text")
     os.chmod(Path(local.root, "a"), 0)
     code = (
@@ -242,7 +242,7 @@ def test_a_root_that_is_a_file_is_reported(tmp_path: Path) -> None:
 
 @pytest.fixture
 def victim(local: LocalFiles, tmp_path: Path) -> Path:
-    """A file outside of the store; `link` in the store leads to it, `folder` to its folder."""
+    """Create a file outside the store. In the store, `link` is a link to it and `folder` is a link to its folder."""
     path = tmp_path / "outside" / "victim"
     path.parent.mkdir()
     path.write_bytes(b"precious")
@@ -295,7 +295,7 @@ def test_nothing_is_created_through_a_link(local: LocalFiles, victim: Path) -> N
     assert os.listdir(victim.parent) == ["victim"]
 
 
-def test_a_pipe_in_a_files_place_does_not_hold_us(local: LocalFiles) -> None:  # L08
+def test_a_pipe_in_place_of_a_file_does_not_block(local: LocalFiles) -> None:  # L08
     os.mkfifo(os.path.join(local.root, "pipe"))
     with pytest.raises(StoreDamagedError, match="not a regular file"):
         local.read("pipe")
@@ -305,7 +305,7 @@ def test_a_pipe_in_a_files_place_does_not_hold_us(local: LocalFiles) -> None:  #
 
 
 @pytest.mark.parametrize(("mode", "file_mode"), [(0o2770, 0o660), (0o700, 0o600), (0o755, 0o644), (0o2775, 0o664)])
-def test_all_files_follow_the_mode_of_the_stores_folder_whatever_the_umask(tmp_path: Path, mode: int, file_mode: int) -> None:
+def test_all_files_have_the_mode_of_the_stores_folder_regardless_of_the_umask(tmp_path: Path, mode: int, file_mode: int) -> None:
     root = tmp_path / "root"
     root.mkdir()
     os.chmod(root, mode)
@@ -326,7 +326,7 @@ def test_all_files_follow_the_mode_of_the_stores_folder_whatever_the_umask(tmp_p
 
 
 @pytest.mark.parametrize("mode", [0o2770, 0o700, 0o2775])
-def test_all_folders_follow_the_mode_of_the_stores_folder(tmp_path: Path, mode: int) -> None:
+def test_all_folders_have_the_mode_of_the_stores_folder(tmp_path: Path, mode: int) -> None:
     root = tmp_path / "root"
     root.mkdir()
     os.chmod(root, mode)
@@ -359,7 +359,7 @@ def test_an_existing_file_that_is_too_large_for_a_record_is_not_read_into_memory
         local.read("large")
 
 
-def test_a_file_that_is_being_written_has_no_name_and_no_mark_yet(local: LocalFiles) -> None:
+def test_a_file_that_is_being_written_is_not_visible_yet(local: LocalFiles) -> None:
     local.write("a/whole", [b"1"])
     (Path(local.root) / "a" / ".0123.tmp").write_bytes(b"half")
     assert local.names("a") == ["whole"]

@@ -19,7 +19,7 @@ def log(store: Store, key: str, rows: list[dict[str, Any]], epoch: int, base: bo
         attempt.release("stopped")
 
 
-def test_events_of_managers_and_of_loops_are_understood(store: Store) -> None:
+def test_events_of_managers_and_of_loops_are_read(store: Store) -> None:
     key = store.configs.add({"lr": 1})
     log(store, key, [{"epoch": 0, "eval": {"loss": 2.0, "acc": 0.5}}, {"epoch": 1, "eval": {"loss": 1.0}}], 1)
     log(store, key, [{"tag": "loss", "value": 0.5, "step": 7}, {"tag": "note", "text": "hi", "step": 8}, {"odd": 1}], 2)
@@ -39,7 +39,7 @@ def test_events_that_a_parent_logged_after_its_child_resumed_are_left_out(store:
     assert history(store.run(key)).points == {"loss": [(1.0, 1.0), (2.0, 3.0)]}
 
 
-def test_reading_stops_at_the_first_line_that_is_not_whole(store: Store) -> None:
+def test_reading_stops_at_the_first_incomplete_line(store: Store) -> None:
     key = store.configs.add({"lr": 1})
     log(store, key, [{"tag": "loss", "value": 1.0, "step": 1}], 1)
     path = store.run(key).path(1, "events.jsonl")
@@ -50,7 +50,7 @@ def test_reading_stops_at_the_first_line_that_is_not_whole(store: Store) -> None
 
 
 def test_a_long_log_is_sampled_and_keeps_every_point_of_a_rare_metric(disk: Store) -> None:
-    """10^6 events are shown within 2 s; this test has fewer, and measures processor time."""
+    """The goal is to show 10^6 events within 2 s; this test uses fewer events and measures CPU time."""
     key = disk.configs.add({"lr": 1})
     log(disk, key, [], 0)
     path = disk.run(key).path(1, "events.jsonl")

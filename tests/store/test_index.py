@@ -1,4 +1,4 @@
-"""The index: a cache, which may be deleted, damaged or old, and is never believed (fault I03, R01)."""
+"""The index is a cache: it may be deleted, damaged or outdated without any harm (faults I03, R01)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Noted(ConfigBase):
 
 
 def filled(store: Store, size: int = 30) -> dict[str, Any]:
-    """Add configs, and let the index see them."""
+    """Add configs, and write them to the index."""
     keys = store.configs.add_many({"n": number, "name": "ü\u2028\n", "deep": {"a": None}} for number in range(size))
     found = dict(store.index)
     assert found.keys() == set(keys)
@@ -38,7 +38,7 @@ def test_the_index_of_an_empty_store_is_empty(store: Store) -> None:
     assert [*store.index] == []
 
 
-def test_the_second_look_reads_no_configs(store: Store, counted: Callable[..., Any]) -> None:
+def test_the_second_query_reads_no_configs(store: Store, counted: Callable[..., Any]) -> None:
     found = filled(store)
     files = counted(store.files)
     assert dict(Index(files, ConfigArchive(files, pytest.fail))) == found
@@ -47,7 +47,7 @@ def test_the_second_look_reads_no_configs(store: Store, counted: Callable[..., A
     assert files.calls["replace"] == 0
 
 
-def test_a_deleted_index_is_made_again(store: Store) -> None:
+def test_a_deleted_index_is_rebuilt(store: Store) -> None:
     found = filled(store)
     store.files.delete_folder("index")
     assert dict(store.index) == found
@@ -56,7 +56,7 @@ def test_a_deleted_index_is_made_again(store: Store) -> None:
 
 @pytest.mark.parametrize("place", [0, 10, 63, 64, 65, 200, -1])
 @pytest.mark.filterwarnings("error")
-def test_a_damaged_index_is_not_believed_and_made_again(store: Store, place: int) -> None:
+def test_a_damaged_index_is_ignored_and_rebuilt(store: Store, place: int) -> None:
     found = filled(store)
     good = store.files.read(PATH)
     changed = bytearray(good)
@@ -73,7 +73,7 @@ def test_an_invalid_index_file_is_ignored(store: Store, content: bytes) -> None:
     assert dict(store.index) == found
 
 
-def test_a_cut_index_is_not_believed(store: Store) -> None:
+def test_a_truncated_index_is_ignored(store: Store) -> None:
     found = filled(store)
     whole = store.files.read(PATH)
     for size in range(0, len(whole), 97):
@@ -89,7 +89,7 @@ def test_new_configs_are_seen_at_once(store: Store) -> None:
         assert dict(store.index) == found
 
 
-def test_popped_configs_are_gone_at_once(store: Store) -> None:
+def test_popped_configs_disappear_at_once(store: Store) -> None:
     found = filled(store)
     for key in [*found][:5]:
         store.pop(key)
@@ -97,13 +97,13 @@ def test_popped_configs_are_gone_at_once(store: Store) -> None:
         assert dict(store.index) == found
 
 
-def test_a_config_whose_file_is_gone_is_not_listed_even_if_the_index_has_it(store: Store) -> None:
+def test_a_config_whose_file_is_missing_is_not_listed_even_if_the_index_has_it(store: Store) -> None:
     key, *others = filled(store)
     store.files.delete(config_path(key))
     assert {found for found, _ in store.index} == {*others}
 
 
-def test_a_config_that_was_popped_and_added_with_another_stateless_value_is_the_new_one(store: Store) -> None:
+def test_a_config_that_was_popped_and_added_again_has_the_new_stateless_value(store: Store) -> None:
     key = store.configs.add(Noted(note="first"))
     assert dict(store.index) == {key: {"lr": 0.1, "note": "first"}}
     store.pop(key)
@@ -122,7 +122,7 @@ def test_each_config_is_reported_once(store: Store) -> None:
         assert len(keys) == len(set(keys)) == 31 + number
 
 
-def test_an_index_that_cannot_be_written_is_done_without(store: Store, before: Callable[..., Any]) -> None:
+def test_a_store_works_if_the_index_cannot_be_written(store: Store, before: Callable[..., Any]) -> None:
     keys = store.configs.add_many({"n": number} for number in range(5))
 
     def refuse() -> None:
@@ -141,7 +141,7 @@ def test_a_damaged_config_is_left_out_with_a_warning(store: Store) -> None:
     assert found.keys() == {keys[0], keys[2]}
 
 
-def test_a_config_that_is_popped_meanwhile_is_left_out(store: Store, before: Callable[..., Any]) -> None:
+def test_a_config_that_is_popped_at_the_same_time_is_left_out(store: Store, before: Callable[..., Any]) -> None:
     keys = store.configs.add_many({"n": number} for number in range(3))
     files = before(store.files, "read", config_path(keys[1]), lambda: store.pop(keys[1]))
     assert {key for key, _ in Index(files, ConfigArchive(files, pytest.fail))} == {keys[0], keys[2]}
@@ -156,7 +156,7 @@ def test_one_new_config_among_many_does_not_write_the_index_again(store: Store, 
     assert files.calls["read"] == 1
 
 
-def test_two_that_write_the_index_at_once_do_no_harm(store: Store) -> None:
+def test_two_queries_can_write_the_index_at_once(store: Store) -> None:
     keys = store.configs.add_many({"n": number} for number in range(20))
     one, other = iter(store.index), iter(store.index)
     for _ in range(10):

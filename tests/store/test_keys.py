@@ -1,4 +1,4 @@
-"""Keys: 8 to 64 hex digits, at every entrance, because they become paths (fault I11)."""
+"""Keys: every public function requires 8 to 64 hex digits, because keys become paths (fault I11)."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def test_any_other_text_is_refused(key: Any) -> None:
         check_key(key)
 
 
-def test_a_number_is_reported_to_be_quoted() -> None:
+def test_the_error_for_a_number_asks_for_quotes() -> None:
     with pytest.raises(KeyTextError, match="a key is text: write it with quotes"):
         check_key(12345678)
 
 
-def test_a_long_text_is_not_shown_whole() -> None:
+def test_a_long_text_is_shortened_in_the_error() -> None:
     with pytest.raises(KeyTextError) as caught:
         check_key("x" * 10_000)
     assert len(str(caught.value)) < 200
@@ -66,7 +66,7 @@ def test_every_method_of_a_store_refuses_an_invalid_key(key: Any) -> None:
     assert store.files.names("") == []
 
 
-def test_files_lie_below_the_first_two_digits() -> None:
+def test_files_are_in_a_folder_named_after_the_first_two_digits() -> None:
     assert config_path("ab12cd34") == "configs/ab/ab12cd34.json"
     assert run_folder("stats", "ab12cd34") == "stats/ab/ab12cd34"
     assert attempt_folder("ckpts", "ab12cd34", 7) == "ckpts/ab/ab12cd34/attempt-0007"
@@ -80,5 +80,5 @@ def test_the_number_of_an_attempt_is_read_from_its_folder(number: int) -> None:
 @pytest.mark.parametrize(
     "name", ["attempt-1", "attempt-00001", "attempt-0001x", "attempt--001", "Attempt-0001", "attempt-\u0661\u0661\u0661\u0661"]
 )
-def test_one_attempt_has_one_name(name: str) -> None:
+def test_other_names_are_not_attempts(name: str) -> None:
     assert attempt_number(name) is None

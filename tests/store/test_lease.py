@@ -1,4 +1,4 @@
-"""Leases: who is known to be dead, who is watched, and what somebody who was replaced can still do (faults L03, L05, L06, L08, R07)."""
+"""Leases: dead owners, watched leases, and what a replaced attempt can still do (faults L03, L05, L06, L08, R07)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ linux = pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="only t
 
 
 class Clock:
-    """A monotonic clock that goes as it is told."""
+    """A monotonic clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -66,7 +66,7 @@ def owner_of(pid: int) -> Owner:
     return replace(Owner.this(), pid=pid, start=process_identity._process(pid)[1])
 
 
-# ---- what the kernel says of an owner
+# ---- what the kernel knows about an owner
 
 
 @linux
@@ -111,7 +111,7 @@ def test_nothing_is_known_about_a_process_of_another_boot_or_container(change: d
 
 
 @linux
-def test_the_name_of_a_host_proves_nothing() -> None:
+def test_the_name_of_a_host_is_not_used() -> None:
     assert replace(Owner.this(), host="elsewhere").is_alive() is True
 
 
@@ -136,7 +136,7 @@ def test_a_process_may_have_any_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [{"pid": 0}, {"pid": -1}, {"pid": True}, {"pid": "1"}, {"host": None}, {"boot": 3}, {"start": None}])
-def test_a_record_with_an_impossible_owner_has_none(change: dict[str, Any]) -> None:
+def test_a_record_with_an_invalid_owner_has_none(change: dict[str, Any]) -> None:
     assert Owner.of({**Owner.this().to_dict(), **change}) is None
 
 
@@ -144,7 +144,7 @@ def test_an_owner_is_read_as_it_was_written() -> None:
     assert Owner.of(Owner.this().to_dict()) == Owner.this()
 
 
-# ---- who holds a run
+# ---- which process holds a run
 
 
 def test_a_run_without_attempts_is_free(store: Store, key: str) -> None:
@@ -188,7 +188,7 @@ def test_a_claim_that_cannot_be_read_must_be_watched(store: Store, key: str, cla
 
 
 @pytest.mark.parametrize("plant", ["link", "pipe", "folder"])
-def test_something_else_in_place_of_a_claim_must_be_watched(disk: Store, tmp_path: Path, plant: str) -> None:  # L08
+def test_a_lease_with_another_object_in_place_of_its_claim_must_be_watched(disk: Store, tmp_path: Path, plant: str) -> None:  # L08
     key = disk.configs.add({"lr": 0.1})
     path = Path(str(disk.root), disk.run(key).path(1, ATTEMPT))
     path.parent.mkdir(parents=True)
@@ -201,7 +201,7 @@ def test_something_else_in_place_of_a_claim_must_be_watched(disk: Store, tmp_pat
     assert holder_of(disk.run(key)).hold is Hold.UNKNOWN
 
 
-def test_a_damaged_outcome_is_an_end(store: Store, key: str, claimed_by: Callable[..., str]) -> None:
+def test_an_attempt_with_a_damaged_outcome_has_ended(store: Store, key: str, claimed_by: Callable[..., str]) -> None:
     claimed_by(store, key)
     store.files.create(store.run(key).path(1, OUTCOME), b"half")
     assert holder_of(store.run(key)).hold is Hold.FREE
@@ -305,7 +305,7 @@ def test_watchers_do_not_share_observations(store: Store, key: str, clock: Clock
 
 
 @pytest.mark.parametrize("step", [86_400, -86_400, 10**10])
-def test_the_wall_clock_decides_nothing(
+def test_the_wall_clock_is_not_used(
     store: Store, key: str, clock: Clock, claimed_by: Callable[..., str], monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     claimed_by(store, key)
@@ -321,7 +321,7 @@ def test_the_wall_clock_decides_nothing(
 
 
 @pytest.mark.parametrize("mtime", [0, 1, 2**31 - 1, 4_000_000_000])
-def test_times_of_files_decide_nothing(disk: Store, clock: Clock, claimed_by: Callable[..., str], mtime: int) -> None:
+def test_the_times_of_files_are_not_used(disk: Store, clock: Clock, claimed_by: Callable[..., str], mtime: int) -> None:
     key = disk.configs.add({"lr": 0.1})
     claimed_by(disk, key)
     beats(disk, key)
@@ -335,7 +335,7 @@ def test_times_of_files_decide_nothing(disk: Store, clock: Clock, claimed_by: Ca
     assert looks(disk, key, watch) is Hold.FREE
 
 
-def test_a_beat_with_the_time_of_the_last_one_is_seen(disk: Store, clock: Clock, claimed_by: Callable[..., str]) -> None:
+def test_a_beat_with_the_same_time_as_the_last_one_is_noticed(disk: Store, clock: Clock, claimed_by: Callable[..., str]) -> None:
     key = disk.configs.add({"lr": 0.1})
     claimed_by(disk, key)
     watch = disk.watch()
@@ -347,7 +347,7 @@ def test_a_beat_with_the_time_of_the_last_one_is_seen(disk: Store, clock: Clock,
 
 
 @pytest.mark.parametrize("plant", ["link", "pipe", "folder"])
-def test_something_else_in_place_of_a_lease_expires(
+def test_a_lease_with_another_object_in_place_of_its_file_expires(
     disk: Store, clock: Clock, claimed_by: Callable[..., str], tmp_path: Path, plant: str
 ) -> None:  # L08
     key = disk.configs.add({"lr": 0.1})
@@ -397,7 +397,7 @@ def test_an_unknown_lease_is_watched_until_it_expires(store: Store, key: str, cl
     attempt.release("saved")
 
 
-def test_an_unknown_lease_that_is_seen_to_move_is_busy(store: Store, key: str, claimed_by: Callable[..., str]) -> None:
+def test_a_run_whose_unknown_lease_changes_is_busy(store: Store, key: str, claimed_by: Callable[..., str]) -> None:
     claimed_by(store, key)
     stopped = threading.Event()
 
@@ -415,10 +415,10 @@ def test_an_unknown_lease_that_is_seen_to_move_is_busy(store: Store, key: str, c
         thread.join()
 
 
-# ---- the heart
+# ---- the heartbeat
 
 
-def test_a_held_lease_beats_by_itself(store: Store, key: str) -> None:
+def test_a_held_lease_is_renewed_automatically(store: Store, key: str) -> None:
     attempt = claim(store.run(key), "test", 0.06)
     path = store.run(key).path(1, LEASE)
     marks = set()
@@ -430,7 +430,7 @@ def test_a_held_lease_beats_by_itself(store: Store, key: str) -> None:
     assert len(marks) >= 4
 
 
-def test_a_released_lease_does_not_beat(store: Store, key: str) -> None:
+def test_a_released_lease_is_not_renewed(store: Store, key: str) -> None:
     attempt = claim(store.run(key), "test", 0.006)
     attempt.release("saved")
     mark = store.files.mark(store.run(key).path(1, LEASE))
@@ -449,7 +449,7 @@ def test_the_heartbeat_of_a_replaced_attempt_stops(store: Store, key: str, take:
 
 
 def replaced(store: Store, key: str, attempt: Attempt, take: Take) -> str:
-    """The error of an attempt that was replaced by another one."""
+    """Return the error of an attempt that was replaced by another one."""
     take(store.files, key)
     with pytest.raises(LeaseLostError) as caught:
         attempt.check()
@@ -457,7 +457,7 @@ def replaced(store: Store, key: str, attempt: Attempt, take: Take) -> str:
     return f"{caught.value.rows['why']}; {caught.value.rows['hint']}"
 
 
-def test_the_error_of_a_lost_lease_says_for_how_long_it_was_not_renewed_and_why(
+def test_the_error_for_a_lost_lease_says_how_long_it_was_not_renewed_and_why(
     store: Store, key: str, take: Take, clock: Clock
 ) -> None:  # L06
     attempt = Attempt(store.run(key), 1, "test", 10.0)
@@ -465,12 +465,12 @@ def test_the_error_of_a_lost_lease_says_for_how_long_it_was_not_renewed_and_why(
     told = replaced(store, key, attempt, take)
     assert told.startswith("its lease of 60 s was not renewed for 70 s: a step held Python's GIL for that long, so no other thread")
     assert told.endswith("give the manager a longer lease: lease_time=141")
-    clock.now += 1000  # it is told later on
+    clock.now += 1000  # reported later
     with pytest.raises(LeaseLostError, match="not renewed for 70 s"):
         attempt.check()
 
 
-def test_the_error_of_a_lost_lease_has_the_error_of_the_heartbeat(store: Store, key: str, take: Take, clock: Clock) -> None:
+def test_the_error_for_a_lost_lease_contains_the_error_of_the_heartbeat(store: Store, key: str, take: Take, clock: Clock) -> None:
     refused = threading.Event()
 
     class Refused:
@@ -481,18 +481,18 @@ def test_the_error_of_a_lost_lease_has_the_error_of_the_heartbeat(store: Store, 
             return getattr(store.files, name)
 
     attempt = Attempt(Run(cast(Files, Refused()), key), 1, "test", 0.005)
-    refused.clear()  # of the first one, which the claim makes
-    for _ in range(2):  # the second follows when the first was noted
+    refused.clear()  # for the first heartbeat, which the claim causes
+    for _ in range(2):  # the second one follows when the first one was recorded
         assert refused.wait(20)
         refused.clear()
     clock.now += 100.0
     told = replaced(store, key, attempt, take)
     assert "was not renewed for 100 s: `lease` cannot be written: Input/output error" in told
-    attempt._heartbeat.renew()  # once more, when it is lost
+    attempt._heartbeat.renew()  # once more, when the lease is lost
     assert "`lease` cannot be written" in attempt._heartbeat.why_lost()[0]
 
 
-def test_a_holder_that_renewed_its_lease_in_time_does_not_blame_a_step(store: Store, key: str, take: Take, clock: Clock) -> None:
+def test_the_error_does_not_blame_a_step_if_the_lease_was_renewed_in_time(store: Store, key: str, take: Take, clock: Clock) -> None:
     attempt = Attempt(store.run(key), 1, "test", 10.0)
     clock.now += 5.0
     told = replaced(store, key, attempt, take)
@@ -513,7 +513,7 @@ def test_a_heartbeat_that_cannot_write_for_a_while_continues(store: Store, key: 
     attempt.release("saved")
 
 
-# ---- what somebody who was replaced can still do: nothing that a reader sees (L03)
+# ---- a replaced attempt can do nothing that a reader sees (L03)
 
 
 def seen(store: Store, key: str) -> list[Any]:
@@ -524,7 +524,7 @@ def seen(store: Store, key: str) -> list[Any]:
 
 @pytest.fixture
 def stale(store: Store, key: str, take: Take, save: Save) -> Attempt:
-    """An attempt that has saved step 1 and was replaced by one that has saved step 2."""
+    """Return an attempt that has saved step 1 and was replaced by one that has saved step 2."""
     first = take(store.files, key)
     first.log.append({"epoch": 1})
     save(first, 1)
@@ -596,7 +596,7 @@ def test_a_takeover_at_any_moment_of_a_save_is_harmless(
     with contextlib.suppress(LeaseLostError):
         save(first, 3, "of the first", keep=1)
     found = seen(store, key)
-    if method == "delete":  # the checkpoint that was gone on from is durable by then; that older ones are dropped harms nobody
+    if method == "delete":  # by then, the checkpoint that was resumed from is durable, so older ones may be deleted
         assert found[4][0] == after[0][4][0]
         found[4] = after[0][4]
     assert found == after[0]
@@ -604,7 +604,7 @@ def test_a_takeover_at_any_moment_of_a_save_is_harmless(
 
 
 @pytest.mark.parametrize(("method", "ending"), MOMENTS)
-def test_a_removal_at_any_moment_of_a_save_is_a_removal(
+def test_a_removal_at_any_moment_of_a_save_removes_the_run(
     store: Store, key: str, take: Take, save: Save, before: Callable[..., Any], crash: Callable[..., None], method: str, ending: str
 ) -> None:
     first = take(store.files, key)
@@ -626,7 +626,7 @@ def test_a_removal_at_any_moment_of_a_save_is_a_removal(
     assert store.verify() == []
 
 
-def test_a_save_that_was_overtaken_is_not_acknowledged(store: Store, key: str, take: Take, save: Save, before: Callable[..., Any]) -> None:
+def test_a_save_of_a_replaced_attempt_raises_an_error(store: Store, key: str, take: Take, save: Save, before: Callable[..., Any]) -> None:
     first = take(store.files, key)
     save(first, 1)
     first._files = before(store.files, "create", MANIFEST, lambda: take(store.files, key))

@@ -1,4 +1,4 @@
-"""Names of metrics, and what a shorter name stands for."""
+"""Names of metrics, and what a shorter name refers to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KNOWN = ["train/loss", "valid/loss", "valid/accuracy", "train/accuracy", "valid/
     ("name", "full"),
     [
         ("valid/loss", "valid/loss"),
-        ("loss", "valid/loss"),  # the one evaluation set, before training
+        ("loss", "valid/loss"),  # the only evaluation set has precedence over training
         ("train/loss", "train/loss"),
         ("accuracy", "valid/accuracy"),
         ("max", "valid/sample_loss/max"),
@@ -27,7 +27,7 @@ def test_a_metric_is_known_by_any_unambiguous_ending(name: str, full: str) -> No
     assert resolve_metric(name, KNOWN) == full
 
 
-def test_a_full_name_is_that_metric_though_others_end_so() -> None:
+def test_a_full_name_is_that_metric_even_if_others_end_with_it() -> None:
     assert resolve_metric("loss", ["loss", "valid/loss"]) == "loss"
 
 
@@ -35,12 +35,12 @@ def test_a_training_metric_is_found_if_no_evaluation_has_the_name() -> None:
     assert resolve_metric("loss", ["train/loss", "lr"]) == "train/loss"
 
 
-def test_a_metric_of_an_evaluation_set_comes_before_one_of_no_set() -> None:
+def test_a_metric_of_an_evaluation_set_has_precedence_over_one_without_a_set() -> None:
     assert resolve_metric("norm", ["valid/loss", "valid/norm", "grad/norm", "train/norm"]) == "valid/norm"
     assert resolve_metric("norm", ["valid/loss", "grad/norm", "train/norm"]) == "grad/norm"
 
 
-def test_names_of_older_stores_are_resolved_too() -> None:
+def test_names_of_older_stores_are_also_resolved() -> None:
     old = ["losses/train/loss", "losses/valid/loss", "losses/valid/loss_per_batch", "metrics/valid/accuracy"]
     assert resolve_metric("loss", old) == "losses/valid/loss"
     assert resolve_metric("valid/accuracy", old) == "metrics/valid/accuracy"

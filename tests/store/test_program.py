@@ -1,4 +1,4 @@
-"""Programs: digests of source files, which program is the same, and what cannot be read."""
+"""Programs: digests of source files, comparing programs, and files that cannot be read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SOURCE = "class A:\n    def train(self):\n        return 1\n"
 
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Import a source file as a module of its own."""
+    """Import a source file as a separate module."""
 
     def load(name: str, text: str = SOURCE) -> type:
         path = tmp_path / f"{name}.py"
@@ -54,7 +54,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         (SOURCE + "def f(a, /, b, *, c): ...\n", False),
     ],
 )
-def test_a_digest_is_that_of_the_syntax_tree(tmp_path: Path, text: str, is_same: bool) -> None:
+def test_a_digest_depends_only_on_the_syntax_tree(tmp_path: Path, text: str, is_same: bool) -> None:
     (tmp_path / "a.py").write_text(SOURCE)
     (tmp_path / "b.py").write_text(text)
     digest = digest_of(str(tmp_path / "a.py"))
@@ -82,7 +82,7 @@ def test_a_file_that_python_cannot_parse_is_compared_byte_by_byte(tmp_path: Path
         assert not has_digest(str(path), digest)
 
 
-def test_files_that_cannot_be_read_have_no_digest_and_say_nothing(tmp_path: Path, load: Any) -> None:
+def test_files_that_cannot_be_read_have_no_digest_and_cause_no_warning(tmp_path: Path, load: Any) -> None:
     kind = load("mine")
     before = Program.of(kind)
     for path in (tmp_path / "missing.py", tmp_path, "/proc/self/mem\0", "/dev/null/x.py"):
@@ -94,7 +94,7 @@ def test_files_that_cannot_be_read_have_no_digest_and_say_nothing(tmp_path: Path
     assert before.files.keys() == {"mine.py"}
 
 
-def test_the_files_of_a_program_are_the_loaded_modules_of_the_project_and_nothing_that_is_installed(tmp_path: Path, load: Any) -> None:
+def test_the_files_of_a_program_are_the_loaded_modules_of_the_project_without_installed_packages(tmp_path: Path, load: Any) -> None:
     (tmp_path / "pyproject.toml").touch()
     load("lib/site-packages/installed")
     load("lab/model")
@@ -122,8 +122,8 @@ def test_sys_modules_may_contain_any_object(load: Any, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("text", ["def train(self): return 2", "def train(self): return 1"])
-def test_a_class_without_a_file_is_known_by_its_compiled_methods(text: str) -> None:
-    """As made in a notebook, at a prompt or by `exec`."""
+def test_a_class_without_a_file_is_identified_by_its_compiled_methods(text: str) -> None:
+    """Such classes are defined in a notebook, at a prompt or by `exec`."""
     kinds = []
     for source in ("def train(self): return 1", text):
         space: dict[str, Any] = {"__name__": "a_notebook"}
@@ -150,7 +150,7 @@ def test_the_home_folder_and_the_root_of_the_disk_are_not_projects(monkeypatch: 
 
 
 def test_two_thousand_modules_take_a_tenth_of_a_second(tmp_path: Path, load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of processor time, the first time; then nearly nothing."""
+    """This is CPU time for the first call; later calls take almost no time."""
     for number in range(2000):
         path = tmp_path / f"part_{number}.py"
         path.write_text(SOURCE * 20)
@@ -166,7 +166,7 @@ def test_two_thousand_modules_take_a_tenth_of_a_second(tmp_path: Path, load: Any
         found = Program.of(kind)
         times.append(time.process_time() - started)
     assert len(found.files) == 2001
-    assert min(times) < 0.3, times  # 0.1 s on a machine to itself
+    assert min(times) < 0.3, times  # 0.1 s on an idle machine
     assert found.files["mine.py"].partition(".")[0], "the manager's own file is always read as a tree"
     assert Program.of(kind).changed_since(found) == []
 
@@ -188,15 +188,17 @@ def test_an_invalid_record_is_not_a_program(record: Any) -> None:
     assert Program.from_record(record) is None
 
 
-def test_a_program_comes_back_from_its_record(load: Any) -> None:
+def test_a_program_is_restored_from_its_record(load: Any) -> None:
     found = Program.of(load("mine"))
     assert Program.from_record(found.to_record()) == found
 
 
-def test_a_file_that_was_edited_and_loaded_again_is_the_new_one(tmp_path: Path, load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_digest_of_a_file_that_was_edited_and_loaded_again_is_the_new_one(
+    tmp_path: Path, load: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = Program.of(load("mine"))
     os.utime(tmp_path / "mine.py")
     monkeypatch.delitem(sys.modules, "mine")
-    Program.of(Program, str(tmp_path / "other.py"))  # whatever else happens meanwhile
+    Program.of(Program, str(tmp_path / "other.py"))  # even if other modules are loaded in between
     now = Program.of(load("mine", SOURCE.replace("1", "2")))
     assert now.changed_since(before) == ["mine.py"]

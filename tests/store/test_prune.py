@@ -1,4 +1,4 @@
-"""Prune (J8): what counts for nothing goes, and nothing else, also while others work (fault L12)."""
+"""Prune (J8) deletes unused files and nothing else, even while other processes work (fault L12)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_keeping_no_checkpoint_is_refused(store: Store, keep: Any) -> None:
         store.prune(keep)
 
 
-def test_all_but_the_last_checkpoints_are_dropped(store: Store, key: str, take: Take, save: Save) -> None:
+def test_all_but_the_last_checkpoints_are_deleted(store: Store, key: str, take: Take, save: Save) -> None:
     saved(store, key, take, save, 1, 2, 3).release("saved")
     saved(store, key, take, save, 4, 5).release("saved")
     dropped = store.prune(keep=3)
@@ -57,14 +57,14 @@ def test_all_but_the_last_checkpoints_are_dropped(store: Store, key: str, take: 
     assert sorted(dropped) == [CheckpointName(1, step, 1).folder(key) for step in (1, 2)]
 
 
-def test_pruning_twice_drops_nothing_more(store: Store, key: str, take: Take, save: Save) -> None:
+def test_pruning_again_deletes_nothing(store: Store, key: str, take: Take, save: Save) -> None:
     saved(store, key, take, save, 1, 2, 3).release("saved")
     store.prune(keep=1)
     assert store.prune(keep=1) == []
     assert steps(store, key) == [3]
 
 
-def test_stats_preview_and_events_stay(store: Store, key: str, take: Take, save: Save) -> None:
+def test_stats_preview_and_events_are_kept(store: Store, key: str, take: Take, save: Save) -> None:
     saved(store, key, take, save, 1, 2, 3).release("saved")
     before = (store.stats[key], store.previews[key], store.run(key).events(), store.ckpts[key])
     store.prune(keep=1)
@@ -87,7 +87,7 @@ def test_if_all_checkpoints_are_damaged_none_is_deleted(store: Store, key: str, 
     assert steps(store, key) == [2, 1]
 
 
-def test_a_run_that_must_be_looked_at_first_is_left_alone(store: Store, key: str, take: Take, save: Save) -> None:
+def test_a_damaged_run_is_not_pruned(store: Store, key: str, take: Take, save: Save) -> None:
     saved(store, key, take, save, 1, 2).release("saved")
     store.files.replace(store.run(key).path(1, RESUME), b"bad")
     other = store.configs.add({"lr": 0.2})
@@ -104,7 +104,7 @@ def test_a_run_whose_checkpoints_are_lost_keeps_its_records(store: Store, key: s
     assert store.stats[key]["epoch"] == 1
 
 
-def test_the_records_of_a_run_that_never_saved_anything_are_dropped(store: Store, key: str, take: Take) -> None:  # J8
+def test_the_records_of_a_run_that_never_saved_are_deleted(store: Store, key: str, take: Take) -> None:  # J8
     take(store.files, key).release("failed")
     assert store.prune() == [f"stats/{key[:2]}/{key}"]
     assert key not in store.stats
@@ -141,21 +141,21 @@ def test_checkpoints_outside_the_chain_are_deleted(store: Store, key: str, take:
     assert [store.run(key).own_checkpoints(number) for number in (1, 2, 3)] == [[], [], [CheckpointName(3, 1, 1)]]
 
 
-def test_a_run_that_is_held_is_left_alone(store: Store, key: str, take: Take, save: Save) -> None:
+def test_a_run_that_is_held_is_skipped(store: Store, key: str, take: Take, save: Save) -> None:
     saved(store, key, take, save, 1, 2, 3)
     store.files.write(f"{CheckpointName(1, 4, 1).folder(key)}/{TREE}", [b"in the making"])
     assert store.prune(keep=1) == []
     assert steps(store, key) == [3, 2, 1]
 
 
-def test_a_run_that_may_be_held_elsewhere_is_left_alone(store: Store, key: str, take: Take, save: Save, claimed_by: Any) -> None:
+def test_a_run_that_another_machine_may_hold_is_skipped(store: Store, key: str, take: Take, save: Save, claimed_by: Any) -> None:
     saved(store, key, take, save, 1, 2, 3).release("saved")
     claimed_by(store, key, 2)
     assert store.prune(keep=1) == []
     assert steps(store, key) == [3, 2, 1]
 
 
-def test_a_run_that_saves_for_the_first_time_meanwhile_loses_nothing(
+def test_a_run_that_saves_for_the_first_time_during_pruning_loses_nothing(
     store: Store, key: str, take: Take, save: Save, before: Callable[..., Any]
 ) -> None:
     take(store.files, key).release("failed")
@@ -166,7 +166,7 @@ def test_a_run_that_saves_for_the_first_time_meanwhile_loses_nothing(
 
 
 @pytest.mark.parametrize(("method", "ending"), [("open", TREE), ("delete", "manifest.json"), ("delete_folder", "step-000001")])
-def test_a_run_that_is_resumed_meanwhile_loses_nothing(
+def test_a_run_that_is_resumed_during_pruning_loses_nothing(
     store: Store, key: str, take: Take, save: Save, before: Callable[..., Any], method: str, ending: str
 ) -> None:
     saved(store, key, take, save, 1, 2).release("saved")
@@ -197,7 +197,7 @@ def test_leftovers_of_a_killed_removal_are_deleted(
 @pytest.mark.parametrize(
     "folder", ["configs/{0}", "stats/{1}/attempt-0001", "previews/{1}/attempt-0001", "ckpts/{1}/attempt-0001/step-000001", "index"]
 )
-def test_old_temporary_files_are_swept_everywhere(disk: Store, take: Take, save: Save, folder: str) -> None:  # C16
+def test_old_temporary_files_are_deleted_everywhere(disk: Store, take: Take, save: Save, folder: str) -> None:  # C16
     key = disk.configs.add({"lr": 0.1})
     saved(disk, key, take, save, 1).release("saved")
     assert key in dict(disk.index)

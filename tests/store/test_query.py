@@ -1,4 +1,4 @@
-"""Conditions as people write them."""
+"""Conditions that users write, such as `lr<0.1`."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def test_a_condition_is_met(text: str) -> None:
     ],
 )  # fmt: skip
 def test_a_condition_is_not_met(text: str) -> None:
-    """A text compared with a number is no error, and neither is a name that only other runs have."""
+    """Comparing a text with a number is not an error, and neither is a name that only other runs have."""
     assert is_met(text) is False
 
 
-def test_and_binds_stronger_than_or() -> None:
+def test_and_has_precedence_over_or() -> None:
     assert is_met("lr<1 or lr<1 and arch=ViT") is True
     assert is_met("(lr<1 or lr<1) and arch=ViT") is False
 
@@ -68,7 +68,7 @@ def test_and_binds_stronger_than_or() -> None:
 @pytest.mark.parametrize(
     ("text", "wanted"), [("lr<1 and later=1", None), ("lr>1 and later=1", False), ("lr<1 or later=1", True), ("not later=1", None)]
 )
-def test_an_unknown_value_leaves_the_verdict_open_only_if_it_matters(text: str, wanted: bool | None) -> None:
+def test_the_verdict_is_unknown_only_if_it_depends_on_an_unknown_value(text: str, wanted: bool | None) -> None:
     assert parse_where(text).verdict(lambda name: RUN.get(name, Nothing.UNKNOWN)) is wanted
 
 
@@ -118,7 +118,7 @@ def test_the_position_of_a_mistake_is_right_after_escaped_and_wide_characters() 
     ids=range(12),
 )  # fmt: skip
 def test_a_hostile_condition_is_refused_at_once(text: str) -> None:
-    """S13: no recursion without end, no pattern that takes for ever."""
+    """Fault S13: there is no infinite recursion, and no pattern takes forever."""
     begun = time.process_time()
     with pytest.raises(StoreError) as error:
         parse_where(text)
@@ -126,7 +126,7 @@ def test_a_hostile_condition_is_refused_at_once(text: str) -> None:
     assert len(str(error.value)) < 2000
 
 
-def test_a_deep_and_a_long_condition_within_the_limits_are_read() -> None:
+def test_a_deep_or_long_condition_within_the_limits_is_parsed() -> None:
     assert is_met("(" * MAX_DEPTH + "lr<1" + ")" * MAX_DEPTH) is True
     assert is_met(" and ".join(["lr<1"] * 400)) is True
 

@@ -1,4 +1,4 @@
-"""A run as its files tell it: the chain of attempts that count, and what of each (faults C03, C13, I03, L03, L13)."""
+"""Reading a run: its chain of attempts, and the part of each that belongs to the run (faults C03, C13, I03, L03, L13)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def key(store: Store) -> str:
 
 
 def trained(attempt: Attempt, save: Save, *steps: int, keep: int = 3) -> Attempt:
-    """Log an event for each step, and save it."""
+    """Log an event for each step, and save a checkpoint."""
     for step in steps:
         attempt.log.append({"epoch": step, "by": attempt.number})
         save(attempt, step, keep=keep)
@@ -114,7 +114,7 @@ def test_checkpoints_after_the_one_that_was_resumed_from_are_ignored(store: Stor
 
 
 def claim_over(store: Store, key: str) -> Attempt:
-    """A new attempt where another one is held, as after its lease expired."""
+    """Create a new attempt while another one is held, as if its lease had expired."""
     return Attempt(store.run(key), store.run(key).newest() + 1, "test", 10.0)
 
 
@@ -130,7 +130,7 @@ def test_an_attempt_from_scratch_begins_a_new_chain_with_its_first_checkpoint(st
     second.release("saved")
 
 
-def test_a_new_start_that_failed_before_its_first_checkpoint_leaves_the_old_run_also_to_prune(
+def test_a_new_start_that_failed_before_its_first_checkpoint_does_not_replace_the_old_run(
     store: Store, key: str, take: Take, save: Save
 ) -> None:
     trained(take(store.files, key), save, 1, 2)
@@ -203,7 +203,7 @@ def test_after_a_kill_between_checkpoint_and_status_both_come_from_the_manifest(
 # ---- the same step more than once
 
 
-def test_of_a_step_that_was_saved_twice_the_later_one_is_the_latest(store: Store, key: str, take: Take, save: Save) -> None:  # C14
+def test_if_a_step_was_saved_twice_the_later_checkpoint_is_the_latest(store: Store, key: str, take: Take, save: Save) -> None:  # C14
     attempt = take(store.files, key)
     for value in range(12):
         save(attempt, 1, value)
@@ -244,7 +244,7 @@ def test_a_damaged_checkpoint_is_skipped_with_a_warning_that_names_the_file(stor
 
 
 @pytest.mark.parametrize("file", [MANIFEST, TREE])
-def test_a_checkpoint_that_lost_a_file_is_skipped(store: Store, key: str, take: Take, save: Save, file: str) -> None:
+def test_a_checkpoint_with_a_missing_file_is_skipped(store: Store, key: str, take: Take, save: Save, file: str) -> None:
     trained(take(store.files, key), save, 1, 2)
     store.files.delete(f"{CheckpointName(1, 2, 1).folder(key)}/{file}")
     with pytest.warns(UserWarning, match="resumes from step 1"):
@@ -288,7 +288,7 @@ def test_a_checkpoint_whose_events_are_lost_is_skipped(store: Store, key: str, t
     assert latest.value == {"step": 1}
 
 
-def test_a_lost_record_of_a_start_is_damage_and_no_older_history(store: Store, key: str, take: Take, save: Save) -> None:
+def test_a_missing_start_record_is_damage_and_does_not_select_an_older_history(store: Store, key: str, take: Take, save: Save) -> None:
     trained(take(store.files, key), save, 1)
     trained(take(store.files, key), save, 2)
     store.files.delete(store.run(key).path(2, RESUME))
@@ -297,7 +297,7 @@ def test_a_lost_record_of_a_start_is_damage_and_no_older_history(store: Store, k
             read()
 
 
-def test_a_lost_parent_is_damage(store: Store, key: str, take: Take, save: Save) -> None:
+def test_a_missing_parent_is_damage(store: Store, key: str, take: Take, save: Save) -> None:
     trained(take(store.files, key), save, 1)
     trained(take(store.files, key), save, 2)
     store.files.delete_folder(f"stats/{key[:2]}/{key}/attempt-0001")
@@ -306,7 +306,7 @@ def test_a_lost_parent_is_damage(store: Store, key: str, take: Take, save: Save)
 
 
 @pytest.mark.parametrize("parent", [0, 1, 2, -1])
-def test_an_impossible_parent_is_damage(store: Store, key: str, claimed_by: Callable[..., str], parent: int) -> None:
+def test_an_invalid_parent_is_damage(store: Store, key: str, claimed_by: Callable[..., str], parent: int) -> None:
     claimed_by(store, key)
     resume = {"key": key, "attempt": 1, "parent": parent, "checkpoint": "step-000001", "step": 1, "events": 0, "status": {}, "preview": {}}
     store.files.create(store.run(key).path(1, RESUME), record_bytes(resume))
@@ -324,11 +324,11 @@ def test_a_claim_of_another_run_is_damage(store: Store, key: str, take: Take) ->
     assert caught.value.rows["why"] == "it belongs to another run or attempt"
 
 
-# ---- readers while somebody writes (L13)
+# ---- reading while another process writes (L13)
 
 
 @pytest.mark.parametrize(("method", "file"), [("read", MANIFEST), ("open", TREE)])
-def test_a_checkpoint_that_is_deleted_while_it_is_read_gives_way_to_its_successor(
+def test_if_a_checkpoint_is_deleted_while_it_is_read_its_successor_is_used(
     store: Store, key: str, take: Take, save: Save, before: Callable[..., Any], method: str, file: str
 ) -> None:
     attempt = trained(take(store.files, key), save, 1, keep=1)
@@ -350,7 +350,7 @@ def test_a_removed_run_has_nothing(store: Store, key: str, take: Take, save: Sav
     removal.release("removed")
 
 
-def test_a_removal_that_died_before_its_record_changes_nothing(
+def test_a_removal_that_was_killed_before_its_record_changes_nothing(
     store: Store, key: str, take: Take, save: Save, crash: Callable[..., None]
 ) -> None:
     trained(take(store.files, key), save, 1).release("saved")
@@ -360,7 +360,7 @@ def test_a_removal_that_died_before_its_record_changes_nothing(
 
 
 @pytest.mark.parametrize("archive", ["ckpts", "previews", "stats"])
-def test_a_removal_that_was_killed_half_way_is_completed_by_the_next_claim(
+def test_a_removal_that_was_killed_halfway_is_completed_by_the_next_claim(
     store: Store, key: str, take: Take, save: Save, before: Callable[..., Any], archive: str, crash: Callable[..., None]
 ) -> None:
     trained(take(store.files, key), save, 1).release("saved")
@@ -381,7 +381,7 @@ def test_a_removal_that_was_killed_half_way_is_completed_by_the_next_claim(
     assert store.verify() == []
 
 
-def test_after_a_removal_a_run_begins_again_with_the_next_number(store: Store, key: str, take: Take, save: Save) -> None:
+def test_after_a_removal_the_next_attempt_has_the_next_number(store: Store, key: str, take: Take, save: Save) -> None:
     trained(take(store.files, key), save, 1).release("saved")
     removal = claim(store.run(key), "test", 60)
     removal.remove()

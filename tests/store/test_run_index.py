@@ -1,4 +1,4 @@
-"""The index of runs: when its rows are used, and what makes it read a run again (fault I03)."""
+"""The index of runs: when its rows are used, and when a run is read again (fault I03)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def is_read_again(store: Store, counted: Callable[..., Any]) -> bool:
 
 @pytest.fixture
 def filled(disk: Store) -> list[str]:
-    """Ten runs in several states, which the index has seen."""
+    """Create ten runs in several states, and write them to the index."""
     keys = [add_run(disk, {"n": number, "model": {"width": 8 * number}}, [{"valid/loss": 1 / (1 + number)}]) for number in range(7)]
     keys.append(add_run(disk, {"n": 7}, outcome="failed", error="boom"))
     keys.append(add_run(disk, {"n": 8, "deep": {"a": None, "b": []}}, outcome="stopped", reason="asked to"))
@@ -55,7 +55,7 @@ def test_a_row_of_the_index_is_the_summary_of_its_run(disk: Store, filled: list[
     assert found == wanted
 
 
-def test_runs_that_are_over_are_not_read_again(disk: Store, filled: list[str], counted: Callable[..., Any]) -> None:
+def test_runs_that_have_ended_are_not_read_again(disk: Store, filled: list[str], counted: Callable[..., Any]) -> None:
     assert not is_read_again(disk, counted)
 
 
@@ -65,7 +65,7 @@ def test_a_run_that_was_resumed_is_read_again(disk: Store, filled: list[str]) ->
 
 
 def test_a_run_that_was_resumed_within_one_tick_of_the_clock_is_read_again(disk: Store, filled: list[str]) -> None:
-    """As on a file system that stores seconds, or if the clock was set back by exactly the time that has passed."""
+    """This happens on a file system that stores seconds, or if the clock was set back by exactly the time that has passed."""
     folder = f"{disk.root}/stats/{filled[0][:2]}/{filled[0]}"
     before = os.stat(folder)
     add_run(disk, {"n": 0, "model": {"width": 0}}, [{"valid/loss": 0.25}])
@@ -74,7 +74,7 @@ def test_a_run_that_was_resumed_within_one_tick_of_the_clock_is_read_again(disk:
 
 
 @pytest.mark.parametrize("hours", [-48, 48])
-def test_a_clock_that_jumps_does_not_matter(disk: Store, filled: list[str], hours: int) -> None:
+def test_the_index_is_correct_if_the_clock_jumps(disk: Store, filled: list[str], hours: int) -> None:
     folder = f"{disk.root}/stats/{filled[0][:2]}/{filled[0]}"
     moment = time.time() + 3600 * hours
     os.utime(folder, (moment, moment))
@@ -84,7 +84,7 @@ def test_a_clock_that_jumps_does_not_matter(disk: Store, filled: list[str], hour
     assert summaries(disk)[filled[0]].metrics == {"valid/loss": 0.25}
 
 
-def test_a_run_that_has_just_changed_is_not_kept(disk: Store, filled: list[str], counted: Callable[..., Any]) -> None:
+def test_a_run_that_has_just_changed_is_not_cached(disk: Store, filled: list[str], counted: Callable[..., Any]) -> None:
     add_run(disk, {"n": 0, "model": {"width": 0}}, [{"valid/loss": 0.25}])
     disk.index.runs()
     assert is_read_again(disk, counted)
@@ -93,7 +93,7 @@ def test_a_run_that_has_just_changed_is_not_kept(disk: Store, filled: list[str],
     assert not is_read_again(disk, counted)
 
 
-def test_a_run_at_work_is_read_each_time(disk: Store, filled: list[str]) -> None:
+def test_a_running_run_is_read_each_time(disk: Store, filled: list[str]) -> None:
     with disk.attempt(filled[0], "process") as attempt:
         attempt.start(disk.run(filled[0]).latest())
         for step in range(1, 4):
@@ -107,7 +107,7 @@ def test_a_run_at_work_is_read_each_time(disk: Store, filled: list[str]) -> None
 
 
 def test_a_killed_run_is_read_each_time(disk: Store, held_elsewhere: Callable[..., Any]) -> None:
-    """It has no outcome, which may still be written into its folder."""
+    """It has no outcome, and the outcome may still be written into its folder."""
     key = add_run(disk, {"n": 1})
     process = held_elsewhere(disk, key)
     make_old(disk)
@@ -129,7 +129,7 @@ def test_labels_are_always_current(disk: Store, filled: list[str]) -> None:
     assert summaries(disk)[filled[0]].tags == ()
 
 
-def test_removed_and_imported_runs_are_seen(disk: Store, filled: list[str], tmp_path: Path) -> None:
+def test_removed_and_imported_runs_are_noticed(disk: Store, filled: list[str], tmp_path: Path) -> None:
     disk.export_tar(tmp_path / "one.tar", keys=[filled[1]])
     disk.remove(filled[1])
     assert filled[1] not in summaries(disk)
@@ -139,7 +139,7 @@ def test_removed_and_imported_runs_are_seen(disk: Store, filled: list[str], tmp_
         assert summaries(disk)[filled[1]] == summarize(disk, filled[1])
 
 
-def test_a_run_that_was_reset_is_new_and_then_trained_again(disk: Store, filled: list[str]) -> None:
+def test_a_run_that_was_reset_is_new_until_it_is_trained_again(disk: Store, filled: list[str]) -> None:
     disk.ckpts.pop(filled[2])
     make_old(disk)
     for _ in range(2):
@@ -148,12 +148,12 @@ def test_a_run_that_was_reset_is_new_and_then_trained_again(disk: Store, filled:
     assert summaries(disk)[filled[2]].metrics == {"valid/loss": 7.0}
 
 
-def test_a_preview_that_was_set_by_hand_is_seen(disk: Store, filled: list[str]) -> None:
+def test_a_preview_that_was_set_by_hand_is_noticed(disk: Store, filled: list[str]) -> None:
     disk.previews[filled[0]] = {"valid/loss": 9.0}
     assert summaries(disk)[filled[0]].metrics == {"valid/loss": 9.0}
 
 
-def test_pruned_checkpoints_change_no_summary(disk: Store) -> None:
+def test_pruning_does_not_change_summaries(disk: Store) -> None:
     key = add_run(disk, {"n": 1}, [{"valid/loss": float(epoch)} for epoch in range(3)])
     make_old(disk)
     before = summaries(disk)[key]
@@ -161,7 +161,7 @@ def test_pruned_checkpoints_change_no_summary(disk: Store) -> None:
     assert summaries(disk)[key] == before == summarize(disk, key)
 
 
-def test_a_damaged_run_is_not_kept_and_its_repair_is_seen(disk: Store, filled: list[str]) -> None:
+def test_a_damaged_run_is_not_cached_and_its_repair_is_noticed(disk: Store, filled: list[str]) -> None:
     path = Path(f"{disk.root}/{disk.run(filled[0]).path(1, 'resume.json')}")
     good = path.read_bytes()
     path.write_bytes(b"XX" + good[2:])
@@ -198,7 +198,7 @@ def test_an_index_that_another_program_wrote_is_ignored(disk: Store, filled: lis
     assert len(disk.index.runs()) == 10
 
 
-def test_the_index_of_another_store_is_not_believed(disk: Store, filled: list[str], tmp_path: Path) -> None:
+def test_the_index_of_another_store_is_ignored(disk: Store, filled: list[str], tmp_path: Path) -> None:
     other = Store(tmp_path / "other")
     key = add_run(other, {"n": 0, "model": {"width": 0}}, [{"valid/loss": 123.0}])
     other.files.replace(PATH, disk.files.read(PATH))
@@ -218,7 +218,7 @@ def test_a_store_that_cannot_be_written_is_read_without_an_index(disk: Store, be
     assert not disk.files.has(PATH)
 
 
-def test_two_that_write_the_index_at_once_do_no_harm(disk: Store, filled: list[str]) -> None:
+def test_several_threads_can_write_the_index_at_once(disk: Store, filled: list[str]) -> None:
     disk.files.delete(PATH)
     found: list[RunTable] = []
     threads = [threading.Thread(target=lambda: found.append(Store(disk.root).index.runs())) for _ in range(4)]
@@ -262,7 +262,7 @@ def test_a_large_index_has_several_lines_and_keeps_those_that_do_not_change(stor
 # ---- tables
 
 
-def test_a_table_keeps_the_types_of_values_and_what_is_missing() -> None:
+def test_a_table_keeps_the_types_of_values_and_missing_values() -> None:
     rows = [
         ("a", {"state": "new"}, {"x": 1, "l": [1, 2]}, {}),
         ("b", {}, {"x": True, "l": []}, {"m": float("inf")}),
@@ -275,7 +275,7 @@ def test_a_table_keeps_the_types_of_values_and_what_is_missing() -> None:
     assert table.fact("state") == ["new", None, None]
 
 
-def test_a_constant_column_is_stored_once_but_one_is_not_true() -> None:
+def test_a_constant_column_is_stored_once_and_1_differs_from_true() -> None:
     table = table_of(("k", {}, {"x": value}, {}) for value in (1, True, 1.0))
     assert [type(value) for value in RunTable.decode(table.encode()).config["x"]] == [int, bool, float]
 
@@ -288,6 +288,6 @@ def test_joined_tables_have_the_columns_of_all() -> None:
     assert table.trees() == [{"x": 1}, {"y": 2}]
 
 
-def test_a_key_that_is_a_value_in_one_config_and_a_group_in_another_is_both() -> None:
+def test_a_key_can_be_a_value_in_one_config_and_a_group_in_another() -> None:
     table = table_of([("a", {}, {"x": 1}, {}), ("b", {}, {"x.y": 2}, {})])
     assert table.trees() == [{"x": 1}, {"x": {"y": 2}}]

@@ -1,4 +1,4 @@
-"""Which runs meet a condition, and what is read to tell."""
+"""Selecting runs by a condition, and which files are read for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainmaster.store.run_query import select, sort
 
 @pytest.fixture
 def keys(store: Store) -> list[str]:
-    """Five runs, the last of which never started."""
+    """Create five runs, the last of which never started."""
     found = []
     for number in range(5):
         key = store.configs.add({"train": {"lr": number / 10, "loss": "mse"}, "arch": "ViT" if number % 2 else "MLP", "seed": number})
@@ -60,7 +60,7 @@ def test_no_run_is_read_if_configs_decide(store: Store, keys: list[str], monkeyp
     assert {*read} == {*keys[:2]}
 
 
-def test_a_name_that_no_run_has_is_reported_with_the_nearest(store: Store, keys: list[str]) -> None:
+def test_the_error_for_a_name_that_no_run_has_suggests_the_nearest(store: Store, keys: list[str]) -> None:
     with pytest.raises(StoreError) as error:
         chosen(store, keys, "arch=ViT and scroe<1")
     assert error.value.fact == "no run has `scroe`"
@@ -68,14 +68,14 @@ def test_a_name_that_no_run_has_is_reported_with_the_nearest(store: Store, keys:
     assert "did you mean `score`?" in error.value.rows["hint"]
 
 
-def test_a_name_is_known_though_no_run_that_is_left_has_it(store: Store, keys: list[str]) -> None:
+def test_a_name_is_known_even_if_no_matching_run_has_it(store: Store, keys: list[str]) -> None:
     assert chosen(store, keys, "seed=4 and score<1") == []
     assert chosen(store, keys, "seed=99 and score<1") == []
     with pytest.raises(StoreError, match="no run has `scroe`"):
         chosen(store, keys, "seed=99 and scroe<1")
 
 
-def test_a_last_part_that_is_a_key_and_a_metric_is_reported(store: Store, keys: list[str]) -> None:
+def test_a_last_part_that_is_both_a_key_and_a_metric_is_an_error(store: Store, keys: list[str]) -> None:
     key = store.configs.add({"x": 1})
     with store.attempt(key, "process") as attempt:
         attempt.start(None)
@@ -87,7 +87,7 @@ def test_a_last_part_that_is_a_key_and_a_metric_is_reported(store: Store, keys: 
     assert len(select(store, parse_where("train.loss=mse"))) == 5
 
 
-def test_a_group_of_a_config_is_not_a_value_and_nan_is(store: Store) -> None:
+def test_nan_is_a_value_but_a_group_of_a_config_is_not(store: Store) -> None:
     key = store.configs.add({"train": {"lr": float("nan"), "more": {"deep": 3}}})
     assert select(store, parse_where("lr=nan and deep=3 and more.deep<4")) == [key]
     with pytest.raises(StoreError, match="no run has `train`"):
@@ -103,7 +103,7 @@ def test_a_run_that_was_resumed_and_saved_nothing_keeps_its_metrics(store: Store
     assert chosen(store, keys, "score=1 and epoch=0") == [0]
 
 
-def test_an_empty_store_has_no_wrong_names(store: Store) -> None:
+def test_an_empty_store_accepts_any_name(store: Store) -> None:
     assert select(store, parse_where("whatever<1")) == []
 
 
@@ -125,7 +125,7 @@ def values(store: Store, keys: list[str], name: str, **how: Any) -> list[int]:
     return [keys.index(key) for key in sort(store, keys, name, **how)]
 
 
-def test_runs_are_sorted_with_those_that_have_nothing_last(store: Store, keys: list[str]) -> None:
+def test_runs_without_a_value_are_sorted_last(store: Store, keys: list[str]) -> None:
     assert values(store, keys, "score") == [3, 2, 1, 0, 4]
     assert values(store, keys, "score", is_descending=True) == [0, 1, 2, 3, 4]
     assert values(store, keys, "train.lr", is_descending=True) == [4, 3, 2, 1, 0]
@@ -134,7 +134,7 @@ def test_runs_are_sorted_with_those_that_have_nothing_last(store: Store, keys: l
     assert values(store, keys, "epoch", is_descending=True) == [3, 2, 1, 0, 4]
 
 
-def test_sorting_by_an_unknown_name_is_an_error_that_lists_the_known(store: Store, keys: list[str]) -> None:
+def test_sorting_by_an_unknown_name_is_an_error_that_lists_the_known_names(store: Store, keys: list[str]) -> None:
     with pytest.raises(MetricNameError) as error:
         sort(store, keys, "scroe")
     assert str(error.value).split("\n") == [

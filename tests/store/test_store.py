@@ -1,4 +1,4 @@
-"""`Store` (J4, J21): four archives below a folder, or in memory; opening, formats, and taking a run out."""
+"""`Store` (J4, J21): four archives below a folder or in memory; opening a store, its format, and removing runs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_store_without_a_root_is_in_memory(tmp_path: Path, monkeypatch: pytest
     assert os.listdir(tmp_path) == []
 
 
-def test_two_stores_of_one_folder_are_one(disk: Store, take: Take, save: Save) -> None:
+def test_two_stores_on_one_folder_share_their_runs(disk: Store, take: Take, save: Save) -> None:
     other = Store(disk.root)
     key = trained(disk, take, save, 1)
     assert other.configs[key] == {"lr": 0.1}
@@ -74,7 +74,7 @@ def test_two_stores_of_one_folder_are_one(disk: Store, take: Take, save: Save) -
     assert disk.ckpts[key] == "edited"
 
 
-def test_leases_hold_between_two_stores_of_one_folder(disk: Store, take: Take, tmp_path: Path) -> None:  # L20
+def test_a_lease_is_valid_for_all_stores_on_one_folder(disk: Store, take: Take, tmp_path: Path) -> None:  # L20
     (tmp_path / "link").symlink_to(str(disk.root))
     key = disk.configs.add({"lr": 0.1})
     take(disk.files, key)
@@ -126,7 +126,7 @@ def test_a_folder_with_archives_but_without_a_store_file_is_not_taken_over(tmp_p
 
 
 @pytest.mark.parametrize("archives", [["configs"], ["configs", "stats", "ckpts", "previews"]])
-def test_archive_folders_that_were_created_empty_become_those_of_a_new_store(tmp_path: Path, archives: list[str]) -> None:  # J4
+def test_a_new_store_can_use_empty_archive_folders(tmp_path: Path, archives: list[str]) -> None:  # J4
     for archive in archives:
         (tmp_path / archive).mkdir()
     store = Store(tmp_path)
@@ -134,7 +134,7 @@ def test_archive_folders_that_were_created_empty_become_those_of_a_new_store(tmp
     assert len(store.configs) == 0
 
 
-def test_an_archive_folder_that_is_missing_is_made_when_the_store_is_opened(disk: Store) -> None:
+def test_a_missing_archive_folder_is_created_when_the_store_is_opened(disk: Store) -> None:
     Path(str(disk.root), "previews").rmdir()
     Store(disk.root)
     assert Path(str(disk.root), "previews").is_dir()
@@ -155,7 +155,7 @@ def test_a_store_that_cannot_be_written_to_opens_without_its_missing_folders(
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
-def test_a_new_store_whose_folders_cannot_be_made_is_an_error(tmp_path: Path, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_store_whose_folders_cannot_be_created_is_an_error(tmp_path: Path, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     mkdir = os.mkdir
 
     def refuse(name: Any, *args: Any, **kwargs: Any) -> None:
@@ -202,7 +202,7 @@ def test_using_a_store_does_not_import_torch(disk: Store) -> None:
     assert (found.stdout, found.stderr) == ("False\n", "")
 
 
-def test_eight_processes_that_open_a_new_store_have_one(tmp_path: Path) -> None:
+def test_eight_processes_that_open_a_new_store_create_one(tmp_path: Path) -> None:
     code = "import sys\nfrom trainmaster.store import Store\nprint(Store(sys.argv[1]).configs.add({'lr': 0.1}))"
     command = [sys.executable, "-c", code, str(tmp_path / "store")]
     processes = [warm.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(8)]
@@ -211,7 +211,7 @@ def test_eight_processes_that_open_a_new_store_have_one(tmp_path: Path) -> None:
     assert len(Store(tmp_path / "store").configs) == 1
 
 
-# ---- taking a run out (J21)
+# ---- removing a run (J21)
 
 
 def test_pop_returns_all_four_records_and_removes_them(store: Store, take: Take, save: Save) -> None:
@@ -225,7 +225,7 @@ def test_pop_returns_all_four_records_and_removes_them(store: Store, take: Take,
     assert store.verify() == []
 
 
-def test_nothing_of_a_popped_run_is_left_but_its_number(store: Store, take: Take, save: Save) -> None:
+def test_only_the_attempt_number_of_a_popped_run_is_kept(store: Store, take: Take, save: Save) -> None:
     key = trained(store, take, save, 1, 2)
     store.pop(key)
     assert store.files.names(f"configs/{key[:2]}") == []
@@ -316,7 +316,7 @@ MOMENTS = [
 
 
 @pytest.mark.parametrize(("method", "ending", "is_gone"), MOMENTS)
-def test_a_pop_that_is_killed_at_any_moment_is_one_or_none(
+def test_a_pop_that_is_killed_at_any_moment_removes_everything_or_nothing(
     store: Store, take: Take, save: Save, before: Callable[..., Any], method: str, ending: str, is_gone: bool
 ) -> None:
     key = trained(store, take, save, 1, 2)
@@ -350,7 +350,7 @@ def test_a_pop_that_is_killed_at_any_moment_is_one_or_none(
     assert store.ckpts[key] == {"step": 7}
 
 
-def test_two_that_pop_one_run_get_it_once(store: Store, take: Take, save: Save) -> None:
+def test_only_one_of_several_threads_can_pop_a_run(store: Store, take: Take, save: Save) -> None:
     key = trained(store, take, save, 1)
     got: list[Records] = []
     refused: list[StoreError] = []
@@ -375,10 +375,10 @@ def test_two_that_pop_one_run_get_it_once(store: Store, take: Take, save: Save) 
     assert store.verify() == []
 
 
-# ---- choosing runs (J18)
+# ---- selecting runs (J18)
 
 
-def test_completed_runs_are_those_saved_as_far_as_asked(store: Store, take: Take, save: Save) -> None:
+def test_completed_runs_were_saved_at_the_requested_epoch_or_later(store: Store, take: Take, save: Save) -> None:
     keys = []
     for number in range(4):
         keys.append(store.configs.add({"n": number}))
@@ -412,7 +412,7 @@ def test_configs_are_selected_by_conditions(store: Store, cond: Any, wanted: set
     assert {config.n for _, config in store.select(cond)} == wanted
 
 
-def test_only_runs_of_the_last_hours_are_chosen_if_asked(store: Store) -> None:  # J22: hours are hours
+def test_within_hours_selects_runs_of_the_last_hours(store: Store) -> None:  # J22: hours are hours
     key = store.configs.add({"lr": 0.1})
     store.ckpts[key] = 1
     old = store.configs.add({"lr": 0.2})

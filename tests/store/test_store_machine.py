@@ -1,6 +1,6 @@
-"""Several workers on one store, some of them dead, asleep or replaced: whatever they do, readers see one history (L03, L12, L13, L18).
+"""Several workers use one store, and some are killed, suspended or replaced. Readers always see one history (L03, L12, L13, L18).
 
-A model of what readers must see is kept beside the store; after every step the two are compared.
+After every step, the store is compared with a model of what readers must see.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Saved:
 
 @dataclass
 class Expected:
-    """What readers must see of a run; a run that never started has no status."""
+    """The expected state of a run for readers. A run that never started has no status."""
 
     status: dict[str, Any] | None = None
     preview: dict[str, Any] | None = None
@@ -48,7 +48,7 @@ class Expected:
         return -2 if self.status is None else self.status["epoch"]
 
     def start(self) -> None:
-        """Go on from the last checkpoint: what came after it is forgotten."""
+        """Resume from the last checkpoint, and drop everything after it."""
         if self.saved:
             last = self.saved[-1]
             self.events = self.events[: last.num_events]
@@ -109,7 +109,7 @@ class Workers(RuleBasedStateMachine):
     @precondition(lambda self: self.working)
     @rule(data=st.data())
     def take_over(self, data: st.DataObject) -> None:
-        """As one does who has watched the lease of a worker expire, who only sleeps."""
+        """Take over from a worker that is only suspended, as if its lease had expired."""
         number = data.draw(st.sampled_from([*self.working]))
         run = self.store.run(self.keys[number])
         self.stale.append(self.working[number])
@@ -163,16 +163,16 @@ class Workers(RuleBasedStateMachine):
         attempt._heartbeat.stop()
         self.stale.append(attempt)
 
-    # ---- those who sleep wake up
+    # ---- suspended workers wake up
 
     @precondition(lambda self: self.stale)
     @rule(data=st.data(), act=st.sampled_from(["save", "log", "publish", "beat", "release"]))
     def wake(self, data: st.DataObject, act: str) -> None:
         attempt = data.draw(st.sampled_from(self.stale))
         if attempt.run.newest() == attempt.number:
-            return  # it crashed, and nobody has replaced it: it cannot wake up
+            return  # it crashed and was not replaced, so it cannot wake up
         if attempt.run.head() == attempt.number:
-            return  # its successor, from nothing, has no checkpoint yet: until then this is the run
+            return  # its successor started from scratch and has no checkpoint yet, so readers still see this attempt
         if act == "save":
             with pytest.raises(LeaseLostError):
                 attempt.save(99, "stale", {"epoch": 99}, {"loss": -1})
@@ -240,7 +240,7 @@ class Workers(RuleBasedStateMachine):
         for number in wanted:
             got[number] = copy.deepcopy(sent[number])
 
-    # ---- what must be true at all times
+    # ---- invariants
 
     @invariant()
     def readers_see_what_was_acknowledged(self) -> None:
@@ -272,12 +272,12 @@ class DiskWorkers(Workers):
 
 
 @pytest.mark.parametrize(("machine", "examples", "steps"), [(Workers, 25, 40), (DiskWorkers, 5, 20)], ids=["memory", "disk"])
-def test_whatever_workers_do_readers_see_one_history(machine: type[Workers], examples: int, steps: int) -> None:
+def test_readers_see_one_history_no_matter_what_workers_do(machine: type[Workers], examples: int, steps: int) -> None:
     options = settings(
         max_examples=examples,
         stateful_step_count=steps,
         deadline=None,
         suppress_health_check=list(HealthCheck),
-        phases=[Phase.explicit, Phase.reuse, Phase.generate],  # to find the shortest history takes minutes
+        phases=[Phase.explicit, Phase.reuse, Phase.generate],  # finding the shortest history takes minutes
     )
     run_state_machine_as_test(machine, settings=options)  # type: ignore[no-untyped-call]

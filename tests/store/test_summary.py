@@ -1,4 +1,4 @@
-"""Runs in a few words."""
+"""Summaries of runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainmaster.store.summary import STATES, Summary, attempts_of, newest_first
 
 
 def work(store: Store, key: str, outcome: str, epochs: int = 1, **facts: Any) -> None:
-    """One attempt that goes on from where the run is."""
+    """Create an attempt that resumes the run."""
     with store.attempt(key, "process") as attempt:
         attempt.start(store.run(key).latest())
         begun = (store.run(key).status() or {"epoch": -1})["epoch"] + 1
@@ -34,7 +34,7 @@ def test_a_config_alone_is_a_new_run(store: Store) -> None:
 
 
 @pytest.mark.parametrize("outcome", ["finished", "stopped", "interrupted", "failed"])
-def test_a_run_is_as_its_last_attempt_ended(store: Store, outcome: str) -> None:
+def test_the_state_of_a_run_depends_on_how_its_last_attempt_ended(store: Store, outcome: str) -> None:
     key = store.configs.add({"lr": 1})
     work(store, key, outcome, epochs=3, error="because")
     found = summarize(store, key)
@@ -44,7 +44,7 @@ def test_a_run_is_as_its_last_attempt_ended(store: Store, outcome: str) -> None:
     assert (found.owner, found.progressed) == ("", None)
 
 
-def test_a_finished_run_stays_finished_when_later_attempts_did_nothing(store: Store) -> None:
+def test_a_finished_run_stays_finished_if_later_attempts_did_nothing(store: Store) -> None:
     key = store.configs.add({"lr": 1})
     work(store, key, "finished")
     work(store, key, "interrupted", epochs=0)
@@ -76,7 +76,7 @@ def test_a_run_that_this_process_holds_is_running_with_its_owner(disk: Store) ->
 
 
 def test_progress_is_the_last_event_or_save_and_not_the_lease(disk: Store) -> None:
-    """L07: a heartbeat that goes on beside a deadlock is no progress."""
+    """Fault L07: a heartbeat that continues during a deadlock is not progress."""
     key = disk.configs.add({"lr": 1})
     with disk.attempt(key, "process") as attempt:
         attempt.start(None)
@@ -91,7 +91,7 @@ def test_progress_is_the_last_event_or_save_and_not_the_lease(disk: Store) -> No
     assert ahead > time.time() + 400
 
 
-def test_a_killed_run_says_so(disk: Store, held_elsewhere: Callable[[Store, str], subprocess.Popen[str]]) -> None:
+def test_a_killed_run_has_the_state_killed(disk: Store, held_elsewhere: Callable[[Store, str], subprocess.Popen[str]]) -> None:
     key = disk.configs.add({"lr": 1})
     process = held_elsewhere(disk, key)
     assert summarize(disk, key).state == "running"
@@ -124,7 +124,7 @@ def test_a_removed_run_that_is_added_again_is_new(store: Store) -> None:
 
 
 @pytest.mark.parametrize("file", ["resume.json", "outcome.json"])
-def test_damage_is_a_state_and_no_error(disk: Store, file: str) -> None:
+def test_damage_is_a_state_and_not_an_error(disk: Store, file: str) -> None:
     key = disk.configs.add({"lr": 1})
     work(disk, key, "finished")
     Path(f"{disk.root}/{disk.run(key).path(1, file)}").write_bytes(b"nonsense")
@@ -134,7 +134,7 @@ def test_damage_is_a_state_and_no_error(disk: Store, file: str) -> None:
     assert found.config == {"lr": 1}
 
 
-def test_a_run_that_was_brought_says_so(disk: Store, tmp_path: Path) -> None:
+def test_the_summary_of_an_imported_run_says_so(disk: Store, tmp_path: Path) -> None:
     key = disk.configs.add({"lr": 1})
     work(disk, key, "finished")
     disk.migrate(tmp_path / "other")
@@ -160,7 +160,7 @@ def test_a_summary_cannot_be_changed_and_has_a_known_state() -> None:
     assert found.state in STATES
 
 
-def test_attempts_are_reported_from_the_oldest_on(store: Store) -> None:
+def test_attempts_are_listed_oldest_first(store: Store) -> None:
     key = store.configs.add({"lr": 1})
     work(store, key, "interrupted", epochs=2)
     work(store, key, "failed", epochs=0, error="boom")
@@ -169,7 +169,7 @@ def test_attempts_are_reported_from_the_oldest_on(store: Store) -> None:
     assert (other.number, other.outcome, other.reason, other.parent, other.step) == (2, "failed", "boom", 1, 1)
 
 
-def test_the_newest_comes_first_and_runs_without_a_config_do_not(disk: Store) -> None:
+def test_the_newest_run_comes_first_and_runs_without_a_config_are_left_out(disk: Store) -> None:
     keys = [disk.configs.add({"seed": number}) for number in range(5)]
     for number, key in enumerate(keys):
         work(disk, key, "finished")
@@ -178,13 +178,13 @@ def test_the_newest_comes_first_and_runs_without_a_config_do_not(disk: Store) ->
     assert newest_first(disk) == [keys[number] for number in (4, 3, 1, 0)]
 
 
-def test_the_order_is_had_in_memory_too() -> None:
+def test_the_order_is_the_same_in_memory() -> None:
     store = Store(None)
     keys = {store.configs.add({"seed": number}) for number in range(5)}
     assert {*newest_first(store)} == keys
 
 
-def test_the_numbers_of_a_preview_are_plain_ones() -> None:
+def test_the_numbers_of_a_preview_are_plain_numbers() -> None:
     import numpy as np
 
     preview = {"a": 1, "b": 2.5, "c": np.float32(0.5), "d": True, "e": "text", "f": None, "g": float("nan"), 3: 4}
@@ -193,18 +193,18 @@ def test_the_numbers_of_a_preview_are_plain_ones() -> None:
     assert found == {"a": 1, "b": 2.5, "c": 0.5, "3": 4}
 
 
-# ---- how long it took
+# ---- duration
 
 
 def aged(store: Store, key: str, number: int, seconds: float) -> None:
-    """Let an attempt look as if it was claimed earlier."""
+    """Make an attempt look as if it had been claimed earlier."""
     from trainmaster.store.checksummed_json import parse_record, record_bytes
 
     path = Path(str(store.root), store.run(key).path(number, "attempt.json"))
     path.write_bytes(record_bytes({**parse_record(path.read_bytes(), str(path)), "toc": time.time() - seconds}))
 
 
-def test_the_duration_is_that_of_an_attempt_and_of_those_it_went_on_from(disk: Store) -> None:
+def test_the_duration_includes_the_attempts_that_were_resumed_from(disk: Store) -> None:
     key = disk.configs.add({"lr": 1})
     assert summarize(disk, key).duration is None
     for number in (1, 2):
@@ -214,11 +214,13 @@ def test_the_duration_is_that_of_an_attempt_and_of_those_it_went_on_from(disk: S
     with disk.attempt(key, "process") as attempt:
         attempt.start(None)
         aged(disk, key, 3, 500)
-        assert summarize(disk, key).duration == pytest.approx(500, abs=60)  # it starts again, and is at work until now
+        assert summarize(disk, key).duration == pytest.approx(500, abs=60)  # it was resumed and is still running
         attempt.release("stopped")
 
 
-def test_a_killed_attempt_took_until_it_last_wrote(disk: Store, held_elsewhere: Callable[[Store, str], subprocess.Popen[str]]) -> None:
+def test_a_killed_attempt_lasted_until_it_last_wrote_a_file(
+    disk: Store, held_elsewhere: Callable[[Store, str], subprocess.Popen[str]]
+) -> None:
     key = disk.configs.add({"lr": 1})
     work(disk, key, "finished")
     os.unlink(f"{disk.root}/{disk.run(key).path(1, 'outcome.json')}")

@@ -47,7 +47,7 @@ def test_an_invalid_label_is_refused_before_anything_is_written(store: Store, la
     assert store.tags[key] == ()
 
 
-def test_labels_are_for_runs_that_exist(store: Store) -> None:
+def test_only_existing_runs_can_have_labels(store: Store) -> None:
     with pytest.raises(UnknownRunError):
         store.tags.add("0123abcd", ["x"])
     with pytest.raises(KeyTextError):
@@ -55,7 +55,7 @@ def test_labels_are_for_runs_that_exist(store: Store) -> None:
     assert store.tags.all() == {}
 
 
-def test_two_who_tag_one_run_at_once_lose_nothing(disk: Store) -> None:
+def test_threads_that_tag_one_run_at_once_lose_no_label(disk: Store) -> None:
     key = disk.configs.add({"lr": 1})
 
     def tag(start: int) -> None:
@@ -70,7 +70,7 @@ def test_two_who_tag_one_run_at_once_lose_nothing(disk: Store) -> None:
     assert len(disk.tags[key]) == 61
 
 
-def test_foreign_names_among_labels_are_not_labels(disk: Store) -> None:
+def test_unknown_file_names_are_not_labels(disk: Store) -> None:
     key = disk.configs.add({"lr": 1})
     disk.files.create(f"tags/{key[:2]}/{key}/\x1b[2J", b"")
     disk.files.create("tags/zz/not a key/x", b"")

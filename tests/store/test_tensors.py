@@ -1,4 +1,4 @@
-"""The file of tensors: what is written is real safetensors, and what is wrong with a file is said, whatever it is."""
+"""The file of tensors: it is valid safetensors, and every kind of damage is reported."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def bytes_of(tensor: torch.Tensor) -> bytes:
 
 
 def file(header: Any, data: bytes = b"") -> bytes:
-    """A safetensors file with a header of one's own."""
+    """Return a safetensors file with the given header."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return len(text).to_bytes(8, "little") + text + data
 
@@ -69,7 +69,7 @@ def test_tensors_are_read_by_safetensors_and_by_us(
             assert (found[name].dtype, found[name].shape, bytes_of(found[name])) == (tensor.dtype, tensor.shape, bytes_of(tensor))
 
 
-def test_the_data_stands_in_order_of_decreasing_alignment() -> None:
+def test_the_data_is_in_order_of_decreasing_alignment() -> None:
     tensors = {"a": torch.ones(3, dtype=torch.uint8), "b": torch.ones(1, dtype=torch.float64), "c": np.ones(1, np.float32), "d": np.ones(1)}
     data = b"".join(chunks(tensors))
     length = int.from_bytes(data[:8], "little")
@@ -79,7 +79,7 @@ def test_the_data_stands_in_order_of_decreasing_alignment() -> None:
     assert all(each["data_offsets"][0] % tensors[name].itemsize == 0 for name, each in header.items())
 
 
-def test_pieces_are_at_most_8_mib_and_no_copies() -> None:
+def test_chunks_have_at_most_8_mib_and_are_not_copies() -> None:
     tensor = torch.zeros(5_000_000, dtype=torch.bfloat16)
     _, first, second = chunks({"a": tensor})
     assert [len(first), len(second)] == [PIECE, 10_000_000 - PIECE]
@@ -88,7 +88,7 @@ def test_pieces_are_at_most_8_mib_and_no_copies() -> None:
     assert first[:2].tobytes() == bytes_of(tensor[:1])
 
 
-def test_writing_100_mb_allocates_next_to_nothing() -> None:
+def test_writing_100_mb_allocates_almost_no_memory() -> None:
     value = {
         "model": {f"{number}": torch.zeros(2_500_000) for number in range(9)},
         "array": np.zeros(1_250_000),
@@ -101,11 +101,11 @@ def test_writing_100_mb_allocates_next_to_nothing() -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert size > 100_000_000
-    assert peak < 1_000_000  # of what Python and NumPy allocate
+    assert peak < 1_000_000  # memory that Python and NumPy allocate
     assert addresses <= {tensor.data_ptr() for tensor in encoded.tensors.values() if isinstance(tensor, torch.Tensor)}
 
 
-def test_no_tensors_are_a_file_too() -> None:
+def test_a_file_without_tensors_is_valid() -> None:
     data = b"".join(chunks({}))
     assert safetensors.numpy.load(data) == {}
     assert read(data, [], []) == {}
@@ -134,7 +134,7 @@ def test_tensors_that_are_read_have_their_own_memory(path: pathlib.Path) -> None
     path.write_bytes(b"".join(chunks({"t": torch.arange(4.0), "a": np.arange(4.0)})))
     found = read(str(path), ["a"], ["t"])
     assert str(path) not in pathlib.Path("/proc/self/maps").read_text()
-    path.write_bytes(b"")  # would end the process if the file were mapped
+    path.write_bytes(b"")  # would crash the process if the file were memory-mapped
     found["t"] += 1
     found["a"] += 1
     assert found["t"].tolist() == found["a"].tolist() == [1, 2, 3, 4]
@@ -201,14 +201,14 @@ def test_a_missing_file_is_an_error_with_its_path(path: pathlib.Path) -> None:
         read(str(path), [], [])
 
 
-def test_a_missing_name_is_named() -> None:
+def test_the_error_names_a_missing_tensor() -> None:
     with pytest.raises(StoreDamagedError, match="why     `b`, `c` is missing"):
         read(GOOD, ["a", "b"], ["c"])
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_a_file_with_any_byte_changed_is_read_or_an_error(data: st.DataObject) -> None:
+def test_a_file_with_a_changed_byte_is_read_or_raises_an_error(data: st.DataObject) -> None:
     good = b"".join(chunks({"a": np.arange(2.0), "b": torch.arange(3, dtype=torch.int16)}))
     at = data.draw(st.integers(0, len(good) - 1))
     bad = good[:at] + data.draw(st.binary(max_size=3)) + good[at + data.draw(st.integers(0, 3)) :]

@@ -1,4 +1,4 @@
-"""Runs on their way from store to store (J22): the chain made straight, adopted whole or not at all."""
+"""Copying runs between stores (J22): the chain becomes one attempt, which is imported completely or not at all."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def source() -> Store:
 
 @pytest.fixture(params=["tar", "plain tar", "migrate"])
 def send(request: pytest.FixtureRequest, tmp_path: Path) -> Send:
-    """Bring runs from one store to another, in each of the ways there are."""
+    """Return a function that copies runs from one store to another: through a tar file, or with `migrate`."""
 
     def send(source: Store, target: Store, newer_only: bool = True, **chosen: Any) -> list[str]:
         if request.param == "migrate":
@@ -53,7 +53,7 @@ def send(request: pytest.FixtureRequest, tmp_path: Path) -> Send:
 
 @pytest.fixture
 def key(source: Store, take: Take, save: Save) -> str:
-    """A run over three attempts, each of which lost something of the one before."""
+    """Create a run with three attempts, each of which lost a part of the one before."""
     key = source.configs.add({"lr": 0.1})
     for steps in ((1, 2), (3,), (4,)):
         attempt = take(source.files, key)
@@ -86,13 +86,13 @@ def trained(store: Store, take: Take, save: Save, step: int, config: Any = None)
     return key
 
 
-def test_a_run_arrives_as_it_was(source: Store, store: Store, key: str, send: Send) -> None:
+def test_a_copied_run_is_unchanged(source: Store, store: Store, key: str, send: Send) -> None:
     assert send(source, store) == [key]
     assert told(store, key) == told(source, key)
     assert store.verify() == []
 
 
-def test_events_of_several_attempts_are_made_straight(source: Store, store: Store, key: str, send: Send) -> None:
+def test_events_of_several_attempts_are_copied_as_one_log(source: Store, store: Store, key: str, send: Send) -> None:
     send(source, store)
     assert [(event["by"], event["epoch"]) for event in store.run(key).events()] == [(1, 1), (1, 2), (2, 3), (3, 4), (3, 5)]
     assert store.run(key).attempts() == [1]
@@ -112,7 +112,7 @@ def test_the_epoch_is_kept(source: Store, store: Store, key: str, send: Send) ->
     assert store.stats[key]["epoch"] == 4
 
 
-def test_a_run_that_is_sent_on_is_the_same(source: Store, store: Store, key: str, send: Send) -> None:
+def test_a_run_that_is_copied_twice_is_unchanged(source: Store, store: Store, key: str, send: Send) -> None:
     send(source, store)
     third = Store(None)
     send(store, third)
@@ -133,7 +133,7 @@ def test_two_exports_of_a_store_are_equal(source: Store, key: str, tmp_path: Pat
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
-def test_tensors_arrive(source: Store, store: Store, send: Send) -> None:
+def test_tensors_are_copied(source: Store, store: Store, send: Send) -> None:
     key = source.configs.add({"lr": 0.1})
     weights = torch.arange(1_000.0)
     source.ckpts[key] = {"w": weights}
@@ -141,10 +141,10 @@ def test_tensors_arrive(source: Store, store: Store, send: Send) -> None:
     assert torch.equal(store.ckpts[key]["w"], weights)
 
 
-# ---- what is there already
+# ---- runs that already exist
 
 
-def test_a_run_that_is_there_and_as_far_is_left_alone(source: Store, store: Store, send: Send, take: Take, save: Save) -> None:
+def test_a_run_that_was_trained_equally_far_is_not_replaced(source: Store, store: Store, send: Send, take: Take, save: Save) -> None:
     key = trained(source, take, save, 3)
     trained(store, take, save, 3)
     before = told(store, key)
@@ -153,14 +153,14 @@ def test_a_run_that_is_there_and_as_far_is_left_alone(source: Store, store: Stor
     assert store.run(key).attempts() == [1]
 
 
-def test_a_run_that_is_there_and_further_is_left_alone(source: Store, store: Store, send: Send, take: Take, save: Save) -> None:
+def test_a_run_that_was_trained_further_is_not_replaced(source: Store, store: Store, send: Send, take: Take, save: Save) -> None:
     key = trained(source, take, save, 3)
     trained(store, take, save, 5)
     assert send(source, store) == []
     assert store.stats[key]["epoch"] == 5
 
 
-def test_a_run_that_is_there_and_less_far_is_replaced(source: Store, store: Store, send: Send, take: Take, save: Save) -> None:
+def test_a_run_that_was_trained_less_far_is_replaced(source: Store, store: Store, send: Send, take: Take, save: Save) -> None:
     key = trained(source, take, save, 5)
     trained(store, take, save, 3)
     assert send(source, store) == [key]
@@ -174,7 +174,7 @@ def test_a_run_that_was_trained_further_is_replaced_on_request(source: Store, st
     assert told(store, key) == told(source, key)
 
 
-def test_a_config_that_is_there_keeps_its_stateless_values(source: Store, store: Store, send: Send, take: Take, save: Save) -> None:
+def test_an_existing_config_keeps_its_stateless_values(source: Store, store: Store, send: Send, take: Take, save: Save) -> None:
     key = trained(source, take, save, 3, Noted(note="sent"))
     store.configs.add(Noted(note="there"))
     send(source, store)
@@ -210,7 +210,7 @@ def test_a_run_that_is_held_is_not_replaced(source: Store, store: Store, send: S
     assert store.stats[key]["epoch"] == -1
 
 
-def test_a_run_that_is_left_alone_leaves_no_file_open(disk: Store, take: Take, save: Save) -> None:  # R03
+def test_a_run_that_is_skipped_leaves_no_file_open(disk: Store, take: Take, save: Save) -> None:  # R03
     trained(disk, take, save, 3)
     target = Store(None)
     disk.migrate(target)
@@ -221,10 +221,10 @@ def test_a_run_that_is_left_alone_leaves_no_file_open(disk: Store, take: Take, s
     assert [str(each.message) for each in caught] == []
 
 
-# ---- what is chosen
+# ---- selecting runs
 
 
-def test_all_runs_that_were_saved_are_sent(source: Store, store: Store, send: Send, take: Take, save: Save) -> None:
+def test_all_runs_that_were_saved_are_copied(source: Store, store: Store, send: Send, take: Take, save: Save) -> None:
     keys = [trained(source, take, save, 1, {"n": number}) for number in range(3)]
     source.configs.add({"never": "started"})
     take(source.files, source.configs.add({"only": "started"})).release("failed")
@@ -232,12 +232,12 @@ def test_all_runs_that_were_saved_are_sent(source: Store, store: Store, send: Se
     assert sorted(store.configs) == sorted(keys)
 
 
-def test_runs_are_chosen_by_key(source: Store, store: Store, send: Send, take: Take, save: Save) -> None:
+def test_runs_are_selected_by_key(source: Store, store: Store, send: Send, take: Take, save: Save) -> None:
     keys = [trained(source, take, save, 1, {"n": number}) for number in range(3)]
     assert send(source, store, keys=keys[1:2]) == keys[1:2]
 
 
-def test_runs_are_chosen_by_epoch_and_condition(source: Store, store: Store, send: Send, take: Take, save: Save) -> None:
+def test_runs_are_selected_by_epoch_and_condition(source: Store, store: Store, send: Send, take: Take, save: Save) -> None:
     keys = [trained(source, take, save, number, {"n": number}) for number in range(4)]
     assert sorted(send(source, store, min_epoch=1, cond={"n": (None, 2)})) == sorted(keys[1:3])
 
@@ -247,11 +247,11 @@ def test_an_unknown_key_is_reported(source: Store, store: Store, send: Send) -> 
         send(source, store, keys=["00000000"])
 
 
-def test_an_empty_store_can_be_sent(source: Store, store: Store, send: Send) -> None:
+def test_an_empty_store_can_be_copied(source: Store, store: Store, send: Send) -> None:
     assert send(source, store) == []
 
 
-def test_a_preview_of_some_megabytes_arrives(source: Store, store: Store, send: Send) -> None:
+def test_a_preview_of_several_megabytes_is_copied(source: Store, store: Store, send: Send) -> None:
     key = source.configs.add({"lr": 0.1})
     with source.attempt(key, "test") as attempt:
         attempt.start(None)
@@ -263,7 +263,9 @@ def test_a_preview_of_some_megabytes_arrives(source: Store, store: Store, send: 
 # ---- the same step more than once
 
 
-def test_of_a_step_that_was_saved_by_several_attempts_the_last_is_the_latest_there_too(source: Store, store: Store, send: Send) -> None:
+def test_if_several_attempts_saved_a_step_the_last_checkpoint_is_also_the_latest_in_the_copy(
+    source: Store, store: Store, send: Send
+) -> None:
     key = source.configs.add({"lr": 0.1})
     for value in range(5):
         source.ckpts[key] = value
@@ -272,7 +274,7 @@ def test_of_a_step_that_was_saved_by_several_attempts_the_last_is_the_latest_the
     assert len(store.run(key).checkpoints()) == 3
 
 
-def test_of_a_step_that_was_saved_twice_by_the_first_of_two_attempts_the_last_is_the_latest_there_too(
+def test_if_the_first_of_two_attempts_saved_a_step_twice_the_last_checkpoint_is_also_the_latest_in_the_copy(
     source: Store, store: Store, send: Send, take: Take, save: Save
 ) -> None:
     key = source.configs.add({"lr": 0.1})
@@ -285,10 +287,10 @@ def test_of_a_step_that_was_saved_twice_by_the_first_of_two_attempts_the_last_is
     assert store.ckpts[key] == "third"
 
 
-# ---- while others work, and what goes wrong
+# ---- concurrent work and errors
 
 
-def test_a_run_is_sent_as_it_stands_while_it_is_trained(
+def test_a_run_that_is_being_trained_is_copied_in_its_current_state(
     source: Store, store: Store, take: Take, save: Save, before: Callable[..., Any]
 ) -> None:  # L12
     key = source.configs.add({"lr": 0.1})
@@ -304,7 +306,7 @@ def test_a_run_is_sent_as_it_stands_while_it_is_trained(
             opened().close()
 
 
-def test_a_file_that_is_damaged_on_the_way_is_refused_and_changes_nothing(
+def test_a_file_that_is_damaged_in_transfer_is_refused_and_changes_nothing(
     source: Store, store: Store, key: str, take: Take, save: Save
 ) -> None:
     trained(store, take, save, 1)
@@ -324,7 +326,7 @@ def test_a_file_that_is_damaged_on_the_way_is_refused_and_changes_nothing(
 
 
 @pytest.mark.parametrize("cut", [0, 1, 100, 1_000, -1_000])
-def test_a_cut_archive_is_refused(source: Store, store: Store, key: str, tmp_path: Path, cut: int) -> None:
+def test_a_truncated_archive_is_refused(source: Store, store: Store, key: str, tmp_path: Path, cut: int) -> None:
     path = tmp_path / "runs.tar"
     source.export_tar(path)
     path.write_bytes(path.read_bytes()[:cut])
@@ -347,7 +349,7 @@ def test_an_archive_of_something_else_is_refused(store: Store, tmp_path: Path) -
     assert [*store.configs] == []
 
 
-def test_an_export_goes_without_a_damaged_checkpoint_and_one_that_fails_leaves_no_file(source: Store, key: str, tmp_path: Path) -> None:
+def test_an_export_skips_a_damaged_checkpoint_and_leaves_no_file_if_it_fails(source: Store, key: str, tmp_path: Path) -> None:
     path = f"{CheckpointName(3, 4, 1).folder(key)}/manifest.json"
     source.files.replace(path, b"bad")
     with pytest.warns(UserWarning, match="is copied without step 4"):
@@ -358,12 +360,12 @@ def test_an_export_goes_without_a_damaged_checkpoint_and_one_that_fails_leaves_n
     assert os.listdir(tmp_path) == ["runs.tar"]
 
 
-def test_an_export_to_a_place_that_is_not_there_is_reported(source: Store, key: str, tmp_path: Path) -> None:
+def test_an_export_to_a_missing_folder_is_reported(source: Store, key: str, tmp_path: Path) -> None:
     with pytest.raises(StoreAccessError, match="cannot be written: No such file or directory"):
         source.export_tar(tmp_path / "missing" / "runs.tar")
 
 
-def test_an_export_replaces_an_older_one_whole(source: Store, key: str, tmp_path: Path) -> None:
+def test_an_export_replaces_an_older_one_completely(source: Store, key: str, tmp_path: Path) -> None:
     path = tmp_path / "runs.tar"
     path.write_bytes(b"old")
     assert source.export_tar(path) == 1

@@ -1,4 +1,4 @@
-"""Verify: every byte of a store is looked at, and all that is wrong is listed, never raised (faults I03, I14, L08, S10)."""
+"""Verify reads every byte of a store, and lists all damage without raising an error (faults I03, I14, L08, S10)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Save = Callable[..., None]
 
 @pytest.fixture
 def key(store: Store, take: Take, save: Save) -> str:
-    """A run of two attempts with checkpoints of both."""
+    """Create a run with two attempts, each with checkpoints."""
     key = store.configs.add({"lr": 0.1})
     for steps in ((1, 2), (3,)):
         attempt = take(store.files, key)
@@ -33,7 +33,7 @@ def key(store: Store, take: Take, save: Save) -> str:
 
 
 def files_of(store: Store, folder: str = "") -> list[str]:
-    """All files of a store."""
+    """Return all files of a store."""
     found = []
     for name in store.files.names(folder):
         path = f"{folder}/{name}" if folder else name
@@ -42,11 +42,11 @@ def files_of(store: Store, folder: str = "") -> list[str]:
     return found
 
 
-def test_an_empty_store_is_well(store: Store) -> None:
+def test_an_empty_store_has_no_damage(store: Store) -> None:
     assert store.verify() == []
 
 
-def test_a_store_with_runs_of_all_kinds_is_well(store: Store, key: str, crash: Callable[..., None], take: Take, save: Save) -> None:
+def test_a_store_with_all_kinds_of_runs_has_no_damage(store: Store, key: str, crash: Callable[..., None], take: Take, save: Save) -> None:
     crash(take(store.files, key))
     store.configs.add({"never": "started"})
     claim(store.run(store.configs.add({"only": "claimed"})), "test", 60).release("failed")
@@ -59,7 +59,7 @@ def test_a_store_with_runs_of_all_kinds_is_well(store: Store, key: str, crash: C
     assert store.verify() == []
 
 
-def test_a_run_that_is_written_is_well(store: Store, key: str, take: Take, save: Save) -> None:
+def test_a_run_that_is_being_written_has_no_damage(store: Store, key: str, take: Take, save: Save) -> None:
     attempt = take(store.files, key)
     attempt.log.append({"epoch": 4})
     store.files.write(f"{CheckpointName(3, 4, 1).folder(key)}/tree.json", [b"half"])
@@ -83,7 +83,7 @@ def test_a_changed_byte_in_any_file_is_found(store: Store, key: str) -> None:
     assert store.verify() == []
 
 
-def test_a_cut_file_is_found(store: Store, key: str) -> None:
+def test_a_truncated_file_is_found(store: Store, key: str) -> None:
     for path in files_of(store):
         if path.rpartition("/")[2] in ("lease", "store.json"):
             continue
@@ -98,35 +98,35 @@ def test_a_cut_file_is_found(store: Store, key: str) -> None:
     "path",
     ["configs", "stats/*/attempt-0001/resume.json", "stats/*/attempt-0002/resume.json", "ckpts/*/attempt-0001/step-000002/tree.json"],
 )
-def test_a_lost_file_is_found(store: Store, key: str, path: str) -> None:
+def test_a_missing_file_is_found(store: Store, key: str, path: str) -> None:
     store.files.delete(config_path(key) if path == "configs" else path.replace("*", f"{key[:2]}/{key}"))
     assert store.verify()
 
 
-def test_a_lost_config_is_reported_by_its_path(store: Store, key: str) -> None:
+def test_a_missing_config_is_reported_by_its_path(store: Store, key: str) -> None:
     store.files.delete(config_path(key))
     assert store.verify() == [Damage(config_path(key), "it is missing, though the run has records")]
 
 
-def test_a_lost_checkpoint_is_found(store: Store, key: str) -> None:
+def test_a_missing_checkpoint_is_found(store: Store, key: str) -> None:
     store.files.delete_folder(f"ckpts/{key[:2]}/{key}")
     (found,) = store.verify()
     assert found.path == f"ckpts/{key[:2]}/{key}/attempt-0002/step-000003"
     assert found.why == "step 3 was saved, and its checkpoint is missing or damaged"
 
 
-def test_the_loss_of_the_newest_checkpoint_is_found(store: Store, key: str) -> None:
+def test_a_missing_newest_checkpoint_is_found(store: Store, key: str) -> None:
     store.files.delete_folder(CheckpointName(2, 3, 1).folder(key))
     assert [each.why for each in store.verify()] == ["step 3 was saved, and its checkpoint is missing or damaged"]
 
 
-def test_lost_events_are_found(store: Store, key: str) -> None:
+def test_missing_events_are_found(store: Store, key: str) -> None:
     store.files.delete(store.run(key).path(1, EVENTS))
     assert any("events were saved in it" in each.why for each in store.verify())
 
 
 @pytest.mark.parametrize("file", [ATTEMPT, OUTCOME, STATUS, PREVIEW])
-def test_damage_that_stops_no_run_is_reported_as_such(store: Store, key: str, file: str) -> None:
+def test_damage_that_prevents_no_resume_is_reported_as_such(store: Store, key: str, file: str) -> None:
     path = store.run(key).path(1, file)
     store.files.replace(path, b"half")
     found = store.verify()
@@ -134,13 +134,13 @@ def test_damage_that_stops_no_run_is_reported_as_such(store: Store, key: str, fi
     assert str(found[0]) == f"{path}: it is truncated, or was not written by trainmaster"
 
 
-def test_damage_that_stops_a_run_is_reported_as_such(store: Store, key: str) -> None:
+def test_damage_that_prevents_a_resume_is_reported_as_such(store: Store, key: str) -> None:
     path = store.run(key).path(2, RESUME)
     store.files.replace(path, b"half")
     assert [(each.path, each.is_fatal) for each in store.verify()] == [(path, True)]
 
 
-def test_damage_of_one_run_hides_no_damage_of_another(store: Store, key: str) -> None:
+def test_damage_in_one_run_does_not_hide_damage_in_another(store: Store, key: str) -> None:
     other = store.configs.add({"lr": 0.2})
     store.ckpts[other] = 1
     for each in (key, other):
@@ -166,7 +166,7 @@ def test_deleted_files_that_nfs_keeps_open_are_not_damage(store: Store) -> None:
 @pytest.mark.parametrize("plant", ["link", "pipe", "file"])
 @pytest.mark.parametrize("archive", ["configs", "stats", "ckpts", "previews"])
 @pytest.mark.parametrize("depth", [0, 1, 2, 3])
-def test_something_else_in_place_of_a_folder_is_reported_and_not_raised(
+def test_another_object_in_place_of_a_folder_is_reported_and_not_raised(
     tmp_path: Path, take: Take, save: Save, plant: str, archive: str, depth: int
 ) -> None:
     disk = Store(tmp_path / "store")
@@ -187,7 +187,7 @@ def test_something_else_in_place_of_a_folder_is_reported_and_not_raised(
 
 
 def test_a_removal_that_was_killed_at_any_moment_is_not_damage(store: Store, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A removal that was killed right after it said so, and after each file that it deletes, in any order."""
+    """A removal is killed right after its record, and after each file that it deletes, in any order."""
     crashed = claim(store.run(key), "pop", 60)
     monkeypatch.setattr(attempt_module, "remove_records", lambda run, before: None)
     crashed.remove()

@@ -1,7 +1,7 @@
 """The annotations that a config class may use, and their form for pydantic.
 
     state      Stateless[...] | Derived[...] | Replicate[...]      outermost only
-               Secret[...]                                         around text, and lists and dicts of text
+               Secret[...]                                         wraps text, and lists and dicts of text
     scalar     int  float  str  bool  None  Path  Any (any plain value)
     choice     Literal[...]  an Enum  Optional[...]  A | B
     container  list[...]  tuple[...]  dict[str, ...]
@@ -52,7 +52,7 @@ class ParsedAnnotation:
         self.configs: list[type] = []
         self.state, self.written = _state_of(annotation)
         if self.state is SECRET and not _is_text(self.written):
-            raise AnnotationError(f"`Secret[...]` goes around text, not around {describe_annotation(self.written)}")
+            raise AnnotationError(f"`Secret[...]` can only wrap text, not {describe_annotation(self.written)}")
         self.is_optional = _is_optional(self.written)
         self.group = self._group(self.written)
         self.validated_as = self._validated(self.written)
@@ -104,13 +104,13 @@ class ParsedAnnotation:
         if isinstance(annotation, type):
             return self._validated_class(annotation)
         if isinstance(annotation, TypeVar):
-            raise AnnotationError("a state goes around a type: write `Stateless[int]`, not `Stateless` alone")
+            raise AnnotationError("a state must wrap a type: write `Stateless[int]`, not `Stateless` alone")
         raise AnnotationError(f"{describe_annotation(annotation)} is not a type that a config can have")
 
     def _validated_annotated(self, args: tuple[Any, ...]) -> Any:
         for mark in args[1:]:
             if isinstance(mark, State):
-                raise AnnotationError(f"`{mark.name}[...]` goes around the whole annotation, not inside it")
+                raise AnnotationError(f"`{mark.name}[...]` must wrap the whole annotation, not a part of it")
             if isinstance(mark, FieldInfo) and (mark.alias or mark.validation_alias):
                 raise AnnotationError("has an alias; write `= field(was=...)` for a former name")
             if isinstance(mark, FieldInfo) and not mark.is_required():
@@ -144,7 +144,9 @@ class ParsedAnnotation:
         if issubclass(kind, PurePath):
             return Annotated[Path, BeforeValidator(to_text)]
         if not issubclass(kind, AnyConfig):
-            raise AnnotationError(f"{describe_annotation(kind)} is not a type that a config can have; use a config class, or its parts")
+            raise AnnotationError(
+                f"{describe_annotation(kind)} is not a type that a config can have; use a config class or several fields instead"
+            )
         if kind is not self.owner and "__config_schema__" not in kind.__dict__:
             raise AnnotationError(f"`{kind.__name__}` is not decorated with @configclass")
         self.configs.append(kind)

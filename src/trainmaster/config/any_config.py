@@ -1,4 +1,4 @@
-"""`AnyConfig`, the base class of all typed configs. Modules that `config_base.py` imports can use it."""
+"""`AnyConfig`, the base class of all typed configs. It has its own module to avoid import cycles with `config_base.py`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from trainmaster.config.schema import Schema
 
 CLASS = "class"
-"""The key with the class of a group, for annotations that allow several classes. A field cannot have this name."""
+"""The key that names the class of a group, for annotations that allow several classes. A field cannot have this name."""
 
 
 class AnyConfig:
@@ -21,7 +21,7 @@ class AnyConfig:
         return issubclass(kind, cls)
 
     def _identity_values(self) -> dict[str, Any]:
-        """The values that the key is computed from."""
+        """Return the values that the key is computed from."""
         return vars(self)
 
     if TYPE_CHECKING:  # defined by `TypedFields` and `ConfigBase`

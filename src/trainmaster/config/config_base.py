@@ -79,7 +79,7 @@ class ConfigBase(TypedFields):
         return yaml_text(self.to_dict(ignore_stateless))
 
     def to_dot_path(self, ignore_stateless: bool = False) -> str:
-        """`flatten()` as YAML."""
+        """Return `flatten()` as YAML."""
         return yaml_text(self.flatten(ignore_stateless))
 
     # ---- identity and differences
@@ -125,7 +125,7 @@ class ConfigBase(TypedFields):
         check_values(self, lambda nested: nested.check())
 
     def assert_unambigious(self) -> None:
-        """Raise an error if a required `Derived` field has no value yet. (The spelling is the one users know from ablator.)"""
+        """Raise an error if a required `Derived` field has no value yet. (The name is spelled as in ablator.)"""
         check_derived(self)
 
     # ---- overrides and origins

@@ -53,7 +53,7 @@ def _read_bytes(name: str) -> bytes:
     except ValueError as error:
         if isinstance(error, ConfigFileError):
             raise
-        fail(repr(name), f"is not a file name: {error}")  # it has a NUL
+        fail(repr(name), f"is not a file name: {error}")  # the name contains a NUL character
 
 
 def _similar_files(name: str) -> str:
@@ -82,6 +82,6 @@ def write_file(tree: dict[str, Any], path: str | os.PathLike[str]) -> None:
         with contextlib.suppress(OSError, ValueError):
             os.unlink(temporary)
         if not isinstance(error, OSError | ValueError):
-            raise  # an interrupt
-        why = error.strerror if isinstance(error, OSError) else str(error)  # a ValueError: the name has a NUL
+            raise  # such as a KeyboardInterrupt
+        why = error.strerror if isinstance(error, OSError) else str(error)  # a ValueError if the name contains a NUL character
         raise ConfigFileError(f"`{name!s}` cannot be written: {why}", where=name) from None

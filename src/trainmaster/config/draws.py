@@ -103,7 +103,7 @@ def choices2configs(
     """
     is_drawn = any(isinstance(source, Distribution) or callable(source) for source in _sources(choices).values())
     if num_configs is None and is_drawn:
-        raise ConfigError.of("the arguments", [Problem("num_configs", "expected a number: random values can be drawn without end")])
+        raise ConfigError.of("the arguments", [Problem("num_configs", "expected a number, because random configs can be drawn forever")])
     if num_configs is not None and (isinstance(num_configs, bool) or not isinstance(num_configs, int) or num_configs < 0):
         raise ConfigError.of("the arguments", [Problem("num_configs", "expected a whole number, 0 or more", short_repr(num_configs))])
     found = draw_configs(choices, num_configs or 0, seed) if is_drawn else islice(Grid(choices, seed), num_configs)

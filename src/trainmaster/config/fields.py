@@ -38,7 +38,7 @@ class _Absent:
 
 
 ABSENT: Any = _Absent()
-"""Stands for the default of a field without one."""
+"""A placeholder for the default of a field that has none."""
 
 
 class Declared(NamedTuple):
@@ -61,7 +61,7 @@ def field(*, default: Any = ABSENT, was: str | tuple[str, ...] = (), added: bool
 
 
 class Field(NamedTuple):
-    """One field of a config class."""
+    """A field of a config class."""
 
     name: str
     written: Any

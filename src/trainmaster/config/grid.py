@@ -49,7 +49,7 @@ class Grid:
         return True
 
     def __getitem__(self, index: int) -> Config:
-        """Return the combination at `index`, in the order of the file. The last key varies fastest."""
+        """Return the combination at `index`, in the order of `choices`. The last key varies fastest."""
         index = operator.index(index)
         if not -self.count <= index < self.count:
             raise IndexError(f"there is no combination {index}: the grid has {self.count:,}")

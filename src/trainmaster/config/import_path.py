@@ -51,16 +51,16 @@ def module_name(name: str) -> str:
 
 
 def import_path_of(thing: Any) -> str:
-    """Return the import path of a class or function, such as `lab.nets:Net`. Raises `ValueError` if another process cannot import it."""
+    """Return the import path of a class or function, such as `lab.nets:Net`. Raise `ValueError` if another process cannot import it."""
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
     if inspect.ismethod(thing):
         if not isinstance(thing.__self__, type):
             raise ValueError("it is a method of an object: pass a function, or override its method")
         return f"{import_path_of(thing.__self__)}.{thing.__name__}"
     if not isinstance(module, str) or not isinstance(name, str):
-        raise ValueError("it has no name to import it by")
+        raise ValueError("it has no name, so it cannot be imported")
     if "<lambda>" in name:
-        raise ValueError("it is a lambda, which has no name to import it by")
+        raise ValueError("it is a lambda, which has no name, so it cannot be imported")
     if "<locals>" in name:
         raise ValueError(f"`{name.rpartition('.')[2]}` is defined inside a function")
     if module == "__main__" and not hasattr(sys.modules["__main__"], "__file__"):

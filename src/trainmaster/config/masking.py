@@ -26,7 +26,7 @@ from trainmaster.config.secret_patterns import (
 
 _OPTION = re.compile(r"(?P<start>[-+]*(?P<name>[A-Za-z][\w.-]*)=)(?P<value>.*)", re.DOTALL)
 _STRONG_LENGTH, _STRONG_MIXED_LENGTH = 12, 8
-"""A value of at least this length does not occur in text by accident.
+"""The minimum length of a value that is unlikely to occur in text by accident.
 
 The shorter length is for values that are not plain words or numbers.
 """
@@ -104,7 +104,7 @@ class Mask:
         return node if all(after is each for after, each in zip(elements, node, strict=True)) else kind(elements)
 
     def held(self, text: str) -> int:
-        """Return the index from which the rest of a text may be the beginning of a secret."""
+        """Return the index at which an incomplete secret may begin; the length of the text if there is none."""
         if text.endswith("\n") and not any("\n" in form for form in self._forms):
             return len(text)
         cut = len(text)
@@ -138,7 +138,7 @@ class MaskedStream:
         self._waiting = ""
 
     def take(self, text: str) -> str:
-        """Add a piece, and return the masked text that is complete so far."""
+        """Add a piece, and return the masked text that can be passed on."""
         if not self._mask:
             return text
         text = self._waiting + text

@@ -8,7 +8,7 @@ from typing import Any
 from trainmaster.errors import nearest
 
 _LONG = 6
-"""A word of this length may have two typos."""
+"""The minimum length of a word that may have two typos."""
 
 
 def find_near_misses(given: Mapping[str, Any], known: Mapping[str, Any], same_in: str = "", at: str = "") -> Iterator[tuple[str, str]]:

@@ -9,13 +9,13 @@ from trainmaster.config.to_plain import MAX_DIGITS, scalar_problem
 
 
 class NumeralInt(int):
-    """An integer that was not written as Python writes it, such as `0x1F`."""
+    """An integer whose text in a file differs from its `repr`, such as `0x1F`."""
 
     text: str
 
 
 class NumeralFloat(float):
-    """A float that was not written as Python writes it, such as `1.10`."""
+    """A float whose text in a file differs from its `repr`, such as `1.10`."""
 
     text: str
 
@@ -30,7 +30,7 @@ def with_numeral(value: int | float, text: str) -> int | float:
 
 
 def parse_int(text: str) -> int:
-    """Parse an integer. Raises `ValueError` if it has so many digits that Python could not print it."""
+    """Parse an integer. Raise `ValueError` if it has so many digits that Python could not print it."""
     num_digits = len(text.lstrip("+-"))
     if num_digits > MAX_DIGITS:
         raise ValueError(f"an integer of {num_digits:,} digits; at most {MAX_DIGITS:,}")
@@ -41,7 +41,7 @@ def parse_int(text: str) -> int:
 
 
 def parse_float(text: str) -> float:
-    """Parse a float. Raises `ValueError` if it would overflow to infinity or underflow to zero."""
+    """Parse a float. Raise `ValueError` if it would overflow to infinity or underflow to zero."""
     value = float(text)
     if math.isinf(value):
         raise ValueError(f"{text[:40]} is beyond the range of a float")

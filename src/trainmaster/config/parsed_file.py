@@ -18,7 +18,7 @@ class ParsedFile(NamedTuple):
     """The position of each value by its dotted key. Empty for JSON, because the standard library's parser has no positions."""
 
     def group(self) -> dict[str, Any]:
-        """Return the tree. Raises an error if it is not a mapping."""
+        """Return the tree. Raise an error if it is not a mapping."""
         if not isinstance(self.tree, dict):
             fail(self.name, f"is not a config: it holds a {type(self.tree).__name__}, not keys with values")
         return self.tree

@@ -52,17 +52,17 @@ class RunConfig(ConfigBase):
     - `experiment_dir`, `experiment_id`: the store is the folder `experiment_id` in `experiment_dir`, or `experiment_dir` itself.
     - `amp`: mixed precision, on CUDA only.
     - `tensorboard`: also write TensorBoard event files.
-    - `verbose`: lines, lines and progress bars, or nothing.
+    - `verbose`: "console" prints lines, "progress" also shows progress bars, and "silent" prints nothing.
     - `keep_n_checkpoints`: how many recent checkpoints to keep in addition to the best one.
     - `init_chkpt`: the folder of a checkpoint whose weights a new run begins with.
     - `eval_epoch`: the number of epochs between two evaluations; 0.5 evaluates twice per epoch, 0 only at the end.
     - `eval_subsample`: the share of the validation batches that an evaluation uses.
     - `metrics_n_batches`: training metrics are computed over the last batches of an epoch, at most this many.
     - `optim_metrics`: metrics by name, each with "min" or "max"; a search optimizes all of them.
-    - `optim_metric_name`: the one that decides which checkpoint is the best, when to stop early, and when a plateau schedule steps.
+    - `optim_metric_name`: the metric that decides which checkpoint is the best, when to stop early, and when a plateau schedule steps.
     - `early_stopping_iter`: stop if the metric has not improved for more than this many batches.
     - `divergence_factor`: raise an error if the validation loss grows by more than this factor; None only checks for NaN and inf.
-    - `warm_up_epochs`: the number of epochs after which the divergence is checked.
+    - `warm_up_epochs`: the number of epochs before the checks for divergence begin.
     """
 
     model_config: ModelConfig

@@ -27,7 +27,7 @@ def refuse(expected: str) -> NoReturn:
 def to_int(value: Any) -> int:
     """Convert a value to int. This also accepts `3.0`, `"3"` and NumPy scalars, but not `1.999` or True."""
     if isinstance(value, NumeralFloat) and math.isfinite(value):
-        exact = Decimal(value.text)  # 1e23 is not the float that is nearest to it
+        exact = Decimal(value.text)  # exact: the float nearest to 1e23 is a different integer
         value = int(exact) if exact == exact.to_integral_value() else value
     if type(value) is not int:
         value = _scalar(value, "a whole number")
@@ -47,7 +47,7 @@ def to_int(value: Any) -> int:
 def to_float(value: Any) -> float:
     """Convert a value to float.
 
-    This also accepts `3`, `"1e-3"` and NumPy scalars, but not True, and no int that a float cannot represent exactly.
+    This also accepts `3`, `"1e-3"` and NumPy scalars, but neither True nor an int that a float cannot represent exactly.
     """
     if type(value) is float:
         return value

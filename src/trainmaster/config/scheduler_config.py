@@ -30,7 +30,7 @@ _FUNCTIONS = ("lr_lambda", "scale_fn")
 _registered: dict[str, Callable[..., Any]] = {}
 _registered_when: dict[str, StepWhen] = {}
 _made_when: weakref.WeakKeyDictionary[Any, StepWhen] = weakref.WeakKeyDictionary()
-"""For each schedule that a config has built, when it steps."""
+"""The `step_when` of each schedule that a config has built."""
 
 
 def register_scheduler(name: str, make: Callable[..., Any], step_when: StepWhen = "train") -> None:
@@ -137,7 +137,7 @@ class SchedulerConfig(ConfigBase):
 
 
 def _build_nested(number: int, config: Any, model: nn.Module, optimizer: Optimizer) -> Any:
-    """A schedule among the arguments of another schedule."""
+    """Build a schedule that is an argument of another schedule."""
     try:
         schedule: Any = build_group(SchedulerConfig, config)
         return schedule.make_scheduler(model, optimizer)

@@ -27,8 +27,8 @@ NUM_DETAILED = 50
 """How many problems are described in full. A wrong file may have 50,000 of them."""
 
 _INSTEAD = {
-    "__init__": "is never called for groups in files; write `problems()` to check values, methods to compute",
-    "__post_init__": "is never called; write `problems()` to check values, methods to compute",
+    "__init__": "is never called for groups in files; write `problems()` to check values, and methods to compute them",
+    "__post_init__": "is never called; write `problems()` to check values, and methods to compute them",
 }
 
 _PYDANTIC = ConfigDict(extra="forbid", arbitrary_types_allowed=True)

@@ -36,7 +36,7 @@ _TOKEN = re.compile(
     r"|\bsk-(?P<key>[A-Za-z0-9_-]{20,})"
     r"|\beyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}|-----BEGIN [A-Z ]*PRIVATE KEY-----"
 )
-"""Tokens of well-known services. Text that starts with `sk-` is only one if the rest looks random."""
+"""Tokens of well-known services. Text that starts with `sk-` is a token only if the rest looks random."""
 _TOKEN_LENGTH = 15
 _ADDRESS = re.compile(
     r"://[^\s/:@]*:(?P<secret>[^\s/@]+)(?=@)(?!@sha256:)"  # `@sha256:` follows the tag of a container image
@@ -134,7 +134,7 @@ def is_path(value: str) -> bool:
 
 
 def is_harmless(value: str) -> bool:
-    """Return whether a text is never a secret, whatever its name is: empty text, a switch, a path or a placeholder."""
+    """Return whether a text is never a secret, no matter what its name is: empty text, a switch, a path or a placeholder."""
     return value.lower() in _NEVER_SECRET or _PLACEHOLDER.fullmatch(value) is not None or is_path(value)
 
 

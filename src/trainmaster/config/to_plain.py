@@ -130,7 +130,7 @@ def _is_simple(value: Any) -> bool:
 
 
 def scalar_to_plain(value: Any) -> Scalar:
-    """Return the plain value of an enum member, a path or a NumPy scalar. Raises `TypeError` for any other object."""
+    """Return the plain value of an enum member, a path or a NumPy scalar. Raise `TypeError` for any other object."""
     if isinstance(value, Enum):
         return scalar_to_plain(value.value)
     if value is None or isinstance(value, bool):

@@ -94,5 +94,5 @@ def arguments_error(config: ConfigBase, problems: Iterable[Problem]) -> ConfigEr
 
 
 def _origin(config: ConfigBase, key: str) -> str:
-    origins = (config.origin(name) for name in (key.partition(".")[0], "name"))  # of `name`, if there are no arguments
+    origins = (config.origin(name) for name in (key.partition(".")[0], "name"))  # the origin of `name`, if there are no arguments
     return next((each for each in origins if each != IN_CODE and not each.startswith("default of ")), "")

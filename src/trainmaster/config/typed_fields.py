@@ -64,7 +64,7 @@ class TypedFields(AnyConfig):
         object.__setattr__(self, "_origins", origins)
 
     def keys(self) -> list[str]:
-        """The names of the fields."""
+        """Return the names of the fields."""
         return list(self._schema().fields)
 
     def __iter__(self) -> Iterator[str]:
@@ -141,7 +141,7 @@ class TypedFields(AnyConfig):
             )
 
     def _values(self) -> dict[str, Any]:
-        """The values of the fields. `__dict__` may also hold the values of cached properties."""
+        """Return the values of the fields. `__dict__` may also hold the values of cached properties."""
         return {name: self.__dict__[name] for name in self._schema().fields}
 
     def _nested(self) -> Iterator[tuple[str, Any]]:

@@ -17,7 +17,7 @@ from trainmaster.errors import ConfigError, Problem, did_you_mean
 
 
 class Form(NamedTuple):
-    """Which fields a plain tree has, and under which names."""
+    """The fields that a plain tree contains, and whether it uses their original names."""
 
     stateful_only: bool = False
     first_names: bool = False
@@ -53,7 +53,7 @@ def tree_of(config: AnyConfig, form: Form) -> dict[str, Any]:
 
 
 def _is_default(value: Any, default: Any) -> bool:
-    return is_same(value_to_plain(value, (), []), value_to_plain(default, (), []))  # with dotted keys nested
+    return is_same(value_to_plain(value, (), []), value_to_plain(default, (), []))  # this also nests dotted keys
 
 
 def plain_form(value: Any, declared: tuple[type, ...], form: Form) -> Any:

@@ -63,5 +63,5 @@ def yaml_text(tree: dict[str, Any]) -> str:
 
 
 def json_text(tree: dict[str, Any]) -> str:
-    """Convert a plain tree to indented strict JSON. NaN becomes `{".float": "nan"}`, and infinity likewise."""
+    """Convert a plain tree to indented strict JSON. NaN and infinity become objects such as `{".float": "nan"}`."""
     return json.dumps(to_strict_json(tree), indent=2, ensure_ascii=False, allow_nan=False) + "\n"

@@ -19,7 +19,7 @@ class LineStyle(NamedTuple):
 
 
 def line_styles(lines: Sequence[Line]) -> list[LineStyle]:
-    """One style for each label, so that a faint line has the style of the line it belongs to.
+    """Return one style for each label, so that a faint line has the style of the line it belongs to.
 
     Styles repeat after 28 labels.
     """

@@ -25,7 +25,7 @@ class Drawing:
     title: str = ""
 
     def figure(self) -> Figure:
-        """The matplotlib figure, to change it before you save it yourself."""
+        """Return the matplotlib figure, so that you can change it before you save it."""
         return draw(self.panels, self.title)
 
     def save(self, path: str | PathLike[str]) -> None:

@@ -31,7 +31,7 @@ class Line:
     low: Sequence[float] | None = None
     high: Sequence[float] | None = None
     is_faint: bool = False
-    """Draw it pale, behind the other lines, and without a legend entry, as for the raw values of a smoothed curve."""
+    """Whether the line is pale, behind the other lines, and not in the legend, such as the raw values of a smoothed curve."""
 
     def __post_init__(self) -> None:
         if (self.low is None) != (self.high is None):
@@ -86,7 +86,7 @@ class HeatMap:
     """An array of shape (rows, xs). NaN values are left blank."""
     is_log: bool = False
     marks: Mapping[str, str] = field(default_factory=dict)
-    """For some rows, a word that is shown next to the name."""
+    """Words to show next to the names of some rows."""
 
     def __post_init__(self) -> None:
         wanted = (len(self.rows), len(self.xs))
@@ -102,7 +102,7 @@ class HeatMap:
         return not np.isfinite(self.columns()[1]).any()
 
     def columns(self) -> tuple[Array, Array]:
-        """The xs in order and their values, without columns whose x is not finite."""
+        """Return the xs in order and their values, without columns whose x is not finite."""
         xs = finite(self.xs)
         order = np.argsort(xs, kind="stable")[: np.count_nonzero(np.isfinite(xs))]
         return xs[order], finite(self.values, self.is_log).reshape(len(self.rows), len(xs))[:, order]
@@ -118,7 +118,7 @@ class Bars:
     values: Sequence[float]
     is_log: bool = False
     marks: Mapping[str, str] = field(default_factory=dict)
-    """For some bars, a word that is shown next to the name."""
+    """Words to show next to the names of some bars."""
 
     def __post_init__(self) -> None:
         if len(self.names) != len(self.values):
@@ -139,7 +139,7 @@ class Histogram:
     x_label: str
     y_label: str
     counts: Mapping[str, Sequence[int]]
-    """For each label, the count in each interval. Several labels are drawn on top of each other."""
+    """The counts of all intervals, by label. The bars of several labels are drawn on top of each other."""
     edges: Sequence[float]
     """The edges of the intervals: one more than there are intervals."""
 
@@ -171,7 +171,7 @@ class Scatter:
     xs: Sequence[float]
     ys: Sequence[float]
     names: Sequence[str] = ()
-    """What each point is, shown in a page when the mouse is over it."""
+    """The names of the points. A page shows them when the mouse is over a point."""
     fit: Line | None = None
     is_log_x: bool = False
     is_log_y: bool = False
@@ -238,7 +238,7 @@ class Parallel:
         return not self.axes or not np.isfinite(finite(self.axes[-1].positions)).any()
 
     def order(self) -> list[int]:
-        """The lines that have a color, the best last."""
+        """Return the lines that have a color, the best last."""
         last = finite(self.axes[-1].positions)
         lines = np.argsort(-last if self.is_reversed else last, kind="stable")
         return [line for line in lines.tolist() if np.isfinite(last[line])]
@@ -254,7 +254,7 @@ class ForestRow:
     high: float = math.nan
     color: Literal["good", "bad", "unclear", "point"] = "point"
     is_summary: bool = False
-    """Drawn apart from the rows above, with a diamond."""
+    """Whether the row is drawn as a diamond, apart from the rows above."""
 
 
 @dataclass(frozen=True)
@@ -284,14 +284,14 @@ def finite(values: ArrayLike, is_log: bool = False) -> Array:
 
 
 def has_density(values: ArrayLike) -> bool:
-    """Whether there are enough different values to draw a density; with fewer, a density would be misleading."""
+    """Return whether there are enough different values to draw a density; with fewer, a density would be misleading."""
     found = finite(values)
     found = found[np.isfinite(found)]
     return len(found) >= _MIN_FOR_DENSITY and bool(np.ptp(found) > 1e-9 * np.abs(found).max())
 
 
 def isolated(ys: Array) -> list[int]:
-    """Indices of points with a gap on either side, which need a marker to be visible."""
+    """Return the indices of points with a gap on both sides, which need a marker to be visible."""
     is_finite = np.pad(np.isfinite(ys), 1)
     return np.flatnonzero(is_finite[1:-1] & ~is_finite[:-2] & ~is_finite[2:]).tolist()
 

@@ -193,7 +193,7 @@ def _draw_violins(axes: Axes, panel: Violins) -> None:
             positions, widths = density(scaled)
             positions = np.exp(positions) if panel.is_log else positions
             axes.fill_betweenx(positions, number - 0.4 * widths, number + 0.4 * widths, color=color, alpha=0.25, linewidth=0)
-        spread = (np.arange(len(ys)) * 0.618034 % 1 - 0.5) * 0.24  # an even spread that is the same each time
+        spread = (np.arange(len(ys)) * 0.618034 % 1 - 0.5) * 0.24  # spread evenly and reproducibly
         axes.scatter(number + spread, ys, s=10, color=color, alpha=min(0.8, max(0.1, 60 / len(ys))), linewidths=0)
         axes.plot([number - 0.22, number + 0.22], [np.median(ys)] * 2, color="black", linewidth=1.4)
     names = [_text(name, _MAX_LEGEND_LABEL) for name in panel.values]
@@ -204,7 +204,7 @@ def _draw_violins(axes: Axes, panel: Violins) -> None:
 
 
 def density(values: Array, num_points: int = 100) -> tuple[Array, Array]:
-    """Positions from the smallest to the largest value, and a smooth density there, at most 1: a Gaussian kernel of Silverman's width."""
+    """Return positions between the smallest and the largest value, and a kernel density estimate at each, scaled to a maximum of 1."""
     quartiles = np.quantile(values, [0.25, 0.75])
     spread = min(float(values.std(ddof=1)), float(np.ptp(quartiles)) / 1.34 or np.inf)
     width = 0.9 * spread * len(values) ** -0.2
@@ -270,7 +270,7 @@ def _draw_bars(axes: Axes, panel: Bars) -> None:
 
 
 def _column_edges(xs: Array) -> Array:
-    """The borders of columns, halfway between neighbors."""
+    """Return the borders of columns, halfway between neighbors."""
     if np.ptp(xs) <= 1e-6 * abs(xs[0]):  # one column, or several at one x
         half = max(0.5, 1e-5 * abs(xs[0]))
         return np.linspace(xs[0] - half, xs[0] + half, len(xs) + 1)

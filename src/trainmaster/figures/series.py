@@ -82,7 +82,7 @@ class Series:
 
 
 def smoothed(values: Iterable[float], weight: float) -> list[float]:
-    """The exponential moving average, with bias correction. `weight` is the weight of the past; 0 does not smooth at all.
+    """Return the exponential moving average, with bias correction. `weight` is the weight of the past; 0 does not smooth at all.
 
     Values that are not finite are returned unchanged and do not influence the average.
 

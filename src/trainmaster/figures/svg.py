@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Curve:
-    """A line with an optional band. Values that are not finite interrupt both."""
+    """A line with an optional band. Both have gaps at values that are not finite."""
 
     label: str
     x: Sequence[float]
@@ -73,12 +73,12 @@ class Scale(NamedTuple):
 
 
 def svg_text(text: object) -> str:
-    """`text` for HTML and SVG: escaped, with invisible characters written out."""
+    """Escape a text for HTML and SVG, and write invisible characters as escapes."""
     return escape(printable(text))
 
 
 def make_scale(values: Iterable[float], start: float, end: float, may_be_log: bool = False) -> Scale:
-    """A scale that holds all finite values, with a margin. It is logarithmic if they are positive and differ by a factor of 50."""
+    """Return a scale for all finite values, with a margin. With `may_be_log`, positive values over a wide range get a log scale."""
     finite = [float(value) for value in values if math.isfinite(value) and abs(value) < 1e300]
     low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
     if may_be_log and low > 0 and high / low >= _LOG_RATIO:
@@ -88,7 +88,7 @@ def make_scale(values: Iterable[float], start: float, end: float, may_be_log: bo
 
 
 def linear_ticks(low: float, high: float, count: int) -> list[float]:
-    """Round numbers between `low` and `high`, about `count` of them.
+    """Return about `count` round numbers between `low` and `high`.
 
     >>> linear_ticks(0.0, 1.03, 5)
     [0.0, 0.25, 0.5, 0.75, 1.0]
@@ -101,7 +101,7 @@ def linear_ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def format_ticks(ticks: Sequence[float]) -> list[str]:
-    """The shortest texts that tell the ticks apart.
+    """Return the shortest texts that tell the ticks apart.
 
     >>> format_ticks([0.0, 0.5, 1.0]), format_ticks([10_000.0, 20_000.0]), format_ticks([0.00001, 0.1])
     (['0', '0.5', '1'], ['10k', '20k'], ['1e-05', '0.1'])
@@ -118,7 +118,7 @@ def format_ticks(ticks: Sequence[float]) -> list[str]:
 
 
 def draw_curves(curves: Sequence[Curve], x_label: str, label: str, whiskers: Sequence[Whisker] = ()) -> str:
-    """Lines with bands over one x axis. `label` describes the figure to a screen reader."""
+    """Draw lines with bands over one x axis. `label` describes the figure to a screen reader."""
     ys = [value for curve in curves for value in (*curve.y, *curve.low, *curve.high)] + [each for mark in whiskers for each in mark[1:4]]
     y = make_scale(ys, _HEIGHT - _BOTTOM, _TOP, may_be_log=True)
     ticks = y.ticks()
@@ -148,7 +148,7 @@ def draw_curves(curves: Sequence[Curve], x_label: str, label: str, whiskers: Seq
 
 
 def draw_interval(scale: Scale, value: float, low: float, high: float, references: Sequence[float] = (), color: int = 0) -> str:
-    """A point with its interval, for a row of a table. Rows of one table share a scale; `references` are vertical lines."""
+    """Draw a point with its interval, for a row of a table. Rows of one table share a scale; `references` are vertical lines."""
     middle = _STRIP_HEIGHT / 2
     parts = [f'<path class="ref" d="M{scale(each):.1f} 0V{_STRIP_HEIGHT}"/>' for each in references if scale.low <= each <= scale.high]
     if math.isfinite(low) and math.isfinite(high):
@@ -160,7 +160,7 @@ def draw_interval(scale: Scale, value: float, low: float, high: float, reference
 
 
 def draw_interval_axis(scale: Scale) -> str:
-    """The ticks below a column of intervals."""
+    """Draw the ticks below a column of intervals."""
     ticks = scale.ticks(3)
     pairs = zip(ticks, format_ticks(ticks), strict=True)
     return _strip([f'<text class="mid" x="{scale(tick):.1f}" y="14">{svg_text(text)}</text>' for tick, text in pairs])
@@ -171,7 +171,7 @@ def interval_scale(values: Iterable[float]) -> Scale:
 
 
 def draw_bar(share: float, kind: str = "bar", mark: float | None = None) -> str:
-    """A bar for a row of a table; `mark` is a vertical line that all rows share."""
+    """Draw a bar for a row of a table; `mark` is a vertical line that all rows share."""
     width = min(max(share, 0.0), 1.0) * _STRIP_WIDTH
     parts = [f'<rect class="{kind}" x="0" y="4" width="{width:.1f}" height="12" rx="2"/>']
     if mark is not None:
@@ -226,7 +226,7 @@ def color_class(number: int) -> str:
 
 
 def thin_out(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """At most 480 points: the first, lowest, highest and last of each of 120 buckets, so that peaks stay visible."""
+    """Keep at most 480 points: the first, lowest, highest and last of each of 120 buckets, so that peaks stay visible."""
     if len(points) <= 4 * _MAX_BUCKETS:
         return list(points)
     kept: set[int] = set()
@@ -245,7 +245,7 @@ def _path(points: Sequence[tuple[float, float]], x: Scale, y: Scale) -> str:
 
 
 def _pieces(items: Sequence[_T], is_in: Callable[[_T], bool]) -> list[list[_T]]:
-    """The pieces between items that cannot be drawn."""
+    """Split items at those for which `is_in` is False, and drop these."""
     found: list[list[_T]] = [[]]
     for item in items:
         if is_in(item):

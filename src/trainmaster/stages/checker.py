@@ -113,7 +113,7 @@ class Checker:
     tree: StageTree
     lazies: Mapping[str, list[LazyFixture]]
     creates: Mapping[str, frozenset[str]]
-    """Fixtures that the extensions or the host declare to create, and the stages that own them."""
+    """The fixtures that the extensions and the host list in `creates`, and the stages that own them."""
     may_create: bool
     """Whether a hook or the host may create fixtures that are not declared."""
 
@@ -155,7 +155,7 @@ class Checker:
                     owners[stage] = lazy.title
 
     def _misspelled(self, hook: Hook) -> list[str]:
-        """Parameters with a default that are similar to a known name: they would silently keep their default."""
+        """Return parameters with a default whose names are similar to a known fixture. They would silently keep their default."""
         return [name for name in hook.takes if name not in self._known() and name not in ERROR_FIXTURES and nearest(name, self._known())]
 
     def _problems(self, asker: str, where: str, needs: Iterable[str], stage: str, phase: Phase) -> list[FixtureError]:
@@ -164,7 +164,7 @@ class Checker:
             visible = self._visible(path, phase)
             for name in needs:
                 if name not in visible and name not in errors and not self._may_appear(name):
-                    errors[name] = self._error(name, asker, where, path, phase, visible)
+                    errors[name] = self._error(name, asker, where, path, visible)
         return list(errors.values())
 
     def _known(self) -> set[str]:
@@ -193,7 +193,7 @@ class Checker:
             for depth, owner in enumerate(path)
         )
 
-    def _error(self, name: str, asker: str, where: str, path: Path, phase: Phase, visible: set[str]) -> FixtureError:
+    def _error(self, name: str, asker: str, where: str, path: Path, visible: set[str]) -> FixtureError:
         location = f"{where}, stage {path_text(path)}"
         if name not in self._known() and name not in ERROR_FIXTURES:
             advice = did_you_mean(name, self._known()) or "declare it in `creates`, or give the parameter a default;"

@@ -72,7 +72,7 @@ class Extensible:
             del cls.extensions
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        # Not in __init__, so that subclasses do not have to call super().__init__().
+        # Here and not in __init__, so that subclasses do not have to call super().__init__().
         self = super().__new__(cls)
         record_call(self, cls, args, kwargs)
         self._scope = Scope(self._read_fixture)
@@ -112,7 +112,7 @@ class Extensible:
         return self._fixtures
 
     def describe(self) -> StageMap:
-        """The stages with their fixtures and, in order, the hooks that will run."""
+        """Return the stages with their fixtures and, in order, the hooks that will run."""
         hooks = self._resolved()
         if self.tree is None:
             return describe_hooks(hooks, self._opened)
@@ -142,7 +142,7 @@ class Extensible:
             self._extensions.add(name, extension, at_start=at_start)
 
     def get_extension_methods(self, prefix: str, stage_name: str) -> list[Callable[..., Any]]:
-        """The bound hooks of this stage, in order; `prefix` is "pre", "around" or "post"."""
+        """Return the bound hooks of this stage, in order; `prefix` is "pre", "around" or "post"."""
         phase = prefix.removesuffix("_")
         return [hook.method for hook in self._resolved() if hook.phase == phase and hook.stage == stage_name]
 
@@ -161,7 +161,7 @@ class Extensible:
         self.refresh()
 
     def reset_stages(self) -> None:
-        """Close all open stages without calling hooks. This is for an interrupt in the engine's own code."""
+        """Close all open stages without calling hooks. Use this if an interrupt hit the engine's own code."""
         for stage in self._stages.values():
             if stage is not self._scope.permanent:
                 stage.leave()
@@ -174,33 +174,33 @@ class Extensible:
     # for subclasses to override
 
     def partner_trees(self) -> tuple[StageTree, ...]:
-        """The trees of other routines that share extensions with this one. Each calls the hooks for its own stages."""
+        """Return the trees of other routines that share extensions with this one. Each routine calls the hooks for its own stages."""
         return ()
 
     def add_default_extensions(self, extensions: Extensions) -> None:
         """Add the default extensions to those of the user."""
 
     def observer_guard(self) -> Guard | None:
-        """Return a function that creates context managers, which undo changes made by observers. None if nothing has to be undone."""
+        """Return a function that creates context managers to undo changes made by observers; None if nothing has to be undone."""
         return None
 
     def adapt_hook(self, hook: Hook, extension: object) -> Hook | None:
-        """The hook as it runs in this process; None if it does not run here."""
+        """Return the hook to call in this process; None if it must not run here."""
         return hook
 
     def read_fixture(self, name: str) -> Any:
-        """Return the value of a fixture that no stage provides. Raises `AttributeError` if there is none."""
+        """Return the value of a fixture that no stage provides. Raise `AttributeError` if there is none."""
         raise AttributeError(name)
 
     def has_undeclared_fixtures(self) -> bool:
-        """Whether `read_fixture` accepts names that the tree does not declare."""
+        """Return whether `read_fixture` accepts names that the tree does not declare."""
         return type(self).read_fixture is not Extensible.read_fixture
 
     def _read_fixture(self, name: str) -> Any:
         return self._fixtures if name == "fixtures" else self.read_fixture(name)
 
     def on_routine_end(self) -> None:
-        """Warn about hooks that never ran, when the outermost stage of an undeclared routine closes for the first time."""
+        """Warn about hooks that never ran. The engine calls this once, at the end of the first run of a routine without a tree."""
         self._scope.is_watched = False
         for hook in self._resolved():
             if hook.stage not in self._opened:
@@ -216,7 +216,7 @@ class Extensible:
         check_names(name, extension, self.tree, self.partner_trees(), self.shares_extensions)
 
     def _resolved(self) -> list[Hook]:
-        """All hooks, in the order of the extensions. They are looked up again only after a change."""
+        """Return all hooks, in the order of the extensions. The result is cached until an extension changes."""
         if self._hooks is None:
             guard = self.observer_guard()
             lazies: dict[str, list[LazyFixture]] = {}

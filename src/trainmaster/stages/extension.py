@@ -1,4 +1,4 @@
-"""What the author of an extension uses: the base classes, and decorators for methods."""
+"""The base classes and method decorators for authors of extensions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LAZY = "__trainmaster_lazy__"
 
 
 class Extension:
-    """The base class for extensions: its hooks (callbacks) are methods that are named after stages.
+    """The base class for extensions. The hooks (callbacks) of an extension are methods that are named after stages.
 
     `pre_<stage>` runs before the stage's body, `post_<stage>` after it, and `around_<stage>` (a generator that yields once)
     around it. The parameters of a hook are fixtures, matched by name; a parameter with a default keeps it if the fixture does
@@ -40,12 +40,12 @@ class Extension:
     on_every_rank: ClassVar[bool] = False
     """Whether the hooks run on all ranks and not only on rank 0. An extension that changes training needs this."""
     needs_whole_batches: ClassVar[bool] = False
-    """Whether the extension reads whole batches or predictions. If so, it is an error with several ranks, which have only parts of them."""
+    """Whether the extension reads whole batches or predictions. With several ranks, each has only a part of them, so this is an error."""
     is_guarded: ClassVar[bool] = True
     """Whether changes made by an observer's hooks are undone. Set it to False to save time if the hooks never change RNGs or modes."""
 
     def named_fixtures(self) -> Mapping[str, Callable[..., Any]]:
-        """Lazy fixtures whose names depend on the object: a mapping of names to functions marked with `@fixture(stage)`."""
+        """Return lazy fixtures whose names depend on the object: a mapping of names to functions marked with `@fixture(stage)`."""
         return {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -66,7 +66,7 @@ class Observer(Extension):
 
 @dataclass(frozen=True, slots=True)
 class LazySpec:
-    """Where a lazy fixture is valid: in `stages`, starting at the end of the inner stage `after`."""
+    """The stages in which a lazy fixture is valid. If `after` is set, it is valid only after that inner stage has closed."""
 
     stages: tuple[str, ...]
     after: str | None

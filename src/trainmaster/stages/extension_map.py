@@ -87,7 +87,7 @@ class Extensions(MutableMapping[str, object]):
 
 
 def named_extensions(extensions: ExtensionsLike) -> list[tuple[str, object]]:
-    """The (name, extension) pairs of a mapping, or of a list of extensions and pairs."""
+    """Return the (name, extension) pairs of a mapping, or of a list of extensions and pairs."""
     if isinstance(extensions, Mapping):
         return list(extensions.items())
     if isinstance(extensions, str) or not isinstance(extensions, Iterable):

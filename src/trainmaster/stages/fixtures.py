@@ -14,7 +14,7 @@ class Fixtures(Mapping[str, Any]):
     """The fixtures of an extensible object, as its routines and hooks see them.
 
     `fixtures["x"] = v` creates `x` in the innermost open stage, or in the stage that the declared tree names as its owner. `x`
-    goes away when that stage closes. Creating a name that exists is an error; `modify` changes a fixture in place.
+    is removed when that stage closes. Creating a name that exists is an error; `modify` changes a fixture in place.
     `fixtures(f, **overrides)` calls any callable with the fixtures that its parameters name.
     """
 

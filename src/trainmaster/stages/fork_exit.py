@@ -10,7 +10,7 @@ import traceback
 from typing import NoReturn
 
 _MAX_SECONDS = 2.0
-"""The timeout for output: another thread of the parent may have held a lock on the streams during the fork."""
+"""The timeout for printing. If another thread of the parent held a lock on the streams during the fork, printing would block forever."""
 
 
 def exit_forked_process(error: BaseException) -> NoReturn:
@@ -32,6 +32,6 @@ def exit_forked_process(error: BaseException) -> NoReturn:
 def _write_output(text: str) -> None:
     for stream, content in ((sys.__stdout__, ""), (sys.__stderr__, text)):
         if stream is not None:
-            with contextlib.suppress(OSError, ValueError):  # it is closed
+            with contextlib.suppress(OSError, ValueError):  # the stream is closed
                 stream.write(content)
                 stream.flush()

@@ -16,7 +16,7 @@ Timer = Callable[[str, str, float], None]
 
 
 def timed(hook: Hook, timer: Timer) -> Hook:
-    """A copy of a hook that reports the time of each call to `timer`.
+    """Return a copy of a hook that reports the time of each call to `timer`.
 
     The time of the guard around observers is reported under the extension name "guard".
     """

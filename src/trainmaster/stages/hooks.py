@@ -50,7 +50,7 @@ class Hook(BoundMethod):
     stage: str
     is_always: bool
     guard: Guard | None = None
-    """A context that undoes changes to random number generators and modes; only for observers."""
+    """For observers: creates a context that undoes changes to random number generators and modes."""
 
     def guarded(self) -> AbstractContextManager[Any]:
         return self.guard() if self.guard is not None else nullcontext()
@@ -91,7 +91,7 @@ def hook_names(extension: object) -> Iterator[tuple[str, Phase, str]]:
 
 
 def _static_value(extension: object, name: str) -> Any:
-    """The value of an attribute, found without calling properties. `inspect.getattr_static` is much slower."""
+    """Return the value of an attribute without calling properties. `inspect.getattr_static` is much slower."""
     found = next((vars(kind)[name] for kind in type(extension).__mro__ if name in vars(kind)), None)
     own = getattr(extension, "__dict__", {})
     return own[name] if name in own and not hasattr(found, "__set__") else found
@@ -110,7 +110,7 @@ def find_hooks(extension_name: str, extension: object) -> list[Hook]:
 
 
 def find_lazy_fixtures(extension_name: str, extension: object) -> list[LazyFixture]:
-    """The methods marked `@fixture(stage)`, and the result of `named_fixtures()`."""
+    """Return the methods marked `@fixture(stage)`, and the result of `named_fixtures()`."""
     names = {name for kind in type(extension).__mro__ for name, value in vars(kind).items() if lazy_spec(value)}
     marked = [(name, getattr(extension, name)) for name in sorted(names) if lazy_spec(_static_value(extension, name))]
     lazies = []
@@ -165,7 +165,7 @@ def _named_fixtures(extension: object) -> list[tuple[str, Callable[..., Any]]]:
 
 
 def _check_runs(method: Callable[..., Any], title: str, *, may_yield: bool, hint: str) -> None:
-    """Raise an error for a function whose code does not run when it is called."""
+    """Raise an error for a coroutine or a generator function, because calling it does not run its code."""
     is_async = inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
     if is_async or (inspect.isgeneratorfunction(method) and not may_yield):
         raise HookSignatureError(
@@ -207,7 +207,7 @@ def parameters_of(method: Callable[..., Any], title: str) -> tuple[tuple[str, ..
 
 
 _function_signature = lru_cache(maxsize=512)(inspect.signature)
-"""Cached, because each run of a batch attaches new objects of the same classes."""
+"""This is cached, because each run of a sweep attaches new objects of the same classes."""
 
 
 def _parameters(method: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

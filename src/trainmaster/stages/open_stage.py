@@ -34,7 +34,7 @@ class Running(threading.local):
     def __init__(self) -> None:
         self.hosts: list[Extensible] = []
         self.inherited: list[Extensible] = []
-        """Those that were running when this process was forked: their routines belong to the parent process."""
+        """The objects whose routines were running when this process was forked. These routines belong to the parent process."""
 
 
 running = Running()
@@ -62,11 +62,11 @@ class OpenStage:
     def __init__(self, host: Extensible, scope: Scope, name: str) -> None:
         self.name = name
         self.is_stale = True
-        """The extensions have changed since the plan was made."""
+        """Whether the extensions have changed since the plan was made."""
         self.is_open = False
         """Whether the stage is open and has hooks or fixtures.
 
-        It stays False for a stage without any, so that opening it is nearly free.
+        It stays False for a stage without hooks and fixtures, so that opening it is nearly free.
         """
         self.initial: Mapping[str, Any] | None = None
         """The fixtures passed to `staged`, until the stage opens."""
@@ -74,7 +74,7 @@ class OpenStage:
         self.created: list[str] = []
         """The names of the fixtures that are removed when this stage closes."""
         self.closed_stages: frozenset[str] = _NO_STAGES
-        """The inner stages that have closed, as far as lazy fixtures depend on them."""
+        """The inner stages that have closed. Only stages that a lazy fixture depends on are listed."""
         self._host = host
         self._scope = scope
         self._stack = scope.stack
@@ -85,7 +85,7 @@ class OpenStage:
         self._declared: tuple[str, ...] = ()
         self._has_around = self._unlocks = False
         self._is_free = False
-        """There is nothing to do when the stage opens and closes."""
+        """Whether the stage has nothing to do when it opens and closes."""
         self._generators: list[tuple[Hook, Generator[Any, Any, Any]]] = []
 
     def mark_stale(self) -> None:
@@ -100,16 +100,16 @@ class OpenStage:
         self.is_open = True
 
     def owned(self) -> tuple[str, ...]:
-        """The names of the fixtures that are removed when this stage closes."""
+        """Return the names of the fixtures that are removed when this stage closes."""
         return (*self._declared, *self.created)
 
     def note_closed(self, inner: str) -> None:
-        """Note that an inner stage, or the body, has ended."""
+        """Record that an inner stage, or the body, has ended."""
         self.closed_stages |= {inner}
         self.is_open = True
 
     def open_permanently(self) -> None:
-        """Open a stage that never closes, outside all others."""
+        """Open a stage that never closes and contains all others."""
         self._prepare()
         self._scope.permanent = self
         self._publish_defaults(self.initial or {})
@@ -188,7 +188,7 @@ class OpenStage:
                     else:
                         method()
                 scope.current_error = outer
-        except BaseException as error:  # as in __enter__
+        except BaseException as error:  # close the stage, then raise the error again
             rest = self._plan.post_hooks
             if hook is not None:
                 scope.current_error = outer
@@ -217,7 +217,7 @@ class OpenStage:
     # not in the hot path
 
     def _prepare(self) -> None:
-        """Get a new plan if the extensions have changed. Raises an error if the stage cannot open."""
+        """Get a new plan if the extensions have changed. Raise an error if the stage cannot open."""
         if self.is_open:
             raise StageError(
                 f"stage `{self.name}` is already open",
@@ -292,7 +292,7 @@ class OpenStage:
             try:
                 with hook.guarded():
                     _throw(hook, generator, error)
-            except BaseException as later:  # attached to the first error
+            except BaseException as later:  # _attach adds it to the first error
                 if later is not error:
                     _attach(errors, self._explain(later, hook), hook)
         outer = scope.current_error
@@ -303,7 +303,7 @@ class OpenStage:
             try:
                 with hook.guarded():
                     is_swallowed = hook.call(scope.values)
-            except BaseException as later:  # as above
+            except BaseException as later:  # also added to the first error
                 if not errors or later is not errors[0]:
                     _attach(errors, self._explain(later, hook), hook)
             else:
@@ -316,7 +316,7 @@ class OpenStage:
 
     def _close(self, *, has_failed: bool = False) -> None:
         while (stage := self._stack.pop()) is not self:
-            stage.leave()  # it was entered by hand and never exited
+            stage.leave()  # an inner stage whose __enter__ was called by hand, without __exit__
         self.leave()
         if not self._stack:
             self._end_routine(has_failed=has_failed)
@@ -333,7 +333,7 @@ class OpenStage:
 
     def _end_routine(self, *, has_failed: bool = False) -> None:
         while running.hosts.pop() is not self._host:
-            pass  # a routine that was never exited, as in _close
+            pass  # a routine whose outermost stage was entered by hand, without __exit__
         scope = self._scope
         scope.explained = None
         if scope.is_watched and not has_failed:

@@ -1,4 +1,4 @@
-"""The call plan of a stage: which hooks run, resolved once per change of the extensions."""
+"""The call plan of a stage: the hooks that run. A plan is reused until the extensions change."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Plan:
     post_hooks: tuple[Hook, ...]
     """The post hooks one by one: after an error, each runs under its own guard."""
     unlocks_body: bool
-    """Some lazy fixture of this stage becomes valid when its body ends."""
+    """Whether a lazy fixture of this stage becomes valid when its body ends."""
     unlocks_outer: bool
-    """Some lazy fixture of an outer stage becomes valid when this stage ends."""
+    """Whether a lazy fixture of an outer stage becomes valid when this stage ends."""
     declared: tuple[str, ...]
     """The fixtures that only this stage owns, according to the tree. They are removed when it closes, no matter how they were set."""
     progress: tuple[str, ...]

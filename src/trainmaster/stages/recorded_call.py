@@ -23,7 +23,7 @@ class RecordedCall(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     has_called_recipes: bool = False
-    """Recipes among the arguments were called first; the call received their results."""
+    """Whether recipes among the arguments were called first, so that the call received their results."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         try:
@@ -50,21 +50,22 @@ class UnrecordedArg:
 
 
 _calls: dict[int, tuple[weakref.ref[Any], RecordedCall]] = {}
-"""The calls of objects that are neither ours nor modules. Not an attribute, because `vars()` of such an object may be its state."""
+"""The calls that created objects of other libraries, except modules. They are not stored as an attribute, because many programs treat
+`vars()` of such an object as its state."""
 
 
 def record_call(
     created: object, kind: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, has_called_recipes: bool = False
 ) -> None:
     """Record the call that created an object. Lists and dicts are copied, because a constructor may change them."""
-    own = _known_call(created) or UnrecordedArg(type(created).__qualname__, "it was created from itself, by a call that was not recorded")
+    own = _known_call(created) or UnrecordedArg(type(created).__qualname__, "a recorded call received it as an argument and returned it")
     call = RecordedCall(kind, _recordable(args, created, own), _recordable(kwargs, created, own), has_called_recipes)
     if hasattr(type(created), _ATTRIBUTE):  # one of our classes: the record is pickled with the object
         object.__setattr__(created, _ATTRIBUTE, call)
     elif _is_module(created):
         created.__dict__[_ATTRIBUTE] = _ModuleRecord(call, weakref.ref(created))
     else:
-        forget = functools.partial(_calls.pop, id(created), None)  # bound now, because this module may be unloaded first when Python exits
+        forget = functools.partial(_calls.pop, id(created), None)  # bound now, because Python may unload this module first at exit
         _calls[id(created)] = (weakref.ref(created, lambda _: forget()), call)
 
 
@@ -84,8 +85,8 @@ class _ModuleRecord:
     """The recorded call of a module, in its `__dict__`.
 
     It is not in `_calls`, because an argument may refer to the module (`self.net = Net(act=self.act)`); as an
-    attribute, the garbage collector can free both. Copies of the module have no record. Its pickle must not need
-    trainmaster, so the record becomes `False` in it.
+        attribute, the garbage collector can free both. Copies of the module have no record. A pickle of the module must load
+    without trainmaster, so it contains `False` instead of the record.
     """
 
     def __init__(self, call: RecordedCall, owner: weakref.ref[Any]) -> None:
@@ -112,7 +113,7 @@ def _known_call(value: object) -> RecordedCall | None:
 
 
 def recorded_call(value: object) -> RecordedCall | None:
-    """The call that created an object, or None if it was not recorded."""
+    """Return the call that created an object, or None if it was not recorded."""
     call, kind = _known_call(value), type(value)
     if call is not None or not getattr(kind, RECORDS_CALLS, False):
         return call

@@ -45,13 +45,13 @@ class Scope:
         self.values = Values(self.resolve, self.provides)
         self.stack: list[OpenStage] = []
         self.permanent: OpenStage | None = None
-        """The stage that never closes, outside all others."""
+        """The stage that never closes and contains all others."""
         self.current_error: tuple[BaseException | None] | None = None
-        """The error that post hooks see, in a tuple; None while no stage is closing."""
+        """A tuple with the error that post hooks see; None while no stage is closing."""
         self.explained: BaseException | None = None
         """The last error that got a note with its location."""
         self.is_watched = False
-        """Whether the host must be called when the outermost stage closes."""
+        """Whether `on_routine_end` of the host must be called when the outermost stage closes."""
         self.owners: Mapping[str, frozenset[str]] = {}
         self.lazy: Mapping[str, list[LazyFixture]] = {}
         self._read_host = read_host
@@ -62,7 +62,7 @@ class Scope:
         self.owners, self.lazy = owners, lazy
 
     def owner_of_new(self, name: str) -> OpenStage:
-        """Return the open stage that will own the new fixture `name`. Raises an error if it cannot be created."""
+        """Return the open stage that will own the new fixture `name`. Raise an error if it cannot be created."""
         innermost = self.stack[-1] if self.stack else self.permanent
         if innermost is None:
             raise FixtureScopeError(
@@ -78,7 +78,7 @@ class Scope:
         return next((stage for stage in self.open_stages() if stage.name in stages), innermost)
 
     def open_stages(self) -> Iterator[OpenStage]:
-        """The open stages, innermost first."""
+        """Yield the open stages, innermost first."""
         yield from reversed(self.stack)
         if self.permanent is not None:
             yield self.permanent
@@ -192,7 +192,7 @@ class Scope:
         return ", ".join(sorted(self.values)) or "nothing"
 
     def exists_error(self, names: list[str]) -> FixtureExistsError:
-        """The error for creating fixtures that exist; it names the stage that owns each."""
+        """Return the error for creating fixtures that already exist. It names the stage that owns each of them."""
         owners = {name: f"belongs to `{stage.name}`" for stage in self.open_stages() for name in stage.owned()}
         owners.update(dict.fromkeys(ERROR_FIXTURES, "is reserved for post hooks"))
         return FixtureExistsError(
@@ -203,13 +203,13 @@ class Scope:
         )
 
     def not_found(self, name: str, asker: str | None = None, where: str = "") -> FixtureNotFoundError:
-        """The error for a fixture that does not exist here."""
+        """Return the error for a fixture that does not exist here."""
         lazy, owners = self.lazy.get(name), self.owners.get(name)
         if lazy:
             hint = "; ".join(lifetime(each) for each in lazy) + ";"
         elif owners:
             hint = (
-                f"`{name}` belongs to {' and '.join(f'`{stage}`' for stage in sorted(owners))} and exists only there, from its creation on;"
+                f"`{name}` belongs to {' and '.join(f'`{stage}`' for stage in sorted(owners))} and exists there only after it is created;"
             )
         else:
             hint = did_you_mean(name, {*self.values, *self.lazy, *self.owners})

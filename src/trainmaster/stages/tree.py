@@ -36,7 +36,7 @@ class Stage:
     fixtures: Mapping[str, str] = field(default_factory=dict)
     stages: tuple[Stage, ...] = ()
     is_permanent: bool = False
-    """The stage opens when the object is created and never closes."""
+    """Whether the stage opens when the object is created, and never closes."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class StageTree:
 
     @cached_property
     def paths(self) -> dict[str, list[Path]]:
-        """For each stage name, every path from the root to it."""
+        """All paths from the root to each stage, by the name of the stage."""
         paths: dict[str, list[Path]] = {}
         for path in _paths_below((self.root,)):
             paths.setdefault(path[-1].name, []).append(path)
@@ -70,7 +70,7 @@ class StageTree:
 
     @cached_property
     def owners(self) -> dict[str, frozenset[str]]:
-        """For each declared fixture, the stages that own it."""
+        """The stages that own each declared fixture, by the name of the fixture."""
         owners: dict[str, frozenset[str]] = {}
         for stage, paths in self.paths.items():
             for name in (name for path in paths for name in path[-1].fixtures):
@@ -136,5 +136,5 @@ def visible_at(path: Path, phase: Phase) -> set[str]:
 
 
 def path_text(path: Path) -> str:
-    """`run > train > eval`, without the permanent root."""
+    """Format a path as `run > train > eval`, without the permanent root."""
     return " > ".join(stage.name for stage in path if not stage.is_permanent) or path[-1].name

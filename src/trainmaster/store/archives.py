@@ -18,13 +18,13 @@ from trainmaster.store.run import Run
 
 Value = TypeVar("Value")
 Writing = Callable[[str], AbstractContextManager[Attempt]]
-"""Gives the right to write to a run for the duration of a block."""
+"""Takes a key and returns a context manager that holds the right to write to the run."""
 Reset = Callable[[str, Callable[[Run], Any]], Any]
-"""Resets a run, and returns what a function read from it before."""
+"""Reads a value from a run with a function, resets the run, and returns the value."""
 
 
 class RunArchive(ABC, Generic[Value]):
-    """One record of every run, by key. Writing needs the run's lease, so it raises an error while a process trains the run."""
+    """A dict with one record for each run. Writing needs the run's lease, so it is an error if another process is training the run."""
 
     _noun = "value"
 
@@ -61,7 +61,7 @@ class RunArchive(ABC, Generic[Value]):
         """Return the value and reset the run: its checkpoints, stats and preview depend on each other, so all are deleted.
 
         The config is kept, so the run can be trained again. If there is no value, `default` is returned, or an error is
-        raised if there is no default. Raises an error while a process trains the run.
+        raised if there is no default. Raise an error if a process is training the run.
         """
         if key not in self:
             return default[0] if default else self[key]  # raises the error
@@ -71,7 +71,7 @@ class RunArchive(ABC, Generic[Value]):
         return self.keys()
 
     def keys(self) -> Iterator[str]:
-        """The keys of all runs that have a value, in random order."""
+        """Yield the keys of all runs that have a value, in random order."""
         return (key for key in _runs(self._files) if _readable(key, self.__contains__))
 
     def values(self) -> Iterator[Value]:
@@ -100,7 +100,7 @@ class StatsArchive(RunArchive[dict[str, Any]]):
 
     def __setitem__(self, key: str, value: Any) -> None:
         raise StoreError(
-            f"the stats of run {check_key(key)} cannot be set: they follow from its checkpoints",
+            f"the stats of run {check_key(key)} cannot be set: they are derived from its checkpoints",
             hint="save a checkpoint: `ckpts[key] = ...`",
         )
 

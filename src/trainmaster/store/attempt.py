@@ -40,7 +40,7 @@ def utc_now() -> str:
 
 
 def claim(run: Run, by: str, lease_time: float, watch: Watch | ExpiredLease | None = None, facts: Facts = _NO_FACTS) -> Attempt:
-    """Create a new attempt on a run; raise `RunBusyError` if a process holds the run or may hold it.
+    """Create a new attempt on a run. Raise `RunBusyError` if a process holds the run or may hold it.
 
     If `watch` has seen the lease expire, the new attempt replaces its holder. `facts` are recorded with the attempt, so
     that `resume` can continue training.
@@ -68,7 +68,7 @@ def claim_or_watch(
     facts: Facts = _NO_FACTS,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> Attempt:
-    """Like `claim`, but if only the lease can show whether the holder is alive, watch it until it changes or expires.
+    """Do the same as `claim`, but if only the lease can show whether the holder is alive, watch it until it changes or expires.
 
     `report` is called with a message when it starts to watch.
     """
@@ -99,7 +99,7 @@ def busy(run: Run, holder: Holder) -> RunBusyError:
 
 
 def plot_path(key: str, attempt: int, name: str) -> str:
-    """Where a plot of an attempt is, next to its preview."""
+    """Return the path of a plot of an attempt, which is next to its preview."""
     return f"{attempt_folder('previews', key, attempt)}/plots/{name}"
 
 
@@ -137,7 +137,9 @@ class Attempt:
         with holding(self._token):
             self._files.create(run.path(number, ATTEMPT), record_bytes(record))
             with contextlib.suppress(StoreAccessError):
-                self._files.beat(run.path(number, LEASE))  # created now, because on a full disk a file can only be changed
+                self._files.beat(
+                    run.path(number, LEASE)
+                )  # created now, because a full disk still allows changing a file, but not creating one
             self._heartbeat = Heartbeat(run, number, self._token, heartbeat)
         # If an interrupt drops the attempt between two lines, the run is released.
         weakref.finalize(self, self._heartbeat.abandon).atexit = False
@@ -155,7 +157,7 @@ class Attempt:
         self.mask = Mask.of(values)
 
     def _masked(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """A status or preview without secrets. `best` names a checkpoint and has no free text."""
+        """Return a status or preview without secrets. `best` names a checkpoint and has no free text."""
         return {name: each if name == "best" else self.mask.tree(each, has_names=False) for name, each in values.items()}
 
     def start(self, base: Checkpoint | None, preview: Mapping[str, Any] | None = None, facts: Facts = _NO_FACTS) -> None:
@@ -231,9 +233,10 @@ class Attempt:
         num_events: int | None = None,
         replaced: CheckpointName | None = None,
     ) -> CheckpointName:
-        """Commit a checkpoint with all events logged so far, then the preview and the status, then delete all but the last `keep`.
+        """Commit a checkpoint with all events logged so far, then the preview and the status. Then delete old checkpoints.
 
-        `pinned` checkpoints are kept too. If an old checkpoint cannot be deleted, you get a warning and the next save tries again.
+        The last `keep` checkpoints and those in `pinned` are kept. If an old checkpoint cannot be deleted, you get a warning and the next
+        save tries again.
         The manifest also contains the status and the preview, so they survive a kill between these steps. `num_events` is the number of
         events that belong to the checkpoint, if more were logged since `value` was captured. `replaced` is an earlier checkpoint of the
         same state, which is deleted.
@@ -290,7 +293,7 @@ class Attempt:
         )
 
     def _record(self, members: Record) -> bytes:
-        """A record with the key and the number of this attempt."""
+        """Return a record with the key and the number of this attempt."""
         return record_bytes({"key": self.key, "attempt": self.number, **members})
 
     def publish_preview(self, preview: Mapping[str, Any]) -> None:
@@ -300,12 +303,12 @@ class Attempt:
         self._files.replace(self.run.path(self.number, PREVIEW), record)
 
     def next_name(self, step: int) -> CheckpointName:
-        """The name of the next checkpoint at `step`."""
+        """Return the name of the next checkpoint at `step`."""
         repeats = [name.repeat for name in self.run.own_checkpoints(self.number) if name.step == step]
         return CheckpointName(self.number, step, max(repeats, default=0) + 1)
 
     def _delete_unfinished(self) -> None:
-        """Once per attempt, delete the saves that earlier attempts did not finish."""
+        """Delete the unfinished saves of earlier attempts. This is done once per attempt."""
         if not self._is_tidy:
             try:
                 delete_incomplete(self.run, before=self.number)
@@ -314,16 +317,16 @@ class Attempt:
                 self._pruner.warn(error.fact)
 
     def write_plot(self, name: str, data: bytes) -> None:
-        """Write a plot next to the preview; replace the one of the same name."""
+        """Write a plot next to the preview. It replaces a plot of the same name."""
         self._check_process()
         self._files.replace(plot_path(self.key, self.number, name), data)
 
     def is_stop_requested(self) -> bool:
-        """Whether `request_stop` was called for this attempt, by any process."""
+        """Return whether `request_stop` was called for this attempt, by any process."""
         return self._files.has(self.run.path(self.number, STOP))
 
     def open_log(self) -> Appender:
-        """The file for the run's output."""
+        """Open the file for the run's output."""
         self._check_process()
         return self._files.append(self.run.path(self.number, LOG))
 
@@ -341,7 +344,7 @@ class Attempt:
 
 
 def request_stop(run: Run) -> Owner | None:
-    """Ask the process that holds a run to save and stop, and return it. Raise `StoreError` if no process holds the run."""
+    """Ask the process that holds a run to save and stop, and return that process. Raise `StoreError` if no process holds the run."""
     holder = holder_of(run)
     if holder.hold is Hold.FREE:
         raise StoreError(f"no process is training run {run.key}", hint=f"`trainmaster show {run.key}` prints its state")
@@ -353,7 +356,7 @@ def request_stop(run: Run) -> Owner | None:
 def record_finished(run: Run, epoch: int) -> None:
     """Write the outcome "finished" for an attempt that was killed after its last save.
 
-    Does nothing if a process (possibly) holds the run, or if the attempt already has an outcome.
+    Do nothing if a process holds the run or may hold it, or if the attempt already has an outcome.
     """
     holder = holder_of(run)
     if holder.hold is Hold.FREE and holder.attempt:
@@ -370,7 +373,7 @@ def delete_incomplete(run: Run, before: int) -> None:
 
 
 def delete_all_except(run: Run, kept: list[CheckpointName], before: int) -> Iterator[str]:
-    """Delete all checkpoints of attempts before `before` except those in `kept`; return the paths."""
+    """Delete all checkpoints of attempts before `before` except those in `kept`; yield their paths."""
     for name, folder in checkpoint_folders(run, before):
         if name not in kept:
             delete_checkpoint(run.files, folder)
@@ -378,7 +381,7 @@ def delete_all_except(run: Run, kept: list[CheckpointName], before: int) -> Iter
 
 
 def checkpoint_folders(run: Run, before: int) -> Iterator[tuple[CheckpointName | None, str]]:
-    """All checkpoint folders of attempts before `before`, complete or not."""
+    """Yield all checkpoint folders of attempts before `before`, complete or not."""
     for text in run.files.names(run_folder("ckpts", run.key)):
         number = attempt_number(text)
         if number is not None and number < before:

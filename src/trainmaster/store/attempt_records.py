@@ -41,17 +41,17 @@ class AttemptRecords:
         return f"{type(self).__name__}({own.get('key')!r} in {getattr(own.get('files'), 'root', None)!r})"
 
     def path(self, number: int, name: str) -> str:
-        """The path of one of an attempt's files."""
+        """Return the path of one of an attempt's files."""
         return f"{attempt_folder('previews' if name == PREVIEW else 'stats', self.key, number)}/{name}"
 
     # ---- attempts
 
     def attempts(self) -> list[int]:
-        """The numbers of all attempts, newest first."""
+        """Return the numbers of all attempts, newest first."""
         return list(self.iter_attempts())
 
     def newest(self) -> int:
-        """The number of the newest attempt; 0 if there is none."""
+        """Return the number of the newest attempt; 0 if there is none."""
         return next(self.iter_attempts(), 0)
 
     def iter_attempts(self) -> Iterator[int]:
@@ -60,7 +60,7 @@ class AttemptRecords:
         return (number for number in numbers if self.files.names(attempt_folder("stats", self.key, number)))
 
     def claim_of(self, number: int) -> Record:
-        """Which process started an attempt, when and for what purpose."""
+        """Return the claim of an attempt: which process started it, when and for what purpose."""
         path = self.path(number, ATTEMPT)
         record = self._find(number, ATTEMPT, {"token": str, "by": str, "owner": dict, "heartbeat": (int, float)})
         if record is None:
@@ -70,7 +70,7 @@ class AttemptRecords:
         return record
 
     def _find(self, number: int, name: str, members: Members) -> Record | None:
-        """One of an attempt's records, checked to belong to it; None if there is none."""
+        """Return a record of an attempt after checking that it belongs to the attempt; None if there is no record."""
         path = self.path(number, name)
         record = find_record(self.files, path, members)
         if record is not None and (record.get("key"), record.get("attempt")) != (self.key, number):
@@ -78,7 +78,7 @@ class AttemptRecords:
         return record
 
     def resume_of(self, number: int) -> Record | None:
-        """What an attempt resumed from; None if it has not started yet."""
+        """Return what an attempt resumed from; None if it has not started yet."""
         path = self.path(number, RESUME)
         members: Members = {"parent": _NUMBER_OR_NONE, "step": _NUMBER_OR_NONE, "events": int, "status": dict, "preview": dict}
         record = self._find(number, RESUME, members)
@@ -99,30 +99,30 @@ class AttemptRecords:
         return record
 
     def _is_half_imported(self, number: int) -> bool:
-        """Return whether an import did not complete: an import starts its attempt at the very end."""
+        """Return whether an import was interrupted. An import starts its attempt only at the very end."""
         outcome = self.outcome_of(number)
         return self.claim_or_empty(number).get("by") == IMPORT and (outcome is None or outcome["outcome"] != IMPORTED)
 
     def outcome_of(self, number: int) -> Record | None:
-        """How an attempt ended; None while it runs, or if it was killed."""
+        """Return how an attempt ended; None while it runs, or if it was killed."""
         return self._find(number, OUTCOME, {"outcome": str})
 
     def status_of(self, number: int) -> Record | None:
-        """The status that an attempt has written; None if it has not saved yet."""
+        """Return the status that an attempt has written; None if it has not saved yet."""
         record = self._find(number, STATUS, {"status": dict, "step": int, "checkpoint": str})
         if record is not None:
             decoded(record["status"], self.path(number, STATUS))
         return record
 
     def preview_of(self, number: int) -> Record | None:
-        """The preview that an attempt has written, or None."""
+        """Return the preview that an attempt has written, or None."""
         record = self._find(number, PREVIEW, {"preview": dict, "step": _NUMBER_OR_NONE})
         if record is not None:
             decoded(record["preview"], self.path(number, PREVIEW))
         return record
 
     def is_removed(self, number: int) -> bool:
-        """Whether the attempt has removed the run; False if its record is damaged."""
+        """Return whether the attempt has removed the run; False if its record is damaged."""
         try:
             resume = self.resume_of(number)
         except StoreDamagedError:
@@ -130,14 +130,14 @@ class AttemptRecords:
         return resume is not None and bool(resume.get("is_removed"))
 
     def claim_or_empty(self, number: int) -> Record:
-        """The claim of an attempt. Empty if it is damaged; resuming the run reports the damage."""
+        """Return the claim of an attempt. The result is empty if the claim is damaged; resuming the run reports the damage."""
         try:
             return self.claim_of(number)
         except (StoreDamagedError, FileNotFoundError):
             return {}
 
     def own_checkpoints(self, number: int) -> list[CheckpointName]:
-        """All checkpoints of one attempt, newest first, including those outside the chain."""
+        """Return all checkpoints of one attempt, newest first, including those outside the chain."""
         folder = attempt_folder("ckpts", self.key, number)
         names = [CheckpointName.parse(number, text) for text in self.files.names(folder)]
         names_newest_first = sorted(filter(None, names), reverse=True)

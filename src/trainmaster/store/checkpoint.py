@@ -1,4 +1,4 @@
-"""One checkpoint: a folder of files with a manifest, which is written last. Without a valid manifest there is no checkpoint.
+"""One checkpoint: a folder of files with a manifest, which is written last. A folder without a valid manifest is not a checkpoint.
 
 ```text
 step-000012/
@@ -131,7 +131,7 @@ class Pruner(Generic[Name]):
         self._undeleted: list[Name] = []
 
     def prune(self, files: Files, names: list[Name], keep: int | None, pinned: Collection[Name], replaced: Name | None) -> list[Name]:
-        """Delete all of `names` except for the first `keep`, where `replaced` does not count, and the `pinned` ones. Returns the rest."""
+        """Keep the first `keep` of `names`, not counting `replaced`, and those in `pinned`; delete the others. Return the kept names."""
         spared = {*[each for each in names if each != replaced][:keep], *pinned}
         old, self._undeleted = [*self._undeleted, *(each for each in names if each not in spared)], []
         for name in old:
@@ -147,7 +147,7 @@ class Pruner(Generic[Name]):
 
 
 def read_newest(names: Iterable[Name], read: Callable[[Name], Read]) -> tuple[Read | None, list[str]]:
-    """Return the first of `names` that can be read, and what is wrong with the ones before it."""
+    """Read the first of `names` that can be read. Return it, and the problems of the names before it."""
     problems: list[str] = []
     for name in names:
         try:
@@ -160,13 +160,13 @@ def read_newest(names: Iterable[Name], read: Callable[[Name], Read]) -> tuple[Re
 
 
 def manifest_in(files: Files, folder: str) -> Record:
-    """The manifest of the checkpoint in a folder."""
+    """Return the manifest of the checkpoint in a folder."""
     path = f"{folder}/{MANIFEST}"
     return check_manifest(read_record(files, path), path)
 
 
 def read_manifest(files: Files, key: str, name: CheckpointName) -> Record:
-    """The manifest of a checkpoint, checked to belong to it."""
+    """Return the manifest of a checkpoint after checking that it belongs to the checkpoint."""
     path = f"{name.folder(key)}/{MANIFEST}"
     manifest = manifest_in(files, name.folder(key))
     if (manifest["key"], manifest["attempt"], manifest["step"]) != (key, name.attempt, name.step):
@@ -187,7 +187,7 @@ def check_manifest(manifest: Record, path: str) -> Record:
 
 
 def check_checkpoint(files: Files, key: str, name: CheckpointName) -> Record:
-    """Check sizes and checksums of all files; return the manifest."""
+    """Check the sizes and checksums of all files, and return the manifest."""
     manifest = read_manifest(files, key, name)
     for file in manifest["files"]:
         _checked(files, f"{name.folder(key)}/{file}", manifest["files"][file]).close()
@@ -195,13 +195,13 @@ def check_checkpoint(files: Files, key: str, name: CheckpointName) -> Record:
 
 
 def read_checkpoint(files: Files, key: str, name: CheckpointName) -> Checkpoint:
-    """Read a checkpoint; raise `StoreDamagedError` if a single byte was changed."""
+    """Read a checkpoint. Raise `StoreDamagedError` if a single byte was changed."""
     manifest = read_manifest(files, key, name)
     return Checkpoint(name, manifest, *read_values(files, name.folder(key), manifest))
 
 
 def read_values(files: Files, folder: str, manifest: Record) -> tuple[Any, Any]:
-    """The value and the context that were saved in a folder."""
+    """Return the value and the context that were saved in a folder."""
     with _checked(files, f"{folder}/{TREE}", manifest["files"][TREE]) as file:
         try:
             tree = json.loads(file.read(MAX_RECORD))
@@ -240,7 +240,7 @@ def _checked(files: Files, path: str, facts: Mapping[str, Any]) -> BinaryIO:
             digest.update(block)
             size += len(block)
         if size != facts["size"]:
-            raise damaged(path, f"it has {'more' if size > facts['size'] else f'{size:,} of its'} {facts['size']:,} bytes")
+            raise damaged(path, f"it has {'more than its' if size > facts['size'] else f'{size:,} of its'} {facts['size']:,} bytes")
         if digest.hexdigest() != facts["sha256"]:
             raise damaged(path, "its checksum does not match: it was changed after it was written")
         file.seek(0)

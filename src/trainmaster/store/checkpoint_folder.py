@@ -31,7 +31,7 @@ class Moment(NamedTuple):
     epoch: int
     """Epochs done."""
     batch: int
-    """Batches of the next epoch done."""
+    """The number of completed batches in the next epoch."""
     step: int
     """Updates done."""
     is_evaluated: bool
@@ -39,7 +39,7 @@ class Moment(NamedTuple):
 
 
 class Best(NamedTuple):
-    """The best checkpoint so far, and the metric that decided."""
+    """The best checkpoint so far, and the metric that it was chosen by."""
 
     metric: str
     value: float
@@ -60,13 +60,13 @@ class CheckpointDestination(Protocol):
         """The folder of the checkpoints; None if they are kept in memory."""
 
     def open(self) -> None:
-        """Prepare for saving. Raises an error if another process saves to the same destination."""
+        """Prepare for saving. Raise an error if another process saves to the same destination."""
 
     def facts(self) -> Any:
-        """The facts to save with a checkpoint that is captured now."""
+        """Return the facts to save with a checkpoint that is captured now."""
 
     def next_name(self, moment: Moment) -> Any:
-        """The name of the next checkpoint. Called only while nothing is being saved."""
+        """Return the name of the next checkpoint. This is called only while nothing is being saved."""
 
     def save(self, moment: Moment, value: dict[str, Any], facts: Any, best: Best | None, replaced: Any = None) -> None:
         """Commit a checkpoint, then delete old ones and `replaced`, an earlier checkpoint of the same state."""
@@ -75,7 +75,7 @@ class CheckpointDestination(Protocol):
 
 
 def status_of(moment: Moment, best: Best | None, best_name: str | None) -> Record:
-    """The status in the manifest of a checkpoint: how far training has come, and the best checkpoint so far."""
+    """Return the status in the manifest of a checkpoint: the progress of the training, and the best checkpoint so far."""
     status: Record = {"epoch": moment.epoch, "step": moment.step, "batch": moment.batch}
     if best is not None:
         status["best"] = {
@@ -112,7 +112,7 @@ class SavedAt(NamedTuple):
 
 
 class CheckpointFolder:
-    """The checkpoints in the folder `root`: the last `keep` and the best, or all.
+    """The checkpoints in the folder `root`: the last `keep` and the best one, or all of them if `keep` is None.
 
     The first save creates the folder.
     """
@@ -154,7 +154,7 @@ class CheckpointFolder:
             os.close(fd)
 
     def names(self) -> list[SavedAt]:
-        """The complete checkpoints, the one that was saved last first."""
+        """Return the complete checkpoints, most recently saved first."""
         return sorted(filter(self._is_complete, self._folders()), key=self._order, reverse=True)
 
     def _folders(self) -> list[SavedAt]:
@@ -165,10 +165,10 @@ class CheckpointFolder:
         return self._files.has(f"{name.text}/{MANIFEST}")
 
     def _order(self, name: SavedAt) -> tuple[int, SavedAt]:
-        """A checkpoint with a damaged manifest comes first, so that it is reported."""
+        """Return the sort key of a checkpoint. One with a damaged manifest comes first, so that it is reported."""
         try:
             return int(manifest_in(self._files, name.text)["events"]), name
-        except (StoreDamagedError, FileNotFoundError):  # or half deleted
+        except (StoreDamagedError, FileNotFoundError):  # FileNotFoundError: it is being deleted
             return _DAMAGED, name
 
     def facts(self) -> None:
@@ -179,9 +179,9 @@ class CheckpointFolder:
         return SavedAt(moment.epoch, moment.batch, max(repeats, default=0) + 1)
 
     def save(self, moment: Moment, value: Any, facts: None = None, best: Best | None = None, replaced: SavedAt | None = None) -> None:
-        """Commit a checkpoint. An earlier one of the same moment stays, and this one gets a number."""
+        """Commit a checkpoint. If there already is a checkpoint of the same moment, both are kept, and the new name gets a number."""
         for left in self._folders():
-            if not self._is_complete(left):  # a kill interrupted its save
+            if not self._is_complete(left):  # left behind by a process that was killed while it saved
                 self._files.delete_folder(left.text)
         name = self.next_name(moment)
         order = 1 + max((order for order, _ in map(self._order, self._folders()) if order < _DAMAGED), default=0)
@@ -191,7 +191,7 @@ class CheckpointFolder:
         self._pruner.prune(self._files, self.names(), self._keep, () if best is None else [SavedAt(*best.name)], replaced)
 
     def load(self, name: SavedAt) -> Any:
-        """The value of a checkpoint; `FileNotFoundError` if it does not exist."""
+        """Return the value of a checkpoint. Raise `FileNotFoundError` if it does not exist."""
         names = self.names()
         if name not in names:
             near = did_you_mean(name.text, [each.text for each in names])

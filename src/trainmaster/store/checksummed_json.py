@@ -20,7 +20,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 def record_bytes(members: Mapping[str, Any]) -> bytes:
-    """The bytes of a record.
+    """Return the bytes of a record.
 
     >>> print(record_bytes({"epoch": 3})[:13].decode())
     {
@@ -32,9 +32,9 @@ def record_bytes(members: Mapping[str, Any]) -> bytes:
 
 
 def parse_record(data: bytes, path: str, members: Members | None = None) -> Record:
-    """The members of a record; `StoreDamagedError` if a byte was changed.
+    """Return the members of a record. Raise `StoreDamagedError` if a byte was changed.
 
-    `members` are the required members with their types: a forged record can have a correct checksum.
+    `members` are the required members and their types, which are checked too: a forged record can have a correct checksum.
     """
     ending = _ENDING.search(data[-_LENGTH:])
     if ending is None:
@@ -60,12 +60,12 @@ def check_members(record: Record, path: str, members: Members) -> None:
 
 
 def read_record(files: Files, path: str, members: Members | None = None) -> Record:
-    """The record at `path`; `FileNotFoundError` if there is none."""
+    """Return the record at `path`. Raise `FileNotFoundError` if there is none."""
     return parse_record(files.read(path), path, members)
 
 
 def find_record(files: Files, path: str, members: Members | None = None) -> Record | None:
-    """The record at `path`, or None."""
+    """Return the record at `path`, or None."""
     try:
         return read_record(files, path, members)
     except FileNotFoundError:

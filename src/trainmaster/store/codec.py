@@ -75,7 +75,7 @@ def encode_plain(value: Any) -> Any:
 
 
 def decode(tree: Any, tensors: Mapping[str, Any] = _NO_TENSORS) -> Any:
-    """The value that was encoded as `tree` and `tensors`; a `StoreDamagedError` if these are not the output of `encode`.
+    """Return the value that was encoded as `tree` and `tensors`. Raise `StoreDamagedError` if `encode` cannot have written them.
 
     Arrays and tensors share the memory of `tensors`.
 
@@ -90,7 +90,7 @@ def decode(tree: Any, tensors: Mapping[str, Any] = _NO_TENSORS) -> Any:
 
 
 def kinds(tree: Any) -> Kinds:
-    """The names of the arrays and of the tensors in `tree`, in order.
+    """Return the names of the arrays and of the tensors in `tree`, in order.
 
     >>> kinds({"a": {".array": "a"}, "b": [{".tensor": "b.0"}]})
     Kinds(arrays=['a'], tensors=['b.0'])

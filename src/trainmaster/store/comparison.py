@@ -63,7 +63,7 @@ class Difference(NamedTuple):
     name: str
     """The dotted path of the value, or the tag of the row."""
     one: str
-    """The value of the first training in a few characters, or `MISSING`."""
+    """The value of the first run in a few characters, or `MISSING`."""
     other: str
     step: int | None = None
     """For a row: its step or epoch."""
@@ -88,7 +88,7 @@ class Comparison:
 
     epoch: int
     step: int
-    """Where the first training was saved."""
+    """The epoch and step of the first run's checkpoint."""
     other_epoch: int
     other_step: int
     num_tensors: int
@@ -102,7 +102,7 @@ class Comparison:
         return not self.differences
 
     def of(self, kind: str) -> list[Difference]:
-        """The differences of one kind: `ROW`, `TENSOR` or `VALUE`."""
+        """Return the differences of one kind: `ROW`, `TENSOR` or `VALUE`."""
         return [each for each in self.differences if each.kind == kind]
 
 
@@ -115,7 +115,7 @@ def compare_runs(one: Run, other: Run) -> Comparison:
 
 
 def recorded(run: Run, epoch: int | None = None) -> Recorded:
-    """The run at its last checkpoint, or at the end of `epoch`, whose checkpoint may have been deleted."""
+    """Return the run at its last checkpoint, or at the end of `epoch`, whose checkpoint may have been deleted."""
     last = run.latest()
     if last is None:
         raise UnknownRunError(f"run {run.key} has no checkpoint", why="it never saved one", hint="train it first")
@@ -142,7 +142,7 @@ def _recorded(run: Run, checkpoint: Checkpoint) -> Recorded:
 
 
 def rows_of(events: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """The rows of a run's events in order, without the time of logging.
+    """Return the rows of a run's events in order, without the time of logging.
 
     >>> rows_of([{"tag": "train/loss", "value": 0.5, "step": 1, "time": 3.0}, {"epoch": 1, "eval": {"loss_test": 2.0}}])
     [Row(tag='train/loss', step=1, value=0.5), Row(tag='loss_test', step=1, value=2.0)]
@@ -178,7 +178,7 @@ def compare(one: Recorded, other: Recorded) -> Comparison:
 
 
 def _parts(run: Recorded, other: Recorded) -> list[tuple[tuple[str, ...], Any]]:
-    """The parts of a checkpoint to compare, each with the start of its path."""
+    """Return the parts of a checkpoint to compare, each with the start of its path."""
     if not (_is_loop_checkpoint(run.value) and _is_loop_checkpoint(other.value)):
         return [((), run.value), (("context",), run.context)]
     state, best = run.value["state"], run.value["best"]
@@ -188,7 +188,7 @@ def _parts(run: Recorded, other: Recorded) -> list[tuple[tuple[str, ...], Any]]:
         ((), {name: each for name, each in state.items() if name not in ("objects", "extensions", "observers")}),
         (("extensions",), {name: each for name, each in state["extensions"].items() if name not in observers}),
         ((), {name: run.value[name] for name in ("fixtures", "attribs")}),
-        (("best",), best[:3] if isinstance(best, tuple | list) else best),  # the fourth is the checkpoint's name
+        (("best",), best[:3] if isinstance(best, tuple | list) else best),  # without the name of the checkpoint
     ]
 
 
@@ -199,7 +199,7 @@ def _is_loop_checkpoint(value: Any) -> bool:
 
 
 def _leaves(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Each value of a nesting with its path. A sequence of plain values, such as the state of a random generator, is one value."""
+    """Yield each value in nested containers, with its path. A sequence of plain values, such as the state of an RNG, is one value."""
     if isinstance(value, Mapping) and value:
         for key, each in value.items():
             yield from _leaves(each, (*path, key))
@@ -229,7 +229,7 @@ def _difference(name: str, one: Any, other: Any) -> Difference | None:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Whether two plain values have the same type and bits.
+    """Return whether two plain values have the same type and bits.
 
     Their reprs are compared, which distinguish 0.0 from -0.0 and 1 from True, and show every digit.
     """
@@ -239,7 +239,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _compare_rows(ones: Sequence[Row], others: Sequence[Row], is_cut: bool) -> tuple[list[Difference], int]:
-    """The rows that differ, in the order of logging, and the number of rows compared.
+    """Return the rows that differ, in the order of logging, and the number of rows compared.
 
     Rows are compared within each tag. The order of tags does not matter: observers write buffered rows when a checkpoint
     is saved, and an interrupted run saves more checkpoints.
@@ -302,7 +302,7 @@ def _bytes(array: Any) -> Any:
 
 
 def _max_distance(one: Any, other: Any) -> float | None:
-    """The largest finite distance between two elements; None if the elements are not numbers."""
+    """Return the largest finite distance between two elements; None if the elements are not numbers."""
     import numpy
 
     try:

@@ -106,17 +106,17 @@ class ConfigArchive:
         return keys
 
     def get_key(self, config: Any) -> str | None:
-        """The key of `config` if it is stored, otherwise None."""
+        """Return the key of `config` if it is stored, otherwise None."""
         return self._find(_identity(config)[1])
 
     def key_for(self, config: Any) -> str:
-        """The key of `config` if it is stored; otherwise the key it would get."""
+        """Return the key of `config` if it is stored; otherwise the key it would get."""
         full = _identity(config)[1]
         free = (full[:length] for length in LENGTHS if full[:length] not in self)
         return self._find(full) or next(free, full)
 
     def is_extended_by(self, key: str, config: Any) -> bool:
-        """Whether `config` has all values of a stored config's identity, and maybe more, such as defaults that were added later."""
+        """Return whether `config` has all values of a stored config's identity, and maybe more, such as defaults that were added later."""
         record = self.record(key)
         if "class" in record and not isinstance(config, ConfigBase):
             return False
@@ -134,7 +134,7 @@ class ConfigArchive:
     # ---- like a dict
 
     def record(self, key: str) -> Record:
-        """The checked record of a config, as plain values; `FileNotFoundError` if there is none."""
+        """Return the checked record of a config, as plain values. Raise `FileNotFoundError` if there is none."""
         path = config_path(check_key(key))
         return check_config(self._files.read(path), path, key)
 
@@ -167,7 +167,7 @@ class ConfigArchive:
         return self[key] if key in self else default  # noqa: SIM401 - this is `get`
 
     def pop(self, key: str, *default: Any) -> Any:
-        """Return a config and remove it with all records of its run. Raises an error while a process trains it."""
+        """Return a config and remove it with all records of its run. Raise an error if a process is training it."""
         if default and key not in self:
             return default[0]
         config = self[key]
@@ -178,7 +178,7 @@ class ConfigArchive:
         return self.keys()
 
     def keys(self) -> Iterator[str]:
-        """All keys, with the folders in random order, so that several workers rarely try the same run at once."""
+        """Yield all keys, with the folders in random order, so that several workers rarely try the same run at once."""
         folders = [name for name in self._files.names("configs") if len(name) == 2]
         random.SystemRandom().shuffle(folders)
         for folder in folders:
@@ -186,7 +186,7 @@ class ConfigArchive:
             yield from (name for name in names if is_key(name) and name.startswith(folder))
 
     def marks(self) -> Iterator[tuple[str, tuple[int, int]]]:
-        """All keys, each with the mark of its file."""
+        """Yield all keys, each with the mark of its file."""
         for folder in self._files.names("configs"):
             for name, mark in self._files.marks(f"configs/{folder}").items() if len(folder) == 2 else ():
                 key = name.removesuffix(".json")
@@ -222,7 +222,7 @@ def check_config(data: bytes, path: str, key: str) -> Record:
 
 
 def _is_identity(record: Record, key: str) -> bool:
-    """Whether the identity in a record belongs to its config.
+    """Return whether the identity in a record belongs to its config.
 
     If that depends on the config's class, only the common values are compared.
     """
@@ -247,14 +247,14 @@ def _agree(identity: Any, config: Any) -> bool:
 
 
 def _holds(tree: Any, part: Any) -> bool:
-    """Whether a tree contains all values of another one."""
+    """Return whether a tree contains all values of another one."""
     if isinstance(tree, dict) and isinstance(part, dict):
         return all(key in tree and _holds(tree[key], value) for key, value in part.items())
     return is_same(tree, part)
 
 
 def config_of(tree: dict[str, Any], key: str, secrets: Iterable[str] = ()) -> Config:
-    """The config of a stored tree, with `***` for its `secrets`."""
+    """Return the config of a stored tree, with `***` for its `secrets`."""
     try:
         return from_store(restore_floats(tree), secrets, key)
     except (ConfigError, ValueError) as error:
@@ -262,7 +262,7 @@ def config_of(tree: dict[str, Any], key: str, secrets: Iterable[str] = ()) -> Co
 
 
 def _identity(config: Any) -> tuple[str, str]:
-    """The canonical form of a config and its hash."""
+    """Return the canonical form of a config and its hash."""
     text = canonical(config)
     return text, _hash(text)
 
@@ -277,7 +277,7 @@ def _credentials() -> list[str]:
 
 
 def _record_of(config: Any, identity: str, full: str, known: list[str], public: Collection[str]) -> bytes:
-    """The record of a config: all values except secrets, and the identity if it differs from them."""
+    """Return the record of a config: all values except secrets, and the identity if it differs from them."""
     refuse_undeclared(config, public)
     tree = to_strict_json(masked_config(config))
     text = _sorted(tree)
@@ -296,7 +296,7 @@ def _record_of(config: Any, identity: str, full: str, known: list[str], public: 
 
 
 def _refuse_values(tree: Any, text: str, known: list[str], public: Collection[str]) -> None:
-    """Raise if a value to be stored contains the secret of another field or of an environment variable."""
+    """Raise an error if a value to be stored contains the secret of another field or of an environment variable."""
     if not known or not (mask := Mask(known)).is_in(text):
         return
     where = [(key, value) for key, value in leaves(tree, into_lists=True) if isinstance(value, str) and mask.is_in(value)]
@@ -307,7 +307,7 @@ def _refuse_values(tree: Any, text: str, known: list[str], public: Collection[st
 
 
 def _owner(text: str) -> str:
-    """The owner of the secret in a text."""
+    """Return a description of where the secret in a text comes from."""
     names = [name for name, value in os.environ.items() if Mask(secret_values({name: value})).is_in(text)]
     return f"the environment variable {names[0]}" if names else "another field"
 

@@ -92,7 +92,7 @@ class Decoder:
         self.keys += 1
         key = self.value(node)
         self.keys -= 1
-        hash(key)  # a TypeError for a list
+        hash(key)  # raises TypeError for a list
         return key
 
     def _tuple(self, payload: Any, node: dict[str, Any]) -> tuple[Any, ...]:
@@ -162,7 +162,7 @@ class Decoder:
         return self._rebuild(payload, node, "torch", _rebuild_tensor)
 
     def _rebuild(self, payload: Any, node: dict[str, Any], library: str, rebuild: Callable[[Any, dict[str, Any]], Any]) -> Any:
-        """The array or tensor that `node` describes. Equal nodes describe the same object."""
+        """Return the array or tensor that `node` describes. Equal nodes describe the same object."""
         if self.keys:
             raise TypeError("it cannot be a key")
         if _expect(payload, str) not in self.tensors:
@@ -185,7 +185,7 @@ def _expect(payload: Any, kind: type) -> Any:
 
 
 def _rebuild_tensor(stored: Any, node: dict[str, Any]) -> Any:
-    """The tensor as a parameter or with its `requires_grad`."""
+    """Return the tensor as a parameter or with its `requires_grad`."""
     import torch
 
     is_parameter, requires_grad = (_expect(node.get(name, False), bool) for name in ("parameter", "requires_grad"))

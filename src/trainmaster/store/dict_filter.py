@@ -22,14 +22,14 @@ Tree = Mapping[str, Any]
 
 
 class Nothing(Enum):
-    """Stands for a missing value."""
+    """Placeholders for a missing value."""
 
     MISSING = "the run does not have the name"
     UNKNOWN = "the run was not read yet"
 
 
 def matcher(condition: Condition | None) -> Callable[[Tree], bool]:
-    """A function that checks whether a stored config meets a condition. A key that the config does not have meets no condition.
+    """Return a function that checks whether a stored config meets a condition. A key that the config does not have meets no condition.
 
     >>> is_met = matcher({"optim": {"lr": (None, 0.1)}, "arch": ["ResNet18", "ResNet50"]})
     >>> is_met({"optim": {"lr": 0.01}, "arch": "ResNet18"})
@@ -44,7 +44,7 @@ def matcher(condition: Condition | None) -> Callable[[Tree], bool]:
 
 
 def value_at(tree: Tree, path: Sequence[str]) -> Any:
-    """The value or group of a stored config at a path, or `Nothing.MISSING`."""
+    """Return the value or group of a stored config at a path, or `Nothing.MISSING`."""
     node: Any = tree
     for part in path:
         if type(node) is not dict or part not in node:
@@ -54,7 +54,7 @@ def value_at(tree: Tree, path: Sequence[str]) -> Any:
 
 
 def restore_floats(tree: Any) -> Any:
-    """A stored value with NaN and the infinities as floats again."""
+    """Return a stored value with NaN and the infinities as floats again."""
     kind = type(tree)
     if kind is list:
         return [restore_floats(each) for each in tree]
@@ -79,7 +79,7 @@ def _leaves(condition: Condition, above: tuple[str, ...] = ()) -> Iterator[tuple
 
 
 def _test(accepted: Any, path: tuple[str, ...]) -> Callable[[Any], bool]:
-    """A function that checks one value."""
+    """Return a function that checks whether a value is accepted."""
     if callable(accepted):
         return lambda value: bool(accepted(value))
     if isinstance(accepted, tuple):

@@ -22,7 +22,7 @@ ENVIRONMENT, CODE = "environment.json", "code"
 _MAX_FACTS = 8
 """How many differing facts of an environment are listed."""
 _IRRELEVANT = ("time", "started", "argv", "host", "executable", "memory_gib", "memory_limit_gib")
-"""Facts that usually differ between runs, or that have no influence on numbers, by the last part of their names."""
+"""The last parts of the names of facts that are ignored: they usually differ between runs, or do not influence numbers."""
 
 
 def likely_causes(one: Run, other: Run) -> list[str]:
@@ -38,18 +38,18 @@ def likely_causes(one: Run, other: Run) -> list[str]:
 
 
 def num_threads_of(run: Run) -> int | None:
-    """The number of threads of the run's first attempt, if it was recorded."""
+    """Return the number of threads of the run's first attempt, if it was recorded."""
     return next((claim["num_threads"] for claim in _claims(run) if type(claim.get("num_threads")) is int), None)
 
 
 def targets_of(run: Run) -> list[int | None]:
-    """The target epochs of the run's attempts, oldest first; None stands for the loop's own number."""
+    """Return the target epochs of the run's attempts, oldest first; None means the default of the loop."""
     targets = [claim["num_epochs"] for claim in _claims(run) if "num_epochs" in claim]
     return list(dict.fromkeys(each for each in targets if each is None or type(each) is int))
 
 
 def _claims(run: Run) -> list[Record]:
-    """The claims of the attempts in the run's chain, oldest first, without those that cannot be read."""
+    """Return the claims of the attempts in the run's chain, oldest first, without those that cannot be read."""
     claims = []
     for link in reversed(run.chain()):
         with contextlib.suppress(StoreError, FileNotFoundError):
@@ -73,7 +73,7 @@ def _thread_causes(ours: list[int], theirs: list[int]) -> Iterator[str]:
 
 
 def _ranks(claims: list[Record]) -> list[int]:
-    """The numbers of processes that trained the run together, in order."""
+    """Return the numbers of processes that trained the run together, in order."""
     return list(dict.fromkeys(claim.get("num_ranks", 1) for claim in claims))
 
 
@@ -89,13 +89,13 @@ def _machine_causes(ours: list[str], theirs: list[str]) -> Iterator[str]:
 
 
 def _code_causes(ours: list[str], theirs: list[str]) -> Iterator[str]:
-    """Commits with the same tree have the same files, so only the trees are compared."""
+    """Yield a cause if the code differs. Only trees are compared: commits with the same tree have the same files."""
     if ours and theirs and [each.rpartition("-")[2] for each in ours] != [each.rpartition("-")[2] for each in theirs]:
         yield f"its code was {', then '.join(map(_shown_snapshot, ours))}; now it is {', then '.join(map(_shown_snapshot, theirs))}"
 
 
 def _snapshots(run: Run) -> list[str]:
-    """The names of the code snapshots of the run's attempts, oldest first."""
+    """Return the names of the code snapshots of the run's attempts, oldest first."""
     folders = [f"{attempt_folder('previews', run.key, link.attempt)}/{CODE}" for link in reversed(run.chain())]
     return list(dict.fromkeys(name for folder in folders for name in sorted(run.files.names(folder)) if "." not in name))
 
@@ -117,7 +117,7 @@ def _environment_causes(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> I
 
 
 def _environment(run: Run) -> dict[str, Any]:
-    """The facts of the newest environment file by dotted names; a list of named things, such as GPUs, is reduced to the names."""
+    """Return the facts of the newest environment file by dotted name. A list of named items, such as GPUs, becomes a list of names."""
     for link in run.chain():
         with contextlib.suppress(FileNotFoundError, ValueError, RecursionError, StoreError):
             tree = json.loads(run.files.read(f"{attempt_folder('previews', run.key, link.attempt)}/{ENVIRONMENT}"))

@@ -20,9 +20,9 @@ MAX_DEPTH = 100
 """Deeper nesting is refused, so that recursion stays within Python's stack."""
 MAX_NAME = 200
 _BIG = 2**2000
-"""Python may be configured to parse no decimal integers of more than 640 digits. Hexadecimal ones have no limit."""
+"""Python can be configured to refuse decimal integers of more than 640 digits. Hexadecimal integers have no limit."""
 _SPLIT_PAIR = re.compile("(?<=[\ud800-\udbff])(?=[\udc00-\udfff])")
-"""Between two surrogates that JSON would read as one character."""
+"""Matches the position between two surrogates that JSON would read as one character."""
 
 
 class Encoder:
@@ -79,7 +79,7 @@ class Encoder:
     def _list(self, value: Iterable[Any]) -> list[Any]:
         numbers = list(value)
         if {*map(type, numbers)} == {int} and min(numbers) > -_BIG and max(numbers) < _BIG:
-            return numbers  # the state of a random number generator has 625
+            return numbers  # fast for long lists: the state of a random number generator has 625 numbers
         nodes = []
         for number, each in enumerate(numbers):
             self.path.append(number)
@@ -112,7 +112,7 @@ class Encoder:
         return node
 
     def _items(self, value: dict[Any, Any]) -> Any:
-        """A JSON object if all keys are plain text, otherwise a list of pairs."""
+        """Return a JSON object if all keys are plain text, otherwise a list of pairs."""
         is_plain = all(type(key) is str and not key.startswith(".") and _is_plain_text(key) for key in value)
         pairs = []
         for key, each in value.items():
@@ -179,7 +179,7 @@ class Encoder:
             num_aliases[text] = num_aliases.get(text, 0) + 1
 
     def _name(self, path: str) -> str:
-        """A unique name for the array or tensor at `path`."""
+        """Return a unique name for the array or tensor at `path`."""
         name = path if path and path != "__metadata__" else "value"
         while name in self.names:
             self.names[name] += 1
@@ -207,7 +207,7 @@ def _base64(data: bytes) -> str:
 
 
 def _scalar_dtype(value: Any) -> str:
-    """The dtype of a NumPy scalar as text; empty if it is not a plain scalar."""
+    """Return the dtype of a NumPy scalar as text; empty if it is not a plain scalar."""
     dtype = value.dtype
     if type(value) is not dtype.type or not is_plain_dtype(dtype.str):
         return ""
@@ -218,7 +218,7 @@ def _scalar_dtype(value: Any) -> str:
 
 def _scalar(value: Any) -> Any:
     dtype = _scalar_dtype(value)
-    if dtype == "str":  # its bytes and `str(value)` lose trailing zeros
+    if dtype == "str":  # its bytes and `str(value)` lose trailing NUL characters
         return {".scalar": dtype, "text": _SPLIT_PAIR.split(str.__str__(value))}
     return {".scalar": dtype, "bytes": _base64(bytes(value) if dtype == "bytes" else value.tobytes())}
 
@@ -250,7 +250,7 @@ def _advice(value: Any) -> str:
 
 
 def dotted(path: Iterable[Any]) -> str:
-    """The dotted path as printable text of limited length.
+    """Return the dotted path as printable text of limited length.
 
     >>> dotted(["model", 0, (1, 2), "weight"])
     'model.0.tuple.weight'

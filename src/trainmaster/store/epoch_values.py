@@ -1,4 +1,4 @@
-"""The values of a metric by epoch. A run's result is the last of them up to its target."""
+"""The values of a metric by epoch. The result of a run is its last value up to the target."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from trainmaster.store.metric_names import resolve_metric
 
 
 def epoch_values(history: RowsByName, name: str, epochs: int | None) -> dict[int, float] | None:
-    """The values of a metric by epoch, from the first trained epoch up to the target; None if there are none.
+    """Return the values of a metric by epoch, from the first trained epoch up to the target; None if there are none.
 
-    Values beyond the target do not count: a run that was trained further, by hand, has the same outcome.
+    Values beyond the target do not count, so training a run further does not change its result.
     """
     try:
         rows = history[resolve_metric(name, history)]

@@ -25,7 +25,7 @@ _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 _RESERVED = ("n", "crc")
 
 RowsByName = dict[str, list[tuple[int | None, Any]]]
-"""For each metric or text, its (step, value) pairs in order."""
+"""The (step, value) pairs of each metric or text, in order."""
 
 
 class EventLog:
@@ -82,7 +82,7 @@ def seed_of(path: str) -> int:
 
 
 def event_line(number: int, tree: Mapping[str, Any], seed: int = 0) -> bytes:
-    """One line of a log, from encoded values.
+    """Return one line of a log, from encoded values.
 
     >>> event_line(0, {"epoch": 1, "loss": 0.5})
     b'{"n":0,"epoch":1,"loss":0.5,"crc":"36893d2a"}\\n'
@@ -92,7 +92,7 @@ def event_line(number: int, tree: Mapping[str, Any], seed: int = 0) -> bytes:
 
 
 def is_whole_line(line: bytes, number: int, seed: int) -> bool:
-    """Whether a line is complete and unchanged, and has this number."""
+    """Return whether a line is complete and unchanged, and has this number."""
     ending = _ENDING.search(line[-_ENDING_LENGTH:])
     if ending is None or not line.startswith(b'{"n":%d,' % number):
         return False
@@ -112,7 +112,7 @@ def read_lines(files: Files, path: str, count: int | None = None) -> list[bytes]
 
 
 def read_events(files: Files, path: str, count: int | None = None) -> list[dict[str, Any]]:
-    """The events of a log, like `read_lines`."""
+    """Return the events in the lines that `read_lines` returns."""
     return [event_of(line, path) for line in read_lines(files, path, count)]
 
 
@@ -138,7 +138,7 @@ def event_of(line: bytes, path: str) -> dict[str, Any]:
 
 
 def rows_by_name(events: Iterable[Mapping[str, Any]]) -> RowsByName:
-    """The logged values by name. A loop's rows have a tag and a value or text; a manager's `eval` has several numbers.
+    """Return the logged values by name. A loop's rows have a tag and a value or text; a manager's `eval` has several numbers.
 
     >>> rows_by_name([{"tag": "valid/loss", "value": 0.5, "step": 1}, {"epoch": 2, "eval": {"loss_test": 0.1}}])
     {'valid/loss': [(1, 0.5)], 'loss_test': [(2, 0.1)]}

@@ -29,14 +29,14 @@ _PAUSES = (0.01, 0.1, 0.5, 1.0)
 _LARGE = 2**20
 """Files of at least this many bytes are hashed in a separate thread."""
 _MAX_PENDING = 64
-"""How many chunks may wait to be hashed; some of them are copies and hold memory."""
+"""The maximum number of chunks that wait to be hashed. Some chunks are copies, so waiting chunks need memory."""
 
 
 Result = TypeVar("Result")
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a name belongs to a file that is being written, or whose writer was killed."""
+    """Return whether a name belongs to a file that is being written, or whose writer was killed."""
     return name.endswith(_TEMP)
 
 
@@ -57,7 +57,7 @@ class Appender(Protocol):
 
 class Files(Protocol):
     def read(self, path: str) -> bytes:
-        """The content of a file; `FileNotFoundError` if there is none."""
+        """Return the content of a file. Raise `FileNotFoundError` if there is none."""
 
     def open(self, path: str) -> BinaryIO:
         """Open a file for reading."""
@@ -68,13 +68,13 @@ class Files(Protocol):
         """Return a value that changes whenever the file changes, or None if there is no file."""
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder except temporary files; an empty list if there is no folder."""
+        """Return the names in a folder except temporary files; an empty list if there is no folder."""
 
     def marks(self, folder: str) -> dict[str, tuple[int, int]]:
-        """The result of `mark` for each file in a folder. The mark of a subfolder changes when a name appears in it or disappears."""
+        """Return the `mark` of each entry of a folder. The mark of a subfolder changes when a name in it appears or disappears."""
 
     def create(self, path: str, data: bytes) -> None:
-        """Create a file; `FileExistsError` if it exists. If several processes try at once, exactly one succeeds."""
+        """Create a file. Raise `FileExistsError` if it exists. If several processes try at once, exactly one succeeds."""
 
     def create_many(self, records: Iterable[tuple[str, bytes]]) -> list[str]:
         """Create files with one sync for all of them; return the paths that already existed."""
@@ -82,7 +82,7 @@ class Files(Protocol):
     def write(self, path: str, chunks: Iterable[bytes | memoryview]) -> Written:
         """Create a file directly under its name and hash it while writing.
 
-        Only for folders that readers ignore until a manifest lists their files.
+        Use this only for folders that readers ignore until a manifest lists their files.
         """
 
     def replace(self, path: str, data: bytes) -> None:
@@ -242,7 +242,7 @@ class LocalFiles:
                         pairs.pop()
                     _sync_folder(at)
         finally:
-            for folder, pairs in waiting.items():  # left behind after an error
+            for folder, pairs in waiting.items():  # not empty only after an error
                 with contextlib.suppress(OSError, StoreDamagedError), self._folder(folder) as at:
                     for aside, _ in pairs:
                         _discard(aside, at)
@@ -331,16 +331,16 @@ class LocalFiles:
 
     @contextlib.contextmanager
     def _parent(self, path: str, act: str, create: bool = False) -> Iterator[tuple[int, str]]:
-        """The descriptor of the folder around `path`, and the name in it. Errors of the operating system become ours."""
+        """Yield the descriptor of the parent folder of `path`, and the name in it. Turn an `OSError` into a `StoreAccessError`."""
         folder, name = os.path.split(path)
         with _refusals(self._shown(path), act), self._folder(folder, create) as at:
             yield at, name
 
     @contextlib.contextmanager
     def _folder(self, folder: str, create: bool = False) -> Iterator[int]:
-        """The descriptor of a folder, opened without following links below the root.
+        """Yield the descriptor of a folder, opened without following links below the root.
 
-        `create` creates missing folders durably, but not the root: if it is gone, the user has removed the store.
+        `create` creates missing folders durably, but not the root: if the root is missing, the user has removed the store.
         """
         fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -380,7 +380,7 @@ class LocalFiles:
         return fd
 
     def _open_to_append(self, name: str, at: int) -> int:
-        """A file opened for appending, created if it is missing."""
+        """Open a file for appending. Create it if it is missing."""
         fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666, dir_fd=at)
         _allow(_only_here(fd, name), self._mode & 0o666)
         return fd
@@ -443,7 +443,7 @@ def _write_all(fd: int, data: bytes | memoryview) -> None:
 def _write_hashed(fd: int, chunks: Iterable[bytes | memoryview]) -> Written:
     """Write and sync in this thread and hash in another one. Both release the GIL, so they run in parallel.
 
-    A small file is not worth a thread.
+    For a small file, starting a thread would take longer than hashing it.
     """
     from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -561,7 +561,7 @@ def _refusals(shown: str, act: str) -> Iterator[None]:
 
 
 def access_error(error: OSError, path: str, act: str) -> StoreAccessError:
-    """The error of the operating system, with a hint."""
+    """Return a `StoreAccessError` for an error of the operating system, with a hint."""
     refused = StoreAccessError(
         f"`{os.path.basename(path)}` cannot be {act}: {error.strerror}", where=path, hint=_HINTS.get(error.errno or 0)
     )

@@ -21,7 +21,7 @@ MAX_METRICS = 200
 MAX_POINTS = 4000
 """How many points of a metric are kept at most."""
 AXES = ("epoch", "update", "batch", "sample")
-"""What metrics are logged over."""
+"""The x axes that metrics can be logged over."""
 _TAG = b'"tag":"'
 
 Point = tuple[float, int | float]
@@ -39,7 +39,7 @@ class History:
 
 
 def history(run: Run) -> History:
-    """The points of all metrics of a run, from the attempts in its chain."""
+    """Return the points of all metrics of a run, from the attempts in its chain."""
     points: dict[str, list[Point]] = {}
     over: dict[str, str] = {}
     is_sampled = False
@@ -89,7 +89,7 @@ def _sample(file: BinaryIO, num_events: int | None) -> list[_Sample]:
     """
     samples: dict[bytes, _Sample] = {}
     for number, line in enumerate(iter(partial(file.readline, MAX_LINE), b"")):
-        if number == num_events or not line.endswith(b"}\n"):  # a torn line
+        if number == num_events or not line.endswith(b"}\n"):  # an incomplete line
             break
         start = line.find(_TAG)
         tag = line[start : line.find(b'"', start + len(_TAG))] if start >= 0 else b""
@@ -103,7 +103,7 @@ def _sample(file: BinaryIO, num_events: int | None) -> list[_Sample]:
 
 
 def _points(line: bytes, path: str) -> Iterator[tuple[str, Point, str]]:
-    """The numbers of one event, each with its axis. A loop logs `tag`, `value` and `over`; a manager logs all numbers in `eval`."""
+    """Yield the numbers of one event, each with its axis. A loop logs `tag`, `value` and `over`; a manager logs all numbers in `eval`."""
     try:
         event = event_of(line, path)
     except StoreDamagedError:  # not written by trainmaster, although its checksum is correct

@@ -39,9 +39,9 @@ _STALE = 0.01
 """The share of new rows at which the index is written again."""
 _PER_LINE = 2000
 _TICK = 2.0
-"""Seconds. A folder may change again without a new mark if its last change is not older than this, on a file system with a coarse clock."""
+"""Some file systems have a coarse clock: a folder that changed within the last `_TICK` seconds may change again without a new mark."""
 _NOT_STARTED = (0, 0)
-"""Stands for the mark of a run without a folder."""
+"""A placeholder for the mark of a run without a folder."""
 _SUMMARY_FACTS = tuple(each.name for each in fields(Summary) if each.name not in ("key", "tags", "config", "metrics", "best"))
 
 Mark = tuple[int, int]
@@ -62,12 +62,12 @@ class Index:
         self._files, self._configs = files, configs
 
     def __iter__(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Key and nested config of each run."""
+        """Yield the key and the nested config of each run."""
         table = self.configs()
         return iter(zip(table.keys, table.trees(), strict=True))
 
     def configs(self) -> RunTable:
-        """The configs of all runs, with the facts in `CONFIG_FACTS`. Damaged configs are left out with a warning."""
+        """Return the configs of all runs, with the facts in `CONFIG_FACTS`. Damaged configs are left out with a warning."""
         marks = dict(self._configs.marks())
         blocks = list(self._blocks(marks))
         tables = [_config_part(each.table).take(each.rows) for each in blocks]
@@ -80,9 +80,9 @@ class Index:
     def runs(
         self, keys: Collection[str] | None = None, progress: Progress = iter, marks: tuple[dict[str, Mark], dict[str, Mark]] | None = None
     ) -> RunTable:
-        """The summaries of all runs, or of some. `progress` gets the keys of the runs whose files have to be read.
+        """Return the summaries of all runs, or of some. `progress` gets the keys of the runs whose files have to be read.
 
-        `marks` are those of all configs and of all runs' folders, if the caller has just taken them.
+        `marks` are the marks of all configs and of the folders of all runs, if the caller has just read them.
         """
         started, configs = (self.run_marks(), dict(self._configs.marks())) if marks is None else (marks[1], marks[0])
         now = time.time()
@@ -104,18 +104,18 @@ class Index:
         return joined([*tables, fresh, table_of(others)])
 
     def read(self, marks: Mapping[str, tuple[Mark, Mark | None]]) -> RunTable:
-        """The summaries of some runs from their files, without the index. `marks` are those of their configs and of their folders."""
+        """Read the summaries of some runs from their files, without the index. `marks` has the marks of their configs and folders."""
         rows = (self._row(key, config, _NOT_STARTED if run is None else run) for key, (config, run) in marks.items())
         return table_of(row for row in rows if row is not None)
 
     def run_marks(self) -> dict[str, Mark]:
-        """The mark of each run's folder, taken before the run is read."""
+        """Return the mark of each run's folder, taken before the run is read."""
         return {key: mark for folder in self._files.names("stats") for key, mark in self._files.marks(f"stats/{folder}").items()}
 
     # ---- reading files
 
     def _config_row(self, key: str, mark: Mark) -> Row | None:
-        """The config of a run; None if it has been removed, and None with a warning if it is damaged."""
+        """Return the config of a run; None if it has been removed, and None with a warning if it is damaged."""
         try:
             record = self._configs.record(key)
         except FileNotFoundError:
@@ -126,7 +126,7 @@ class Index:
         return key, _config_facts(record, mark), dict(flat(restore_floats(record["config"]))), {}
 
     def _row(self, key: str, config_mark: Mark, run_mark: Mark) -> Row | None:
-        """Everything about a run. The row has the mark of the run if its newest attempt is over."""
+        """Return the row of a run; None if the run was removed. The row has the mark of the run if its newest attempt has ended."""
         try:
             record = self._configs.record(key)
         except FileNotFoundError:
@@ -134,7 +134,7 @@ class Index:
         except StoreDamagedError as error:
             return key, {"state": "damaged", "reason": message_of(error)}, {}, {}
         run = Run(self._files, key)
-        is_over = run_mark is _NOT_STARTED or run.files.has(run.path(run.newest(), OUTCOME))  # before the rest is read
+        is_over = run_mark is _NOT_STARTED or run.files.has(run.path(run.newest(), OUTCOME))  # checked before the rest is read
         config = restore_floats(record["config"])
         summary = summarize_run(run, config)
         facts = {name: value for name in _SUMMARY_FACTS if (value := getattr(summary, name)) is not None}
@@ -159,7 +159,7 @@ class Index:
             yield _Block(line, table, rows)
 
     def _lines(self) -> Iterator[bytes]:
-        """The lines of the file, if its checksum matches."""
+        """Yield the lines of the file, if its checksum matches."""
         try:
             with self._files.open(PATH) as file:
                 header = file.readline(100).strip()
@@ -193,7 +193,7 @@ class Index:
 
 
 def summary_at(table: RunTable, row: int, tags: tuple[str, ...] = ()) -> Summary:
-    """The summary of one run."""
+    """Return the summary of one run."""
     facts = dict(row_values(table.facts, row))
     best = {name.removeprefix("best."): value for name, value in facts.items() if name.startswith("best.")}
     own = {name: facts[name] for name in _SUMMARY_FACTS if name in facts}
@@ -206,7 +206,7 @@ def _config_part(table: RunTable) -> RunTable:
 
 
 def _unchanged(block: _Block, started: dict[str, Mark], wanted: Collection[str]) -> list[int]:
-    """The rows of requested runs that had ended and have not changed since."""
+    """Return the rows of requested runs that had ended and have not changed since."""
     keys = block.table.keys
     sizes, times = (block.table.facts.get(name, [MISSING] * len(keys)) for name in ("run_size", "run_time"))
     return [row for row in block.rows if started.get(key := keys[row], _NOT_STARTED) == (sizes[row], times[row]) and key in wanted]
@@ -216,7 +216,7 @@ def _config_facts(record: Record, mark: Mark) -> dict[str, Any]:
     facts: dict[str, Any] = {"config_size": mark[0], "config_time": mark[1]}
     if record.get("secrets"):
         facts["secrets"] = record["secrets"]
-    if "group" in record:  # of a typed config
+    if "group" in record:  # only for a typed config
         return {**facts, "group": str(record["group"])[:16], "replicate": str(record["replicate"])[:16]}
     config = restore_floats(record.get("identity", record["config"]))
     try:

@@ -1,4 +1,4 @@
-"""The memory layout of arrays and tensors: what a checkpoint stores so that strides and shared memory can be restored.
+"""The memory layout of arrays and tensors, which a checkpoint stores to restore strides and shared memory.
 
 Stored tensors are contiguous, on the CPU, and share the memory of the original wherever no copy is needed. The safetensors file has no
 strides, lacks some dtypes, and cannot express shared memory. This information is the *layout*, a small dict in the JSON tree.
@@ -41,7 +41,7 @@ ALIGNMENT = 16
 """A multiple of every dtype's size, so that bytes aligned to it can be viewed as any dtype."""
 MAX_DIMENSIONS = 64
 MAX_EMPTY_ITEM = 2**16
-"""The limit for the item size of an empty array, which no data can confirm."""
+"""The limit for the item size of an empty array, which has no data to check the item size against."""
 
 _ARRAY_DTYPE = re.compile(r"[<>|](?:[biufc]\d{1,2}|[US]\d{1,9}|[mM]8(?:\[(?:[1-9]\d{0,9})?(?:[YMWDhms]|ms|us|ns|ps|fs|as)\])?)")
 
@@ -49,7 +49,7 @@ Layout = dict[str, Any]
 
 
 class StoredAt(NamedTuple):
-    """The location of a stored tensor: the index of the tensor that stores its memory, and its layout in it."""
+    """The location of a stored tensor: the index of the tensor that stores its memory, and its layout there."""
 
     owner: int
     layout: Layout
@@ -61,7 +61,7 @@ def dtype_name(tensor: Any) -> str:
 
 
 def bytes_of(tensor: Any) -> Any:
-    """The bytes of a contiguous tensor or array as a flat NumPy array on the same memory."""
+    """Return the bytes of a contiguous tensor or array as a flat NumPy array on the same memory."""
     if not hasattr(tensor, "untyped_storage"):
         import numpy
 
@@ -70,7 +70,7 @@ def bytes_of(tensor: Any) -> Any:
 
 
 def _as_bytes(tensor: Any) -> Any:
-    """The bytes of a contiguous tensor. `view` would refuse some strides of tensors with one item or none."""
+    """Return the bytes of a contiguous tensor. `view` would refuse some strides of tensors with one item or none."""
     import torch
 
     start, size = tensor.storage_offset() * tensor.itemsize, tensor.numel() * tensor.itemsize
@@ -81,7 +81,7 @@ def _as_bytes(tensor: Any) -> Any:
 
 
 def wrong_array(array: Any) -> str:
-    """The reason why a NumPy array cannot be stored; empty if it can."""
+    """Return the reason why a NumPy array cannot be stored; empty if it can."""
     if not is_plain_dtype(array.dtype.str):
         return f"of dtype {array.dtype}: only numbers, texts, bytes and times are stored"
     if not array.size and array.dtype.itemsize > MAX_EMPTY_ITEM:
@@ -90,7 +90,7 @@ def wrong_array(array: Any) -> str:
 
 
 def lay_out_array(array: Any) -> tuple[Any, Layout]:
-    """The array to store for `array`, and its layout. It is copied only if its items are not adjacent in memory."""
+    """Return the array to store for `array`, and its layout. It is copied only if its items are not adjacent in memory."""
     axes = _axes(array)
     if not array.transpose(axes).flags.c_contiguous:
         array = array.copy(order="K")
@@ -106,13 +106,13 @@ def lay_out_array(array: Any) -> tuple[Any, Layout]:
 
 
 def _axes(array: Any) -> list[int]:
-    """The axes of an array by decreasing stride."""
+    """Return the axes of an array by decreasing stride."""
     axes = [*range(array.ndim)]
     return axes if array.flags.c_contiguous else sorted(axes, key=lambda axis: -abs(array.strides[axis]))
 
 
 def rebuild_array(stored: Any, layout: Layout) -> Any:
-    """The original array; a `ValueError` if the layout does not fit the stored data."""
+    """Return the original array. Raise `ValueError` if the layout does not fit the stored data."""
     import numpy
 
     if type(stored) is not numpy.ndarray or not stored.flags.c_contiguous:
@@ -133,7 +133,7 @@ def rebuild_array(stored: Any, layout: Layout) -> Any:
 
 
 def plain_dtype(text: Any) -> Any:
-    """The NumPy dtype for a text such as `<f4`; a `ValueError` for a dtype that is not stored."""
+    """Return the NumPy dtype for a text such as `<f4`. Raise `ValueError` for a dtype that is not stored."""
     import numpy
 
     if not is_plain_dtype(text):
@@ -153,7 +153,7 @@ def is_plain_dtype(text: Any) -> bool:
 
 
 def wrong_tensor(tensor: Any) -> str:
-    """The reason why a torch tensor cannot be stored; empty if it can."""
+    """Return the reason why a torch tensor cannot be stored; empty if it can."""
     import torch
 
     if tensor.is_nested:
@@ -174,7 +174,7 @@ def wrong_tensor(tensor: Any) -> str:
 
 
 def lay_out_tensors(tensors: Sequence[Any]) -> tuple[dict[int, Any], list[StoredAt]]:
-    """The tensors to store, by the index of the first tensor that uses each, and where each of `tensors` is stored.
+    """Return the tensors to store, by the index of the first tensor that uses each, and where each of `tensors` is stored.
 
     Tensors that overlap in one storage share one stored range of it. A tensor without overlap is stored alone, no
     matter how large its storage is. So two rows of a matrix are stored separately, and two columns as the range from
@@ -199,18 +199,18 @@ def lay_out_tensors(tensors: Sequence[Any]) -> tuple[dict[int, Any], list[Stored
 
 
 def _span(tensor: Any) -> tuple[int, int]:
-    """The byte range that a tensor occupies in its storage."""
+    """Return the byte range that a tensor occupies in its storage."""
     start = tensor.storage_offset() * tensor.itemsize
     return start, start + _reach(tensor.shape, tensor.stride()) * tensor.itemsize
 
 
 def _reach(shape: Sequence[int], stride: Sequence[int]) -> int:
-    """The number of items from the first to the last, inclusive."""
+    """Return the number of items from the first to the last, inclusive."""
     return sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1 if all(shape) else 0
 
 
 def _overlapping(tensors: Sequence[Any]) -> Iterator[list[int]]:
-    """The indices of tensors that share memory, grouped; most groups have one tensor."""
+    """Yield the indices of tensors that share memory, grouped; most groups have one tensor."""
     storages: dict[Any, list[int]] = {}
     for number, tensor in enumerate(tensors):
         if tensor.numel():
@@ -232,7 +232,7 @@ def _overlapping(tensors: Sequence[Any]) -> Iterator[list[int]]:
 
 
 def _without_gaps(tensor: Any) -> Any:
-    """The tensor itself, or a copy with the same order of axes if it is a slice with gaps."""
+    """Return the tensor itself, or a copy with the same order of axes if it is a slice with gaps."""
     has_gaps = tensor.numel() < _reach(tensor.shape, tensor.stride())
     return tensor.clone() if has_gaps and _dense(tensor) is None else tensor
 
@@ -245,7 +245,7 @@ def _kept_alone(tensor: Any) -> tuple[Any, int]:
 
 
 def _kept_together(tensors: Sequence[Any]) -> tuple[Any, int]:
-    """The tensor to store for tensors that overlap, and its first byte in the storage.
+    """Return the tensor to store for tensors that overlap, and its first byte in the storage.
 
     If one of them contains all others, it is stored itself, so that the file has its shape.
     """
@@ -265,7 +265,7 @@ def _kept_together(tensors: Sequence[Any]) -> tuple[Any, int]:
 
 
 def _dense(tensor: Any) -> Any:
-    """The tensor with its axes in memory order if that is contiguous, otherwise None."""
+    """Return the tensor with its axes in memory order if that is contiguous, otherwise None."""
     if tensor.is_contiguous():
         return tensor
     turned = tensor.permute(sorted(range(tensor.dim()), key=lambda axis: (-tensor.stride(axis), -tensor.shape[axis])))
@@ -273,13 +273,13 @@ def _dense(tensor: Any) -> Any:
 
 
 def _range(tensors: Sequence[Any], start: int, end: int, dtype: Any) -> Any:
-    """The bytes from `start` to `end` of the shared storage of `tensors`, as a flat tensor."""
+    """Return the bytes from `start` to `end` of the shared storage of `tensors`, as a flat tensor."""
     storage = max((tensor.untyped_storage() for tensor in tensors), key=lambda each: each.nbytes())
     return _view(storage, dtype, [(end - start) // dtype.itemsize], [1], start // dtype.itemsize)
 
 
 def _view(storage: Any, dtype: Any, shape: Sequence[int], stride: Sequence[int], offset: int) -> Any:
-    """A tensor on `storage` that autograd does not treat as a view."""
+    """Return a tensor on `storage` that autograd does not treat as a view."""
     import torch
 
     nothing: Any = torch.empty(0, dtype=torch.uint8, device=storage.device).view(dtype)  # `empty` of complex32 would warn
@@ -287,7 +287,7 @@ def _view(storage: Any, dtype: Any, shape: Sequence[int], stride: Sequence[int],
 
 
 def _layout(tensor: Any, start: int, kept: Any) -> Layout:
-    """The properties of `tensor` that the stored tensor does not have."""
+    """Return the properties of `tensor` that the stored tensor does not have."""
     layout: Layout = {}
     shape, stride = [*tensor.shape], [*tensor.stride()]
     if tensor.dtype != kept.dtype:
@@ -303,7 +303,7 @@ def _layout(tensor: Any, start: int, kept: Any) -> Layout:
 
 
 def _steps(shape: Sequence[int]) -> list[int]:
-    """The strides of a contiguous tensor.
+    """Return the strides of a contiguous tensor.
 
     >>> _steps([2, 3, 4])
     [12, 4, 1]
@@ -317,7 +317,7 @@ def _steps(shape: Sequence[int]) -> list[int]:
 
 
 def rebuild_tensor(stored: Any, layout: Layout) -> Any:
-    """The original tensor, on the memory of `stored`; a `ValueError` if the layout does not fit."""
+    """Return the original tensor, on the memory of `stored`. Raise `ValueError` if the layout does not fit."""
     import torch
 
     if type(stored) is not torch.Tensor or stored.device.type != "cpu" or not stored.is_contiguous():

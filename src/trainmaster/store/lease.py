@@ -92,7 +92,7 @@ class Watch:
         self._seen: dict[tuple[str, int], tuple[object, float, float]] = {}
 
     def look(self, run: Run, holder: Holder) -> Hold:
-        """FREE if the lease has not changed for long enough, HELD if it changed since the last check, else UNKNOWN."""
+        """Return FREE if the lease has not changed for long enough, HELD if it changed since the last check, else UNKNOWN."""
         at = (run.key, holder.attempt)
         try:
             mark: object = self._files.mark(run.path(holder.attempt, LEASE))
@@ -146,14 +146,14 @@ class Heartbeat:
                 self._problem = error.fact if isinstance(error, StoreError) else str(error)
 
     def renew(self) -> None:
-        """Change the lease file, and check for a successor."""
+        """Change the lease file, and check whether another attempt has replaced this one."""
         self.is_lost = self.is_lost or not self.is_newest()
         if not self.is_lost:
             self._run.files.beat(self._run.path(self._number, LEASE))
             self._renewed, self._problem = time.monotonic(), ""
 
     def why_lost(self) -> tuple[str, str]:
-        """The likely reason why this attempt was replaced, and a hint."""
+        """Return the likely reason why this attempt was replaced, and a hint."""
         silence, lease = self._silence or time.monotonic() - self._renewed, self._interval * BEATS_PER_LEASE
         fenced = "nothing is lost: the attempt that replaced it resumes from the last checkpoint"
         if silence < lease:
@@ -171,7 +171,7 @@ class Heartbeat:
         )
 
     def is_newest(self) -> bool:
-        """Whether this is still the newest attempt; a `StoreAccessError` if the run has no attempts any more."""
+        """Return whether this is still the newest attempt. Raise `StoreAccessError` if the run has no attempts any more."""
         if self.is_inherited:
             return False
         newest = self._run.newest()

@@ -21,7 +21,7 @@ _MAX_SHOWN = 80
 
 
 def resolve_metric(name: str, known: Iterable[str]) -> str:
-    """The full name of a metric: `name` itself if it exists, otherwise the only name that ends with it.
+    """Return the full name of a metric: `name` itself if it exists, otherwise the only name that ends with it.
 
     Raise `MetricNameError` if there is no such name, or several. Metrics of evaluation sets have precedence, training metrics come last.
 
@@ -42,7 +42,7 @@ def resolve_metric(name: str, known: Iterable[str]) -> str:
 
 
 def matching_metrics(name: str, known: Iterable[str]) -> list[str]:
-    """The metrics that `name` may refer to: the metric of that name, otherwise those that end with it.
+    """Return the metrics that `name` may refer to: the metric of that name, otherwise those that end with it.
 
     Among several endings, evaluation sets have precedence over metrics without a set, and these over training metrics.
 
@@ -71,19 +71,19 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Sorted names for a message, at most 20 of them."""
+    """Format names for a message: sorted, at most 20 of them."""
     shown = sorted(names)
     more = [f"... and {len(shown) - _MAX_LISTED:,} more"] if len(shown) > _MAX_LISTED else []
     return ", ".join([*map(short_name, shown[:_MAX_LISTED]), *more])
 
 
 def short_name(name: str) -> str:
-    """A name for a message: printable and not too long."""
+    """Make a name printable and shorten it, for a message."""
     return printable(name if len(name) <= _MAX_SHOWN else f"{name[: _MAX_SHOWN - 3]}...")
 
 
 def checked_metric_name(name: str) -> str:
-    """Return `name` if it can be logged; raise `MetricNameError` if it is too long for tables."""
+    """Return `name` if it can be logged. Raise `MetricNameError` if it is too long for tables."""
     if len(name) > MAX_LENGTH:
         raise MetricNameError(
             f"a metric name has {len(name):,} characters; the limit is {MAX_LENGTH}: `{short_name(name)}`",
@@ -93,7 +93,7 @@ def checked_metric_name(name: str) -> str:
 
 
 def better_of(name: str) -> str | None:
-    """ "min" or "max", whichever is better for a metric, judged by its name; None if the name does not show it.
+    """Return "min" or "max", whichever is better for a metric, judged by its name; None if the name does not show it.
 
     >>> [better_of(name) for name in ("valid/loss", "valid/multiclass_accuracy", "valid/accuracy/avg", "valid/gap")]
     ['min', 'max', 'max', None]
@@ -105,5 +105,5 @@ def better_of(name: str) -> str | None:
 
 
 def is_greater_better(name: str) -> bool:
-    """Whether the maximum of a metric is the best, judged by its name. The default is the minimum."""
+    """Return whether the maximum of a metric is the best, judged by its name. The default is the minimum."""
     return better_of(name) == "max"

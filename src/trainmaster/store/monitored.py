@@ -1,4 +1,4 @@
-"""Which metric ranks some runs, and in which direction."""
+"""Chooses the metric by which runs are ranked, and its direction."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class RankedBy(NamedTuple):
 def ranked_by(
     name: str | None, counts: Mapping[str, int], modes: Mapping[str, str | None], is_lenient: bool = False, argument: str = "metric"
 ) -> RankedBy:
-    """The metric `name`, or the one that the runs monitor, or `loss_test`; and its direction.
+    """Return the metric `name`, or the one that the runs monitor, or `loss_test`; and its direction.
 
-    `counts` has all metrics with the number of runs that have them, `modes` the monitored ones with "min" or "max". If the runs monitor
+    `counts` is the number of runs that have each metric; `modes` is "min" or "max" for each monitored metric. If the runs monitor
     nothing, or different metrics, it raises an error that names the `argument`. With `is_lenient` it uses the metric that most of the runs
     have, preferring names with a known direction. The direction is the one that the runs use for monitoring, or follows from the name.
     """

@@ -15,7 +15,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """One process in one boot of one machine."""
+    """A process, identified across machines and reboots."""
 
     host: str
     boot: str
@@ -30,14 +30,14 @@ class Owner:
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Owner | None:
-        """The owner in a record; None if the record is invalid."""
+        """Return the owner in a record; None if the record is invalid."""
         host, boot, pid, start = (record.get(name) for name in ("host", "boot", "pid", "start"))
         if isinstance(host, str) and isinstance(boot, str) and type(pid) is int and pid > 0 and isinstance(start, str):
             return cls(host, boot, pid, start)
         return None
 
     def is_alive(self) -> bool | None:
-        """Whether the process is alive. None if this kernel cannot know, because it is on another machine, boot or container."""
+        """Return whether the process is alive. None if this kernel cannot know: another machine, boot or container."""
         if not self.boot or not self.start or self.boot != _boot():
             return None
         state, start = _process(self.pid)
@@ -70,7 +70,7 @@ def _boot() -> str:
 
 
 def _process(pid: int) -> tuple[str, str]:
-    """State and start time of a process; empty if it does not exist."""
+    """Return the state and the start time of a process; empty if it does not exist."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()  # the process name before it may contain anything

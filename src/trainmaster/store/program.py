@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, Self
 
 _ROOT_MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
 _BUDGET = 0.08
-"""Seconds for parsing. In a project with thousands of files, the remaining files are compared byte by byte."""
+"""How many seconds parsing may take. In a project with thousands of files, the remaining files are compared byte by byte."""
 _NO_FILE = "the code of the notebook"
-"""Stands for the file of a class that was defined in a notebook, in the interpreter or by `exec`."""
+"""A placeholder for the file of a class that was defined in a notebook, in the interpreter or by `exec`."""
 _MAX_SIZE = 2_000_000
 _PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 _IGNORED_FIELDS = ("ctx", "type_comment", "kind", "type_ignores")
@@ -41,11 +41,11 @@ class Program(NamedTuple):
     main: str
     """The script that ran, if it belongs to the project; otherwise empty."""
     files: Mapping[str, str]
-    """Digests of the syntax tree and of the bytes, separated by a dot. The first may be missing because it takes time."""
+    """The digests of the syntax tree and of the bytes, separated by a dot. If parsing would take too long, the first one is missing."""
 
     @classmethod
     def of(cls, definition: type | FunctionType, file: str | None = None, made_by: str = "", cells: str = "") -> Self:
-        """The program of a loaded manager class or `make_loop`.
+        """Return the program of a loaded manager class or `make_loop`.
 
         `file` is the file of the TARGET, if it is another one; `cells` is the digest of a notebook in another process.
         """
@@ -73,7 +73,7 @@ class Program(NamedTuple):
 
     @classmethod
     def from_record(cls, record: Any) -> Self | None:
-        """The recorded program; None if the record is missing or invalid."""
+        """Return the recorded program; None if the record is missing or invalid."""
         if not isinstance(record, Mapping) or not isinstance(record.get("files"), dict) or not isinstance(record.get("classes"), list):
             return None
         file, made_by, root, main = (record.get(name) for name in ("file", "made_by", "root", "main"))
@@ -93,7 +93,7 @@ class Program(NamedTuple):
         return ":".join([self.file, *([self.made_by] if self.made_by else self.classes[:1])])
 
     def differs_from(self, before: Program) -> bool:
-        """Whether this is a different program than `before`: another file with different content, or another TARGET of the same file.
+        """Return whether this program differs from `before`: another file with different content, or another TARGET of the same file.
 
         A file that was moved, copied or edited is the same program. So is a subclass or a base class of the recorded class. A file
         with the same relative path in another folder is a different program if the recorded file still exists unchanged.
@@ -109,7 +109,7 @@ class Program(NamedTuple):
         return is_elsewhere or not (self._is_related_to(before) or not _defines(path, before.classes[0]))
 
     def _is_related_to(self, before: Program) -> bool:
-        """Whether the classes have the same name or one derives from the other. Functions that return managers must have the same name."""
+        """Return whether the classes have the same name or one derives from the other. Functions must have the same name."""
         if self.made_by and before.made_by and self.made_by != before.made_by:
             return False
         if not self.classes or not before.classes:
@@ -117,7 +117,7 @@ class Program(NamedTuple):
         return self.classes[0] in before.classes or before.classes[0] in self.classes
 
     def changed_since(self, before: Program) -> list[str]:
-        """The files of `before` that were changed or deleted since, and the class if it now is a subclass or base class."""
+        """Return the files of `before` that were changed or deleted since, and the class if it is now a subclass or base class."""
         found = [_NO_FILE] if _NO_FILE in self.files and _NO_FILE not in before.files else []
         for file, digest in before.files.items():
             if file == _NO_FILE:
@@ -131,31 +131,31 @@ class Program(NamedTuple):
         return [*found, f"{self.title} (was {before.title})"] if is_derived and self.title != before.title else found
 
     def is_other_script_than(self, before: Program) -> bool:
-        """Whether another script runs the same manager. It may pass different arguments."""
+        """Return whether another script runs the same manager. It may pass different arguments."""
         is_other = bool(self.main and before.main) and self.main != before.main and self.main not in before.files
         return is_other and before.main != before.file
 
     @staticmethod
     def _has(path: str, digest: str) -> bool:
-        """Whether a file has the digest. A file that exists and cannot be read counts as unchanged."""
+        """Return whether a file has the digest. A file that exists and cannot be read counts as unchanged."""
         source = _source(path)
         return os.path.exists(path) if source is None else source.is_like(digest)
 
 
 def digest_of(path: str) -> str | None:
-    """The digest of a source file; None if it cannot be read."""
+    """Return the digest of a source file; None if it cannot be read."""
     source = _source(path)
     return None if source is None else source.digest
 
 
 def has_digest(path: str, digest: str) -> bool:
-    """Whether a file can be read and has a recorded digest."""
+    """Return whether a file can be read and has a recorded digest."""
     source = _Source.read(path)
     return source is not None and source.is_like(digest)
 
 
 def project_root(folder: str) -> str:
-    """The nearest parent folder that looks like a project; `folder` itself if there is none below the home folder."""
+    """Return the nearest parent folder that looks like a project; `folder` itself if there is none below the home folder."""
     home, at = os.path.expanduser("~"), folder
     while at not in (home, os.path.dirname(at)):
         if any(os.path.exists(os.path.join(at, mark)) for mark in _ROOT_MARKS):
@@ -207,13 +207,13 @@ _sources: dict[str, tuple[Any, _Source | None]] = {}
 
 
 def _source(path: str) -> _Source | None:
-    """The source of a file: for a loaded module, the content at its first access; otherwise the current content."""
+    """Return the source of a file: for a loaded module, the content at its first access; otherwise the current content."""
     known = _sources.get(path)
     return known[1] if known is not None else _Source.read(path)
 
 
 def _loaded(below: str) -> list[str]:
-    """The source files of all loaded modules below a folder, without installed packages."""
+    """Return the source files of all loaded modules below a folder, without installed packages."""
     found = []
     for module, path in _own_modules(below):
         spec = getattr(module, "__spec__", None)
@@ -229,7 +229,7 @@ _known_modules: tuple[str, list[int], list[tuple[ModuleType, str]]] = ("", [], [
 
 
 def _own_modules(below: str) -> list[tuple[ModuleType, str]]:
-    """The loaded modules below a folder, with their files. Each run asks for them, so the answer is kept until another module is loaded."""
+    """Return the loaded modules below a folder, with their files. The result is cached until another module is loaded."""
     global _known_modules
     modules = list(sys.modules.values())
     ids = [*map(id, modules)]
@@ -264,7 +264,7 @@ def _relative(path: str, root: str) -> str:
 
 
 def _defines(path: str, name: str) -> bool:
-    """Whether a file defines a class or function of this name at top level."""
+    """Return whether a file defines a class or function of this name at top level."""
     source = _Source.read(path)
     try:
         nodes = [] if source is None else ast.parse(source._data).body
@@ -305,7 +305,7 @@ def _is_docstring(node: Any) -> bool:
 
 
 def cell_digest(definition: type | FunctionType) -> str:
-    """A digest of the compiled classes and functions of a notebook, and of the plain attributes of its classes."""
+    """Return a digest of the compiled classes and functions of a notebook, and of the plain attributes of its classes."""
     module = definition.__module__
     beside = vars(sys.modules[module]) if module in sys.modules else {}
     own = [value for value in beside.values() if getattr(value, "__module__", None) == module]

@@ -15,7 +15,7 @@ from trainmaster.store.run import Run
 
 
 def prune(files: Files, keep: int, lease_time: float) -> Iterator[str]:
-    """Delete all but the last `keep` good checkpoints of each run and what killed processes have left; yield the deleted paths."""
+    """Delete all but the last `keep` good checkpoints of each run, and files that killed processes left behind; yield the deleted paths."""
     for folder in ("", "index", *(f"configs/{name}" for name in files.names("configs"))):
         yield from files.sweep(folder)
     for key in stored_keys(files, "stats"):
@@ -24,7 +24,7 @@ def prune(files: Files, keep: int, lease_time: float) -> Iterator[str]:
 
 
 def prunable(files: Files, keep: int) -> Iterator[str]:
-    """The folders that `prune` would delete, without abandoned temporary files."""
+    """Yield the folders that `prune` would delete, without abandoned temporary files."""
     for key in stored_keys(files, "stats"):
         with contextlib.suppress(StoreDamagedError):
             run = Run(files, key)
@@ -58,7 +58,10 @@ def _is_free(run: Run) -> bool:
 
 
 def _kept(run: Run, keep: int) -> list[CheckpointName] | None:
-    """The checkpoints to keep: the newest good ones, and the best. Empty for a run that never saved; None to skip the run."""
+    """Return the checkpoints to keep: the newest good ones and the best one. The list is empty if the run never saved.
+
+    Return None if the run must not be pruned.
+    """
     if not _is_free(run) or run.is_removed(run.newest()):
         return None
     chain = run.chain()
@@ -78,7 +81,7 @@ def _delete_records(run: Run, lease_time: float) -> Iterator[str]:
         attempt = claim(run, "prune", lease_time)
     except RunBusyError:
         return
-    if run.has_saved():  # in the meantime
+    if run.has_saved():  # it saved in the meantime
         attempt.release("saved")
         return
     attempt.remove()

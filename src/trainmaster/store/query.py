@@ -116,11 +116,11 @@ class Where:
     node: Node
 
     def verdict(self, lookup: Lookup) -> bool | None:
-        """Whether a run meets the expression; None if that depends on names that `lookup` does not know yet."""
+        """Return whether a run meets the expression; None if that depends on names that `lookup` does not know yet."""
         return self.node.verdict(lookup)
 
     def comparisons(self) -> list[Comparison]:
-        """All comparisons in the expression, in order."""
+        """Return all comparisons in the expression, in order."""
         todo, comparisons = [self.node], []
         while todo:
             node = todo.pop()
@@ -131,12 +131,12 @@ class Where:
         return comparisons
 
     def refuse(self, comparison: Comparison, fact: str, hint: str = "") -> NoReturn:
-        """Raise an error about the name of a comparison that shows its position."""
+        """Raise an error about the name in a comparison, and show its position."""
         raise _error(self.text, comparison.at, fact, hint)
 
 
 def parse_where(text: str) -> Where:
-    """Parse an expression; a `StoreError` shows the position of a mistake.
+    """Parse an expression. If it is invalid, the `StoreError` shows the position of the mistake.
 
     >>> where = parse_where("lr < 0.01 and not arch in (ViT, MLP)")
     >>> where.verdict({"lr": 0.001, "arch": "ResNet18"}.get)
@@ -282,7 +282,7 @@ def _unquoted(token: _Token) -> str:
 
 
 def _error(text: str, at: int, fact: str, hint: str = "") -> StoreError:
-    """An error that shows the expression and marks the position."""
+    """Return an error that shows the expression and marks the position."""
     start = max(0, at - _NUM_SHOWN)
     before = ("..." if start else "") + printable(text[start:at])
     after = printable(text[at : at + _NUM_SHOWN]) + ("..." if at + _NUM_SHOWN < len(text) else "")

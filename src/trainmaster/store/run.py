@@ -1,4 +1,4 @@
-"""Read a run: its attempts, their chain, its checkpoints and events.
+"""Reads a run: its attempts, their chain, its checkpoints and events.
 
 Every start and every resume of a run is a new numbered *attempt*, which writes only into its own folders. Its file `resume.json` names the
 checkpoint of the earlier attempt that it resumed from. The history of a run is therefore a *chain*: the newest attempt that started, the
@@ -39,7 +39,7 @@ class Run(AttemptRecords):
     # ---- the chain
 
     def head(self) -> int | None:
-        """The newest attempt of the chain; None for a run that never started or was removed."""
+        """Return the newest attempt of the chain; None for a run that never started or was removed."""
         fresh: int | None = None
         for number in self.iter_attempts():
             resume = self.resume_of(number)
@@ -53,7 +53,7 @@ class Run(AttemptRecords):
         return fresh
 
     def chain(self) -> list[Link]:
-        """The chain, newest attempt first; empty for a run that never started."""
+        """Return the chain, newest attempt first; empty for a run that never started."""
         head = self.head()
         links: list[Link] = []
         link = Link(head, None, None) if head is not None else None
@@ -68,12 +68,12 @@ class Run(AttemptRecords):
         return links
 
     def checkpoints(self, chain: list[Link] | None = None) -> list[CheckpointName]:
-        """The checkpoints of the chain, newest first."""
+        """Return the checkpoints of the chain, newest first."""
         links = self.chain() if chain is None else chain
         return [name for link in links for name in self.own_checkpoints(link.attempt) if link.last is None or name <= link.last]
 
     def status(self) -> dict[str, Any] | None:
-        """The progress of the run: `epoch`, `toc`, `t_train`, `t_eval`; None for a run that was never claimed.
+        """Return the progress of the run: `epoch`, `toc`, `t_train`, `t_eval`; None for a run that was never claimed.
 
         Before the first checkpoint the epoch is -1.
         """
@@ -84,14 +84,14 @@ class Run(AttemptRecords):
         return status
 
     def _claimed(self) -> Record | None:
-        """The status of a run that was claimed and has not started yet."""
+        """Return the status of a run that was claimed and has not started yet."""
         number = self.newest()
         if number == 0 or self.is_removed(number):
             return None
         return {**NEVER_SAVED, "toc": self.claim_or_empty(number).get("toc")}
 
     def best(self) -> CheckpointName | None:
-        """The best checkpoint according to the status, if it still exists."""
+        """Return the best checkpoint according to the status, if it still exists."""
         best = (self.status() or {}).get("best")
         try:
             name = CheckpointName.parse(best["attempt"], best["checkpoint"]) if isinstance(best, dict) else None
@@ -100,11 +100,11 @@ class Run(AttemptRecords):
         return name if name in self.checkpoints() else None
 
     def preview(self) -> dict[str, Any] | None:
-        """The preview of the last save; None for a run that never started."""
+        """Return the preview of the last save; None for a run that never started."""
         return decoded(*self._of_head(PREVIEW))
 
     def _of_head(self, file: str) -> tuple[Record | None, str]:
-        """The encoded status or preview of the chain's newest attempt, or of what it resumed from, with the path."""
+        """Return the encoded status or preview of the chain's newest attempt, or of the checkpoint it resumed from, with the path."""
         head = self.head()
         if head is None:
             return None, run_folder("stats", self.key)
@@ -117,20 +117,20 @@ class Run(AttemptRecords):
         return (record or self._resumed(head))[member], self.path(head, file if record else RESUME)
 
     def preview_with(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        """The preview that belongs to a checkpoint."""
+        """Return the preview that belongs to a checkpoint."""
         tree = self.preview_at(checkpoint.name)
         tree = checkpoint.manifest["preview"] if tree is None else tree
         return decoded(tree, self.path(checkpoint.name.attempt, PREVIEW)) or {}
 
     def preview_at(self, name: CheckpointName) -> Record | None:
-        """The encoded preview that was published after a checkpoint; None if the one in its manifest is current."""
+        """Return the encoded preview that was published after a checkpoint; None if the one in its manifest is current."""
         head = self.head()
         if head is None:
             return None
         resume = self._resumed(head)
         try:
             record = self.preview_of(head)
-        except StoreDamagedError:  # the checkpoint has one
+        except StoreDamagedError:  # use the preview in the checkpoint's manifest
             return None
         belongs = head == name.attempt or (resume["parent"], resume["checkpoint"]) == (name.attempt, name.text)
         if not belongs or (record is not None and (record.get("step"), record.get("checkpoint", name.text)) != (name.step, name.text)):
@@ -144,12 +144,12 @@ class Run(AttemptRecords):
         return record
 
     def event_lines(self, chain: list[Link] | None = None) -> list[bytes]:
-        """The event lines of the chain, oldest first."""
+        """Return the event lines of the chain, oldest first."""
         links = self.chain() if chain is None else chain
         return [line for link in reversed(links) for line in read_lines(self.files, self.path(link.attempt, EVENTS), link.num_events)]
 
     def events(self) -> list[dict[str, Any]]:
-        """The events of the chain, oldest first."""
+        """Return the events of the chain, oldest first."""
         return [
             event for link in reversed(self.chain()) for event in read_events(self.files, self.path(link.attempt, EVENTS), link.num_events)
         ]
@@ -162,12 +162,12 @@ class Run(AttemptRecords):
     # ---- damage
 
     def has_saved(self) -> bool:
-        """Whether any file shows that the run was ever saved."""
+        """Return whether any file shows that the run was ever saved."""
         chain = self.chain()
         return bool(self.lost(self.last_saved(chain), None)) or bool(self.checkpoints(chain))
 
     def latest(self) -> Checkpoint | None:
-        """The newest good checkpoint with its values; None if the run was never saved.
+        """Return the newest good checkpoint with its values; None if the run was never saved.
 
         Damaged checkpoints are skipped with a warning that names the file. If the run was saved and no checkpoint is good, that is an
         error: only the user can decide to start from scratch.
@@ -199,14 +199,14 @@ class Run(AttemptRecords):
         return found
 
     def checkpoint(self, which: str | int = "last") -> Checkpoint | None:
-        """The "last" good checkpoint, the "best", or the newest of a step; None if there is none."""
+        """Return the "last" good checkpoint, the "best", or the newest of a step; None if there is none."""
         if which == "last":
             return self.latest()
         name = self.best() if which == "best" else next((name for name in self.checkpoints() if name.step == which), None)
         return None if name is None else read_checkpoint(self.files, self.key, name)
 
     def _newest_good(self, names: list[CheckpointName], chain: list[Link]) -> tuple[Checkpoint | None, list[str]]:
-        """The first good checkpoint, and the problems of those before it."""
+        """Return the first good checkpoint, and the problems of those before it."""
 
         def read(name: CheckpointName) -> Checkpoint:
             self.check_events(name, chain)
@@ -215,7 +215,7 @@ class Run(AttemptRecords):
         return read_newest(names, read)
 
     def is_good(self, name: CheckpointName, chain: list[Link]) -> bool:
-        """Whether a checkpoint and all events up to it can be read."""
+        """Return whether a checkpoint and all events up to it can be read."""
         try:
             check_checkpoint(self.files, self.key, name)
             self.check_events(name, chain)
@@ -229,11 +229,11 @@ class Run(AttemptRecords):
         self.event_lines(self.chain_to(name, manifest["events"], chain))
 
     def chain_to(self, name: CheckpointName, num_events: int, chain: list[Link]) -> list[Link]:
-        """The chain up to one of its checkpoints, with `num_events` events of the checkpoint's own attempt."""
+        """Return the chain up to one of its checkpoints, with `num_events` events of the checkpoint's own attempt."""
         return [Link(name.attempt, name, num_events), *(link for link in chain if link.attempt < name.attempt)]
 
     def last_saved(self, chain: list[Link]) -> CheckpointName | None:
-        """The last saved checkpoint according to the records of the run, which may be missing by now; None if there was none.
+        """Return the last saved checkpoint according to the records of the run, which may be missing by now; None if there was none.
 
         Call this before listing the checkpoints, because a writer may add some in between.
         """
@@ -245,14 +245,14 @@ class Run(AttemptRecords):
         head = chain[0].attempt
         try:
             status = self.status_of(head)
-        except StoreDamagedError:  # the list of checkpoints shows it
+        except StoreDamagedError:  # the caller finds the damage in the list of checkpoints
             status = None
         if status is not None:
             return CheckpointName.parse(head, status["checkpoint"])
         return chain[1].last if len(chain) > 1 else None
 
     def lost(self, saved: CheckpointName | None, found: CheckpointName | None) -> str:
-        """Describe what is missing if `saved` was saved last and `found` is the newest checkpoint. Empty if nothing is missing."""
+        """Describe what is missing if `saved` was saved last and `found` is the newest checkpoint; empty if nothing is missing."""
         if saved is None or (found is not None and found >= saved):
             return ""
         if self.head() is None:

@@ -1,6 +1,6 @@
-"""Select runs by an expression, and sort them.
+"""Selects runs by an expression, and sorts them.
 
-Configs come from the index. The records of a run are read only if its config does not decide the outcome.
+Configs come from the index. The records of a run are read only if its config does not decide whether it matches.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NUM_PROBED = 20
 
 
 class Name(NamedTuple):
-    """What a name in an expression refers to."""
+    """The config key or metric that a name in an expression refers to."""
 
     full: str
     is_metric: bool
@@ -36,7 +36,7 @@ class Name(NamedTuple):
 
 
 def select(store: Store, where: Where, progress: Progress = iter) -> list[str]:
-    """The keys of all runs that meet a condition, unordered. A name that no run has is an error."""
+    """Return the keys of all runs that meet a condition, unordered. A name that no run has is an error."""
     configs = store.index.configs()
     tags = store.tags.all() if "tag" in _names(where) else {}
     known = _config_names(store, where, configs)
@@ -55,7 +55,7 @@ def select(store: Store, where: Where, progress: Progress = iter) -> list[str]:
 
 
 def matching_rows(table: RunTable, where: Where, tags: Tags) -> list[int]:
-    """The rows of a table that meet a condition. A name that no run has is an error."""
+    """Return the rows of a table that meet a condition. A name that no run has is an error."""
     if not table.keys:
         return []
     names = {name: _resolve(where, name, table.config, table.metrics) for name in _names(where) if name not in OWN}
@@ -67,7 +67,7 @@ def _names(where: Where) -> list[str]:
 
 
 def _verdicts(table: RunTable, where: Where, names: Mapping[str, Name], tags: Tags, default: Nothing) -> list[bool | None]:
-    """Whether each run meets a condition; None if that depends on names that are not known, which count as `default`."""
+    """Return whether each run meets a condition; None if that depends on names that are not known, which count as `default`."""
     columns: dict[str, Sequence[Any]] = {name: each.column(table) for name, each in names.items()}
     columns |= {"key": table.keys, "tag": [frozenset(tags.get(key, ())) for key in table.keys]}
     if default is Nothing.MISSING:
@@ -82,7 +82,7 @@ def _verdicts(table: RunTable, where: Where, names: Mapping[str, Name], tags: Ta
 
 
 def _config_names(store: Store, where: Where, configs: RunTable) -> dict[str, Name]:
-    """The names of an expression that are keys of configs, or the last part of a single one."""
+    """Return the names of an expression that are keys of configs, or the last part of a single one."""
     names = [name for name in _names(where) if name not in OWN]
     exact = {name: Name(name, False) for name in names if name in configs.config}
     endings = {name: found for name in names if name not in exact and (found := _endings(name, configs.config))}
@@ -152,7 +152,7 @@ def _sort_values(table: RunTable, name: str) -> Column:
 
 
 def sorted_by(items: list[Any], values: Sequence[Any], is_descending: bool = False) -> list[Any]:
-    """Items in the order of their values: numbers, then texts; those without a value, or with NaN, come last."""
+    """Sort items by their values: numbers, then texts. Items without a value, or with NaN, come last."""
 
     def rank(at: int) -> tuple[int, Any]:
         value = values[at]

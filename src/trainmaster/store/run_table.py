@@ -39,11 +39,11 @@ class RunTable:
         return self.facts, self.config, self.metrics
 
     def fact(self, name: str) -> Column:
-        """A column of facts, with None where a run has no value."""
+        """Return a column of facts, with None where a run has no value."""
         return [None if value is MISSING else value for value in self.facts.get(name, [MISSING] * len(self))]
 
     def take(self, rows: Sequence[int]) -> RunTable:
-        """These rows, in this order."""
+        """Return a table of these rows, in this order."""
         if len(rows) == len(self) and all(row == at for at, row in enumerate(rows)):
             return self
 
@@ -54,7 +54,7 @@ class RunTable:
         return RunTable([self.keys[row] for row in rows], *map(taken, self.parts()))
 
     def trees(self) -> list[dict[str, Any]]:
-        """The config of each run, nested.
+        """Return the config of each run, nested.
 
         >>> RunTable(["a", "b"], config={"lr": [1, 2], "model.width": [8, MISSING]}).trees()
         [{'lr': 1, 'model': {'width': 8}}, {'lr': 2}]
@@ -62,13 +62,13 @@ class RunTable:
         return _nested({tuple(name.split(".")): column for name, column in self.config.items()}, len(self))
 
     def encode(self) -> bytes:
-        """The table as a line of JSON."""
+        """Return the table as a line of JSON."""
         parts = [{name: _encoded(column) for name, column in columns.items()} for columns in self.parts()]
         return _encode([_FORMAT, self.keys, *parts]).encode() + b"\n"
 
     @classmethod
     def decode(cls, line: bytes) -> RunTable:
-        """The table in a line; `ValueError` if another version or program wrote the line."""
+        """Return the table in a line. Raise `ValueError` if another version or program wrote the line."""
         number, keys, *parts = json.loads(line)
         if number != _FORMAT or len(parts) != 3:
             raise ValueError(f"this is not format {_FORMAT}")
@@ -86,7 +86,7 @@ def table_of(rows: Iterable[Row]) -> RunTable:
 
 
 def joined(tables: Sequence[RunTable]) -> RunTable:
-    """The rows of all tables, one table after the other."""
+    """Return the rows of all tables, one table after the other."""
 
     def columns(part: int) -> Columns:
         found: Columns = {}
@@ -102,7 +102,7 @@ def joined(tables: Sequence[RunTable]) -> RunTable:
 
 
 def row_values(columns: Columns, row: int) -> Iterator[tuple[str, Any]]:
-    """The values of one run by name."""
+    """Yield the values of one run by name."""
     return ((name, value) for name, column in columns.items() if (value := column[row]) is not MISSING)
 
 
@@ -129,7 +129,7 @@ def _nested(columns: Mapping[tuple[str, ...], Column], num_rows: int) -> list[di
 
 
 def _encoded(column: Column) -> Any:
-    """All values; one value that all runs have; or the rows that have a value, and their values."""
+    """Encode a column as a list of all values, as the one value that all runs have, or as the rows with a value and their values."""
     rows = [row for row, value in enumerate(column) if value is not MISSING]
     values = column if len(rows) == len(column) else [column[row] for row in rows]
     first = values[0] if values else None

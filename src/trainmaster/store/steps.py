@@ -27,7 +27,7 @@ class Steps:
 
 
 def read_steps(run: Run, names: Collection[str] | None = None) -> dict[str, Steps]:
-    """The logged values of all metrics, or of some, by name.
+    """Return the logged values of all metrics, or of some, by name.
 
     Raises `StoreDamagedError` if a log has fewer events than were saved in it. If a value was logged twice at one x, both are returned.
     """
@@ -56,7 +56,7 @@ def _add(found: dict[str, Steps], names: Collection[str] | None, name: str, over
 
 
 def _number(value: Any) -> float | None:
-    """A logged number. NaN and the infinities are logged as `{".float": "nan"}`."""
+    """Return a logged number. NaN and the infinities are logged as `{".float": "nan"}`."""
     if type(value) is dict and value.keys() == {".float"}:
         value = float(value[".float"]) if value[".float"] in ("nan", "inf", "-inf") else None
     if not is_number(value):

@@ -87,7 +87,7 @@ class Store:
     # ---- runs
 
     def run(self, key: str) -> Run:
-        """The run with this key, for reading."""
+        """Return the run with this key, for reading."""
         return Run(self.files, check_key(key))
 
     @contextlib.contextmanager
@@ -100,7 +100,7 @@ class Store:
         facts: Mapping[str, Any] | None = None,
         is_cancelled: Callable[[], bool] = lambda: False,
     ) -> Iterator[Attempt]:
-        """Hold a run for the duration of the block; `RunBusyError` if another process holds it. The block calls `release` with the outcome.
+        """Hold a run during the block, which calls `release` with the outcome. Raise `RunBusyError` if another process holds it.
 
         If only the lease can show whether the holder is alive, `watch` decides. Without a `watch`, the lease is watched here, and `report`
         gets a message. `facts` are recorded with the attempt.
@@ -120,7 +120,7 @@ class Store:
 
     @contextlib.contextmanager
     def writing(self, key: str) -> Iterator[Attempt]:
-        """The attempt of this store that holds the run, or a new one for this block."""
+        """Yield the attempt of this store that holds the run, or a new one for this block."""
         if key in self._writing:
             yield self._writing[key]
             return
@@ -130,15 +130,15 @@ class Store:
             yield attempt
 
     def folder_of(self, attempt: Attempt) -> str | None:
-        """The folder for an attempt's plots and other files, next to its preview; None for a store in memory."""
+        """Return the folder for an attempt's plots and other files, next to its preview; None for a store in memory."""
         return None if self.root is None else os.path.join(self.root, attempt_folder("previews", attempt.key, attempt.number))
 
     def watch(self, patience: float | None = None) -> Watch:
-        """A watcher of leases. A lease has expired after `patience` seconds without a change."""
+        """Return a watcher of leases. A lease has expired after `patience` seconds without a change."""
         return Watch(self.files, self.lease_time if patience is None else patience)
 
     def pop(self, key: str) -> Records:
-        """Remove a run and return its records. Raises an error while a process trains it. A damaged record is returned as None."""
+        """Remove a run and return its records. Raise an error if a process is training it. A damaged record is returned as None."""
         config = self.configs[key]
         run = self.run(key)
         with self.attempt(key, "pop") as attempt:
@@ -152,13 +152,13 @@ class Store:
         return records
 
     def remove(self, key: str) -> None:
-        """Remove a run with all its records, without reading them. Raises an error while a process trains it."""
+        """Remove a run with all its records, without reading them. Raise an error if a process is training it."""
         self.configs.require(key)
         with self.attempt(key, "remove") as attempt:
             self._remove(attempt)
 
     def _reset(self, key: str, read: Callable[[Run], Any]) -> Any:
-        """Return the result of `read`, and remove everything except the run's config. Raises an error while a process trains it."""
+        """Return the result of `read`, and remove everything except the run's config. Raise an error if a process is training it."""
         with self.attempt(key, "reset") as attempt:
             value = _or_none(lambda: read(attempt.run))
             attempt.remove()
@@ -175,13 +175,13 @@ class Store:
     # ---- the whole store
 
     def select(self, cond: Condition | None = None) -> Iterator[tuple[str, Config]]:
-        """Key and config of all runs that meet `cond`, trained or not."""
+        """Yield the key and config of all runs that meet `cond`, trained or not."""
         is_met, table = matcher(cond), self.index.configs()
         rows = zip(table.keys, table.trees(), table.fact("secrets"), strict=True)
         return ((key, config_of(tree, key, secrets or ())) for key, tree, secrets in rows if is_met(tree))
 
     def keys_in_use(self, keys: Iterable[str]) -> set[str]:
-        """The dotted keys in `keys` that at least one config of this store has."""
+        """Return the dotted keys in `keys` that at least one config of this store has."""
         unused, used = {*keys}, set[str]()
         for _, tree in self.index:
             used |= {key for key in unused if value_at(tree, key.split(".")) is not Nothing.MISSING}
@@ -193,7 +193,7 @@ class Store:
     def completed(
         self, min_epoch: int = 0, cond: Condition | None = None, within_hours: float | None = None
     ) -> Iterator[tuple[str, dict[str, Any], Config]]:
-        """Key, stats and config of all runs that meet `cond` and were saved at `min_epoch` or later, optionally only in the last hours.
+        """Yield the key, stats and config of all runs that meet `cond` and were saved at `min_epoch` or later, and `within_hours`.
 
         Damaged runs are skipped with a warning.
         """
@@ -209,7 +209,7 @@ class Store:
                 yield key, stats, config
 
     def verify(self) -> list[Damage]:
-        """All damage in the store. This reads every byte."""
+        """Return all damage in the store. This reads every byte."""
         return list(verify(self.files, self.configs))
 
     def prune(self, keep: int = 3) -> list[str]:
@@ -281,7 +281,7 @@ class Store:
             yield Store(path, self.lease_time)
 
     def read_all(self) -> None:
-        """Read every value of every run. Raises an error for the first damaged file."""
+        """Read every value of every run. Raise an error for the first damaged file."""
         for key in self.configs:
             run = self.run(key)
             for name in run.checkpoints():
@@ -313,7 +313,7 @@ def _or_none(read: Any) -> Any:
 
 
 def _opened(root: str) -> LocalFiles:
-    """The files of a store, which is created if it does not exist."""
+    """Open the files of a store. Create the store if it does not exist."""
     files, is_new = LocalFiles(root), False
     files.make_root()
     try:
@@ -334,7 +334,7 @@ def _opened(root: str) -> LocalFiles:
 
 
 def check_format(store: Store) -> None:
-    """Raise if a store that has been open for a while has got another format. A store that was removed has none."""
+    """Raise an error if the format of a store has changed since it was opened. A store that was removed is not an error."""
     if store.root is not None:
         with contextlib.suppress(FileNotFoundError):
             _check_about(store.files.read(ABOUT), store.root)

@@ -56,7 +56,7 @@ class Summary:
     reason: str = ""
     """Why it ended, or what is damaged, in one line; may be empty."""
     epoch: int | None = None
-    """None before the first checkpoint."""
+    """The last saved epoch; None before the first checkpoint."""
     step: int | None = None
     num_epochs: int | None = None
     """The target of the last attempt, if it was recorded."""
@@ -74,7 +74,7 @@ class Summary:
     best: Mapping[str, Any] | None = None
     """For a loop: `metric`, `value`, `step` and `checkpoint` of the best checkpoint."""
     config: Mapping[str, Any] = field(default_factory=dict)
-    """Nested, with plain values."""
+    """The config as nested plain values."""
     tags: tuple[str, ...] = ()
     owner: str = ""
     """The process that holds it or may hold it."""
@@ -111,7 +111,7 @@ class PastAttempt:
 
 
 def summarize(store: Store, key: str) -> Summary:
-    """The summary of a run at this moment. A damaged run has the state "damaged"."""
+    """Return the summary of a run at this moment. A damaged run has the state "damaged"."""
     store.configs.require(key)
     try:
         config, wrong = restore_floats(store.configs.record(key)["config"]), ""
@@ -122,7 +122,7 @@ def summarize(store: Store, key: str) -> Summary:
 
 
 def summarize_run(run: Run, config: dict[str, Any], tags: tuple[str, ...] = ()) -> Summary:
-    """The summary of a run whose config was already read."""
+    """Return the summary of a run whose config was already read."""
     for _ in range(_MAX_LOOKS):
         try:
             return _summary(Run(cast(Files, ReadOnce(run.files)), run.key), config, tags)
@@ -134,12 +134,12 @@ def summarize_run(run: Run, config: dict[str, Any], tags: tuple[str, ...] = ()) 
 
 
 def attempts_of(run: Run) -> list[PastAttempt]:
-    """All attempts of a run, oldest first. Values that cannot be read are empty."""
+    """Return all attempts of a run, oldest first. Values that cannot be read are empty."""
     return [_past(run, number) for number in reversed(run.attempts()) if not run.is_removed(number)]
 
 
 def newest_first(store: Store) -> list[str]:
-    """The keys of all runs, the last started run first. This only lists folders and reads no file."""
+    """Return the keys of all runs, the last started run first. This only lists folders and reads no file."""
     times: dict[str, int] = {}
     for folder in store.files.names("configs"):
         if len(folder) != 2:
@@ -155,7 +155,7 @@ def newest_first(store: Store) -> list[str]:
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of a nested config with their dotted keys.
+    """Yield the values of a nested config with their dotted keys.
 
     >>> dict(flat({"lr": 0.1, "model": {"width": 8, "sizes": [1, 2]}}))
     {'lr': 0.1, 'model.width': 8, 'model.sizes': [1, 2]}
@@ -168,7 +168,7 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
 
 
 def numbers_of(preview: Mapping[str, Any] | None) -> dict[str, int | float]:
-    """The numbers of a preview by name, including NumPy scalars."""
+    """Return the numbers of a preview by name, including NumPy scalars."""
     values = {str(name): value.item() if hasattr(value, "item") else value for name, value in (preview or {}).items()}
     return {name: value for name, value in values.items() if is_number(value)}
 
@@ -222,7 +222,7 @@ def _seed(run: Run) -> int | None:
 
 
 def _duration(run: Run, newest: int, is_held: bool) -> float | None:
-    """The total time of the newest attempt and those it resumed from. A killed attempt ends with the last file that it wrote."""
+    """Return the total time of the newest attempt and those it resumed from. A killed attempt ends with the last file that it wrote."""
     seconds: list[float] = []
     resumed = run.resume_of(newest)
     is_from_scratch = resumed is not None and resumed["parent"] is None
@@ -237,7 +237,7 @@ def _duration(run: Run, newest: int, is_held: bool) -> float | None:
 
 
 def _state(run: Run, holder: Holder, numbers: list[int]) -> tuple[str, str, str]:
-    """The state of a run that was started, the reason, and the end of its last attempt."""
+    """Return the state of a run that was started, the reason, and the end of its last attempt."""
     if holder.hold is not Hold.FREE:
         return ("running" if holder.hold is Hold.HELD else "held?"), "", ""
     newest = _ending(run, numbers[0])
@@ -300,7 +300,7 @@ def _count(run: Run) -> int:
 
 
 def message_of(error: StoreDamagedError) -> str:
-    """What is damaged, and why, in one line."""
+    """Describe in one line what is damaged, and why."""
     return ": ".join(filter(None, [error.fact, error.rows.get("why")]))
 
 

@@ -63,10 +63,10 @@ class Tags:
         self._files.delete_folder(run_folder("tags", check_key(key)))
 
     def all(self) -> dict[str, tuple[str, ...]]:
-        """The labels of all runs that have any."""
+        """Return the labels of all runs that have any."""
         return {key: labels for key in stored_keys(self._files, "tags") if (labels := self[key])}
 
     def _paths(self, key: str, labels: Iterable[str]) -> list[str]:
-        """The paths of labels, after all of them are checked."""
+        """Check all labels, then return their paths."""
         folder = run_folder("tags", check_key(key))
         return [f"{folder}/{check_label(label)}" for label in labels]

@@ -136,7 +136,7 @@ class _Source(io.RawIOBase):
         return True
 
     def part(self, offset: int, size: int) -> bytes:
-        """Bytes of a member."""
+        """Return `size` bytes from `offset`."""
         self._file.seek(offset)
         return self._file.read(size)
 
@@ -166,7 +166,7 @@ class _Position(NamedTuple):
 
 
 def _survey(source: _Source, name: str, limit: int, is_own_limit: bool) -> dict[str, dict[str, _Position]]:
-    """The members of each run in order. If a member is invalid, the whole archive is refused."""
+    """Return the members of each run in order. If a member is invalid, the whole archive is refused."""
     runs: dict[str, dict[str, _Position]] = {}
     total, has_header = 0, False
     for count, member in enumerate(_members(source, name)):
@@ -203,7 +203,7 @@ def _survey(source: _Source, name: str, limit: int, is_own_limit: bool) -> dict[
 
 
 def _members(source: _Source, name: str) -> Iterator[tarfile.TarInfo]:
-    """The members up to the two empty blocks at the end of an archive."""
+    """Yield the members up to the two empty blocks at the end of an archive."""
     source.budget = _MAX_HEADER
     with tarfile.open(fileobj=cast(Any, source), mode="r:") as archive:
         while (member := archive.next()) is not None:
@@ -234,7 +234,7 @@ def _member(source: _Source, position: _Position) -> BinaryIO:
 
 
 class _Member(io.RawIOBase):
-    """A member as a file."""
+    """A member of an archive, as a file that can be read."""
 
     def __init__(self, source: _Source, position: _Position) -> None:
         self._source, self._position = source, position

@@ -1,4 +1,4 @@
-"""Write and read the safetensors file of a checkpoint.
+"""Writes and reads the safetensors file of a checkpoint.
 
 NumPy and torch are imported only if they are needed.
 """
@@ -18,7 +18,7 @@ PIECE = 8 * 2**20
 
 
 def chunks(tensors: Mapping[str, Any]) -> Iterator[memoryview | bytes]:
-    """The safetensors file of `tensors` in chunks, without copying the data.
+    """Yield the safetensors file of `tensors` in chunks, without copying the data.
 
     The tensors are ordered by decreasing item size, so each of them is aligned and can be memory-mapped.
 
@@ -59,7 +59,7 @@ def _check_name(name: str) -> None:
 
 
 def _code_of(name: str, tensor: Any) -> str:
-    """The dtype in a safetensors header."""
+    """Return the name of a tensor's dtype in a safetensors header."""
     code = CODES.get(dtype_name(tensor))
     if code is None:
         raise CodecError(

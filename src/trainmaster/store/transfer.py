@@ -1,4 +1,4 @@
-"""Copy a run from one store to another.
+"""Copies runs from one store to another.
 
 A packed run contains the whole chain of a run: one list of events, the checkpoints of the chain, the status and the
 preview. The other store imports it as one new attempt, which readers see once it is complete. An import that is
@@ -56,7 +56,7 @@ class PackedRun:
             opened().close()
 
     def numbered_events(self) -> Iterator[bytes]:
-        """The event lines, numbered as in a single log."""
+        """Yield the event lines, numbered as in a single log."""
         for number, line in enumerate(self.events):
             tree = json.loads(line)
             yield event_line(number, {name: value for name, value in tree.items() if name not in ("n", "crc")}, seed_of(EVENTS))
@@ -112,7 +112,7 @@ def _is_good(run: Run, name: CheckpointName, chain: list[Link]) -> bool:
 
 
 def _events_before(chain: list[Link]) -> dict[int, int]:
-    """For each attempt, the number of events in the chain before it."""
+    """Return the number of events in the chain before each attempt."""
     before, total = {}, 0
     for link in reversed(chain):
         before[link.attempt] = total

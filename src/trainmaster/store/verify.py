@@ -29,7 +29,7 @@ class Damage(NamedTuple):
 
 
 def verify(files: Files, configs: ConfigArchive) -> Iterator[Damage]:
-    """All damage in a store, file by file."""
+    """Yield all damage in a store, file by file."""
     keys: dict[str, list[str]] = {}
     for archive in ("configs", "stats", "ckpts", "previews"):
         keys[archive] = []
@@ -47,7 +47,7 @@ def verify(files: Files, configs: ConfigArchive) -> Iterator[Damage]:
 
 
 def _check_searches(files: Files) -> Iterator[Damage]:
-    """The damage in the records of searches, ablations and hypotheses."""
+    """Yield the damage in the records of searches, ablations and hypotheses."""
     for search in files.names("sweeps"):
         folders = [f"sweeps/{search}", *(f"sweeps/{search}/{kind}" for kind in ("proposals", "outcomes", "pairs"))]
         paths = [f"{folder}/{name}" for folder in folders for name in files.names(folder) if name.endswith(".json")]
@@ -56,7 +56,7 @@ def _check_searches(files: Files) -> Iterator[Damage]:
 
 
 def check_run(run: Run, is_deep: bool = True) -> list[Damage]:
-    """The damage in the files of a run; `is_deep` also reads its checkpoints.
+    """Return the damage in the files of a run; `is_deep` also reads its checkpoints.
 
     Its owner may save and delete files at the same time, so only damage that is seen twice is reported.
     """
@@ -86,19 +86,19 @@ def _check_run(run: Run, is_deep: bool) -> Iterator[Damage]:
 
 
 def _check_preview(run: Run, number: int) -> None:
-    """The preview is written before the status, so an attempt with a status has one."""
+    """Raise an error if an attempt has a status but no preview. The preview is always written first."""
     if run.files.has(run.path(number, STATUS)) and not run.files.has(run.path(number, PREVIEW)):
         raise damaged(run.path(number, PREVIEW), "it is missing, though the attempt has saved something")
 
 
 def _check_chain(run: Run) -> Iterator[Damage]:
-    """The damage in the checkpoints and events of the chain."""
+    """Yield the damage in the checkpoints and events of the chain."""
     try:
         chain = run.chain()
         saved = run.last_saved(chain)
         names = run.checkpoints(chain)
     except StoreDamagedError as error:
-        if not error.path.startswith("stats/"):  # those are already listed
+        if not error.path.startswith("stats/"):  # the damage in `stats` is already listed
             yield Damage(run_folder("ckpts", run.key), error.fact)
         return
     for name in names:
@@ -129,7 +129,7 @@ def _damage(path: str, read: Callable[[], Any], is_fatal: bool = True) -> Iterat
 
 
 def _survey(files: Files, archive: str, keys: list[str]) -> Iterator[Damage]:
-    """Unknown folders and files in an archive. The keys of its runs are added to `keys`."""
+    """Yield unknown folders and files in an archive, and add the keys of its runs to `keys`."""
     folders: list[str] = []
     yield from _listed(files, archive, folders)
     for folder in folders:

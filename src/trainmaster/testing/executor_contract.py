@@ -17,7 +17,7 @@ _EPOCHS = 5
 
 
 class Countdown(Manager):
-    """Five epochs, each of which multiplies a number. The config says what goes wrong, in the epoch `at`."""
+    """A manager that multiplies a number in each of five epochs. The config can make it fail in the epoch `at`."""
 
     defaults: Any = {"x": 1.0, "fault": "", "at": 3, "pause": 0.0}
 

@@ -49,7 +49,7 @@ class ExtensionContract:
         raise NotImplementedError(f"override {type(self).__name__}.make so that it returns the extension to test")
 
     def loop(self, *extensions: object) -> TrainManager:
-        """A small classification task that is the same each time, with these extensions attached in order."""
+        """Return a loop for a small, reproducible classification task, with these extensions attached in order."""
         torch.manual_seed(0)
         inputs = torch.randn(48, 6)
         data = TensorDataset(inputs, inputs[:, :3].argmax(1))
@@ -102,7 +102,7 @@ def _has_same_nans(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def same_bits(one: Any, other: Any) -> bool:
-    """Whether two nested values are equal bit for bit."""
+    """Return whether two nested values are equal bit for bit."""
     if isinstance(one, torch.Tensor):
         return isinstance(other, torch.Tensor) and (torch.equal(one, other) or _has_same_nans(one, other))
     if isinstance(one, dict):

@@ -141,7 +141,7 @@ class FilesContract:
         appender.close()
         assert not files.has("a/b"), "a deleted file is back"
 
-    def test_cut_keeps_the_first_bytes(self, files: Files) -> None:
+    def test_truncating_keeps_the_first_bytes(self, files: Files) -> None:
         files.create("a/b", b"0123456789")
         files.truncate("a/b", 4)
         assert files.read("a/b") == b"0123"
