@@ -59,7 +59,7 @@ class Metrics(Observer):
         inputs: returns the arguments of the functions and of `update` as a tuple. The default is `(prediction,
             batch[1])`, for batches that are pairs.
         train: also compute them over the training batches of each epoch, as `train/<name>`. If training resumes in the
-        middle of an epoch with an additional metric, that metric is not recorded for that epoch.
+            middle of an epoch with an additional metric, that metric is not recorded for that epoch.
     """
 
     on_every_rank = True  # each rank sends its part of a batch to rank 0, which computes the metrics
