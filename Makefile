@@ -21,7 +21,7 @@ help:
 	@echo "make integration  the tests that need real heavy parts: kills, terminals, workers, every program in the docs; at most 12 minutes"
 	@echo "make faults       the fault campaigns at full length: kills, full disks, damage; up to an hour"
 	@echo "make coverage     the branch coverage of both test layers together"
-	@echo "make lint         ruff, mypy --strict, the rooms' imports; tsc --strict and the tests of the dashboard's page"
+	@echo "make lint         ruff, mypy --strict, the rooms' imports; tsc --strict and the tests of the dashboard's page; make docs"
 	@echo "make docs         build the documentation site into site/; a dead link or an unknown name fails"
 	@echo "make docs-serve   show it on http://localhost:8000"
 	@echo "make frontend     build the dashboard's page, if its sources have changed"

@@ -44,10 +44,10 @@ def _body(command: Any, path: str, text: str) -> str:
     about, _, examples = re.sub(r"\n?\x08\n?|\\b\n", "\n", text).partition("\nExample")
     parts = [f"```text\n{usage}\n```", _paragraphs(about)]
     if lines := [line.strip() for line in examples.partition("\n")[2].strip().splitlines() if line.strip()]:
-        parts.append("```sh\n" + "\n".join(lines) + "\n```")
+        parts.append("```text\n" + "\n".join(lines) + "\n```")
     records = [record for each in command.get_params(context) if (record := each.get_help_record(context))]
     if records:
-        parts.append(_table(("option", ""), [(f"`{_cell(names)}`", _cell(_escaped(help_text))) for names, help_text in records]))
+        parts.append(_table(("option", ""), [(f"`{_argument(names)}`", _cell(_escaped(help_text))) for names, help_text in records]))
     return "\n\n".join(parts)
 
 
@@ -55,6 +55,11 @@ def _paragraphs(text: str) -> str:
     """Keep indented lines, such as lists of columns, as they are."""
     blocks = re.split(r"\n\s*\n", text.strip())
     return "\n\n".join(f"```text\n{block}\n```" if re.search(r"^ {2,}", block, re.MULTILINE) else _escaped(block) for block in blocks)
+
+
+def _argument(names: str) -> str:
+    """An option with its value, or the name of an argument without typer's type: `TARGET <str>`."""
+    return " ".join(re.sub(r" <.*>$", "", names).split())
 
 
 def _escaped(text: str) -> str:

@@ -43,7 +43,7 @@ def _doc(cls: type) -> str:
 
 
 def _row(field: Field, about: str) -> str:
-    kind = describe_annotation(field.written).replace("|", "\\|")
+    kind = describe_annotation(field.written)
     default = f"`{_shown(field.default)}`" if field.has_default else "required"
     return f"| `{field.name}` | `{kind}` | {default} | {IDENTITY[field.state]} | {about} |"
 

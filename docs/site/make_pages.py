@@ -32,6 +32,8 @@ PROJECT_PAGES = {
 FRONT_MATTER = {"index.md": "---\nhide: [navigation, toc]\n---\n\n"}
 """Settings of a page that GitHub would show as a table."""
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)#:\s]+)(#[^)]*)?\)")
+MERMAID = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+EDGE = re.compile(r"^  (\w+)(?:\[\"(.*?)\"\])?(?: --> (\w+))?$", re.MULTILINE)
 FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 LANGUAGES = {".py": "python", ".md": "markdown", ".ts": "typescript", ".toml": "toml", ".json": "json", "": "sh"}
 
@@ -73,7 +75,7 @@ class Pages:
 
     def with_links(self, file: Path, path: str) -> str:
         """Return the text of a page that will be at `path`, with links that work there."""
-        parts = FENCE.split(file.read_text())
+        parts = FENCE.split(MERMAID.sub(_as_table, file.read_text()))
         parts[::2] = [LINK.sub(lambda link: self._link(link, file, path), part) for part in parts[::2]]
         return "".join(parts)
 
@@ -92,6 +94,17 @@ class Pages:
             self.sources.add(target)
             page = f"source/{name}.md"
         return f"[{text}]({os.path.relpath(page, os.path.dirname(path))}{anchor})"
+
+
+def _as_table(chart: re.Match[str]) -> str:
+    """A flowchart of rooms as a table, from the top room to the bottom one: drawing it would load a script from another host."""
+    about: dict[str, str] = {}
+    below: dict[str, list[str]] = {}
+    for source, label, target in EDGE.findall(chart[1]):
+        about[source] = label or about[source]
+        below.setdefault(source, []).extend([target] if target else [])
+    rows = [f"| `{name}` | {about[name].removeprefix(f'{name}: ')} | {', '.join(f'`{each}`' for each in below[name])} |" for name in about]
+    return "\n".join(["| room | contents | rooms directly below |", "|---|---|---|", *reversed(rows)])
 
 
 def make_pages(folder: Path) -> None:
