@@ -15,7 +15,7 @@ HEAD = """# Config fields
 
 The fields of the config classes that `ModelWrapper`, `ProtoTrainer` and `ParallelTrainer` use. A field that is part of
 the *identity* changes the key of a run ([Identity](../concepts/identity.md)). Your own classes work the same way
-([Configs](../configs.md)); `help(YourConfig)` and `YourConfig.describe()` show their fields.
+([Configs](../configs.md)); `help(YourConfig)` shows their fields.
 """
 IDENTITY = {None: "yes", REPLICATE: "yes, the seed of replicates", STATELESS: "no", DERIVED: "no, set later", SECRET: "no, never stored"}
 ORDER = ["RunConfig", "TrainConfig", "ModelConfig", "OptimizerConfig", "SchedulerConfig", "ParallelConfig", "SearchSpace"]
@@ -31,7 +31,7 @@ def config_page() -> str:
         parts.append(f"## {name}\n\n{_doc(cls).partition(chr(10))[0]}\n")
         rows = [_row(schema.fields[field], about.get(field, "")) for field in schema.fields if field in schema.own]
         if rows:
-            parts.append("| field | type | default | identity | |\n|---|---|---|---|---|\n" + "\n".join(rows) + "\n")
+            parts.append("| field | type | default | identity |\n|---|---|---|---|\n" + "\n".join(rows) + "\n")
         if inherited := [field for field in schema.fields if field not in schema.own]:
             base = cls.__mro__[1].__name__
             parts.append(f"It also has the {len(inherited)} fields of [`{base}`](#{base.lower()}).\n")
@@ -43,9 +43,10 @@ def _doc(cls: type) -> str:
 
 
 def _row(field: Field, about: str) -> str:
-    kind = describe_annotation(field.written)
+    kind = re.sub(r"([*_<>\[\]|])", r"\\\1", describe_annotation(field.written).replace("typing.Self", "this class"))
     default = f"`{_shown(field.default)}`" if field.has_default else "required"
-    return f"| `{field.name}` | `{kind}` | {default} | {IDENTITY[field.state]} | {about} |"
+    about = f"<br>{about[0].upper()}{about[1:]}" if about else ""
+    return f"| `{field.name}`{about} | {kind} | {default} | {IDENTITY[field.state]} |"
 
 
 def _shown(value: Any) -> str:

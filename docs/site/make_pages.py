@@ -114,7 +114,7 @@ def make_pages(folder: Path) -> None:
     pages.add_project_pages()
     for name, text in python_pages().items():
         pages.write(f"reference/{name}.md", text)
-    pages.write("reference/index.md", f"{(folder / 'reference' / 'index.md').read_text()}\n{index_page()}")
+    pages.write("reference/index.md", index_page())
     pages.write("reference/commands.md", command_page())
     pages.write("reference/stage_tree.md", stage_page())
     pages.write("reference/hooks.md", hook_page())

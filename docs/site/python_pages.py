@@ -41,6 +41,21 @@ MORE = {
     "errors": ["trainmaster.errors"],
 }
 """Public names that no `__all__` lists: whole modules, or single objects."""
+INDEX_HEAD = """# Reference
+
+Everything here is generated from the code of this version.
+
+| | |
+|---|---|
+| [Command line](commands.md) | every command with its options and examples |
+| [Stage tree](stage_tree.md), [hooks](hooks.md) | the stages of training, their fixtures, and what each hook can ask for |
+| Python API | [stages](stages.md), [loops](loop.md), [extensions](extensions.md), [configs](config.md), [managers and executors](manager.md), [store](store.md), [analysis](analysis.md), [contract tests](testing.md), [errors](errors.md) |
+| [Config fields](config_fields.md) | the fields of the included config classes, and which of them change the key of a run |
+| [Files of a store](store_files.md) | the format of each file |
+
+## Every name in `trainmaster`
+
+"""  # noqa: E501
 WITH_INHERITED = ("trainmaster.TrainManager", "trainmaster.TrainTestLoop", "trainmaster.Manager", "trainmaster.ConfigBase")
 """Classes whose base classes are not public: their methods are shown, too."""
 
@@ -100,13 +115,13 @@ def _is_module(name: str) -> bool:
 
 
 def index_page() -> str:
-    """The table of all names that can be imported from `trainmaster`."""
+    """The first page of the reference, with the table of all names that can be imported from `trainmaster`."""
     parts = []
     for room, (title, _) in TITLES.items():
         rows = [f"| [`{name}`][trainmaster.{name}] | {_summary(name)} |" for name in _top_level(room)]
         if rows:
             parts.append(f"### {title}\n\n| name | |\n|---|---|\n" + "\n".join(rows) + "\n")
-    return "## Every name in `trainmaster`\n\n" + "\n".join(parts)
+    return INDEX_HEAD + "\n".join(parts)
 
 
 def _top_level(room: str) -> list[str]:
