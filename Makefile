@@ -14,14 +14,16 @@ MODULES := frontend/node_modules/.stamp
 HAS_NODE := $(shell node -e 'const [a, b] = process.versions.node.split(".").map(Number); console.log(a > 22 || a === 20 && b >= 19 || a === 22 && b >= 12)' 2>/dev/null)
 NPM := $(if $(filter true,$(HAS_NODE)),npm,PATH="$(abspath $(BIN)):$$PATH" $(abspath $(BIN))/npm)
 
-.PHONY: help demo test integration faults coverage lint bench clean frontend
+.PHONY: help demo test integration faults coverage lint bench clean frontend docs docs-serve
 help:
 	@echo "make demo         train, kill and resume, sweep, ablate and report, in about two minutes; FAST=1 for 30 seconds"
 	@echo "make test         run the tests; at most 5 minutes on 2 cores"
 	@echo "make integration  the tests that need real heavy parts: kills, terminals, workers, every program in the docs; at most 12 minutes"
 	@echo "make faults       the fault campaigns at full length: kills, full disks, damage; up to an hour"
 	@echo "make coverage     the branch coverage of both test layers together"
-	@echo "make lint         ruff, mypy --strict, the rooms' imports; tsc --strict and the tests of the dashboard's page"
+	@echo "make lint         ruff, mypy --strict, the rooms' imports; tsc --strict and the tests of the dashboard's page; make docs"
+	@echo "make docs         build the documentation site into site/; a dead link or an unknown name fails"
+	@echo "make docs-serve   show it on http://localhost:8000"
 	@echo "make frontend     build the dashboard's page, if its sources have changed"
 	@echo "make bench        the engine, configs, the store, runs, commands, searches and a training step, against a loop written by hand and peers"
 	@echo "make clean        remove the environment"
@@ -52,6 +54,16 @@ lint: $(VENV)/dev.stamp $(MODULES)
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest -q tests/test_rooms.py
 	@cd frontend && $(NPM) run --silent check && $(NPM) run --silent test
+	@$(MAKE) --no-print-directory docs
+
+# The pages come from docs/, the code and the files at the root; a build from scratch reports every problem.
+docs: $(VENV)/dev.stamp
+	@$(BIN)/python docs/site/make_pages.py
+	@$(BIN)/zensical build --clean --strict
+
+docs-serve: $(VENV)/dev.stamp
+	@$(BIN)/python docs/site/make_pages.py
+	@$(BIN)/zensical serve
 
 frontend: $(PAGE)
 
@@ -78,7 +90,7 @@ bench: $(VENV)/bench.stamp
 	@$(BIN)/python benchmarks/step_overhead.py
 
 clean:
-	rm -rf $(VENV) .venv.lock frontend/node_modules src/trainmaster/dashboard/static
+	rm -rf $(VENV) .venv.lock frontend/node_modules src/trainmaster/dashboard/static build/docs site .cache
 
 # A stamp is the last thing that is made, so a set-up that was cut off is taken up again.
 $(VENV)/%.stamp: pyproject.toml constraints.txt

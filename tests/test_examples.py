@@ -9,14 +9,15 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-NAMES = [page.name for page in PAGES]
-SMOKE = ("stages.md", "configs.md", "exact_state.md")
+NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
+SMOKE = ("docs/stages.md", "docs/configs.md", "docs/exact_state.md")
 """Pages without console blocks, which take about a second."""
 BLOCK = re.compile(r"^```(python|text|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (\w+\.py)\n")
@@ -25,8 +26,22 @@ PROGRESS = re.compile(r"^epoch [\d,]+/[\d,]+  .*\d s\b.*\n", re.MULTILINE)
 LIKE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
+@pytest.fixture
+def imports_from_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A program can import the files of its page; the next page has its own files."""
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    for file in tmp_path.glob("*.py"):
+        sys.modules.pop(file.stem, None)
+
+
 @pytest.mark.integration
-@pytest.mark.parametrize("page", [pytest.param(page, marks=pytest.mark.smoke if page.name in SMOKE else ()) for page in PAGES], ids=NAMES)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.smoke if name in SMOKE else ()) for page, name in zip(PAGES, NAMES, strict=True)],
+    ids=NAMES,
+)
+@pytest.mark.usefixtures("imports_from_page")
 def test_the_examples_of_a_page_run_and_print_what_it_shows(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The python blocks of a page are one program, and a text block directly after a python block is its output.
 

@@ -548,7 +548,7 @@ class TestWhatIsKept:
             (lambda: Keeper(1).forward, "it is a method of an object"),
             (lambda: Recipe(deque, [1])(), "`collections:deque` is in Python's standard library"),
             (lambda: torch.zeros(2**23), "too large to store in each checkpoint"),
-            (lambda: same_again(nn.Linear(1, 1)), "it was created from itself"),
+            (lambda: same_again(nn.Linear(1, 1)), "a recorded call received it as an argument and returned it"),
             (lambda: value_of(Keeper(Points(1))), "it is among the arguments of the call that created it"),
             (lambda: re.A | re.I, "it is a union of flags"),
             (lambda: Recipe(taking_any, 1, value=2)(), "two arguments with the name `value`"),
