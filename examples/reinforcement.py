@@ -20,7 +20,7 @@ class Poles:
     def push(self, to_the_right: torch.Tensor) -> torch.Tensor:
         """Push each cart for 20 ms and return a reward of 1 for each pole that was still up."""
         reward = self.is_up.float()
-        position, speed, angle, turn = self.state.unbind(1)
+        speed, angle, turn = self.state[:, 1:].unbind(1)
         force = torch.where(to_the_right.bool(), 10.0, -10.0)
         push = (force + 0.05 * turn**2 * angle.sin()) / 1.1
         turn_change = (9.8 * angle.sin() - angle.cos() * push) / (0.5 * (4 / 3 - 0.1 * angle.cos() ** 2 / 1.1))

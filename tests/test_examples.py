@@ -10,6 +10,7 @@ import re
 import runpy
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,14 @@ NAMES = [page.name for page in PAGES]
 SMOKE = ("stages.md", "configs.md", "exact_state.md")
 """Pages without console blocks, which take about a second."""
 BLOCK = re.compile(r"^```(python|text|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PEERS = {
+    "lightning.md": ("lightning",),
+    "ignite.md": ("ignite",),
+    "hf_trainer.md": ("transformers", "accelerate"),
+    "hydra_wandb.md": ("hydra", "wandb"),
+    "ray_tune.md": ("ray", "pyarrow", "tensorboardX"),
+}
+"""The packages, of the extra `peers`, that the pages in docs/coming_from need."""
 FILE = re.compile(r"# (\w+\.py)\n")
 PROGRESS = re.compile(r"^epoch [\d,]+/[\d,]+  .*\d s\b.*\n", re.MULTILINE)
 """The progress that a loop prints by default. The pages leave it out, because it contains times."""
@@ -31,6 +40,10 @@ LIKE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 def test_the_examples_of_a_page_run_and_print_what_it_shows(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The python blocks of a page are one program; a text block directly after one is what it prints. One that begins with the name of a
     file is that file; in console blocks, `$` stands before commands, and `...` for any output."""
+    if page.parent.name == "coming_from":
+        for peer in PEERS.get(page.name, ()):
+            pytest.importorskip(peer)
+        warnings.simplefilter("ignore")  # pytest restores the filters; what peers deprecate is not ours
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]))
     monkeypatch.delenv("TRAINMASTER_STORE", raising=False)
