@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,14 @@ NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 SMOKE = ("docs/stages.md", "docs/configs.md", "docs/exact_state.md")
 """Pages without console blocks, which take about a second."""
 BLOCK = re.compile(r"^```(python|text|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PEERS = {
+    "lightning.md": ("lightning",),
+    "ignite.md": ("ignite",),
+    "hf_trainer.md": ("transformers", "accelerate"),
+    "hydra_wandb.md": ("hydra", "wandb"),
+    "ray_tune.md": ("ray", "pyarrow", "tensorboardX"),
+}
+"""The packages, of the extra `peers`, that the pages in docs/coming_from need."""
 FILE = re.compile(r"# (\w+\.py)\n")
 PROGRESS = re.compile(r"^epoch [\d,]+/[\d,]+  .*\d s\b.*\n", re.MULTILINE)
 """The progress that a loop prints by default. Most pages leave it out."""
@@ -50,6 +59,10 @@ def test_the_examples_of_a_page_run_and_print_what_it_shows(page: Path, tmp_path
     A block that starts with a comment such as `# train.py` is the content of that file. In console blocks, `$` marks commands, and `...`
     matches any output.
     """
+    if page.parent.name == "coming_from":
+        for peer in PEERS.get(page.name, ()):
+            pytest.importorskip(peer)
+        warnings.simplefilter("ignore")  # pytest restores the filters; what peers deprecate is not ours
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]))
     monkeypatch.delenv("TRAINMASTER_STORE", raising=False)
