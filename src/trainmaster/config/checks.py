@@ -29,7 +29,7 @@ def check_rules(config: AnyConfig) -> None:
 
 
 def check_values(config: AnyConfig, check_nested: Callable[[Any], None] | None = None) -> None:
-    """Check the current values, which may have changed in place since they were assigned, and the configs inside."""
+    """Check the current values and the nested configs. Values may have been changed in place since they were assigned."""
     problems: list[Problem] = []
     with collecting(problems):
         config._schema().validate(config._values())

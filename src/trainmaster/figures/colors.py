@@ -1,4 +1,4 @@
-"""Colors that are safe for color blindness: Okabe and Ito's palette for lines, viridis for heat maps."""
+"""Colors that color-blind people can tell apart: Okabe and Ito's palette for lines, viridis for heat maps."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Line:
     low: Sequence[float] | None = None
     high: Sequence[float] | None = None
     is_faint: bool = False
-    """Whether the line is pale, behind the other lines, and not in the legend, such as the raw values of a smoothed curve."""
+    """Whether the line is drawn pale, behind the other lines and without a legend entry. This is for the raw values of a smoothed curve."""
 
     def __post_init__(self) -> None:
         if (self.low is None) != (self.high is None):

@@ -1,7 +1,7 @@
 """Compares two runs bit for bit.
 
 The comparison covers a checkpoint of each run and every metric row logged up to it. It leaves out what may differ
-between two runs of the same config: times, checkpoint names, and the states of observers (what they logged is compared).
+between two runs of the same config: times, checkpoint names, and the states of observers (but it includes the rows that they logged).
 """
 
 from __future__ import annotations

@@ -248,7 +248,7 @@ class Store:
                     yield packed
 
     def load_tar(self, path: str | os.PathLike[str], newer_only: bool = True, max_bytes: int | None = None) -> list[str]:
-        """Import the runs of a tar file and return their keys. With `newer_only`, skip runs that this store has trained at least as far.
+        """Import the runs of a tar file and return their keys. With `newer_only`, skip runs that are not further than those in this store.
 
         The file is first unpacked into a temporary store, and every value in it is read. If anything is invalid, the whole file is refused
         and nothing is imported. `max_bytes` limits the unpacked size; the default is 200 times the size of the file.

@@ -126,7 +126,7 @@ def _opened(file: BinaryIO) -> BinaryIO:
 
 
 def adopt(files: Files, configs: ConfigArchive, packed: PackedRun, lease_time: float, newer_only: bool) -> str | None:
-    """Import a packed run and return its key; None if `newer_only` and this store has trained it at least as far."""
+    """Import a packed run and return its key; None if `newer_only` and the run in this store is at least as far."""
     with contextlib.closing(packed):
         return _import(files, configs, packed, lease_time, newer_only)
 
