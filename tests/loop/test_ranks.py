@@ -155,8 +155,8 @@ def test_an_error_on_one_rank_ends_all_ranks_and_the_others_name_it(tmp_path: Pa
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("eval", "LoopError: `OnlyFirst.post_train_step_batch` runs on rank 0 only, but operations such as eval() and capture() need all ranks"),
-        ("capture", "LoopError: `OnlyFirst.post_train_step_batch` runs on rank 0 only, but operations such as eval() and capture() need all ranks"),
+        ("eval", "LoopError: `OnlyFirst.post_train_step_batch` runs on rank 0 only, but operations such as eval() and capture()"),
+        ("capture", "LoopError: `OnlyFirst.post_train_step_batch` runs on rank 0 only, but operations such as eval() and capture()"),
         ("weights", "LoopError: the weights of rank 0 and rank 1 are no longer equal: `0.weight`"),
     ],
 )
