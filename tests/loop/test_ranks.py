@@ -155,8 +155,8 @@ def test_an_error_on_one_rank_ends_all_ranks_and_the_others_name_it(tmp_path: Pa
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("eval", "LoopError: `OnlyFirst.post_train_step_batch` runs on rank 0 only, and needs 2 ranks"),
-        ("capture", "LoopError: `OnlyFirst.post_train_step_batch` runs on rank 0 only, and needs 2 ranks"),
+        ("eval", "LoopError: `OnlyFirst.post_train_step_batch` runs on rank 0 only, but operations such as eval() and capture()"),
+        ("capture", "LoopError: `OnlyFirst.post_train_step_batch` runs on rank 0 only, but operations such as eval() and capture()"),
         ("weights", "LoopError: the weights of rank 0 and rank 1 are no longer equal: `0.weight`"),
     ],
 )
@@ -199,7 +199,7 @@ EXPECTED = {
     "sampler": "SettingError: train_data has a DistributedSampler, but the loop divides each batch over the 2 ranks itself",
     "avg": "SettingError: the extension `avg_loss` (Avg) needs whole batches",
     "sum": "SettingError: this Supervised cannot be built: `loss` is a sum over samples, but 2 ranks need a mean",
-    "lazy": "SettingError: the model has parameters without a shape, and 2 ranks must begin with the same weights",
+    "lazy": "SettingError: the model has parameters without a shape, but 2 ranks must start with the same weights",
     "sparse": "LossError: a gradient of the shape (3, 2) is sparse, and cannot be averaged over ranks",
     "device": "SettingError: rank 0 trains on cpu, but rank 1 on meta",
     "same device": "SettingError: ranks 0 and 1 use the same device meta",

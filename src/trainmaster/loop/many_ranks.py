@@ -206,7 +206,7 @@ class ManyRanks:
         """Wrap an operation that all ranks perform at the same time, and explain it if another rank has failed."""
         if self._alone is not None:
             raise LoopError(
-                f"`{self._alone}` runs on rank 0 only, but operations such as eval() and capture() need all {self.num} ranks",
+                f"`{self._alone}` runs on rank 0 only, but operations such as eval() and capture() need all ranks",
                 hint="set `on_every_rank = True` in its class, or do it without the loop: predict() works on one rank",
             )
         try:

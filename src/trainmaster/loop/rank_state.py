@@ -166,7 +166,7 @@ def _description(loop: Training) -> dict[str, Any]:
     """Return the properties of a loop that must be equal on all ranks, because all ranks take the same steps."""
     if any(map(is_lazy, loop.model.parameters())):
         raise SettingError(
-            f"the model has parameters without a shape, and {loop.ranks.num} ranks must begin with the same weights",
+            f"the model has parameters without a shape, but {loop.ranks.num} ranks must start with the same weights",
             hint="call the model once before you give it to the loop, or use modules that are not lazy",
         )
     shapes = [(name, tuple(each.shape), str(each.dtype), each.requires_grad) for name, each in loop.model.named_parameters()]
