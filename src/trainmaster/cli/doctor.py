@@ -40,7 +40,7 @@ class Finding(NamedTuple):
 
 
 def command(store: StoreOption = None, is_json: Json = False) -> None:
-    """Check the installation and whether the store is writable.
+    """Check the installation and the store's folder.
 
     The exit code is 1 if something that trainmaster needs is wrong. The write test uses a temporary folder, which it removes.
 
