@@ -14,7 +14,7 @@ MODULES := frontend/node_modules/.stamp
 HAS_NODE := $(shell node -e 'const [a, b] = process.versions.node.split(".").map(Number); console.log(a > 22 || a === 20 && b >= 19 || a === 22 && b >= 12)' 2>/dev/null)
 NPM := $(if $(filter true,$(HAS_NODE)),npm,PATH="$(abspath $(BIN)):$$PATH" $(abspath $(BIN))/npm)
 
-.PHONY: help demo test integration faults coverage lint bench clean frontend
+.PHONY: help demo test integration faults coverage lint bench clean frontend wheel release-check
 help:
 	@echo "make demo         train a small classifier, with a progress bar"
 	@echo "make test         run the tests; at most 5 minutes on 2 cores"
@@ -23,6 +23,8 @@ help:
 	@echo "make coverage     the branch coverage of both test layers together"
 	@echo "make lint         ruff, mypy --strict, the rooms' imports; tsc --strict and the tests of the dashboard's page"
 	@echo "make frontend     build the dashboard's page, if its sources have changed"
+	@echo "make wheel        build the source archive and the wheel into dist/"
+	@echo "make release-check  test the wheel with the oldest dependencies and with each extra alone; about 15 minutes"
 	@echo "make bench        the engine, configs, the store, runs, commands, searches and a training step, against a loop written by hand and peers"
 	@echo "make clean        remove the environment"
 
@@ -54,6 +56,13 @@ lint: $(VENV)/dev.stamp $(MODULES)
 	@cd frontend && $(NPM) run --silent check && $(NPM) run --silent test
 
 frontend: $(PAGE)
+
+wheel: $(VENV)/dev.stamp frontend
+	@rm -rf dist
+	@PIP_CONSTRAINT=constraints.txt $(BIN)/python -m build --outdir dist
+
+release-check: $(VENV)/dev.stamp frontend
+	@TRAINMASTER_RELEASE=full $(BIN)/python -m pytest -v tests/release
 
 $(PAGE): $(MODULES) $(shell find frontend/src frontend/public -type f) frontend/index.html frontend/vite.config.ts
 	@cd frontend && $(NPM) run --silent build -- --logLevel warn

@@ -6,6 +6,7 @@ Start it with `trainmaster run train.py`. Replace the data, the model and the co
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +52,7 @@ class Spirals(Manager):
     """Trains one config after the other. trainmaster seeds the random numbers before `setup`, and saves after each epoch."""
 
     defaults = Train
-    extensions = [BestAccuracy()]
+    extensions: Any = [BestAccuracy()]
     config: Train
 
     def setup(self, config: Train) -> None:
