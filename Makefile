@@ -14,7 +14,7 @@ MODULES := frontend/node_modules/.stamp
 HAS_NODE := $(shell node -e 'const [a, b] = process.versions.node.split(".").map(Number); console.log(a > 22 || a === 20 && b >= 19 || a === 22 && b >= 12)' 2>/dev/null)
 NPM := $(if $(filter true,$(HAS_NODE)),npm,PATH="$(abspath $(BIN)):$$PATH" $(abspath $(BIN))/npm)
 
-.PHONY: help demo test integration faults coverage lint bench clean frontend docs docs-serve
+.PHONY: help demo test integration faults coverage lint bench clean frontend docs docs-serve wheel release-check
 help:
 	@echo "make demo         train, kill and resume, sweep, ablate and report, in about two minutes; FAST=1 for 30 seconds"
 	@echo "make test         run the tests; at most 5 minutes on 2 cores"
@@ -25,6 +25,8 @@ help:
 	@echo "make docs         build the documentation site into site/; a dead link or an unknown name fails"
 	@echo "make docs-serve   show it on http://localhost:8000"
 	@echo "make frontend     build the dashboard's page, if its sources have changed"
+	@echo "make wheel        build the source archive and the wheel into dist/"
+	@echo "make release-check  test the wheel with the oldest dependencies and with each extra alone; about 15 minutes"
 	@echo "make bench        the engine, configs, the store, runs, commands, searches and a training step, against a loop written by hand and peers"
 	@echo "make clean        remove the environment"
 
@@ -66,6 +68,13 @@ docs-serve: $(VENV)/dev.stamp
 	@$(BIN)/zensical serve
 
 frontend: $(PAGE)
+
+wheel: $(VENV)/dev.stamp frontend
+	@rm -rf dist
+	@PIP_CONSTRAINT=constraints.txt $(BIN)/python -m build --outdir dist
+
+release-check: $(VENV)/dev.stamp frontend
+	@TRAINMASTER_RELEASE=full $(BIN)/python -m pytest -v tests/release
 
 $(PAGE): $(MODULES) $(shell find frontend/src frontend/public -type f) frontend/index.html frontend/vite.config.ts
 	@cd frontend && $(NPM) run --silent build -- --logLevel warn

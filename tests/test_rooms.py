@@ -31,7 +31,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 DOORS = {("manager/manager.py", "trainmaster.sweep.search"), ("analysis/results.py", "trainmaster.dashboard.open_page")}
 """Methods that users look for in a lower room: `Manager.search` imports the search when it is called, `Results.ui` the dashboard."""
-FILES = sorted(ROOT.rglob("*.py"))
+FILES = [file for file in sorted(ROOT.rglob("*.py")) if ROOT / "cli" / "templates" not in file.parents]
+"""The templates are programs of users, which import the public names."""
 PROJECT = ROOT.parent.parent
 MAX_METHODS = 30
 DOCS = sorted([*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")])

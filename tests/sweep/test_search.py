@@ -519,12 +519,12 @@ def test_a_search_without_a_limit_shows_no_total(capsys: pytest.CaptureFixture[s
     assert "/9,223" not in shown
 
 
-@pytest.mark.parametrize(("module", "message"), [("optuna", "search needs Optuna"), ("cmaes", "the sampler cmaes needs the package cmaes")])
+@pytest.mark.parametrize(("module", "message"), [("optuna", "search"), ("cmaes", "the sampler cmaes")])
 def test_a_missing_package_is_named_in_the_error(module: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingExtraError, match=message) as caught:
+    with pytest.raises(MissingExtraError) as caught:
         run(toy(), sampler="cmaes")
-    assert "pip install 'trainmaster[search]'" in str(caught.value)
+    assert str(caught.value) == f"{message} needs: pip install 'trainmaster[search]'"
 
 
 def test_a_manager_that_cannot_be_pickled_is_refused_before_anything_is_trained(tmp_path: Path) -> None:

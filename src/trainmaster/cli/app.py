@@ -33,40 +33,54 @@ from trainmaster.errors import (
 from trainmaster.loop.ranks import FOLLOWED, LAUNCHED
 from trainmaster.text import printable_lines
 
-COMMANDS = {
-    "run": "Train one config.",
-    "resume": "Resume a run from its last checkpoint.",
-    "rerun": "Train a run again and compare the results bit by bit.",
-    "sweep": "Train every combination of config values.",
-    "search": "Search for the config values that give the best metric.",
-    "launch": "Train a sweep on several machines that share the store, with Slurm or ssh.",
-    "container": "Write the files of a container that trains TARGET.",
-    "ablate": "Measure what each part of a config contributes.",
-    "test-hypothesis": "Test whether one config is better than another.",
-    "verify-hypothesis": "Recompute the verdict of a hypothesis from the store.",
-    "stop": "Ask a running run to save a checkpoint and stop.",
-    "replay": "Replay the batch that a training run failed on.",
-    "code": "Show or restore the code that a run was trained with.",
-    "check": "Check a training setup for common mistakes.",
-    "stages": "Print the stages of training and the hooks that will run.",
-    "ls": "List the runs of a store.",
-    "ui": "Open the dashboard: a web page with the runs of a store.",
-    "table": "Print the results of runs as text, CSV, Markdown, LaTeX or JSON.",
-    "plot": "Draw a metric against a config value.",
-    "curves": "Draw the curves of a metric.",
-    "show": "Show everything about one run.",
-    "report": "Summarize the runs of a store in one HTML file.",
-    "diff": "Compare the configs and metrics of two runs.",
-    "logs": "Print the output of a run.",
-    "tag": "Add labels to a run, or remove them.",
-    "rm": "Delete runs with all their files.",
-    "prune": "Delete old checkpoints and leftovers.",
-    "verify": "Read every file of a store and list the damaged ones.",
-    "export": "Write runs to a tar file.",
-    "import": "Add the runs of a tar file to a store.",
-    "doctor": "Check the installation and whether the store is writable.",
+GROUPS = {
+    "Start": {
+        "init": "Write a starter project that you can train at once.",
+        "doctor": "Check the installation and the store's folder.",
+    },
+    "Train": {
+        "run": "Train one config.",
+        "resume": "Resume a run from its last checkpoint.",
+        "stop": "Ask a running run to save a checkpoint and stop.",
+        "sweep": "Train every combination of config values.",
+        "search": "Search for the values that give the best metric.",
+        "launch": "Train a sweep on several machines, with Slurm or ssh.",
+        "container": "Write the files of a container that trains TARGET.",
+    },
+    "Look": {
+        "ls": "List the runs of a store.",
+        "show": "Show everything about one run.",
+        "ui": "Open the dashboard, a web page with the runs.",
+        "diff": "Compare the configs and metrics of two runs.",
+        "logs": "Print the output of a run.",
+        "table": "Print the results as text, CSV, LaTeX or JSON.",
+        "plot": "Draw a metric against a config value.",
+        "curves": "Draw the curves of a metric.",
+        "report": "Summarize the runs of a store in one HTML file.",
+    },
+    "Answer": {
+        "ablate": "Measure what each part of a config contributes.",
+        "test-hypothesis": "Test whether one config is better than another.",
+        "verify-hypothesis": "Recompute the verdict of a hypothesis from the store.",
+    },
+    "Debug": {
+        "check": "Check a training setup for common mistakes.",
+        "stages": "Print the stages and the hooks that will run.",
+        "replay": "Replay the batch that a training run failed on.",
+        "rerun": "Train a run again and compare the results bit by bit.",
+        "code": "Show or restore the code that a run was trained with.",
+    },
+    "Keep": {
+        "tag": "Add labels to a run, or remove them.",
+        "rm": "Delete runs with all their files.",
+        "prune": "Delete old checkpoints and leftovers.",
+        "verify": "Read every file of a store and list the damaged ones.",
+        "export": "Write runs to a tar file.",
+        "import": "Add the runs of a tar file to a store.",
+    },
 }
-"""Each command with the first line of its help."""
+"""The commands by what people do with them, each with the first line of its help. `trainmaster --help` fits on one screen."""
+COMMANDS = {name: line for commands in GROUPS.values() for name, line in commands.items()}
 
 CLOSED_PIPE = 141
 INTERRUPTED = 130
@@ -76,17 +90,14 @@ _FAILURES = (StoreAccessError, StoreDamagedError, LeaseLostError, RunFailedError
 """Errors that other input would not have prevented: the file system or another process caused them."""
 _HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
-HELP = """Train PyTorch models, and inspect and manage the results.
+_HELP_START = """Usage: trainmaster COMMAND ...   `trainmaster COMMAND -h` shows examples
 
-\b
-The store is --store PATH, else $TRAINMASTER_STORE, else ./runs.
-To name a run, give its key or the first digits of it.
-
-\b
-Examples:
-  trainmaster run train.py lr=0.01
-  trainmaster ls --where 'lr<0.01 and arch=ResNet18' --sort valid/loss
-  trainmaster show 3fa9
+"""
+_HELP_END = """
+  --install-completion  Enable completion in your shell.   --version, -h, --help
+  --debug               Show the full traceback of an error.
+  The store is --store PATH, else $TRAINMASTER_STORE, else ./runs.
+  To name a run, give its key or the first digits of it.
 """
 
 
@@ -106,9 +117,12 @@ class Commands(TyperGroup):
             self.commands[cmd_name] = typer.main.get_command(app)
         return self.commands[cmd_name]
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([*COMMANDS.items()])
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        formatter.write(_HELP_START)
+        for group, commands in GROUPS.items():
+            for number, (name, line) in enumerate(commands.items()):
+                formatter.write(f"{'' if number else group:<8}{name:<19}{line}\n")
+        formatter.write(_HELP_END)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if not args[0].startswith("-") and args[0] not in COMMANDS and not ctx.resilient_parsing:
@@ -178,7 +192,7 @@ def _run_command(words: list[str]) -> int:
 
 
 def _make_app() -> Any:
-    app = typer.Typer(cls=Commands, rich_markup_mode=None, help=HELP, no_args_is_help=True, context_settings=_HELP_OPTIONS)
+    app = typer.Typer(cls=Commands, rich_markup_mode=None, no_args_is_help=True, context_settings=_HELP_OPTIONS)
 
     @app.callback()
     def options(

@@ -44,6 +44,12 @@ def complete_state(ctx: typer.Context, incomplete: str) -> list[Any]:
     return [(name, meaning) for name, meaning in STATES.items() if name.startswith(incomplete)]
 
 
+def complete_template(ctx: typer.Context, incomplete: str) -> list[Any]:
+    from trainmaster.cli.starter import TEMPLATES
+
+    return [(name, about) for name, about in TEMPLATES.items() if name.startswith(incomplete)]
+
+
 def complete_sort(ctx: typer.Context, incomplete: str) -> list[Any]:
     """Return metrics, config keys and the facts that every run has."""
     runs = _read_newest_runs(ctx)

@@ -18,7 +18,7 @@ from trainmaster.errors import TrainmasterError
 from trainmaster.text import counted, printable
 
 PACKAGES = ("numpy", "pydantic", "PyYAML", "typer", "rich", "safetensors", "matplotlib")
-MIN_TORCH = (2, 10)
+MIN_TORCH = (2, 6)
 MIN_FREE_SPACE = 2**30
 SLOW_WRITE = 2.0
 _TORCH_TIMEOUT = 120
@@ -40,7 +40,7 @@ class Finding(NamedTuple):
 
 
 def command(store: StoreOption = None, is_json: Json = False) -> None:
-    """Check the installation and whether the store is writable.
+    """Check the installation and the store's folder.
 
     The exit code is 1 if something that trainmaster needs is wrong. The write test uses a temporary folder, which it removes.
 
@@ -110,11 +110,11 @@ def _examine_torch() -> Iterator[Finding]:
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         reason = str(error)
     if not isinstance(facts, dict):
-        yield Finding("torch", f"cannot be imported: {reason[:300]}", "wrong", "pip install 'torch>=2.10'")
+        yield Finding("torch", f"cannot be imported: {reason[:300]}", "wrong", "pip install 'torch>=2.6'")
         return
     parts = tuple(int(each) for each in facts["version"].split("+")[0].split(".")[:2] if each.isdigit())
     is_old = parts < MIN_TORCH
-    yield Finding("torch", facts["version"], "warning" if is_old else "ok", "trainmaster is tested with 2.10 and newer" if is_old else "")
+    yield Finding("torch", facts["version"], "warning" if is_old else "ok", "trainmaster is tested with 2.6 and newer" if is_old else "")
     yield Finding("cpu threads", f"torch uses {facts['threads']}, the machine has {os.cpu_count()} cores")
     no_device = f"built for CUDA {facts['cuda']}, but there is no device" if facts["cuda"] else "none: this torch is built for the CPU"
     yield Finding("cuda", ", ".join(facts["devices"]) or no_device)

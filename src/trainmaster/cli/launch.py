@@ -57,10 +57,10 @@ def command(
     is_strict_code: StrictCode = False,
     is_same_program: SameProgram = False,
 ) -> None:
-    """Train a sweep on several machines that share the store, with Slurm or ssh.
+    """Train a sweep on several machines, with Slurm or ssh.
 
-    Writes a script in which each node runs the same `trainmaster sweep` and trains the next missing run. Before the time limit of Slurm,
-    each worker saves its run, and its task is requeued. Without --submit, only the script is written.
+    The machines share the store. Writes a script in which each node runs the same `trainmaster sweep` and trains the next missing run.
+    Before the time limit of Slurm, each worker saves its run, and its task is requeued. Without --submit, only the script is written.
 
     \b
     Examples:

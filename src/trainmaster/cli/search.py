@@ -61,7 +61,7 @@ def command(
     is_quiet: Quiet = False,
     is_dry: DryRun = False,
 ) -> int:
-    """Search for the config values that give the best metric.
+    """Search for the values that give the best metric.
 
     Optuna proposes the trials. The search is recorded in the store, so the same command continues it after a crash, and shares the work
     when it is started on another machine that sees the store. The exit code is 1 if no trial succeeded.

@@ -10,7 +10,7 @@ from trainmaster.text import printable_lines
 
 
 def command(target: TargetArgument, overrides: Overrides = None) -> None:
-    """Print the stages of training and the hooks that will run.
+    """Print the stages and the hooks that will run.
 
     Shows the stages of the manager and of its loop with their fixtures, and the hooks in the order in which they run.
 

@@ -40,7 +40,7 @@ def command(
     style: Annotated[Format, typer.Option("--format", "-f", help="How to print the table.")] = Format.TEXT,
     is_json: Json = False,
 ) -> None:
-    """Print the results of runs as text, CSV, Markdown, LaTeX or JSON.
+    """Print the results as text, CSV, LaTeX or JSON.
 
     One row per finished run, with the config values that vary and the metrics; with --group or --by, one row per group, with mean ±
     standard deviation. Text, Markdown and LaTeX are rounded; CSV and JSON have the exact values and, for groups, the 95 % interval of each

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = "`train.py:make_loop` or `package.module:MyManager`"
 _MAKE_LOOP = "make_loop"
+_MAKE_MANAGER = "make_manager"
 
 
 class Target(NamedTuple):
@@ -211,12 +212,13 @@ def _import_module(name: str) -> ModuleType:
 
 
 def _find_targets(module: ModuleType) -> list[str]:
-    """Return the names that a target may leave out: the module's own manager classes, and `make_loop(config)`."""
+    """Return the names that a target may leave out: the module's own manager classes, `make_loop(config)` and `make_manager(store_dir)`."""
     from trainmaster.manager import Manager
 
     own = {name: each for name, each in vars(module).items() if getattr(each, "__module__", None) == module.__name__}
     managers = [name for name, each in own.items() if isinstance(each, type) and issubclass(each, Manager)]
-    return [*managers, *([_MAKE_LOOP] if takes_config(own.get(_MAKE_LOOP)) else [])]
+    makers = {_MAKE_LOOP: takes_config, _MAKE_MANAGER: _takes_store_dir}
+    return [*managers, *(name for name, accepts in makers.items() if name in own and accepts(own[name]))]
 
 
 def _find_only_target(module: ModuleType, text: str) -> Any:

@@ -27,7 +27,7 @@ def command(
     is_silent: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
     can_edit: Annotated[bool, typer.Option("--allow-edit", help="Allow the page to label, annotate, stop and delete runs.")] = False,
 ) -> None:
-    """Open the dashboard: a web page with the runs of a store.
+    """Open the dashboard, a web page with the runs.
 
     The page is read-only unless you pass --allow-edit. It is served on this machine only (127.0.0.1). Ctrl-C stops the server;
     training is not affected.

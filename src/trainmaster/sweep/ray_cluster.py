@@ -33,7 +33,7 @@ def import_ray() -> Any:
     try:
         import ray
     except ImportError:
-        raise MissingExtraError("RayExecutor needs Ray", hint="pip install 'trainmaster[ray]'") from None
+        raise MissingExtraError("RayExecutor needs: pip install 'trainmaster[ray]'") from None
     return ray
 
 

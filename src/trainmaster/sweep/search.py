@@ -135,7 +135,7 @@ def require_optuna() -> None:
     try:
         import optuna  # noqa: F401
     except ImportError:
-        raise MissingExtraError("search needs Optuna", hint="pip install 'trainmaster[search]'") from None
+        raise MissingExtraError("search needs: pip install 'trainmaster[search]'") from None
 
 
 def plan_search(
@@ -211,7 +211,7 @@ def _check_combination(space: Space, monitors: Sequence[str], sampler: str, prun
         try:
             import cmaes  # noqa: F401
         except ImportError:
-            raise MissingExtraError("the sampler cmaes needs the package cmaes", hint="pip install 'trainmaster[search]'") from None
+            raise MissingExtraError("the sampler cmaes needs: pip install 'trainmaster[search]'") from None
     if not monitors:
         raise SettingError("monitor=(): expected the name of a metric, or several")
     if len(monitors) > 1 and sampler not in SEVERAL_OBJECTIVES:
