@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from trainmaster.extensions import SanityCheck as SanityCheck
     from trainmaster.extensions import Seed as Seed
     from trainmaster.extensions import TensorBoard as TensorBoard
+    from trainmaster.extensions import Tracker as Tracker
     from trainmaster.extensions import UpdateRatio as UpdateRatio
     from trainmaster.extensions.code.checkout import checkout_code as checkout_code
     from trainmaster.extensions.constructor_args import init_from_checkpoint as init_from_checkpoint

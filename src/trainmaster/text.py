@@ -6,7 +6,9 @@ hide a line or set the window's title. Everything read from a store is therefore
 
 from __future__ import annotations
 
+import html
 import unicodedata
+from collections.abc import Iterable, Sequence
 
 
 def counted(count: int, noun: str) -> str:
@@ -47,3 +49,19 @@ def width(shown: str) -> int:
     if shown.isascii():
         return len(shown)
     return sum(2 if unicodedata.east_asian_width(each) in "WF" else 0 if unicodedata.combining(each) else 1 for each in shown)
+
+
+def html_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], notes: Iterable[str] = ()) -> str:
+    """A table for a notebook. All text is escaped, because it may come from a run.
+
+    >>> html_table("a <b>", ["name"], [["x"]])
+    '<table><caption>a &lt;b&gt;</caption><tr><th>name</th></tr><tr><td>x</td></tr></table>'
+    """
+
+    def row(cells: Sequence[object], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(printable(cell))}</{tag}>" for cell in cells) + "</tr>"
+
+    body = "".join([row(columns, "th"), *(row(each, "td") for each in rows)])
+    return f"<table><caption>{html.escape(printable(title))}</caption>{body}</table>" + "".join(
+        f"<p>{html.escape(printable(note))}</p>" for note in notes
+    )

@@ -6,7 +6,6 @@ import io
 import random
 import re
 import time
-import warnings
 
 import pytest
 import torch
@@ -182,18 +181,6 @@ def test_with_max_steps_the_progress_of_the_run_is_that_of_the_steps() -> None:
     assert pace.done(manager, 0) == 0.0
     manager.train()
     assert pace.done(manager, 0) == 1.0
-
-
-def test_a_notebook_without_widgets_has_lines_and_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress_file, "find_spec", lambda name: None)
-    console = Console(file=io.StringIO(), force_jupyter=True)
-    progress = Progress(console=console)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert not progress_file._has_bars(console)
-    monkeypatch.setattr(progress_file, "find_spec", lambda name: object())
-    assert progress_file._has_bars(console)
-    assert progress._bars is None
 
 
 def test_random_numbers_that_rich_draws_do_not_change_training() -> None:

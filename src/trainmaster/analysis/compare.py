@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from trainmaster.analysis.groups import by_value, config_means, rows_with
 from trainmaster.analysis.statistics import Difference, paired_difference, welch_difference
 from trainmaster.errors import SettingError
 from trainmaster.store.query import OWN, parse_where
-from trainmaster.text import counted
+from trainmaster.text import counted, printable
 
 if TYPE_CHECKING:
     from trainmaster.analysis.results import Results
@@ -44,6 +45,9 @@ class Comparison:
         left = f"; {counted(len(self.unpaired), 'run')} without a partner left out" if self.unpaired else ""
         mixed = f"; the runs were trained for {self.epochs[0]} to {self.epochs[-1]} epochs" if len(self.epochs) > 1 else ""
         return f"{self.metric} ({better} is better), {self.a} minus {self.b}, by {self.unit}: {self.difference}{left}{mixed}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(printable(str(self)))}</p>"
 
 
 def compare(results: Results, a: str, b: str, on: str | None) -> Comparison:

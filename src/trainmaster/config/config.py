@@ -17,7 +17,7 @@ from trainmaster.config.parsed_file import ParsedFile
 from trainmaster.config.paths import dotted, leaves, split
 from trainmaster.config.secret_patterns import secret_keys
 from trainmaster.config.to_plain import to_plain
-from trainmaster.config.value_table import IN_CODE, html_table, short_repr, table
+from trainmaster.config.value_table import IN_CODE, short_repr, table, table_html
 from trainmaster.config.writer import yaml_text
 from trainmaster.errors import ConfigError, ConfigFileError, Problem, UnknownKeyError
 
@@ -205,7 +205,7 @@ class Config(DottedDict):
         return table((key, value, self.origin(key)) for key, value in self.flatten().items())
 
     def _repr_html_(self) -> str:
-        return html_table(f"Config {key_of(self)}", ((key, value, self.origin(key)) for key, value in self.flatten().items()))
+        return table_html(f"Config {key_of(self)}", ((key, value, self.origin(key)) for key, value in self.flatten().items()))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuilt, (dict(self), self._origins, self._secrets, self._stored_key)

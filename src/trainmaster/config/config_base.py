@@ -15,7 +15,7 @@ from trainmaster.config.paths import leaves
 from trainmaster.config.typed_fields import TypedFields
 from trainmaster.config.typed_loading import load_typed
 from trainmaster.config.typed_overrides import override_typed
-from trainmaster.config.value_table import html_table, table
+from trainmaster.config.value_table import table, table_html
 from trainmaster.config.values import GROUP, IDENTITY, STATEFUL, WHOLE, tree_of, value_at
 from trainmaster.config.writer import yaml_text
 from trainmaster.errors import ConfigError, Problem
@@ -148,4 +148,4 @@ class ConfigBase(TypedFields):
         return table(table_rows(self))
 
     def _repr_html_(self) -> str:
-        return html_table(f"{type(self).__name__} {self.key}", table_rows(self))
+        return table_html(f"{type(self).__name__} {self.key}", table_rows(self))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from trainmaster.text import html_table
+
 Row = tuple[str, Any, str]
 
 IN_CODE = "set in code"
@@ -18,14 +20,9 @@ def table(rows: Iterable[Row]) -> str:
     return "\n".join(f"{key:<{widths[0]}}  {value:<{widths[1]}}  {origin}" for key, value, origin in shown)
 
 
-def html_table(title: str, rows: Iterable[Row]) -> str:
+def table_html(title: str, rows: Iterable[Row]) -> str:
     """Return the same table as HTML, for notebooks."""
-    from html import escape
-
-    body = "".join(
-        f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in (key, short_repr(value), origin))}</tr>" for key, value, origin in rows
-    )
-    return f"<table><caption>{escape(title)}</caption><tr><th>key</th><th>value</th><th>from</th></tr>{body}</table>"
+    return html_table(title, ("key", "value", "from"), [(key, short_repr(value), origin) for key, value, origin in rows])
 
 
 def short_repr(value: Any, limit: int = 60) -> str:

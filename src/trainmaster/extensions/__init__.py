@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from trainmaster.extensions.sanity_check import SanityCheck as SanityCheck
     from trainmaster.extensions.seed import Seed as Seed
     from trainmaster.extensions.tensorboard import TensorBoard as TensorBoard
+    from trainmaster.extensions.tracker import Tracker as Tracker
     from trainmaster.extensions.update_ratio import UpdateRatio as UpdateRatio
     from trainmaster.loop.checkpoint_loader import CheckpointLoader as CheckpointLoader
     from trainmaster.loop.checkpoint_saver import CheckpointSaver as CheckpointSaver
@@ -75,6 +76,7 @@ _HOME_OF = {
     "SanityCheck": "trainmaster.extensions.sanity_check",
     "Seed": "trainmaster.extensions.seed",
     "TensorBoard": "trainmaster.extensions.tensorboard",
+    "Tracker": "trainmaster.extensions.tracker",
     "UpdateRatio": "trainmaster.extensions.update_ratio",
     "CheckpointLoader": "trainmaster.loop.checkpoint_loader",
     "CheckpointSaver": "trainmaster.loop.checkpoint_saver",

@@ -50,14 +50,15 @@ _LINE_STYLES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 def draw(panels: Sequence[Panel], title: str = "") -> Figure:
     """Draw panels into one figure, in two columns if there are several."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+
+    from trainmaster.figures.notebook_figure import NotebookFigure
 
     num_columns = min(len(panels), 2)
     width = _WIDTH * max([num_columns, *(_PARALLEL_WIDTH * len(panel.axes) / _WIDTH for panel in panels if isinstance(panel, Parallel))])
     if len(panels) == 1 and isinstance(panels[0], Lines) and panels[0].has_legend:  # a long legend does not squeeze the axes
         width += 0.05 * max(0, max(len(_text(line.label, _MAX_LEGEND_LABEL)) for line in panels[0].lines) - 12)
     heights = [max(map(_height, panels[start : start + 2])) for start in range(0, len(panels), 2)]
-    figure = Figure(figsize=(max(width, _WIDTH), max(sum(heights), 0.5) + (0.3 if title else 0.0)), layout="constrained")
+    figure = NotebookFigure(figsize=(max(width, _WIDTH), max(sum(heights), 0.5) + (0.3 if title else 0.0)), layout="constrained")
     FigureCanvasAgg(figure)
     if title:
         figure.suptitle(_text(title, 60 * max(num_columns, 1)), fontsize=12)

@@ -82,7 +82,7 @@ class Loggers:
             except Exception as error:  # an error of a tracking service must not stop training
                 failures.append(self._failed(token, f"at {tag!r}", error))
         for text in failures:  # after the other loggers have received the row
-            _warn(text)
+            warn_or_print(text)
 
     def flush(self) -> None:
         """Call the `flush` function of each logger that was attached with one."""
@@ -93,7 +93,7 @@ class Loggers:
             except Exception as error:  # as in `send`
                 failures.append(self._failed(token, "to flush", error))
         for text in failures:
-            _warn(text)
+            warn_or_print(text)
 
     def _failed(self, token: object, what: str, error: Exception) -> str:
         """Detach a logger that raised an error, and return the warning."""
@@ -107,7 +107,7 @@ class Loggers:
         self._flushes.pop(token, None)
 
 
-def _warn(text: str) -> None:
+def warn_or_print(text: str) -> None:
     """Issue a warning. If warnings are errors (`python -W error`), print the text instead."""
     try:
         warnings.warn(text, stacklevel=3)

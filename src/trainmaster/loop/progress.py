@@ -6,12 +6,12 @@ import functools
 import random
 import time
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainmaster.errors import SettingError
 from trainmaster.loop.batches import true_batch_size
 from trainmaster.loop.data_position import length_of
+from trainmaster.loop.notebook_bars import NotebookBars, is_in_notebook
 from trainmaster.stages import Fixtures, Observer, always
 
 if TYPE_CHECKING:
@@ -77,7 +77,8 @@ class Progress(Observer):
             raise SettingError(f"output={output!r}: expected a function that prints a line", hint="Progress(output=print)")
         self.show = tuple(show)
         self._console, self._has_lines, self._output, self._on_update = console, has_lines, output, on_update
-        self._bars: Bars | None = None
+        self._bars: Any = None
+        """rich's bars, or `NotebookBars`; None if there are none."""
         self._run: TaskID
         self._epoch: TaskID
         self._eval: TaskID | None = None
@@ -102,8 +103,8 @@ class Progress(Observer):
             self._best = {}
         self._pace.begin(loop)
         self._line_due = time.monotonic() + _LINE_EVERY
-        if self._output is None and _has_bars(console):
-            self._bars = _new_bars(console)
+        if self._output is None and (is_in_notebook() or console.is_terminal):
+            self._bars = NotebookBars() if is_in_notebook() else _new_bars(console)
             self._run = self._bars.add_task("run", total=1.0, of="", eta="", shown="")
             self._epoch = self._bars.add_task("epoch", total=None, of="", eta="", shown="")
             self._bars.start()
@@ -198,7 +199,6 @@ class Progress(Observer):
     # ---- texts
 
     def _update_run(self, loop: Any, num_batches: int) -> None:
-        assert self._bars is not None
         done = self._pace.done(loop, num_batches)
         total = None if done is None else 1.0
         self._bars.update(
@@ -223,6 +223,8 @@ class Progress(Observer):
         text = "  ".join(each for each in texts if each)
         if self._output is not None:
             self._output(text)
+        elif isinstance(self._bars, NotebookBars):
+            self._bars.print(text)
         elif self._console is not None:
             self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
@@ -285,11 +287,6 @@ def clock(seconds: float) -> str:
     minutes, left = divmod(rest, 60)
     short = f"{hours}:{minutes:02}:{left:02}" if hours or days else f"{minutes}:{left:02}"
     return f"{days} day{'s' if days > 1 else ''} {short}" if days else short
-
-
-def _has_bars(console: Console) -> bool:
-    """Return whether bars can be drawn: on a terminal, or in a notebook with ipywidgets (rich would warn without it)."""
-    return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
 
 
 def _new_bars(console: Console) -> Bars:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -19,12 +19,15 @@ from trainmaster.loop.argument_checks import other_evaluation_sets
 from trainmaster.loop.batches import to_device
 from trainmaster.loop.checkpoint_saver import CheckpointSaver
 from trainmaster.loop.data_position import Position, empty_error, fresh_iterator, length_of, reading, start_epoch
+from trainmaster.loop.keyboard import stopping_on_interrupt
 from trainmaster.loop.losses import checked_loss
 from trainmaster.loop.observer_guard import mode
 from trainmaster.loop.optimization import all_parameters, schedule_step_arguments
 from trainmaster.loop.state import capture_extensions, not_copied, restore_extensions
 from trainmaster.loop.training import EvalData, Training
 from trainmaster.loop.writer import flush_of
+from trainmaster.store.events import RowsByName
+from trainmaster.text import html_table
 
 
 class TrainManager(Training):
@@ -74,7 +77,7 @@ class TrainManager(Training):
         for name, each in list(self.extensions.items()):
             if isinstance(each, CheckpointSaver):  # last, so that a checkpoint includes what the other hooks of its stage do
                 self.extensions.add(name, each)
-        with self._run(standalone_eval=False), self._training(), self.staged("train"):
+        with self._interruptible(), self._run(standalone_eval=False), self._training(), self.staged("train"):
             self._say(self.shared.notice())
             self._limits.start()
             self._position.wake()
@@ -311,6 +314,12 @@ class TrainManager(Training):
             )
         self.ranks.request_stop(self.fixtures, reason, is_interrupt)
 
+    def _repr_html_(self) -> str:
+        """The progress, and the last value of each metric with its step."""
+        history: RowsByName = getattr(self.writer, "history", None) or {}
+        rows = [(name, f"{points[-1][1]:.5g}", points[-1][0]) for name, points in history.items() if isinstance(points[-1][1], float)]
+        return html_table(repr(self), ("metric", "last value", "step"), rows)
+
     # The context of the routines.
 
     @contextmanager
@@ -350,6 +359,18 @@ class TrainManager(Training):
             flush_of(self.writer)()
         finally:
             self._is_training = False
+
+    def _interruptible(self) -> AbstractContextManager[None]:
+        """With a saver, Ctrl-C asks the loop to stop and save. With several ranks, whoever has started them handles it."""
+        saver = next((each for each in self.extensions.values() if isinstance(each, CheckpointSaver)), None)
+        if saver is None or self.ranks.num > 1:
+            return nullcontext()
+
+        def how_to_continue() -> str:
+            where = f"epoch {self.epoch_num}" + (f", batch {self.moment.batch}" if self.moment.batch else "")
+            return f"saved at {where} in {saver.path}; call train() again, or run the program again, to continue"
+
+        return stopping_on_interrupt(self.stop, how_to_continue)
 
     @contextmanager
     def _evaluation(self, is_own: bool) -> Iterator[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,7 +16,7 @@ from trainmaster.manager.job import Job, make_job
 from trainmaster.manager.job_status import is_done, record_end
 from trainmaster.store import Run
 from trainmaster.store.lease import Hold, Watch, holder_of
-from trainmaster.text import counted
+from trainmaster.text import counted, html_table
 
 if TYPE_CHECKING:
     from trainmaster.manager.batch_view import BatchView
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _MAX_EARLY_DEATHS = 3
 """If this many workers in a row die before they claim a run, the batch fails."""
+
+_MAX_ROWS = 20
+"""How many runs a notebook shows."""
 
 
 @dataclass
@@ -47,14 +50,24 @@ class BatchResult:
     def __str__(self) -> str:
         return ", ".join(f"{count} {name}" for name, count in self.counts().items() if count) or "nothing to do"
 
+    def _repr_html_(self) -> str:
+        reasons = {**self.failed, **self.given_up, **self.stopped}
+        keys = [(name, key) for name, keys in self._keys().items() for key in keys]
+        rows = [(key, name, first_line(reasons.get(key, ""))) for name, key in keys[:_MAX_ROWS]]
+        notes = [f"and {len(keys) - _MAX_ROWS:,} more"] if len(keys) > _MAX_ROWS else []
+        return html_table(str(self), ("run", "outcome", "reason"), rows, notes)
+
     def counts(self) -> dict[str, int]:
+        return {name: len(keys) for name, keys in self._keys().items()}
+
+    def _keys(self) -> dict[str, Collection[str]]:
         return {
-            "done": len(self.done),
-            "already done": len(self.found),
-            "failed": len(self.failed),
-            "given up": len(self.given_up),
-            "stopped": len(self.stopped),
-            "left": len(self.left),
+            "done": self.done,
+            "already done": self.found,
+            "failed": self.failed,
+            "given up": self.given_up,
+            "stopped": self.stopped,
+            "left": self.left,
         }
 
     @property

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmaster.arguments import check_int
 from trainmaster.config.varying import VaryingKeys
+from trainmaster.loop.notebook_bars import is_in_notebook
 from trainmaster.manager.batch import Batch, BatchResult, JobObserver, Policy
 from trainmaster.manager.batch_summary import print_best_runs, print_result
 from trainmaster.manager.batch_view import BatchView, values_of
@@ -48,7 +49,7 @@ def run_batch(
             view = BatchView(_num_configs(configs), console.print, varying, batch.result, batch.running, status=status)
             stack.enter_context(runner.reporting_to(view.progress))  # used by runs that this process trains
             stack.enter_context(view)
-            if view.is_live:
+            if view.is_live or is_in_notebook():  # a notebook shows one line for each run, when it ends
                 stack.enter_context(console.below_live_view())
         has_failed = True
         try:

@@ -16,6 +16,7 @@ from trainmaster.loop.checkpoint_loader import checked, restore_from
 from trainmaster.loop.checkpoint_saver import CheckpointSaver
 from trainmaster.loop.metric import loss_name, own_first
 from trainmaster.loop.module_recorder import ModuleRecorder
+from trainmaster.loop.notebook_bars import is_in_notebook
 from trainmaster.loop.progress import Pace, Progress
 from trainmaster.loop.stages import TRAIN_MANAGER
 from trainmaster.loop.state import Stateful, TrainingState, own_copy
@@ -114,7 +115,8 @@ class LoopRunner:
         facts = [("seed", f"{seed_of(self._manager.config)}"), ("store", self._manager.store.root or "in memory")]
         if not is_single:
             facts.append(("commit", _first_commit()))
-        has_bars = self._console.has_bars and self._console.width is not None and is_single
+        is_shown = self._console.width is not None or (self._console.is_verbose and is_in_notebook())
+        has_bars = self._console.has_bars and is_shown and is_single
         progress = Progress(has_lines=False) if has_bars else Progress(has_lines=False, output=write, on_update=self._report_share)
         return {"run_report": RunReport(write, facts), "progress": progress}
 

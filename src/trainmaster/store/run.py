@@ -16,6 +16,7 @@ from trainmaster.store.checkpoint import Checkpoint, CheckpointName, check_check
 from trainmaster.store.checksummed_json import Record, damaged
 from trainmaster.store.events import RowsByName, read_events, read_lines, rows_by_name
 from trainmaster.store.keys import attempt_number, run_folder
+from trainmaster.text import html_table
 
 NEVER_SAVED = {"epoch": -1, "t_train": None, "t_eval": None}
 """The status of a run before its first checkpoint."""
@@ -160,6 +161,14 @@ class Run(AttemptRecords):
         return rows_by_name(self.events())
 
     # ---- damage
+
+    def _repr_html_(self) -> str:
+        """The last value of each metric, and where the run is."""
+        status = self.status() or {}
+        at = f" at epoch {status['epoch']}" if status.get("epoch", -1) >= 0 else ""
+        rows = list((self.preview() or {}).items())
+        root = getattr(self.files, "root", None)
+        return html_table(f"run {self.key}{at}", ("metric", "last value"), rows, [] if root is None else [f"in {root}"])
 
     def has_saved(self) -> bool:
         """Return whether any file shows that the run was ever saved."""

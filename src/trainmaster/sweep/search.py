@@ -98,6 +98,11 @@ class SearchResult:
         names: tuple[State, ...] = ("complete", "pruned", "failed", "running", "duplicate", "invalid")
         return ", ".join(f"{self.count(name)} {name}" for name in names if self.count(name)) or "no trials"
 
+    def _repr_html_(self) -> str:
+        from trainmaster.sweep.search_report import ranking_html
+
+        return ranking_html(self)
+
 
 def search(
     manager: Manager,

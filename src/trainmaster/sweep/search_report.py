@@ -13,7 +13,7 @@ from trainmaster.manager.console import short_number
 from trainmaster.sweep.optuna_study import optuna_version
 from trainmaster.sweep.plan import Plan, Trial
 from trainmaster.sweep.search_records import SearchRecords, num_counted
-from trainmaster.text import counted, printable
+from trainmaster.text import counted, html_table, printable
 
 if TYPE_CHECKING:
     from trainmaster.manager.manager import Manager
@@ -95,6 +95,18 @@ def summary_lines(result: SearchResult, manager: Manager, is_over: bool, width: 
     if ranking and is_over:
         yield f"next: {invocation.show_command(store, ranking[0].keys[0])}"
         yield f"      {invocation.command(store, 'ls', '--search', plan.name)}"
+
+
+def ranking_html(result: SearchResult) -> str:
+    """The best trials, for a notebook."""
+    plan, ranking = result.plan, result.ranking
+    rows = [
+        (trial.number, trial.keys[0], *map(short_number, trial.values or ()), *(_value(trial.config.get(name)) for name in plan.space))
+        for trial in ranking[:_NUM_BEST]
+    ]
+    notes = [f"and {len(ranking) - _NUM_BEST:,} more"] if len(ranking) > _NUM_BEST else []
+    columns = ("trial", "run", *plan.monitor, *plan.space)
+    return html_table(f"search {plan.name}: {result}", columns, rows, [*notes, *([result.end_reason] if result.end_reason else [])])
 
 
 def _table_lines(plan: Plan, trials: Sequence[TrialRow], width: int) -> list[str]:
