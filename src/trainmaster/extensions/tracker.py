@@ -196,6 +196,9 @@ class _Copy:
                 self._error = f"the service did not answer for {PATIENCE:g} seconds"
             if self._error is not None:
                 self._give_up(self._error)
+            elif self._process is not None:
+                with contextlib.suppress(subprocess.TimeoutExpired):  # W&B completes its files when the process exits
+                    self._process.wait(PATIENCE)
 
     def _give_up(self, error: str) -> None:
         self._has_ended = True
