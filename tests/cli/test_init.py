@@ -209,7 +209,8 @@ def test_the_code_of_every_project_is_clean(tmp_path: Path) -> None:
     """ruff with the rules of this repository, and mypy --strict, with the cache of this repository. torch's `backward` is untyped."""
     root = Path(__file__).parents[2]
     rules = str(root / "src/trainmaster/cli/templates/ruff.toml")
-    (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = true\npython_version = 3.11\n[mypy-train,test_train]\ndisallow_untyped_calls = false\n")
+    settings = "[mypy]\nstrict = true\npython_version = 3.11\n[mypy-train,test_train]\ndisallow_untyped_calls = false\n"
+    (tmp_path / "mypy.ini").write_text(settings)
     mypy = ["mypy", "--config-file", "../mypy.ini", "--cache-dir", str(root / ".mypy_cache")]
     for template in TEMPLATES:
         assert train(tmp_path, "init", template, "--template", template).returncode == 0
