@@ -68,6 +68,7 @@ def serving(store: Store, port: int | None = None, can_edit: bool = False) -> It
         server_header=False,
         lifespan="off",
         ws="none",
+        http="h11",  # it refuses malformed and huge requests; httptools, if installed, does not
         limit_concurrency=_MAX_CONNECTIONS,
         timeout_keep_alive=10,
         timeout_graceful_shutdown=2,
