@@ -1,4 +1,4 @@
-"""The code of a run: another program, changed files, and recorded targets of a store from somebody else."""
+"""Checks of a run's code: another program trained it, its files have changed, or its target was recorded in somebody else's store."""
 
 from __future__ import annotations
 

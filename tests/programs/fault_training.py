@@ -417,7 +417,7 @@ class Started:
         return bool(select.select([self._handle], [], [], 0)[0])
 
     def wait_for(self, point: str, count: int = 1, patience: float = _PATIENCE) -> bool:
-        """Wait until a point was reached `count` times. Returns False if the process ends first."""
+        """Wait until a point has been reached `count` times. Return False if the process ends first."""
         until(lambda: self.place.count(point) >= count or self.has_ended(), f"{point!r} of {self.text()}", patience, 0.0002)
         return self.place.count(point) >= count
 

@@ -57,7 +57,7 @@ class NoForecast:
 
 
 class FinishedCurves:
-    """Finished curves of one metric that were trained for the same number of epochs.
+    """The curves of one metric in finished runs that were trained for the same number of epochs.
 
     Args:
         curves: the values of each finished run by epoch.
