@@ -26,7 +26,7 @@ help:
 	@echo "make docs-serve   show it on http://localhost:8000"
 	@echo "make frontend     build the dashboard's page, if its sources have changed"
 	@echo "make wheel        build the source archive and the wheel into dist/"
-	@echo "make release-check  test the wheel with the oldest dependencies and with each extra alone; about 15 minutes"
+	@echo "make release-check  test the wheel with the oldest dependencies and with each extra alone"
 	@echo "make bench        the engine, configs, the store, runs, commands, searches and a training step, against a loop written by hand and peers"
 	@echo "make clean        remove the environment"
 
