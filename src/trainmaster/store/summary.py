@@ -138,6 +138,19 @@ def attempts_of(run: Run) -> list[PastAttempt]:
     return [_past(run, number) for number in reversed(run.attempts()) if not run.is_removed(number)]
 
 
+def origins_of(run: Run) -> dict[str, str] | None:
+    """Where the config values of a run came from, by dotted key, without those that have their defaults.
+
+    The newest attempt that has recorded it decides: an attempt that `trainmaster resume` started records nothing. None if no attempt did.
+    """
+    with contextlib.suppress(StoreDamagedError, FileNotFoundError):
+        for link in run.chain():
+            origins = (run.resume_of(link.attempt) or {}).get("origins")
+            if isinstance(origins, dict):
+                return {name: origin for name, origin in origins.items() if isinstance(origin, str)}
+    return None
+
+
 def newest_first(store: Store) -> list[str]:
     """The keys of all runs, the last started run first. This only lists folders and reads no file."""
     times: dict[str, int] = {}
