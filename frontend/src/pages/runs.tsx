@@ -4,6 +4,7 @@ import type { VNode } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { url, usePoll } from "../api";
 import { go, link, setParams, useAddress } from "../address";
+import { AxisChoice, useAxis } from "../axis";
 import { type ColumnSpec, defaultColumns, FACTS, parseColumn } from "../columns";
 import { counted } from "../format";
 import { Menu, Problem, useKeys, useNow } from "../parts";
@@ -63,7 +64,7 @@ export function RunsPage(props: { store: StoreInfo }): VNode {
   const metrics = useMemo(() => rankMetrics(store.metrics.map((each) => each.name), Object.keys(store.monitored)), [store]);
   const groups = useMemo(() => groupMetrics(metrics), [metrics]);
   const charts = (params.get("charts") ?? groups.filter((group) => !isDetail(group.metrics[0] ?? "")).slice(0, 3).map((group) => group.name).join("|")).split("|").filter(Boolean);
-  const axis = params.get("axis") ?? "step";
+  const axis = useAxis();
   const smoothing = Number(params.get("smooth") ?? "0");
   const logs = new Set((params.get("log") ?? "").split("|").filter(Boolean));
   const setLog = (chart: string, isLog: boolean): void => {
@@ -127,9 +128,7 @@ export function RunsPage(props: { store: StoreInfo }): VNode {
         <Menu label={`charts ${charts.length}`} isRight>
           <Choose chosen={charts} all={groups.map((group) => ({ id: group.name, label: group.name, kind: counted(group.metrics.length, "metric") }))} most={MAX_CHARTS} onChosen={(next) => setParams({ charts: next.join("|") || " " })} onReset={() => setParams({ charts: "" })} />
         </Menu>
-        <button class="button" title="The horizontal axis of the charts" onClick={() => setParams({ axis: axis === "step" ? "time" : "" })}>
-          by {axis}
-        </button>
+        <AxisChoice />
         <label class="button slider">
           smooth {smoothing ? smoothing.toFixed(2) : "off"}
           <input type="range" min="0" max="0.98" step="0.02" value={smoothing} aria-label="Smoothing" onInput={(event) => setParams({ smooth: event.currentTarget.value === "0" ? "" : event.currentTarget.value }, true)} />
@@ -137,7 +136,7 @@ export function RunsPage(props: { store: StoreInfo }): VNode {
       </div>
       {polled.error && polled.error.status !== 400 ? <Problem error={polled.error} /> : null}
       {charts.length && selected.length ? (
-        <Charts ids={selected} isGrouped={isGrouped} metrics={metrics} charts={charts} slots={slots} labels={(id) => (isGrouped ? labelOfGroup(rows, id) : id)} axis={axis} smoothing={smoothing} logs={logs} isDark={isDark} isLive={isLive} onLog={setLog} />
+        <Charts ids={selected} isGrouped={isGrouped} metrics={metrics} charts={charts} slots={slots} labels={(id) => (isGrouped ? labelOfGroup(rows, id) : id)} axis={axis} smoothing={smoothing} logs={logs} isDark={isDark} isLive={isLive} onLog={setLog} onOrder={(next) => setParams({ charts: next.join("|") })} />
       ) : null}
       <div class="status" aria-live="polite" hidden={!rows && polled.error !== undefined}>
         {rows ? (rows.num_runs === rows.num_all ? counted(rows.num_all, "run") : `${rows.num_runs.toLocaleString("en-US")} of ${counted(rows.num_all, "run")}`) : " "}
