@@ -140,14 +140,16 @@ def _converted(x: Floats, over: str, to: str, positions: Mapping[str, Floats]) -
     import numpy as np
 
     found = np.full(len(x), np.nan)
-    if over not in positions or to not in positions:
+    if over not in positions or to not in positions or len(positions[over]) < 2:
         return found
     known, wanted, epochs = positions[over], positions[to], positions["epoch"]
-    for start, end in zip(range(len(epochs)), range(1, len(epochs)), strict=False):
-        if epochs[end] - epochs[start] == 1 and known[end] > known[start] and np.isfinite(wanted[start] + wanted[end]):
-            is_inside = (x >= known[start]) & (x <= known[end])
-            share = (x[is_inside] - known[start]) / (known[end] - known[start])
-            found[is_inside] = wanted[start] + share * (wanted[end] - wanted[start])
+    is_epoch = (np.diff(epochs) == 1) & (np.diff(known) > 0)  # not a gap, and not an epoch without an update
+    for side in ("left", "right"):  # the end of one epoch is the start of the next one, which may be the only one that is known
+        end = np.clip(np.searchsorted(known, x, side), 1, len(known) - 1)  # type: ignore[call-overload]
+        start = end - 1
+        is_known = is_epoch[start] & (x >= known[start]) & (x <= known[end]) & np.isnan(found)
+        start, end, inside = start[is_known], end[is_known], x[is_known]
+        found[is_known] = wanted[start] + (inside - known[start]) / (known[end] - known[start]) * (wanted[end] - wanted[start])
     return found
 
 

@@ -157,9 +157,11 @@ def _append(log: LogColumns, name: str, over: str, x: float | None, value: float
     series = log.series.get(name)
     if series is None:
         series = log.series[name] = Series()
-    if len(series.value) == 0 or series.over == over:
+    if len(series.value) == 0:
         series.over = over
-    else:
+    elif not over and series.over:  # the place of this value is unknown
+        x = None
+    elif over != series.over:
         series.over = MIXED
     series.number.append(log.num_events)
     series.x.append(nan if x is None else x)

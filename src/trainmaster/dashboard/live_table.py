@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainmaster.errors import TrainmasterError
+from trainmaster.errors import StoreAccessError, StoreDamagedError, TrainmasterError
 from trainmaster.store import Store
 from trainmaster.store.files import Files
 from trainmaster.store.index import Mark
@@ -110,6 +110,7 @@ class LiveTable:
         cpu = time.thread_time()
         old = self._view or View(0)
         check_format(self._store)  # a newer version of trainmaster may have converted it since this process opened it
+        self._store.files.names("previews")  # if it cannot be read, this is about the store and not about each of its runs
         configs, runs = dict(self._store.configs.marks()), self._store.index.run_marks()
         files = {key: hash((mark, runs.get(key))) for key, mark in configs.items()}
         tags = self._store.tags.all()
@@ -140,9 +141,12 @@ def _unfinished(table: RunTable) -> list[str]:
 
 
 def _file_marks(store: Store, key: str) -> Any:
-    number = store.run(key).newest()
     files: Files = store.files
-    return [files.marks(attempt_folder(archive, key, number)) for archive in ("stats", "previews")] if number else None
+    try:
+        number = store.run(key).newest()
+        return [files.marks(attempt_folder(archive, key, number)) for archive in ("stats", "previews")] if number else None
+    except (StoreDamagedError, StoreAccessError) as error:  # its row says so, and changes as soon as this does
+        return str(error)
 
 
 def _completed(table: RunTable, marks: Mapping[str, Mark]) -> RunTable:

@@ -50,6 +50,12 @@ def describe_run(store: Store, view: View, columns: EventColumns, key: str) -> d
         about["metric_names"], about["texts"] = _logged(columns, run)
     with _problems(problems):
         about["checkpoints"] = [_checkpoint(run, name) for name in run.checkpoints()]
+    files: list[str] = []
+    with _problems(problems):
+        files += _files(store, run)
+    notes = ""
+    with _problems(problems):
+        notes = store.notes[key]
     recorded = origins_of(run)
     origins = None if recorded is None else partial(origin_at, recorded)
     return {
@@ -64,12 +70,12 @@ def describe_run(store: Store, view: View, columns: EventColumns, key: str) -> d
             for name, value in flat(summary.config)
         ],
         "num_runs": len(view.table),
-        "files": [*_files(store, run)],
-        "capsules": [path for path in _files(store, run) if path.endswith(".capsule")],
+        "files": files,
+        "capsules": [path for path in files if path.endswith(".capsule")],
         "replicates": _replicates(view, key),
         "hardest": hardest_of(store, run),
-        "notes": store.notes[key],
-        "problems": problems,
+        "notes": notes,
+        "problems": [*dict.fromkeys(problems)],
         "store": store.root,
     }
 
@@ -81,8 +87,10 @@ def _problems(problems: list[str]) -> Iterator[None]:
         yield
     except StoreDamagedError as error:
         problems.append(": ".join(filter(None, [error.fact, error.rows.get("why")])))
-    except (FileNotFoundError, StoreAccessError) as error:
-        problems.append(f"a file cannot be read: {type(error).__name__}")
+    except StoreAccessError as error:
+        problems.append(error.fact)
+    except FileNotFoundError:
+        problems.append("a file was removed while it was read")
 
 
 def _logged(columns: EventColumns, run: Run) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -120,7 +120,7 @@ class Index:
             record = self._configs.record(key)
         except FileNotFoundError:
             return None
-        except StoreDamagedError as error:
+        except (StoreDamagedError, StoreAccessError) as error:
             warnings.warn(f"run {key} is skipped: {message_of(error)}", stacklevel=4)
             return None
         return key, _config_facts(record, mark), dict(flat(restore_floats(record["config"]))), {}
@@ -131,10 +131,10 @@ class Index:
             record = self._configs.record(key)
         except FileNotFoundError:
             return None
-        except StoreDamagedError as error:
+        except (StoreDamagedError, StoreAccessError) as error:
             return key, {"state": "damaged", "reason": message_of(error)}, {}, {}
         run = Run(self._files, key)
-        is_over = run_mark is _NOT_STARTED or run.files.has(run.path(run.newest(), OUTCOME))  # before the rest is read
+        is_over = run_mark is _NOT_STARTED or _has_ended(run)  # before the rest is read
         config = restore_floats(record["config"])
         summary = summarize_run(run, config)
         facts = {name: value for name in _SUMMARY_FACTS if (value := getattr(summary, name)) is not None}
@@ -199,6 +199,14 @@ def summary_at(table: RunTable, row: int, tags: tuple[str, ...] = ()) -> Summary
     own = {name: facts[name] for name in _SUMMARY_FACTS if name in facts}
     config = RunTable([""], config={name: [value] for name, value in row_values(table.config, row)}).trees()[0]
     return Summary(key=table.keys[row], tags=tags, config=config, metrics=dict(row_values(table.metrics, row)), best=best or None, **own)
+
+
+def _has_ended(run: Run) -> bool:
+    """Whether the newest attempt has recorded how it ended. If that cannot be read, the summary of the run says so."""
+    try:
+        return run.files.has(run.path(run.newest(), OUTCOME))
+    except (StoreDamagedError, StoreAccessError):
+        return False
 
 
 def _config_part(table: RunTable) -> RunTable:
