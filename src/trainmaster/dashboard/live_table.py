@@ -35,6 +35,11 @@ SHOWN = (
 )
 """The facts of runs that are kept in memory."""
 _NUM_PROBED = 200
+_MANY = 5000
+"""A store with more runs than this in its index is shown before it is scanned for the first time."""
+_FIRST_SCAN = 3.0
+"""How many seconds later it is scanned."""
+_MARKS = ("config_size", "config_time", "run_size", "run_time")
 _MAX_SINGLE = 500
 """If more runs than this have changed, the index is used."""
 
@@ -74,6 +79,10 @@ class LiveTable:
 
     def current(self) -> View:
         """The table, scanned again if it is due."""
+        if self._view is None:
+            with self._lock:
+                if self._view is None:
+                    self._load_index()
         view, age = self._view, time.monotonic() - self._scanned
         if view is not None and age < max(PERIOD, self._seconds / _MAX_SHARE):
             return view
@@ -104,6 +113,28 @@ class LiveTable:
             pass
         finally:
             self._is_scanning.clear()
+
+    def _load_index(self) -> None:
+        """Show a large store as its index has it, without looking at its folders, which takes seconds. The first scan follows soon."""
+        check_format(self._store)
+        marks: dict[str, int] = {}
+        tables: list[RunTable] = []
+        seen: dict[str, dict[Any, Any]] = {}
+        for block in self._store.index.written():
+            found = zip(block.keys, *(block.fact(name) for name in _MARKS), strict=True)
+            rows, runs = [], {}
+            for row, (key, config_size, config_time, size, moment) in enumerate(found):
+                if moment is not None and key not in marks:
+                    rows.append(row)
+                    runs[key] = (size, moment)
+                    marks[key] = hash(((config_size, config_time), (size, moment)))  # as in `_scan`
+            tables.append(_compact(_completed(block.take(rows), runs), seen))
+        if len(marks) < _MANY:
+            return
+        table = joined(tables)
+        self._view = View(1, table, self._store.tags.all(), {key: row for row, key in enumerate(table.keys)})
+        self._marks = _Marks(marks, {})
+        self._scanned, self._seconds = time.monotonic(), _FIRST_SCAN * _MAX_SHARE
 
     def _scan(self) -> None:
         started = time.monotonic()
@@ -162,17 +193,23 @@ def _completed(table: RunTable, marks: Mapping[str, Mark]) -> RunTable:
     return RunTable(table.keys, {**facts, "started": started, "seed": seeds}, table.config, table.metrics)
 
 
-def _compact(table: RunTable) -> RunTable:
-    """The same table, in which equal values of a column share one object, so that 100,000 runs need little memory."""
+def _compact(table: RunTable, seen: dict[str, dict[Any, Any]] | None = None) -> RunTable:
+    """The same table, in which equal values of a column share one object, so that 100,000 runs need little memory.
+
+    `seen` has the values of each column of tables that will be joined with this one.
+    """
+    known: dict[str, dict[Any, Any]] = {} if seen is None else seen
 
     def compact(columns: Columns) -> Columns:
-        return {name: _shared(column) for name, column in columns.items()}
+        return {name: _shared(column, known.setdefault(name, {})) for name, column in columns.items()}
 
     return RunTable(table.keys, compact(table.facts), compact(table.config), table.metrics)
 
 
-def _shared(column: Column) -> Column:
-    if len({*map(id, column[:_NUM_PROBED])}) <= 2:  # a column of one value: the index has it once
+def _shared(column: Column, seen: dict[Any, Any]) -> Column:
+    probe, kinds = column[:_NUM_PROBED], {*map(type, column)}
+    if len(kinds) > 1 or not kinds <= {str, int, float}:
+        return [seen.setdefault((type(value), value), value) if isinstance(value, str | int | float) else value for value in column]
+    if len({*probe}) > len(probe) / 2 and len(probe) == _NUM_PROBED:  # most values differ
         return column
-    seen: dict[Any, Any] = {}
-    return [seen.setdefault((type(value), value), value) if isinstance(value, str | int | float) else value for value in column]
+    return [*map(seen.setdefault, column, column)]

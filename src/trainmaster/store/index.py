@@ -108,6 +108,16 @@ class Index:
         rows = (self._row(key, config, _NOT_STARTED if run is None else run) for key, (config, run) in marks.items())
         return table_of(row for row in rows if row is not None)
 
+    def written(self) -> Iterator[RunTable]:
+        """The rows of the index as they were written. Runs may have changed, or may have been removed, since then."""
+        for line in self._lines():
+            try:
+                table = RunTable.decode(line)
+                if all(len(column) == len(table) for columns in table.parts() for column in columns.values()):
+                    yield table
+            except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):  # not written by this version
+                return
+
     def run_marks(self) -> dict[str, Mark]:
         """The mark of each run's folder, taken before the run is read."""
         return {key: mark for folder in self._files.names("stats") for key, mark in self._files.marks(f"stats/{folder}").items()}
