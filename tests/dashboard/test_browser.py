@@ -408,7 +408,9 @@ def test_only_the_page_of_a_notebook_can_be_framed(browser: Any, small: Any, tmp
     """A page on another port of this machine embeds both: one is shown, the other one is blocked by the browser."""
     usual, store, _ = small
     with serving(store, 0, is_framed=True) as (framed, _), socketserver.TCPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
-        frames = "".join(f'<iframe id="{name}" src="{each}"></iframe>' for name, each in (("framed", framed), ("usual", usual)))
+        frames = "".join(
+            f'<iframe id="{name}" src="{each}" width="900" height="700"></iframe>' for name, each in (("framed", framed), ("usual", usual))
+        )
         (tmp_path / "notebook.html").write_text(f"<!doctype html>{frames}")
         server.RequestHandlerClass = partial(_Quiet, directory=str(tmp_path))  # type: ignore[assignment]
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -455,7 +457,7 @@ def test_hardest_samples_and_origins_are_tables(tab: Open, tmp_path: Path) -> No
     with serving(store, 0) as (address, _):
         opened = tab(address)
         opened.open(f"/run/{key}?tab=samples").wait_for_selector("text=Hardest samples of valid")
-        assert "4.500" in opened.page.inner_text(".run-main table")
+        assert opened.page.inner_text(".run-main tbody").split() == ["1", "17", "4.5", "2", "3", "NaN"]
         opened.open(f"/run/{other}?tab=config").wait_for_selector("text=override lr=7.0")
         opened.open(f"/run/{key}?tab=config").wait_for_selector("text=in this store")
         assert opened.page.locator("text=where from").count() == 0

@@ -51,11 +51,11 @@ export function Charts(props: ChartsProps): VNode {
   const drag = (name: string, event: PointerEvent): void => {
     if (!onOrder || event.button !== 0) return;
     const handle = event.currentTarget as HTMLElement;
+    handle.setPointerCapture(event.pointerId); // moves outside the title are for it, too
     const start = { x: event.clientX, y: event.clientY };
     let target = -1;
     const follow = (now: PointerEvent): void => {
       if (target < 0 && Math.hypot(now.clientX - start.x, now.clientY - start.y) < 8) return;
-      if (target < 0) handle.setPointerCapture(now.pointerId);
       const slots = [...(box.current?.children ?? [])];
       const below = slots.findIndex((slot) => inside(slot.getBoundingClientRect(), now.clientX, now.clientY));
       target = below >= 0 ? below : target < 0 ? names.indexOf(name) : target;

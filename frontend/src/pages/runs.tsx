@@ -17,6 +17,7 @@ import { Charts } from "./charts";
 import { Choose } from "./choose";
 import { FilterLine } from "./filter_line";
 import { expand, RunTable, rowId } from "./run_table";
+import { lasting } from "../storage";
 
 const NUM_AUTO = 5;
 const MAX_CHARTS = 6;
@@ -31,7 +32,7 @@ export function RunsPage(props: { store: StoreInfo }): VNode {
   const query = { where: params.get("where") ?? "", sort: params.get("sort") ?? "", group: isGrouped ? "1" : "", archived: params.get("archived") ?? "" };
 
   // The first block of rows tells what differs, which decides the columns; the columns decide which values are asked for.
-  const saved = localStorage.getItem(`${SAVED}:${store.root}`) ?? "";
+  const saved = lasting.get(`${SAVED}:${store.root}`) ?? "";
   const asked = params.get("cols") ?? saved;
   const [varying, setVarying] = useState<string[] | null>(null);
   const ids = useMemo(() => (asked ? asked.split("|").filter(Boolean) : defaultColumns(store, varying ?? [])), [asked, varying, store.metrics.length, JSON.stringify(store.monitored)]);
@@ -80,7 +81,7 @@ export function RunsPage(props: { store: StoreInfo }): VNode {
   const pinned: Row | undefined = pin && pinnedRows.data ? expand(pinnedRows.data.rows, columns)[0] : undefined;
 
   const setColumns = (next: string[]): void => {
-    localStorage.setItem(`${SAVED}:${store.root}`, next.join("|"));
+    lasting.set(`${SAVED}:${store.root}`, next.join("|"));
     setParams({ cols: next.join("|") });
   };
   useKeys({
@@ -120,7 +121,7 @@ export function RunsPage(props: { store: StoreInfo }): VNode {
             all={all}
             onChosen={setColumns}
             onReset={() => {
-              localStorage.removeItem(`${SAVED}:${store.root}`);
+              lasting.remove(`${SAVED}:${store.root}`);
               setParams({ cols: "" });
             }}
           />
