@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -82,7 +81,7 @@ def serving(root: Path) -> Iterator[Server]:
     try:
         yield server
     finally:
-        server.process.send_signal(signal.SIGINT)
+        server.process.terminate()
         server.process.wait(30)
 
 
@@ -151,15 +150,13 @@ def many_curves(root: Path, page: Any, repeats: int) -> None:
         for at in range(0, NUM_CURVES, 50):  # the server reads the logs
             server.get(f"curves?keys={','.join(keys[at : at + 50])}&metrics=train/x&points=500")
         path = f"?sel={','.join(keys)}&charts=x"
-        times, zooms = [], []
+        times: list[float] = []
+        zooms: list[float] = []
         for _ in range(repeats):
             page.goto("about:blank")
             started = time.perf_counter()
             page.goto(server.address + path)
-            page.wait_for_function(
-                "document.querySelectorAll('.chart').length && !document.querySelector('.chart .hollow') && document.querySelector('.u-over')",
-                timeout=120_000,
-            )
+            page.wait_for_function("document.querySelector('.u-over') && !document.querySelector('.chart .hollow')", timeout=120_000)
             _wait_until_quiet(page)
             times.append(time.perf_counter() - started)
             box = page.locator(".chart .u-over").first.bounding_box()

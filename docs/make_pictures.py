@@ -25,7 +25,7 @@ from trainmaster.dashboard.serve import serving
 IMAGES = Path(__file__).parent / "images"
 DEFAULTS = {"model": {"width": 64, "activation": "relu"}, "train": {"lr": 0.003, "dropout": 0.1}, "epochs": 12, "seed": 0}
 ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU}
-SIZE = {"width": 1400, "height": 860}
+SIZE = {"width": 1280, "height": 720}
 
 
 def accuracy(prediction: Any, targets: Any) -> Any:
@@ -72,7 +72,7 @@ def photograph(root: Path) -> None:
     with serving(store, 0) as (address, _), sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
         runs = "?where=epochs%3D12&group=1&sort=-metric:valid/accuracy&smooth=0.3"
-        best = max(store.select({"epochs": 12}), key=lambda key: store.previews[key]["valid/accuracy"])
+        best = max((key for key, _ in store.select({"epochs": 12})), key=lambda key: store.previews[key]["valid/accuracy"])
         for name, path, scheme in (
             ("dashboard_runs", runs, "light"),
             ("dashboard_runs_dark", runs, "dark"),

@@ -187,6 +187,7 @@ function CodePart(props: { data: Comparison; keys: string[] }): VNode {
   const patches = data.code.map((code) => code.patch);
   const isSame = new Set(patches).size === 1;
   const code: Code | undefined = data.code[shown ?? 0];
+  if (data.code.every((each) => !each.snapshot && !each.patch)) return <p class="muted">The extension <code>CodeTracker</code> saves it.</p>;
   return (
     <>
       <div class="wide-table">

@@ -225,14 +225,14 @@ function Config(props: { run: RunInfo }): VNode {
     <div class="card pad">
       <input class="find" type="search" placeholder="find a value" aria-label="Find a value" value={text} onInput={(event) => setText(event.currentTarget.value)} />
       <table class="plain">
-        <thead><tr><th>key</th><th>value</th>{hasOrigins ? <th>where from</th> : null}<th>in this store</th></tr></thead>
+        <thead><tr><th>key</th><th>value</th>{hasOrigins ? <th>where from</th> : null}<th class="wide-only">in this store</th></tr></thead>
         <tbody>
           {rows.map((each) => (
             <tr key={each.name}>
               <td class="mono">{each.name}</td>
               <td class="mono value">{formatValue(each.value)}</td>
               {hasOrigins ? <td class={`value${each.origin === "default" ? " muted" : ""}`}>{each.origin}</td> : null}
-              <td class="muted">
+              <td class="muted wide-only">
                 {each.num_same === null ? "" : each.num_same === props.run.num_runs ? "all runs have it" : each.num_same <= 1 ? "only this run has it" : `${each.num_same.toLocaleString("en-US")} of ${counted(props.run.num_runs, "run")} have it`}
               </td>
             </tr>

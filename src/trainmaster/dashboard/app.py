@@ -85,6 +85,7 @@ class Dashboard:
         self.name = secrets.token_hex(8)
         """A part of each ETag, because another server may use the same numbers for other changes."""
         self._described: tuple[int, dict[str, Any]] = (-1, {})
+        self._describing = threading.Lock()
 
     def prepare(self) -> None:
         """Begin to compute what the first page shows: 100,000 runs take seconds."""
@@ -99,9 +100,10 @@ class Dashboard:
     def describe(self) -> dict[str, Any]:
         """A cache of values that change only with the table."""
         view = self.live.current()
-        if self._described[0] != view.number:
-            self._described = (view.number, _describe_view(view))
-        return self._described[1]
+        with self._describing:
+            if self._described[0] != view.number:
+                self._described = (view.number, _describe_view(view))
+            return self._described[1]
 
 
 def make_app(dashboard: Dashboard, access: Access | None = None, static: Path = STATIC) -> Guard:

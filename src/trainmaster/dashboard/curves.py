@@ -145,7 +145,7 @@ def _converted(x: Floats, over: str, to: str, positions: Mapping[str, Floats]) -
     known, wanted, epochs = positions[over], positions[to], positions["epoch"]
     is_epoch = (np.diff(epochs) == 1) & (np.diff(known) > 0)  # not a gap, and not an epoch without an update
     for side in ("left", "right"):  # the end of one epoch is the start of the next one, which may be the only one that is known
-        end = np.clip(np.searchsorted(known, x, side), 1, len(known) - 1)  # type: ignore[call-overload]
+        end = np.clip(np.searchsorted(known, x, side), 1, len(known) - 1)
         start = end - 1
         is_known = is_epoch[start] & (x >= known[start]) & (x <= known[end]) & np.isnan(found)
         start, end, inside = start[is_known], end[is_known], x[is_known]

@@ -120,15 +120,16 @@ class LiveTable:
         marks: dict[str, int] = {}
         tables: list[RunTable] = []
         seen: dict[str, dict[Any, Any]] = {}
-        for block in self._store.index.written():
-            found = zip(block.keys, *(block.fact(name) for name in _MARKS), strict=True)
-            rows, runs = [], {}
-            for row, (key, config_size, config_time, size, moment) in enumerate(found):
-                if moment is not None and key not in marks:
-                    rows.append(row)
-                    runs[key] = (size, moment)
-                    marks[key] = hash(((config_size, config_time), (size, moment)))  # as in `_scan`
-            tables.append(_compact(_completed(block.take(rows), runs), seen))
+        for written in self._store.index.written():
+            block = written
+            if None in block.fact("run_time") or not marks.keys().isdisjoint(block.keys):
+                is_over = [moment is not None for moment in block.fact("run_time")]
+                block = block.take([row for row, key in enumerate(block.keys) if is_over[row] and key not in marks])
+            config_size, config_time, size, moment = (block.fact(name) for name in _MARKS)
+            runs: list[Mark] = [*zip(size, moment, strict=True)]
+            # The same digests as in `_scan`, which then finds the runs that have changed.
+            marks.update(zip(block.keys, map(hash, zip(zip(config_size, config_time, strict=True), runs, strict=True)), strict=True))
+            tables.append(_compact(_completed(block, dict(zip(block.keys, runs, strict=True))), seen))
         if len(marks) < _MANY:
             return
         table = joined(tables)

@@ -6,6 +6,7 @@ A column is named by its kind and its name: `config:train.lr`, `metric:valid/los
 from __future__ import annotations
 
 import math
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -84,14 +85,15 @@ class Selections:
     def __init__(self) -> None:
         self._number = -1
         self._found: dict[Query, Selection] = {}
+        self._lock = threading.Lock()
 
     def of(self, view: View, query: Query) -> Selection:
-        if view.number != self._number or len(self._found) >= _MAX_KEPT:
-            self._number, self._found = view.number, {}
-        found = self._found  # another thread may replace it
-        if query not in found:
-            found[query] = select(view, query)
-        return found[query]
+        with self._lock:  # several requests for the same rows wait for one of them
+            if view.number != self._number or len(self._found) >= _MAX_KEPT:
+                self._number, self._found = view.number, {}
+            if query not in self._found:
+                self._found[query] = select(view, query)
+            return self._found[query]
 
 
 def window(view: View, query: Query, selection: Selection, columns: Sequence[str], offset: int, limit: int) -> dict[str, Any]:
