@@ -25,7 +25,7 @@ from trainmaster.dashboard.serve import serving
 IMAGES = Path(__file__).parent / "images"
 DEFAULTS = {"model": {"width": 64, "activation": "relu"}, "train": {"lr": 0.003, "dropout": 0.1}, "epochs": 12, "seed": 0}
 ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU}
-SIZE = {"width": 1280, "height": 720}
+WIDTH = 1280
 
 
 def accuracy(prediction: Any, targets: Any) -> Any:
@@ -73,13 +73,13 @@ def photograph(root: Path) -> None:
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
         runs = "?where=epochs%3D12&group=1&sort=-metric:valid/accuracy&smooth=0.3"
         best = max((key for key, _ in store.select({"epochs": 12})), key=lambda key: store.previews[key]["valid/accuracy"])
-        for name, path, scheme in (
-            ("dashboard_runs", runs, "light"),
-            ("dashboard_runs_dark", runs, "dark"),
-            ("dashboard_run", f"run/{best}", "light"),
-            ("dashboard_search", "searches/digits", "light"),
+        for name, path, scheme, height in (
+            ("dashboard_runs", runs, "light", 520),
+            ("dashboard_runs_dark", runs, "dark", 520),
+            ("dashboard_run", f"run/{best}", "light", 640),
+            ("dashboard_search", "searches/digits", "light", 700),
         ):
-            page = browser.new_page(viewport=SIZE, color_scheme=scheme)
+            page = browser.new_page(viewport={"width": WIDTH, "height": height}, color_scheme=scheme)
             page.goto(f"{address}{path}")
             page.wait_for_selector(".chart canvas, .parallel path")
             page.wait_for_load_state("networkidle")

@@ -83,6 +83,8 @@ def serving(
         access_log=False,
         server_header=False,
         lifespan="off",
+        http="h11",  # the other parser, if another package has installed it, accepts headers of any size
+        loop="asyncio",
         ws="none",
         limit_concurrency=_MAX_CONNECTIONS,
         timeout_keep_alive=10,
