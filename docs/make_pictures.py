@@ -77,7 +77,7 @@ def photograph(root: Path) -> None:
             ("dashboard_runs", runs, "light", 520),
             ("dashboard_runs_dark", runs, "dark", 520),
             ("dashboard_run", f"run/{best}", "light", 640),
-            ("dashboard_search", "searches/digits", "light", 700),
+            ("dashboard_search", "searches/digits", "light", 620),
         ):
             page = browser.new_page(viewport={"width": WIDTH, "height": height}, color_scheme=scheme)
             page.goto(f"{address}{path}")

@@ -1,4 +1,5 @@
-"""Curves: points are left out without losing peaks, means are taken only where all runs have a value, and logs are read on."""
+"""Curves: points are left out without losing peaks, means are taken only where all runs have a value, and a log that has grown is
+read from where the last read ended."""
 
 from __future__ import annotations
 

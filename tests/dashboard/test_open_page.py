@@ -38,7 +38,7 @@ def test_results_open_a_page_that_can_be_closed(tmp_path: Path, monkeypatch: pyt
 
 
 class Kernel:
-    """What a notebook's IPython looks like."""
+    """Stands for IPython in a Jupyter kernel."""
 
     kernel = object()
 

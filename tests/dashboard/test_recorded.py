@@ -87,7 +87,7 @@ def test_a_run_of_an_older_version_has_no_origins(tmp_path: Path) -> None:
 
 
 def test_curves_of_a_training_are_drawn_by_epoch_update_and_sample(tmp_path: Path) -> None:
-    """The second attempt goes on after the first epoch: its positions continue those of the first."""
+    """The second attempt resumes after the first epoch, and its positions continue those of the first."""
     root = tmp_path / "runs"
     for num_epochs in (1, 2):
         manager = Manager(root, {"lr": 0.1}, make_loop=make_loop, verbose=False)
