@@ -58,6 +58,14 @@ def test_a_typed_config_keeps_the_origins_of_a_file(tmp_path: Path) -> None:
     assert (found["lr"], found["width"].endswith("a.yaml:1:1")) == ("default", True)
 
 
+def test_a_value_of_a_search_names_its_trial(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    manager = Manager(root, {"lr": 0.1, "width": 4, "seed": 0}, make_loop=make_loop, verbose=False)
+    manager.search({"lr": [0.2, 0.3]}, trials=1, monitor="valid/loss", base={"width": 8}, sampler="random", name="s")
+    (key,) = manager.store.configs.keys()
+    assert origins(root, key) == {"lr": "search s, trial 0", "width": "search s", "seed": "default"}
+
+
 def test_resuming_from_the_store_keeps_what_the_first_attempt_recorded(tmp_path: Path) -> None:
     root = tmp_path / "runs"
     manager = Manager(root, {"lr": 0.1}, make_loop=make_loop, verbose=False)
