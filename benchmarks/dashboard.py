@@ -140,11 +140,14 @@ def many_curves(root: Path, page: Any, repeats: int) -> None:
     store = Store(root)
     keys = []
     for number in range(NUM_CURVES):
-        rows = [
-            {"tag": "train/x", "value": (step * (number + 7)) % 101 / 101, "step": step, "over": "update", "time": step / 10}
-            for step in range(NUM_POINTS)
-        ]
-        keys.append(dashboard_store.add_run(store, {"seed": number}, metrics=("valid/loss",), rows=rows))
+        keys.append(store.configs.add({"seed": number}))
+        with store.attempt(keys[-1], "process") as attempt:
+            attempt.start(None)
+            for step in range(NUM_POINTS):
+                value = (step * (number + 7)) % 101 / 101
+                attempt.log.append({"tag": "train/x", "value": value, "step": step, "over": "update", "time": step / 10})
+            attempt.save(NUM_POINTS, {}, {"epoch": 1, "step": NUM_POINTS, "toc": 1.0}, {"train/x": 0.5})
+            attempt.release("finished")
     print(f"{NUM_CURVES} curves of {NUM_POINTS:,} points")
     with serving(root) as server:
         for at in range(0, NUM_CURVES, 50):  # the server reads the logs
