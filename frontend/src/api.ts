@@ -1,6 +1,7 @@
 // Requests to the server. A page polls every 2 seconds while something changes, every 10 seconds otherwise, and not at all while it is hidden.
 
 import { useEffect, useRef, useState } from "preact/hooks";
+import { passing } from "./storage";
 
 const FAST = 2000;
 const SLOW = 10000;
@@ -43,19 +44,19 @@ const TOKEN = "trainmaster-token";
 export function takeToken(): void {
   const found = /^#token=([\w-]+)$/.exec(location.hash);
   if (found?.[1]) {
-    sessionStorage.setItem(TOKEN, found[1]);
+    passing.set(TOKEN, found[1]);
     history.replaceState(null, "", location.pathname + location.search);
   }
 }
 
 export function canEdit(): boolean {
-  return sessionStorage.getItem(TOKEN) !== null;
+  return passing.get(TOKEN) !== null;
 }
 
 export async function post<T>(path: string, body: unknown): Promise<T> {
   const response = await fetch(url(path), {
     method: "POST",
-    headers: { "Content-Type": "application/json", "X-Trainmaster-Token": sessionStorage.getItem(TOKEN) ?? "" },
+    headers: { "Content-Type": "application/json", "X-Trainmaster-Token": passing.get(TOKEN) ?? "" },
     body: JSON.stringify(body),
   });
   const answer = await response.json();

@@ -30,6 +30,11 @@ interface Props {
   isWide?: boolean;
   note?: string;
   isLoading: boolean;
+  /** The requested axis, and how many lines cannot be drawn over it. */
+  axis: string;
+  numMissing: number;
+  onGrab?: (event: PointerEvent) => void;
+  onPress?: (event: KeyboardEvent) => void;
 }
 
 interface Drawn {
@@ -40,7 +45,7 @@ interface Drawn {
   at: number;
 }
 
-const UNITS: Record<string, string> = { epoch: "epoch", update: "update", batch: "batch", sample: "sample", second: "time", "": "step" };
+const UNITS: Record<string, string> = { epoch: "epoch", update: "step", batch: "batch", sample: "samples", second: "time", "": "as logged" };
 
 export function Chart(props: Props): VNode {
   const box = useRef<HTMLDivElement>(null);
@@ -122,16 +127,24 @@ export function Chart(props: Props): VNode {
   const hasBand = shown.some((line) => line.low);
   const hasTrain = shown.some((line) => isTraining(line.metric));
   const hasValid = shown.some((line) => !isTraining(line.metric));
+  const why = props.axis === "step" ? "logged over several units" : `not recorded by ${UNITS[props.axis] ?? props.axis}`;
   const notes = [
     hasBand ? `mean of ${numRuns > 1 ? numRuns : 1}, 95 %` : "",
     props.note ?? "",
     numOther > 0 ? `${numOther} over another unit` : "",
+    props.numMissing > 0 && shown.length > 0 ? `${props.numMissing} ${why}` : "",
   ].filter(Boolean);
   const summary = `${props.title} over ${UNITS[over] ?? "step"}: ${shown.length} lines`;
   return (
     <figure class={`card chart${props.isWide ? " wide" : ""}`} aria-label={summary}>
       <figcaption>
-        <button class="title" onClick={props.onWide} title={props.onWide ? "Show in full width" : undefined}>
+        <button
+          class={`title${props.onGrab ? " movable" : ""}`}
+          onClick={props.onWide}
+          onPointerDown={props.onGrab}
+          onKeyDown={props.onPress}
+          title={[props.title, props.onWide ? (props.isWide ? "Click: normal width" : "Click: full width") : "", props.onGrab ? "Drag or press the arrow keys: move" : ""].filter(Boolean).join("\n")}
+        >
           {props.title}
         </button>
         <span class="note">
@@ -144,7 +157,7 @@ export function Chart(props: Props): VNode {
         ) : null}
       </figcaption>
       <div class="plot" ref={box} />
-      {shown.length === 0 && !props.isLoading ? <p class="hollow">no values yet</p> : null}
+      {shown.length === 0 && !props.isLoading ? <p class="hollow">{props.numMissing > 0 ? why : "no values yet"}</p> : null}
       <span class="unit">{UNITS[over] ?? "step"}</span>
       {hover && shown.length > 0 ? <Tooltip drawn={built.drawn} data={built.data} at={hover.at} left={hover.left} over={over} labels={props.labels} /> : null}
     </figure>

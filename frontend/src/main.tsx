@@ -22,6 +22,7 @@ const HELP: [string, string][] = [
   ["x", "select"],
   ["p", "pin as the baseline"],
   ["g", "group by all but the seed"],
+  ["← →", "move the chart whose title has the focus"],
   ["Esc", "back to the runs"],
   ["t", "light, dark or as the system"],
   ["?", "this list"],

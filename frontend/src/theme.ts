@@ -1,6 +1,7 @@
 // Light or dark: what the system says, unless the user has chosen.
 
 import { useEffect, useState } from "preact/hooks";
+import { lasting } from "./storage";
 
 export type Choice = "system" | "light" | "dark";
 
@@ -9,7 +10,7 @@ const CHANGED = "trainmaster:theme";
 const system = matchMedia("(prefers-color-scheme: dark)");
 
 export function choice(): Choice {
-  const stored = localStorage.getItem(NAME);
+  const stored = lasting.get(NAME);
   return stored === "light" || stored === "dark" ? stored : "system";
 }
 
@@ -22,8 +23,8 @@ export function applyTheme(): void {
 }
 
 export function chooseTheme(to: Choice): void {
-  if (to === "system") localStorage.removeItem(NAME);
-  else localStorage.setItem(NAME, to);
+  if (to === "system") lasting.remove(NAME);
+  else lasting.set(NAME, to);
   applyTheme();
   dispatchEvent(new Event(CHANGED));
 }

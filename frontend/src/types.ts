@@ -79,6 +79,18 @@ export interface Curve {
   high?: (number | string)[];
 }
 
+/** The curves of a request, and those that cannot be drawn over the requested axis. */
+export interface Curves {
+  curves: Curve[];
+  missing: { key: string; metric: string }[];
+}
+
+/** One of the hardest samples of a set. */
+export interface HardSample {
+  index: Plain;
+  loss: Plain;
+}
+
 export interface AttentionItem {
   kind: string;
   text: string;
@@ -132,10 +144,12 @@ export interface RunInfo {
   metric_names: MetricInfo[];
   texts: { attempt: number; event: Plain }[];
   checkpoints: { attempt: number; name: string; step: number; size: number | null; epoch: number | null }[];
-  config: { name: string; value: Plain; num_same: number | null }[];
+  /** `origin` is null if the run has not recorded where its values came from. */
+  config: { name: string; value: Plain; num_same: number | null; origin: string | null }[];
   num_runs: number;
   files: string[];
   capsules: string[];
+  hardest: { set: string; epoch: Plain; num_samples: Plain; hardest: HardSample[] }[];
   replicates: { key: string; state: string; seed: Plain }[];
   problems: string[];
   store: string | null;

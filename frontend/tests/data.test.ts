@@ -9,6 +9,7 @@ import { cells } from "../src/heat";
 import { isInside, makeAxis } from "../src/parallel";
 import { parseSelection, toggle, writeSelection } from "../src/selection";
 import { align, groupMetrics, layerGroups, rankMetrics, smooth, sparkPath, splitMetric, toLine } from "../src/series";
+import { moved } from "../src/order";
 import type { StoreInfo } from "../src/types";
 
 const STORE: StoreInfo = {
@@ -133,4 +134,9 @@ describe("heat maps and axes", () => {
   test("a brush keeps what lies inside", () => {
     expect([isInside({ lr: 0.5 }, { lr: [0.4, 0.6] }), isInside({ lr: NaN }, { lr: [0, 1] }), isInside({}, {})]).toEqual([true, false, true]);
   });
+});
+
+describe("the order of charts", () => {
+  test("a chart moves to the place it is dropped on", () => expect(moved(["a", "b", "c"], "a", 2)).toEqual(["b", "c", "a"]));
+  test("the ends are the first and the last place", () => expect([moved(["a", "b"], "a", -1), moved(["a", "b"], "a", 9)]).toEqual([["a", "b"], ["b", "a"]]));
 });

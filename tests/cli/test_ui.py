@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -65,6 +66,29 @@ def test_the_server_listens_on_loopback_only(tmp_path: Path, built: None) -> Non
     with serve.serving(Store(tmp_path / "runs"), 0) as (address, _):
         listening = [line.split()[1] for line in Path("/proc/net/tcp").read_text().splitlines()[1:] if line.split()[3] == "0A"]
         assert [each for each in listening if each.endswith(f":{address.port:04X}")] == [f"0100007F:{address.port:04X}"]
+
+
+def test_beyond_loopback_every_request_needs_the_printed_token(tmp_path: Path, built: None) -> None:
+    with serve.serving(Store(tmp_path / "runs"), 0, host="127.0.0.1") as (address, _):
+        assert address.view_token is not None
+        assert str(address) == f"http://127.0.0.1:{address.port}/?token={address.view_token}"
+        plain = f"http://127.0.0.1:{address.port}/"
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(plain, timeout=30)
+        refused.value.close()
+        assert refused.value.code == 401
+        opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        with opener.open(str(address), timeout=30) as answer:
+            assert (answer.status, answer.url) == (200, plain)
+    kept = [path for path in (tmp_path / "runs").rglob("*") if path.is_file() and address.view_token.encode() in path.read_bytes()]
+    assert kept == [], "the token is in no file of the store"
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no such host", "x" * 300])
+def test_an_address_of_another_machine_is_an_error(tmp_path: Path, built: None, host: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Store(tmp_path / "runs")
+    assert main(["ui", str(tmp_path / "runs"), "--no-open", "--host", host]) == 2
+    assert "this machine has no such address" in capsys.readouterr().err
 
 
 def test_the_token_is_in_the_fragment_of_the_address(tmp_path: Path, built: None) -> None:

@@ -159,7 +159,7 @@ def test_wrong_requests_for_curves(site: Site, params: dict[str, str], error: st
 def test_everything_about_a_run(site: Site) -> None:
     run = site.get(f"runs/{site.keys['0.1-0']}", where="lr<1", sort="fact:key")
     assert (run["state"], run["epoch"], run["num_epochs"], run["num_attempts"]) == ("finished", 5, 5, 1)
-    assert {"name": "model.arch", "value": "vit", "num_same": 4} in run["config"]
+    assert {"name": "model.arch", "value": "vit", "num_same": 4, "origin": None} in run["config"]
     assert [each["name"] for each in run["metric_names"]] == ["valid/loss", "valid/accuracy", "train/loss"]
     assert run["metric_names"][0]["low"] == pytest.approx(math.exp(-0.5))
     assert [each["step"] for each in run["checkpoints"]] == [50]

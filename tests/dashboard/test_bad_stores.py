@@ -7,7 +7,7 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ class Opened:
 
     def open(self) -> None:
         """Open and serve the store, as a new process does."""
-        application = app.make_app(app.Dashboard(Store(self.root)), TOKEN, self._static)
+        application = app.make_app(app.Dashboard(Store(self.root)), guard.Access(TOKEN), self._static)
         self.client = TestClient(application, base_url="http://127.0.0.1:7400", raise_server_exceptions=False)
 
     def get_all(self) -> dict[str, Any]:
@@ -178,3 +178,62 @@ def test_a_locked_store_is_read_as_usual(opened: Opened) -> None:
         refused = opened.edit_all()["delete"]
         assert (refused.status_code, key in refused.json()["error"]) == (409, True)
         attempt.release("stopped")
+
+
+def _as_file(path: Path) -> None:
+    shutil.rmtree(path)
+    path.write_text("not a folder")
+
+
+def _as_loop(path: Path) -> None:
+    shutil.rmtree(path)
+    path.symlink_to(path)
+
+
+def _forbidden(path: Path) -> None:
+    path.chmod(0)
+
+
+@pytest.mark.parametrize("is_warm", [False, True], ids=["at the start", "while served"])
+@pytest.mark.parametrize(
+    ("path", "change"),
+    [
+        ("stats/{0}/{1}", _as_file),
+        ("stats/{0}/{1}", _as_loop),
+        ("stats/{0}/{1}", _forbidden),
+        ("stats/{0}/{1}/attempt-0001", _as_file),
+        ("stats/{0}/{1}/attempt-0001", _forbidden),
+        ("stats/{0}/{1}/attempt-0001/resume.json", _forbidden),
+        ("configs/{0}/{1}.json", _forbidden),
+        ("previews/{0}/{1}", _forbidden),
+        ("tags/{0}/{1}", _forbidden),
+    ],
+)
+def test_one_run_that_cannot_be_read_does_not_hide_the_others(
+    opened: Opened, path: str, change: Callable[[Path], None], is_warm: bool, always_scanned: None
+) -> None:
+    """Its row says what is wrong, as long as it is not known from before; its page says so, too."""
+    key, others = opened.keys[0], {*opened.keys[1:]}
+    Store(opened.root).tags.add(key, ["x"])
+    shutil.rmtree(opened.root / "index", ignore_errors=True)
+    for each in [opened.root.parent, *opened.root.parent.rglob("*")]:
+        if os.geteuid() == 0:
+            os.chown(each, _GUEST, -1)
+    opened.open()
+    if is_warm:
+        assert opened.client.get("/api/v1/runs").status_code == 200
+    with without_rights(opened.root, "store.json", 0o444):  # as the user who owns the files, and is not root
+        change(opened.root / path.format(key[:2], key))
+        rows = {row["key"]: row for row in opened.client.get("/api/v1/runs").json()["rows"]}
+        about = opened.client.get(f"/api/v1/runs/{key}").json()
+    for each in opened.root.rglob("*"):
+        if each.is_dir() and not each.is_symlink():
+            each.chmod(0o755)
+    assert {*rows} == others | {key}
+    assert all(rows[each]["state"] != "damaged" for each in others)
+    is_about_labels = path.startswith("tags")
+    if not is_warm and not is_about_labels:
+        assert rows[key]["state"] == "damaged"
+        assert rows[key]["reason"]
+    assert about["key"] == key
+    assert about["state"] == "damaged" or is_about_labels

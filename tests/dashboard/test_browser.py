@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socketserver
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -330,7 +334,7 @@ def test_script_in_a_store_does_not_run(tab: Open, tmp_path: Path) -> None:
     with serving(store, 0) as (address, _):
         opened = tab(address)
         opened.page.on("dialog", lambda dialog: opened.problems.append(f"dialog {dialog.message}"))
-        tabs = ("curves", "config", "code", "environment", "layers", "attempts", "events", "log")
+        tabs = ("curves", "config", "code", "environment", "layers", "samples", "attempts", "events", "log")
         paths = ["/", *(f"/run/{key}?tab={name}" for name in tabs), f"/compare?keys={key},{other}", "/searches", "/searches/hostile"]
         paths += ["/verdicts", "/?where=<script>alert(1)</script>", "/searches/<script>"]
         for path in paths:
@@ -357,3 +361,103 @@ def test_labels_and_notes_by_hand(tab: Open, tmp_path: Path) -> None:
         page.get_by_role("button", name="delete …").click()
         page.get_by_role("button", name="cancel").click()
         assert key in store.configs
+
+
+def title(page: Any, at: int) -> str:
+    found: str = page.locator(".chart .title").nth(at).inner_text()
+    return found
+
+
+def test_charts_are_moved_by_dragging_and_by_keyboard(tab: Open, small: Any) -> None:
+    """The order is in the address. A click on a title shows a chart in full width."""
+    address, _, _ = small
+    page = tab(address).open("/")
+    page.wait_for_selector(".chart canvas")
+    assert (title(page, 0), title(page, 1)) == ("loss", "accuracy")
+    start, end = (page.locator(".chart .title").nth(at).bounding_box() for at in (0, 1))
+    page.mouse.move(start["x"] + 5, start["y"] + 5)
+    page.mouse.down()
+    page.mouse.move(end["x"] - 60, end["y"] + 40, steps=4)
+    page.mouse.move(end["x"] + 40, end["y"] + 40, steps=4)
+    page.mouse.up()
+    wait_for(lambda: title(page, 0) == "accuracy", "the new order")
+    assert "charts=accuracy" in page.url
+    assert page.locator(".slot.wide").count() == 0, "a drag is not a click"
+    page.reload()
+    page.wait_for_selector(".chart canvas")
+    assert title(page, 0) == "accuracy"
+    page.locator(".chart .title").nth(1).focus()
+    page.keyboard.press("ArrowLeft")
+    wait_for(lambda: title(page, 0) == "loss", "the old order")
+    page.locator(".chart .title").first.click()
+    page.wait_for_selector(".slot.wide")
+
+
+def test_an_axis_that_a_run_has_not_recorded_is_said_in_the_chart(tab: Open, small: Any) -> None:
+    address, _, _ = small
+    page = tab(address).open("/")
+    page.wait_for_selector(".chart canvas")
+    page.select_option("[aria-label='Horizontal axis']", "update")
+    page.wait_for_selector("text=not recorded by step")
+    assert "axis=update" in page.url
+    page.select_option("[aria-label='Horizontal axis']", "epoch")
+    wait_for(lambda: page.locator(".chart .hollow").count() == 0, "the curves")
+
+
+def test_only_the_page_of_a_notebook_can_be_framed(browser: Any, small: Any, tmp_path: Path) -> None:
+    """A page on another port of this machine embeds both: one is shown, the other one is blocked by the browser."""
+    usual, store, _ = small
+    with serving(store, 0, is_framed=True) as (framed, _), socketserver.TCPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
+        frames = "".join(
+            f'<iframe id="{name}" src="{each}" width="900" height="700"></iframe>' for name, each in (("framed", framed), ("usual", usual))
+        )
+        (tmp_path / "notebook.html").write_text(f"<!doctype html>{frames}")
+        server.RequestHandlerClass = partial(_Quiet, directory=str(tmp_path))  # type: ignore[assignment]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        page = browser.new_context().new_page()
+        blocked: list[str] = []
+        page.on("console", lambda message: blocked.append(message.text))
+        page.goto(f"http://localhost:{server.server_address[1]}/notebook.html")
+        page.frame_locator("#framed").locator(".body .row[data-key]").first.wait_for()
+        wait_for(lambda: any("frame-ancestors 'none'" in text for text in blocked), "the refusal")
+        assert page.frame_locator("#usual").locator("header").count() == 0
+        page.context.close()
+        server.shutdown()
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        """Print nothing."""
+
+
+def test_beyond_this_machine_the_printed_address_opens_the_page(tab: Open, small: Any) -> None:
+    _, store, _ = small
+    with serving(store, 0, host="127.0.0.1") as (address, _):
+        opened = tab(address)
+        page = opened.page
+        page.goto(str(address))
+        page.wait_for_selector(".body .row[data-key]")
+        assert "token" not in page.url
+        assert page.evaluate("document.cookie") == ""
+        page.reload()
+        page.wait_for_selector(".body .row[data-key]")
+
+
+def test_hardest_samples_and_origins_are_tables(tab: Open, tmp_path: Path) -> None:
+    store, keys = dashboard_store.make_store(tmp_path / "runs")
+    key = keys["0.1-0"]
+    folder = tmp_path / "runs" / "previews" / key[:2] / key / "attempt-0001" / "plots"
+    folder.mkdir(parents=True)
+    table = {"set": "valid", "epoch": 3, "num_samples": 360, "hardest": [{"index": 17, "loss": 4.5}, {"index": 3, "loss": "nan"}]}
+    (folder / "sample_loss_valid.json").write_text(json.dumps(table))
+    other = store.configs.add({"lr": 7.0})
+    with store.attempt(other, "process") as attempt:
+        attempt.start(None, facts={"origins": {"lr": "override lr=7.0"}})
+        attempt.release("stopped")
+    with serving(store, 0) as (address, _):
+        opened = tab(address)
+        opened.open(f"/run/{key}?tab=samples").wait_for_selector("text=Hardest samples of valid")
+        assert opened.page.inner_text(".run-main tbody").split() == ["1", "17", "4.5", "2", "3", "NaN"]
+        opened.open(f"/run/{other}?tab=config").wait_for_selector("text=override lr=7.0")
+        opened.open(f"/run/{key}?tab=config").wait_for_selector("text=in this store")
+        assert opened.page.locator("text=where from").count() == 0

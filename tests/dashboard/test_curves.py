@@ -1,4 +1,5 @@
-"""Curves: points are left out without losing peaks, means are taken only where all runs have a value, and logs are read on."""
+"""Curves: points are left out without losing peaks, means are taken only where all runs have a value, and a log that has grown is
+read from where the last read ended."""
 
 from __future__ import annotations
 
@@ -145,3 +146,83 @@ def test_old_logs_are_forgotten_before_memory_is_full(tmp_path: Path, monkeypatc
         columns.of(store.run(key), 1)
     assert sum(log.num_values for log in columns._logs.values()) <= 40
     assert json.dumps([*columns.of(store.run(keys[0]), 1).series]) == '["valid/loss", "valid/accuracy", "train/loss"]'
+
+
+def positions(*sizes: tuple[int, int]) -> list[dict[str, object]]:
+    """The events at the ends of epochs, from the number of updates and samples of each."""
+    updates = np.cumsum([size[0] for size in sizes]).tolist()
+    return [
+        {
+            "tag": "train/loss",
+            "value": 1.0,
+            "step": number,
+            "over": "epoch",
+            "time": dashboard_store.START,
+            "position": {"epoch": number, "update": update, "num_batches": size[0], "num_samples": size[1]},
+        }
+        for number, (update, size) in enumerate(zip(updates, sizes, strict=True), 1)
+    ]
+
+
+def steps(name: str, xs: list[float], over: str) -> list[dict[str, object]]:
+    return [{"tag": name, "value": float(x), "step": x, "over": over, "time": dashboard_store.START + x} for x in xs]
+
+
+def by(store: Store, key: str, metric: str, axis: str) -> list[float] | None:
+    """The x values of a metric on an axis; None if it cannot be drawn on it."""
+    found = read_curve(EventColumns(), store.run(key), metric, axis)
+    assert found is not None
+    return found.x.tolist() if found.is_placed else None
+
+
+def test_an_axis_is_converted_with_what_the_run_recorded(tmp_path: Path) -> None:
+    """The second epoch has twice the updates of the first: a conversion with the mean would be wrong by 2 updates."""
+    store = Store(tmp_path)
+    rows = [*positions((4, 64), (8, 100)), *steps("lr", [1, 2, 4, 8, 12, 13], "update"), *steps("loss", [0, 1, 1.5, 2], "epoch")]
+    key = dashboard_store.add_run(store, {"lr": 0.1}, metrics=(), rows=[*rows, *steps("seen", [32, 64, 114], "sample")])
+    assert by(store, key, "loss", "update") == [0, 4, 8, 12]
+    assert by(store, key, "loss", "sample") == [0, 64, 114, 164]
+    assert by(store, key, "lr", "epoch") == [0.25, 0.5, 1, 1.5, 2], "update 13 is in an epoch that has not ended"
+    assert by(store, key, "seen", "update") == [2, 4, 8]
+    assert by(store, key, "loss", "epoch") == by(store, key, "loss", "step") == [0, 1, 1.5, 2]
+
+
+def test_a_metric_is_not_drawn_where_its_place_is_unknown(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    key = dashboard_store.add_run(store, {"lr": 0.1}, metrics=("valid/loss",), rows=steps("lr", [1, 2], "update"))
+    assert by(store, key, "valid/loss", "update") is None
+    assert by(store, key, "lr", "epoch") is None
+    assert by(store, key, "valid/loss", "time") is not None
+    unknown = [{"tag": "own", "value": 1.0, "step": 3, "time": dashboard_store.START}]
+    other = dashboard_store.add_run(store, {"lr": 0.2}, metrics=(), rows=[*positions((4, 64)), *unknown])
+    assert (by(store, other, "own", "step"), by(store, other, "own", "epoch")) == ([3.0], None)
+
+
+def test_an_epoch_without_a_recorded_end_is_not_guessed(tmp_path: Path) -> None:
+    """Epoch 2 is missing, as after an upgrade in the middle of a run; epoch 4 has skipped all updates."""
+    store = Store(tmp_path)
+    first, _, third, fourth = positions((4, 64), (4, 64), (4, 64), (0, 64))
+    key = dashboard_store.add_run(store, {}, metrics=(), rows=[first, third, fourth, *steps("loss", [1, 1.5, 2, 3, 4], "epoch")])
+    assert by(store, key, "loss", "update") == [4, 12, 12]
+    assert by(store, key, "loss", "sample") is None
+
+
+def test_a_metric_logged_over_two_units_has_only_a_time_axis(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    key = dashboard_store.add_run(store, {}, metrics=(), rows=[*steps("loss", [1, 2], "epoch"), *steps("loss", [30], "update")])
+    assert [by(store, key, "loss", axis) is None for axis in ("step", "epoch", "update", "time")] == [True, True, True, False]
+
+
+def test_values_without_a_step_are_counted_over_all_attempts(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    key = store.configs.add({"lr": 0.1})
+    for number in (1, 2):
+        with store.attempt(key, "process") as attempt:
+            attempt.start(store.run(key).latest() if number > 1 else None)
+            for value in (1.0, 2.0):
+                attempt.log.append({"tag": "m", "value": value * number, "time": dashboard_store.START})
+            attempt.save(number, {}, {"epoch": number, "step": number, "toc": 1.0}, {})
+            attempt.release("stopped")
+    found = read_curve(EventColumns(), store.run(key), "m")
+    assert found is not None
+    assert (found.x.tolist(), found.y.tolist()) == ([0, 1, 2, 3], [1, 2, 2, 4])

@@ -53,10 +53,11 @@ def addresses(folder: Path, key: str) -> list[str]:
     return [*(route.path.replace("{key}", key).replace("{name}", "x") for route in routes), "/nothing"]
 
 
-async def ask(application: Any, method: str, path: str, headers: Mapping[str, str]) -> tuple[int, dict[str, str]]:
+async def ask(application: Any, method: str, path: str, headers: Mapping[str, str], query: bytes = b"") -> tuple[int, dict[str, str]]:
     """The status and the headers of an answer, without a client library, whose own work would take most of the time of this battery."""
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-    scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": raw, "http_version": "1.1", "scheme": "http"}
+    scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": query, "headers": raw}
+    scope |= {"http_version": "1.1", "scheme": "http"}
     sent: list[Any] = []
 
     async def receive() -> Any:
@@ -74,7 +75,7 @@ async def ask(application: Any, method: str, path: str, headers: Mapping[str, st
 def test_only_the_page_itself_gets_an_answer(site: Site, tmp_path: Path, method: str, token: str | None) -> None:
     """S07: all routes x 8 methods x 17 forms of host and origin. No request has the token, so none may change anything."""
     paths = addresses(tmp_path / "routes", site.keys["0.1-0"])
-    application = app.make_app(app.Dashboard(site.store), token, built_page(tmp_path / "static"))
+    application = app.make_app(app.Dashboard(site.store), guard.Access(token), built_page(tmp_path / "static"))
 
     async def battery() -> None:
         for path, (host, origin, is_ok) in itertools.product(paths, FORMS):
@@ -181,6 +182,111 @@ def test_a_bug_reveals_nothing_and_has_the_same_headers(
     assert (answer.status_code, answer.json()) == (500, {"error": "the server failed; its terminal has the details"})
     assert answer.headers["content-security-policy"] == guard.POLICY
     assert "RuntimeError: top secret" in capsys.readouterr().err
+
+
+# ---- beyond this machine
+
+VIEW = "view-token"
+BEYOND = guard.Access(TOKEN, VIEW, frozenset({"gpu7.lab", "10.0.0.7"}))
+FOREIGN_HOSTS = ("gpu7.lab:7400", "GPU7.lab:7400", "10.0.0.7:7400", "127.0.0.1:7400")
+
+
+@pytest.fixture
+def beyond(site: Site, tmp_path: Path) -> TestClient:
+    application = app.make_app(app.Dashboard(site.store), BEYOND, built_page(tmp_path / "static"))
+    return TestClient(application, base_url="http://gpu7.lab:7400", raise_server_exceptions=False, follow_redirects=False)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_beyond_this_machine_nothing_is_answered_without_the_token(site: Site, tmp_path: Path, method: str) -> None:
+    """S07, S08: all routes x 8 methods x hosts x wrong tokens. The token for changes is not one for reading."""
+    paths = addresses(tmp_path / "routes", site.keys["0.1-0"])
+    application = app.make_app(app.Dashboard(site.store), BEYOND, built_page(tmp_path / "static"))
+    wrong: list[dict[str, str]] = [
+        {},
+        {"cookie": "trainmaster-0="},
+        {"cookie": f"trainmaster-0={VIEW}x"},
+        {"cookie": f"trainmaster-1={VIEW}"},
+        {"cookie": f"trainmaster-0={VIEW}; trainmaster-0=wrong"},
+        {"authorization": f"Basic {VIEW}"},
+        {"authorization": f"Bearer {TOKEN}"},
+        {guard.TOKEN_HEADER: TOKEN},
+        {guard.TOKEN_HEADER: VIEW},
+    ]
+
+    async def battery() -> None:
+        for path, host, headers in itertools.product(paths, FOREIGN_HOSTS, wrong):
+            status, answered = await ask(application, method, path, {"host": host, **headers})
+            assert status == 401, (path, host, headers)
+            assert guard.HEADERS.items() <= answered.items()
+        for path, (host, is_ok) in itertools.product(paths, [*HOSTS.values(), ("10.0.0.8:7400", False)]):
+            status, _ = await ask(application, method, path, {"host": host, "authorization": f"Bearer {VIEW}"})
+            assert (status == 421) is not is_ok, (path, host)
+            assert status in (200, 400, 404, 405, 421) if method in ("GET", "HEAD") else status in (403, 405, 421), (path, host)
+
+    asyncio.run(battery())
+
+
+def test_the_token_moves_from_the_address_to_a_cookie(beyond: TestClient) -> None:
+    answer = beyond.get(f"/?token={VIEW}&where=lr<1")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/?where=lr%3C1")
+    name, _, rest = answer.headers["set-cookie"].partition("=")
+    assert rest == f"{VIEW}; HttpOnly; SameSite=Strict; Path=/"
+    assert name.startswith("trainmaster-")
+    assert beyond.get("/api/v1/store").status_code == 200
+    assert beyond.get("/").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/?token=wrong", "/?token=", f"/api/v1/store?token={VIEW}", f"/static/icon.svg?token={VIEW}"])
+def test_only_a_page_is_opened_with_the_token_in_its_address(beyond: TestClient, path: str) -> None:
+    answer = beyond.get(path)
+    assert (answer.status_code, "set-cookie" in answer.headers) == (401, False)
+
+
+def test_a_program_sends_the_token_in_a_header(beyond: TestClient) -> None:
+    assert beyond.get("/api/v1/store", headers={"authorization": f"Bearer {VIEW}"}).json()["num_runs"] == 6
+
+
+@pytest.mark.parametrize("path", ["//evil.example/", "/\\\\evil.example/", "///evil.example/"])
+def test_the_redirect_stays_on_this_server(site: Site, tmp_path: Path, path: str) -> None:
+    application = app.make_app(app.Dashboard(site.store), BEYOND, built_page(tmp_path / "static"))
+    query = f"token={VIEW}".encode()
+    status, headers = asyncio.run(ask(application, "GET", path, {"host": "gpu7.lab"}, query))
+    assert (status, headers["location"]) == (303, "/evil.example/")
+
+
+def test_the_cookie_alone_changes_nothing(beyond: TestClient, site: Site) -> None:
+    beyond.get(f"/?token={VIEW}")
+    key = site.keys["0.1-0"]
+    headers = {"origin": "http://gpu7.lab:7400"}
+    assert beyond.post(f"/api/v1/runs/{key}/tags", json={"add": ["x"]}, headers=headers).status_code == 403
+    assert site.store.tags[key] == ()
+
+
+def test_all_addresses_of_a_machine_are_its_own_hosts() -> None:
+    access = guard.Access(None, VIEW, frozenset({"gpu7"}), has_any_address=True)
+    found = {
+        name: access.is_own_host(name) for name in ("10.1.2.3", "[fe80::1]", "gpu7", "localhost", "evil.example", "1.2.3.4.evil.example")
+    }
+    assert found == {
+        "10.1.2.3": True,
+        "[fe80::1]": True,
+        "gpu7": True,
+        "localhost": True,
+        "evil.example": False,
+        "1.2.3.4.evil.example": False,
+    }
+
+
+# ---- in a frame
+
+
+def test_only_a_page_for_a_notebook_may_be_framed_and_only_by_this_machine() -> None:
+    usual, framed = guard.Access().headers(), guard.Access(is_framed=True).headers()
+    assert (usual["x-frame-options"], "frame-ancestors 'none'" in usual["content-security-policy"]) == ("DENY", True)
+    assert "x-frame-options" not in framed
+    assert framed["content-security-policy"].split("; ")[-1] == "frame-ancestors http://localhost:* http://127.0.0.1:*"
+    assert framed["content-security-policy"].split("; ")[:-1] == usual["content-security-policy"].split("; ")[:-1]
 
 
 # ---- with permission

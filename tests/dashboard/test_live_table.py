@@ -143,3 +143,44 @@ def test_the_first_page_is_computed_before_anybody_asks(tmp_path: Path) -> None:
         assert time.monotonic() < end
         time.sleep(0.01)
     assert dashboard.describe()["num_runs"] == 6
+
+
+def test_a_large_store_is_shown_from_its_index_before_its_folders_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first table has the runs of the index; the first scan finds that one run is gone and one is new, and reads only that one."""
+    monkeypatch.setattr(live_table, "_MANY", 10)
+    dashboard_store.write_many(tmp_path, 20, 3)
+    store = Store(tmp_path)
+    monkeypatch.setattr(live_table, "_MAX_SINGLE", 0)  # the index is used, because these runs have no files
+    expected = LiveTable(store)
+    expected._scan()
+    monkeypatch.undo()
+    monkeypatch.setattr(live_table, "_MANY", 10)
+    listed: list[str] = []
+    marks = Index.run_marks
+    monkeypatch.setattr(Index, "run_marks", lambda self: listed.append("stats") or marks(self))
+    live = LiveTable(store)
+    view = live.current()
+    assert (len(view.table), view.number, listed) == (20, 1, [])
+    full = expected.current().table
+    order = [full.keys.index(key) for key in view.table.keys]
+    for name, column in {**full.facts, **full.config, **full.metrics}.items():
+        own = {**view.table.facts, **view.table.config, **view.table.metrics}[name]
+        assert own == [column[row] for row in order], name
+    gone = view.table.keys[0]
+    store.remove(gone)
+    new = dashboard_store.add_run(Store(tmp_path), {"lr": 5.0})
+    assert live.current() is view
+    live.forget()
+    later = live.current()
+    assert {*later.table.keys} == {*view.table.keys} - {gone} | {new}
+    assert listed == ["stats"]
+
+
+def test_a_scan_without_changes_keeps_the_table_of_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: list[str]) -> None:
+    monkeypatch.setattr(live_table, "_MANY", 10)
+    dashboard_store.write_many(tmp_path, 20, 3)
+    live = LiveTable(Store(tmp_path))
+    view = live.current()
+    live.forget()
+    assert live.current() is view
+    assert reads == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -298,8 +299,12 @@ class TestFigure:
         assert 0.9 < histogram.edges[0] <= 1 < 2 <= histogram.edges[-1] < 2.2
 
     def test_it_is_written_to_train_dir_for_each_set(self, tmp_path: Path) -> None:
-        trained(SampleLoss(), epochs=1, train_dir=tmp_path)
-        assert {path.name for path in (tmp_path / "plots").glob("sample_loss*")} == {"sample_loss_valid.png", "sample_loss_valid.html"}
+        extension = SampleLoss(num_hardest=2)
+        trained(extension, epochs=1, train_dir=tmp_path)
+        assert {path.suffix for path in (tmp_path / "plots").glob("sample_loss_valid.*")} == {".png", ".html", ".json"}
+        table = json.loads((tmp_path / "plots" / "sample_loss_valid.json").read_text())
+        assert (table["set"], table["epoch"]) == ("valid", 1)
+        assert table["hardest"] == [{"index": each.index, "loss": each.loss} for each in extension.hardest()["valid"]]
 
     def test_figure_returns_a_matplotlib_figure(self) -> None:
         extension = SampleLoss()

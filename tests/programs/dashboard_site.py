@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from starlette.testclient import TestClient
 
 from trainmaster.dashboard.app import Dashboard, make_app
+from trainmaster.dashboard.guard import Access
 from trainmaster.store import Store
 
 TOKEN = "secret-token"
@@ -37,5 +38,5 @@ def built_page(folder: Path) -> Path:
 
 def make_client(store: Store, folder: Path, token: str | None = None) -> TestClient:
     return TestClient(
-        make_app(Dashboard(store), token, built_page(folder)), base_url="http://127.0.0.1:7400", raise_server_exceptions=False
+        make_app(Dashboard(store), Access(token), built_page(folder)), base_url="http://127.0.0.1:7400", raise_server_exceptions=False
     )

@@ -1,11 +1,13 @@
 // The charts of a selection of runs: one request for all of them, the same crosshair, and finer points after zooming in.
+// Charts are moved by dragging their titles, or with the arrow keys.
 
 import type { VNode } from "preact";
-import { useMemo, useState } from "preact/hooks";
+import { useMemo, useRef, useState } from "preact/hooks";
 import { url, usePoll } from "../api";
 import { Chart, type Range } from "../chart";
 import { groupMetrics, toLine, type ChartGroup, type Line } from "../series";
-import type { Curve } from "../types";
+import { moved } from "../order";
+import type { Curves } from "../types";
 
 export interface ChartsProps {
   /** Keys of runs, or names of groups. */
@@ -22,6 +24,8 @@ export interface ChartsProps {
   isLive: boolean;
   height?: number;
   onLog: (chart: string, isLog: boolean) => void;
+  /** Called with the new order after a chart was moved; without it, charts cannot be moved. */
+  onOrder?: (charts: string[]) => void;
   note?: string;
 }
 
@@ -34,13 +38,59 @@ export function Charts(props: ChartsProps): VNode {
   const params = { [props.isGrouped ? "groups" : "keys"]: props.ids.join(","), axis: props.axis };
   const metrics = shown.flatMap((group) => group.metrics);
   const address = props.ids.length && metrics.length ? url("curves", { ...params, metrics: metrics.join("\n"), points }) : "";
-  const polled = usePoll<{ curves: Curve[] }>(address, props.isLive);
+  const polled = usePoll<Curves>(address, props.isLive);
   const lines = useMemo(() => (address ? (polled.data?.curves ?? []).map(toLine) : []), [polled.data, address === ""]);
+  const missing = address ? (polled.data?.missing ?? []) : [];
+  const { onOrder } = props;
+  const box = useRef<HTMLDivElement>(null);
+  const [dragged, setDragged] = useState("");
+  const names = shown.map((group) => group.name);
+
+  const move = (name: string, to: number): void => onOrder?.(moved(names, name, to));
+  // The chart below the pointer makes room at once; the order is written to the address when the pointer is released.
+  const drag = (name: string, event: PointerEvent): void => {
+    if (!onOrder || event.button !== 0) return;
+    const handle = event.currentTarget as HTMLElement;
+    handle.setPointerCapture(event.pointerId); // moves outside the title are for it, too
+    const start = { x: event.clientX, y: event.clientY };
+    let target = -1;
+    const follow = (now: PointerEvent): void => {
+      if (target < 0 && Math.hypot(now.clientX - start.x, now.clientY - start.y) < 8) return;
+      const slots = [...(box.current?.children ?? [])];
+      const below = slots.findIndex((slot) => inside(slot.getBoundingClientRect(), now.clientX, now.clientY));
+      target = below >= 0 ? below : target < 0 ? names.indexOf(name) : target;
+      setDragged(name);
+      slots.forEach((slot, at) => slot.classList.toggle("target", at === target && names[at] !== name));
+    };
+    const end = (now: PointerEvent): void => {
+      handle.removeEventListener("pointermove", follow);
+      handle.removeEventListener("pointerup", end);
+      handle.removeEventListener("pointercancel", end);
+      for (const slot of box.current?.children ?? []) slot.classList.remove("target");
+      setDragged("");
+      if (now.type === "pointerup" && target >= 0) {
+        const swallow = (click: Event): void => click.stopImmediatePropagation(); // this was a drag, not a click on the title
+        handle.addEventListener("click", swallow, { capture: true });
+        setTimeout(() => handle.removeEventListener("click", swallow, { capture: true }));
+        move(name, target);
+      }
+    };
+    handle.addEventListener("pointermove", follow);
+    handle.addEventListener("pointerup", end);
+    handle.addEventListener("pointercancel", end);
+  };
+  const press = (name: string, event: KeyboardEvent): void => {
+    const by = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
+    if (!onOrder || by === undefined) return;
+    event.preventDefault();
+    event.stopPropagation();
+    move(name, names.indexOf(name) + by);
+  };
 
   return (
-    <div class={`charts${polled.isOld && polled.data ? " waiting" : ""}`}>
+    <div class={`charts${polled.isOld && polled.data ? " waiting" : ""}`} ref={box}>
       {shown.map((group) => (
-        <div key={group.name} class={`slot${wide === group.name ? " wide" : ""}`}>
+        <div key={group.name} class={`slot${wide === group.name ? " wide" : ""}${dragged === group.name ? " dragged" : ""}`}>
           <ZoomedChart
             {...props}
             group={group}
@@ -51,11 +101,17 @@ export function Charts(props: ChartsProps): VNode {
             onRange={(range) => setRanges({ ...ranges, [group.name]: range })}
             isWide={wide === group.name}
             onWide={() => setWide(wide === group.name ? "" : group.name)}
+            numMissing={missing.filter((each) => group.metrics.includes(each.metric)).length}
+            {...(onOrder ? { onGrab: (event: PointerEvent) => drag(group.name, event), onPress: (event: KeyboardEvent) => press(group.name, event) } : {})}
           />
         </div>
       ))}
     </div>
   );
+}
+
+function inside(box: DOMRect, x: number, y: number): boolean {
+  return x >= box.left && x < box.right && y >= box.top && y < box.bottom;
 }
 
 interface ZoomedProps extends ChartsProps {
@@ -67,6 +123,9 @@ interface ZoomedProps extends ChartsProps {
   onRange: (range: Range | null) => void;
   isWide: boolean;
   onWide: () => void;
+  numMissing: number;
+  onGrab?: (event: PointerEvent) => void;
+  onPress?: (event: KeyboardEvent) => void;
 }
 
 /** A chart that asks for the points between the edges of its zoom, if not all of them are there already. */
@@ -75,7 +134,7 @@ function ZoomedChart(props: ZoomedProps): VNode {
   const own = useMemo(() => props.lines.filter((line) => group.metrics.includes(line.metric)), [props.lines, group]);
   const needsMore = range !== null && own.some((line) => line.isSampled);
   const address = needsMore && range ? url("curves", { ...props.params, metrics: group.metrics.join("\n"), points: 4000, from: range.low, to: range.high }) : "";
-  const finer = usePoll<{ curves: Curve[] }>(address, props.isLive);
+  const finer = usePoll<Curves>(address, props.isLive);
   const lines = useMemo(() => (address && finer.data ? finer.data.curves.map(toLine) : own), [finer.data, own, address === ""]);
   return (
     <Chart
@@ -93,7 +152,10 @@ function ZoomedChart(props: ZoomedProps): VNode {
       onWide={props.onWide}
       isWide={props.isWide}
       isLoading={props.isLoading}
+      axis={props.axis}
+      numMissing={props.numMissing}
       {...(props.note ? { note: props.note } : {})}
+      {...(props.onGrab && props.onPress ? { onGrab: props.onGrab, onPress: props.onPress } : {})}
     />
   );
 }

@@ -4,6 +4,7 @@ import type { ComponentChildren, VNode } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { url, usePoll } from "../api";
 import { link, setParams, useAddress } from "../address";
+import { AxisChoice, useAxis } from "../axis";
 import { counted, formatMetric, formatSigned, formatSpread, formatValue, isNumber, toNumber } from "../format";
 import { Problem, RunLink, State } from "../parts";
 import { colorAt } from "../selection";
@@ -77,6 +78,7 @@ function Compare(props: { data: Comparison; keys: string[]; slots: Map<string, n
   const layered = useMemo(() => new Set([...layerGroups(metrics).values()].flat().map((each) => each.metric)), [metrics]);
   const charts = groupMetrics(metrics.filter((name) => !layered.has(name) && !isDetail(name))).map((group) => group.name).slice(0, 12);
   const logs = new Set((params.get("log") ?? "").split("|").filter(Boolean));
+  const axis = useAxis();
   const smoothing = Number(params.get("smooth") ?? "0");
   const isLive = data.runs.some((run) => run.state === "running");
   return (
@@ -101,6 +103,7 @@ function Compare(props: { data: Comparison; keys: string[]; slots: Map<string, n
         </table></div>
       </Section>
       <Section number={5} title="Metrics" note={new Set(data.runs.map((run) => run.epoch)).size > 1 ? "the runs have different numbers of epochs" : ""}>
+        <div class="toolbar slim"><AxisChoice /></div>
         <Charts
           ids={keys}
           isGrouped={false}
@@ -108,7 +111,7 @@ function Compare(props: { data: Comparison; keys: string[]; slots: Map<string, n
           charts={charts}
           slots={props.slots}
           labels={(key) => key}
-          axis="step"
+          axis={axis}
           smoothing={smoothing}
           logs={logs}
           isDark={props.isDark}
@@ -184,6 +187,7 @@ function CodePart(props: { data: Comparison; keys: string[] }): VNode {
   const patches = data.code.map((code) => code.patch);
   const isSame = new Set(patches).size === 1;
   const code: Code | undefined = data.code[shown ?? 0];
+  if (data.code.every((each) => !each.snapshot && !each.patch)) return <p class="muted">The extension <code>CodeTracker</code> saves it.</p>;
   return (
     <>
       <div class="wide-table">

@@ -4,7 +4,8 @@ import type { ComponentChildren, VNode } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { canEdit, url, usePoll } from "../api";
 import { go, link, setParams, useAddress } from "../address";
-import { counted, formatAge, formatBytes, formatDuration, formatMetric, formatValue, toNumber } from "../format";
+import { AxisChoice, useAxis } from "../axis";
+import { counted, formatAge, formatBytes, formatDuration, formatMetric, formatValue, isNumber, toNumber } from "../format";
 import { Copy, Problem, RunLink, State, useKeys, useNow } from "../parts";
 import { groupMetrics, layerGroups, rankMetrics } from "../series";
 import { useDark } from "../theme";
@@ -21,6 +22,7 @@ const TABS: Record<string, string> = {
   code: "Code",
   environment: "Environment",
   layers: "Layers",
+  samples: "Samples",
   figures: "Figures",
   attempts: "Attempts",
   events: "Events",
@@ -43,7 +45,7 @@ export function RunPage(props: { run: string; store: StoreInfo }): VNode {
   const store = run.store ?? "runs";
   const layers = layerGroups(run.metric_names.map((each) => each.name));
   const images = run.files.filter((path) => path.endsWith(".png"));
-  const tabs = Object.entries(TABS).filter(([name]) => (name !== "layers" || layers.size > 0) && (name !== "figures" || images.length > 0) && (name !== "events" || run.texts.length > 0));
+  const tabs = Object.entries(TABS).filter(([name]) => (name !== "layers" || layers.size > 0) && (name !== "figures" || images.length > 0) && (name !== "samples" || run.hardest.length > 0) && (name !== "events" || run.texts.length > 0));
   return (
     <main class="run-page">
       <div class="run-head">
@@ -71,6 +73,7 @@ export function RunPage(props: { run: string; store: StoreInfo }): VNode {
           {tab === "code" ? <CodeTab run={props.run} store={store} /> : null}
           {tab === "environment" ? <Environment run={props.run} /> : null}
           {tab === "layers" ? <Layers run={run} groups={layers} isLive={isLive} /> : null}
+          {tab === "samples" ? <Samples run={run} /> : null}
           {tab === "figures" ? <Figures run={run} images={images} /> : null}
           {tab === "attempts" ? <Attempts run={run} /> : null}
           {tab === "events" ? <Events run={run} /> : null}
@@ -175,7 +178,7 @@ function Curves(props: { run: RunInfo; store: StoreInfo; isLive: boolean }): VNo
   const groups = useMemo(() => groupMetrics(metrics), [metrics]);
   const shown = groups.filter((group) => (text ? group.name.includes(text) : !group.metrics.every((name) => layered.has(name)))).slice(0, 60);
   const slots = useMemo(() => new Map([[run.key, 0]]), [run.key]);
-  const axis = params.get("axis") ?? "step";
+  const axis = useAxis();
   const smoothing = Number(params.get("smooth") ?? "0");
   const logs = new Set((params.get("log") ?? "").split("|").filter(Boolean));
   const numHidden = groups.length - shown.length;
@@ -184,7 +187,7 @@ function Curves(props: { run: RunInfo; store: StoreInfo; isLive: boolean }): VNo
     <>
       <div class="toolbar slim">
         <input class="find" type="search" placeholder={`find one of ${counted(groups.length, "metric")}`} value={text} aria-label="Find a metric" onInput={(event) => setText(event.currentTarget.value)} />
-        <button class="button" onClick={() => setParams({ axis: axis === "step" ? "time" : "" })}>by {axis}</button>
+        <AxisChoice />
         <label class="button slider">
           smooth {smoothing ? smoothing.toFixed(2) : "off"}
           <input type="range" min="0" max="0.98" step="0.02" value={smoothing} aria-label="Smoothing" onInput={(event) => setParams({ smooth: event.currentTarget.value === "0" ? "" : event.currentTarget.value }, true)} />
@@ -216,18 +219,20 @@ function Curves(props: { run: RunInfo; store: StoreInfo; isLive: boolean }): VNo
 
 function Config(props: { run: RunInfo }): VNode {
   const [text, setText] = useState("");
-  const rows = props.run.config.filter((each) => `${each.name} ${formatValue(each.value)}`.toLowerCase().includes(text.toLowerCase()));
+  const rows = props.run.config.filter((each) => `${each.name} ${formatValue(each.value)} ${each.origin ?? ""}`.toLowerCase().includes(text.toLowerCase()));
+  const hasOrigins = props.run.config.some((each) => each.origin !== null);
   return (
     <div class="card pad">
       <input class="find" type="search" placeholder="find a value" aria-label="Find a value" value={text} onInput={(event) => setText(event.currentTarget.value)} />
       <table class="plain">
-        <thead><tr><th>key</th><th>value</th><th>in this store</th></tr></thead>
+        <thead><tr><th>key</th><th>value</th>{hasOrigins ? <th>where from</th> : null}<th class="wide-only">in this store</th></tr></thead>
         <tbody>
           {rows.map((each) => (
             <tr key={each.name}>
               <td class="mono">{each.name}</td>
               <td class="mono value">{formatValue(each.value)}</td>
-              <td class="muted">
+              {hasOrigins ? <td class={`value${each.origin === "default" ? " muted" : ""}`}>{each.origin}</td> : null}
+              <td class="muted wide-only">
                 {each.num_same === null ? "" : each.num_same === props.run.num_runs ? "all runs have it" : each.num_same <= 1 ? "only this run has it" : `${each.num_same.toLocaleString("en-US")} of ${counted(props.run.num_runs, "run")} have it`}
               </td>
             </tr>
@@ -309,6 +314,30 @@ function Figures(props: { run: RunInfo; images: string[] }): VNode {
         </figure>
       ))}
     </div>
+  );
+}
+
+/** The samples with the highest losses, as `SampleLoss` has found them. */
+function Samples(props: { run: RunInfo }): VNode {
+  return (
+    <>
+      {props.run.hardest.map((each) => (
+        <div class="card pad" key={each.set}>
+          <h2>
+            Hardest samples of {each.set}{" "}
+            <span class="muted note">{[isNumber(each.num_samples) ? `of ${counted(toNumber(each.num_samples), "sample")}` : "", each.epoch === null ? "" : `epoch ${formatValue(each.epoch)}`].filter(Boolean).join(", ")}</span>
+          </h2>
+          <table class="plain">
+            <thead><tr><th>rank</th><th>sample</th><th>loss</th></tr></thead>
+            <tbody>
+              {each.hardest.map((sample, at) => (
+                <tr key={at}><td class="muted">{at + 1}</td><td class="mono">{formatValue(sample.index)}</td><td>{isNumber(sample.loss) ? formatMetric(sample.loss) : formatValue(sample.loss)}</td></tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      ))}
+    </>
   );
 }
 

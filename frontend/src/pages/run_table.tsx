@@ -100,7 +100,7 @@ export function RunTable(props: TableProps): VNode {
   }
   const sort = props.query["sort"] ?? "";
   return (
-    <div class="card table-card" style={{ maxHeight: `${Math.max(heightOfAll, 120)}px`, "--width": `${width}px` }}>
+    <div class="card table-card" style={{ maxHeight: `${heightOfAll}px`, "--height": `${heightOfAll}px`, "--width": `${width}px` }}>
       <div class="scroller" ref={scroller} onScroll={(event) => setTop(event.currentTarget.scrollTop)} tabIndex={0} role="table" aria-label="Runs" aria-rowcount={first.num_rows}>
         <div class="head row" role="row" style={{ gridTemplateColumns: template }}>
           <Heading title={props.isGrouped ? "runs" : "run"} sort={sort} column="fact:key" onSort={props.onSort} />

@@ -4,6 +4,7 @@ import type { VNode } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { url, usePoll } from "../api";
 import { go, link, setParams, useAddress } from "../address";
+import { AxisChoice, useAxis } from "../axis";
 import { type ColumnSpec, defaultColumns, FACTS, parseColumn } from "../columns";
 import { counted } from "../format";
 import { Menu, Problem, useKeys, useNow } from "../parts";
@@ -16,6 +17,7 @@ import { Charts } from "./charts";
 import { Choose } from "./choose";
 import { FilterLine } from "./filter_line";
 import { expand, RunTable, rowId } from "./run_table";
+import { lasting } from "../storage";
 
 const NUM_AUTO = 5;
 const MAX_CHARTS = 6;
@@ -30,7 +32,7 @@ export function RunsPage(props: { store: StoreInfo }): VNode {
   const query = { where: params.get("where") ?? "", sort: params.get("sort") ?? "", group: isGrouped ? "1" : "", archived: params.get("archived") ?? "" };
 
   // The first block of rows tells what differs, which decides the columns; the columns decide which values are asked for.
-  const saved = localStorage.getItem(`${SAVED}:${store.root}`) ?? "";
+  const saved = lasting.get(`${SAVED}:${store.root}`) ?? "";
   const asked = params.get("cols") ?? saved;
   const [varying, setVarying] = useState<string[] | null>(null);
   const ids = useMemo(() => (asked ? asked.split("|").filter(Boolean) : defaultColumns(store, varying ?? [])), [asked, varying, store.metrics.length, JSON.stringify(store.monitored)]);
@@ -63,7 +65,7 @@ export function RunsPage(props: { store: StoreInfo }): VNode {
   const metrics = useMemo(() => rankMetrics(store.metrics.map((each) => each.name), Object.keys(store.monitored)), [store]);
   const groups = useMemo(() => groupMetrics(metrics), [metrics]);
   const charts = (params.get("charts") ?? groups.filter((group) => !isDetail(group.metrics[0] ?? "")).slice(0, 3).map((group) => group.name).join("|")).split("|").filter(Boolean);
-  const axis = params.get("axis") ?? "step";
+  const axis = useAxis();
   const smoothing = Number(params.get("smooth") ?? "0");
   const logs = new Set((params.get("log") ?? "").split("|").filter(Boolean));
   const setLog = (chart: string, isLog: boolean): void => {
@@ -79,7 +81,7 @@ export function RunsPage(props: { store: StoreInfo }): VNode {
   const pinned: Row | undefined = pin && pinnedRows.data ? expand(pinnedRows.data.rows, columns)[0] : undefined;
 
   const setColumns = (next: string[]): void => {
-    localStorage.setItem(`${SAVED}:${store.root}`, next.join("|"));
+    lasting.set(`${SAVED}:${store.root}`, next.join("|"));
     setParams({ cols: next.join("|") });
   };
   useKeys({
@@ -119,7 +121,7 @@ export function RunsPage(props: { store: StoreInfo }): VNode {
             all={all}
             onChosen={setColumns}
             onReset={() => {
-              localStorage.removeItem(`${SAVED}:${store.root}`);
+              lasting.remove(`${SAVED}:${store.root}`);
               setParams({ cols: "" });
             }}
           />
@@ -127,9 +129,7 @@ export function RunsPage(props: { store: StoreInfo }): VNode {
         <Menu label={`charts ${charts.length}`} isRight>
           <Choose chosen={charts} all={groups.map((group) => ({ id: group.name, label: group.name, kind: counted(group.metrics.length, "metric") }))} most={MAX_CHARTS} onChosen={(next) => setParams({ charts: next.join("|") || " " })} onReset={() => setParams({ charts: "" })} />
         </Menu>
-        <button class="button" title="The horizontal axis of the charts" onClick={() => setParams({ axis: axis === "step" ? "time" : "" })}>
-          by {axis}
-        </button>
+        <AxisChoice />
         <label class="button slider">
           smooth {smoothing ? smoothing.toFixed(2) : "off"}
           <input type="range" min="0" max="0.98" step="0.02" value={smoothing} aria-label="Smoothing" onInput={(event) => setParams({ smooth: event.currentTarget.value === "0" ? "" : event.currentTarget.value }, true)} />
@@ -137,7 +137,7 @@ export function RunsPage(props: { store: StoreInfo }): VNode {
       </div>
       {polled.error && polled.error.status !== 400 ? <Problem error={polled.error} /> : null}
       {charts.length && selected.length ? (
-        <Charts ids={selected} isGrouped={isGrouped} metrics={metrics} charts={charts} slots={slots} labels={(id) => (isGrouped ? labelOfGroup(rows, id) : id)} axis={axis} smoothing={smoothing} logs={logs} isDark={isDark} isLive={isLive} onLog={setLog} />
+        <Charts ids={selected} isGrouped={isGrouped} metrics={metrics} charts={charts} slots={slots} labels={(id) => (isGrouped ? labelOfGroup(rows, id) : id)} axis={axis} smoothing={smoothing} logs={logs} isDark={isDark} isLive={isLive} onLog={setLog} onOrder={(next) => setParams({ charts: next.join("|") })} />
       ) : null}
       <div class="status" aria-live="polite" hidden={!rows && polled.error !== undefined}>
         {rows ? (rows.num_runs === rows.num_all ? counted(rows.num_all, "run") : `${rows.num_runs.toLocaleString("en-US")} of ${counted(rows.num_all, "run")}`) : " "}

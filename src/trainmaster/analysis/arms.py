@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmaster.arguments import is_number
 from trainmaster.config import Config, ConfigBase, canonical
+from trainmaster.config.config import with_origins
 from trainmaster.config.identity import group_of, identity_tree
 from trainmaster.config.overrides import apply_overrides
 from trainmaster.config.seed import seed_key
@@ -59,7 +60,9 @@ class Arms:
 
     def config(self, arm: str, seed: int) -> Any:
         """Return the completed config of a run."""
-        return self.manager.complete_config({**self.base, **self.values[arm], self.seed_key: seed})
+        values = {**self.base, **self.values[arm], self.seed_key: seed}
+        origins = {**dict.fromkeys(self.base, "base of the plan"), **dict.fromkeys(self.values[arm], f"arm {arm}")}
+        return self.manager.complete_config(with_origins(values, {**origins, self.seed_key: "replicate"}))
 
     def key(self, arm: str, seed: int) -> str:
         """Return the key of a run, which may not be stored yet."""

@@ -261,10 +261,7 @@ class Results:
     # ---- figures
 
     def ui(self) -> Page:
-        """Open the dashboard for the store of these results in a new tab.
-
-        A notebook also shows a link below the cell.
-        """
+        """Open the dashboard with the store of these results: below the cell of a notebook, or in a new tab of the browser."""
         from trainmaster.dashboard.open_page import open_page
 
         return open_page(self.store)

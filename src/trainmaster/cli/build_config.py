@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 def build_config(manager: Manager, file: str | None, overrides: Sequence[str]) -> Any:
     """Apply a config file and `key=value` arguments to a manager's defaults."""
     from trainmaster.config import Config
-    from trainmaster.config.overrides import apply_overrides
     from trainmaster.errors import ConfigError
 
     values = Config.load(file) if file is not None else Config()
@@ -25,10 +24,21 @@ def build_config(manager: Manager, file: str | None, overrides: Sequence[str]) -
         if not isinstance(manager.defaults, type):
             raise
         # The arguments may set required fields of a typed config that are not in the file.
-        return manager.complete_config(apply_overrides(values.asdict(), overrides, manager.defaults.__name__, takes_any=True)[0])
+        return manager.complete_config(_overridden(values, overrides, manager.defaults.__name__))
     if isinstance(config, Config) and not config:  # without defaults, any key is accepted
-        return manager.complete_config(apply_overrides({}, overrides, "the config", takes_any=True)[0])
+        return manager.complete_config(_overridden(Config(), overrides, "the config"))
     return manager.complete_config(config.override(*overrides))
+
+
+def _overridden(values: Config, overrides: Sequence[str], name: str) -> Config:
+    """A free-form config with overrides of any key. All values keep their origins."""
+    from trainmaster.config.config import with_origins
+    from trainmaster.config.overrides import apply_overrides
+    from trainmaster.config.paths import dotted
+
+    tree, applied = apply_overrides(values.asdict(), overrides, name, takes_any=True)
+    origins = {key: values.origin(key) for key in values.flatten()}
+    return with_origins(tree, {**origins, **{dotted(each.path): each.origin for each in applied}})
 
 
 def warn_about_any_key(manager: Manager, words: Sequence[str]) -> None:
@@ -42,6 +52,7 @@ def warn_about_any_key(manager: Manager, words: Sequence[str]) -> None:
 def build_choices(manager: Manager, words: Sequence[str], file: str | None = None) -> Any:
     """Return choices from a file or from arguments such as `lr=0.1,0.01`, on top of defaults and a config file."""
     from trainmaster.config import Config, Grid
+    from trainmaster.config.config import with_origins
     from trainmaster.config.overrides import apply_overrides
     from trainmaster.errors import ConfigError, SettingError
 
@@ -57,7 +68,10 @@ def build_choices(manager: Manager, words: Sequence[str], file: str | None = Non
             apply_overrides(manager.get_config(values).asdict(), lists, "the choices")  # raises for keys that are not in the defaults
         manager.completer.allow_keys(each[1:].partition("=")[0] for each in lists if each.startswith("+"))
         chosen = Config(apply_overrides({}, [each.removeprefix("+") for each in lists], "the choices", takes_any=True)[0])
-    fixed = Config({key: [value] for key, value in values.flatten().items()})  # a list in the file is a value, not choices
+        chosen = with_origins(chosen, {each.partition("=")[0].removeprefix("+").strip(): f"override {each}" for each in words})
+    # a list in the file is a value, not choices
+    flat = values.flatten()
+    fixed = with_origins({key: [value] for key, value in flat.items()}, {key: values.origin(key) for key in flat})
     fixed.update(chosen)
     choices = Grid(fixed, seed)
     try:

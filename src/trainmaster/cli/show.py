@@ -79,7 +79,7 @@ def _read_details(run: Run, summary: Summary) -> Details:
 
 def _print_facts(run: Run, summary: Summary) -> None:
     from trainmaster.store.difference_causes import targets_of
-    from trainmaster.store.summary import STATES, flat
+    from trainmaster.store.summary import STATES, flat, origins_of
 
     print_line(f"run {run.key}  {summary.state}" + (f"  [{', '.join(summary.tags)}]" if summary.tags else ""), "bold")
     state, *more = f"{summary.state}: {summary.reason or STATES[summary.state]}".splitlines()
@@ -101,8 +101,23 @@ def _print_facts(run: Run, summary: Summary) -> None:
     rows = [("state", state), *(("", line) for line in more)]
     print_pairs([*rows, *((name, value) for name, value in facts.items() if value not in (None, ""))])
     if summary.config:
-        print_line("config", "bold")
-        print_pairs([(name, format_exact(value)) for name, value in flat(summary.config)])
+        _print_config(dict(flat(summary.config)), origins_of(run))
+
+
+def _print_config(values: dict[str, Any], origins: dict[str, str] | None) -> None:
+    """Print each config value and, if the run has recorded it, where it came from."""
+    from trainmaster.config.recorded_origins import origin_at
+
+    print_line("config", "bold")
+    if origins is None:
+        print_pairs([(name, format_exact(value)) for name, value in values.items()])
+        return
+    columns = [
+        Column("KEY", [Cell(name) for name in values]),
+        Column("VALUE", [Cell(format_exact(value)) for value in values.values()]),
+        Column("FROM", [Cell(origin_at(origins, name), "dim") for name in values], rank=1),
+    ]
+    print_table(columns, indent="  ")
 
 
 def _print_metrics(summary: Summary, history: History) -> None:
@@ -189,11 +204,14 @@ def _print_next_steps(run: Summary, store: str | None) -> None:
 def _to_dict(store: Store, run: Summary, details: Details) -> dict[str, Any]:
     from dataclasses import asdict
 
+    from trainmaster.store.summary import origins_of
+
     return {
         **run_to_json(run),
         "attempts": [asdict(each) for each in details.attempts],
         "checkpoints": [{"attempt": number, "name": name, "size": size} for number, name, size in details.checkpoints],
         "history": details.history.points,
         "is_sampled": details.history.is_sampled,
+        "origins": origins_of(store.run(run.key)),
         "store": store.root,
     }

@@ -17,7 +17,7 @@ from trainmaster.config.parsed_file import ParsedFile
 from trainmaster.config.paths import dotted, leaves, split
 from trainmaster.config.secret_patterns import secret_keys
 from trainmaster.config.to_plain import to_plain
-from trainmaster.config.value_table import IN_CODE, short_repr, table, table_html
+from trainmaster.config.value_table import DEFAULT, IN_CODE, run_origin, short_repr, table, table_html
 from trainmaster.config.writer import yaml_text
 from trainmaster.errors import ConfigError, ConfigFileError, Problem, UnknownKeyError
 
@@ -156,9 +156,17 @@ class Config(DottedDict):
         for key, value in other.items():
             if key not in self:
                 self[key] = value
-                self._origins.update({key: other._origins[key]} if key in other._origins else {})
+                self._origins[key] = other._origins.get(key, DEFAULT)
+                if isinstance(self[key], Config):
+                    self[key]._set_missing_origins(DEFAULT)
             elif isinstance(self[key], Config) and isinstance(value, Config):
                 self[key].fill(value)
+
+    def _set_missing_origins(self, origin: str) -> None:
+        for key, value in self.items():
+            self._origins.setdefault(key, origin)
+            if isinstance(value, Config):
+                value._set_missing_origins(origin)
 
     def override(self, *texts: str) -> Config:
         """Return a copy with overrides such as `a.b=3` applied. To add a key, write `+new=1`."""
@@ -193,7 +201,7 @@ class Config(DottedDict):
         return target(**{**{key: value for key, value in self.items() if key != TARGET}, **kwargs})
 
     def origin(self, key: str) -> str:
-        """Return where a value came from: a position in a file, an override, or the program."""
+        """Return where a value came from: a position in a file, an override, the defaults, a stored run, or the program."""
         *groups, last = split(key)
         owner = self[dotted(groups)] if groups else self
         if not isinstance(owner, Config) or last not in owner:
@@ -231,7 +239,26 @@ def with_secrets(config: Mapping[str, Any], keys: Iterable[str]) -> Config:
 
 def from_store(tree: dict[str, Any], secrets: Iterable[str], key: str) -> Config:
     """Create a config from a store, which has `***` for its `secrets`."""
-    return _rebuilt(tree, {}, secrets, key)
+    config = _rebuilt(tree, {}, secrets, key)
+    config._set_missing_origins(run_origin(key))
+    return config
+
+
+def with_origins(values: Mapping[str, Any], origins: Mapping[str, str]) -> Config:
+    """Return a copy of a free-form config in which some dotted keys have other origins. Keys that it lacks are ignored.
+
+    >>> with_origins({"lr": 0.1, "model": {"width": 8}}, {"model.width": "sweep"}).origin("model.width")
+    'sweep'
+    """
+    result = Config(values)
+    for key, origin in origins.items():
+        *groups, last = split(key)
+        owner = result.get(dotted(groups)) if groups else result
+        if isinstance(owner, Config) and last in owner:
+            owner._origins[last] = origin
+            if isinstance(owner[last], Config):
+                owner[last]._set_missing_origins(origin)
+    return result
 
 
 def stored_key(config: Any) -> str | None:

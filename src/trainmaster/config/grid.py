@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trainmaster.config.config import Config
+from trainmaster.config.config import Config, with_origins
 from trainmaster.config.identity import canonical
 from trainmaster.config.paths import leaves
 from trainmaster.config.to_plain import value_to_plain
@@ -16,6 +16,8 @@ from trainmaster.config.value_table import IN_CODE
 from trainmaster.errors import ConfigError, Problem
 
 _NUM_ROUNDS = 6
+SWEEP = "sweep"
+"""The origin of a value that was chosen from several."""
 
 
 class Grid:
@@ -37,6 +39,7 @@ class Grid:
         config = Config(choices) if isinstance(choices, Mapping) else Config.load(choices)
         self.seed = seed
         self._alternatives = _alternatives(config)
+        self._origins = {key: SWEEP if len(values) > 1 else config.origin(key) for key, values in self._alternatives.items()}
         self.count = 1
         """The number of combinations. (`len()` raises above `sys.maxsize`.)"""
         for values in self._alternatives.values():
@@ -58,7 +61,7 @@ class Grid:
         for key, values in reversed(self._alternatives.items()):
             rest, number = divmod(rest, len(values))
             chosen[key] = values[number]
-        return Config({key: chosen[key] for key in self._alternatives})
+        return with_origins({key: chosen[key] for key in self._alternatives}, self._origins)
 
     def __iter__(self) -> Iterator[Config]:
         return (self[index] for index in shuffled(self.count, self.seed))

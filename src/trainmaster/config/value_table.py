@@ -11,6 +11,13 @@ Row = tuple[str, Any, str]
 
 IN_CODE = "set in code"
 """The origin of a value that the program set."""
+DEFAULT = "default"
+"""The origin of a value that was filled in from a config of defaults. That of a typed config's class is `default of CLASS`."""
+
+
+def run_origin(key: str) -> str:
+    """The origin of a value that was read from the stored config of a run."""
+    return f"run {key}"
 
 
 def table(rows: Iterable[Row]) -> str:

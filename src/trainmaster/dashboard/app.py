@@ -30,10 +30,10 @@ from starlette.routing import Route
 import trainmaster
 from trainmaster.dashboard.attention import needs_attention
 from trainmaster.dashboard.comparison import compare, diff_code
-from trainmaster.dashboard.curves import MAX_POINTS, Curve, band_of, metric_names, read_curve, thin
+from trainmaster.dashboard.curves import AXES, MAX_POINTS, Curve, band_of, metric_names, read_curve, thin
 from trainmaster.dashboard.edits import EDITS
 from trainmaster.dashboard.event_columns import EventColumns
-from trainmaster.dashboard.guard import MAX_BODY, Guard
+from trainmaster.dashboard.guard import MAX_BODY, Access, Guard
 from trainmaster.dashboard.live_table import LiveTable, View
 from trainmaster.dashboard.run_details import code_of, describe_run, environment_of, log_of, read_image
 from trainmaster.dashboard.run_rows import ARCHIVED, MAX_ROWS, Query, Selections, describe_columns, group_rows, monitored, window
@@ -85,6 +85,7 @@ class Dashboard:
         self.name = secrets.token_hex(8)
         """A part of each ETag, because another server may use the same numbers for other changes."""
         self._described: tuple[int, dict[str, Any]] = (-1, {})
+        self._describing = threading.Lock()
 
     def prepare(self) -> None:
         """Begin to compute what the first page shows: 100,000 runs take seconds."""
@@ -99,16 +100,17 @@ class Dashboard:
     def describe(self) -> dict[str, Any]:
         """A cache of values that change only with the table."""
         view = self.live.current()
-        if self._described[0] != view.number:
-            self._described = (view.number, _describe_view(view))
-        return self._described[1]
+        with self._describing:
+            if self._described[0] != view.number:
+                self._described = (view.number, _describe_view(view))
+            return self._described[1]
 
 
-def make_app(dashboard: Dashboard, token: str | None = None, static: Path = STATIC) -> Guard:
-    """The web application for a store. With a `token`, requests that carry it can change runs."""
+def make_app(dashboard: Dashboard, access: Access | None = None, static: Path = STATIC) -> Guard:
+    """The web application for a store. By default, it can be read on this machine, and nobody can change it."""
     handlers: dict[Any, Any] = {HTTPException: _answer_http_error, Exception: _answer_bug}
     app = Starlette(routes=make_routes(dashboard, static), exception_handlers=handlers)
-    return Guard(app, token)  # outermost, so that it also covers answers about bugs
+    return Guard(app, access or Access())  # outermost, so that it also covers answers about bugs
 
 
 def make_routes(dashboard: Dashboard, static: Path = STATIC) -> list[Route]:
@@ -220,21 +222,25 @@ def get_curves(dashboard: Dashboard, request: Request) -> Any:
     groups = _groups(dashboard, _list(given.get("groups"))) or [(key, [key]) for key in _list(given.get("keys"))]
     metrics = _list(given.get("metrics"), separator="\n")
     axis = given.get("axis", "step")
-    if axis not in ("step", "time"):
-        raise SettingError(f"axis={axis:.40}: this is not an axis", known="step, time")
+    if axis not in AXES:
+        raise SettingError(f"axis={axis:.40}: this is not an axis", known=", ".join(AXES))
     points = _int(given.get("points"), "points", MAX_POINTS, MAX_POINTS)
     low, high = (_float(given.get(name), name) for name in ("from", "to"))
     num_runs = sum(len(keys) for _, keys in groups)
     if num_runs > _MAX_RUNS or len(groups) * len(metrics) > MAX_CURVES:
         raise SettingError(f"{num_runs:,} runs x {len(metrics):,} metrics are too many curves", hint=f"at most {MAX_CURVES:,}")
-    found = []
+    found, missing = [], []
     for name, keys in groups:
         runs = [dashboard.store.run(key) for key in keys]
         for metric in metrics:
-            curves = [curve for run in runs if (curve := _curve(dashboard, run, metric, axis)) is not None and len(curve.x)]
+            curves = [curve for run in runs if (curve := _curve(dashboard, run, metric, axis)) is not None]
+            if not all(curve.is_placed for curve in curves):  # a mean of the other runs would look like that of all
+                missing.append({"key": name, "metric": metric})
+                continue
+            curves = [curve for curve in curves if len(curve.x)]
             if curves:
                 found.append({"key": name, "metric": metric, **_drawn(curves, "groups" in given, points, low, high)})
-    return {"curves": found}
+    return {"curves": found, "missing": missing}
 
 
 def _drawn(curves: list[Curve], is_grouped: bool, points: int, low: float | None, high: float | None) -> dict[str, Any]:

@@ -57,6 +57,7 @@ def _diverged(view: View) -> list[str]:
     rows = {
         row
         for column in view.table.metrics.values()
+        if not ({*map(type, column)} <= {int, float} and math.isfinite(sum(column)))  # fast, because almost all columns are finite
         for row, value in enumerate(column)
         if type(value) is float and not math.isfinite(value)
     }

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainmaster.dashboard.event_columns import EventColumns
+from trainmaster.dashboard.event_columns import MIXED, EventColumns, LogColumns, Position, Series
 from trainmaster.store import Run
 
 if TYPE_CHECKING:
     import numpy as np
 
     Floats = np.ndarray[Any, np.dtype[np.float64]]
+    Chain = Sequence[tuple[Any, LogColumns]]
 
+AXES = ("step", "epoch", "update", "sample", "time")
+"""What a curve can be drawn over; "step" is what the metric was logged over."""
 MAX_POINTS = 4000
 _T_975 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
@@ -26,6 +29,8 @@ class Curve(NamedTuple):
     """What `x` counts: "epoch", "update", ...; "second" for the time axis."""
     x: Floats
     y: Floats
+    is_placed: bool = True
+    """False if the run has not recorded what is needed to draw the metric over the requested axis. Then there are no points."""
 
 
 class Part(NamedTuple):
@@ -43,36 +48,109 @@ def metric_names(columns: EventColumns, run: Run) -> list[str]:
 def read_curve(columns: EventColumns, run: Run, metric: str, axis: str = "step") -> Curve | None:
     """The curve of a metric over the attempts that belong to the run, with ascending `x`; None if the run has not logged it.
 
-    With the axis "time", `x` is the time in seconds since the run started, without the pauses between attempts.
+    With the axis "step", `x` is what the metric was logged over. With "time", it is the time in seconds since the run started, without
+    the pauses between attempts. With "epoch", "update" or "sample", it is converted with the positions that the run recorded at the end
+    of its epochs; points of an epoch that has not ended are left out.
     """
     import numpy as np
 
-    xs, ys, over = [], [], ""
-    before = 0.0
-    for link in reversed(run.chain()):
-        log = columns.of(run, link.attempt)
-        series = log.series.get(metric)
-        last = float("inf") if link.num_events is None else link.num_events
-        start = run.claim_or_empty(link.attempt).get("toc") if axis == "time" else None
-        if series is not None:
-            over = series.over or over
-            is_part = np.array(series.number) < last
-            x = np.array(series.time if axis == "time" else series.x)[is_part]
-            if axis == "time":
-                x = x - (start if isinstance(start, int | float) else x[0] if len(x) else 0.0) + before
-            xs.append(x)
-            ys.append(np.array(series.value)[is_part])
-        if axis == "time" and link.num_events is not None:
-            before += _seconds(log.series.values(), last, start)
-    if not xs:
+    chain = [(link, columns.of(run, link.attempt)) for link in reversed(run.chain())]
+    parts = [part for link, log in chain if (part := _part(log.series.get(metric), link.num_events)) is not None]
+    if not parts:
         return None
-    x, y = np.concatenate(xs), np.concatenate(ys)
+    y = np.concatenate([part.y for part in parts])
+    units = {part.over for part in parts}
+    over = units.pop() if len(units) == 1 else MIXED
+    if axis == "time":
+        x, over = np.concatenate([*_times(run, chain, metric)]), "second"
+    else:
+        x = np.concatenate([part.x for part in parts])
+        if over == "" and not np.isfinite(x).any():  # logged without a step: its values are counted
+            x = np.arange(float(len(y)))
+        if axis not in ("step", over):
+            x, over = _converted(x, over, axis, _positions(chain)), axis
+        elif over == MIXED:
+            x = np.full(len(y), np.nan)
     is_known = np.isfinite(x)
+    is_placed = bool(is_known.any() or not len(x))
     x, y = x[is_known], y[is_known]
     if np.any(np.diff(x) < 0):
         order = np.argsort(x, kind="stable")
         x, y = x[order], y[order]
-    return Curve("second" if axis == "time" else over, x, y)
+    return Curve(over, x, y, is_placed)
+
+
+class _Logged(NamedTuple):
+    """The values of a metric in one attempt."""
+
+    over: str
+    x: Floats
+    y: Floats
+
+
+def _part(series: Series | None, num_events: int | None) -> _Logged | None:
+    import numpy as np
+
+    if series is None:
+        return None
+    is_part = np.array(series.number) < (np.inf if num_events is None else num_events)
+    return _Logged(series.over, np.array(series.x)[is_part], np.array(series.value)[is_part])
+
+
+def _times(run: Run, chain: Chain, metric: str) -> Iterator[Floats]:
+    """The times of the values of a metric, for each attempt that has some."""
+    import numpy as np
+
+    before = 0.0
+    for link, log in chain:
+        last = float("inf") if link.num_events is None else link.num_events
+        start = run.claim_or_empty(link.attempt).get("toc")
+        if (series := log.series.get(metric)) is not None:
+            x = np.array(series.time)[np.array(series.number) < last]
+            yield x - (start if isinstance(start, int | float) else x[0] if len(x) else 0.0) + before
+        if link.num_events is not None:
+            before += _seconds(log.series.values(), last, start)
+
+
+def _positions(chain: Chain) -> dict[str, Floats]:
+    """The positions at the start and at the end of each epoch, by unit. Batches and samples are NaN after an epoch that was not counted."""
+    import numpy as np
+
+    rows: dict[float, Position] = {}
+    for link, log in chain:
+        last = float("inf") if link.num_events is None else link.num_events
+        rows |= {row.epoch: row for row in log.positions if row.number < last}
+    epochs = sorted(epoch for epoch in rows if epoch > 0)
+    is_whole = epochs == [*range(1, len(epochs) + 1)]
+    nothing = np.full(len(epochs) + 1, np.nan)
+
+    def totals(values: list[float]) -> Floats:
+        return np.r_[0.0, np.cumsum(values)] if is_whole else nothing
+
+    return {
+        "epoch": np.array([0.0, *epochs]),
+        "update": np.array([0.0, *(rows[epoch].update for epoch in epochs)]),
+        "batch": totals([rows[epoch].num_batches for epoch in epochs]),
+        "sample": totals([rows[epoch].num_samples for epoch in epochs]),
+    }
+
+
+def _converted(x: Floats, over: str, to: str, positions: Mapping[str, Floats]) -> Floats:
+    """Values of one unit in another one: exact at the ends of epochs, linear within an epoch, and NaN where no position is known."""
+    import numpy as np
+
+    found = np.full(len(x), np.nan)
+    if over not in positions or to not in positions or len(positions[over]) < 2:
+        return found
+    known, wanted, epochs = positions[over], positions[to], positions["epoch"]
+    is_epoch = (np.diff(epochs) == 1) & (np.diff(known) > 0)  # not a gap, and not an epoch without an update
+    for side in ("left", "right"):  # the end of one epoch is the start of the next one, which may be the only one that is known
+        end = np.clip(np.searchsorted(known, x, side), 1, len(known) - 1)
+        start = end - 1
+        is_known = is_epoch[start] & (x >= known[start]) & (x <= known[end]) & np.isnan(found)
+        start, end, inside = start[is_known], end[is_known], x[is_known]
+        found[is_known] = wanted[start] + (inside - known[start]) / (known[end] - known[start]) * (wanted[end] - wanted[start])
+    return found
 
 
 def _seconds(series: Any, last: float, start: Any) -> float:

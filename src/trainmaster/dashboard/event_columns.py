@@ -8,7 +8,8 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from math import nan
+from typing import Any, NamedTuple
 
 from trainmaster.arguments import is_number
 from trainmaster.errors import StoreDamagedError
@@ -22,6 +23,8 @@ from trainmaster.store.history import AXES
 MAX_VALUES = 3_000_000
 """How many logged numbers are kept in memory."""
 MAX_TEXTS = 2000
+MIXED = "mixed"
+"""The unit of a metric that was logged over several ones, such as epochs and then updates."""
 _BLOCK = 8 * 2**20
 
 
@@ -30,12 +33,25 @@ class Series:
     """The numbers of one metric, in the order in which they were logged."""
 
     over: str = ""
-    """What `x` counts: "epoch", "update", "batch" or "sample"; empty if that was not logged."""
+    """What `x` counts: "epoch", "update", "batch" or "sample"; empty if that was not logged, and "mixed" if it changed."""
     number: array[float] = field(default_factory=lambda: array("d"))
     """The position of each event in its log."""
     x: array[float] = field(default_factory=lambda: array("d"))
+    """Where each value was logged; NaN if that is unknown."""
     value: array[float] = field(default_factory=lambda: array("d"))
     time: array[float] = field(default_factory=lambda: array("d"))
+
+
+class Position(NamedTuple):
+    """The state of training at the end of an epoch."""
+
+    number: int
+    """The position of the event in its log."""
+    epoch: float
+    update: float
+    num_batches: float
+    """The number of batches of this epoch; NaN if they were not counted."""
+    num_samples: float
 
 
 @dataclass
@@ -45,6 +61,7 @@ class LogColumns:
     series: dict[str, Series] = field(default_factory=dict)
     texts: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
     """Events that are not numbers, each with its position in the log."""
+    positions: list[Position] = field(default_factory=list)
     size: int = 0
     num_events: int = 0
     num_values: int = 0
@@ -122,6 +139,9 @@ def _add(log: LogColumns, event: Any) -> None:
     tag, value, time = event.get("tag"), _number(event.get("value")), _number(event.get("time"))
     over = event.get("over")
     x = _number(event.get("step", event.get("epoch")))
+    if isinstance(position := event.get("position"), dict):
+        counts = [_number(position.get(name)) for name in ("epoch", "update", "num_batches", "num_samples")]
+        log.positions.append(Position(log.num_events, *(nan if count is None else count for count in counts)))
     if isinstance(tag, str) and value is not None:
         _append(log, tag, over if over in AXES else "", x, value, time)
     elif isinstance(event.get("eval"), dict):
@@ -137,11 +157,16 @@ def _append(log: LogColumns, name: str, over: str, x: float | None, value: float
     series = log.series.get(name)
     if series is None:
         series = log.series[name] = Series()
-    series.over = over or series.over
+    if len(series.value) == 0:
+        series.over = over
+    elif not over and series.over:  # the place of this value is unknown
+        x = None
+    elif over != series.over:
+        series.over = MIXED
     series.number.append(log.num_events)
-    series.x.append(len(series.x) if x is None else x)
+    series.x.append(nan if x is None else x)
     series.value.append(value)
-    series.time.append(float("nan") if time is None else time)
+    series.time.append(nan if time is None else time)
     log.num_values += 1
 
 

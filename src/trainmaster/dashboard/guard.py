@@ -1,7 +1,7 @@
 """Decides whether a request is answered. Every request that is not explicitly allowed here is refused.
 
-The server listens on the loopback address only, so the attacker is a page in the user's own browser, on another site. Such a page can send
-requests, but it cannot set their `Host`, `Origin` and `Sec-Fetch-Site` headers:
+By default the server listens on the loopback address only, so the attacker is a page in the user's own browser, on another site. Such a
+page can send requests, but it cannot set their `Host`, `Origin` and `Sec-Fetch-Site` headers:
 
 - `Host` must be a loopback name. A host name that an attacker points to 127.0.0.1 (DNS rebinding) is refused. Any port is allowed, because
   an SSH tunnel changes it.
@@ -9,15 +9,21 @@ requests, but it cannot set their `Host`, `Origin` and `Sec-Fetch-Site` headers:
 - A request is refused if the browser says that another site caused it, except for opening a page, which contains no data.
 - Only `GET` and `HEAD` are answered. `POST` needs the token that `trainmaster ui --allow-edit` prints, in a header that no form can send.
 
+With `trainmaster ui --host`, other machines can connect, so every request also needs a token: as `?token=` when the page is opened, which
+sets a cookie and redirects to the address without it, and after that in this cookie or as `Authorization: Bearer`.
+
 Every answer, including errors, has the headers that keep a browser from running or embedding what a run contains.
 """
 
 from __future__ import annotations
 
 import hmac
+import ipaddress
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, urlencode
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -28,6 +34,8 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+LOOPBACK_FRAMES = "frame-ancestors http://localhost:* http://127.0.0.1:*"
+"""Where a notebook may show the page."""
 HEADERS = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
@@ -37,15 +45,53 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-cache",
 }
-_HOST = re.compile(rb"(?:127\.0\.0\.1|localhost|\[::1\])(?::[0-9]{1,5})?")
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 _API = "/api/"
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may read and change runs."""
+
+    edit_token: str | None = None
+    """What a change must carry; without it, nothing can be changed."""
+    view_token: str | None = None
+    """What every request must carry; None on a loopback address."""
+    hosts: frozenset[str] = field(default_factory=frozenset)
+    """The names of this machine, in lower case, besides those of the loopback address."""
+    has_any_address: bool = False
+    """Whether the server listens on all addresses, so that the host may be any IP address."""
+    is_framed: bool = False
+    """Whether a notebook on a loopback address may show the page in a frame."""
+
+    def is_own_host(self, name: str) -> bool:
+        if name in _LOOPBACK or name.lower() in self.hosts:
+            return True
+        return self.has_any_address and _is_ip_address(name)
+
+    def headers(self) -> dict[str, str]:
+        """The headers of every answer."""
+        if not self.is_framed:
+            return HEADERS
+        policy = POLICY.replace("frame-ancestors 'none'", LOOPBACK_FRAMES)
+        return {**{name: each for name, each in HEADERS.items() if name != "x-frame-options"}, "content-security-policy": policy}
+
+
+def _is_ip_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True
 
 
 class Guard:
     """Refuses requests, and adds headers to all answers."""
 
-    def __init__(self, app: ASGIApp, token: str | None = None) -> None:
-        self._app, self._token = app, token
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app, self._access = app, access
+        self._headers = [(name.encode(), value.encode()) for name, value in access.headers().items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -57,40 +103,44 @@ class Guard:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 own = [(name, value) for name, value in message.get("headers", []) if name.lower() not in _OWN]
-                message = {**message, "headers": [*own, *_RAW_HEADERS]}
+                message = {**message, "headers": [*own, *self._headers]}
             await send(message)
 
-        status, reason = _verdict(scope, self._token)
+        status, reason = _verdict(scope, self._access)
         if status:
             await _refuse(status, reason, send_with_headers)
+        elif self._access.view_token is not None and _has_token_in_query(scope):
+            await _let_in(scope, self._access.view_token, send_with_headers)
         else:
             await self._app(scope, receive, send_with_headers)
 
 
-_RAW_HEADERS = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 _OWN = {*(name.encode() for name in HEADERS), b"server"}
 
 
-def _verdict(scope: Scope, token: str | None) -> tuple[int, str]:
+def _verdict(scope: Scope, access: Access) -> tuple[int, str]:
     """The status and the reason of a refusal; 0 if the request is allowed."""
     method, path, headers = scope["method"], scope["path"], scope["headers"]
     hosts = _values(headers, b"host")
-    if len(hosts) != 1 or not _HOST.fullmatch(hosts[0]):
-        return 421, "this host name is not allowed; use http://127.0.0.1"
+    host = _HOST.fullmatch(hosts[0].decode("latin-1")) if len(hosts) == 1 else None
+    if host is None or not access.is_own_host(host[1]):
+        return 421, "this host name is not allowed; use the address that `trainmaster ui` printed"
     origins = _values(headers, b"origin")
     if origins and origins != [b"http://" + hosts[0]]:
         return 403, "requests from other pages are not allowed"
     is_opened = method == "GET" and not path.startswith(_API) and _values(headers, b"sec-fetch-mode") == [b"navigate"]
     if any(site not in (b"same-origin", b"none") for site in _values(headers, b"sec-fetch-site")) and not is_opened:
         return 403, "requests from other pages are not allowed"
+    if access.view_token is not None and not _has_token(scope, access.view_token):
+        return 401, "the token is missing or wrong: open the address that `trainmaster ui --host` printed"
     if method in ("GET", "HEAD"):
         return 0, ""
     if method != "POST" or not path.startswith(_API):
         return 405, "this method is not allowed"
-    if token is None:
+    if access.edit_token is None:
         return 403, "this page is read-only: start it with --allow-edit to change runs"
     given = _values(headers, TOKEN_HEADER.encode())
-    if len(given) != 1 or not hmac.compare_digest(given[0], token.encode()):
+    if len(given) != 1 or not _is_same(given[0], access.edit_token):
         return 403, "the token is missing or wrong: open the address that `trainmaster ui --allow-edit` printed"
     lengths = _values(headers, b"content-length")
     if len(lengths) != 1 or not lengths[0].isdigit() or int(lengths[0]) > MAX_BODY:
@@ -100,8 +150,52 @@ def _verdict(scope: Scope, token: str | None) -> tuple[int, str]:
     return 0, ""
 
 
+def _is_same(given: bytes, token: str) -> bool:
+    """Compare in a time that does not depend on how much is right."""
+    return hmac.compare_digest(given, token.encode())
+
+
+def _has_token(scope: Scope, token: str) -> bool:
+    """Whether a request has the token for reading: in the cookie, in `Authorization`, or in the address of a page that is opened."""
+    headers = scope["headers"]
+    cookies = [part.strip() for value in _values(headers, b"cookie") for part in value.split(b";")]
+    given = [value for name, _, value in (part.partition(b"=") for part in cookies) if name == _cookie_name(scope)]
+    given += [value.removeprefix(b"Bearer ") for value in _values(headers, b"authorization") if value.startswith(b"Bearer ")]
+    if _has_token_in_query(scope):
+        given += [value.encode() for name, value in _query(scope) if name == "token"]
+    return len(given) > 0 and all(_is_same(each, token) for each in given)
+
+
+def _has_token_in_query(scope: Scope) -> bool:
+    """Whether a page, not data, was opened with a token in its address."""
+    is_page = scope["method"] == "GET" and not scope["path"].startswith((_API, "/static/"))
+    return is_page and any(name == "token" for name, _ in _query(scope))
+
+
+def _query(scope: Scope) -> list[tuple[str, str]]:
+    return parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True, errors="replace")
+
+
+def _cookie_name(scope: Scope) -> bytes:
+    """One name for each port, because a browser sends the cookies of all ports of a host."""
+    port = scope["server"][1] if scope.get("server") else 0
+    return b"trainmaster-%d" % (port or 0)
+
+
 def _values(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
     return [value for each, value in headers if each.lower() == name]
+
+
+async def _let_in(scope: Scope, token: str, send: Send) -> None:
+    """Move the token from the address to a cookie that no script can read and no other site can send."""
+    rest = urlencode([(name, value) for name, value in _query(scope) if name != "token"])
+    # A path such as //evil.example would be the address of another site.
+    path = "/" + scope["raw_path"].decode("latin-1").lstrip("/\\") if scope.get("raw_path") else "/"
+    cookie = _cookie_name(scope) + b"=" + token.encode() + b"; HttpOnly; SameSite=Strict; Path=/"
+    location = (path + (f"?{rest}" if rest else "")).encode("latin-1")
+    headers = [(b"location", location), (b"set-cookie", cookie), (b"content-length", b"0")]
+    await send({"type": "http.response.start", "status": 303, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
 
 
 async def _refuse(status: int, reason: str, send: Send) -> None:

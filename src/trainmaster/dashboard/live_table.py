@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainmaster.errors import TrainmasterError
+from trainmaster.errors import StoreAccessError, StoreDamagedError, TrainmasterError
 from trainmaster.store import Store
 from trainmaster.store.files import Files
 from trainmaster.store.index import Mark
@@ -35,6 +35,11 @@ SHOWN = (
 )
 """The facts of runs that are kept in memory."""
 _NUM_PROBED = 200
+_MANY = 5000
+"""A store with more runs than this in its index is shown before it is scanned for the first time."""
+_FIRST_SCAN = 3.0
+"""How many seconds later it is scanned."""
+_MARKS = ("config_size", "config_time", "run_size", "run_time")
 _MAX_SINGLE = 500
 """If more runs than this have changed, the index is used."""
 
@@ -74,6 +79,10 @@ class LiveTable:
 
     def current(self) -> View:
         """The table, scanned again if it is due."""
+        if self._view is None:
+            with self._lock:
+                if self._view is None:
+                    self._load_index()
         view, age = self._view, time.monotonic() - self._scanned
         if view is not None and age < max(PERIOD, self._seconds / _MAX_SHARE):
             return view
@@ -105,11 +114,35 @@ class LiveTable:
         finally:
             self._is_scanning.clear()
 
+    def _load_index(self) -> None:
+        """Show a large store as its index has it, without looking at its folders, which takes seconds. The first scan follows soon."""
+        check_format(self._store)
+        marks: dict[str, int] = {}
+        tables: list[RunTable] = []
+        seen: dict[str, dict[Any, Any]] = {}
+        for written in self._store.index.written():
+            block = written
+            if None in block.fact("run_time") or not marks.keys().isdisjoint(block.keys):
+                is_over = [moment is not None for moment in block.fact("run_time")]
+                block = block.take([row for row, key in enumerate(block.keys) if is_over[row] and key not in marks])
+            config_size, config_time, size, moment = (block.fact(name) for name in _MARKS)
+            runs: list[Mark] = [*zip(size, moment, strict=True)]
+            # The same digests as in `_scan`, which then finds the runs that have changed.
+            marks.update(zip(block.keys, map(hash, zip(zip(config_size, config_time, strict=True), runs, strict=True)), strict=True))
+            tables.append(_compact(_completed(block, dict(zip(block.keys, runs, strict=True))), seen))
+        if len(marks) < _MANY:
+            return
+        table = joined(tables)
+        self._view = View(1, table, self._store.tags.all(), {key: row for row, key in enumerate(table.keys)})
+        self._marks = _Marks(marks, {})
+        self._scanned, self._seconds = time.monotonic(), _FIRST_SCAN * _MAX_SHARE
+
     def _scan(self) -> None:
         started = time.monotonic()
         cpu = time.thread_time()
         old = self._view or View(0)
         check_format(self._store)  # a newer version of trainmaster may have converted it since this process opened it
+        self._store.files.names("previews")  # if it cannot be read, this is about the store and not about each of its runs
         configs, runs = dict(self._store.configs.marks()), self._store.index.run_marks()
         files = {key: hash((mark, runs.get(key))) for key, mark in configs.items()}
         tags = self._store.tags.all()
@@ -140,9 +173,12 @@ def _unfinished(table: RunTable) -> list[str]:
 
 
 def _file_marks(store: Store, key: str) -> Any:
-    number = store.run(key).newest()
     files: Files = store.files
-    return [files.marks(attempt_folder(archive, key, number)) for archive in ("stats", "previews")] if number else None
+    try:
+        number = store.run(key).newest()
+        return [files.marks(attempt_folder(archive, key, number)) for archive in ("stats", "previews")] if number else None
+    except (StoreDamagedError, StoreAccessError) as error:  # its row says so, and changes as soon as this does
+        return str(error)
 
 
 def _completed(table: RunTable, marks: Mapping[str, Mark]) -> RunTable:
@@ -158,17 +194,23 @@ def _completed(table: RunTable, marks: Mapping[str, Mark]) -> RunTable:
     return RunTable(table.keys, {**facts, "started": started, "seed": seeds}, table.config, table.metrics)
 
 
-def _compact(table: RunTable) -> RunTable:
-    """The same table, in which equal values of a column share one object, so that 100,000 runs need little memory."""
+def _compact(table: RunTable, seen: dict[str, dict[Any, Any]] | None = None) -> RunTable:
+    """The same table, in which equal values of a column share one object, so that 100,000 runs need little memory.
+
+    `seen` has the values of each column of tables that will be joined with this one.
+    """
+    known: dict[str, dict[Any, Any]] = {} if seen is None else seen
 
     def compact(columns: Columns) -> Columns:
-        return {name: _shared(column) for name, column in columns.items()}
+        return {name: _shared(column, known.setdefault(name, {})) for name, column in columns.items()}
 
     return RunTable(table.keys, compact(table.facts), compact(table.config), table.metrics)
 
 
-def _shared(column: Column) -> Column:
-    if len({*map(id, column[:_NUM_PROBED])}) <= 2:  # a column of one value: the index has it once
+def _shared(column: Column, seen: dict[Any, Any]) -> Column:
+    probe, kinds = column[:_NUM_PROBED], {*map(type, column)}
+    if len(kinds) > 1 or not kinds <= {str, int, float}:
+        return [seen.setdefault((type(value), value), value) if isinstance(value, str | int | float) else value for value in column]
+    if len({*probe}) > len(probe) / 2 and len(probe) == _NUM_PROBED:  # most values differ
         return column
-    seen: dict[Any, Any] = {}
-    return [seen.setdefault((type(value), value), value) if isinstance(value, str | int | float) else value for value in column]
+    return [*map(seen.setdefault, column, column)]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import html
+import sys
 import webbrowser
 
 from trainmaster.dashboard.serve import Address, has_display, is_remote, serving
 from trainmaster.store import Store
+
+_FRAME_HEIGHT = 640
 
 
 class Page:
@@ -16,7 +19,8 @@ class Page:
     def __init__(self, store: Store) -> None:
         self._stack = contextlib.ExitStack()
         self.address: Address
-        self.address, self._thread = self._stack.enter_context(serving(store))
+        self._is_framed = in_notebook()
+        self.address, self._thread = self._stack.enter_context(serving(store, is_framed=self._is_framed))
 
     @property
     def is_open(self) -> bool:
@@ -30,9 +34,18 @@ class Page:
         return f"dashboard at {self.address}"
 
     def _repr_html_(self) -> str:
-        # A link instead of a frame: the page refuses to be embedded, because a hostile page could make a user click in it.
         address = html.escape(str(self.address))
-        return f'<a href="{address}" target="_blank" rel="noopener">dashboard at {address}</a>'
+        link = f'<a href="{address}" target="_blank" rel="noopener">dashboard at {address}</a>'
+        # This server can only be read, and only pages of this machine may embed it. Over SSH, a browser does not reach it without a tunnel.
+        has_frame = self._is_framed and not is_remote()
+        return f'<iframe src="{address}" width="100%" height="{_FRAME_HEIGHT}" style="border:0"></iframe><br>{link}' if has_frame else link
+
+
+def in_notebook() -> bool:
+    """Whether this code runs in a Jupyter kernel."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and hasattr(shell, "kernel")
 
 
 _pages: dict[str, Page] = {}
@@ -40,10 +53,10 @@ _pages: dict[str, Page] = {}
 
 
 def open_page(store: Store) -> Page:
-    """Serve a store from this process and open it in a browser, if there is one."""
+    """Serve a store from this process. A notebook shows the page below the cell; otherwise it is opened in a browser, if there is one."""
     name = store.root or f"memory {id(store)}"
     if name not in _pages or not _pages[name].is_open:
         _pages[name] = Page(store)
-    if has_display() and not is_remote():
+    if has_display() and not is_remote() and not in_notebook():
         webbrowser.open(str(_pages[name].address))
     return _pages[name]

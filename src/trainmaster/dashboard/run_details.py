@@ -11,8 +11,10 @@ import json
 import struct
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
+from trainmaster.config.recorded_origins import origin_at
 from trainmaster.dashboard.event_columns import EventColumns
 from trainmaster.dashboard.live_table import View
 from trainmaster.errors import StoreAccessError, StoreDamagedError, StoreError
@@ -22,13 +24,14 @@ from trainmaster.store.checkpoint import read_manifest
 from trainmaster.store.files import Files
 from trainmaster.store.keys import attempt_folder
 from trainmaster.store.run_table import MISSING
-from trainmaster.store.summary import STATES, attempts_of, flat, summarize
+from trainmaster.store.summary import STATES, attempts_of, flat, origins_of, summarize
 
 MAX_TEXT = 400_000
 """How many bytes of a log or a patch are sent at once."""
 MAX_IMAGE = 20 * 2**20
 MAX_PIXELS = 50_000_000
 _MAX_FILES = 200
+_MAX_SETS = 20
 _MAX_DEPTH = 3
 _PNG = b"\x89PNG\r\n\x1a\n"
 _READ_ERRORS = (StoreDamagedError, StoreAccessError, FileNotFoundError)
@@ -47,6 +50,14 @@ def describe_run(store: Store, view: View, columns: EventColumns, key: str) -> d
         about["metric_names"], about["texts"] = _logged(columns, run)
     with _problems(problems):
         about["checkpoints"] = [_checkpoint(run, name) for name in run.checkpoints()]
+    files: list[str] = []
+    with _problems(problems):
+        files += _files(store, run)
+    notes = ""
+    with _problems(problems):
+        notes = store.notes[key]
+    recorded = origins_of(run)
+    origins = None if recorded is None else partial(origin_at, recorded)
     return {
         "attempts": [],
         "metric_names": [],
@@ -54,13 +65,17 @@ def describe_run(store: Store, view: View, columns: EventColumns, key: str) -> d
         "checkpoints": [],
         **about,
         "meaning": STATES.get(summary.state, ""),
-        "config": [{"name": name, "value": value, "num_same": _num_same(view, name, value)} for name, value in flat(summary.config)],
+        "config": [
+            {"name": name, "value": value, "num_same": _num_same(view, name, value), "origin": origins and origins(name)}
+            for name, value in flat(summary.config)
+        ],
         "num_runs": len(view.table),
-        "files": [*_files(store, run)],
-        "capsules": [path for path in _files(store, run) if path.endswith(".capsule")],
+        "files": files,
+        "capsules": [path for path in files if path.endswith(".capsule")],
         "replicates": _replicates(view, key),
-        "notes": store.notes[key],
-        "problems": problems,
+        "hardest": hardest_of(store, run),
+        "notes": notes,
+        "problems": [*dict.fromkeys(problems)],
         "store": store.root,
     }
 
@@ -72,8 +87,10 @@ def _problems(problems: list[str]) -> Iterator[None]:
         yield
     except StoreDamagedError as error:
         problems.append(": ".join(filter(None, [error.fact, error.rows.get("why")])))
-    except (FileNotFoundError, StoreAccessError) as error:
-        problems.append(f"a file cannot be read: {type(error).__name__}")
+    except StoreAccessError as error:
+        problems.append(error.fact)
+    except FileNotFoundError:
+        problems.append("a file was removed while it was read")
 
 
 def _logged(columns: EventColumns, run: Run) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -185,6 +202,26 @@ def environment_of(store: Store, key: str) -> dict[str, Any]:
         if isinstance(tree, dict):
             return dict(flat(tree))
     return {}
+
+
+def hardest_of(store: Store, run: Run) -> list[dict[str, Any]]:
+    """The hardest samples of each set, which the extension `SampleLoss` has written; those of the newest attempt that has some."""
+    for link in _chain(run):
+        folder = f"{attempt_folder('previews', run.key, link.attempt)}/plots"
+        with contextlib.suppress(*_READ_ERRORS):
+            names = [name for name in sorted(store.files.names(folder)) if name.startswith("sample_loss_") and name.endswith(".json")]
+            found = [table for name in names[:_MAX_SETS] if (table := _hard_samples(_json(store.files, f"{folder}/{name}"))) is not None]
+            if found:
+                return found
+    return []
+
+
+def _hard_samples(tree: Any) -> dict[str, Any] | None:
+    """A table as `SampleLoss` writes it; None for any other file of that name."""
+    if not isinstance(tree, dict) or not isinstance(tree.get("set"), str) or not isinstance(tree.get("hardest"), list):
+        return None
+    rows = [{"index": row.get("index"), "loss": row.get("loss")} for row in tree["hardest"][:_MAX_FILES] if isinstance(row, dict)]
+    return {"set": tree["set"], "epoch": tree.get("epoch"), "num_samples": tree.get("num_samples"), "hardest": rows}
 
 
 def log_of(store: Store, key: str, attempt: int | None, start: int | None) -> dict[str, Any]:

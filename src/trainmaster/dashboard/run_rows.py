@@ -6,8 +6,9 @@ A column is named by its kind and its name: `config:train.lr`, `metric:valid/los
 from __future__ import annotations
 
 import math
+import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -68,8 +69,9 @@ def select(view: View, query: Query) -> Selection:
     archived = {key for key, labels in view.tags.items() if ARCHIVED in labels}
     if archived and not query.has_archived and not (where and any(each.name == "tag" for each in where.comparisons())):
         rows = [row for row in rows if table.keys[row] not in archived]
-    started = table.fact("started")
-    rows.sort(key=lambda row: (-(started[row] or 0), table.keys[row]))
+    started, keys = table.fact("started"), table.keys
+    rows.sort(key=keys.__getitem__)
+    rows.sort(key=lambda row: -(started[row] or 0))  # stable: keys decide between runs that started at once
     groups = group_rows(table, rows) if query.is_grouped else [(row,) for row in rows]
     if query.sort:
         name = query.sort.removeprefix("-")
@@ -83,14 +85,15 @@ class Selections:
     def __init__(self) -> None:
         self._number = -1
         self._found: dict[Query, Selection] = {}
+        self._lock = threading.Lock()
 
     def of(self, view: View, query: Query) -> Selection:
-        if view.number != self._number or len(self._found) >= _MAX_KEPT:
-            self._number, self._found = view.number, {}
-        found = self._found  # another thread may replace it
-        if query not in found:
-            found[query] = select(view, query)
-        return found[query]
+        with self._lock:  # several requests for the same rows wait for one of them
+            if view.number != self._number or len(self._found) >= _MAX_KEPT:
+                self._number, self._found = view.number, {}
+            if query not in self._found:
+                self._found[query] = select(view, query)
+            return self._found[query]
 
 
 def window(view: View, query: Query, selection: Selection, columns: Sequence[str], offset: int, limit: int) -> dict[str, Any]:
@@ -235,10 +238,10 @@ def _to_float(value: float) -> float:
 def _varying(table: RunTable, rows: Sequence[int]) -> list[str]:
     if len(rows) < 2:
         return []
-    chosen = itemgetter(*rows)
+    chosen: Callable[[Column], Sequence[Any]] = itemgetter(*rows) if len(rows) < len(table) else (lambda column: column)
     found = []
     for name, column in table.config.items():
-        values: tuple[Any, ...] = chosen(column)
+        values = chosen(column)
         # In C where possible: a store may have 100,000 runs. 1, 1.0 and True are equal, but not the same value.
         if values.count(values[0]) != len(values) or len({*map(type, values)}) > 1:
             found.append((values.count(MISSING), name))

@@ -1,18 +1,22 @@
-"""Serve the dashboard on the loopback address."""
+"""Serve the dashboard: on the loopback address, or with a token on another address of this machine."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from trainmaster.errors import SettingError
 from trainmaster.store import Store
+
+if TYPE_CHECKING:
+    from trainmaster.dashboard.guard import Access
 
 HOST = "127.0.0.1"
 PORT = 7400
@@ -23,10 +27,16 @@ _MAX_CONNECTIONS = 500
 class Address(NamedTuple):
     port: int
     token: str | None
+    """The token for changes."""
+    host: str = HOST
+    view_token: str | None = None
+    """The token that every request needs."""
 
     def __str__(self) -> str:
-        # What follows `#` never leaves the browser: the token is in no request line, no log and no Referer.
-        return f"http://{HOST}:{self.port}/" + (f"#token={self.token}" if self.token else "")
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        view = f"?token={self.view_token}" if self.view_token else ""
+        # What follows `#` never leaves the browser: this token is in no request line, no log and no Referer.
+        return f"http://{host}:{self.port}/{view}" + (f"#token={self.token}" if self.token else "")
 
 
 def check_built() -> None:
@@ -38,10 +48,14 @@ def check_built() -> None:
 
 
 def serve(
-    store: Store, port: int | None = None, can_edit: bool = False, report: Callable[[Address, int | None], None] | None = None
+    store: Store,
+    port: int | None = None,
+    can_edit: bool = False,
+    host: str | None = None,
+    report: Callable[[Address, int | None], None] | None = None,
 ) -> None:
     """Serve until Ctrl-C. `report` gets the address and, if the requested port was in use, that port."""
-    with serving(store, port, can_edit) as (address, thread):
+    with serving(store, port, can_edit, host) as (address, thread):
         wanted = PORT if port is None else port
         if report is not None:
             report(address, wanted if wanted not in (0, address.port) else None)
@@ -50,25 +64,28 @@ def serve(
 
 
 @contextlib.contextmanager
-def serving(store: Store, port: int | None = None, can_edit: bool = False) -> Iterator[tuple[Address, threading.Thread]]:
-    """Serve in a thread for the duration of the block."""
+def serving(
+    store: Store, port: int | None = None, can_edit: bool = False, host: str | None = None, is_framed: bool = False
+) -> Iterator[tuple[Address, threading.Thread]]:
+    """Serve in a thread for the duration of the block: on the loopback address, or with a token on `host`."""
     import uvicorn
 
     from trainmaster.dashboard.app import Dashboard, make_app
 
     check_built()
-    token = secrets.token_urlsafe(24) if can_edit else None
-    bound = _bind(PORT if port is None else port)
+    bound = _bind(PORT if port is None else port, host or HOST)
+    address = _address_of(bound, host, can_edit)
     dashboard = Dashboard(store)
     dashboard.prepare()  # before the browser asks
     config = uvicorn.Config(
-        make_app(dashboard, token),
+        make_app(dashboard, _access_to(address, host, is_framed)),
         log_level="critical",
         access_log=False,
         server_header=False,
         lifespan="off",
+        http="h11",  # the other parser, if another package has installed it, accepts headers of any size
+        loop="asyncio",
         ws="none",
-        http="h11",  # it refuses malformed and huge requests; httptools, if installed, does not
         limit_concurrency=_MAX_CONNECTIONS,
         timeout_keep_alive=10,
         timeout_graceful_shutdown=2,
@@ -77,26 +94,59 @@ def serving(store: Store, port: int | None = None, can_edit: bool = False) -> It
     thread = threading.Thread(target=server.run, args=([bound],), name="dashboard", daemon=True)
     thread.start()
     try:
-        yield Address(bound.getsockname()[1], token), thread
+        yield address, thread
     finally:
         server.should_exit = True
         thread.join(10)
         bound.close()
 
 
-def _bind(port: int) -> socket.socket:
+def _address_of(bound: socket.socket, host: str | None, can_edit: bool) -> Address:
+    token = secrets.token_urlsafe(24) if can_edit else None
+    port = bound.getsockname()[1]
+    if host is None:
+        return Address(port, token)
+    return Address(port, token, socket.gethostname() if _is_wildcard(host) else host, secrets.token_urlsafe(24))
+
+
+def _access_to(address: Address, host: str | None, is_framed: bool) -> Access:
+    from trainmaster.dashboard.guard import Access
+
+    if host is None:
+        return Access(address.token, is_framed=is_framed)
+    names = [host, f"[{host}]", *([socket.gethostname(), socket.getfqdn()] if _is_wildcard(host) else [])]
+    return Access(address.token, address.view_token, frozenset(name.lower() for name in names), _is_wildcard(host), is_framed)
+
+
+def _is_wildcard(host: str) -> bool:
+    """Whether this stands for all addresses of the machine."""
+    return host in ("0.0.0.0", "::")
+
+
+def _bind(port: int, host: str = HOST) -> socket.socket:
     """Open a socket on the first free port from `port` on; 0 means any free port."""
+    try:
+        family, _, _, _, _ = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError) as error:
+        raise _not_a_host(host, error) from None
     for each in range(port, min(port + _NUM_PORTS, 65536)) if port else [0]:
-        bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        bound = socket.socket(family, socket.SOCK_STREAM)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            bound.bind((HOST, each))
+            bound.bind((host, each))
             bound.listen(200)
             return bound
         except OSError as error:
             bound.close()
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise _not_a_host(host, error) from None
             last = error
     raise SettingError(f"no port from {port} to {each} is free", why=last.strerror, hint="choose another one: `--port 8123`, or `--port 0`")
+
+
+def _not_a_host(host: str, error: Exception) -> SettingError:
+    why = getattr(error, "strerror", None) or str(error)
+    return SettingError(f"--host {host:.80}: this machine has no such address", why=why, hint="0.0.0.0 stands for all its addresses")
 
 
 def is_remote() -> bool:

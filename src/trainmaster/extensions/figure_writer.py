@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import json
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from trainmaster.figures.png import draw
 from trainmaster.figures.save import save
 from trainmaster.loop.rng import kept_rng
 from trainmaster.stages import Observer, always
+from trainmaster.store.files import LocalFiles
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,14 +31,20 @@ _MAX_SHARE = 1 / 50
 
 
 class FigureWriter:
-    """Writes a figure as `<name>.png` and `<name>.html` to `path`, or to `plots` in the loop's `train_dir`.
+    """Writes a figure as `<name>.png` and `<name>.html` to `path`, or to `plots` in the loop's `train_dir`, and `facts` as `<name>.json`.
 
     Drawing takes at most 2% of the training time. If a figure cannot be drawn or written, for example because the disk
     is full, training continues with a warning.
     """
 
-    def __init__(self, name: str, path: str | PathLike[str] | None, panels: Callable[[], Sequence[Panel]]) -> None:
-        self._name, self._panels = name, panels
+    def __init__(
+        self,
+        name: str,
+        path: str | PathLike[str] | None,
+        panels: Callable[[], Sequence[Panel]],
+        facts: Callable[[], Mapping[str, Any]] | None = None,
+    ) -> None:
+        self._name, self._panels, self._facts = name, panels, facts
         self._path = None if path is None else Path(path)
         self._folder: Path | None = None
         self._next_time = 0.0
@@ -63,6 +71,9 @@ class FigureWriter:
                 panels = self._panels()
                 if panels:
                     save(self._folder, self._name, panels)
+                    if self._facts is not None:
+                        text = json.dumps(self._facts(), allow_nan=False) + "\n"
+                        LocalFiles(str(self._folder)).replace(f"{self._name}.json", text.encode())
         except Exception as error:  # from matplotlib, or a full disk
             if not self._has_failed:
                 self._has_failed = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import partial
+from math import isfinite
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -52,8 +53,8 @@ class SampleLoss(Observer):
 
     For each set, the metrics are `<set>/sample_loss/median`, `p90` (the 90th percentile), `max` and `hardest` (the
     index of the sample with the highest loss); `hardest()` returns the table. The figure of a set is
-    `sample_loss_<set>`. Memory does not grow with the data: losses are counted in bins, so the quantiles are accurate
-    to within 7%.
+    `sample_loss_<set>`; `sample_loss_<set>.json` has the table, which the dashboard shows. Memory does not grow with
+    the data: losses are counted in bins, so the quantiles are accurate to within 7%.
 
     Args:
         num_hardest: how many of the hardest samples to keep.
@@ -167,9 +168,15 @@ class SampleLoss(Observer):
         if name not in self._figure_writers:
             num_same = [file_name(other) for other in self._last if other != name].count(file_name(name))
             file = f"sample_loss_{file_name(name)}" + (f"_{num_same + 1}" if num_same else "")
-            self._figure_writers[name] = FigureWriter(file, self._path, partial(self.panels, name))
+            self._figure_writers[name] = FigureWriter(file, self._path, partial(self.panels, name), partial(self._facts, name))
             self._figure_writers[name].start(loop)
         self._figure_writers[name].draw_if_due()
+
+    def _facts(self, name: str) -> dict[str, Any]:
+        """The table of the hardest samples of one set, for the dashboard. A loss that is not finite is text."""
+        last = self._last[name]
+        rows = [{"index": each.index, "loss": each.loss if isfinite(each.loss) else str(each.loss)} for each in last.losses.hardest]
+        return {"set": name, "epoch": last.epoch_num, "num_samples": last.losses.num_samples, "hardest": rows}
 
     def panels(self, name: str | None = None) -> list[Panel]:
         """Return the figure of one set, or of all sets, as data."""

@@ -45,6 +45,16 @@ class LossMean:
         return False
 
     @property
+    def num_batches(self) -> int:
+        """The number of batches, after `add_up`."""
+        return self._num_batches
+
+    @property
+    def num_samples(self) -> int:
+        """The number of samples, after `add_up`."""
+        return self._num
+
+    @property
     def mean(self) -> float:
         self.add_up()
         return self._sum / max(1, self._num)
@@ -108,6 +118,11 @@ class TrainLoss(Observer):
         self._warn()
         if self._is_number and not loop.moment.batch:  # the epoch is complete, even if a stop was requested since
             record_train_loss(fixtures, writer, mean, epoch_num)
+
+    def size_of_epoch(self) -> tuple[int, int] | None:
+        """The number of batches and samples of the current epoch so far; None if a batch had no loss, because it was not counted."""
+        self._mean.add_up()
+        return (self._mean.num_batches, self._mean.num_samples) if self._is_number else None
 
     def _warn(self) -> None:
         if self._mean.first_bad is not None and not self._has_warned:

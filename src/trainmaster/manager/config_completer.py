@@ -9,7 +9,9 @@ from typing import Any
 from trainmaster.config import Config, ConfigBase
 from trainmaster.config.config import TARGET, with_secrets
 from trainmaster.config.near_miss import find_near_misses, unknown_key_message
+from trainmaster.config.origins import inherit_origins
 from trainmaster.config.paths import key_problem
+from trainmaster.config.recorded_origins import adopt_origins
 from trainmaster.errors import ConfigError, Problem, SettingError
 from trainmaster.manager.stored_secrets import revealed
 from trainmaster.store import Store
@@ -33,11 +35,13 @@ class ConfigCompleter:
         loaded = Config.load(config) if isinstance(config, str | os.PathLike) else {} if config is None else config
         values = revealed(with_secrets(loaded, self._secrets), defaults)
         if isinstance(defaults, type):
-            return revealed(defaults(**values.asdict()))
+            return revealed(adopt_origins(defaults(**values.asdict()), values))
         if isinstance(defaults, ConfigBase):
             merged = Config(defaults.to_dict())
             merged.update(values)
-            return revealed(type(defaults)(**merged.asdict()), defaults)
+            typed = type(defaults)(**merged.asdict())
+            inherit_origins(typed, defaults, {*values.flatten()})
+            return revealed(adopt_origins(typed, values), defaults)
         self._refuse_misspelled_keys(values, defaults, store)
         values.fill(defaults)
         return values

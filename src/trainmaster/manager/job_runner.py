@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmaster.config import key_of
 from trainmaster.config.declared_secrets import secret_texts
+from trainmaster.config.recorded_origins import recorded_origins
 from trainmaster.config.seed import seed_of
 from trainmaster.errors import (
     LeaseLostError,
@@ -350,8 +351,11 @@ class JobRunner:
         self.session.restore_rng()
 
     def _start_facts(self) -> dict[str, Any]:
-        """Return the facts about its code and seed that an attempt records when it starts."""
-        return {**self.code.facts(self._manager.key), "seed": seed_of(self._manager.config)}
+        """Return the facts about its code, its seed and its config that an attempt records when it starts."""
+        key, config = self._manager.key, self._manager.config
+        origins = recorded_origins(config, key)
+        facts = {} if origins is None or self.attempt is None else {"origins": self.attempt.mask.tree(origins, has_names=False)}
+        return {**self.code.facts(key), "seed": seed_of(config), **facts}
 
     def _has_reached_target(self, job: Job) -> bool:
         """Return whether the loaded checkpoint is at the job's target."""

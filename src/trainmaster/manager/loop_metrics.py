@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from trainmaster.loop.train_loss import TrainLoss
 from trainmaster.manager.run_writer import RunWriter
 from trainmaster.stages import Extension, always
+
+if TYPE_CHECKING:
+    from trainmaster.loop.train_manager import TrainManager
 
 _OLD_WEIGHT = 0.8
 
@@ -27,6 +31,16 @@ class MeanTimes:
         before = self.means[name]
         self.means[name] = seconds if before is None else _OLD_WEIGHT * before + (1 - _OLD_WEIGHT) * seconds
         return seconds
+
+
+def position_of(loop: TrainManager) -> dict[str, int] | None:
+    """The number of finished epochs and updates, and the size of the last epoch if it was counted; None in the middle of an epoch."""
+    if loop.moment.batch or not loop.epoch_num:
+        return None
+    position = {"epoch": loop.epoch_num, "update": loop.step_num}
+    counter = loop.extensions.get("train_loss")
+    size = counter.size_of_epoch() if isinstance(counter, TrainLoss) else None
+    return position if size is None else {**position, "num_batches": size[0], "num_samples": size[1]}
 
 
 class LoopMetrics(Extension):

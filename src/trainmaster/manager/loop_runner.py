@@ -27,7 +27,7 @@ from trainmaster.manager.console import Console
 from trainmaster.manager.executor import BY_BATCH, Report
 from trainmaster.manager.interrupts import Interrupts
 from trainmaster.manager.job import Job, config_epochs
-from trainmaster.manager.loop_metrics import LoopMetrics, MeanTimes
+from trainmaster.manager.loop_metrics import LoopMetrics, MeanTimes, position_of
 from trainmaster.manager.manager import Manager
 from trainmaster.manager.overview import number
 from trainmaster.manager.run_writer import RunWriter
@@ -107,6 +107,7 @@ class LoopRunner:
                 loop.add_extension(name, extension, as_default=True)
         loop.add_extension("loop_metrics", LoopMetrics(self.writer, self._times, self._on_evaluated, lambda: self._stop_reason()))
         loop.add_extension(SAVER, self._saver)
+        self.writer.locate(lambda: position_of(loop))
         loop.configure(writer=self.writer)
 
     def _displays(self, is_single: bool) -> dict[str, object]:

@@ -23,6 +23,9 @@ Row = dict[str, Any]
 class RunWriter:
     """Appends the values that a loop records to an event log: `{"tag", "value", "step", "time"}`, and maybe `"over"`.
 
+    Losses at the end of an epoch also have its `"position"`: how many epochs, updates, batches and samples belong together, so that a
+    curve can be drawn over any of them.
+
     The rows of an evaluation are held back until it is complete, so a stopped evaluation leaves no rows. The rows of an
     evaluation inside another one are written with the outer one. Before and after the attempt, rows are kept in
     memory only, so evaluating a finished run does not change its records.
@@ -40,10 +43,15 @@ class RunWriter:
         """The rows of each open evaluation, the innermost last."""
         self._is_muted = False
         self._mask = Mask()
+        self._position: Callable[[], dict[str, int] | None] = lambda: None
 
     def hide(self, mask: Mask) -> None:
         """Mask secrets in texts from now on. Numbers and their names are not checked."""
         self._mask = mask
+
+    def locate(self, position: Callable[[], dict[str, int] | None]) -> None:
+        """Set the function that returns the current position, or None in the middle of an epoch."""
+        self._position = position
 
     def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> None:
         value = scalar_value.detach() if hasattr(scalar_value, "detach") else scalar_value
@@ -52,7 +60,9 @@ class RunWriter:
     def add_number(self, tag: str, value: Any, x: float | None, over: str) -> None:
         """Write a number; `over` is what `x` counts: epochs, updates, batches or samples."""
         number = float(value.detach() if hasattr(value, "detach") else value)
-        self._write({"tag": str(tag), "value": number, "step": x, "over": over, "time": time.time()})
+        position = self._position() if over == "epoch" and tag.endswith("/loss") else None
+        facts = {} if position is None else {"position": position}
+        self._write({"tag": str(tag), "value": number, "step": x, "over": over, **facts, "time": time.time()})
 
     def add_scalars(self, main_tag: str, tag_scalar_dict: Mapping[str, Any], global_step: int | None = None) -> None:
         for tag, value in tag_scalar_dict.items():

@@ -108,6 +108,16 @@ class Index:
         rows = (self._row(key, config, _NOT_STARTED if run is None else run) for key, (config, run) in marks.items())
         return table_of(row for row in rows if row is not None)
 
+    def written(self) -> Iterator[RunTable]:
+        """The rows of the index as they were written. Runs may have changed, or may have been removed, since then."""
+        for line in self._lines():
+            try:
+                table = RunTable.decode(line)
+                if all(len(column) == len(table) for columns in table.parts() for column in columns.values()):
+                    yield table
+            except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):  # not written by this version
+                return
+
     def run_marks(self) -> dict[str, Mark]:
         """Return the mark of each run's folder, taken before the run is read."""
         return {key: mark for folder in self._files.names("stats") for key, mark in self._files.marks(f"stats/{folder}").items()}
@@ -120,7 +130,7 @@ class Index:
             record = self._configs.record(key)
         except FileNotFoundError:
             return None
-        except StoreDamagedError as error:
+        except (StoreDamagedError, StoreAccessError) as error:
             warnings.warn(f"run {key} is skipped: {message_of(error)}", stacklevel=4)
             return None
         return key, _config_facts(record, mark), dict(flat(restore_floats(record["config"]))), {}
@@ -131,10 +141,10 @@ class Index:
             record = self._configs.record(key)
         except FileNotFoundError:
             return None
-        except StoreDamagedError as error:
+        except (StoreDamagedError, StoreAccessError) as error:
             return key, {"state": "damaged", "reason": message_of(error)}, {}, {}
         run = Run(self._files, key)
-        is_over = run_mark is _NOT_STARTED or run.files.has(run.path(run.newest(), OUTCOME))  # checked before the rest is read
+        is_over = run_mark is _NOT_STARTED or _has_ended(run)  # checked before the rest is read
         config = restore_floats(record["config"])
         summary = summarize_run(run, config)
         facts = {name: value for name in _SUMMARY_FACTS if (value := getattr(summary, name)) is not None}
@@ -199,6 +209,14 @@ def summary_at(table: RunTable, row: int, tags: tuple[str, ...] = ()) -> Summary
     own = {name: facts[name] for name in _SUMMARY_FACTS if name in facts}
     config = RunTable([""], config={name: [value] for name, value in row_values(table.config, row)}).trees()[0]
     return Summary(key=table.keys[row], tags=tags, config=config, metrics=dict(row_values(table.metrics, row)), best=best or None, **own)
+
+
+def _has_ended(run: Run) -> bool:
+    """Whether the newest attempt has recorded how it ended. If that cannot be read, the summary of the run says so."""
+    try:
+        return run.files.has(run.path(run.newest(), OUTCOME))
+    except (StoreDamagedError, StoreAccessError):
+        return False
 
 
 def _config_part(table: RunTable) -> RunTable:

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from trainmaster.arguments import is_int, is_number
-from trainmaster.errors import StoreDamagedError
+from trainmaster.errors import StoreAccessError, StoreDamagedError
 from trainmaster.store.attempt_records import EVENTS, IMPORT, IMPORTED, STATUS
 from trainmaster.store.checksummed_json import Record
 from trainmaster.store.dict_filter import restore_floats
@@ -111,13 +111,16 @@ class PastAttempt:
 
 
 def summarize(store: Store, key: str) -> Summary:
-    """Return the summary of a run at this moment. A damaged run has the state "damaged"."""
+    """Return the summary of a run at this moment. A run that is damaged or cannot be read has the state "damaged"."""
     store.configs.require(key)
     try:
         config, wrong = restore_floats(store.configs.record(key)["config"]), ""
-    except StoreDamagedError as error:
+    except (StoreDamagedError, StoreAccessError) as error:
         config, wrong = {}, message_of(error)
-    summary = summarize_run(store.run(key), config, store.tags[key])
+    tags: tuple[str, ...] = ()
+    with contextlib.suppress(StoreDamagedError, StoreAccessError):
+        tags = store.tags[key]
+    summary = summarize_run(store.run(key), config, tags)
     return replace(summary, state="damaged", reason=wrong) if wrong else summary
 
 
@@ -126,7 +129,7 @@ def summarize_run(run: Run, config: dict[str, Any], tags: tuple[str, ...] = ()) 
     for _ in range(_MAX_LOOKS):
         try:
             return _summary(Run(cast(Files, ReadOnce(run.files)), run.key), config, tags)
-        except StoreDamagedError as error:
+        except (StoreDamagedError, StoreAccessError) as error:  # this must not hide other runs
             return Summary(run.key, "damaged", message_of(error), config=config, tags=tags, num_attempts=_count(run))
         except FileNotFoundError:  # another process changes it
             continue
@@ -136,6 +139,19 @@ def summarize_run(run: Run, config: dict[str, Any], tags: tuple[str, ...] = ()) 
 def attempts_of(run: Run) -> list[PastAttempt]:
     """Return all attempts of a run, oldest first. Values that cannot be read are empty."""
     return [_past(run, number) for number in reversed(run.attempts()) if not run.is_removed(number)]
+
+
+def origins_of(run: Run) -> dict[str, str] | None:
+    """Where the config values of a run came from, by dotted key, without those that have their defaults.
+
+    The newest attempt that has recorded it decides: an attempt that `trainmaster resume` started records nothing. None if no attempt did.
+    """
+    with contextlib.suppress(StoreDamagedError, StoreAccessError, FileNotFoundError):
+        for link in run.chain():
+            origins = (run.resume_of(link.attempt) or {}).get("origins")
+            if isinstance(origins, dict):
+                return {name: origin for name, origin in origins.items() if isinstance(origin, str)}
+    return None
 
 
 def newest_first(store: Store) -> list[str]:
@@ -294,13 +310,13 @@ def _claim(run: Run, number: int) -> Record:
 
 
 def _count(run: Run) -> int:
-    with contextlib.suppress(StoreDamagedError):
+    with contextlib.suppress(StoreDamagedError, StoreAccessError):
         return len(run.attempts())
     return 0
 
 
-def message_of(error: StoreDamagedError) -> str:
-    """Describe in one line what is damaged, and why."""
+def message_of(error: StoreDamagedError | StoreAccessError) -> str:
+    """Describe in one line what is damaged or cannot be read, and why."""
     return ": ".join(filter(None, [error.fact, error.rows.get("why")]))
 
 

@@ -6,7 +6,7 @@ import contextlib
 import re
 from collections.abc import Iterable
 
-from trainmaster.errors import StoreError
+from trainmaster.errors import StoreAccessError, StoreDamagedError, StoreError
 from trainmaster.store.configs import ConfigArchive
 from trainmaster.store.files import Files
 from trainmaster.store.keys import check_key, run_folder, stored_keys
@@ -63,8 +63,12 @@ class Tags:
         self._files.delete_folder(run_folder("tags", check_key(key)))
 
     def all(self) -> dict[str, tuple[str, ...]]:
-        """Return the labels of all runs that have any."""
-        return {key: labels for key in stored_keys(self._files, "tags") if (labels := self[key])}
+        """Return the labels of all runs that have any. Labels that cannot be read are left out."""
+        found = {}
+        for key in stored_keys(self._files, "tags"):
+            with contextlib.suppress(StoreDamagedError, StoreAccessError):
+                found[key] = self[key]
+        return {key: labels for key, labels in found.items() if labels}
 
     def _paths(self, key: str, labels: Iterable[str]) -> list[str]:
         """Check all labels, then return their paths."""

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from trainmaster.config.config import Config, with_origins
 from trainmaster.config.seed import seed_key, seed_of
 from trainmaster.errors import ConfigError, SearchError
 from trainmaster.manager.error_text import first_line, is_store_failure
@@ -116,7 +117,16 @@ class SearchDriver:
 
     def _jobs_of(self, proposal: Proposal) -> list[Job]:
         values = {**self._base, **proposal.values}
-        return [make_job(self._manager, config, self._plan.epochs) for config in replicate_configs(self._manager, values, self._plan)]
+        return [
+            make_job(self._manager, self._with_origins(config, proposal), self._plan.epochs)
+            for config in replicate_configs(self._manager, values, self._plan)
+        ]
+
+    def _with_origins(self, values: Mapping[str, Any], proposal: Proposal) -> Config:
+        """The config of a replicate, in which the origin of each value is this search, and the trial if it was proposed."""
+        config, origin = Config(values), f"search {self._plan.name}"
+        origins = {**dict.fromkeys(config.flatten(), origin), **dict.fromkeys(proposal.values, f"{origin}, trial {proposal.number}")}
+        return with_origins(config, origins)
 
     def _make_ready(self, proposal: Proposal) -> None:
         """Make the first unfinished replicate of a trial the next job.

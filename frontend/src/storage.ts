@@ -1,0 +1,31 @@
+// What the browser remembers. In a frame of another site, such as a notebook, the browser may refuse to store anything: then it is
+// remembered until the page is closed.
+
+const memory = new Map<string, string>();
+
+function attempt<T>(act: () => T, otherwise: T): T {
+  try {
+    return act();
+  } catch {
+    return otherwise;
+  }
+}
+
+function make(kind: "localStorage" | "sessionStorage"): { get: (name: string) => string | null; set: (name: string, value: string) => void; remove: (name: string) => void } {
+  return {
+    get: (name) => attempt(() => window[kind].getItem(name), null) ?? memory.get(`${kind} ${name}`) ?? null,
+    set: (name, value) => {
+      memory.set(`${kind} ${name}`, value);
+      attempt(() => window[kind].setItem(name, value), undefined);
+    },
+    remove: (name) => {
+      memory.delete(`${kind} ${name}`);
+      attempt(() => window[kind].removeItem(name), undefined);
+    },
+  };
+}
+
+/** For this browser. */
+export const lasting = make("localStorage");
+/** For this tab. */
+export const passing = make("sessionStorage");

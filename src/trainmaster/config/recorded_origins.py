@@ -1,0 +1,86 @@
+"""The origins of a config's values as a run records them, and as they pass from a free-form config to a typed one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from trainmaster.config.any_config import AnyConfig
+from trainmaster.config.config import Config
+from trainmaster.config.declared_secrets import declared_secrets
+from trainmaster.config.origins import origin_of
+from trainmaster.config.secret_patterns import MASK
+from trainmaster.config.value_table import DEFAULT, IN_CODE, run_origin
+from trainmaster.config.values import configs_in
+from trainmaster.errors import ConfigError
+
+C = TypeVar("C", bound=AnyConfig)
+
+_OVERRIDE = "override "
+_MAX_LENGTH = 200
+
+
+def adopt_origins(config: C, values: Config) -> C:
+    """Give the fields of a typed config the origins of the free-form values that it was built from, and return it."""
+    for key, origin in _free_origins(values):
+        try:
+            owner, name, _ = config._owner(key)
+        except ConfigError:  # it was given under a former name
+            continue
+        if origin != IN_CODE:
+            owner._origins[name] = origin
+    return config
+
+
+def recorded_origins(config: Any, key: str) -> dict[str, str] | None:
+    """The origins of all values that are not defaults, by dotted key, without secrets.
+
+    Returns None if values came from the stored run `key` itself, which has recorded their origins before.
+    """
+    pairs = dict(_typed_origins(config) if isinstance(config, AnyConfig) else _free_origins(config))
+    if run_origin(key) in pairs.values():
+        return None
+    secrets = [*declared_secrets(config)]
+    return {name: _masked(origin, secrets)[:_MAX_LENGTH] for name, origin in pairs.items() if not _is_default(origin)}
+
+
+def origin_at(origins: dict[str, str], key: str) -> str:
+    """The recorded origin of a value, or of the group that contains it.
+
+    >>> origin_at({"lr": "override lr=0.1", "model": "base.yaml:3:1"}, "model.width"), origin_at({}, "lr")
+    ('base.yaml:3:1', 'default')
+    """
+    while key and key not in origins:
+        key = key.rpartition(".")[0]
+    return origins.get(key, DEFAULT)
+
+
+def _is_default(origin: str) -> bool:
+    return origin == DEFAULT or origin.startswith(f"{DEFAULT} of ")
+
+
+def _free_origins(config: Config, at: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in config.items():
+        if isinstance(value, Config) and value:
+            yield from _free_origins(value, f"{at}{name}.")
+        else:
+            yield f"{at}{name}", config.origin(name)
+
+
+def _typed_origins(config: AnyConfig, at: str = "") -> Iterator[tuple[str, str]]:
+    for field in config._schema().fields.values():
+        nested = [*configs_in(vars(config)[field.name], f"{at}{field.name}")]
+        if not nested:
+            yield f"{at}{field.name}", origin_of(config, field.name)
+        for path, each in nested:
+            yield from _typed_origins(each, f"{path}.")
+
+
+def _masked(origin: str, secrets: list[str]) -> str:
+    """An origin without the value of a secret. The text of an override has the value that it sets."""
+    if not origin.startswith(_OVERRIDE):
+        return origin
+    key = origin.removeprefix(_OVERRIDE).partition("=")[0]
+    name = key.removeprefix("+").strip()
+    is_secret = any(f"{secret}.".startswith(f"{name}.") or f"{name}.".startswith(f"{secret}.") for secret in secrets)
+    return f"{_OVERRIDE}{key}={MASK}" if is_secret else origin
