@@ -43,7 +43,7 @@ class RunValue(NamedTuple):
     why: str = ""
     """Why there is no value."""
     target: int | None = None
-    """How many epochs it was trained for, if neither the plan nor its config sets a number of epochs."""
+    """How many epochs the run was trained for, if neither the plan nor its config sets a number of epochs."""
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,8 @@ def _fitted(results: Results, metric: str, xs: Floats, rows: list[int], is_log_x
 def is_number_axis(results: Results, name: str, column: Column) -> bool:
     """Return whether a key is drawn as numbers.
 
-    It is if the key is a range of the search space, or if its numbers have many different values or few runs each.
+    A key is drawn as numbers if it is a range of the search space, or if its numbers have many different values or few
+    runs each.
     """
     if results.attributes is not None and name in results.attributes:
         return results.attributes[name]

@@ -43,7 +43,7 @@ def join(parts: Iterable[object], separator: str = "") -> Html:
 
 
 def element(tag: str, *content: object, **attributes: object) -> Html:
-    """Return an element. A trailing underscore of an attribute is dropped, and other underscores become hyphens.
+    """Return an element. In attribute names, a trailing underscore is dropped, and others become hyphens.
 
     >>> element("p", "a < b", class_="note")
     '<p class="note">a &lt; b</p>'

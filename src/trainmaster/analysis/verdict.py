@@ -30,7 +30,7 @@ class Pair(NamedTuple):
 
 
 class Look(NamedTuple):
-    """The result of the analysis after some pairs."""
+    """The result of one interim analysis, after a number of pairs."""
 
     n: int
     mean: float
@@ -200,7 +200,7 @@ def decide(plan: HypothesisPlan, pairs: Sequence[Pair], reason_to_wait: str = ""
     """Return the verdict from the first pairs in the planned order of seeds.
 
     The first look that crosses the boundary decides. All looks are computed here, so it does not matter how often the
-        study was analyzed.
+    study was analyzed.
     """
     design, by = plan.design, plan.settings["by"]
     last = len(pairs) if plan.budget is None else plan.budget

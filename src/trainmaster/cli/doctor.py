@@ -35,7 +35,7 @@ class Finding(NamedTuple):
     name: str
     value: str
     verdict: str = "ok"
-    """`ok`, `warning`, or `wrong` if trainmaster cannot work with it."""
+    """`ok`, `warning`, or `wrong` if trainmaster cannot work like this."""
     hint: str = ""
 
 

@@ -153,7 +153,7 @@ class JobRunner:
     def interruptible(self) -> Iterator[Interrupts]:
         """While the block runs, Ctrl-C, SIGTERM, SIGUSR1 and `trainmaster stop` are requests to stop.
 
-        Nested blocks share them.
+        Nested blocks share one `Interrupts` object.
         """
         if self._interrupts is not None:
             yield self._interrupts
@@ -290,7 +290,7 @@ class JobRunner:
             )
 
     def take_job(self, config: Any) -> Job | None:
-        """Return the job that `set_up` is setting up, if this is its unchanged config."""
+        """Return the job that `set_up` is setting up if `config` is its unchanged config, else None."""
         job, self._job_to_set_up = self._job_to_set_up, None
         return job if job is not None and config is job.config and job.is_config_unchanged() else None
 
@@ -309,7 +309,7 @@ class JobRunner:
         return runner.loop
 
     def build_loop(self, config: Any = None) -> TrainManager:
-        """Build the loop of a config in its initial state, including random numbers. Nothing is stored."""
+        """Build the loop of a config in its initial state, with newly seeded random numbers. Nothing is stored."""
         self.refuse_if_busy()
         manager = self._manager
         if not manager.has_make_loop:
@@ -350,7 +350,7 @@ class JobRunner:
         self.session.restore_rng()
 
     def _start_facts(self) -> dict[str, Any]:
-        """Return the facts about its code and seed that an attempt records when it starts."""
+        """Return the facts about the code and the seed that an attempt records when it starts."""
         return {**self.code.facts(self._manager.key), "seed": seed_of(self._manager.config)}
 
     def _has_reached_target(self, job: Job) -> bool:
@@ -372,7 +372,7 @@ class JobRunner:
                 warnings.warn(text, stacklevel=3)
 
     def _suggest_shorter_run(self, job: Job) -> None:
-        """Print how to train a stored run longer if it differs from a new config only in fewer epochs."""
+        """Print how to train a stored run longer if its config has fewer epochs than a new one but is otherwise equal."""
         store = self._manager.store
         shorter = shorter_run(store, job.config) if store.stats.get(job.key) is None else None
         if shorter is not None:

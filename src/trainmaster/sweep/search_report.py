@@ -98,7 +98,7 @@ def summary_lines(result: SearchResult, manager: Manager, is_over: bool, width: 
 
 
 def ranking_html(result: SearchResult) -> str:
-    """The best trials, for a notebook."""
+    """Return the best trials as HTML, for a notebook."""
     plan, ranking = result.plan, result.ranking
     rows = [
         (trial.number, trial.keys[0], *map(short_number, trial.values or ()), *(_value(trial.config.get(name)) for name in plan.space))
