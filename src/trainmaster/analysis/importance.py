@@ -48,7 +48,7 @@ class Importance:
     metric: str
     num_runs: int
     values: Mapping[str, float]
-    """The share of each key, the largest first. `seed` is the effective seed; smaller shares than its own are noise."""
+    """The share of each key, the largest first. `seed` is the effective seed: keys with a smaller share are noise."""
     notes: tuple[str, ...]
     """Notes about keys and runs that were left out, and how much the shares vary."""
 

@@ -41,7 +41,7 @@ class BatchResult:
     failed: dict[str, str] = field(default_factory=dict)
     """Runs that failed in this batch, with their errors. An invalid config has no key, so its text is used instead."""
     given_up: dict[str, str] = field(default_factory=dict)
-    """Runs that the batch gave up after too many attempts without a new checkpoint, with the last error."""
+    """Runs that the batch gave up on after too many attempts without a new checkpoint, with the last error."""
     stopped: dict[str, str] = field(default_factory=dict)
     """Runs that were stopped and saved early, with the reason."""
     left: list[str] = field(default_factory=list)

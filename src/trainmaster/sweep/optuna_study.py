@@ -178,7 +178,10 @@ def importances(plan: Plan, trials: Sequence[Trial]) -> dict[str, float]:
 
 
 def visible_trials(plan: Plan, trials: Sequence[Trial], number: int, seen: Sequence[int] | None = None) -> list[Trial]:
-    """Return the trials before `number` as its sampler and pruner see them. Trials inside the window are running."""
+    """Return the trials before `number` as its sampler and pruner see them.
+
+    Trials inside the window count as running.
+    """
     finished = set(plan.finished_before(number) if seen is None else seen)
     return [_as_seen(trial, trial.number in finished) for trial in trials[:number]]
 
@@ -204,7 +207,7 @@ def make_sampler(plan: Plan, number: int) -> BaseSampler:
 def _make_qmc_sampler(plan: Plan, number: int) -> BaseSampler:
     """Return a sampler that proposes element `number` of the quasi-random sequence.
 
-    Optuna's own sampler would take the position from a counter in the study, which is a new study for each proposal.
+    Optuna's own sampler keeps its position in a counter of the study, but here each proposal uses a new study.
     """
     from optuna import samplers
 
