@@ -36,7 +36,7 @@ class RunValue(NamedTuple):
 
     key: str
     value: float | None
-    """None if the run failed, or its value is not finite."""
+    """The value of the metric, or None if the run failed or the value is not finite."""
     epoch: int | None = None
     metric: str = ""
     """The full name of the metric."""

@@ -39,7 +39,7 @@ def plot(results: Results, x: str, y: str | None = None) -> Drawing:
 
 
 def attribute_panel(results: Results, name: str, metric: str, labels: Mapping[str, str] | None = None, is_metric: bool = False) -> Panel:
-    """Return a panel of a metric against a config key or another metric.
+    """Return a panel that draws a metric against a config key or another metric.
 
     `labels` replaces their names in the figure.
     """

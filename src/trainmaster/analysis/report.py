@@ -78,7 +78,7 @@ def make_report(
     """Return the report as an HTML page. For an unchanged store and the same date, the page is the same.
 
     Args:
-        store: the store.
+        store: the store to summarize.
         where: a condition that selects runs, as in `trainmaster ls --where`.
         metric: the metric that ranks them; by default the one that they monitor, or the one that most of them have.
         title: the question that the report answers.

@@ -36,7 +36,7 @@ class Look(NamedTuple):
     mean: float
     sd: float
     t: float | None
-    """None if all differences are equal: their spread is unknown, so there is no t."""
+    """The t statistic, or None if all differences are equal, because their spread is then unknown."""
     critical: float
 
 
@@ -61,7 +61,7 @@ class HypothesisPlan:
     seed_key: str
     """The key of the config that holds the seed."""
     criticals: tuple[float | None, ...]
-    """The critical |t| by the number of pairs; None if there is no look, and empty for a plan without a budget."""
+    """The critical |t| for each number of pairs, None where there is no look; empty for a plan without a budget."""
     statement: tuple[str, ...]
     """Lines that describe the plan, and which differences it can detect."""
     earlier: tuple[str, ...] = ()

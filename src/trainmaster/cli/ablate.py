@@ -1,4 +1,4 @@
-"""`trainmaster ablate`."""
+"""The command `trainmaster ablate`."""
 
 from __future__ import annotations
 

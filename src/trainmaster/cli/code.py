@@ -1,4 +1,4 @@
-"""`trainmaster code`."""
+"""The command `trainmaster code`."""
 
 from __future__ import annotations
 

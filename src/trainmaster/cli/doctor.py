@@ -1,4 +1,4 @@
-"""`trainmaster doctor`."""
+"""The command `trainmaster doctor`."""
 
 from __future__ import annotations
 

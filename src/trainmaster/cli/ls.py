@@ -1,4 +1,4 @@
-"""`trainmaster ls`."""
+"""The command `trainmaster ls`."""
 
 from __future__ import annotations
 

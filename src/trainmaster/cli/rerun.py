@@ -1,4 +1,4 @@
-"""`trainmaster rerun`."""
+"""The command `trainmaster rerun`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trainmaster table`."""
+"""The command `trainmaster table`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trainmaster tag`."""
+"""The command `trainmaster tag`."""
 
 from __future__ import annotations
 

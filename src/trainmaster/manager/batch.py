@@ -85,7 +85,7 @@ class Policy:
 
 
 class JobObserver(Protocol):
-    """Follows the jobs of a batch. A search is such an observer."""
+    """Follows the jobs of a batch. The driver of a search is such an observer."""
 
     def is_finished(self, job: Job) -> bool:
         """Return True if a job needs no training, even if its run is not done."""
@@ -96,7 +96,7 @@ class JobObserver(Protocol):
     def job_ended(self, key: str, kind: str, text: str) -> None:
         """Handle the outcome of a run: "done", "found" (it was done already), "stopped", "failed" or "given_up".
 
-        `text` is the reason.
+        `text` is the reason for this outcome.
         """
 
 
