@@ -169,5 +169,5 @@ def plain_cell(value: Any) -> str | int | float | None:
 
 
 def _hash(content: str) -> str:
-    """Return the source expression that allows an inline script or style sheet."""
+    """Return the expression of the content security policy that allows an inline script or style sheet."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"

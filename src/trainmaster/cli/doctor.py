@@ -130,7 +130,7 @@ def _examine_git() -> Finding:
 
 
 def _examine_store(path: str) -> Iterator[Finding]:
-    """Yield whether the store's folder, or the folder where it would be created, can be written."""
+    """Yield whether the store's folder, or the folder in which it would be created, is writable."""
     import shutil
 
     from rich.filesize import decimal

@@ -48,7 +48,10 @@ class Console:
 
     @contextlib.contextmanager
     def logging_to(self, attempt: Attempt, flush: Callable[[], None]) -> Iterator[None]:
-        """Append all lines to the log of an attempt too; `flush` delivers output that is still being captured."""
+        """While the block runs, also append all lines to the log of an attempt.
+
+        `flush` delivers output that is still being captured.
+        """
         with RunLog(attempt) as self._log:
             try:
                 yield

@@ -37,7 +37,7 @@ class Report(NamedTuple):
 
     key: str
     kind: Literal["claimed", "progress", "done", "held", "stopped", "failed", "died"]
-    """The first two are sent while the task runs; a worker sends "claimed" as soon as it holds the lease."""
+    """While the task runs, a worker sends "claimed" as soon as it holds the lease, and then "progress"."""
     text: str = ""
     """Why the task failed, died, stopped, or was left to another process."""
     error: Exception | None = None

@@ -105,7 +105,7 @@ class Interrupts:
             self._deadline = max(self._deadline, time.monotonic() + GRACE)
 
     def request_stop(self, reason: str) -> None:
-        """Request a stop of the current run. Called from the thread that trains it."""
+        """Request a stop of the current run. This is called from the thread that trains it."""
         self.reason = self.reason or reason
 
     def clear_request(self) -> None:

@@ -165,7 +165,7 @@ class JobRunner:
                 self._interrupts = None
 
     def _stop_reason(self) -> str | None:
-        """Return why the current job should stop, or None. Called from another thread."""
+        """Return why the current job should stop, or None. This is called from another thread."""
         attempt = self.attempt
         if attempt is not None:
             if attempt.is_lost:
@@ -176,7 +176,7 @@ class JobRunner:
         return self.invocation.stop_reason()
 
     def check_stop(self) -> None:
-        """Stop the current run if the stop check of its task returns a reason. Called after each evaluation."""
+        """Stop the current run if the stop check of its task returns a reason. This is called after each evaluation."""
         if self._stop_check is None or self._interrupts is None or self._interrupts.reason is not None:
             return
         reason = self._stop_check(self._manager.store, self._manager.history)
@@ -254,12 +254,12 @@ class JobRunner:
             attempt.release("interrupted" if is_signal else "failed", error=error_text(error, attempt.mask), traceback=text[-20000:])
 
     def _stop_loop(self, reason: str) -> None:
-        """Ask the loop to stop after the current batch. Called repeatedly, from another thread."""
+        """Ask the loop to stop after the current batch. This is called repeatedly, from another thread."""
         if self._manager.loop is not None:
             self._manager.loop.stop(reason, is_interrupt=True)
 
     def _abandon(self, attempt: Attempt, reason: str) -> None:
-        """Release the run before the process exits because its main thread does not return."""
+        """Release the run. The process exits afterwards, because its main thread does not return."""
         with contextlib.suppress(StoreError):
             attempt.release("interrupted", reason=reason)
         self.console.warn(f"{reason}: the last checkpoint of run {attempt.key} is kept")
@@ -372,7 +372,7 @@ class JobRunner:
                 warnings.warn(text, stacklevel=3)
 
     def _suggest_shorter_run(self, job: Job) -> None:
-        """Print how to train a stored run longer if its config has fewer epochs than a new one but is otherwise equal."""
+        """Print how to train a stored run longer if it has fewer epochs than a new config but is otherwise equal."""
         store = self._manager.store
         shorter = shorter_run(store, job.config) if store.stats.get(job.key) is None else None
         if shorter is not None:

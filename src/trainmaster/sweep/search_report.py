@@ -128,7 +128,7 @@ def _table_lines(plan: Plan, trials: Sequence[TrialRow], width: int) -> list[str
 
 
 def _reason_lines(trials: Sequence[TrialRow]) -> Iterator[str]:
-    """Yield why trials failed or were invalid, each reason once."""
+    """Yield the reasons why trials failed or were invalid, each once."""
     for state in ("failed", "invalid"):
         reasons = Counter(trial.reason for trial in trials if trial.state == state)
         for reason, count in reasons.most_common(_MAX_REASONS):
