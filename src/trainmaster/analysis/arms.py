@@ -37,14 +37,14 @@ class RunValue(NamedTuple):
 
     key: str
     value: float | None
-    """None if the run failed, or its value is not finite."""
+    """The value of the metric, or None if the run failed or the value is not finite."""
     epoch: int | None = None
     metric: str = ""
     """The full name of the metric."""
     why: str = ""
     """Why there is no value."""
     target: int | None = None
-    """How many epochs it was trained for, if neither the plan nor its config sets a number of epochs."""
+    """How many epochs the run was trained for, if neither the plan nor its config sets a number of epochs."""
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ class Design:
         return self.alpha * (n / self.budget) ** 2
 
     def criticals(self, last: int) -> NDArray[np.float64]:
-        """Return the critical |t| by the number of pairs, up to `last`. It is infinite where there is no look."""
+        """Return the critical |t| for each number of pairs up to `last`. It is infinite where there is no look."""
         return _criticals(self.alpha, self.budget, last)[: last + 1]
 
     def is_hopeless(self, n: int, t: float, last_critical: float) -> bool:
@@ -72,10 +72,10 @@ def _criticals(alpha: float, budget: int | None, last: int) -> NDArray[np.float6
 def boundary(spent_by: Callable[[int], float], last: int, num_cells: int) -> NDArray[np.float64]:
     """Return the critical |t| after each number of pairs, for the error rate `spent_by(n)` after n pairs.
 
-    For normal differences, sin(theta) = S / sqrt(n * Q), of the sum S and the sum of squares Q of n differences from
-    the margin, is a Markov chain that does not depend on their scale, and t = sqrt(n - 1) * tan(theta). A grid holds
-    the distribution of |theta| among the studies that have not crossed the boundary. Each look cuts off its tail, and
-    each pair updates the rest.
+    Let S be the sum and Q the sum of squares of n differences from the margin, and sin(theta) = S / sqrt(n * Q). For
+    normal differences, theta is a Markov chain that does not depend on their scale, and t = sqrt(n - 1) * tan(theta).
+    A grid holds the distribution of |theta| among the studies that have not crossed the boundary. Each look cuts off
+    the tail of this distribution, and each pair updates the rest.
     """
     criticals = np.full(last + 1, np.inf)
     edges = np.linspace(0, np.pi / 2, num_cells + 1)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The difference a - b of a metric."""
+    """The difference a - b in a metric between two sets of runs."""
 
     a: str
     b: str

@@ -36,7 +36,7 @@ class Contribution:
     mean: float
     low: float
     high: float
-    """The interval is simultaneous: all intervals of the table contain their true values with probability 1 - alpha."""
+    """The upper end of the interval. All intervals of the table together have the level 1 - alpha."""
     p: float
     """The p-value, adjusted by Holm's method for all effects of the table."""
     effect_size: float

@@ -43,7 +43,7 @@ class Forecast:
     num_measured: int
     """The number of curves for which the coverage was measured."""
     held_out: str
-    """The unit that was left out at a time to measure the coverage: "setting" (all its seeds) or "curve"."""
+    """What was left out, one at a time, to measure the coverage: a "setting" with all its seeds, or a "curve"."""
 
     def __str__(self) -> str:
         return f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}]"
@@ -90,7 +90,7 @@ class FinishedCurves:
     def _calibrate(self, prefix: tuple[float, ...]) -> _Calibration | NoForecast:
         """Calibrate forecasts of curves that end at one point.
 
-        It is cached, because pruned curves often end at the same epoch.
+        The result is cached, because pruned curves often end at the same epoch.
         """
         if prefix not in self._calibrations:
             rows = [row for row, curve in enumerate(self._curves) if all(epoch in curve for epoch in prefix)]
@@ -129,9 +129,10 @@ class _Calibration:
         return distances
 
     def _score(self, neighbors: NDArray[np.int64], distances: Array) -> tuple[Array, Array, float]:
-        """Forecast each curve from its neighbors.
+        """Forecast each curve from its neighbors, and measure the errors.
 
-        Return the errors relative to their disagreement, and the distances.
+        Returns each error relative to how much the neighbors disagree, the distance to the farthest neighbor, and the
+        floor that was added to the disagreement.
         """
         gains = self._gains[neighbors]
         disagreement = gains.std(axis=1, ddof=1)

@@ -1,4 +1,4 @@
-"""Groups runs that are replicates of one config or have the same values of some keys, and computes statistics."""
+"""Groups runs that are replicates of one config or have the same values for some keys, and computes statistics."""
 
 from __future__ import annotations
 

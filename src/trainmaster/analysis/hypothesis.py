@@ -47,11 +47,11 @@ class Hypothesis:
         budget: the maximum number of pairs. "auto" computes it from `effect`, `power` and the spread, or is 20 without an `effect`.
             With None there is no limit: you can continue the hypothesis at any time, but it needs about 1.3 times as many pairs.
         effect: the true improvement that the test should be able to distinguish from the margin.
-        sd: the standard deviation of the pairs' differences; by default from replicates of other configs in the store.
+        sd: the standard deviation of the pairs' differences; by default estimated from replicates of other configs in the store.
         seeds: where the seeds come from. Seeds whose runs are new are used first.
         direction: "max" or "min"; by default it follows from the name of the metric.
         failed: "wait" leaves the verdict open while a run has failed or has a value that is not finite; "worst" counts it as the worst run.
-        hopeless: from half of the budget on, stop when the chance of a verdict is below this.
+        hopeless: from half of the budget on, stop when the chance of a verdict is below this value.
         base: values that both configs share.
         epochs: the target of all runs; by default the config or the loop decides.
     """
@@ -287,7 +287,10 @@ def _name_of(settings: dict[str, Any], groups: tuple[str, str]) -> str:
 
 
 def _earlier(manager: Manager, groups: tuple[str, str]) -> tuple[str, ...]:
-    """Return the stored hypotheses about the same two arms. A claim that is tested often is supported by chance."""
+    """Return the stored hypotheses about the same two arms.
+
+    A claim that is tested often enough will be supported by chance.
+    """
     found = []
     for name in plan_names(manager.store, "hypothesis"):
         record = PlanRecords(manager.store, "hypothesis", name).read("hypothesis.json")

@@ -1,8 +1,8 @@
 """Computes how much each config key matters for a metric, with Optuna's PED-ANOVA.
 
 PED-ANOVA compares the distribution of a parameter among the best runs with its distribution among all runs. A number
-with few different values must be a category: as a range, a batch size of 32, 64 or 128 without any effect gets an
-importance of 40 % with 10,000 runs, because there are gaps between its values.
+with few different values must be treated as a category. If a batch size of 32, 64 or 128 were treated as a range, it
+would get an importance of 40 % with 10,000 runs even without any effect, because there are gaps between its values.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Importance:
     metric: str
     num_runs: int
     values: Mapping[str, float]
-    """The largest share comes first. `seed` is the effective seed: a key with a smaller share is noise."""
+    """The share of each key, the largest first. `seed` is the effective seed: keys with a smaller share are noise."""
     notes: tuple[str, ...]
     """Notes about keys and runs that were left out, and how much the shares vary."""
 

@@ -53,9 +53,9 @@ class PlotAnalysis:
         attribute_name_remap: Mapping[str, str] | None = None,
         save_dir: str | PathLike[str] | None = None,
     ) -> dict[tuple[str, str], Drawing]:
-        """Return a figure for each metric and each config key, by the names of both.
+        """Return a figure for each pair of a metric and a config key, by their names.
 
-        The mappings select and label them.
+        The mappings select the metrics and keys to draw, and set their labels.
 
         With `save_dir`, each figure is written to `<save_dir>/<metric>/<key>.png`. If one value of a key has far fewer
         runs than another, you get a warning, because other keys may cause the difference.

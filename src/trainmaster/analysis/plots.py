@@ -39,7 +39,7 @@ def plot(results: Results, x: str, y: str | None = None) -> Drawing:
 
 
 def attribute_panel(results: Results, name: str, metric: str, labels: Mapping[str, str] | None = None, is_metric: bool = False) -> Panel:
-    """Return a panel of a metric against a config key or another metric.
+    """Return a panel that draws a metric against a config key or another metric.
 
     `labels` replaces their names in the figure.
     """
@@ -81,7 +81,8 @@ def _fitted(results: Results, metric: str, xs: Floats, rows: list[int], is_log_x
 def is_number_axis(results: Results, name: str, column: Column) -> bool:
     """Return whether a key is drawn as numbers.
 
-    It is if the key is a range of the search space, or if its numbers have many different values or few runs each.
+    A key is drawn as numbers if it is a range of the search space, or if its numbers have many different values or few
+    runs each.
     """
     if results.attributes is not None and name in results.attributes:
         return results.attributes[name]

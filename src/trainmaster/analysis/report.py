@@ -78,7 +78,7 @@ def make_report(
     """Return the report as an HTML page. For an unchanged store and the same date, the page is the same.
 
     Args:
-        store: the store.
+        store: the store to summarize.
         where: a condition that selects runs, as in `trainmaster ls --where`.
         metric: the metric that ranks them; by default the one that they monitor, or the one that most of them have.
         title: the question that the report answers.
@@ -172,7 +172,7 @@ def _titles(results: Results, groups: Groups) -> dict[str, str]:
 
 
 def _value_texts(groups: Sequence[Group], name: str) -> list[str]:
-    """Return the value of a config key in each setting, or an empty text if its runs differ in it or do not have it."""
+    """Return the value of a config key in each setting. It is empty if the setting's runs differ in it or lack it."""
     texts = iter(short_values([group.values[name] for group in groups if name in group.values]))
     return [next(texts) if name in group.values else "" for group in groups]
 

@@ -59,7 +59,7 @@ def make_figures(results: Results, groups: Sequence[Group], metric: str) -> list
 
 
 def _sets(names: Sequence[str]) -> list[str]:
-    """Return the names of the data sets in the names of metrics."""
+    """Return `train`, `valid`, `test`, and every other data set whose loss is among the metrics."""
     return [*{"train", "valid", "test", *(name.removesuffix("/loss") for name in names if name.endswith("/loss"))}]
 
 

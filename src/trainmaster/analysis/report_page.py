@@ -43,7 +43,7 @@ def join(parts: Iterable[object], separator: str = "") -> Html:
 
 
 def element(tag: str, *content: object, **attributes: object) -> Html:
-    """Return an element. A trailing underscore of an attribute is dropped, and other underscores become hyphens.
+    """Return an element. In attribute names, a trailing underscore is dropped, and others become hyphens.
 
     >>> element("p", "a < b", class_="note")
     '<p class="note">a &lt; b</p>'
@@ -169,5 +169,5 @@ def plain_cell(value: Any) -> str | int | float | None:
 
 
 def _hash(content: str) -> str:
-    """Return the source expression that allows an inline script or style sheet."""
+    """Return the expression of the content security policy that allows an inline script or style sheet."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"

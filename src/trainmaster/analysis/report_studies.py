@@ -33,7 +33,7 @@ class Studies(NamedTuple):
 
 
 def read_studies(store: Store, keys: Collection[str] | None) -> Studies:
-    """Return all studies, or those with at least one of the runs `keys`."""
+    """Return all studies or, if `keys` is not None, those that contain at least one of these runs."""
     problems: list[str] = []
 
     def read(kind: Kind, read_one: Callable[[Store, str], _T], runs_of: Callable[[_T], set[str]]) -> list[_T]:
@@ -118,7 +118,7 @@ def ablations_section(studies: Studies) -> Section | None:
 
 
 def importance_section(results: Results, metric: str) -> Section | None:
-    """Return a section with a bar for each config key. The bar of the seed shows the size of noise."""
+    """Return a section with a bar for each config key. The bar of the seed shows how large the noise is."""
     if not len(results):
         return None
     try:

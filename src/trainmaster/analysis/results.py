@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from trainmaster.figures.drawing import Drawing
 
 FACTS = ("state", "epoch", "step", "duration")
-"""The facts of a run that have a column."""
+"""The facts about a run that have their own column."""
 FINISHED = "finished"
 
 
@@ -200,7 +200,7 @@ class Results:
         return _summary(self, int(np.nanargmax(values) if is_greater_better else np.nanargmin(values)))
 
     def groups(self, by: str | Iterable[str] | None = None, metric: str | None = None) -> Groups:
-        """Group runs that differ only in their seed, or have the same values of `by`, with statistics of a metric.
+        """Group runs that differ only in their seed, or have the same values for `by`, with statistics of a metric.
 
         The best group comes first. Runs with the same effective seed and otherwise equal configs count once. If `by`
         puts several configs into a group, the seeds of each config are averaged first, and `n` counts configs. A group
@@ -225,7 +225,7 @@ class Results:
         return compare(self, a, b, on)
 
     def importance(self, metric: str | None = None) -> Importance:
-        """Return how much each config key matters for a metric, by Optuna's PED-ANOVA, with a bar for the seed."""
+        """Return how much each config key and the seed matter for a metric, according to Optuna's PED-ANOVA."""
         from trainmaster.analysis.importance import importance
 
         return importance(self, metric)
@@ -251,7 +251,7 @@ class Results:
     def steps(self, metrics: str | Iterable[str] | None = None) -> pd.DataFrame:
         """Return every logged value of some metrics, by default all, as a DataFrame indexed by key and step.
 
-        The DataFrame also has all config columns. Its column `over` says what a step is, such as an epoch or an update.
+        The DataFrame also has all config columns. Its column `over` says what steps count, such as epochs or updates.
         This method reads the logs of all runs.
         """
         from trainmaster.analysis.frames import steps_frame

@@ -18,7 +18,7 @@ def trial_folder(config: Any, experiment_dir: str | os.PathLike[str]) -> str:
 
 
 def open_source(source: Any) -> Store:
-    """Open the store of a manager or in a folder. It must exist."""
+    """Return the store of a manager, or open the one in a folder. The folder must contain a store."""
     if isinstance(source, Store):
         return source
     store = getattr(source, "store", None)

@@ -1,8 +1,8 @@
 """Intervals, differences and p-values for small numbers of runs, and which differences a number of runs can detect.
 
 All functions use Student's t: with 3 to 50 replicates, its intervals contain the true mean as often as their level
-promises, and bootstrap intervals do not. Numbers that cannot be computed are nan: the interval of one value, of equal
-values, or with a NaN.
+promises, and bootstrap intervals do not. Numbers that cannot be computed are nan, for example the interval of a single
+value, of equal values, or of values with a NaN among them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trainmaster.arguments import check_int, check_number
 from trainmaster.errors import MissingExtraError, SettingError, shown
 
 ROUNDING = 5e-7
-"""Values count as equal if their spread is at most this share of the largest one.
+"""Values count as equal if their spread is at most this share of the largest value.
 
 Metrics are often float32, and 0.95 - 0.90 differs from 0.85 - 0.80 only by rounding. Without this tolerance, equal
 differences would have a tiny spread and an enormous t.
@@ -241,7 +241,7 @@ def _quantile(df: float, level: float) -> float:
 
 
 def _small_sample(df: float) -> float:
-    """Return Hedges' correction for few values, from which a standardized difference is too large on average.
+    """Return Hedges' correction for small samples, whose standardized differences are too large on average.
 
     For one degree of freedom, there is no correction.
     """

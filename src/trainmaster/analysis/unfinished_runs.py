@@ -43,7 +43,7 @@ def read_curve(store: Store, key: str, metric: str) -> Curve:
 def forecast_runs(store: Store, runs: RunTable, metric: str, keys: Collection[str] | None = None) -> list[UnfinishedRun]:
     """Return the unfinished runs of a table, or those in `keys`, each with a forecast, in the order of their keys.
 
-    The forecasts are based on the finished runs of the table, so it should have all runs of the store.
+    The forecasts are based on the finished runs of the table, so the table should contain all runs of the store.
     """
     names = ("state", "num_epochs", "epoch", "group")
     rows = sorted(zip(runs.keys, *map(runs.fact, names), strict=True))

@@ -30,13 +30,13 @@ class Pair(NamedTuple):
 
 
 class Look(NamedTuple):
-    """The result of the analysis after some pairs."""
+    """The result of one interim analysis, after a number of pairs."""
 
     n: int
     mean: float
     sd: float
     t: float | None
-    """None if all differences are equal: their spread is unknown, so there is no t."""
+    """The t statistic, or None if all differences are equal, because their spread is then unknown."""
     critical: float
 
 
@@ -61,7 +61,7 @@ class HypothesisPlan:
     seed_key: str
     """The key of the config that holds the seed."""
     criticals: tuple[float | None, ...]
-    """The critical |t| by the number of pairs; None if there is no look, and empty for a plan without a budget."""
+    """The critical |t| for each number of pairs, None where there is no look; empty for a plan without a budget."""
     statement: tuple[str, ...]
     """Lines that describe the plan, and which differences it can detect."""
     earlier: tuple[str, ...] = ()
@@ -200,7 +200,7 @@ def decide(plan: HypothesisPlan, pairs: Sequence[Pair], reason_to_wait: str = ""
     """Return the verdict from the first pairs in the planned order of seeds.
 
     The first look that crosses the boundary decides. All looks are computed here, so it does not matter how often the
-        study was analyzed.
+    study was analyzed.
     """
     design, by = plan.design, plan.settings["by"]
     last = len(pairs) if plan.budget is None else plan.budget

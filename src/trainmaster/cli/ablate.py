@@ -1,4 +1,4 @@
-"""`trainmaster ablate`."""
+"""The command `trainmaster ablate`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def command(
 
 
 def read_recipe(tree: Any, file: str) -> Any:
-    """Return the ablation that a recipe describes. An error lists all wrong members of the recipe."""
+    """Return the ablation that a recipe describes. Raises an error that lists everything wrong in the recipe."""
     from trainmaster.analysis import Ablation
 
     wrong = [

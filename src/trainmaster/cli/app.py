@@ -79,7 +79,7 @@ GROUPS = {
         "import": "Add the runs of a tar file to a store.",
     },
 }
-"""The commands by what people do with them, each with the first line of its help. `trainmaster --help` fits on one screen."""
+"""The commands, grouped by task, each with the first line of its help. `trainmaster --help` fits on one screen."""
 COMMANDS = {name: line for commands in GROUPS.values() for name, line in commands.items()}
 
 CLOSED_PIPE = 141

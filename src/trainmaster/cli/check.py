@@ -1,4 +1,4 @@
-"""`trainmaster check`."""
+"""The command `trainmaster check`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trainmaster code`."""
+"""The command `trainmaster code`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_SHOWN = 10
 
 
 class SavedCode(NamedTuple):
-    """A snapshot of a run, and the attempts that have it."""
+    """A snapshot of a run's code, and the attempts that it belongs to."""
 
     name: str
     folder: str

@@ -58,7 +58,10 @@ def complete_sort(ctx: typer.Context, incomplete: str) -> list[Any]:
 
 
 def complete_target(ctx: typer.Context, incomplete: str) -> list[Any]:
-    """Return Python files and folders; after a colon, or if only one file matches, also the targets in the file."""
+    """Return Python files and folders or, after a colon, the targets in a file.
+
+    If only one file matches, its targets are listed too.
+    """
     file, colon, start = incomplete.rpartition(":")
     if colon:
         return [(f"{file}:{name}", about) for name, about in _find_targets(file) if name.startswith(start)]

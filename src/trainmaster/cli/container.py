@@ -1,4 +1,4 @@
-"""`trainmaster container`."""
+"""The command `trainmaster container`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trainmaster curves`."""
+"""The command `trainmaster curves`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trainmaster diff`."""
+"""The command `trainmaster diff`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trainmaster doctor`."""
+"""The command `trainmaster doctor`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Finding(NamedTuple):
     name: str
     value: str
     verdict: str = "ok"
-    """`ok`, `warning`, or `wrong` if trainmaster cannot work with it."""
+    """`ok`, `warning`, or `wrong` if trainmaster cannot work like this."""
     hint: str = ""
 
 
@@ -130,7 +130,7 @@ def _examine_git() -> Finding:
 
 
 def _examine_store(path: str) -> Iterator[Finding]:
-    """Yield whether the store's folder, or the folder where it would be created, can be written."""
+    """Yield whether the store's folder, or the folder in which it would be created, is writable."""
     import shutil
 
     from rich.filesize import decimal

@@ -1,4 +1,4 @@
-"""`trainmaster export`."""
+"""The command `trainmaster export`."""
 
 from __future__ import annotations
 

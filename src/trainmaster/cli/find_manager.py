@@ -73,7 +73,7 @@ def find_manager(
 def check_recorded_target(text: str, folder: object, digest: str | None, store_root: str, is_trusted: bool, command: str) -> Target:
     """Return the recorded target of a run or capsule, if its file is outside of the store and has not changed.
 
-    `folder` is where the run was started; modules are also searched there. `digest` is the recorded digest of the file.
+    `folder` is where the run was started; modules are searched for there too. `digest` is the file's recorded digest.
     `is_trusted` skips the checks. `command` is suggested in errors.
     """
     if isinstance(folder, str) and os.path.isdir(folder) and (is_trusted or not _is_below(folder, store_root)):

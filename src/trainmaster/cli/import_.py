@@ -1,4 +1,4 @@
-"""`trainmaster import`."""
+"""The command `trainmaster import`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trainmaster init`."""
+"""The command `trainmaster init`."""
 
 from __future__ import annotations
 

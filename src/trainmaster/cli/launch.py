@@ -1,4 +1,4 @@
-"""`trainmaster launch`."""
+"""The command `trainmaster launch`."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def load_manager(
 
 
 def _rank_settings() -> dict[str, Any]:
-    """Return more settings of the invocation for a process that `--processes` has started."""
+    """Return additional settings of the invocation if `--processes` has started this process."""
     if LAUNCHED not in os.environ:
         return {}
     from trainmaster.manager.rank_processes import watch_parent

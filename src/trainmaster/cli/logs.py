@@ -1,4 +1,4 @@
-"""`trainmaster logs`."""
+"""The command `trainmaster logs`."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class _LogReader:
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
 
     def read(self) -> str:
-        """Return the next piece; empty at the current end."""
+        """Return the next piece, or an empty text at the current end of the log."""
         if self._path is None:
             return ""
         try:

@@ -1,4 +1,4 @@
-"""`trainmaster ls`."""
+"""The command `trainmaster ls`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trainmaster.store.summary import Summary
 
 STALLED = 300.0
-"""Seconds without progress after which `ls` reports it for a running run."""
+"""Seconds after which `ls` reports that a running run makes no progress."""
 _STYLES = {
     "running": "cyan",
     "held?": "cyan",

@@ -31,7 +31,7 @@ def open_results(option: str | None, argument: str | None, where: str | None) ->
 
 
 def print_left_out(results: Results) -> None:
-    """Print the runs that are left out to stderr."""
+    """Print to stderr which runs are left out."""
     for state, keys in sorted(results.left_out.items()):
         some = ", ".join(keys[:_MAX_KEYS]) + (", ..." if len(keys) > _MAX_KEYS else "")
         print(f"left out: {counted(len(keys), f'{state} run')}: {some}", file=sys.stderr)

@@ -42,7 +42,7 @@ def plan_sweep(text: str, choices: list[str], config: str | None) -> PlannedSwee
 
 
 def _refuse_secrets(manager: Manager, config: object, words: list[str]) -> None:
-    """Raise if an argument sets a secret, because it would be readable in the file."""
+    """Raise if an argument sets a secret, because the written files would contain it."""
     from trainmaster.config.declared_secrets import secret_texts
     from trainmaster.config.masking import Mask, argv_secrets
 

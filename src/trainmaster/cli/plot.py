@@ -1,4 +1,4 @@
-"""`trainmaster plot`."""
+"""The command `trainmaster plot`."""
 
 from __future__ import annotations
 

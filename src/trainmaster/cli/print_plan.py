@@ -38,7 +38,7 @@ def print_run_plan(manager: Manager, config: Any, num_epochs: int | None, store_
 def print_sweep_plan(
     manager: Manager, choices: Any, num_epochs: int | None, workers: int | Executor, store_dir: str, has_keys: bool
 ) -> None:
-    """Print what a sweep will train; with `has_keys`, also the keys and differing values of the first runs."""
+    """Print what a sweep will train. With `has_keys`, this includes the keys and differing values of the first runs."""
     facts: list[tuple[str, object]] = [("runs", f"{choices.count:,}"), ("store", os.path.abspath(store_dir))]
     facts.append(("workers", describe_workers(workers)))
     facts += [("epochs", num_epochs)] if num_epochs is not None else []

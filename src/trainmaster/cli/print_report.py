@@ -28,7 +28,10 @@ def check_format(format: str | None) -> None:
 def print_report(
     table: Table, values: Mapping[str, Any], panels: Sequence[Panel], format: str | None, folder: str | None, name: str
 ) -> None:
-    """Print a report in a format, and write its figure. Without a format, the manager has already printed it."""
+    """Print a report in a chosen format, and write its figure.
+
+    If `format` is None, the manager has already printed the report.
+    """
     from trainmaster.cli.json_output import print_json
 
     if folder is not None:

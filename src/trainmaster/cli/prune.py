@@ -1,4 +1,4 @@
-"""`trainmaster prune`."""
+"""The command `trainmaster prune`."""
 
 from __future__ import annotations
 

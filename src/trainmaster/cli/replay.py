@@ -1,4 +1,4 @@
-"""`trainmaster replay`."""
+"""The command `trainmaster replay`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trainmaster report`."""
+"""The command `trainmaster report`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trainmaster rerun`."""
+"""The command `trainmaster rerun`."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _describe_position(before: Recorded) -> str:
 
 
 def _find_gpu_cause(before: Recorded, manager: Manager) -> Iterator[str]:
-    """Return the GPU as a possible cause of differences, or None.
+    """Yield a line if differences may have been caused by a GPU.
 
     Many GPU operations add numbers in a varying order unless torch uses deterministic algorithms.
     """

@@ -1,4 +1,4 @@
-"""`trainmaster resume`."""
+"""The command `trainmaster resume`."""
 
 from __future__ import annotations
 

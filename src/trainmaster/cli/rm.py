@@ -1,4 +1,4 @@
-"""`trainmaster rm`."""
+"""The command `trainmaster rm`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trainmaster run`."""
+"""The command `trainmaster run`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trainmaster search`."""
+"""The command `trainmaster search`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trainmaster show`."""
+"""The command `trainmaster show`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class Details(NamedTuple):
 def command(key: Key, store: StoreOption = None, is_json: Json = False) -> None:
     """Show everything about one run.
 
-    Its state, config, metrics, attempts, checkpoints and files. Draws the curves of its metrics, unless the drawing is up to date.
+    Prints its state, config, metrics, attempts, checkpoints and files, and draws the curves of its metrics unless the drawing is up to
+    date.
 
     \b
     Examples:

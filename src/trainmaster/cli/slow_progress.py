@@ -1,4 +1,4 @@
-"""Progress messages for commands that read many runs."""
+"""Prints progress messages for commands that read many runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trainmaster stages`."""
+"""The command `trainmaster stages`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts the processes of `--processes N`."""
+"""Starts the processes that `--processes N` asks for."""
 
 from __future__ import annotations
 

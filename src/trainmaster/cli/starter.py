@@ -1,4 +1,4 @@
-"""Starter projects: the templates in the folder `templates`, and writing one into a folder.
+"""Reads the templates of starter projects, and writes a project into a folder.
 
 Each template is a folder of real files. All of them share the file `gitignore`, whose name has no dot here because git would read it.
 """
@@ -19,14 +19,14 @@ TEMPLATES = {
     "manager": "a Manager whose epochs you write",
     "loop": "a TrainTestLoop whose components you write",
 }
-"""Each template with what it shows, the default first."""
+"""The templates, each with what it shows. The default comes first."""
 _TITLE = "PROJECT"
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EEXIST)
-"""What another folder would prevent; a full disk, for example, is not the user's choice."""
+"""Errors that the choice of another folder would prevent. Others, such as a full disk, are not the user's mistake."""
 
 
 def read_template(name: str, title: str) -> dict[str, str]:
-    """The files of a template by name. `title` becomes the heading of its README."""
+    """Return the files of a template by name. `title` becomes the heading of its README."""
     if name not in TEMPLATES:
         known = "\n".join(f"{each:<10}  {about}" for each, about in TEMPLATES.items())
         raise SettingError(f"there is no template `{name[:80]}`", known=known, hint=did_you_mean(name, TEMPLATES))

@@ -1,4 +1,4 @@
-"""`trainmaster stop`."""
+"""The command `trainmaster stop`."""
 
 from __future__ import annotations
 

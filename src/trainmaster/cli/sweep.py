@@ -1,4 +1,4 @@
-"""`trainmaster sweep`."""
+"""The command `trainmaster sweep`."""
 
 from __future__ import annotations
 

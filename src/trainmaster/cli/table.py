@@ -1,4 +1,4 @@
-"""`trainmaster table`."""
+"""The command `trainmaster table`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def command(
 ) -> None:
     """Print the results as text, CSV, LaTeX or JSON.
 
-    One row per finished run, with the config values that vary and the metrics; with --group or --by, one row per group, with mean ±
+    Prints one row per finished run, with the config values that vary and the metrics; with --group or --by, one row per group, with mean ±
     standard deviation. Text, Markdown and LaTeX are rounded; CSV and JSON have the exact values and, for groups, the 95 % interval of each
     mean. To include runs that have not finished, use a filter that names `state`.
 

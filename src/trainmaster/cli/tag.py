@@ -1,4 +1,4 @@
-"""`trainmaster tag`."""
+"""The command `trainmaster tag`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def command(
 ) -> None:
     """Add labels to a run, or remove them.
 
-    A label has 1 to 64 letters, digits, `.`, `_` and `-`.
+    A label consists of 1 to 64 letters, digits, `.`, `_` and `-`.
 
     \b
     Examples:

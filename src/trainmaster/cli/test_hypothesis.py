@@ -1,4 +1,4 @@
-"""`trainmaster test-hypothesis`."""
+"""The command `trainmaster test-hypothesis`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trainmaster ui`."""
+"""The command `trainmaster ui`."""
 
 from __future__ import annotations
 

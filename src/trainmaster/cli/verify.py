@@ -1,4 +1,4 @@
-"""`trainmaster verify`."""
+"""The command `trainmaster verify`."""
 
 from __future__ import annotations
 

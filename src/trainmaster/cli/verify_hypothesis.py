@@ -1,4 +1,4 @@
-"""`trainmaster verify-hypothesis`."""
+"""The command `trainmaster verify-hypothesis`."""
 
 from __future__ import annotations
 

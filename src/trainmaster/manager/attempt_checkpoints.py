@@ -1,4 +1,4 @@
-"""Saves a loop's checkpoints to the store of its manager."""
+"""Saves the checkpoints of a loop to its manager's store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trainmaster.store.keys import attempt_folder
 _DRAW_INTERVAL = 60.0
 """Seconds between two drawings of the curves during a run."""
 NoDeadline = Callable[[], AbstractContextManager[None]]
-"""Returns a context manager for a save, during which an interrupt does not end the process."""
+"""Returns a context manager for a save. While the save runs, an interrupt does not end the process."""
 
 
 class CheckpointFacts(NamedTuple):
@@ -47,8 +47,8 @@ class AttemptCheckpoints:
     ) -> None:
         """`root` is the store's folder, or None for a store in memory.
 
-        `sets` are the names of the data sets in the curves, or None to draw no curves; `trainmaster show` draws missing
-        ones.
+        `sets` are the names of the data sets in the curves, or None to draw no curves. `trainmaster show` draws curves
+        that are missing.
         """
         self._attempt, self._keep, self._read_facts, self._no_deadline = attempt, keep, read_facts, no_deadline
         self.path = None if root is None else Path(root) / attempt_folder("ckpts", attempt.key, attempt.number)

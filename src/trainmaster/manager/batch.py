@@ -35,17 +35,17 @@ class BatchResult:
     """The outcomes of the runs of a batch, by key."""
 
     done: list[str] = field(default_factory=list)
-    """Trained by this batch."""
+    """Runs that this batch trained."""
     found: list[str] = field(default_factory=list)
-    """Done before, or by other processes in the meantime."""
+    """Runs that were already done, or that other processes finished in the meantime."""
     failed: dict[str, str] = field(default_factory=dict)
-    """Failed in this batch, with the error. A refused config has no key; its text is used instead."""
+    """Runs that failed in this batch, with their errors. An invalid config has no key, so its text is used instead."""
     given_up: dict[str, str] = field(default_factory=dict)
-    """Not tried again after too many attempts without a new checkpoint, with the last error."""
+    """Runs that the batch gave up on after too many attempts without a new checkpoint, with the last error."""
     stopped: dict[str, str] = field(default_factory=dict)
-    """Stopped and saved early, with the reason."""
+    """Runs that were stopped and saved early, with the reason."""
     left: list[str] = field(default_factory=list)
-    """Held by other processes, or not started, when the batch ended early."""
+    """Runs that other processes held, or that had not started, when the batch ended early."""
 
     def __str__(self) -> str:
         return ", ".join(f"{count} {name}" for name, count in self.counts().items() if count) or "nothing to do"
@@ -85,7 +85,7 @@ class Policy:
 
 
 class JobObserver(Protocol):
-    """Follows the jobs of a batch. A search is such an observer."""
+    """Follows the jobs of a batch. The driver of a search is such an observer."""
 
     def is_finished(self, job: Job) -> bool:
         """Return True if a job needs no training, even if its run is not done."""
@@ -96,7 +96,7 @@ class JobObserver(Protocol):
     def job_ended(self, key: str, kind: str, text: str) -> None:
         """Handle the outcome of a run: "done", "found" (it was done already), "stopped", "failed" or "given_up".
 
-        `text` is the reason.
+        `text` is the reason for this outcome.
         """
 
 
@@ -127,7 +127,7 @@ class Batch:
         self._dead_attempts: dict[str, int] = {}
         """For each run, by key, the last attempt whose worker died."""
         self._num_deaths: Counter[tuple[str, Any]] = Counter()
-        """How many workers died while they trained a run, since its newest checkpoint."""
+        """How many workers have died while training a run since its newest checkpoint."""
         self._num_early_deaths = 0
 
     def run(self, configs: Iterable[Any], view: BatchView | None = None) -> BatchResult:
@@ -315,9 +315,10 @@ class Batch:
 
 
 def reason_to_give_up(run: Run, limit: int) -> str | None:
-    """Return why a batch should give up on a run: its last `limit` attempts, all by batches, saved no new checkpoint.
+    """Return why a batch should give up on a run, or None if it should try the run.
 
-    Returns None if the batch should try it. Attempts that a user interrupted are ignored.
+    A batch gives up if the last `limit` attempts were all started by batches and saved no new checkpoint. Attempts that
+    a user interrupted are ignored.
     """
     reasons: list[str] = []
     for number in run.attempts():

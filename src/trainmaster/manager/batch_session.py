@@ -31,8 +31,8 @@ def run_batch(
 ) -> BatchResult:
     """Train the configs of a batch; `patience` is in hours.
 
-    `observer` follows its jobs. `summarize(is_over)` prints the summary instead of the table of the best runs. `status`
-    returns a line for the live view.
+    `observer` follows the jobs of the batch. `summarize(is_over)` prints a summary that replaces the table of the best
+    runs. `status` returns a line for the live view.
     """
     runner, console = manager.job_runner, manager.job_runner.console
     varying = VaryingKeys(map(values_of, sample_configs(manager, configs)))

@@ -45,7 +45,7 @@ class _Row:
     config: Mapping[str, Any]
     share: float = 0.0
     first_share: float = 0.0
-    """The fraction that was done before this batch started the run."""
+    """The fraction of the run that was done before this batch started it."""
     epoch: str = ""
     metric: tuple[str, float] | None = None
 

@@ -20,8 +20,9 @@ class CodeCheck:
     """Describes the code of a manager for a run's records, and checks whether it has changed since a run was trained.
 
     `definition` is the manager's class or its `make_loop` function; `file` is the file of the TARGET, if that is a
-    different file. `is_strict` refuses runs whose code has changed; `is_same_program` accepts runs of another program.
-    `cells` is the digest of the notebook that defines the manager, if the notebook runs in another process.
+    different file. With `is_strict`, runs whose code has changed are refused; with `is_same_program`, runs of another
+    program are accepted. `cells` is the digest of the notebook that defines the manager, if the notebook runs in
+    another process.
     """
 
     def __init__(
@@ -43,9 +44,9 @@ class CodeCheck:
         self._accepted: set[str] = set()
 
     def check(self, run: Run) -> None:
-        """Raise an error if another program trained the run or, if strict, if its code has changed.
+        """Raise an error if another program trained the run or, with `is_strict`, if its code has changed.
 
-        `messages` reports other changes.
+        Changes that raise no error are reported by `messages`.
         """
         programs = programs_of(run)
         if not programs:
@@ -112,7 +113,7 @@ class CodeCheck:
 def programs_of(run: Run) -> list[Program]:
     """Return the programs that trained the current state of a run, oldest first.
 
-    Old versions of trainmaster did not record them.
+    Runs that were trained with old versions of trainmaster have no recorded programs.
     """
     found = []
     with contextlib.suppress(StoreError, FileNotFoundError):  # loading the run reports the damage
@@ -124,7 +125,7 @@ def programs_of(run: Run) -> list[Program]:
 
 
 def _named(program: Program, other: Program) -> str:
-    """Return the name of a program in a message, with its folder if the other one has the same name."""
+    """Return a program's name for a message, with its folder if the other program has the same name."""
     return f"{program.title} in {program.root}" if program.title == other.title else program.title
 
 

@@ -32,7 +32,7 @@ class Console:
 
     @property
     def width(self) -> int | None:
-        """The number of columns of the terminal; None if output does not go to one."""
+        """The number of columns of the terminal, or None if the output is not a terminal."""
         with contextlib.suppress(OSError, ValueError):  # the stream is closed
             if self.is_verbose and sys.stdout is not None and sys.stdout.isatty():
                 return shutil.get_terminal_size().columns
@@ -48,7 +48,10 @@ class Console:
 
     @contextlib.contextmanager
     def logging_to(self, attempt: Attempt, flush: Callable[[], None]) -> Iterator[None]:
-        """Append all lines to the log of an attempt too; `flush` delivers output that is still being captured."""
+        """While the block runs, also append all lines to the log of an attempt.
+
+        `flush` delivers output that is still being captured.
+        """
         with RunLog(attempt) as self._log:
             try:
                 yield
@@ -66,7 +69,7 @@ class Console:
             self._has_live_view = False
 
     def print(self, text: str, short: str | None = None) -> None:
-        """Print and log a line. If there is a `short` version, that is printed instead."""
+        """Print and log a line. If `short` is given, it is printed instead, but `text` is logged."""
         if self._has_live_view and self._log is not None:
             self.log_line(text)
         else:

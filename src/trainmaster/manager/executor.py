@@ -11,7 +11,7 @@ from trainmaster.store import Store
 from trainmaster.store.events import RowsByName
 
 BY_BATCH = "batch"
-"""The recorded purpose of attempts that a batch starts."""
+"""The purpose that attempts started by a batch record."""
 
 
 StopCheck = Callable[[Store, RowsByName], str | None]
@@ -37,7 +37,7 @@ class Report(NamedTuple):
 
     key: str
     kind: Literal["claimed", "progress", "done", "held", "stopped", "failed", "died"]
-    """The first two are sent while the task runs; a worker sends "claimed" as soon as it holds the lease."""
+    """While the task runs, a worker sends "claimed" as soon as it holds the lease, and then "progress"."""
     text: str = ""
     """Why the task failed, died, stopped, or was left to another process."""
     error: Exception | None = None
@@ -60,7 +60,7 @@ RunTask = Callable[[Task], Report]
 class Executor(Protocol):
     """Runs tasks, as many in parallel as it can.
 
-    Each task ends with one report that is neither "claimed" nor "progress". A report of a worker that died names the
+    Each task ends with one report that is neither "claimed" nor "progress". A report about a worker that died names the
     attempt that the worker had claimed, so that the batch can replace it without waiting for its lease to expire.
     """
 

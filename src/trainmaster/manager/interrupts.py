@@ -52,7 +52,7 @@ class Interrupts:
         self._num_without_deadline = 0
         self._is_over = threading.Event()
         self._handlers: dict[int, Any] = {}
-        """The handlers before this block, to be restored after it."""
+        """The handlers that were set before this block. They are restored after it."""
 
     def __enter__(self) -> Self:
         self._pipe, self._pid = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC), os.getpid()
@@ -105,7 +105,7 @@ class Interrupts:
             self._deadline = max(self._deadline, time.monotonic() + GRACE)
 
     def request_stop(self, reason: str) -> None:
-        """Request a stop of the current run. Called from the thread that trains it."""
+        """Request a stop of the current run. This is called from the thread that trains it."""
         self.reason = self.reason or reason
 
     def clear_request(self) -> None:

@@ -28,7 +28,7 @@ class Invocation:
     target: str | None = None
     """The manager's location on the command line: `file.py:Name`."""
     program: tuple[str, ...] = ("trainmaster",)
-    """How the command line was called."""
+    """The words that start `trainmaster` in a shell."""
     report: Callable[[Report], None] = _ignore
     """Receives the progress of each run."""
     stop_reason: Callable[[], str | None] = _none
@@ -51,7 +51,7 @@ class Invocation:
     """The number of processes that train one run together, started by `--processes`."""
 
     def attempt_facts(self, num_epochs: int | None) -> dict[str, Any]:
-        """Return the facts that an attempt records, so that it can be resumed, or trained again bit-for-bit."""
+        """Return the facts that an attempt records so that its run can be resumed, or trained again bit for bit."""
         torch: Any = sys.modules.get("torch")
         threads = {} if torch is None else {"num_threads": torch.get_num_threads()}
         target = {} if self.target is None else {"target": self.target, "folder": os.getcwd()}

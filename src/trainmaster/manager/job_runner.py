@@ -154,7 +154,7 @@ class JobRunner:
     def interruptible(self) -> Iterator[Interrupts]:
         """While the block runs, Ctrl-C, SIGTERM, SIGUSR1 and `trainmaster stop` are requests to stop.
 
-        Nested blocks share them.
+        Nested blocks share one `Interrupts` object.
         """
         if self._interrupts is not None:
             yield self._interrupts
@@ -166,7 +166,7 @@ class JobRunner:
                 self._interrupts = None
 
     def _stop_reason(self) -> str | None:
-        """Return why the current job should stop, or None. Called from another thread."""
+        """Return why the current job should stop, or None. This is called from another thread."""
         attempt = self.attempt
         if attempt is not None:
             if attempt.is_lost:
@@ -177,7 +177,7 @@ class JobRunner:
         return self.invocation.stop_reason()
 
     def check_stop(self) -> None:
-        """Stop the current run if the stop check of its task returns a reason. Called after each evaluation."""
+        """Stop the current run if the stop check of its task returns a reason. This is called after each evaluation."""
         if self._stop_check is None or self._interrupts is None or self._interrupts.reason is not None:
             return
         reason = self._stop_check(self._manager.store, self._manager.history)
@@ -255,12 +255,12 @@ class JobRunner:
             attempt.release("interrupted" if is_signal else "failed", error=error_text(error, attempt.mask), traceback=text[-20000:])
 
     def _stop_loop(self, reason: str) -> None:
-        """Ask the loop to stop after the current batch. Called repeatedly, from another thread."""
+        """Ask the loop to stop after the current batch. This is called repeatedly, from another thread."""
         if self._manager.loop is not None:
             self._manager.loop.stop(reason, is_interrupt=True)
 
     def _abandon(self, attempt: Attempt, reason: str) -> None:
-        """Release the run before the process exits because its main thread does not return."""
+        """Release the run. The process exits afterwards, because its main thread does not return."""
         with contextlib.suppress(StoreError):
             attempt.release("interrupted", reason=reason)
         self.console.warn(f"{reason}: the last checkpoint of run {attempt.key} is kept")
@@ -291,7 +291,7 @@ class JobRunner:
             )
 
     def take_job(self, config: Any) -> Job | None:
-        """Return the job that `set_up` is setting up, if this is its unchanged config."""
+        """Return the job that `set_up` is setting up if `config` is its unchanged config, else None."""
         job, self._job_to_set_up = self._job_to_set_up, None
         return job if job is not None and config is job.config and job.is_config_unchanged() else None
 
@@ -310,7 +310,7 @@ class JobRunner:
         return runner.loop
 
     def build_loop(self, config: Any = None) -> TrainManager:
-        """Build the loop of a config in its initial state, including random numbers. Nothing is stored."""
+        """Build the loop of a config in its initial state, with newly seeded random numbers. Nothing is stored."""
         self.refuse_if_busy()
         manager = self._manager
         if not manager.has_make_loop:
@@ -376,7 +376,7 @@ class JobRunner:
                 warnings.warn(text, stacklevel=3)
 
     def _suggest_shorter_run(self, job: Job) -> None:
-        """Print how to train a stored run longer if it differs from a new config only in fewer epochs."""
+        """Print how to train a stored run longer if it has fewer epochs than a new config but is otherwise equal."""
         store = self._manager.store
         shorter = shorter_run(store, job.config) if store.stats.get(job.key) is None else None
         if shorter is not None:

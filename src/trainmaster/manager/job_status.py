@@ -26,7 +26,7 @@ def is_done(store: Store, job: Job) -> bool:
 def record_end(store: Store, job: Job) -> None:
     """Record that a run is finished if it was killed after its last checkpoint.
 
-    Otherwise it would always be listed as killed.
+    Otherwise, the run would always be listed as killed.
     """
     with contextlib.suppress(StoreAccessError, StoreDamagedError, FileNotFoundError):  # the run is done even without an outcome
         run, epoch = store.run(job.key), store.stats[job.key]["epoch"]

@@ -185,7 +185,7 @@ def _refuse_notebook(spec: ManagerSpec) -> None:
 
 
 def _describe_exit(code: int | None) -> str:
-    """Describe an exit code of a worker.
+    """Describe the exit code of a worker.
 
     >>> _describe_exit(-9), _describe_exit(1)
     ('was killed by signal 9', 'ended with exit code 1')

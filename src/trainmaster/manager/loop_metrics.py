@@ -17,7 +17,7 @@ _OLD_WEIGHT = 0.8
 
 
 class MeanTimes:
-    """Running means of the seconds that training and evaluating an epoch take; None before the first."""
+    """The mean seconds that it takes to train and to evaluate an epoch; None before the first measurement."""
 
     def __init__(self) -> None:
         self.means: dict[str, float | None] = {"t_train": None, "t_eval": None}
@@ -44,7 +44,7 @@ def position_of(loop: TrainManager) -> dict[str, int] | None:
 
 
 class LoopMetrics(Extension):
-    """Writes the rows of an evaluation together, and measures times."""
+    """Writes all rows of an evaluation at once, and measures how long training and evaluation take."""
 
     def __init__(
         self, writer: RunWriter, times: MeanTimes, on_evaluated: Callable[[float], None], stop_reason: Callable[[], str | None]

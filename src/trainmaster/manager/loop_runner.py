@@ -44,9 +44,9 @@ _MAX_PREVIEW = 200
 
 
 _first_commit = functools.cache(current_commit)
-"""The commit of the first run that this process trained in a batch.
+"""Returns the git commit as it was at the first run of a batch in this process.
 
-It is cached, because asking git takes as long as a short run.
+The commit is cached, because asking git takes as long as a short run.
 """
 
 
@@ -82,7 +82,7 @@ class LoopRunner:
         self._saver = self._take_saver()
 
     def _take_saver(self) -> CheckpointSaver:
-        """Remove the loader and the default saver, which use a folder, and return the saver of the loop."""
+        """Remove the loop's checkpoint loader and saver, and return the saver to use with the store instead."""
         extensions = self.loop.extensions
         extensions.pop(LOADER, None)
         saver = extensions.pop(SAVER, None)
@@ -111,7 +111,7 @@ class LoopRunner:
         loop.configure(writer=self.writer)
 
     def _displays(self, is_single: bool) -> dict[str, object]:
-        """Return the extensions that show the run. Runs of a batch print less: their lines only go to their logs."""
+        """Return the extensions that show the run. In a batch, lines about a run are only written to its log."""
         write = self._console.print if is_single else self._console.log_line
         facts = [("seed", f"{seed_of(self._manager.config)}"), ("store", self._manager.store.root or "in memory")]
         if not is_single:
@@ -170,7 +170,7 @@ class LoopRunner:
         self._saver.save_to(AttemptCheckpoints(attempt, keep, self._facts, interrupts.no_deadline, manager.store.root, sets))
 
     def restore(self, run: Run, checkpoint: Checkpoint, preview: Mapping[str, Any]) -> None:
-        """Continue from a checkpoint; its tensors become those of the loop."""
+        """Continue from a checkpoint, whose tensors become those of the loop."""
         restore_from(self.loop, checked(checkpoint.value), checkpoint.name, self._saver)
         status = checkpoint.manifest["status"]
         self._is_resumed = True

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 class Manager(RunQueries, Extensible):
     """Trains configs, each once, and keeps the results in a store.
 
-    The simplest way is to pass a function `make_loop(config)` that returns a `TrainManager`, or write it as a method of
-    a subclass. You then get exact checkpoints, metrics and resuming. If you pass no `defaults`, the annotation of its
-    parameter names the config class: `def make_loop(config: Train)`.
+    The simplest way is to pass a function `make_loop(config)` that returns a `TrainManager`, or to write `make_loop` as
+    a method of a subclass. You then get exact checkpoints, metrics and resuming. If you pass no `defaults`, the
+    annotation of the parameter names the config class: `def make_loop(config: Train)`.
 
     If you write your own epochs, write a subclass: `setup(config)` builds the model, `train()` trains one epoch, and
     `eval()` returns the metrics to record. `save_ckpt()` stores values in `self.ckpt`, and `load_ckpt()` reads them.
@@ -72,7 +72,7 @@ class Manager(RunQueries, Extensible):
     key: str
     """The key of the current run."""
     epoch: int
-    """The number of epochs that the current run was trained, including the current one; -1 before setup."""
+    """The number of epochs of the current run so far, including the current epoch; -1 before setup."""
     ckpt: dict[str, Any]
     """The contents of the next checkpoint."""
     preview: dict[str, Any]
@@ -92,7 +92,7 @@ class Manager(RunQueries, Extensible):
     """Dotted keys that look like a misspelled default but are not."""
 
     _function: Any = None  # a type checker would take a function in the class body for a method
-    """The function `make_loop` of the constructor."""
+    """The function `make_loop` that was passed to the constructor."""
 
     def __init__(
         self,
@@ -183,7 +183,8 @@ class Manager(RunQueries, Extensible):
 
         The base method sets `self.config` and `self.key`, and builds the loop if there is a `make_loop`.
 
-        It stores nothing. A config that comes from the store keeps its key even if you have added defaults since.
+        Setting up a run stores nothing. A config that comes from the store keeps its key even if you have added defaults
+        since then.
         """
         job = self.job_runner.take_job(config)
         if job is None:
@@ -396,7 +397,10 @@ class Manager(RunQueries, Extensible):
 
 
 def _kept_rng() -> contextlib.AbstractContextManager[None]:
-    """Restore the random number generators after an observer. Imports torch only when an observer runs."""
+    """Return a context manager that restores the random number generators after an observer.
+
+    It is imported here so that torch is loaded only when an observer runs.
+    """
     from trainmaster.loop.rng import kept_rng
 
     return kept_rng()

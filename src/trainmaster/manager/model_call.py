@@ -35,8 +35,8 @@ class CallableModel(nn.Module):
 class LightningModel(nn.Module):
     """Calls a Lightning module without a Lightning trainer: `training_step` and `validation_step` return the loss.
 
-    Values that they log in an evaluation become metrics. `configure_optimizers` is not called: the config has the
-    optimizer.
+    Values that they log during an evaluation become metrics. `configure_optimizers` is not called, because the config
+    specifies the optimizer.
     """
 
     def __init__(self, module: Any) -> None:
@@ -100,9 +100,9 @@ def checked_step(result: Any, what: str) -> tuple[Any, Any]:
 
 
 def named_values(model: nn.Module, batch: Any, outputs: Any) -> dict[str, Any]:
-    """Return the values of a batch, by the model's parameter names, and the outputs.
+    """Return the values of a batch by the names of the model's parameters, and the model's outputs by name.
 
-    An unnamed output is `prediction`.
+    An output without a name is called `prediction`.
     """
     if isinstance(batch, Mapping):
         values = dict(batch)

@@ -133,7 +133,7 @@ class ModelWrapper:
         return None if schedule is None else schedule.make_scheduler(model, optimizer)
 
     def extensions(self) -> ExtensionsLike:
-        """Return more extensions for the loop."""
+        """Return additional extensions for the loop."""
         return ()
 
     # ---- steps
@@ -172,7 +172,7 @@ class ModelWrapper:
         return {}
 
     def custom_evaluation(self, model: nn.Module, dataloader: Iterable[Any]) -> Mapping[str, float] | None:
-        """Return more metrics of an evaluation set, by name."""
+        """Return additional metrics for an evaluation set, by name."""
         return None
 
 

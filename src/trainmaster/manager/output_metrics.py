@@ -1,4 +1,4 @@
-"""The metrics of a wrapped model: functions of its outputs and of the values of the batches."""
+"""The metrics of a wrapped model: functions of its outputs and of the values in the batches."""
 
 from __future__ import annotations
 

@@ -24,9 +24,9 @@ class Overview:
 
     keys: list[str]
     epochs: Array
-    """-1 for a run that was never saved."""
+    """The epoch at which each run was last saved; -1 if it was never saved."""
     t_train: Array
-    """Seconds per epoch of training."""
+    """The seconds that it takes to train an epoch."""
     t_eval: Array
     previews: dict[str, Array]
 

@@ -1,4 +1,4 @@
-"""Starts the ranks of one training as processes of this machine, watches them, and ends all of them if one fails.
+"""Starts the ranks of one run as processes on this machine, watches them, and ends all of them if one fails.
 
 Each rank has its own session, so Ctrl-C reaches only the process that watches the ranks. It passes the signal on to
 rank 0, which asks the others to stop after the same batch, so the run is saved once.
@@ -35,7 +35,7 @@ def run_ranks(command: Sequence[str], num: int) -> int:
 
 
 class RankProcesses:
-    """The processes of all ranks, from their start to their end."""
+    """Starts the processes of all ranks, and watches them until they end."""
 
     def __init__(self, command: Sequence[str], num: int, environment: dict[str, str]) -> None:
         self._command, self._num, self._environment = command, num, environment
@@ -114,7 +114,7 @@ class RankProcesses:
 
 
 def _cause(codes: Sequence[int | None]) -> int:
-    """Return the rank that caused the failure, not one that exited because of it; a killed rank comes first."""
+    """Return the rank that caused the failure, not one that exited because of it. Killed ranks come first."""
     failed = [rank for rank, code in enumerate(codes) if code]
     own = [rank for rank in failed if codes[rank] != FOLLOWED] or failed
     return min(own, key=lambda rank: ((codes[rank] or 0) > 0, rank))

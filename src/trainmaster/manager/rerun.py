@@ -67,7 +67,7 @@ def _train(manager: Manager, config: Any, num_epochs: int | None, until: Moment)
 
 
 def _copy_origin(manager: Manager, config: Any, into: Store) -> None:
-    """Copy the run that a config starts from."""
+    """Copy the run that a config starts from to the other store."""
     own = manager.store
     text = config[START_FROM] if manager.has_make_loop and START_FROM in config else None
     if text is None:
@@ -113,7 +113,7 @@ class _StopAt(Extension):
 def using_threads(num: int | None) -> Iterator[None]:
     """While the block runs, use `num` threads in torch, unless it is None.
 
-    The order of additions in large sums depends on it.
+    The order of additions in large sums depends on the number of threads.
     """
     if num is None:
         yield

@@ -1,4 +1,4 @@
-"""`RunLog`: the log of an attempt, with the messages about the run and, in a worker, its output."""
+"""`RunLog`: the log of an attempt, with the messages about the run and, in a worker, everything that it prints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_SIZE = 16 * 2**20
 
 
 class RunLog:
-    """Appends text to the log of an attempt, without its secrets, up to `MAX_SIZE` bytes.
+    """Appends text to the log of an attempt, with its secrets masked, up to `MAX_SIZE` bytes.
 
     An error while writing does not stop training.
     """

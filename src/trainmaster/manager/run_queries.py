@@ -70,7 +70,7 @@ class RunQueries:
     ) -> str | None:
         """Return the key of the run with the smallest metric `p_key` in its preview, or the largest if `reverse`.
 
-        Returns None if no run has a number for it.
+        Returns None if no run has a number for this metric.
 
         `p_key` is the name of a metric, or an ending of it. By default it is the metric that the runs monitor, or
         `loss_test` if they monitor none. `reverse` defaults to the direction that the runs use for monitoring;
@@ -193,7 +193,7 @@ class RunQueries:
         return is_damaged, -epoch, not full_hash.startswith(key), key
 
     def remove_dups(self) -> list[str]:
-        """Remove duplicate runs and return their keys. The run trained longest of each group stays.
+        """Remove duplicate runs and return their keys. In each group, the run that was trained longest stays.
 
         That run may have been stored without a default that you added later: `fetch(key)` reads it, but `process` would
         train the config again with that default. A run that another process is training is left alone, with a warning.

@@ -72,17 +72,17 @@ class RunWriter:
         self._write({"tag": str(tag), "text": self._mask(str(text_string)), "step": global_step, "time": time.time()})
 
     def last(self, tag: str) -> float | None:
-        """Return the last number written with a tag, including those of open evaluations."""
+        """Return the last number written with a tag, even if its evaluation is not complete yet."""
         held = [row["value"] for row in self._held_rows() if row["tag"] == tag and "value" in row]
         return held[-1] if held else self.latest.get(tag)
 
     def names(self) -> list[str]:
-        """Return the names of all numbers written, including those of open evaluations."""
+        """Return the names of all numbers written so far, including those from open evaluations."""
         return [*{**self.latest, **{row["tag"]: None for row in self._held_rows() if "value" in row}}]
 
     @property
     def history(self) -> RowsByName:
-        """All rows of the run, including those of open evaluations. The log is read when this is first needed."""
+        """All rows of the run, including those from open evaluations. The log is read when it is first needed."""
         if self._history is None:
             self._history = rows_by_name([*self._read(), *self._held_rows()])
         return self._history
@@ -99,7 +99,7 @@ class RunWriter:
                 self._loggers.send(*row)
 
     def copy_to(self, writer: Writer) -> None:
-        """Also write each new row to `writer`, which `make_loop` gave the loop."""
+        """Also write each new row to `writer`, the writer that the loop got from `make_loop`."""
 
         def copy(tag: str, value: float | str, step: int | None) -> None:
             if isinstance(value, str):
@@ -115,7 +115,7 @@ class RunWriter:
         self._append = None
 
     def flush(self) -> None:
-        """Flush the writer that `make_loop` gave the loop.
+        """Flush the writer that the loop got from `make_loop`.
 
         The log needs no flush: each checkpoint makes its rows durable.
         """

@@ -40,9 +40,9 @@ class Session:
         self.saved_epoch = epoch
 
     def load(self, run: Run, attempt: Attempt | None, facts: Mapping[str, Any]) -> tuple[Checkpoint, dict[str, Any]]:
-        """Read the checkpoint, restore the times and the loop from it, and start `attempt`, if there is one, from it.
+        """Read the checkpoint, restore the times and the loop from it, and return it with its preview.
 
-        Returns the checkpoint and its preview.
+        If there is an `attempt`, it starts from this checkpoint.
         """
         checkpoint = run.checkpoint(self._which)
         if checkpoint is None:

@@ -27,7 +27,7 @@ class Origin(NamedTuple):
 
     @classmethod
     def parse(cls, text: Any) -> Origin:
-        """Parse the text in a config."""
+        """Parse the value of `start_from` in a config."""
         key, _, step = text.partition("@") if isinstance(text, str) else ("", "", "")
         if not step.isascii() or not step.isdigit():
             raise SettingError(f"{START_FROM}={text!r}: expected a run and a step, such as 'ab12cd34@120'")

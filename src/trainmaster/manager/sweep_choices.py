@@ -30,7 +30,7 @@ def refuse_idle_choices(manager: Manager, choices: Grid) -> None:
 def sample_configs(manager: Manager, configs: Iterable[Any]) -> Iterator[Any]:
     """Yield completed configs that cover all values of a batch. Raises if one has an undeclared secret.
 
-    A generator is not consumed, and yields no configs here.
+    If `configs` is a generator, it is not consumed, and nothing is yielded.
     """
     known = configs.covering() if isinstance(configs, Grid) else configs if isinstance(configs, Sequence) else ()
     for each in known:

@@ -33,7 +33,7 @@ _SOURCE_FILES: Final = ("pyproject.toml", "README.md", "LICENSE", "src")
 
 @dataclass(frozen=True)
 class Context:
-    """A written build context."""
+    """A build context that was written to a folder."""
 
     folder: str
     name: str
@@ -52,7 +52,7 @@ def write_context(folder: str, file: str, sweep: SweepCommand, num_workers: int,
         file: the source file of the loaded target.
         sweep: the sweep to train. Its paths are those of this machine, and must be in the repository of the code.
         secrets: values that no file may contain.
-        outputs: folders that trainings write to.
+        outputs: folders that training writes to.
     """
     try:
         root = os.path.realpath(repository_of(os.path.dirname(file)))

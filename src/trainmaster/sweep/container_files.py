@@ -180,10 +180,10 @@ def apptainer_script(sweep: SweepCommand, name: str, num_tasks: int, folder: str
 
 
 def _docker_text(text: str) -> str:
-    """Quote a value of ENV, where an unescaped `$` would start a variable."""
+    """Quote a value for ENV, where an unescaped `$` would start a variable."""
     return json.dumps(text, ensure_ascii=False).replace("$", "\\$")
 
 
 def _compose_text(text: str) -> str:
-    """Quote a string of a compose file, where an unescaped `$` would start a variable."""
+    """Quote a string for a compose file, where an unescaped `$` would start a variable."""
     return json.dumps(text, ensure_ascii=False).replace("$", "$$")

@@ -1,8 +1,8 @@
 """Asks Optuna's samplers for proposals, and its pruners for decisions.
 
 No Optuna objects are stored. Each proposal comes from a study that is built from the recorded trials, and from a new
-sampler object with its own seed. The proposals of a long-lived sampler would depend on its earlier proposals, and so on
-which processes died.
+sampler object with its own seed. The proposals of a long-lived sampler would depend on its earlier proposals, and
+therefore on which processes died.
 """
 
 from __future__ import annotations
@@ -135,7 +135,8 @@ class Verdict(NamedTuple):
 def judge(plan: Plan, trials: Sequence[Trial], number: int, intermediate: Mapping[int, float]) -> tuple[Verdict | None, dict[str, Any]]:
     """Return whether the pruner stops trial `number`, and the notes that it attaches to the trial.
 
-    The trial is only compared with finished trials before its window, so the result does not depend on their speed.
+    The trial is only compared with finished trials before its window, so the result does not depend on how fast trials
+    finish.
     """
     if plan.pruner == "none" or not intermediate:
         return None, {}
@@ -177,7 +178,10 @@ def importances(plan: Plan, trials: Sequence[Trial]) -> dict[str, float]:
 
 
 def visible_trials(plan: Plan, trials: Sequence[Trial], number: int, seen: Sequence[int] | None = None) -> list[Trial]:
-    """Return the trials before `number` as its sampler and pruner see them: trials inside the window as running."""
+    """Return the trials before `number` as its sampler and pruner see them.
+
+    Trials inside the window count as running.
+    """
     finished = set(plan.finished_before(number) if seen is None else seen)
     return [_as_seen(trial, trial.number in finished) for trial in trials[:number]]
 
@@ -201,9 +205,9 @@ def make_sampler(plan: Plan, number: int) -> BaseSampler:
 
 
 def _make_qmc_sampler(plan: Plan, number: int) -> BaseSampler:
-    """Return a sampler that proposes element `number` of the sequence.
+    """Return a sampler that proposes element `number` of the quasi-random sequence.
 
-    Optuna's own sampler counts calls in the study.
+    Optuna's own sampler keeps its position in a counter of the study, but here each proposal uses a new study.
     """
     from optuna import samplers
 

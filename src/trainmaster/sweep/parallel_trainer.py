@@ -53,7 +53,7 @@ class ParallelTrainer:
 
 
 def _num_trials(config: ParallelConfig) -> int:
-    """Return the number of points of a grid search. Other searches have no limit."""
+    """Return the number of points of the grid for a grid search. Other searches have no limit."""
     space = Space.of(config.search_space)
     if config.search_algo != "grid":
         return sys.maxsize

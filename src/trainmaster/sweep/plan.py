@@ -54,7 +54,7 @@ class Trial(NamedTuple):
     notes: Mapping[str, Any] = {}
     """Values that samplers and pruners attach to a trial, such as the generation of a genetic algorithm."""
     seen: tuple[int, ...] | None = None
-    """In a search without a window, the finished trials that its proposal was based on."""
+    """In a search without a window, the finished trials that this proposal was based on."""
 
     @property
     def is_finished(self) -> bool:

@@ -155,7 +155,7 @@ def _check_address(address: str) -> None:
 def _kept_signals() -> Iterator[None]:
     """Restore the signal handlers after the block.
 
-    Ray replaces the handler of SIGTERM, but a batch must save its runs.
+    Ray replaces the handler of SIGTERM, but a batch needs its own handler to save its runs.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -171,7 +171,7 @@ def _kept_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _token_of_own_cluster(is_own: bool) -> Iterator[None]:
-    """Give a cluster that is started in the block a token, so that Ray does not write one to the home folder."""
+    """Set a token for a cluster that is started in the block, so that Ray does not write one to the home folder."""
     names = {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
     if not is_own or names & os.environ.keys():
         yield

@@ -236,7 +236,7 @@ class RayExecutor:
             self._ray.kill(worker.actor)
 
     def _check_head(self) -> None:
-        """Raise an error if the head node is gone. Otherwise, Ray would exit this process a minute later."""
+        """Raise an error if the head node is gone. Otherwise, Ray would end this process a minute later."""
         if time.monotonic() - self._checked_head < _CHECK_HEAD_EVERY:
             return
         self._checked_head = now = time.monotonic()

@@ -248,7 +248,7 @@ def _directions(monitors: Sequence[str], mode: Mode | Sequence[Mode] | None) -> 
 
 
 def _name_of(plan: Plan) -> str:
-    """Return a name that depends only on the settings of the search, so that repeating a command continues it."""
+    """Return a name that depends only on the settings, so that repeating a command continues the search."""
     values = {key: value for key, value in plan.to_dict().items() if key not in ("name", "optuna", "window", "warm_start")}
     return f"{plan.sampler}-{hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]}"
 

@@ -154,7 +154,7 @@ class SearchDriver:
         return self.records.outcome(number) is not None
 
     def stop_check(self, job: Job) -> PruneCheck | None:
-        """Return a check that lets the pruner stop the run of a trial, or None without such a pruner."""
+        """Return a check that lets the pruner stop the run of a trial, or None if the pruner does not use epochs."""
         number, _ = self._jobs[job.key]
         is_by_epoch = self._plan.pruner not in ("none", "wilcoxon")
         return PruneCheck(self._plan.name, number) if is_by_epoch else None

@@ -98,7 +98,7 @@ def summary_lines(result: SearchResult, manager: Manager, is_over: bool, width: 
 
 
 def ranking_html(result: SearchResult) -> str:
-    """The best trials, for a notebook."""
+    """Return the best trials as HTML, for a notebook."""
     plan, ranking = result.plan, result.ranking
     rows = [
         (trial.number, trial.keys[0], *map(short_number, trial.values or ()), *(_value(trial.config.get(name)) for name in plan.space))
@@ -128,7 +128,7 @@ def _table_lines(plan: Plan, trials: Sequence[TrialRow], width: int) -> list[str
 
 
 def _reason_lines(trials: Sequence[TrialRow]) -> Iterator[str]:
-    """Yield why trials failed or were invalid, each reason once."""
+    """Yield the reasons why trials failed or were invalid, each once."""
     for state in ("failed", "invalid"):
         reasons = Counter(trial.reason for trial in trials if trial.state == state)
         for reason, count in reasons.most_common(_MAX_REASONS):

@@ -1,4 +1,4 @@
-"""Tests of train.py; `pytest` runs them."""
+"""Tests for train.py; `pytest` runs them."""
 
 from __future__ import annotations
 

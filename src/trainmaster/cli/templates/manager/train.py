@@ -15,7 +15,7 @@ from trainmaster import ConfigBase, Extension, Manager, Replicate, configclass
 
 @configclass
 class Train(ConfigBase):
-    """Everything that a run depends on. Each config is trained once; other values are another run.
+    """Everything that a run depends on. Each config is trained once; other values make another run.
 
     On the command line, `lr=0.03` changes a field. A misspelled name or a wrong type is an error before training starts.
     """
@@ -24,7 +24,7 @@ class Train(ConfigBase):
     width: int = 64
     batch_size: int = 64
     epochs: int = 20
-    seed: Replicate[int] = 0  # runs that differ only in it are replicates: `trainmaster ls --group` shows their mean
+    seed: Replicate[int] = 0  # runs that differ only in the seed are replicates: `trainmaster ls --group` shows their mean
 
 
 class BestAccuracy(Extension):
@@ -40,7 +40,7 @@ class BestAccuracy(Extension):
 
 
 def make_data(num_points: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Points of three spiral arms. The target is the number of the arm."""
+    """Return points on three spiral arms. The target is the number of the arm."""
     generator = torch.Generator().manual_seed(seed)
     targets = torch.randint(3, (num_points,), generator=generator)
     radius = torch.rand(num_points, generator=generator)

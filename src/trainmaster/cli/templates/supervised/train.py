@@ -15,7 +15,7 @@ from trainmaster import ConfigBase, Observer, Replicate, Supervised, Writer, con
 
 @configclass
 class Train(ConfigBase):
-    """Everything that a run depends on. Each config is trained once; other values are another run.
+    """Everything that a run depends on. Each config is trained once; other values make another run.
 
     On the command line, `lr=0.03` changes a field. A misspelled name or a wrong type is an error before training starts.
     """
@@ -24,7 +24,7 @@ class Train(ConfigBase):
     width: int = 64
     batch_size: int = 64
     epochs: int = 20
-    seed: Replicate[int] = 0  # runs that differ only in it are replicates: `trainmaster ls --group` shows their mean
+    seed: Replicate[int] = 0  # runs that differ only in the seed are replicates: `trainmaster ls --group` shows their mean
 
 
 class WeightNorm(Observer):
@@ -41,7 +41,7 @@ class WeightNorm(Observer):
 
 
 def make_data(num_points: int, seed: int) -> TensorDataset:
-    """Points of three spiral arms. The target is the number of the arm."""
+    """Return points on three spiral arms. The target is the number of the arm."""
     generator = torch.Generator().manual_seed(seed)
     targets = torch.randint(3, (num_points,), generator=generator)
     radius = torch.rand(num_points, generator=generator)
@@ -58,14 +58,14 @@ def make_model(config: Train) -> nn.Module:
 
 
 def accuracy(prediction: Tensor, targets: Tensor) -> Tensor:
-    """A metric: called once per evaluation, with the predictions and targets of the whole set."""
+    """Return the accuracy. The loop calls it once per evaluation, with the predictions and targets of the whole set."""
     return (prediction.argmax(1) == targets).float().mean()
 
 
 def make_loop(config: Train) -> Supervised:
-    """Build the training of one config. `trainmaster run`, `sweep` and `search` call this function.
+    """Build the loop that trains one config. `trainmaster run`, `sweep` and `search` call this function.
 
-    trainmaster has set the random seeds before, and adds checkpoints, exact resume and the record of the run.
+    trainmaster has already set the random seeds. It adds checkpoints, exact resume and the record of the run.
     """
     model = make_model(config)
     return Supervised(

@@ -65,7 +65,7 @@ class WeightNorm(Observer):
 
 
 def make_data(num_points: int, seed: int) -> TensorDataset:
-    """Points of three spiral arms. The label is the number of the arm."""
+    """Return points on three spiral arms. The label is the number of the arm."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(3, (num_points,), generator=generator)
     radius = torch.rand(num_points, generator=generator)
@@ -90,7 +90,7 @@ class NetWrapper(ModelWrapper):
 
 
 def make_trainer(store_dir: str | None = None, *overrides: str) -> ProtoTrainer:
-    """The trainer of one config; an override is a text such as `"train_config.epochs=5"`."""
+    """Return the trainer for one config; an override is a text such as `"train_config.epochs=5"`."""
     config = RunConfig(
         model_config=NetConfig(),
         train_config=TrainConfig(
@@ -106,7 +106,7 @@ def make_trainer(store_dir: str | None = None, *overrides: str) -> ProtoTrainer:
 
 
 def make_manager(store_dir: str | None = None) -> Manager:
-    """The manager that `trainmaster run`, `sweep` and `search` use."""
+    """Return the manager that `trainmaster run`, `sweep` and `search` use."""
     return make_trainer(store_dir).manager
 
 
