@@ -230,7 +230,7 @@ def with_secrets(config: Mapping[str, Any], keys: Iterable[str]) -> Config:
 
 
 def from_store(tree: dict[str, Any], secrets: Iterable[str], key: str) -> Config:
-    """Create a config from a store, which has `***` for its `secrets`."""
+    """Create a config from its plain tree in a store, in which the values of `secrets` are `***`."""
     return _rebuilt(tree, {}, secrets, key)
 
 

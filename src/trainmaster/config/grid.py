@@ -38,7 +38,7 @@ class Grid:
         self.seed = seed
         self._alternatives = _alternatives(config)
         self.count = 1
-        """The number of combinations. (`len()` raises above `sys.maxsize`.)"""
+        """The number of combinations. (`len()` raises an error for a number above `sys.maxsize`.)"""
         for values in self._alternatives.values():
             self.count *= len(values)
 

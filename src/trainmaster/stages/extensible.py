@@ -72,7 +72,7 @@ class Extensible:
             del cls.extensions
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        # Here and not in __init__, so that subclasses do not have to call super().__init__().
+        # This is done here and not in __init__, so that subclasses do not have to call super().__init__().
         self = super().__new__(cls)
         record_call(self, cls, args, kwargs)
         self._scope = Scope(self._read_fixture)
@@ -269,7 +269,7 @@ class Extensible:
         return stage
 
     def plan_of(self, stage: str) -> Plan:
-        """Return the call plan of a stage. After a change, the first call checks the parameters of all hooks."""
+        """Return the call plan of a stage. The first call after the extensions have changed checks the parameters of all hooks."""
         hooks = self._resolved()
         tree, lazies = self.tree, self._scope.lazy
         if tree is not None and not self._is_checked and not tree.paths[stage][0][-1].is_permanent:

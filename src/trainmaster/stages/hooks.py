@@ -207,7 +207,7 @@ def parameters_of(method: Callable[..., Any], title: str) -> tuple[tuple[str, ..
 
 
 _function_signature = lru_cache(maxsize=512)(inspect.signature)
-"""This is cached, because each run of a sweep attaches new objects of the same classes."""
+"""Signatures are cached, because each run of a sweep attaches new objects of the same classes."""
 
 
 def _parameters(method: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

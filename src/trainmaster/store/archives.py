@@ -18,9 +18,9 @@ from trainmaster.store.run import Run
 
 Value = TypeVar("Value")
 Writing = Callable[[str], AbstractContextManager[Attempt]]
-"""Takes a key and returns a context manager that holds the right to write to the run."""
+"""A function that takes a key and returns a context manager that holds the right to write to the run."""
 Reset = Callable[[str, Callable[[Run], Any]], Any]
-"""Reads a value from a run with a function, resets the run, and returns the value."""
+"""A function that takes a key and a reader: it reads a value from the run with the reader, resets the run, and returns the value."""
 
 
 class RunArchive(ABC, Generic[Value]):

@@ -1,4 +1,4 @@
-"""Attempts: the exclusive right to write to a run. A lease protects it, and `release` ends it with an outcome."""
+"""An attempt is the exclusive right to write to a run. A lease protects it, and `release` ends it with an outcome."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def claim_or_watch(
     facts: Facts = _NO_FACTS,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> Attempt:
-    """Do the same as `claim`, but if only the lease can show whether the holder is alive, watch it until it changes or expires.
+    """Do the same as `claim`. If only the lease can show whether the holder is alive, wait until it changes or expires.
 
-    `report` is called with a message when it starts to watch.
+    `report` is called with a message when the wait begins.
     """
     watch = Watch(run.files, lease_time)
     while True:
@@ -163,7 +163,8 @@ class Attempt:
     def start(self, base: Checkpoint | None, preview: Mapping[str, Any] | None = None, facts: Facts = _NO_FACTS) -> None:
         """Record the checkpoint that this attempt resumes from, or None to start from scratch. From now on, readers follow this attempt.
 
-        The preview comes from the checkpoint, or is `preview` if there is none. `facts`, such as the seed, are recorded with it.
+        The preview comes from the checkpoint, or is `preview` if there is no checkpoint. `facts`, such as the seed, are
+        recorded too.
         """
         self.check()
         if base is None:
@@ -237,6 +238,7 @@ class Attempt:
 
         The last `keep` checkpoints and those in `pinned` are kept. If an old checkpoint cannot be deleted, you get a warning and the next
         save tries again.
+
         The manifest also contains the status and the preview, so they survive a kill between these steps. `num_events` is the number of
         events that belong to the checkpoint, if more were logged since `value` was captured. `replaced` is an earlier checkpoint of the
         same state, which is deleted.

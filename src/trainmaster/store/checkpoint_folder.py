@@ -29,13 +29,13 @@ class Moment(NamedTuple):
     """A position in training: epoch, step and batch."""
 
     epoch: int
-    """Epochs done."""
+    """The number of completed epochs."""
     batch: int
     """The number of completed batches in the next epoch."""
     step: int
-    """Updates done."""
+    """The number of completed updates."""
     is_evaluated: bool
-    """Whether the evaluation after that epoch is done."""
+    """Whether the evaluation after the last completed epoch is done."""
 
 
 class Best(NamedTuple):
@@ -89,7 +89,7 @@ def status_of(moment: Moment, best: Best | None, best_name: str | None) -> Recor
 
 
 class SavedAt(NamedTuple):
-    """The name of a checkpoint in a folder: the number of epochs, and of batches in the next epoch."""
+    """The name of a checkpoint in a folder: the number of completed epochs, and of completed batches in the next epoch."""
 
     epoch: int
     batch: int = 0
@@ -98,7 +98,8 @@ class SavedAt(NamedTuple):
 
     @property
     def text(self) -> str:
-        """
+        """The name of the checkpoint on disk.
+
         >>> SavedAt(3).text, SavedAt(3, 120).text, SavedAt(3, 0, 2).text
         ('3.ckpt', '3+120.ckpt', '3-2.ckpt')
         """

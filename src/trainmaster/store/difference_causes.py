@@ -101,7 +101,8 @@ def _snapshots(run: Run) -> list[str]:
 
 
 def _shown_snapshot(name: str) -> str:
-    """
+    """Describe a code snapshot by its name.
+
     >>> _shown_snapshot("3f2a91c0d1e2-8d1e02aa"), _shown_snapshot("no-commit-8d1e02aa")
     ('commit 3f2a91c0d1e2 (tree 8d1e02aa)', 'a tree without a commit (8d1e02aa)')
     """

@@ -1,4 +1,4 @@
-"""The encoder: walks a value once, builds its JSON tree, and names its arrays and tensors."""
+"""Encodes a value in one walk: builds its JSON tree, and names its arrays and tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ MAX_DEPTH = 100
 """Deeper nesting is refused, so that recursion stays within Python's stack."""
 MAX_NAME = 200
 _BIG = 2**2000
-"""Python can be configured to refuse decimal integers of more than 640 digits. Hexadecimal integers have no limit."""
+"""Integers of this size and above are written in hexadecimal, because Python can be configured to refuse decimal
+integers of more than 640 digits. Hexadecimal integers have no such limit."""
 _SPLIT_PAIR = re.compile("(?<=[\ud800-\udbff])(?=[\udc00-\udfff])")
 """Matches the position between two surrogates that JSON would read as one character."""
 

@@ -56,7 +56,7 @@ class StoredAt(NamedTuple):
 
 
 def dtype_name(tensor: Any) -> str:
-    """Return the dtype's name, which is the same in NumPy and torch. A foreign byte order has no such name."""
+    """Return the name of the dtype, which is the same in NumPy and torch. Dtypes with a foreign byte order have no such name."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
@@ -205,7 +205,7 @@ def _span(tensor: Any) -> tuple[int, int]:
 
 
 def _reach(shape: Sequence[int], stride: Sequence[int]) -> int:
-    """Return the number of items from the first to the last, inclusive."""
+    """Return the number of items in memory from the first to the last item of a tensor, inclusive."""
     return sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1 if all(shape) else 0
 
 

@@ -82,7 +82,7 @@ def _verdicts(table: RunTable, where: Where, names: Mapping[str, Name], tags: Ta
 
 
 def _config_names(store: Store, where: Where, configs: RunTable) -> dict[str, Name]:
-    """Return the names of an expression that are keys of configs, or the last part of a single one."""
+    """Return the names in an expression that are keys of configs, or the last part of exactly one key."""
     names = [name for name in _names(where) if name not in OWN]
     exact = {name: Name(name, False) for name in names if name in configs.config}
     endings = {name: found for name in names if name not in exact and (found := _endings(name, configs.config))}

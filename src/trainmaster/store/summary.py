@@ -70,7 +70,7 @@ class Summary:
     """The time of the last claim, save or end."""
     num_attempts: int = 0
     metrics: Mapping[str, int | float] = field(default_factory=dict)
-    """The numbers of its preview."""
+    """The numbers in its preview."""
     best: Mapping[str, Any] | None = None
     """For a loop: `metric`, `value`, `step` and `checkpoint` of the best checkpoint."""
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -139,7 +139,7 @@ def attempts_of(run: Run) -> list[PastAttempt]:
 
 
 def newest_first(store: Store) -> list[str]:
-    """Return the keys of all runs, the last started run first. This only lists folders and reads no file."""
+    """Return the keys of all runs, with the most recently started run first. This only lists folders and reads no file."""
     times: dict[str, int] = {}
     for folder in store.files.names("configs"):
         if len(folder) != 2:
@@ -168,7 +168,7 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
 
 
 def numbers_of(preview: Mapping[str, Any] | None) -> dict[str, int | float]:
-    """Return the numbers of a preview by name, including NumPy scalars."""
+    """Return the numbers in a preview by name, including NumPy scalars."""
     values = {str(name): value.item() if hasattr(value, "item") else value for name, value in (preview or {}).items()}
     return {name: value for name, value in values.items() if is_number(value)}
 
