@@ -113,7 +113,7 @@ __all__ = [
 
 
 class TrainmasterError(Exception):
-    """The base class of all errors: a fact, and labeled rows (`where`, `open`, `known`, `why`, and `hint`, printed as `try`)."""
+    """The base class of all errors: a fact, and labeled rows such as `where`, `why` and `hint` (printed as `try`)."""
 
     def __init__(self, fact: str, **rows: str | None) -> None:
         super().__init__(fact)

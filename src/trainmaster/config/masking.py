@@ -185,7 +185,7 @@ def argv_secrets(argv: Iterable[str]) -> list[str]:
 
 
 def _options(argv: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """Split each argument into the name of its option (empty if it has none), the text before its value, and its value."""
+    """Split each argument into the name of its option (empty without one), the text before its value, and its value."""
     before = ""
     for word in argv:
         option = _OPTION.fullmatch(word)

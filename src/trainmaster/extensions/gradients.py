@@ -167,7 +167,8 @@ class GradNormVis(GradientObserver):
     """Logs the norm of each parameter's gradient, averaged over the batches of every epoch.
 
     The values are logged as `grad_norm/<parameter>` and drawn as `plots/grad_norm.png` and `.html`. Parameters without
-    a gradient are left out. `vanishing()` and `exploding()` name layers; a warning names the first ones.
+    a gradient are left out. `vanishing()` and `exploding()` return the affected layers; the first time there are any, a
+    warning names them.
     """
 
     tag = "grad_norm"

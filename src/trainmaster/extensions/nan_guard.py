@@ -29,10 +29,10 @@ _USUAL_HINT: Final = "lower the learning rate, clip the gradients"
 class NaNGuard(Extension):
     """Checks the loss before each backward pass and the gradients before each update for NaN and inf.
 
-    `"stop"` raises a `NonFiniteError` that names the values in the batch, the weights and the gradients, and the first
-    module whose output is not finite. `"skip"` skips and counts the batch, as if it had not been in the data.
-    `"continue"` only counts it. Non-finite weights are an error with `"skip"` too, because every later batch would fail
-    as well.
+    `"stop"` raises a `NonFiniteError` that lists the non-finite tensors in the batch, the weights and the gradients,
+    and names the first module whose output is not finite. `"skip"` skips and counts the batch, as if it had not been in
+    the data. `"continue"` only counts it. Non-finite weights are an error with `"skip"` too, because every later batch
+    would fail as well.
 
     Args:
         every: check every n-th batch only. On a GPU, a check waits for the device.

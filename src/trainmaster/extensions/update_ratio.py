@@ -95,7 +95,7 @@ class UpdateRatio(FigureObserver):
 
 @torch.no_grad()
 def _ratios(before: list[torch.Tensor], parameters: list[nn.Parameter]) -> torch.Tensor:
-    """Return a column with one ratio for each parameter, or NaN if there is none. `before` is overwritten."""
+    """Return a column with one ratio for each parameter: NaN if its weights are all 0. `before` is overwritten."""
     norms = norms_for(before)
     weights = norms(before)
     torch._foreach_sub_(before, [each.detach() for each in parameters])

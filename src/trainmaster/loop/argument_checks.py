@@ -83,7 +83,8 @@ def _named_pairs(eval_data: Any) -> list[tuple[Any, Any]]:
 def other_evaluation_sets(eval_data: Any, own: Mapping[str, Iterable[Any]]) -> dict[str, Iterable[Any]]:
     """Return the sets for one call of `eval`.
 
-    A set with the name of one of the loop's own sets must be that set, because their metrics share one curve.
+    A set with the name of one of the loop's own sets must be that set, because the metrics of both would have the same
+    names.
     """
     sets = evaluation_sets(eval_data)
     if sets.get("valid") is eval_data:  # test data recorded as `valid/loss` would be misleading

@@ -25,8 +25,9 @@ LATEST = -1
 class CheckpointLoader(Extension):
     """Resumes training from the latest checkpoint, the checkpoint of an epoch, or a file.
 
-    If `permissive`, training without checkpoints starts from scratch. If the latest checkpoint is damaged, the next
-    older good one is used, with a warning. An evaluation outside of training loads only the weights.
+    If the latest checkpoint is requested and there is none, training starts from scratch, or raises an error if
+    `permissive` is False. If the latest checkpoint is damaged, the next older good one is used, with a warning. An
+    evaluation outside of training loads only the weights.
 
     Args:
         path: the folder of checkpoints; by default the folder of the `CheckpointSaver`, or `checkpoints` in

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 EVAL_METRICS: Final = "eval_metrics"
 """The name of the extension that a loop makes from its argument `metrics`."""
 Inputs = Callable[[Any, Any], tuple[Any, ...]]
-"""The arguments of a metric, from the batch and the prediction."""
+"""A function that returns the arguments of a metric for a batch and its prediction."""
 
 TAKEN: Final = {*TRAIN_MANAGER.owners, *EvalState.creates, *ERROR_FIXTURES, "true_batch_size"}
 _METHODS: Final = ("update", "compute", "reset")

@@ -1,4 +1,7 @@
-"""Ctrl-C, or an interrupted notebook cell, as a request: the loop finishes the batch, saves, and then raises `KeyboardInterrupt`."""
+"""Turns Ctrl-C, or an interrupted notebook cell, into a request to stop.
+
+The loop finishes the batch, saves, and then raises `KeyboardInterrupt`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of loss values, with errors that explain what is wrong."""
+"""Checks loss values, and raises errors that explain what is wrong."""
 
 from __future__ import annotations
 

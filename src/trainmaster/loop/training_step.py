@@ -19,7 +19,7 @@ Loss = Callable[[Any, Any], torch.Tensor]
 
 
 class TrainingStep(Extensible):
-    """Forward, loss, backward and update of one batch."""
+    """The forward pass, the loss, the backward pass and the update for one batch."""
 
     model: nn.Module
     loss: Loss | None
@@ -75,7 +75,10 @@ class TrainingStep(Extensible):
 
     @fixture("train_step_batch", "eval_step_batch", "predict_step_batch")
     def true_batch_size(self, batch: Any) -> int:
-        """The number of samples in the batch, over all ranks, counted only if a hook asks for it."""
+        """Return the number of samples in the batch, over all ranks.
+
+        They are counted only if a hook asks for this fixture.
+        """
         return self.whole_batch_size(batch)
 
     def whole_batch_size(self, batch: Any) -> int:

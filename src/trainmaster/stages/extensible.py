@@ -269,7 +269,10 @@ class Extensible:
         return stage
 
     def plan_of(self, stage: str) -> Plan:
-        """Return the call plan of a stage. The first call after the extensions have changed checks the parameters of all hooks."""
+        """Return the call plan of a stage.
+
+        The first call after the extensions have changed checks the parameters of all hooks.
+        """
         hooks = self._resolved()
         tree, lazies = self.tree, self._scope.lazy
         if tree is not None and not self._is_checked and not tree.paths[stage][0][-1].is_permanent:

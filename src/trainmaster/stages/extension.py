@@ -59,9 +59,9 @@ class Extension:
 class Observer(Extension):
     """An extension that reads the training and never changes it.
 
-    Its hooks may draw random numbers, switch the model to eval mode or turn gradients off: these changes are undone,
-    so the results of training stay the same, bit for bit. Changes to weights, gradients or the optimizer are not undone; an extension that
-    makes them must be an `Extension`. You can add or remove observers between saving and resuming.
+    Its hooks may draw random numbers, switch the model to eval mode or turn gradients off: these changes are undone, so
+    the results of training stay the same, bit for bit. Changes to weights, gradients or the optimizer are not undone;
+    an extension that makes them must be an `Extension`. You can add or remove observers between saving and resuming.
     """
 
     is_observer = True

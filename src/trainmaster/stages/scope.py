@@ -132,7 +132,10 @@ class Scope:
         return True
 
     def resolve(self, name: str) -> Any:
-        """Find or compute the value of a fixture that is not in `values`. Raise an error if there is no such fixture."""
+        """Find or compute the value of a fixture that is not in `values`.
+
+        Raise an error if there is no such fixture.
+        """
         if name in ERROR_FIXTURES and self.current_error is not None:
             (error,) = self.current_error
             if error is None:

@@ -20,7 +20,10 @@ Value = TypeVar("Value")
 Writing = Callable[[str], AbstractContextManager[Attempt]]
 """A function that takes a key and returns a context manager that holds the right to write to the run."""
 Reset = Callable[[str, Callable[[Run], Any]], Any]
-"""A function that takes a key and a reader: it reads a value from the run with the reader, resets the run, and returns the value."""
+"""A function that takes a key and a reader.
+
+It calls the reader with the run, resets the run, and returns the result.
+"""
 
 
 class RunArchive(ABC, Generic[Value]):

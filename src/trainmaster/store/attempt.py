@@ -68,8 +68,9 @@ def claim_or_watch(
     facts: Facts = _NO_FACTS,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> Attempt:
-    """Do the same as `claim`. If only the lease can show whether the holder is alive, wait until it changes or expires.
+    """Claim a run as `claim` does, and wait for the lease if necessary.
 
+    If only the lease can show whether the holder is alive, this function waits until the lease changes or expires.
     `report` is called with a message when the wait begins.
     """
     watch = Watch(run.files, lease_time)

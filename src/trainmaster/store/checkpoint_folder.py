@@ -89,7 +89,7 @@ def status_of(moment: Moment, best: Best | None, best_name: str | None) -> Recor
 
 
 class SavedAt(NamedTuple):
-    """The name of a checkpoint in a folder: the number of completed epochs, and of completed batches in the next epoch."""
+    """The name of a checkpoint in a folder: how many epochs were done, and how many batches of the next one."""
 
     epoch: int
     batch: int = 0

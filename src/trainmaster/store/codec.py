@@ -1,6 +1,7 @@
 """Encodes the values of a checkpoint as strict JSON and tensors, without pickle, and decodes them again.
 
-Values that JSON can represent are written unchanged. Every other value is a tagged object, whose first key starts with a dot.
+Values that JSON can represent are written unchanged. Every other value is a tagged object, whose first key starts with
+a dot.
 
 ```text
 {".int": "0x1f..."}                an integer with hundreds of digits     {".tuple": [...]}, {".set": [...]}, {".frozenset": [...]}

@@ -21,7 +21,8 @@ _HEX = re.compile("-?0x[0-9a-f]+")
 class Decoder:
     """One walk over a tree, with the current path and the arrays and tensors rebuilt so far.
 
-    The method for a tag raises `TypeError` or `ValueError` for an invalid payload; `value` turns them into a `StoreDamagedError`.
+    The method for a tag raises `TypeError` or `ValueError` for an invalid payload; `value` turns them into a
+    `StoreDamagedError`.
     """
 
     __slots__ = ("depth", "keys", "path", "rebuilt", "tensors")

@@ -56,7 +56,10 @@ class StoredAt(NamedTuple):
 
 
 def dtype_name(tensor: Any) -> str:
-    """Return the name of the dtype, which is the same in NumPy and torch. Dtypes with a foreign byte order have no such name."""
+    """Return the name of the dtype, which is the same in NumPy and torch.
+
+    Dtypes with a foreign byte order have no such name.
+    """
     return str(tensor.dtype).removeprefix("torch.")
 
 

@@ -21,8 +21,8 @@ def ranked_by(
 ) -> RankedBy:
     """Return the metric to rank runs by, with its direction: `name`, or the one that the runs monitor, or `loss_test`.
 
-    `counts` is the number of runs that have each metric; `modes` is "min" or "max" for each monitored metric. If `name` is
-    None and the runs monitor different metrics, or none, this raises an error that names the `argument`. With
+    `counts` is the number of runs that have each metric; `modes` is "min" or "max" for each monitored metric. If `name`
+    is None and the runs monitor different metrics, or none, this raises an error that names the `argument`. With
     `is_lenient`, it chooses the metric that most of the runs have instead: monitored metrics take precedence, and if
     several are equally common, names with a known direction do. The direction is the one that the runs use for
     monitoring, or follows from the name.

@@ -105,7 +105,10 @@ class Run(AttemptRecords):
         return decoded(*self._of_head(PREVIEW))
 
     def _of_head(self, file: str) -> tuple[Record | None, str]:
-        """Return the encoded status or preview of the chain's newest attempt, or of the checkpoint it resumed from, and its path."""
+        """Return the encoded status or preview of the chain's newest attempt, and the path of its record.
+
+        An attempt that has not saved yet has those of the checkpoint it resumed from.
+        """
         head = self.head()
         if head is None:
             return None, run_folder("stats", self.key)

@@ -195,7 +195,8 @@ class Store:
     ) -> Iterator[tuple[str, dict[str, Any], Config]]:
         """Yield the key, stats and config of all runs that meet `cond` and were saved at `min_epoch` or later.
 
-        With `within_hours`, yield only runs that were last saved or claimed at most that many hours ago. Damaged runs are skipped with a warning.
+        With `within_hours`, yield only runs that were last saved or claimed at most that many hours ago. Damaged runs
+        are skipped with a warning.
         """
         for key, config in self.select(cond):
             try:
@@ -248,7 +249,9 @@ class Store:
                     yield packed
 
     def load_tar(self, path: str | os.PathLike[str], newer_only: bool = True, max_bytes: int | None = None) -> list[str]:
-        """Import the runs of a tar file and return their keys. With `newer_only`, skip runs that are at least as far in this store.
+        """Import the runs of a tar file and return their keys.
+
+        With `newer_only`, runs that are at least as far in this store are skipped.
 
         The file is first unpacked into a temporary store, and every value in it is read. If anything is invalid, the whole file is refused
         and nothing is imported. `max_bytes` limits the unpacked size; the default is 200 times the size of the file.
@@ -298,7 +301,10 @@ class Store:
         keys: Iterable[str] | None = None,
         newer_only: bool = True,
     ) -> list[str]:
-        """Copy runs to another store, selected as in `export_tar` and imported as in `load_tar`. Return their keys in that store."""
+        """Copy runs to another store, selected as in `export_tar` and imported as in `load_tar`.
+
+        Return their keys in that store.
+        """
         target = target if isinstance(target, Store) else Store(target, self.lease_time)
         packed_runs = self._packed_runs(keys, min_epoch, cond)
         imported = (adopt(target.files, target.configs, each, target.lease_time, newer_only) for each in packed_runs)

@@ -139,7 +139,10 @@ def attempts_of(run: Run) -> list[PastAttempt]:
 
 
 def newest_first(store: Store) -> list[str]:
-    """Return the keys of all runs, with the most recently started run first. This only lists folders and reads no file."""
+    """Return the keys of all runs, with the most recently started run first.
+
+    This only lists folders and reads no file.
+    """
     times: dict[str, int] = {}
     for folder in store.files.names("configs"):
         if len(folder) != 2:

@@ -1,4 +1,4 @@
-"""The contract of executors, as tests that pytest collects from a subclass."""
+"""The contract for executors, written as tests that pytest collects from a subclass."""
 
 from __future__ import annotations
 

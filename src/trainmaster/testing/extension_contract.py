@@ -1,4 +1,4 @@
-"""The contract of extensions, as tests that pytest collects from a subclass."""
+"""The contract for extensions, written as tests that pytest collects from a subclass."""
 
 from __future__ import annotations
 

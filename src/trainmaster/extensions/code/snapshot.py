@@ -49,9 +49,9 @@ class Snapshot:
     taken: str
     root: str
     commit: str | None
-    """None in a repository without commits."""
+    """The id of the commit; None in a repository without commits."""
     branch: str | None
-    """None if HEAD was detached."""
+    """The name of the branch; None if HEAD was detached."""
     remote: str | None
     subject: str
     tree: str

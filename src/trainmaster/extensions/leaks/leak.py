@@ -30,7 +30,7 @@ class Leak:
 
     phase: Phase
     module: str | None = None
-    """Its dotted name and class, `encoder.attention (Attention)`; only the class for the model itself."""
+    """The name and the class of the module: `encoder.attention (Attention)`. For the model itself, this is only the class."""
     file: str | None = None
     line: int | None = None
     code: str | None = None

@@ -76,7 +76,7 @@ class LeakSearch:
         self._tolerance = COARSE
 
     def run_first_pass(self) -> None:
-        """Run the pass that others are compared with. Raises the errors of the model."""
+        """Run the pass that others are compared with. An error that the model raises is passed on."""
         self._isolated.calibrate(lambda: self._forward(self._make_batch(None)[0]))
         self._first, self._tensors, self._anchors = self._run(None)
 
