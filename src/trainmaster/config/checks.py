@@ -14,7 +14,7 @@ from trainmaster.errors import ConfigError, Problem
 
 @contextmanager
 def collecting(problems: list[Problem], at: str = "") -> Iterator[None]:
-    """Collect the problems of a `ConfigError` in `problems` instead of raising it. `at` is put in front of their keys."""
+    """Catch a `ConfigError` in the block, and add its problems to `problems`. `at` is put in front of their keys."""
     try:
         yield
     except ConfigError as error:

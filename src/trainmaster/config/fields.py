@@ -77,7 +77,7 @@ class Field(NamedTuple):
     default: Any = ABSENT
     was: tuple[str, ...] = ()
     added_default: Any = ABSENT
-    """For a field that was added later: its default at that time. ABSENT for a field that has always been there."""
+    """The default at the time when the field was added to its class; ABSENT for a field that has always been there."""
 
     @property
     def has_default(self) -> bool:

@@ -65,7 +65,7 @@ class Mask:
 
     @classmethod
     def of(cls, values: Iterable[str] = (), environ: Mapping[str, str] | None = None, argv: Iterable[str] | None = None) -> Mask:
-        """Create a mask for `values`, such as the secrets of a config, and for secrets of the environment and the command line."""
+        """Create a mask for `values`, such as the secrets of a config, and for secrets in `environ` and `argv`."""
         from_command_line = argv_secrets(getattr(sys, "orig_argv", sys.argv) if argv is None else argv)
         return cls([*values, *secret_values(os.environ if environ is None else environ), *from_command_line])
 

@@ -52,7 +52,7 @@ class _BatchStart:
 class FailureCapsule(Observer):
     """When training fails, saves the batch, the training state and the random state as a capsule.
 
-    `trainmaster replay FILE` reproduces the error of a capsule. Capsules are saved for exceptions in training and
+    `trainmaster replay FILE` reproduces the error in a capsule. Capsules are saved for exceptions in training and
     evaluation, and for batches that `NaNGuard` reports. The error gets a note with the path of the capsule. If a
     capsule cannot be written, the note gives the reason, and the error is raised as usual.
 

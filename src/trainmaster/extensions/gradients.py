@@ -32,8 +32,9 @@ _MAX_WARNED = 8
 class GradientObserver(FigureObserver):
     """The shared part of `GradNormVis` and `GradCoeffRMSVis`.
 
-    Gradients are measured after `backward`: accumulated so far, before clipping, with loss scaling. Norms are added up
-    on their device and fetched once per epoch, or once per `every` updates.
+    Gradients are measured after `backward` and before clipping: as accumulated so far, and still multiplied by a loss
+    scale that was not removed yet. Norms are added up on their device and fetched once per epoch, or once per `every`
+    updates.
     """
 
     tag = ""

@@ -52,7 +52,7 @@ class Replayed:
 
 
 def replay(path: str | PathLike[str] | Capsule, loop: TrainManager | TrainTestLoop) -> Replayed:
-    """Run the batch of a capsule again, with a `loop` that is built like the one that failed, and return the error.
+    """Run the batch of a capsule again, with a `loop` that is built like the one that failed, and return the result.
 
     Do not use the loop afterwards, because its state and its data have changed. Nothing is saved, because its
     `train_dir` is a temporary folder.

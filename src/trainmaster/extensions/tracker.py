@@ -50,11 +50,9 @@ class Tracker(Observer):
     A service that fails, hangs or is not logged in never stops or slows down training: the copy ends with one warning,
     and the loop's history still has every row.
 
-    Args:
-        service: "wandb", "trackio" or "mlflow".
-        project: the name of the project in the service; for MLflow, of the experiment.
-        config: the settings to show; under a manager, the config of the run by default. Secrets are masked.
-        options: arguments of the service: those of `wandb.init` or `trackio.init`; for MLflow, `tracking_uri` and `id`.
+    Args: service: "wandb", "trackio" or "mlflow". project: the name of the project in the service; for MLflow, of the
+    experiment. config: the settings to show; under a manager, the config of the run by default. Secrets are masked.
+    options: arguments for the service: those of `wandb.init` or `trackio.init`; for MLflow, `tracking_uri` and `id`.
     """
 
     is_guarded = False

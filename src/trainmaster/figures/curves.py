@@ -42,7 +42,7 @@ def grouped(series: Mapping[str, Points], over: Mapping[str, str], sets: Sequenc
 
 
 def _parts(name: str, sets: Sequence[str]) -> tuple[str, str]:
-    """Split the name of a series into the title of its panel and its label there.
+    """Split the name of a series into the title of its panel and its label in that panel.
 
     >>> _parts("valid/sample_loss/max", _SETS), _parts("grad_norm/0.weight", _SETS), _parts("activations/0/std", _SETS)
     (('sample_loss/max', 'valid'), ('grad_norm', '0.weight'), ('activations/.../std', '0'))

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 
 def find_device(device: str | torch.device) -> torch.device:
-    """Return the device called `device`. "auto" is the first CUDA device (that of this rank, if there are several), else the CPU."""
+    """Return the device called `device`.
+
+    "auto" is the first CUDA device if there is one, else the CPU. With several ranks, each has its own CUDA device.
+    """
     if device == "auto":
         number = int(os.environ.get("LOCAL_RANK", "0")) if num_launched() > 1 else 0
         return torch.device(f"cuda:{number % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu")

@@ -123,7 +123,7 @@ def checked(value: Any) -> dict[str, Any]:
 def restore_from(loop: TrainManager, value: dict[str, Any], name: Any = None, saver: CheckpointSaver | None = None) -> None:
     """Restore a loop from the value of a checkpoint.
 
-    If the checkpoint comes from the destination of `saver`, `name` is its name there.
+    If the checkpoint comes from the destination of `saver`, `name` is its name at that destination.
 
     The loop uses the tensors of `value`, so do not use `value` for anything else.
     """

@@ -1,6 +1,6 @@
 """The stage trees of `TrainManager`, `TrainTestLoop` and a manager's work.
 
-Every stage name and every fixture is declared here, once.
+This file declares every stage name and every fixture, each of them once.
 """
 
 from __future__ import annotations

@@ -178,14 +178,14 @@ class Extensible:
         return ()
 
     def add_default_extensions(self, extensions: Extensions) -> None:
-        """Add the default extensions to those of the user."""
+        """Add the default extensions to `extensions`, which contains the user's own."""
 
     def observer_guard(self) -> Guard | None:
         """Return a function that creates context managers to undo changes made by observers; None if nothing has to be undone."""
         return None
 
     def adapt_hook(self, hook: Hook, extension: object) -> Hook | None:
-        """Return the hook to call in this process; None if it must not run here."""
+        """Return the hook to call in this process; None if the hook must not run in this process."""
         return hook
 
     def read_fixture(self, name: str) -> Any:

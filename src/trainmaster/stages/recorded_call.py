@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 
 _ATTRIBUTE = "_recorded_call"
 RECORDS_CALLS = "__trainmaster_records_calls__"
-"""An attribute of classes, constructors and functions that record their own calls."""
+"""The name of an attribute that marks classes, constructors and functions that record their own calls."""
 
 
 class RecordedCall(NamedTuple):

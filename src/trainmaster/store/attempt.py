@@ -158,7 +158,7 @@ class Attempt:
         self.mask = Mask.of(values)
 
     def _masked(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a status or preview without secrets. `best` names a checkpoint and has no free text."""
+        """Return a status or preview without secrets. `best` is not masked, because it has no free text."""
         return {name: each if name == "best" else self.mask.tree(each, has_names=False) for name, each in values.items()}
 
     def start(self, base: Checkpoint | None, preview: Mapping[str, Any] | None = None, facts: Facts = _NO_FACTS) -> None:
@@ -199,11 +199,11 @@ class Attempt:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the heartbeat has noticed that this attempt was replaced. `check` checks it again."""
+        """Whether the heartbeat has noticed that this attempt was replaced. `check` also reads the files."""
         return self._heartbeat.is_lost
 
     def check(self) -> None:
-        """Raise `LeaseLostError` if this attempt was replaced. Called before every commit."""
+        """Raise `LeaseLostError` if this attempt was replaced or has ended. This is called before every commit."""
         self._check_process()
         if self._is_over:
             raise LeaseLostError(f"attempt {self.number} of run {self.key} was released", hint="start a new attempt")

@@ -1,8 +1,8 @@
 """Where a loop saves its checkpoints: the protocol, and a folder for training without a store.
 
 In such a folder, `3.ckpt` is the checkpoint after epoch 3, and `3+120.ckpt` the one after 120 more batches.
-`checkpoint.py` writes, prunes and reads them, as for a store. The newest checkpoint is the one that was saved last,
-regardless of its epoch.
+`checkpoint.py` writes, prunes and reads them, as it does for a store. The newest checkpoint is the one that was saved
+last, regardless of its epoch.
 """
 
 from __future__ import annotations

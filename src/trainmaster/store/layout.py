@@ -49,7 +49,7 @@ Layout = dict[str, Any]
 
 
 class StoredAt(NamedTuple):
-    """The location of a stored tensor: the index of the tensor that stores its memory, and its layout there."""
+    """The location of a tensor: the index of the stored tensor that contains its memory, and its layout in that tensor."""
 
     owner: int
     layout: Layout

@@ -29,9 +29,9 @@ class Link(NamedTuple):
 
     attempt: int
     last: CheckpointName | None
-    """The last checkpoint that belongs to the run; None if all do."""
+    """The last checkpoint that belongs to the run; None if all of them do."""
     num_events: int | None
-    """The number of events that belong to the run; None if all do."""
+    """The number of events that belong to the run; None if all of them do."""
 
 
 class Run(AttemptRecords):

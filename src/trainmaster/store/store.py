@@ -100,10 +100,11 @@ class Store:
         facts: Mapping[str, Any] | None = None,
         is_cancelled: Callable[[], bool] = lambda: False,
     ) -> Iterator[Attempt]:
-        """Hold a run during the block, which calls `release` with the outcome. Raise `RunBusyError` if another process holds it.
+        """Hold a run during the block, which may call `release` with an outcome.
 
-        If only the lease can show whether the holder is alive, `watch` decides. Without a `watch`, the lease is watched here, and `report`
-        gets a message. `facts` are recorded with the attempt.
+        Raise `RunBusyError` if another process holds the run. If only the lease can show whether the holder is alive,
+        `watch` decides. Without a `watch`, this method watches the lease itself, and calls `report` with a message.
+        `facts` are recorded with the attempt.
         """
         run, facts, time = self.run(key), facts or {}, self.lease_time
         attempt = claim_or_watch(run, by, time, report, facts, is_cancelled) if watch is None else claim(run, by, time, watch, facts)

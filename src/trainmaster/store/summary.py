@@ -72,14 +72,14 @@ class Summary:
     metrics: Mapping[str, int | float] = field(default_factory=dict)
     """The numbers in its preview."""
     best: Mapping[str, Any] | None = None
-    """For a loop: `metric`, `value`, `step` and `checkpoint` of the best checkpoint."""
+    """The `metric`, `value`, `step` and `checkpoint` of the best checkpoint, if a loop trained the run."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The config as nested plain values."""
     tags: tuple[str, ...] = ()
     owner: str = ""
     """The process that holds it or may hold it."""
     progressed: float | None = None
-    """For a run that is held: the time of its last event or save. If that is long ago, the run has stalled."""
+    """The time of the last event or save, if a process holds the run. If that time is long ago, the run has stalled."""
     duration: float | None = None
     """The total time of its attempts in seconds; None if it is unknown, as for an imported run."""
     t_train: float | None = None

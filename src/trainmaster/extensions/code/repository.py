@@ -19,7 +19,7 @@ _NO_MODE: Final = "000000"
 _STATUS: Final = ("--porcelain=v2", "-z", "--branch", "--no-ahead-behind", "--no-renames", "--untracked-files=all")
 _DIFF: Final = ("-p", "-M", "--no-color", "--no-ext-diff", "--no-textconv", "--irreversible-delete", "--submodule=short")
 _NO_CHANGES_INSIDE: Final = "--ignore-submodules=dirty"
-"""The changes inside a submodule are read in the submodule itself."""
+"""The option to ignore changes inside submodules, because they are read in the submodules themselves."""
 
 
 class Repository(NamedTuple):

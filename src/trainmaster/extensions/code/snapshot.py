@@ -85,7 +85,7 @@ class Capture(NamedTuple):
 
 
 def write_snapshot(capture: Capture, folder: str, like: str | None = None) -> str:
-    """Write a snapshot to a new folder in `folder`, unless it is already there, and return its path.
+    """Write a snapshot to a new folder in `folder`, unless `folder` already has it, and return its path.
 
     The new folder appears only when it is complete.
 

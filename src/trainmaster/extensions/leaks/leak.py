@@ -30,7 +30,7 @@ class Leak:
 
     phase: Phase
     module: str | None = None
-    """The name and the class of the module: `encoder.attention (Attention)`. For the model itself, this is only the class."""
+    """The name and class of the module, as in `encoder.attention (Attention)`; for the model itself, only the class."""
     file: str | None = None
     line: int | None = None
     code: str | None = None

@@ -65,7 +65,7 @@ class Result:
     value: torch.Tensor
     is_differentiable: bool
     changed: torch.Tensor | None = None
-    """For each element, one bit per pass: whether the element changed in it."""
+    """For each element, one bit per pass, which is set if the element changed in that pass."""
     fault: str | None = None
     layout: Layout | None = None
     """The arrangement of the examples. None if they are mixed, or if no element comes from an example."""
