@@ -1,4 +1,4 @@
-"""The mean of a fixture over an evaluation set."""
+"""Averages a fixture over each evaluation set."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def error_message(error: BaseException) -> str:
 
 
 def error_type(error: BaseException) -> str:
-    """Return the name of an error's type, such as `train.BadSampleError`. It is the same if `train.py` is run as a program."""
+    """Return the name of an error's type, such as `train.BadSampleError`, even if `train.py` was run as a program."""
     kind = type(error)
     module = module_name(kind.__module__).rpartition(".")[2]
     return kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"

@@ -1,4 +1,4 @@
-"""The gradients of every parameter during training: their norms, or the RMS of their elements."""
+"""Logs and draws the gradients of every parameter during training: their norms, or the RMS of their elements."""
 
 from __future__ import annotations
 

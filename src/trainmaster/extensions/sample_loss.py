@@ -1,4 +1,4 @@
-"""The distribution of the losses of single samples, and the samples with the highest losses."""
+"""Shows the distribution of the losses of single samples, and finds the samples with the highest losses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The size of updates relative to the weights they change."""
+"""Measures the size of updates relative to the weights that they change."""
 
 from __future__ import annotations
 

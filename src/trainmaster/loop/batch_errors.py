@@ -35,7 +35,7 @@ def no_pair_error(batch: Any, who: str) -> SettingError:
 
 
 def swapped_error(loss: Any) -> SettingError:
-    """Create the error for a PyTorch loss that is called as `loss(batch, prediction)`. It could silently compute a wrong value."""
+    """Create the error for calling a PyTorch loss as `loss(batch, prediction)`, which may give a wrong value."""
     name = getattr(loss, "__name__", None) or type(loss).__name__
     return SettingError(
         f"the loss {name} takes (prediction, target), but TrainManager calls loss(batch, prediction)",

@@ -132,7 +132,7 @@ class CheckpointSaver(Extension):
         self._host_destination = destination
 
     def resume(self, moment: Moment, name: Any, best: Best | None) -> None:
-        """Continue from a restored checkpoint, with the best checkpoint up to it."""
+        """Continue from the restored checkpoint `name`. `best` is the best checkpoint up to it."""
         self._last, self._last_name, self.best = moment, name, best
         self._is_stop_saved, self._has_trained = True, False  # the same stop may be requested again
 

@@ -217,7 +217,7 @@ class Metrics(Observer):
 
 
 class WholeSet:
-    """A function as a metric: it keeps the arguments of all batches, concatenates them, and calls the function once."""
+    """Turns a function into a metric: collects and concatenates the arguments of all batches, and calls it once."""
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self.name, self.function = name, function

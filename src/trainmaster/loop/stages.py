@@ -1,4 +1,4 @@
-"""The stage trees of `TrainManager`, `TrainTestLoop` and a manager's work.
+"""The stage trees of `TrainManager` and `TrainTestLoop`, and of a manager's work on one config.
 
 This file declares every stage name and every fixture, each of them once.
 """
@@ -106,7 +106,7 @@ WORK: Final = StageTree(
     ),
     progress=("key", "epoch"),
 )
-"""One config under a manager.
+"""The stage tree of a manager's work on one config.
 
 Its names do not collide with those of a loop, so an extension may have hooks for both.
 """

@@ -102,6 +102,9 @@ class TrainingStep(Extensible):
         return method in vars(self) or all(vars(kind).get(method) is not found for kind in ours)
 
     def overridden_or_shared(self, method: str) -> Callable[..., Any]:
-        """Return `train_model_forward` if it is overridden, and otherwise `model_forward`, which saves one call per batch."""
+        """Return `method` if it is overridden, and otherwise the method that it calls. This saves one call per batch.
+
+        For example, this is `model_forward` for `train_model_forward`.
+        """
         found: Callable[..., Any] = getattr(self, method if self.is_overridden(method) else method.removeprefix("train_"))
         return found

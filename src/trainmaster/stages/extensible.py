@@ -216,7 +216,7 @@ class Extensible:
         check_names(name, extension, self.tree, self.partner_trees(), self.shares_extensions)
 
     def _resolved(self) -> list[Hook]:
-        """Return all hooks, in the order of the extensions. The result is cached until an extension changes."""
+        """Return all hooks, in the order of the extensions. The result is cached until the extensions change."""
         if self._hooks is None:
             guard = self.observer_guard()
             lazies: dict[str, list[LazyFixture]] = {}

@@ -49,7 +49,7 @@ Layout = dict[str, Any]
 
 
 class StoredAt(NamedTuple):
-    """The location of a tensor: the index of the stored tensor that contains its memory, and its layout in that tensor."""
+    """The location of a tensor: the index of the stored tensor that has its memory, and its layout in that tensor."""
 
     owner: int
     layout: Layout

@@ -67,7 +67,10 @@ def _names(where: Where) -> list[str]:
 
 
 def _verdicts(table: RunTable, where: Where, names: Mapping[str, Name], tags: Tags, default: Nothing) -> list[bool | None]:
-    """Return whether each run meets a condition; None if that depends on names that are not known, which count as `default`."""
+    """Return whether each run meets a condition, or None if that is not known yet.
+
+    A name whose value is not known has the value `default`.
+    """
     columns: dict[str, Sequence[Any]] = {name: each.column(table) for name, each in names.items()}
     columns |= {"key": table.keys, "tag": [frozenset(tags.get(key, ())) for key in table.keys]}
     if default is Nothing.MISSING:

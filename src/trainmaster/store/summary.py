@@ -67,7 +67,7 @@ class Summary:
     target: str = ""
     """The TARGET that trains it, such as `train.py:MyManager`, if it was recorded."""
     changed: float | None = None
-    """The time of the last claim, save or end."""
+    """The time when the run was last claimed or saved, or ended."""
     num_attempts: int = 0
     metrics: Mapping[str, int | float] = field(default_factory=dict)
     """The numbers in its preview."""

@@ -40,7 +40,8 @@ class Countdown(Manager):
 
 
 class ExecutorContract:
-    """Subclass it as `class TestMyExecutor(ExecutorContract)` and override `make`. The executor needs two workers.
+    """Tests for your executor: write `class TestMyExecutor(ExecutorContract)` and override `make`. It needs two
+    workers.
 
     Workers have to be able to import this module, and to see the temporary folder of the test.
     """

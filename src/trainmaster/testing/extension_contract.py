@@ -39,7 +39,7 @@ class _CaptureAt(Extension):
 
 
 class ExtensionContract:
-    """Subclass it as `class TestMyExtension(ExtensionContract)` and override `make`.
+    """Tests for your extension: write `class TestMyExtension(ExtensionContract)` and override `make`.
 
     The tests train with dropout, a shuffled loader and an evaluation set, and take much less than a second.
     """

@@ -14,7 +14,7 @@ from trainmaster.store.files import Files, Written
 
 
 class FilesContract:
-    """Subclass it as `class TestMyFiles(FilesContract)` and override `make`.
+    """Tests for your storage back end: write `class TestMyFiles(FilesContract)` and override `make`.
 
     If these tests pass, a `Store` works on your files. Write your own tests for the errors of your storage, such as a
     full disk.

@@ -94,7 +94,10 @@ def read_working_tree(folder: str, scratch: str, until: float, prefix: str = "",
 
 
 def patch_of(tree: WorkingTree, without: Iterable[str], max_file_size: int, until: float) -> bytes:
-    """Return the output of `git diff HEAD` without some paths. `diff-index` ignores the user's settings for diffs."""
+    """Return the output of `git diff HEAD`, except for the paths in `without`.
+
+    `diff-index` ignores the user's settings for diffs.
+    """
     parts = []
     excluded = [path for path in without if path in tree.changed]
     if len(excluded) > 1000:  # too many for a command line

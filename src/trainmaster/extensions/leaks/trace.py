@@ -168,7 +168,10 @@ class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
                 result.layout = None if result.fault == MIXED else find_layout(origins, ids)
 
     def _locate(self, frame: FrameType | None) -> Location:
-        """Return the innermost line of the user's code and the innermost module. If all code is torch's, return a line of torch."""
+        """Return the innermost line of the user's code and the innermost module.
+
+        If there is only torch's own code, return a line of torch.
+        """
         module, line, torch_line = None, None, None
         while frame is not None and frame.f_code is not self._border and (module is None or line is None):
             position = (frame.f_code.co_filename, frame.f_lineno)

@@ -84,7 +84,7 @@ def _train(
 
 
 def _is_learned(start: float, end: float, constant: float | None) -> bool:
-    """Return whether the loss fell clearly, and below the loss of a model that ignores its inputs."""
+    """Return whether the loss fell clearly, and is below the loss of a model that ignores its inputs."""
     has_fallen = end < start - _LEARNED * abs(start)
     if constant is None or constant < 1e-9:
         return has_fallen
