@@ -54,7 +54,10 @@ def _hints(target: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Return whether a plain value has the annotated type. It is validated as strict JSON: a list is a tuple, but text is not a number."""
+    """Return whether a plain value has the annotated type.
+
+    It is validated as strict JSON, where a list may be a tuple, but text is not a number.
+    """
     from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
     try:

@@ -42,7 +42,7 @@ def exploding_layers(rms: Mapping[str, float], before: Mapping[str, float]) -> l
     """Find layers with exploding gradients.
 
     The RMS of their gradient is not finite, above 100, or above 1 and more than 1000 times the median of all layers or
-    their own past.
+    of their own earlier epochs.
 
     `rms` is the mean of the last epoch by parameter, `before` the median of earlier epochs where it is available.
 

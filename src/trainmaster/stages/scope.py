@@ -101,8 +101,8 @@ class Scope:
     def set_aside(self, *kept: str) -> Iterator[None]:
         """Hide the open stages and their fixtures, except for the outer stages named `kept`.
 
-        This lets a hook start an evaluation in the middle of a batch: both have a fixture `batch`, and two fixtures
-        cannot have the same name.
+        This lets a hook start an evaluation in the middle of a training batch. Training and evaluation both have a
+        fixture `batch`, and two fixtures cannot have the same name.
         """
         depth = next((number for number, stage in enumerate(self.stack) if stage.name not in kept), len(self.stack))
         stages = self.stack[depth:]

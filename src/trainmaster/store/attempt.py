@@ -369,14 +369,14 @@ def record_finished(run: Run, epoch: int) -> None:
 
 
 def delete_incomplete(run: Run, before: int) -> None:
-    """Delete incomplete checkpoints of attempts before `before`."""
+    """Delete the incomplete checkpoints of all attempts with a number below `before`."""
     for name, folder in checkpoint_folders(run, before):
         if name is None or not run.files.has(f"{folder}/{MANIFEST}"):
             run.files.delete_folder(folder)
 
 
 def delete_all_except(run: Run, kept: list[CheckpointName], before: int) -> Iterator[str]:
-    """Delete all checkpoints of attempts before `before` except those in `kept`; yield the deleted paths."""
+    """Delete all checkpoints of attempts with a number below `before`, except those in `kept`; yield the deleted paths."""
     for name, folder in checkpoint_folders(run, before):
         if name not in kept:
             delete_checkpoint(run.files, folder)
@@ -384,7 +384,7 @@ def delete_all_except(run: Run, kept: list[CheckpointName], before: int) -> Iter
 
 
 def checkpoint_folders(run: Run, before: int) -> Iterator[tuple[CheckpointName | None, str]]:
-    """Yield all checkpoint folders of attempts before `before`, complete or not."""
+    """Yield all checkpoint folders, complete or not, of attempts with a number below `before`."""
     for text in run.files.names(run_folder("ckpts", run.key)):
         number = attempt_number(text)
         if number is not None and number < before:
@@ -393,7 +393,7 @@ def checkpoint_folders(run: Run, before: int) -> Iterator[tuple[CheckpointName |
 
 
 def remove_records(run: Run, before: int) -> None:
-    """Delete the records of all attempts before `before`."""
+    """Delete the records of all attempts with a number below `before`."""
     for archive in ("ckpts", "previews", "stats"):
         for text in run.files.names(run_folder(archive, run.key)):
             number = attempt_number(text)

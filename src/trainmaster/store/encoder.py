@@ -128,7 +128,7 @@ class Encoder:
         return dict(pairs) if is_plain else [[*pair] for pair in pairs]
 
     def _foreign(self, value: Any) -> Any:
-        """Encode values of NumPy and torch. If such a value exists, the library is in `sys.modules`."""
+        """Encode a NumPy or torch value. If such a value exists, its library is already in `sys.modules`."""
         kind = type(value)
         numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
         if numpy is not None and isinstance(value, numpy.generic) and _scalar_dtype(value):

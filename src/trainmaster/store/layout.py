@@ -180,8 +180,8 @@ def lay_out_tensors(tensors: Sequence[Any]) -> tuple[dict[int, Any], list[Stored
     """Return the tensors to store, by the index of the first tensor that uses each, and where each of `tensors` is stored.
 
     Tensors that overlap in one storage share one stored range of it. A tensor without overlap is stored alone, no
-    matter how large its storage is. So two rows of a matrix are stored separately, and two columns as the range from
-    the first to the last.
+    matter how large its storage is. So two rows of a matrix are stored separately, and two columns are stored as one
+    range, from the first to the last item.
     """
     plain = [tensor.detach().resolve_conj().resolve_neg() for tensor in tensors]
     stored: dict[int, Any] = {}

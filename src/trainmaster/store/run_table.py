@@ -22,7 +22,10 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 @dataclass(frozen=True)
 class RunTable:
-    """Runs by row, in three sets of columns. Columns in which no run has a value are left out."""
+    """A table with one row for each run, and three sets of columns.
+
+    Columns in which no run has a value are left out.
+    """
 
     keys: list[str] = field(default_factory=list)
     facts: Columns = field(default_factory=dict)
