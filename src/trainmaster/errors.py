@@ -113,7 +113,7 @@ __all__ = [
 
 
 class TrainmasterError(Exception):
-    """An error with a fact and labeled rows: `where`, `open`, `known`, `why`, `hint` (printed as `try`)."""
+    """The base class of all errors: a fact, and labeled rows such as `where`, `why` and `hint` (printed as `try`)."""
 
     def __init__(self, fact: str, **rows: str | None) -> None:
         super().__init__(fact)
@@ -200,7 +200,7 @@ class Problem(NamedTuple):
     where: str = ""
     """The file, line and column, or the text of the override, if known."""
     is_unknown: bool = False
-    """The config has no such key."""
+    """Whether the problem is that the config has no such key."""
 
     def __str__(self) -> str:
         subject = " = ".join(filter(None, [self.key, self.value]))

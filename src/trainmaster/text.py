@@ -52,7 +52,7 @@ def width(shown: str) -> int:
 
 
 def html_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], notes: Iterable[str] = ()) -> str:
-    """A table for a notebook. All text is escaped, because it may come from a run.
+    """Return an HTML table for a notebook. All text is escaped, because it may come from a run.
 
     >>> html_table("a <b>", ["name"], [["x"]])
     '<table><caption>a &lt;b&gt;</caption><tr><th>name</th></tr><tr><td>x</td></tr></table>'

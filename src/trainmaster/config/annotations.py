@@ -60,7 +60,7 @@ class ParsedAnnotation:
             self.validated_as = self.validated_as | None if isinstance(self.validated_as, type) else Union[self.validated_as, None]  # noqa: UP007 - Annotated
 
     def _group(self, annotation: Any) -> type | None:
-        """Return the config class, if the annotation is a config class or an optional one."""
+        """Return the config class if the annotation is a config class, or `Optional` of one; otherwise None."""
         if get_origin(annotation) is Annotated:
             return self._group(get_args(annotation)[0])
         if get_origin(annotation) in (Union, types.UnionType):
@@ -165,7 +165,7 @@ def _state_of(annotation: Any) -> tuple[State | None, Any]:
 
 
 def _is_text(annotation: Any) -> bool:
-    """Return whether an annotation is text, or lists and dicts of text. Any of them may be optional."""
+    """Return whether an annotation stands for text, or for lists and dicts of text. Any of them may be optional."""
     if get_origin(annotation) is Annotated:
         return _is_text(get_args(annotation)[0])
     args = [each for each in get_args(annotation) if each not in (None, type(None), Ellipsis)]

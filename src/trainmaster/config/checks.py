@@ -14,7 +14,7 @@ from trainmaster.errors import ConfigError, Problem
 
 @contextmanager
 def collecting(problems: list[Problem], at: str = "") -> Iterator[None]:
-    """Collect the problems of a `ConfigError` in `problems` instead of raising it. `at` is put in front of their keys."""
+    """Catch a `ConfigError` in the block, and add its problems to `problems`. `at` is put in front of their keys."""
     try:
         yield
     except ConfigError as error:
@@ -22,7 +22,7 @@ def collecting(problems: list[Problem], at: str = "") -> Iterator[None]:
 
 
 def check_rules(config: AnyConfig) -> None:
-    """Raise an error for everything that the config's own `problems()` yields."""
+    """Raise one error with all problems that the config's own `problems()` yields."""
     problems = [Problem(key, text, short_repr(config[key]) if key in config else "") for key, text in config.problems() or ()]
     if problems:
         raise ConfigError.of(type(config).__name__, problems)

@@ -238,7 +238,7 @@ def with_secrets(config: Mapping[str, Any], keys: Iterable[str]) -> Config:
 
 
 def from_store(tree: dict[str, Any], secrets: Iterable[str], key: str) -> Config:
-    """Create a config from a store, which has `***` for its `secrets`."""
+    """Create a config from its plain tree in a store, in which the values of `secrets` are `***`."""
     config = _rebuilt(tree, {}, secrets, key)
     config._set_missing_origins(run_origin(key))
     return config

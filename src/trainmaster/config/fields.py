@@ -73,11 +73,11 @@ class Field(NamedTuple):
     configs: tuple[type, ...]
     """The config classes in its annotation."""
     group: Any
-    """The config class, if the annotation is a config class or an optional one."""
+    """The config class if the annotation is a config class, or `Optional` of one; otherwise None."""
     default: Any = ABSENT
     was: tuple[str, ...] = ()
     added_default: Any = ABSENT
-    """For a field that was added later: its default at that time. ABSENT for a field that has always been there."""
+    """The default at the time when the field was added to its class; ABSENT for a field that has always been there."""
 
     @property
     def has_default(self) -> bool:
@@ -93,5 +93,5 @@ class Field(NamedTuple):
         return self.was[-1] if self.was else self.name
 
     def name_in(self, keys: Container[str], at: str) -> str:
-        """Return the name of this field in `keys`, which may be a former one; the current name if `keys` do not contain it."""
+        """Return the current or former name of this field that is in `keys`, or the current name if none of them is."""
         return next((each for each in (self.name, *self.was) if at + each in keys), self.name)

@@ -41,7 +41,7 @@ class Grid:
         self._alternatives = _alternatives(config)
         self._origins = {key: SWEEP if len(values) > 1 else config.origin(key) for key, values in self._alternatives.items()}
         self.count = 1
-        """The number of combinations. (`len()` raises above `sys.maxsize`.)"""
+        """The number of combinations. (`len()` raises an error for a number above `sys.maxsize`.)"""
         for values in self._alternatives.values():
             self.count *= len(values)
 

@@ -9,8 +9,8 @@ Two configs with the same meaning have the same key, in every process and on eve
 - Text is compared by code points without normalization, so two encodings of an accented letter differ.
 - Every stateful field is included, even `epochs`, because a schedule may depend on it. To train longer, pass a target
   instead.
-- Declared secrets are not included, so a new password does not make a new run. trainmaster never guesses this from the
-  name of a key.
+- Declared secrets are not included, so a new password does not make a new run. trainmaster never guesses from the
+  name of a key whether its value is a secret.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class Mask:
 
     @classmethod
     def of(cls, values: Iterable[str] = (), environ: Mapping[str, str] | None = None, argv: Iterable[str] | None = None) -> Mask:
-        """Create a mask for `values`, such as the secrets of a config, and for secrets of the environment and the command line."""
+        """Create a mask for `values`, such as the secrets of a config, and for secrets in `environ` and `argv`."""
         from_command_line = argv_secrets(getattr(sys, "orig_argv", sys.argv) if argv is None else argv)
         return cls([*values, *secret_values(os.environ if environ is None else environ), *from_command_line])
 
@@ -185,7 +185,7 @@ def argv_secrets(argv: Iterable[str]) -> list[str]:
 
 
 def _options(argv: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """Split each argument into the name of its option (or empty), the text before its value, and its value."""
+    """Split each argument into the name of its option (empty without one), the text before its value, and its value."""
     before = ""
     for word in argv:
         option = _OPTION.fullmatch(word)

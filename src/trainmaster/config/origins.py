@@ -19,7 +19,7 @@ def origin_of(config: AnyConfig, name: str) -> str:
 
 
 def set_origin(config: AnyConfig, origin: str) -> None:
-    """Record `origin` for all values that were given to this config and to the configs inside."""
+    """Record `origin` for all values that were given to this config and to the configs inside it."""
     config._origins.update(dict.fromkeys(config._origins, origin))
     for _, nested in config._nested():
         set_origin(nested, origin)

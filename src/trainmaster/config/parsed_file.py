@@ -12,7 +12,7 @@ Position = tuple[int, int]
 
 class ParsedFile(NamedTuple):
     tree: Any
-    """Plain values. Dotted keys are not nested yet."""
+    """The content as plain values. Dotted keys are not nested yet."""
     name: str
     positions: dict[str, Position]
     """The position of each value by its dotted key. Empty for JSON, because the standard library's parser has no positions."""

@@ -114,8 +114,8 @@ def _warn_of_direction(mode: Any, direction: str, name: str) -> None:
 class ParallelConfig(RunConfig):
     """The config of a search, for a `ParallelTrainer`.
 
-    It adds a search space to a run config. A trial is the same run as that of a `RunConfig` with the same values, so
-    none of these fields is part of the identity.
+    It adds a search space to a run config. A trial is the same run as a `RunConfig` with the same values, so none of
+    the additional fields is part of the identity.
 
     - `search_space`: the values to search, by dotted key.
     - `search_algo`: how the search proposes values: one of Optuna's samplers.

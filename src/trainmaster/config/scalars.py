@@ -79,7 +79,10 @@ def _number_in(text: str) -> float:
 
 
 def to_bool(value: Any) -> bool:
-    """Convert a value to bool. This also accepts 1, 0, and true/t/1/yes/y/on or false/f/0/no/n/off in any case."""
+    """Convert a value to bool.
+
+    This also accepts 1, 0, and true/t/1/yes/y/on or false/f/0/no/n/off in upper or lower case.
+    """
     if type(value) is bool:
         return value
     value = _scalar(value, "true or false")

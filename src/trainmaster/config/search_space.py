@@ -85,12 +85,12 @@ class SearchSpace(ConfigBase):
 
 
 def is_search_space(value: Any) -> bool:
-    """Return whether a plain value is written as a search space: a mapping with one of its kinds, and no other keys."""
+    """Return whether a plain value describes a search space: a mapping with one of the kinds and no unknown keys."""
     return isinstance(value, Mapping) and any(kind in value for kind in _KINDS) and value.keys() <= {CLASS, *SearchSpace._schema().fields}
 
 
 def as_search_space(value: Mapping[str, Any]) -> SearchSpace:
-    """Return the `SearchSpace` of a plain mapping."""
+    """Return the `SearchSpace` that a plain mapping describes."""
     return SearchSpace(**{name: each for name, each in value.items() if name != CLASS})
 
 

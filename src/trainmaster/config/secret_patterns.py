@@ -25,7 +25,7 @@ _SECRET_NAME = re.compile(
     r"|(^|_)(auth|access|api|bearer|refresh|session|oauth|secret|security|service|deploy|hub|hf|github|gitlab|wandb)_?tokens?$"
 )
 _POSSIBLE_NAME = re.compile(r"(^|_)(token|key|auth|pwd|dsn)s?$")
-"""Names whose values are secrets only if they also look random."""
+"""Matches names whose values are secrets only if the values look random."""
 _UNMISTAKABLE_NAME = re.compile(r"(^|_)(password|(api|secret|private)_?key|(access|auth)_?token)$")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SEPARATORS = re.compile(r"[^A-Za-z0-9]+")

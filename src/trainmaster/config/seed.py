@@ -26,7 +26,7 @@ def seed_of(config: Any) -> int:
 
 
 def replicate_key(config: Any, length: int = 8) -> str:
-    """Return a key like `key_of`, which is equal for configs that specify the same seed in different ways.
+    """Return a key as `key_of` does, but the same key for configs that specify the same seed in different ways.
 
     >>> replicate_key({"lr": 0.1}) == replicate_key({"lr": 0.1, "random_seed": 0})
     True

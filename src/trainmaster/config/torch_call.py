@@ -16,7 +16,10 @@ from trainmaster.errors import ConfigError, Problem, did_you_mean
 
 
 def argument_problems(target: Callable[..., Any], arguments: Mapping[str, Any], filled: tuple[str, ...]) -> Iterator[Problem]:
-    """Return the problems of a call `target(**arguments)`. The caller passes the parameters in `filled` separately."""
+    """Return the problems with a call of `target(**arguments)`.
+
+    The caller passes the parameters in `filled` separately.
+    """
     parameters = inspect.signature(target).parameters
     called = getattr(target, "__name__", repr(target))
     names = [name for name, each in parameters.items() if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL) and name not in filled]
@@ -51,7 +54,10 @@ def _hints(target: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Return whether a plain value has the annotated type. It is validated as strict JSON: a list is a tuple, but text is not a number."""
+    """Return whether a plain value has the annotated type.
+
+    It is validated as strict JSON, where a list may be a tuple, but text is not a number.
+    """
     from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
     try:

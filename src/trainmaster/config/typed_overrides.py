@@ -1,4 +1,4 @@
-"""Overrides of a typed config, checked against its fields."""
+"""Applies overrides to a typed config, and checks them against its fields."""
 
 from __future__ import annotations
 

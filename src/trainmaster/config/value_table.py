@@ -28,7 +28,7 @@ def table(rows: Iterable[Row]) -> str:
 
 
 def table_html(title: str, rows: Iterable[Row]) -> str:
-    """Return the same table as HTML, for notebooks."""
+    """Return the same columns as an HTML table, for notebooks."""
     return html_table(title, ("key", "value", "from"), [(key, short_repr(value), origin) for key, value, origin in rows])
 
 

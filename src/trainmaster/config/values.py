@@ -1,4 +1,4 @@
-"""Converts the values of a typed config: to plain values, to a copy, to a frozen form."""
+"""Converts the values of a typed config to plain values, copies them, and freezes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes plain trees as YAML that versions 1.1 and 1.2 read the same way, and as strict JSON."""
+"""Writes plain trees as YAML, which parsers of YAML 1.1 and 1.2 read in the same way, and as strict JSON."""
 
 from __future__ import annotations
 

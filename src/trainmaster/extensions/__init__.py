@@ -1,7 +1,7 @@
 """The extensions that come with trainmaster. Each file contains one extension or one family of them.
 
-You can import every extension from here. They load when they are first used, so importing this package does not import
-torch.
+You can import every extension from this package. Extensions load when they are first used, so importing the package
+does not import torch.
 """
 
 from __future__ import annotations

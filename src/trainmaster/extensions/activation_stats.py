@@ -1,4 +1,4 @@
-"""Statistics of module outputs during training: spread, zeros, dead units, saturation."""
+"""Measures module outputs during training: spread, zeros, dead units, saturation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mean of a fixture over an evaluation set."""
+"""Averages a fixture over each evaluation set."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainmaster.stages import Fixtures
 class Avg(FigureObserver):
     """Averages a scalar fixture over each evaluation set and logs the mean against `epoch_num`.
 
-    `counter="num_batches"` gives every batch the same weight, `"num_samples"` weights it by its size. The mean is
+    `counter="num_batches"` gives every batch the same weight, `"num_samples"` weights each by its size. The mean is
     logged as `<set>/<target>`, or under the name `fig`, which may use `{target}`, `{accum}` (the accumulator's name)
     and any fixture: `"{datasource_name}/{accum}"`. The running sum is the fixture `accum_<target>`, or `accum`. If the
     loop has a `train_dir`, the curves of all sets are drawn as `plots/avg_<target>`. A subclass may create the target

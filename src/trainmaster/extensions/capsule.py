@@ -39,9 +39,9 @@ class Capsule:
     """An error, and the state of training before the batch that caused it."""
 
     error: dict[str, str]
-    """`type`, `message` and `traceback`."""
+    """The `type`, the `message` and the `traceback` of the error."""
     location: dict[str, Any]
-    """`stage` (the path), `routine` ("train" or "eval"), and the numbers of epoch, batch and step."""
+    """`stage` (the path), `routine` ("train" or "eval"), and the numbers of the epoch, the batch and the step."""
     origin: dict[str, Any]
     """How to build the loop: `target`, `digest` of its file, `folder`, `config` and `key`, each None if unknown."""
     versions: dict[str, str]
@@ -182,7 +182,7 @@ def error_message(error: BaseException) -> str:
 
 
 def error_type(error: BaseException) -> str:
-    """Return the name of an error's type, such as `train.BadSampleError`. It is the same if `train.py` is run as a program."""
+    """Return the name of an error's type, such as `train.BadSampleError`, even if `train.py` was run as a program."""
     kind = type(error)
     module = module_name(kind.__module__).rpartition(".")[2]
     return kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"

@@ -1,4 +1,4 @@
-"""Gradient clipping."""
+"""Clips gradients before each update."""
 
 from __future__ import annotations
 

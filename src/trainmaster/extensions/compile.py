@@ -1,4 +1,4 @@
-"""`torch.compile` as an extension."""
+"""Compiles the model with `torch.compile`."""
 
 from __future__ import annotations
 

@@ -31,9 +31,9 @@ class ConstructorArgs(Observer):
     """Stores the constructor arguments of the loop, its model, optimizer, data and extensions with each checkpoint.
 
     Defaults are included. Under a manager, the arguments of every `nn.Module` that `make_loop` builds are recorded.
-    Without a manager, the arguments of classes marked `@tracked`, the results of a `Recipe`, extensions, and optimizers
-    and schedules that the loop creates are recorded. Functions are stored as import paths. A warning at the start of
-    training lists the parts that cannot be rebuilt. `init_from_checkpoint` rebuilds everything.
+    Without a manager, arguments are recorded for classes marked `@tracked`, for the results of a `Recipe`, for
+    extensions, and for optimizers and schedules that the loop creates. Functions are stored as import paths. A warning
+    at the start of training lists the parts that cannot be rebuilt. `init_from_checkpoint` rebuilds everything.
     """
 
     is_guarded = False  # it draws no random numbers and changes no mode

@@ -71,7 +71,7 @@ def check_curve_arguments(over: str, choices: tuple[str, ...], smoothing: float,
 
 
 def scalar(name: str, value: Any, extension: str) -> Any:
-    """Return a scalar, which stays on its device. Raises an error for anything else."""
+    """Return `value` as a scalar, which stays on its device. Raises an error if `value` is not a scalar."""
     if isinstance(value, torch.Tensor):
         if value.numel() == 1 and not value.is_complex():
             return value.detach().clone()  # copied, because a parameter or a buffer may change before the value is read

@@ -1,4 +1,4 @@
-"""Deterministic operations."""
+"""Makes torch use deterministic algorithms."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ class EarlyStopping(Extension):
         monitor: the name of a metric ("valid/accuracy") or an ending of it; by default the loss of the first evaluation
             set.
         min_delta: the minimum change that counts as an improvement.
-        mode: "min" or "max", whether less or more is better. It may be omitted if the name makes it clear: for losses
-            and errors, and for accuracies, returns and other well-known scores.
+        mode: "min" if less is better, or "max" if more is better. It may be omitted for losses and errors, and for
+            accuracies, returns and other well-known scores.
     """
 
     is_optional = True

@@ -1,4 +1,4 @@
-"""An exponential moving average of the weights, used in evaluations."""
+"""Keeps an exponential moving average of the weights, and uses it in evaluations."""
 
 from __future__ import annotations
 

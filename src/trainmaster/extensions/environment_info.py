@@ -23,7 +23,7 @@ class EnvironmentInfo(Observer):
 
     It records only environment variables that affect results or speed, and the command line without secrets. If
     training resumes with a different torch, Python, CPU, GPU or number of threads, one warning lists the differences,
-    and the previous file is kept under a numbered name. An error here never stops training.
+    and the previous file is kept under a numbered name. An error in this extension never stops training.
 
     Args:
         path: the file; `environment.json` in the loop's `train_dir` by default. Without either, the facts are only in

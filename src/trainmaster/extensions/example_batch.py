@@ -16,7 +16,8 @@ import torch
 from trainmaster.loop.batches import first_tensor, tensors_in
 
 _SIZES = (7, 11, 13, 5, 17, 19, 23, 3)
-"""Primes, so that the batch size rarely divides another dimension. Then a wrong view is detected in the line that creates it."""
+"""The preferred numbers of examples. They are primes, so that they rarely divide another dimension; otherwise, a wrong
+view might not be detected in the line that creates it."""
 
 
 def count_examples(batch: Any) -> int | None:

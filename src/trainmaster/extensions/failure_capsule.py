@@ -50,10 +50,11 @@ class _BatchStart:
 
 
 class FailureCapsule(Observer):
-    """Saves the batch, the random state and the training state of an error as a capsule: `trainmaster replay FILE` reproduces it.
+    """When training fails, saves the batch, the training state and the random state as a capsule.
 
-    It saves exceptions in training and evaluation, and batches that `NaNGuard` reports. The error gets a note with the
-    path of the capsule. If a capsule cannot be written, the note gives the reason, and the error is raised as usual.
+    `trainmaster replay FILE` reproduces the error in a capsule. Capsules are saved for exceptions in training and
+    evaluation, and for batches that `NaNGuard` reports. The error gets a note with the path of the capsule. If a
+    capsule cannot be written, the note gives the reason, and the error is raised as usual.
 
     Args:
         path: the folder for capsules; `capsules` in the loop's `train_dir` by default. Without either, nothing is saved.

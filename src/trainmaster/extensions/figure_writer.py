@@ -1,4 +1,4 @@
-"""The figure of an extension: drawn at intervals during training and once at its end."""
+"""Draws the figure of an extension at intervals during training, and once at its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One update for several batches."""
+"""Accumulates gradients, so that several batches make one update."""
 
 from __future__ import annotations
 

@@ -39,7 +39,10 @@ def by_layer(rms: Mapping[str, float]) -> dict[str, float]:
 
 
 def exploding_layers(rms: Mapping[str, float], before: Mapping[str, float]) -> list[str]:
-    """Find layers whose gradient RMS is not finite, above 100, or above 1 and 1000 times the median or their own past.
+    """Find layers with exploding gradients.
+
+    The RMS of their gradient is not finite, above 100, or above 1 and more than 1000 times the median of all layers or
+    of their own earlier epochs.
 
     `rms` is the mean of the last epoch by parameter, `before` the median of earlier epochs where it is available.
 
@@ -57,8 +60,9 @@ def exploding_layers(rms: Mapping[str, float], before: Mapping[str, float]) -> l
 
 
 def vanishing_layers(rms: Mapping[str, float], exploding: list[str]) -> list[str]:
-    """Find layers whose gradient RMS is 0, below 1e-4 of the median, or below 1e-6 of the largest that does not explode.
+    """Find layers with vanishing gradients.
 
+    The RMS of their gradient is 0, below 1e-4 of the median, or below 1e-6 of the largest one that does not explode.
     The absolute size does not matter: late in training, all gradients are small.
 
     >>> vanishing_layers({"a.w": 1e-9, "b.w": 0.1, "c.w": 0.2}, [])

@@ -1,4 +1,4 @@
-"""The gradients of every parameter during training: their norms, or the RMS of their elements."""
+"""Logs and draws the gradients of every parameter during training: their norms, or the RMS of their elements."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ _MAX_WARNED = 8
 class GradientObserver(FigureObserver):
     """The shared part of `GradNormVis` and `GradCoeffRMSVis`.
 
-    Gradients are measured after `backward`: accumulated so far, before clipping, with loss scaling. Norms are added up
-    on their device and fetched once per epoch, or once per `every` updates.
+    Gradients are measured after `backward` and before clipping: as accumulated so far, and still multiplied by a loss
+    scale that was not removed yet. Norms are added up on their device and fetched once per epoch, or once per `every`
+    updates.
     """
 
     tag = ""
@@ -167,7 +168,8 @@ class GradNormVis(GradientObserver):
     """Logs the norm of each parameter's gradient, averaged over the batches of every epoch.
 
     The values are logged as `grad_norm/<parameter>` and drawn as `plots/grad_norm.png` and `.html`. Parameters without
-    a gradient are left out. `vanishing()` and `exploding()` name layers; a warning names the first ones.
+    a gradient are left out. `vanishing()` and `exploding()` return the affected layers; the first time there are any, a
+    warning names them.
     """
 
     tag = "grad_norm"

@@ -1,4 +1,4 @@
-"""The time spent in each hook."""
+"""Measures the time spent in each hook."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 _PER_DECADE = 32
 _LOW, _HIGH = -6, 12
-"""Absolute values from 10 ** -6 to 10 ** 12 can be distinguished."""
+"""The range of absolute values that can be distinguished, as exponents: from 10 ** -6 to 10 ** 12."""
 ALMOST_ZERO = 10.0**_LOW
 _POSITIVE = np.logspace(_LOW, _HIGH, (_HIGH - _LOW) * _PER_DECADE + 1)
 EDGES: NDArray[np.float64] = np.concatenate([-_POSITIVE[::-1], _POSITIVE])

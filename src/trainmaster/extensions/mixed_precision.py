@@ -1,4 +1,4 @@
-"""Mixed precision: forward passes and losses in 16 bits, weights and gradients in 32."""
+"""Trains in mixed precision: forward passes and losses in 16 bits, weights and gradients in 32 bits."""
 
 from __future__ import annotations
 

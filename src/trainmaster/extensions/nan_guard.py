@@ -29,10 +29,10 @@ _USUAL_HINT: Final = "lower the learning rate, clip the gradients"
 class NaNGuard(Extension):
     """Checks the loss before each backward pass and the gradients before each update for NaN and inf.
 
-    `"stop"` raises a `NonFiniteError` that names the values in the batch, the weights and the gradients, and the first
-    module whose output is not finite. `"skip"` skips and counts the batch, as if it had not been in the data.
-    `"continue"` only counts it. Non-finite weights are an error with `"skip"` too, because every later batch would fail
-    as well.
+    `"stop"` raises a `NonFiniteError` that lists the non-finite tensors in the batch, the weights and the gradients,
+    and names the first module whose output is not finite. `"skip"` skips and counts the batch, as if it had not been in
+    the data. `"continue"` only counts it. Non-finite weights are an error with `"skip"` too, because every later batch
+    would fail as well.
 
     Args:
         every: check every n-th batch only. On a GPU, a check waits for the device.
@@ -56,7 +56,7 @@ class NaNGuard(Extension):
         self.every = every
         self.checks_grads = checks_grads
         self.num_losses = self.num_grads = self.num_skipped = 0
-        """Counts of batches: with a non-finite loss; with a finite loss and non-finite gradients; skipped."""
+        """How many batches had a non-finite loss, had a finite loss but non-finite gradients, and were skipped."""
         self._num_batches = 0
         self._num_good = 0
         """The number of batches of this epoch that were not skipped."""
@@ -296,7 +296,7 @@ def _number(loss: Any) -> str:
 
 
 def _where(fixtures: Fixtures) -> str:
-    """Return stage, epoch, batch and step, which have different names in `TrainManager` and `TrainTestLoop`."""
+    """Format the stage, epoch, batch and step, whose fixtures differ between `TrainManager` and `TrainTestLoop`."""
     epoch = fixtures["epoch_index"] if "epoch_index" in fixtures else fixtures["epoch_num"]
     step = fixtures["step_num"] if "step_num" in fixtures else fixtures["optim_step_num"]
     return f"stage train_step_batch, epoch {epoch}, batch {fixtures['batch_num']}, step {step}"

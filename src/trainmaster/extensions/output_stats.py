@@ -8,7 +8,10 @@ import torch
 from torch import nn
 
 STATISTICS = ("mean", "std", "zeros", "dead", "saturated", "nonfinite")
-"""All except the first two are shares from 0 to 1. `saturated` is NaN for a module without bounds."""
+"""The names of the statistics.
+
+All except the first two are shares from 0 to 1. `saturated` is NaN for a module without bounds.
+"""
 
 _BOUNDS: dict[type[nn.Module], tuple[float, float]] = {
     nn.Sigmoid: (0.0, 1.0),

@@ -23,10 +23,10 @@ from trainmaster.stages import Extensible, Fixtures, always
 class Plot(FigureObserver):
     """Logs fixtures and draws them in one figure: `Plot("grad_norm")`, `Plot("loss", "grad_norm")`.
 
-    A fixture must be a number or a tensor with one element. Lazy fixtures are computed for it, and a misspelled name is
-    an error before the first batch. Over epochs, a point is the mean over the batches of an epoch; over batches, it is
-    the value of one batch, against the number of batches so far. With `stage="eval_step_batch"` it is the mean over
-    each evaluation set.
+    A fixture must be a number or a tensor with one element. Lazy fixtures are computed when they are read, and a
+    misspelled name is an error before the first batch. Over epochs, a point is the mean over the batches of an epoch;
+    over batches, it is the value of one batch, against the number of batches so far. With `stage="eval_step_batch"` it
+    is the mean over each evaluation set.
 
     The metrics are `train/<name>` or `train/<name>_by_batch`, and `<set>/<name>` for evaluations. The mean of `loss`
     over batches is called `loss_per_batch`, because `loss` is the mean over samples. The figure is `plot_<names>`.
@@ -94,7 +94,7 @@ class Plot(FigureObserver):
             self._figure_writer.draw_if_due()
 
     def _check_names_once(self, loop: Extensible, *values: Any) -> None:
-        """Replace this hook, after the engine has checked the names, by one that reads the fixtures only in every `every`-th batch."""
+        """Replace this hook, after the names are checked, with one that reads the fixtures in every `every`-th batch."""
         setattr(self, self._hook, self._add_if_due)
         loop.refresh()
         self._add_if_due(loop.fixtures)

@@ -1,4 +1,4 @@
-"""Reproduces the error of a capsule with a newly built loop."""
+"""Reproduces the error in a capsule with a newly built loop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Replayed:
 
     capsule: Capsule
     error: BaseException | None
-    """The error of the replay: raise it, or pass its `__traceback__` to a debugger."""
+    """The error that the replay produced, or None. You can raise it, or pass its `__traceback__` to a debugger."""
 
     @property
     def is_same(self) -> bool:
@@ -52,7 +52,7 @@ class Replayed:
 
 
 def replay(path: str | PathLike[str] | Capsule, loop: TrainManager | TrainTestLoop) -> Replayed:
-    """Run the batch of a capsule again, with a `loop` that is built like the one that failed, and return the error.
+    """Run the batch of a capsule again, with a `loop` that is built like the one that failed, and return the result.
 
     Do not use the loop afterwards, because its state and its data have changed. Nothing is saved, because its
     `train_dir` is a temporary folder.
@@ -80,7 +80,7 @@ class StateRestorer(Extension):
     def __init__(self, capsule: Capsule, loop: TrainManager | TrainTestLoop, restore_loop: Callable[[], None] | None = None) -> None:
         self._capsule, self._loop, self._restore_loop = capsule, loop, restore_loop
         self.reported: BaseException | None = None
-        """The error of a non-finite batch that was reported without raising it."""
+        """The error that was reported, but not raised, for a non-finite batch."""
 
     def pre_train_step_epoch(self) -> None:
         self._restore_epoch_start()

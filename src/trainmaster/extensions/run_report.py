@@ -166,7 +166,10 @@ def data_size(name: str, data: Any) -> str:
 
 
 def current_commit() -> str:
-    """Return the commit of the current folder, with "-dirty" if files differ from it. Empty if there is no repository or no git."""
+    """Return the commit of the current folder, with "-dirty" if files differ from it.
+
+    The result is empty if there is no repository or no git.
+    """
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     try:

@@ -1,4 +1,4 @@
-"""The distribution of the losses of single samples, and the samples with the highest losses."""
+"""Shows the distribution of the losses of single samples, and finds the samples with the highest losses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LossPerSample = Callable[[Any, Any], torch.Tensor]
-"""Called with a batch and its prediction; returns one loss for each sample."""
+"""A function that takes a batch and its prediction, and returns one loss for each sample."""
 _MAX_BINS = 40
 _MAX_BARS = 16
 _LOG_RATIO = 30.0

@@ -63,7 +63,10 @@ class TensorBoard(Observer):
         self._writer = None
 
     def _call(self, method: str, *values: Any) -> None:
-        """Call a method of the writer. If it fails, for example on a full disk, training continues without it."""
+        """Call a method of the writer.
+
+        If it fails, for example on a full disk, training continues without event files.
+        """
         try:
             if self._writer is not None:
                 getattr(self._writer, method)(*values)

@@ -1,4 +1,4 @@
-"""A table as plain text."""
+"""Formats a table as plain text."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from trainmaster.text import counted
 MAX_QUEUED = 10_000
 """The largest number of rows that wait for the service."""
 PATIENCE = 10.0
-"""At the end of training: the seconds without an answer of the service after which it is given up."""
+"""The number of seconds to wait for each answer from the service at the end of training, before giving up."""
 _MAX_ROWS = 1000
 """The largest number of rows in one message."""
 _HINTS = {
@@ -45,15 +45,14 @@ _HINTS = {
 class Tracker(Observer):
     """Copies the metrics of training to Weights & Biases, Trackio or MLflow, with the config, the tags and the outcome.
 
-    The service's run is named after the run's key, so a run that resumes continues there, and no row is sent twice.
+    The service's run is named after the run's key. A run that resumes continues the same run of the service, and no row
+    is sent twice.
     A service that fails, hangs or is not logged in never stops or slows down training: the copy ends with one warning,
     and the loop's history still has every row.
 
-    Args:
-        service: "wandb", "trackio" or "mlflow".
-        project: the project there; for MLflow, the experiment.
-        config: the settings to show; under a manager, the config of the run by default. Secrets are masked.
-        options: arguments of the service: those of `wandb.init` or `trackio.init`; for MLflow, `tracking_uri` and `id`.
+    Args: service: "wandb", "trackio" or "mlflow". project: the name of the project in the service; for MLflow, of the
+    experiment. config: the settings to show; under a manager, the config of the run by default. Secrets are masked.
+    options: arguments for the service: those of `wandb.init` or `trackio.init`; for MLflow, `tracking_uri` and `id`.
     """
 
     is_guarded = False
@@ -120,7 +119,7 @@ class Tracker(Observer):
         self._run, self._num_recorded = state["run"], Counter(state["num_recorded"])
 
     def _facts(self) -> dict[str, Any]:
-        """What identifies and describes the run, without secrets."""
+        """Return the facts that identify and describe the run, without secrets."""
         fixtures = manager_fixtures()
         key, config = fixtures.get("key"), fixtures.get("config")
         if key is None and self._run is None:
@@ -168,7 +167,7 @@ class _Copy:
             threading.Thread(target=target, args=(process,), name="trainmaster-tracker", daemon=True).start()
 
     def add(self, row: Row) -> None:
-        """Queue a row. It never waits."""
+        """Queue a row. This never waits."""
         if self._process is None:
             self._replayed.append(row)
         elif not self._has_ended:
@@ -181,7 +180,7 @@ class _Copy:
                 self._give_up(f"{MAX_QUEUED:,} rows are waiting, because the service is slower than training")
 
     def finish(self, outcome: str, reason: str) -> None:
-        """Send the rest and the outcome, as long as the service answers."""
+        """Send the remaining rows and the outcome, as long as the service answers."""
         if self._has_ended or os.getpid() != self._pid:  # a forked process must not end the copy of its parent
             return
         try:

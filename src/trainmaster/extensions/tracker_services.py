@@ -1,10 +1,11 @@
 """The process that `Tracker` starts: it reads rows from its standard input and sends them to a tracking service.
 
 A service runs in a process of its own because its client draws random numbers when it retries a request, competes with
-training for Python's lock, prints, asks for a login, and may wait for a network forever. None of that reaches training.
+training for Python's lock, prints, asks for a login, and may wait for a network forever. None of this can affect
+training.
 
 Messages are lines of JSON. The first one opens the run, then come rows (tag, number of the row, value, step), and the
-last one is the outcome. Each one is answered, and so is an error.
+last one is the outcome. The process answers each message, and reports errors in the same way.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Service(Protocol):
     """The web page of the run, if the service has one."""
 
     def has(self, row: Row) -> bool | None:
-        """Whether the service received a row before this process was started; None if it cannot tell."""
+        """Return whether the service received a row before this process was started; None if that is unknown."""
 
     def log(self, rows: list[Row]) -> None: ...
 
@@ -75,7 +76,7 @@ class Wandb:
 
 
 class Trackio:
-    """A run of Trackio, which has the functions of wandb, but knows a run by its name."""
+    """A run of Trackio, which has the same functions as wandb, but identifies a run by its name."""
 
     def __init__(self, project: str, run: str, config: dict[str, Any], tags: list[str], program: str, **options: Any) -> None:
         import trackio
@@ -178,12 +179,12 @@ def _flat(tree: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _mlflow_name(name: str) -> str:
-    """MLflow accepts letters, digits and `_-.: /` in names."""
+    """Replace the characters that MLflow does not accept in names: all except letters, digits and `_-.: /`."""
     return re.sub(r"[^\w\-.: /]", "_", name)
 
 
 def serve(lines: TextIO, answer: Callable[[dict[str, Any]], None]) -> None:
-    """Send what the lines say to the service, and answer each one."""
+    """Send the messages in `lines` to the service, and answer each of them."""
     opening = json.loads(lines.readline())
     num_recorded = opening["num_recorded"]
     importlib.import_module(opening["service"])

@@ -1,4 +1,4 @@
-"""The size of updates relative to the weights they change."""
+"""Measures the size of updates relative to the weights that they change."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class UpdateRatio(FigureObserver):
 
 @torch.no_grad()
 def _ratios(before: list[torch.Tensor], parameters: list[nn.Parameter]) -> torch.Tensor:
-    """Return a column with one ratio for each parameter, or NaN if there is none. `before` is overwritten."""
+    """Return a column with one ratio for each parameter: NaN if its weights are all 0. `before` is overwritten."""
     norms = norms_for(before)
     weights = norms(before)
     torch._foreach_sub_(before, [each.detach() for each in parameters])

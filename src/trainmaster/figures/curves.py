@@ -29,7 +29,7 @@ def curves(series: Mapping[str, Points], over: Mapping[str, str] | None = None, 
 
 
 def grouped(series: Mapping[str, Points], over: Mapping[str, str], sets: Sequence[str] = _SETS) -> dict[tuple[str, str], dict[str, Points]]:
-    """Group series by metric and x axis. Within a group, a series is named after the rest of its name.
+    """Group series by metric and x axis. Within a group, the label of a series is the rest of its name.
 
     >>> grouped({"train/loss": [(1, 2.0)], "valid/loss": [(1, 3.0)], "lr": []}, {"train/loss": "epoch", "valid/loss": "epoch"})
     {('loss', 'epoch'): {'train': [(1, 2.0)], 'valid': [(1, 3.0)]}, ('lr', 'step'): {'lr': []}}
@@ -42,7 +42,7 @@ def grouped(series: Mapping[str, Points], over: Mapping[str, str], sets: Sequenc
 
 
 def _parts(name: str, sets: Sequence[str]) -> tuple[str, str]:
-    """Split the name of a series into the title of its panel and its label there.
+    """Split the name of a series into the title of its panel and its label in that panel.
 
     >>> _parts("valid/sample_loss/max", _SETS), _parts("grad_norm/0.weight", _SETS), _parts("activations/0/std", _SETS)
     (('sample_loss/max', 'valid'), ('grad_norm', '0.weight'), ('activations/.../std', '0'))

@@ -29,7 +29,10 @@ class Drawing:
         return draw(self.panels, self.title)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write a file: `lr.png`, or the interactive page `lr.html`, which needs `plotly.min.js` next to it. `lr` writes both."""
+        """Write the figure to a file: `lr.png`, or the interactive page `lr.html`. The path `lr` writes both.
+
+        A page needs the file `plotly.min.js` next to it, which is written too.
+        """
         path = Path(path)
         if path.suffix == ".png":
             save_png(path, self.panels, self.title)

@@ -1,4 +1,4 @@
-"""Figures as interactive HTML pages, drawn in the browser by plotly.js."""
+"""Converts figures to interactive HTML pages, which plotly.js draws in the browser."""
 
 from __future__ import annotations
 

@@ -6,7 +6,10 @@ from matplotlib.figure import Figure
 
 
 class NotebookFigure(Figure):
-    """matplotlib's figure. Without `%matplotlib inline`, a notebook would only show the name of its class."""
+    """A matplotlib figure that also has a PNG form.
+
+    Without that form, a notebook would show only the name of the class, unless it uses `%matplotlib inline`.
+    """
 
     def _repr_png_(self) -> bytes:
         from trainmaster.figures.png import png

@@ -210,7 +210,7 @@ class ParallelAxis:
 
     name: str
     positions: Sequence[float]
-    """From 0, the bottom, to 1, the top. NaN leaves a gap in the line."""
+    """The positions of the lines, from 0 (bottom) to 1 (top). NaN leaves a gap in a line."""
     ticks: Sequence[tuple[float, str]]
 
 

@@ -1,4 +1,4 @@
-"""Figures as PNG, drawn with matplotlib."""
+"""Draws figures with matplotlib and renders them as PNG."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures as files."""
+"""Saves figures as files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures as SVG text for HTML pages: curves with bands, and intervals and bars for the rows of a table.
+"""Draws figures as SVG text for HTML pages: curves with bands, and intervals and bars for the rows of a table.
 
 The figures contain no colors. CSS classes say what a shape is, and the style sheet of the page decides how it looks in light and dark mode
 and on paper. Every text is escaped, so names may contain anything.
@@ -217,7 +217,8 @@ def _draw_whisker(mark: Whisker, at: float, y: Scale) -> str:
 
 
 def color_class(number: int) -> str:
-    """
+    """Return the CSS classes for the color and the dashes of a curve.
+
     >>> color_class(2), color_class(9)
     ('s2', 's2 d1')
     """

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 
 def find_device(device: str | torch.device) -> torch.device:
-    """Return the device called `device`. "auto" is the first CUDA device (that of this rank, if there are several), else the CPU."""
+    """Return the device called `device`.
+
+    "auto" is the first CUDA device if there is one, else the CPU. With several ranks, each has its own CUDA device.
+    """
     if device == "auto":
         number = int(os.environ.get("LOCAL_RANK", "0")) if num_launched() > 1 else 0
         return torch.device(f"cuda:{number % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu")
@@ -83,7 +86,8 @@ def _named_pairs(eval_data: Any) -> list[tuple[Any, Any]]:
 def other_evaluation_sets(eval_data: Any, own: Mapping[str, Iterable[Any]]) -> dict[str, Iterable[Any]]:
     """Return the sets for one call of `eval`.
 
-    A set with the name of one of the loop's own sets must be that set, because their metrics share one curve.
+    A set with the name of one of the loop's own sets must be that set, because the metrics of both would have the same
+    names.
     """
     sets = evaluation_sets(eval_data)
     if sets.get("valid") is eval_data:  # test data recorded as `valid/loss` would be misleading

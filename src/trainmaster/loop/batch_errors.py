@@ -35,7 +35,7 @@ def no_pair_error(batch: Any, who: str) -> SettingError:
 
 
 def swapped_error(loss: Any) -> SettingError:
-    """Create the error for a PyTorch loss that is called as `loss(batch, prediction)`. It could silently compute a wrong value."""
+    """Create the error for calling a PyTorch loss as `loss(batch, prediction)`, which may give a wrong value."""
     name = getattr(loss, "__name__", None) or type(loss).__name__
     return SettingError(
         f"the loss {name} takes (prediction, target), but TrainManager calls loss(batch, prediction)",
@@ -44,7 +44,7 @@ def swapped_error(loss: Any) -> SettingError:
 
 
 def note_whole_batch(error: Exception, call: str, batch: Any) -> None:
-    """Add a note to an error of `model(batch)` or `loss(batch, prediction)` if it was caused by passing the whole batch."""
+    """Add a note if `model(batch)` or `loss(batch, prediction)` failed because it was called with the whole batch."""
     first, last = _parts(batch)
     is_model = call.startswith("model")
     own = f"model_forward(self, batch): return self.model({first})"
@@ -57,7 +57,7 @@ def note_whole_batch(error: Exception, call: str, batch: Any) -> None:
 
 
 def note_call(error: Exception, call: str, what: str, value: Any, hint: str) -> None:
-    """Add a note to the error of a call if the cause is that it received a list, a dict or another container."""
+    """Add a note to the error that a call raised because its argument is a list, a dict or another container."""
     if _is_about(error, value):
         error.add_note(f"{call} was called with {what}, {outline(value)}\n  try     {hint.replace(chr(10), chr(10) + ' ' * 10)}")
 
@@ -65,7 +65,7 @@ def note_call(error: Exception, call: str, what: str, value: Any, hint: str) -> 
 def _is_about(error: Exception, value: Any) -> bool:
     """Return whether an error names the type of a value, and the function that raised it has the value in a local variable.
 
-    A model that unpacks its batch and fails later has other local variables there.
+    If a model unpacks its batch and fails later, the batch is not a local variable of the function that fails.
     """
     text = str(error)
     is_named = re.search(rf"\b{re.escape(type(value).__name__)}\b", text) is not None or "forward() missing" in text

@@ -66,7 +66,7 @@ def unknowns_in(value: Any) -> dict[str, str]:
 
 
 def signature_of(kind: Callable[..., Any]) -> inspect.Signature:
-    """Return the parameters of a call; for a class, those of its constructor."""
+    """Return the signature of a function, or of the constructor of a class."""
     if isinstance(kind, type) and kind.__init__ is not object.__init__:  # type: ignore[misc]
         signature = inspect.signature(kind.__init__)  # type: ignore[misc]  # the `__new__` of an `Extensible` accepts anything
         return signature.replace(parameters=list(signature.parameters.values())[1:])

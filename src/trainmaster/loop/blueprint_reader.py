@@ -188,7 +188,7 @@ class _Builder:
     def _same(self, shared: str, path: str) -> Any:
         """Return the object at another path.
 
-        If an override replaced the object that contained it, build the one that the blueprint stored there.
+        If an override replaced the object that contained it, build the one that the blueprint stores at that path.
         """
         if shared not in self._built:
             stored = next((each for name, each in parts_of(self._stored) if name == shared), None)

@@ -217,7 +217,7 @@ class _Writer:
     def _call(self, node: str, call: RecordedCall, path: str) -> Node:
         """Return the node of a call with all its arguments and defaults.
 
-        For a recipe or a partial, it has only the stored arguments, because the later call adds more.
+        The node of a recipe or a partial has only the stored arguments, because the later call adds more.
         """
         return self._node(node, call, _bind if node == "call" else _bind_own, path)
 

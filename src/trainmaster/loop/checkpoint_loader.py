@@ -25,8 +25,9 @@ LATEST = -1
 class CheckpointLoader(Extension):
     """Resumes training from the latest checkpoint, the checkpoint of an epoch, or a file.
 
-    If `permissive`, training without checkpoints starts from scratch. If the latest checkpoint is damaged, the next
-    older good one is used, with a warning. An evaluation outside of training loads only the weights.
+    If the latest checkpoint is requested and there is none, training starts from scratch, or raises an error if
+    `permissive` is False. If the latest checkpoint is damaged, the next older good one is used, with a warning. An
+    evaluation outside of training loads only the weights.
 
     Args:
         path: the folder of checkpoints; by default the folder of the `CheckpointSaver`, or `checkpoints` in
@@ -122,7 +123,7 @@ def checked(value: Any) -> dict[str, Any]:
 def restore_from(loop: TrainManager, value: dict[str, Any], name: Any = None, saver: CheckpointSaver | None = None) -> None:
     """Restore a loop from the value of a checkpoint.
 
-    If the checkpoint comes from the destination of `saver`, `name` is its name there.
+    If the checkpoint comes from the destination of `saver`, `name` is its name at that destination.
 
     The loop uses the tensors of `value`, so do not use `value` for anything else.
     """

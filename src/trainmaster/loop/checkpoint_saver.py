@@ -132,12 +132,12 @@ class CheckpointSaver(Extension):
         self._host_destination = destination
 
     def resume(self, moment: Moment, name: Any, best: Best | None) -> None:
-        """Continue from a restored checkpoint, with the best checkpoint up to it."""
+        """Continue from the restored checkpoint `name`. `best` is the best checkpoint up to it."""
         self._last, self._last_name, self.best = moment, name, best
         self._is_stop_saved, self._has_trained = True, False  # the same stop may be requested again
 
     def folder_of(self, loop: TrainManager) -> CheckpointFolder:
-        """Return the folder for checkpoints, unless a manager has set another destination."""
+        """Return the folder for checkpoints. It is not used if a manager has set another destination."""
         if self._given_path is None and loop.train_dir is None:
             raise SettingError("there is no folder for checkpoints", hint="set the loop's train_dir, or pass CheckpointSaver a path")
         return CheckpointFolder(self._given_path if self._given_path is not None else Path(str(loop.train_dir)) / FOLDER, self.keep)

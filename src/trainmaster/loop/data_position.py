@@ -31,7 +31,7 @@ class Position:
 
     def __init__(self) -> None:
         self.num_batches = 0
-        """Batches of the current epoch that are done."""
+        """The number of batches of the current epoch that are done."""
         self.are_grads_spent = True
         """Whether the gradients went into an update, so that the next backward pass starts from zero."""
         self.has_failed_batch = False
@@ -59,7 +59,7 @@ class Position:
         return iterator
 
     def check_end(self, data: Any, what: str) -> None:
-        """Raise an error if the epoch had no batches, and warn if it had fewer than the length of the data."""
+        """Raise an error if the epoch had no batches, and warn if it had fewer batches than the length of the data."""
         length = length_of(data)
         if self.num_batches == 0:
             raise empty_error(data, what)

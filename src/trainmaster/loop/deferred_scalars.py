@@ -9,7 +9,7 @@ import torch
 from trainmaster.errors import LossError
 
 MAX_WAITING = 256
-"""The maximum number of scalars that are held back, so that memory does not grow with the epoch."""
+"""The maximum number of scalars that are held back, so that memory does not grow with the length of an epoch."""
 
 
 class Pending:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 EVAL_METRICS: Final = "eval_metrics"
 """The name of the extension that a loop makes from its argument `metrics`."""
 Inputs = Callable[[Any, Any], tuple[Any, ...]]
-"""The arguments of a metric, from the batch and the prediction."""
+"""A function that returns the arguments of a metric for a batch and its prediction."""
 
 TAKEN: Final = {*TRAIN_MANAGER.owners, *EvalState.creates, *ERROR_FIXTURES, "true_batch_size"}
 _METHODS: Final = ("update", "compute", "reset")
@@ -217,7 +217,7 @@ class Metrics(Observer):
 
 
 class WholeSet:
-    """A function as a metric: it keeps the arguments of all batches, concatenates them, and calls the function once."""
+    """Turns a function into a metric: collects and concatenates the arguments of all batches, and calls it once."""
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self.name, self.function = name, function

@@ -1,4 +1,7 @@
-"""Ctrl-C, or an interrupted notebook cell, as a request: the loop finishes the batch, saves, and then raises `KeyboardInterrupt`."""
+"""Turns Ctrl-C, or an interrupted notebook cell, into a request to stop.
+
+The loop finishes the batch, saves, and then raises `KeyboardInterrupt`.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ from trainmaster.errors import LoopError
 def stopping_on_interrupt(stop: Callable[[str], None], how_to_continue: Callable[[], str]) -> Iterator[None]:
     """While the block runs, the first SIGINT calls `stop`, and the second one raises `KeyboardInterrupt` at once.
 
-    After the block, a stop that was requested prints `how_to_continue()` and raises `KeyboardInterrupt`. If your program,
-    or a manager, handles SIGINT itself, nothing changes.
+    If a stop was requested, `how_to_continue()` is printed after the block, and `KeyboardInterrupt` is raised. If your
+    program, or a manager, handles SIGINT itself, nothing changes.
     """
     is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if not is_default or threading.current_thread() is not threading.main_thread():

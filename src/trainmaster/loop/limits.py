@@ -17,7 +17,7 @@ class Limits:
         self._deadline: float | None = None
 
     def start(self) -> None:
-        """Start the clock of `max_time`."""
+        """Start the clock for `max_time`."""
         self._deadline = None if self._loop.max_time is None else time.monotonic() + self._loop.max_time
 
     @property

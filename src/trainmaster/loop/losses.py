@@ -1,4 +1,4 @@
-"""Checks of loss values, with errors that explain what is wrong."""
+"""Checks loss values, and raises errors that explain what is wrong."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def checked_loss(loss: Any) -> Any:
 
 
 def is_torch_loss(loss: Any) -> bool:
-    """Return whether PyTorch defines this loss: `nn.BCELoss()`, `nn.functional.mse_loss`.
+    """Return whether a loss is one of PyTorch's own, such as `nn.BCELoss()` or `nn.functional.mse_loss`.
 
     Such a loss takes (prediction, target).
     """

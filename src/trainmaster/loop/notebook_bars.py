@@ -13,17 +13,17 @@ _MAX_LINES = 10
 
 
 def is_in_notebook() -> bool:
-    """Whether this program runs in the kernel of a notebook."""
+    """Return whether this program runs in the kernel of a notebook."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return shell is not None and hasattr(shell, "kernel")
 
 
 class NotebookBars:
-    """The bars of `Progress`, with the methods of rich's that it uses.
+    """The bars of `Progress` in a notebook, with the same methods as the bars of rich that it uses in a terminal.
 
     They need no thread and no widgets: each update replaces the output. When the cell runs again, the notebook removes
-    it with the other outputs.
+    this output together with the others.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class NotebookBars:
             self._output.update(self)
 
     def __repr__(self) -> str:
-        """The plain text, for notebooks without HTML."""
+        """Return the bars and lines as plain text, for notebooks that cannot show HTML."""
         tasks = [[each["description"], each.get("of"), each.get("eta"), each.get("shown")] for each in self._tasks.values()]
         return "\n".join([*("  ".join(printable(part) for part in parts if part) for parts in tasks), *map(printable, self._lines)])
 

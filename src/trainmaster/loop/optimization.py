@@ -70,7 +70,7 @@ def is_schedule(value: Any) -> bool:
 
 
 def takes_metric(schedule: Any) -> bool:
-    """Return whether `step` of a schedule takes a metric, as in ReduceLROnPlateau.
+    """Return whether the `step` method of a schedule takes a metric, like that of ReduceLROnPlateau.
 
     Other schedules would read the metric as an epoch number.
     """
@@ -81,8 +81,8 @@ def takes_metric(schedule: Any) -> bool:
 def step_moment(lr_schedule: Any, schedule_by: str | None, sets: Iterable[str]) -> str:
     """Return when a schedule steps: "update", "epoch", or the name of the metric or evaluation set that it steps on.
 
-    The `SchedulerConfig` that made the schedule decides; without one, `schedule_by` does; the default is after each
-    update.
+    If a `SchedulerConfig` made the schedule, it decides; otherwise, `schedule_by` does. By default, a schedule steps
+    after each update.
     """
     moment = schedule_by or "update"
     step_when = step_when_of(lr_schedule)

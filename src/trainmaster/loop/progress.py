@@ -269,7 +269,7 @@ class Pace:
         return min(found) if found else None
 
     def samples_per_second(self, size: int, num_batches: int) -> str:
-        """Computed from the size of this batch, because counting all samples would cost time in every step."""
+        """Format the speed, based on the size of this batch: counting all samples would cost time in every step."""
         if self._first_batch < 0:  # training may have resumed in the middle of an epoch
             self._first_batch = num_batches - 1
         seconds = time.monotonic() - self._epoch_started
@@ -277,7 +277,8 @@ class Pace:
 
 
 def clock(seconds: float) -> str:
-    """
+    """Format a duration.
+
     >>> clock(5), clock(200), clock(7265), clock(200_000)
     ('0:05', '3:20', '2:01:05', '2 days 7:33:20')
     """

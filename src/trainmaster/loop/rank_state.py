@@ -109,7 +109,7 @@ def check_extensions(loop: Training) -> None:
 
 
 def adapt_to_rank(hook: Hook, extension: object, ranks: Ranks) -> Hook | None:
-    """Return the hook as this rank runs it, or None if it does not.
+    """Return the hook as this rank runs it, or None if this rank does not run it.
 
     A hook that only rank 0 runs raises an error if it needs the other ranks.
     """

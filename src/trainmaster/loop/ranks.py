@@ -69,10 +69,10 @@ class Ranks(Protocol):
         """Set the fixture `stopped` on all ranks if one of them has requested a stop."""
 
     def from_first(self, value: Any) -> Any:
-        """Return the value that rank 0 passes, on all ranks."""
+        """Return, on every rank, the value that rank 0 passed."""
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the values that all ranks pass, on all ranks."""
+        """Return, on every rank, the values that all ranks passed."""
 
     def send(self, tensor: Any) -> None:
         """Copy a tensor of rank 0 into the tensors of the other ranks. All of them are on the CPU."""
@@ -182,7 +182,10 @@ def num_ranks() -> int:
 
 
 def is_other_rank() -> bool:
-    """Return whether this process is a rank other than 0, which prints and writes nothing. Does not wait for the other ranks."""
+    """Return whether this process is a rank other than 0, which prints and writes nothing.
+
+    This never waits for the other ranks.
+    """
     return not _found[0].is_first if _found else num_launched() > 1 and os.environ.get("RANK") != "0"
 
 

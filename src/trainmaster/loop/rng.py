@@ -19,7 +19,10 @@ import numpy as np
 import torch
 
 RngState = dict[str, Any]
-"""Plain values and tensors only, so that a checkpoint can store it."""
+"""The states of the generators by name.
+
+They consist of plain values and tensors, so that a checkpoint can store them.
+"""
 
 _HAS_CUDA = torch.version.cuda is not None or torch.version.hip is not None
 

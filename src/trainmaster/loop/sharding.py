@@ -32,7 +32,10 @@ def whole(tensor: Any) -> Any:
 
 
 def part_like(tensor: torch.Tensor, like: Any) -> torch.Tensor:
-    """Return this rank's part of a tensor, divided like `like`. All ranks have the whole tensor, so they do not communicate."""
+    """Return this rank's part of a tensor, divided in the same way as `like`.
+
+    All ranks have the whole tensor, so they do not communicate.
+    """
     if not is_sharded(like) or is_sharded(tensor) or tensor.shape != like.shape:
         return tensor
     from torch.distributed.tensor import distribute_tensor

@@ -1,6 +1,6 @@
-"""The stage trees of `TrainManager`, `TrainTestLoop` and a manager's work.
+"""The stage trees of `TrainManager` and `TrainTestLoop`, and of a manager's work on one config.
 
-Every stage name and every fixture is declared here, once.
+This file declares every stage name and every fixture, each of them once.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ WORK: Final = StageTree(
     ),
     progress=("key", "epoch"),
 )
-"""One config under a manager.
+"""The stage tree of a manager's work on one config.
 
 Its names do not collide with those of a loop, so an extension may have hooks for both.
 """

@@ -30,13 +30,13 @@ class Stateful(Protocol):
 
 
 def is_stateful(value: object) -> TypeGuard[Stateful]:
-    """Return `isinstance(value, Stateful)`, but many times faster, because every checkpoint calls this for all attributes."""
+    """Return `isinstance(value, Stateful)`, computed much faster: every checkpoint calls this for all attributes."""
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
 
 _DATA = ("train_data", "eval_data", "valid_data")
 _WRITER = "writer"
-"""Its state does not influence training, so training may resume with another writer."""
+"""The attribute with the writer. Its state does not influence training, so training may resume with another writer."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

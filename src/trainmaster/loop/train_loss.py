@@ -13,9 +13,12 @@ from trainmaster.loop.writer import Writer, record
 from trainmaster.stages import Fixtures, Observer
 
 TRAIN_LOSS = "train_loss"
-"""The fixture with the mean loss, in `train_step_epoch`. The extension that records the loss creates it."""
+"""The name of the fixture with the mean loss of an epoch.
+
+The extension that records the loss creates it in `train_step_epoch`.
+"""
 NON_FINITE = "non_finite"
-"""The fixture with the error of a non-finite batch that an extension such as NaNGuard reports."""
+"""The name of the fixture with the error that an extension such as `NaNGuard` reports for a non-finite batch."""
 
 
 class LossMean:
@@ -143,7 +146,7 @@ class TrainLoss(Observer):
 
 
 def record_train_loss(fixtures: Fixtures, writer: Writer | None, mean: float, epoch_num: int) -> None:
-    """Record the mean training loss of an epoch as `train/loss`, unless another extension has.
+    """Record the mean training loss of an epoch as `train/loss`, unless another extension has already recorded it.
 
     Call it in `post_train_step_epoch`.
     """

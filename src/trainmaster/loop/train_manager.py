@@ -315,7 +315,7 @@ class TrainManager(Training):
         self.ranks.request_stop(self.fixtures, reason, is_interrupt)
 
     def _repr_html_(self) -> str:
-        """The progress, and the last value of each metric with its step."""
+        """Return a table with the progress, and the last value of each metric with its step."""
         history: RowsByName = getattr(self.writer, "history", None) or {}
         rows = [(name, f"{points[-1][1]:.5g}", points[-1][0]) for name, points in history.items() if isinstance(points[-1][1], float)]
         return html_table(repr(self), ("metric", "last value", "step"), rows)
@@ -361,7 +361,11 @@ class TrainManager(Training):
             self._is_training = False
 
     def _interruptible(self) -> AbstractContextManager[None]:
-        """With a saver, Ctrl-C asks the loop to stop and save. With several ranks, whoever has started them handles it."""
+        """Return a context in which Ctrl-C asks the loop to stop and save.
+
+        It does nothing if there is no saver, or if there are several ranks: the program that started them handles
+        Ctrl-C.
+        """
         saver = next((each for each in self.extensions.values() if isinstance(each, CheckpointSaver)), None)
         if saver is None or self.ranks.num > 1:
             return nullcontext()

@@ -1,7 +1,7 @@
 """A minimal loop: it iterates and counts, and its components do the work.
 
-Everything else, including the model's forward, happens in the `on_*` callbacks of the components (`components.py`).
-Components communicate through attributes on the loop. Capturing and restoring the exact state is in
+Everything else, including the forward pass of the model, happens in the `on_*` callbacks of the components
+(`components.py`). Components communicate through attributes on the loop. Capturing and restoring the exact state is in
 `train_test_progress.py`.
 """
 

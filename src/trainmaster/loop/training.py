@@ -209,7 +209,7 @@ class Training(TrainingStep):
     def history(self) -> RowsByName:
         """All recorded metrics: for each name, the (step, value) pairs in order.
 
-        Under a manager, it is read from the run's event log.
+        Under a manager, they are read from the run's event log.
         """
         rows: RowsByName | None = getattr(self.writer, "history", None)
         if not isinstance(rows, dict):

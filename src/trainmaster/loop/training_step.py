@@ -19,7 +19,7 @@ Loss = Callable[[Any, Any], torch.Tensor]
 
 
 class TrainingStep(Extensible):
-    """Forward, loss, backward and update of one batch."""
+    """The forward pass, the loss, the backward pass and the update for one batch."""
 
     model: nn.Module
     loss: Loss | None
@@ -75,7 +75,10 @@ class TrainingStep(Extensible):
 
     @fixture("train_step_batch", "eval_step_batch", "predict_step_batch")
     def true_batch_size(self, batch: Any) -> int:
-        """The number of samples in the batch, over all ranks, counted only if a hook asks for it."""
+        """Return the number of samples in the batch, over all ranks.
+
+        They are counted only if a hook asks for this fixture.
+        """
         return self.whole_batch_size(batch)
 
     def whole_batch_size(self, batch: Any) -> int:
@@ -99,6 +102,9 @@ class TrainingStep(Extensible):
         return method in vars(self) or all(vars(kind).get(method) is not found for kind in ours)
 
     def overridden_or_shared(self, method: str) -> Callable[..., Any]:
-        """Return `train_model_forward` if it is overridden, and otherwise `model_forward`, which saves one call per batch."""
+        """Return `method` if it is overridden, and otherwise the method that it calls. This saves one call per batch.
+
+        For example, this is `model_forward` for `train_model_forward`.
+        """
         found: Callable[..., Any] = getattr(self, method if self.is_overridden(method) else method.removeprefix("train_"))
         return found

@@ -33,7 +33,7 @@ def belongs_to(part: Hook | LazyFixture, tree: StageTree | None) -> bool:
 def check_names(
     name: str, extension: object, tree: StageTree | None, partners: tuple[StageTree, ...] = (), may_be_for_partner: bool = False
 ) -> None:
-    """Raise an error for hooks and lazy fixtures whose stages are not declared, and for signatures that fixtures cannot fill.
+    """Raise an error for hooks and lazy fixtures whose stages are not declared, or whose parameters cannot be fixtures.
 
     Hooks for the stages of a partner are skipped. At least one hook must be for this tree, unless `may_be_for_partner`
     is True.

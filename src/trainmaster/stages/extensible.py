@@ -72,7 +72,7 @@ class Extensible:
             del cls.extensions
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        # Here and not in __init__, so that subclasses do not have to call super().__init__().
+        # This is done here and not in __init__, so that subclasses do not have to call super().__init__().
         self = super().__new__(cls)
         record_call(self, cls, args, kwargs)
         self._scope = Scope(self._read_fixture)
@@ -178,14 +178,14 @@ class Extensible:
         return ()
 
     def add_default_extensions(self, extensions: Extensions) -> None:
-        """Add the default extensions to those of the user."""
+        """Add the default extensions to `extensions`, which contains the user's own."""
 
     def observer_guard(self) -> Guard | None:
         """Return a function that creates context managers to undo changes made by observers; None if nothing has to be undone."""
         return None
 
     def adapt_hook(self, hook: Hook, extension: object) -> Hook | None:
-        """Return the hook to call in this process; None if it must not run here."""
+        """Return the hook to call in this process; None if the hook must not run in this process."""
         return hook
 
     def read_fixture(self, name: str) -> Any:
@@ -216,7 +216,7 @@ class Extensible:
         check_names(name, extension, self.tree, self.partner_trees(), self.shares_extensions)
 
     def _resolved(self) -> list[Hook]:
-        """Return all hooks, in the order of the extensions. The result is cached until an extension changes."""
+        """Return all hooks, in the order of the extensions. The result is cached until the extensions change."""
         if self._hooks is None:
             guard = self.observer_guard()
             lazies: dict[str, list[LazyFixture]] = {}
@@ -269,7 +269,10 @@ class Extensible:
         return stage
 
     def plan_of(self, stage: str) -> Plan:
-        """Return the call plan of a stage. After a change, the first call checks the parameters of all hooks."""
+        """Return the call plan of a stage.
+
+        The first call after the extensions have changed checks the parameters of all hooks.
+        """
         hooks = self._resolved()
         tree, lazies = self.tree, self._scope.lazy
         if tree is not None and not self._is_checked and not tree.paths[stage][0][-1].is_permanent:

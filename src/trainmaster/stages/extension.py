@@ -19,8 +19,8 @@ class Extension:
     """The base class for extensions. The hooks (callbacks) of an extension are methods that are named after stages.
 
     `pre_<stage>` runs before the stage's body, `post_<stage>` after it, and `around_<stage>` (a generator that yields once)
-    around it. The parameters of a hook are fixtures, matched by name; a parameter with a default keeps it if the fixture does
-    not exist. Inheriting from this class is optional: any object with such methods is an extension.
+    around it. The parameters of a hook are fixtures, matched by name; if a fixture does not exist, the default of the
+    parameter is used. Inheriting from this class is optional: any object with such methods is an extension.
     """
 
     __slots__ = ("__dict__", "__weakref__", "_recorded_call")  # a slot, because many programs treat `vars(extension)` as its state
@@ -40,7 +40,10 @@ class Extension:
     on_every_rank: ClassVar[bool] = False
     """Whether the hooks run on all ranks and not only on rank 0. An extension that changes training needs this."""
     needs_whole_batches: ClassVar[bool] = False
-    """Whether the extension reads whole batches or predictions. With several ranks, each has only a part of them, so this is an error."""
+    """Whether the extension reads whole batches or predictions.
+
+    With several ranks, such an extension is an error, because each rank has only a part of every batch.
+    """
     is_guarded: ClassVar[bool] = True
     """Whether changes made by an observer's hooks are undone. Set it to False to save time if the hooks never change RNGs or modes."""
 
@@ -56,9 +59,9 @@ class Extension:
 class Observer(Extension):
     """An extension that reads the training and never changes it.
 
-    Its hooks may draw random numbers, switch the model to eval mode or turn gradients off: these changes are undone,
-    and training continues bit for bit. Changes to weights, gradients or the optimizer are not undone; an extension that
-    makes them must be an `Extension`. You can add or remove observers between saving and resuming.
+    Its hooks may draw random numbers, switch the model to eval mode or turn gradients off: these changes are undone, so
+    the results of training stay the same, bit for bit. Changes to weights, gradients or the optimizer are not undone;
+    an extension that makes them must be an `Extension`. You can add or remove observers between saving and resuming.
     """
 
     is_observer = True

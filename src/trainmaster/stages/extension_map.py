@@ -114,7 +114,7 @@ def default_name(extension: object) -> str:
 
 
 class ObservedList(list[T]):
-    """A list that calls `on_change` after every change; if that raises, the change is undone."""
+    """A list that calls `on_change` after every change. If the call raises an error, the change is undone."""
 
     def __init__(self, items: Iterable[T], on_change: Callable[[], None]) -> None:
         super().__init__(items)

@@ -12,7 +12,7 @@ from typing import Any
 from trainmaster.stages.hooks import Guard, Hook, bind
 
 Timer = Callable[[str, str, float], None]
-"""Takes the name of an extension, the title of one of its hooks, and seconds."""
+"""A function that takes the name of an extension, the title of one of its hooks, and the seconds that a call took."""
 
 
 def timed(hook: Hook, timer: Timer) -> Hook:

@@ -50,7 +50,7 @@ class Hook(BoundMethod):
     stage: str
     is_always: bool
     guard: Guard | None = None
-    """For observers: creates a context that undoes changes to random number generators and modes."""
+    """For observers, a function that creates a context, which undoes changes to random number generators and modes."""
 
     def guarded(self) -> AbstractContextManager[Any]:
         return self.guard() if self.guard is not None else nullcontext()
@@ -207,7 +207,7 @@ def parameters_of(method: Callable[..., Any], title: str) -> tuple[tuple[str, ..
 
 
 _function_signature = lru_cache(maxsize=512)(inspect.signature)
-"""This is cached, because each run of a sweep attaches new objects of the same classes."""
+"""Signatures are cached, because each run of a sweep attaches new objects of the same classes."""
 
 
 def _parameters(method: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

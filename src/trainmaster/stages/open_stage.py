@@ -1,4 +1,4 @@
-"""An open stage: it runs the hooks, owns its fixtures, and keeps the first error.
+"""`OpenStage`, which runs the hooks of a stage, owns its fixtures, and keeps the first error.
 
 The order for extensions a and b is: a.pre, b.pre, a.around opens, b.around opens, the body, b.around closes, a.around closes,
 a.post, b.post.
@@ -303,7 +303,7 @@ class OpenStage:
             try:
                 with hook.guarded():
                     is_swallowed = hook.call(scope.values)
-            except BaseException as later:  # also added to the first error
+            except BaseException as later:  # _attach adds it to the first error, if there is one
                 if not errors or later is not errors[0]:
                     _attach(errors, self._explain(later, hook), hook)
             else:
@@ -351,7 +351,7 @@ class OpenStage:
                 error = scope.not_found(missing[0], hook.title, hook.where)
                 error.__suppress_context__ = True
         elif isinstance(error, StopIteration):
-            # It would silently end a loop or generator further up (compare PEP 479).
+            # A StopIteration would silently end a loop or generator further up (compare PEP 479).
             escaped = EscapedStopIterationError(
                 f"{f'`{hook.title}`' if hook else f'the body of stage `{self.name}`'} raised StopIteration",
                 where=scope.location,

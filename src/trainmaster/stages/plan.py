@@ -36,7 +36,7 @@ arguments that the last item selects. This leaves one Python call per hook; a wr
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The hooks and other work of a stage when it opens and closes."""
+    """What a stage does when it opens and closes: it calls hooks, unlocks lazy fixtures and removes fixtures."""
 
     pre: tuple[Step, ...]
     around: tuple[Hook, ...]

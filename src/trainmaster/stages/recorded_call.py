@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 
 _ATTRIBUTE = "_recorded_call"
 RECORDS_CALLS = "__trainmaster_records_calls__"
-"""An attribute of classes, constructors and functions that record their own calls."""
+"""The name of an attribute that marks classes, constructors and functions that record their own calls."""
 
 
 class RecordedCall(NamedTuple):
@@ -84,9 +84,9 @@ def forgetter_of(module: object) -> Callable[[], None]:
 class _ModuleRecord:
     """The recorded call of a module, in its `__dict__`.
 
-    It is not in `_calls`, because an argument may refer to the module (`self.net = Net(act=self.act)`); as an
-        attribute, the garbage collector can free both. Copies of the module have no record. A pickle of the module must load
-    without trainmaster, so it contains `False` instead of the record.
+    It is not in `_calls`, because an argument may refer to the module (`self.net = Net(act=self.act)`). Because the
+    record is an attribute, the garbage collector can free both. Copies of the module have no record. A pickle of the
+    module must load without trainmaster, so it contains `False` instead of the record.
     """
 
     def __init__(self, call: RecordedCall, owner: weakref.ref[Any]) -> None:

@@ -101,8 +101,8 @@ class Scope:
     def set_aside(self, *kept: str) -> Iterator[None]:
         """Hide the open stages and their fixtures, except for the outer stages named `kept`.
 
-        This lets a hook start an evaluation in the middle of a batch: both have a fixture `batch`, and two fixtures
-        cannot have the same name.
+        This lets a hook start an evaluation in the middle of a training batch. Training and evaluation both have a
+        fixture `batch`, and two fixtures cannot have the same name.
         """
         depth = next((number for number, stage in enumerate(self.stack) if stage.name not in kept), len(self.stack))
         stages = self.stack[depth:]
@@ -132,7 +132,10 @@ class Scope:
         return True
 
     def resolve(self, name: str) -> Any:
-        """Return the value of a fixture that has no value yet, or raise an error."""
+        """Find or compute the value of a fixture that is not in `values`.
+
+        Raise an error if there is no such fixture.
+        """
         if name in ERROR_FIXTURES and self.current_error is not None:
             (error,) = self.current_error
             if error is None:
@@ -203,7 +206,7 @@ class Scope:
         )
 
     def not_found(self, name: str, asker: str | None = None, where: str = "") -> FixtureNotFoundError:
-        """Return the error for a fixture that does not exist here."""
+        """Return the error for a fixture that no open stage provides. `asker` is the hook that asks for it."""
         lazy, owners = self.lazy.get(name), self.owners.get(name)
         if lazy:
             hint = "; ".join(lifetime(each) for each in lazy) + ";"
@@ -228,7 +231,7 @@ def cycle_error(names: Iterable[str], where: str) -> FixtureCycleError:
 
 
 def lifetime(lazy: LazyFixture) -> str:
-    """Explain where a lazy fixture is valid."""
+    """Describe the stages in which a lazy fixture is valid, for an error message."""
     stages = " and ".join(f"`{stage}`" for stage in lazy.spec.stages)
     after = {None: "", BODY: " after its body"}.get(lazy.spec.after, f" after `{lazy.spec.after}`")
     return f"`{lazy.name}` is valid in {stages}{after}"

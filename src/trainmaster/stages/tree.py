@@ -19,7 +19,7 @@ BODY: Final = "body"
 """The creation point of a fixture that the stage's body creates; only post hooks see it."""
 
 ERROR_FIXTURES: Final = ("exc_type", "exc_value", "traceback")
-"""The error that a post hook sees; all three are None if the stage did not fail."""
+"""The fixtures that describe the error that a post hook sees. All three are None if the stage did not fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +109,10 @@ def _add_child(stage: Stage, parent: str, child: Stage) -> Stage:
 
 
 def exists_at(point: str, owner: Stage, inner: Path, phase: Phase) -> bool:
-    """Return whether a fixture of `owner`, created at `point`, exists in the `phase` hooks at the end of `inner`.
+    """Return whether a hook can use a fixture that is created at `point` in the stage `owner`.
 
-    `inner` is the path of stages below the owner. If it is empty, the hook belongs to the owner itself.
+    The hook is a `phase` hook ("pre", "around" or "post") of the last stage in `inner`, which is the path of stages
+    below the owner. If `inner` is empty, the hook belongs to the owner itself.
     """
     if point == ENTRY:
         return True

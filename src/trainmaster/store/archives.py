@@ -18,9 +18,12 @@ from trainmaster.store.run import Run
 
 Value = TypeVar("Value")
 Writing = Callable[[str], AbstractContextManager[Attempt]]
-"""Takes a key and returns a context manager that holds the right to write to the run."""
+"""A function that takes a key and returns a context manager that holds the right to write to the run."""
 Reset = Callable[[str, Callable[[Run], Any]], Any]
-"""Reads a value from a run with a function, resets the run, and returns the value."""
+"""A function that takes a key and a reader.
+
+It calls the reader with the run, resets the run, and returns the result.
+"""
 
 
 class RunArchive(ABC, Generic[Value]):

@@ -1,4 +1,4 @@
-"""Attempts: the exclusive right to write to a run. A lease protects it, and `release` ends it with an outcome."""
+"""An attempt is the exclusive right to write to a run. A lease protects it, and `release` ends it with an outcome."""
 
 from __future__ import annotations
 
@@ -68,9 +68,10 @@ def claim_or_watch(
     facts: Facts = _NO_FACTS,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> Attempt:
-    """Do the same as `claim`, but if only the lease can show whether the holder is alive, watch it until it changes or expires.
+    """Claim a run as `claim` does, and wait for the lease if necessary.
 
-    `report` is called with a message when it starts to watch.
+    If only the lease can show whether the holder is alive, this function waits until the lease changes or expires.
+    `report` is called with a message when the wait begins.
     """
     watch = Watch(run.files, lease_time)
     while True:
@@ -157,13 +158,14 @@ class Attempt:
         self.mask = Mask.of(values)
 
     def _masked(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a status or preview without secrets. `best` names a checkpoint and has no free text."""
+        """Return a status or preview without secrets. `best` is not masked, because it has no free text."""
         return {name: each if name == "best" else self.mask.tree(each, has_names=False) for name, each in values.items()}
 
     def start(self, base: Checkpoint | None, preview: Mapping[str, Any] | None = None, facts: Facts = _NO_FACTS) -> None:
         """Record the checkpoint that this attempt resumes from, or None to start from scratch. From now on, readers follow this attempt.
 
-        The preview comes from the checkpoint, or is `preview` if there is none. `facts`, such as the seed, are recorded with it.
+        The preview comes from the checkpoint, or is `preview` if there is no checkpoint. `facts`, such as the seed, are
+        recorded too.
         """
         self.check()
         if base is None:
@@ -197,11 +199,11 @@ class Attempt:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the heartbeat has noticed that this attempt was replaced. `check` checks it again."""
+        """Whether the heartbeat has noticed that this attempt was replaced. `check` also reads the files."""
         return self._heartbeat.is_lost
 
     def check(self) -> None:
-        """Raise `LeaseLostError` if this attempt was replaced. Called before every commit."""
+        """Raise `LeaseLostError` if this attempt was replaced or has ended. This is called before every commit."""
         self._check_process()
         if self._is_over:
             raise LeaseLostError(f"attempt {self.number} of run {self.key} was released", hint="start a new attempt")
@@ -237,6 +239,7 @@ class Attempt:
 
         The last `keep` checkpoints and those in `pinned` are kept. If an old checkpoint cannot be deleted, you get a warning and the next
         save tries again.
+
         The manifest also contains the status and the preview, so they survive a kill between these steps. `num_events` is the number of
         events that belong to the checkpoint, if more were logged since `value` was captured. `replaced` is an earlier checkpoint of the
         same state, which is deleted.
@@ -366,14 +369,14 @@ def record_finished(run: Run, epoch: int) -> None:
 
 
 def delete_incomplete(run: Run, before: int) -> None:
-    """Delete incomplete checkpoints of attempts before `before`."""
+    """Delete the incomplete checkpoints of all attempts with a number below `before`."""
     for name, folder in checkpoint_folders(run, before):
         if name is None or not run.files.has(f"{folder}/{MANIFEST}"):
             run.files.delete_folder(folder)
 
 
 def delete_all_except(run: Run, kept: list[CheckpointName], before: int) -> Iterator[str]:
-    """Delete all checkpoints of attempts before `before` except those in `kept`; yield their paths."""
+    """Delete all checkpoints of attempts with a number below `before`, except those in `kept`; yield the deleted paths."""
     for name, folder in checkpoint_folders(run, before):
         if name not in kept:
             delete_checkpoint(run.files, folder)
@@ -381,7 +384,7 @@ def delete_all_except(run: Run, kept: list[CheckpointName], before: int) -> Iter
 
 
 def checkpoint_folders(run: Run, before: int) -> Iterator[tuple[CheckpointName | None, str]]:
-    """Yield all checkpoint folders of attempts before `before`, complete or not."""
+    """Yield all checkpoint folders, complete or not, of attempts with a number below `before`."""
     for text in run.files.names(run_folder("ckpts", run.key)):
         number = attempt_number(text)
         if number is not None and number < before:
@@ -390,7 +393,7 @@ def checkpoint_folders(run: Run, before: int) -> Iterator[tuple[CheckpointName |
 
 
 def remove_records(run: Run, before: int) -> None:
-    """Delete the records of all attempts before `before`."""
+    """Delete the records of all attempts with a number below `before`."""
     for archive in ("ckpts", "previews", "stats"):
         for text in run.files.names(run_folder(archive, run.key)):
             number = attempt_number(text)

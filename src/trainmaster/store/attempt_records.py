@@ -24,7 +24,7 @@ ATTEMPT, RESUME, STATUS, OUTCOME, EVENTS, LEASE, PREVIEW, LOG, STOP = (
     "stop",
 )
 IMPORT, IMPORTED = "import", "imported"
-"""Purpose and outcome of an attempt that imports a run from another store."""
+"""The purpose and the outcome of an attempt that imports a run from another store."""
 _NUMBER_OR_NONE = (int, type(None))
 _MAX_HEARTBEAT = 30 * 24 * 3600.0
 _MAX_EVENTS = 10**12

@@ -147,7 +147,7 @@ class Pruner(Generic[Name]):
 
 
 def read_newest(names: Iterable[Name], read: Callable[[Name], Read]) -> tuple[Read | None, list[str]]:
-    """Read the first of `names` that can be read. Return it, and the problems of the names before it."""
+    """Read the first of `names` that can be read. Return the result, and the problems with the names before it."""
     problems: list[str] = []
     for name in names:
         try:

@@ -1,8 +1,8 @@
 """Where a loop saves its checkpoints: the protocol, and a folder for training without a store.
 
 In such a folder, `3.ckpt` is the checkpoint after epoch 3, and `3+120.ckpt` the one after 120 more batches.
-`checkpoint.py` writes, prunes and reads them, as for a store. The newest checkpoint is the one that was saved last,
-regardless of its epoch.
+`checkpoint.py` writes, prunes and reads them, as it does for a store. The newest checkpoint is the one that was saved
+last, regardless of its epoch.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Moment(NamedTuple):
     """A position in training: epoch, step and batch."""
 
     epoch: int
-    """Epochs done."""
+    """The number of completed epochs."""
     batch: int
     """The number of completed batches in the next epoch."""
     step: int
-    """Updates done."""
+    """The number of completed updates."""
     is_evaluated: bool
-    """Whether the evaluation after that epoch is done."""
+    """Whether the evaluation after the last completed epoch is done."""
 
 
 class Best(NamedTuple):
@@ -89,7 +89,7 @@ def status_of(moment: Moment, best: Best | None, best_name: str | None) -> Recor
 
 
 class SavedAt(NamedTuple):
-    """The name of a checkpoint in a folder: the number of epochs, and of batches in the next epoch."""
+    """The name of a checkpoint in a folder: how many epochs were done, and how many batches of the next one."""
 
     epoch: int
     batch: int = 0
@@ -98,7 +98,8 @@ class SavedAt(NamedTuple):
 
     @property
     def text(self) -> str:
-        """
+        """The name of the checkpoint on disk.
+
         >>> SavedAt(3).text, SavedAt(3, 120).text, SavedAt(3, 0, 2).text
         ('3.ckpt', '3+120.ckpt', '3-2.ckpt')
         """

@@ -1,6 +1,7 @@
 """Encodes the values of a checkpoint as strict JSON and tensors, without pickle, and decodes them again.
 
-Values that JSON has are written unchanged. Every other value is a tagged object, whose first key starts with a dot.
+Values that JSON can represent are written unchanged. Every other value is a tagged object, whose first key starts with
+a dot.
 
 ```text
 {".int": "0x1f..."}                an integer with hundreds of digits     {".tuple": [...]}, {".set": [...]}, {".frozenset": [...]}
@@ -33,11 +34,11 @@ class Encoded(NamedTuple):
 
     tree: Any
     tensors: dict[str, Any]
-    """Contiguous and on the CPU; they share the memory of the value where possible."""
+    """The arrays and tensors, contiguous and on the CPU. They share the memory of the value where possible."""
 
 
 class Kinds(NamedTuple):
-    """The names that a tree refers to."""
+    """The names of the arrays and of the tensors that a tree refers to."""
 
     arrays: list[str]
     tensors: list[str]

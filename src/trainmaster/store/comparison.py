@@ -35,7 +35,7 @@ class Row(NamedTuple):
 
     tag: str
     step: Any
-    """The step; the epoch for a manager's own evaluation."""
+    """The step, or the epoch for an evaluation that a manager logged."""
     value: Any
 
 

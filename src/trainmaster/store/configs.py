@@ -254,7 +254,7 @@ def _holds(tree: Any, part: Any) -> bool:
 
 
 def config_of(tree: dict[str, Any], key: str, secrets: Iterable[str] = ()) -> Config:
-    """Return the config of a stored tree, with `***` for its `secrets`."""
+    """Return the config in a stored tree, in which the values of `secrets` are `***`."""
     try:
         return from_store(restore_floats(tree), secrets, key)
     except (ConfigError, ValueError) as error:
@@ -272,7 +272,7 @@ def _hash(text: str) -> str:
 
 
 def _credentials() -> list[str]:
-    """Return the secrets of the environment that are unlikely to occur in other text by accident."""
+    """Return the secrets in environment variables that are unlikely to occur in other text by accident."""
     return [value for value in secret_values(os.environ) if is_like_credential(value)]
 
 

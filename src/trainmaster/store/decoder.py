@@ -1,4 +1,4 @@
-"""The decoder: builds a value from a tree that may be damaged or malicious."""
+"""Decodes a value from a tree that may be damaged or malicious."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _HEX = re.compile("-?0x[0-9a-f]+")
 class Decoder:
     """One walk over a tree, with the current path and the arrays and tensors rebuilt so far.
 
-    The method of a tag raises `TypeError` or `ValueError` for an invalid payload; `value` turns them into a `StoreDamagedError`.
+    The method for a tag raises `TypeError` or `ValueError` for an invalid payload; `value` turns them into a
+    `StoreDamagedError`.
     """
 
     __slots__ = ("depth", "keys", "path", "rebuilt", "tensors")

@@ -11,7 +11,8 @@ from trainmaster.config.to_plain import is_same, value_to_plain
 from trainmaster.errors import Problem, StoreError
 
 Condition = Mapping[str, Any]
-"""For each key a value, a list of values, a range `(low, high)` (inclusive; None for no limit), or a function that returns True or False.
+"""What the value of each key must match: a value, a list of values, a range `(low, high)` (inclusive; None for no
+limit), or a function that returns True or False.
 
 Keys are dotted or nested: `{"optim": {"lr": 0.1}}` means the same as `{"optim.lr": 0.1}`, and the group may have other keys. To accept a
 value that is a list, write it inside a list.

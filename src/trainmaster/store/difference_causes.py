@@ -101,7 +101,8 @@ def _snapshots(run: Run) -> list[str]:
 
 
 def _shown_snapshot(name: str) -> str:
-    """
+    """Describe a code snapshot by its name.
+
     >>> _shown_snapshot("3f2a91c0d1e2-8d1e02aa"), _shown_snapshot("no-commit-8d1e02aa")
     ('commit 3f2a91c0d1e2 (tree 8d1e02aa)', 'a tree without a commit (8d1e02aa)')
     """
@@ -117,7 +118,10 @@ def _environment_causes(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> I
 
 
 def _environment(run: Run) -> dict[str, Any]:
-    """Return the facts of the newest environment file by dotted name. A list of named items, such as GPUs, becomes a list of names."""
+    """Return the facts in the newest environment file by dotted name.
+
+    A list of named items, such as GPUs, becomes a list of names.
+    """
     for link in run.chain():
         with contextlib.suppress(FileNotFoundError, ValueError, RecursionError, StoreError):
             tree = json.loads(run.files.read(f"{attempt_folder('previews', run.key, link.attempt)}/{ENVIRONMENT}"))

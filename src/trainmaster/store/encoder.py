@@ -1,4 +1,4 @@
-"""The encoder: walks a value once, builds its JSON tree, and names its arrays and tensors."""
+"""Encodes a value in one walk: builds its JSON tree, and names its arrays and tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ MAX_DEPTH = 100
 """Deeper nesting is refused, so that recursion stays within Python's stack."""
 MAX_NAME = 200
 _BIG = 2**2000
-"""Python can be configured to refuse decimal integers of more than 640 digits. Hexadecimal integers have no limit."""
+"""Integers of this size and above are written in hexadecimal, because Python can be configured to refuse decimal
+integers of more than 640 digits. Hexadecimal integers have no such limit."""
 _SPLIT_PAIR = re.compile("(?<=[\ud800-\udbff])(?=[\udc00-\udfff])")
 """Matches the position between two surrogates that JSON would read as one character."""
 
@@ -127,7 +128,7 @@ class Encoder:
         return dict(pairs) if is_plain else [[*pair] for pair in pairs]
 
     def _foreign(self, value: Any) -> Any:
-        """Encode values of NumPy and torch. If such a value exists, the library is in `sys.modules`."""
+        """Encode a NumPy or torch value. If such a value exists, its library is already in `sys.modules`."""
         kind = type(value)
         numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
         if numpy is not None and isinstance(value, numpy.generic) and _scalar_dtype(value):

@@ -1,4 +1,5 @@
-"""Event logs: one JSON object per line, numbered, each with its own checksum, written by one process and read by any number.
+"""Event logs, which one process writes and any number of processes read. Each line is a numbered JSON object with a
+checksum.
 
 A reader stops at the first incomplete or damaged line. A writer that opens a log removes a partial last line that a killed process left.
 """

@@ -1,4 +1,5 @@
-"""All file access of the store goes through `Files`, so tests can make any single step fail, and a bucket can later replace a folder.
+"""All file access of the store goes through `Files`, so that tests can make any single step fail, and other storage,
+such as a bucket, can replace the folder.
 
 Paths are relative, with slashes. A file that is created or replaced appears complete and durable, or not at all: write to a temporary
 name in the same folder, fsync, link or rename, fsync the folder. Symbolic links in a store are never followed.

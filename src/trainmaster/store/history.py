@@ -19,13 +19,13 @@ from trainmaster.store.run import Run
 
 MAX_METRICS = 200
 MAX_POINTS = 4000
-"""How many points of a metric are kept at most."""
+"""The maximum number of points that are kept for each metric."""
 AXES = ("epoch", "update", "batch", "sample")
 """The x axes that metrics can be logged over."""
 _TAG = b'"tag":"'
 
 Point = tuple[float, int | float]
-"""Step or epoch, and the value."""
+"""A step or epoch, and a value."""
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 It is a cache: you can delete it at any time. Each query still lists the folders; with the index, it does not have to read the files.
 
 - The config of a run is read from the index if the mark of its file is unchanged.
-- The rest of a row is used if, in addition, the mark of the run's folder is unchanged and its newest attempt had ended when the row was
-  written. Each later change of the run is a new attempt, which is a new name in that folder. A run that is being trained, was killed, or is
-  damaged, is read again each time.
+- The rest of a row is used if, in addition, the mark of the run's folder is unchanged and its newest attempt had ended
+  when the row was written. Each later change to the run is made by a new attempt, which adds a name to that folder. A
+  run that is being trained, was killed or is damaged is read again each time.
 - Labels are not in the index.
 """
 
@@ -34,7 +34,7 @@ PATH = "index/runs.jsonl"
 CONFIG_FACTS = ("config_size", "config_time", "secrets", "group", "replicate", "config_seed")
 """The facts of a row that follow from its config."""
 Progress = Callable[[list[str]], Iterable[str]]
-"""Iterates over the keys of runs that are read, and may show a progress bar."""
+"""A function that iterates over the keys of the runs that are read, and may show a progress bar."""
 _STALE = 0.01
 """The share of new rows at which the index is written again."""
 _PER_LINE = 2000
@@ -80,9 +80,10 @@ class Index:
     def runs(
         self, keys: Collection[str] | None = None, progress: Progress = iter, marks: tuple[dict[str, Mark], dict[str, Mark]] | None = None
     ) -> RunTable:
-        """Return the summaries of all runs, or of some. `progress` gets the keys of the runs whose files have to be read.
+        """Return the summaries of all runs, or of those in `keys`.
 
-        `marks` are the marks of all configs and of the folders of all runs, if the caller has just read them.
+        `progress` gets the keys of the runs whose files have to be read. `marks` are the marks of all configs and of
+        the folders of all runs, if the caller has just read them.
         """
         started, configs = (self.run_marks(), dict(self._configs.marks())) if marks is None else (marks[1], marks[0])
         now = time.time()

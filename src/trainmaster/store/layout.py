@@ -49,14 +49,17 @@ Layout = dict[str, Any]
 
 
 class StoredAt(NamedTuple):
-    """The location of a stored tensor: the index of the tensor that stores its memory, and its layout there."""
+    """The location of a tensor: the index of the stored tensor that has its memory, and its layout in that tensor."""
 
     owner: int
     layout: Layout
 
 
 def dtype_name(tensor: Any) -> str:
-    """Return the dtype's name, which is the same in NumPy and torch. A foreign byte order has no such name."""
+    """Return the name of the dtype, which is the same in NumPy and torch.
+
+    Dtypes with a foreign byte order have no such name.
+    """
     return str(tensor.dtype).removeprefix("torch.")
 
 
@@ -177,8 +180,8 @@ def lay_out_tensors(tensors: Sequence[Any]) -> tuple[dict[int, Any], list[Stored
     """Return the tensors to store, by the index of the first tensor that uses each, and where each of `tensors` is stored.
 
     Tensors that overlap in one storage share one stored range of it. A tensor without overlap is stored alone, no
-    matter how large its storage is. So two rows of a matrix are stored separately, and two columns as the range from
-    the first to the last.
+    matter how large its storage is. So two rows of a matrix are stored separately, and two columns are stored as one
+    range, from the first to the last item.
     """
     plain = [tensor.detach().resolve_conj().resolve_neg() for tensor in tensors]
     stored: dict[int, Any] = {}
@@ -205,7 +208,7 @@ def _span(tensor: Any) -> tuple[int, int]:
 
 
 def _reach(shape: Sequence[int], stride: Sequence[int]) -> int:
-    """Return the number of items from the first to the last, inclusive."""
+    """Return the number of items in memory from the first to the last item of a tensor, inclusive."""
     return sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1 if all(shape) else 0
 
 

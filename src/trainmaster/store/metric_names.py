@@ -65,7 +65,10 @@ def _is_of(name: str, sets: set[str]) -> bool:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Ask "did you mean ...?" with the most similar names, compared in full and by their last part. Empty if none is similar."""
+    """Ask "did you mean ...?" with the most similar names, compared in full and by their last part.
+
+    The result is empty if no name is similar.
+    """
     names = [each for each in known if len(each) <= MAX_LENGTH]
     return printable(did_you_mean(name[:MAX_LENGTH], {*names, *(each.rpartition("/")[2] for each in names)}))
 

@@ -19,11 +19,13 @@ class RankedBy(NamedTuple):
 def ranked_by(
     name: str | None, counts: Mapping[str, int], modes: Mapping[str, str | None], is_lenient: bool = False, argument: str = "metric"
 ) -> RankedBy:
-    """Return the metric `name`, or the one that the runs monitor, or `loss_test`; and its direction.
+    """Return the metric to rank runs by, with its direction: `name`, or the one that the runs monitor, or `loss_test`.
 
-    `counts` is the number of runs that have each metric; `modes` is "min" or "max" for each monitored metric. If the runs monitor
-    nothing, or different metrics, it raises an error that names the `argument`. With `is_lenient` it uses the metric that most of the runs
-    have, preferring names with a known direction. The direction is the one that the runs use for monitoring, or follows from the name.
+    `counts` is the number of runs that have each metric; `modes` is "min" or "max" for each monitored metric. If `name`
+    is None and the runs monitor different metrics, or none, this raises an error that names the `argument`. With
+    `is_lenient`, it chooses the metric that most of the runs have instead: monitored metrics take precedence, and if
+    several are equally common, names with a known direction do. The direction is the one that the runs use for
+    monitoring, or follows from the name.
     """
     monitored = {each: mode for each, mode in modes.items() if each in counts}
     is_clear = name is not None or len(monitored) == 1 or (not monitored and "loss_test" in counts)

@@ -1,7 +1,8 @@
 """The identity of the process that holds a run, and whether it is alive.
 
-A host name and a process id are not enough: two machines may have the same name, and process ids are reused. The kernel's boot id
-identifies a machine from one boot to the next; within it, a process id, its namespace and its start time identify a process.
+A host name and a process id are not enough: two machines may have the same name, and process ids are reused. The
+kernel's boot id identifies a machine from one boot to the next. Within one boot, a process id, its namespace and its
+start time identify a process.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Owner:
         return None
 
     def is_alive(self) -> bool | None:
-        """Return whether the process is alive. None if this kernel cannot know: another machine, boot or container."""
+        """Return whether the process is alive; None if this kernel cannot tell (another machine, boot or container)."""
         if not self.boot or not self.start or self.boot != _boot():
             return None
         state, start = _process(self.pid)

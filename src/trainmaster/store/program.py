@@ -47,7 +47,8 @@ class Program(NamedTuple):
     def of(cls, definition: type | FunctionType, file: str | None = None, made_by: str = "", cells: str = "") -> Self:
         """Return the program of a loaded manager class or `make_loop`.
 
-        `file` is the file of the TARGET, if it is another one; `cells` is the digest of a notebook in another process.
+        `file` is the file of the TARGET, if that is a different file; `cells` is the digest of a notebook in another
+        process.
         """
         own = os.path.abspath(file) if file is not None else _file_of(sys.modules.get(definition.__module__))
         main = _file_of(sys.modules.get("__main__"))

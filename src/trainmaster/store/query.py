@@ -45,7 +45,7 @@ _NUM_SHOWN = 60
 
 
 Lookup = Callable[[str], Any]
-"""Returns the value of a name for one run, or `Nothing`."""
+"""A function that returns the value of a name for one run, or a member of `Nothing`."""
 
 
 class Value(NamedTuple):

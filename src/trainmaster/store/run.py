@@ -29,9 +29,9 @@ class Link(NamedTuple):
 
     attempt: int
     last: CheckpointName | None
-    """The last checkpoint that belongs to the run; None if all do."""
+    """The last checkpoint that belongs to the run; None if all of them do."""
     num_events: int | None
-    """The number of events that belong to the run; None if all do."""
+    """The number of events that belong to the run; None if all of them do."""
 
 
 class Run(AttemptRecords):
@@ -105,7 +105,10 @@ class Run(AttemptRecords):
         return decoded(*self._of_head(PREVIEW))
 
     def _of_head(self, file: str) -> tuple[Record | None, str]:
-        """Return the encoded status or preview of the chain's newest attempt, or of the checkpoint it resumed from, with the path."""
+        """Return the encoded status or preview of the chain's newest attempt, and the path of its record.
+
+        An attempt that has not saved yet has those of the checkpoint it resumed from.
+        """
         head = self.head()
         if head is None:
             return None, run_folder("stats", self.key)
@@ -163,7 +166,7 @@ class Run(AttemptRecords):
     # ---- damage
 
     def _repr_html_(self) -> str:
-        """The last value of each metric, and where the run is."""
+        """Return a table with the last value of each metric, and the folder of the store."""
         status = self.status() or {}
         at = f" at epoch {status['epoch']}" if status.get("epoch", -1) >= 0 else ""
         rows = list((self.preview() or {}).items())
@@ -208,14 +211,14 @@ class Run(AttemptRecords):
         return found
 
     def checkpoint(self, which: str | int = "last") -> Checkpoint | None:
-        """Return the "last" good checkpoint, the "best", or the newest of a step; None if there is none."""
+        """Return the "last" good checkpoint, the "best" one, or the newest one at a step; None if there is none."""
         if which == "last":
             return self.latest()
         name = self.best() if which == "best" else next((name for name in self.checkpoints() if name.step == which), None)
         return None if name is None else read_checkpoint(self.files, self.key, name)
 
     def _newest_good(self, names: list[CheckpointName], chain: list[Link]) -> tuple[Checkpoint | None, list[str]]:
-        """Return the first good checkpoint, and the problems of those before it."""
+        """Return the first good checkpoint, and the problems with those before it."""
 
         def read(name: CheckpointName) -> Checkpoint:
             self.check_events(name, chain)

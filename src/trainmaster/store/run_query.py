@@ -67,7 +67,10 @@ def _names(where: Where) -> list[str]:
 
 
 def _verdicts(table: RunTable, where: Where, names: Mapping[str, Name], tags: Tags, default: Nothing) -> list[bool | None]:
-    """Return whether each run meets a condition; None if that depends on names that are not known, which count as `default`."""
+    """Return whether each run meets a condition, or None if that is not known yet.
+
+    A name whose value is not known has the value `default`.
+    """
     columns: dict[str, Sequence[Any]] = {name: each.column(table) for name, each in names.items()}
     columns |= {"key": table.keys, "tag": [frozenset(tags.get(key, ())) for key in table.keys]}
     if default is Nothing.MISSING:
@@ -82,7 +85,7 @@ def _verdicts(table: RunTable, where: Where, names: Mapping[str, Name], tags: Ta
 
 
 def _config_names(store: Store, where: Where, configs: RunTable) -> dict[str, Name]:
-    """Return the names of an expression that are keys of configs, or the last part of a single one."""
+    """Return the names in an expression that are keys of configs, or the last part of exactly one key."""
     names = [name for name in _names(where) if name not in OWN]
     exact = {name: Name(name, False) for name in names if name in configs.config}
     endings = {name: found for name in names if name not in exact and (found := _endings(name, configs.config))}

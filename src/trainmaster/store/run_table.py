@@ -14,7 +14,7 @@ Column = list[Any]
 """One value for each run; `MISSING` if the run has none."""
 Columns = dict[str, Column]
 Row = tuple[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]
-"""Key, facts, config values by dotted key, and metrics of one run."""
+"""The key, the facts, the config values by dotted key, and the metrics of one run."""
 _FORMAT = 1
 _SCALARS = (str, int, float, bool, type(None))
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -22,11 +22,14 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 @dataclass(frozen=True)
 class RunTable:
-    """Runs by row, in three sets of columns. Columns in which no run has a value are left out."""
+    """A table with one row for each run, and three sets of columns.
+
+    Columns in which no run has a value are left out.
+    """
 
     keys: list[str] = field(default_factory=list)
     facts: Columns = field(default_factory=dict)
-    """The state, the epoch, ...: the fields of a `Summary`, and what only the index needs."""
+    """The fields of a `Summary`, such as the state and the epoch, and facts that only the index needs."""
     config: Columns = field(default_factory=dict)
     """The config values by dotted key."""
     metrics: Columns = field(default_factory=dict)

@@ -27,7 +27,7 @@ class Steps:
 
 
 def read_steps(run: Run, names: Collection[str] | None = None) -> dict[str, Steps]:
-    """Return the logged values of all metrics, or of some, by name.
+    """Return the logged values of all metrics, or of those in `names`, by name.
 
     Raises `StoreDamagedError` if a log has fewer events than were saved in it. If a value was logged twice at one x, both are returned.
     """

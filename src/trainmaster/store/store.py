@@ -100,10 +100,11 @@ class Store:
         facts: Mapping[str, Any] | None = None,
         is_cancelled: Callable[[], bool] = lambda: False,
     ) -> Iterator[Attempt]:
-        """Hold a run during the block, which calls `release` with the outcome. Raise `RunBusyError` if another process holds it.
+        """Hold a run during the block, which may call `release` with an outcome.
 
-        If only the lease can show whether the holder is alive, `watch` decides. Without a `watch`, the lease is watched here, and `report`
-        gets a message. `facts` are recorded with the attempt.
+        Raise `RunBusyError` if another process holds the run. If only the lease can show whether the holder is alive,
+        `watch` decides. Without a `watch`, this method watches the lease itself, and calls `report` with a message.
+        `facts` are recorded with the attempt.
         """
         run, facts, time = self.run(key), facts or {}, self.lease_time
         attempt = claim_or_watch(run, by, time, report, facts, is_cancelled) if watch is None else claim(run, by, time, watch, facts)
@@ -193,9 +194,10 @@ class Store:
     def completed(
         self, min_epoch: int = 0, cond: Condition | None = None, within_hours: float | None = None
     ) -> Iterator[tuple[str, dict[str, Any], Config]]:
-        """Yield the key, stats and config of all runs that meet `cond` and were saved at `min_epoch` or later, and `within_hours`.
+        """Yield the key, stats and config of all runs that meet `cond` and were saved at `min_epoch` or later.
 
-        Damaged runs are skipped with a warning.
+        With `within_hours`, yield only runs that were last saved or claimed at most that many hours ago. Damaged runs
+        are skipped with a warning.
         """
         for key, config in self.select(cond):
             try:
@@ -248,7 +250,9 @@ class Store:
                     yield packed
 
     def load_tar(self, path: str | os.PathLike[str], newer_only: bool = True, max_bytes: int | None = None) -> list[str]:
-        """Import the runs of a tar file and return their keys. With `newer_only`, skip runs that are not further than those in this store.
+        """Import the runs of a tar file and return their keys.
+
+        With `newer_only`, runs that are at least as far in this store are skipped.
 
         The file is first unpacked into a temporary store, and every value in it is read. If anything is invalid, the whole file is refused
         and nothing is imported. `max_bytes` limits the unpacked size; the default is 200 times the size of the file.
@@ -298,7 +302,10 @@ class Store:
         keys: Iterable[str] | None = None,
         newer_only: bool = True,
     ) -> list[str]:
-        """Copy runs to another store, selected as in `export_tar` and imported as in `load_tar`. Return their keys there."""
+        """Copy runs to another store, selected as in `export_tar` and imported as in `load_tar`.
+
+        Return their keys in that store.
+        """
         target = target if isinstance(target, Store) else Store(target, self.lease_time)
         packed_runs = self._packed_runs(keys, min_epoch, cond)
         imported = (adopt(target.files, target.configs, each, target.lease_time, newer_only) for each in packed_runs)

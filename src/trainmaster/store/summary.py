@@ -67,19 +67,19 @@ class Summary:
     target: str = ""
     """The TARGET that trains it, such as `train.py:MyManager`, if it was recorded."""
     changed: float | None = None
-    """The time of the last claim, save or end."""
+    """The time when the run was last claimed or saved, or ended."""
     num_attempts: int = 0
     metrics: Mapping[str, int | float] = field(default_factory=dict)
-    """The numbers of its preview."""
+    """The numbers in its preview."""
     best: Mapping[str, Any] | None = None
-    """For a loop: `metric`, `value`, `step` and `checkpoint` of the best checkpoint."""
+    """The `metric`, `value`, `step` and `checkpoint` of the best checkpoint, if a loop trained the run."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The config as nested plain values."""
     tags: tuple[str, ...] = ()
     owner: str = ""
     """The process that holds it or may hold it."""
     progressed: float | None = None
-    """For a run that is held: the time of its last event or save. If that is long ago, the run has stalled."""
+    """The time of the last event or save, if a process holds the run. If that time is long ago, the run has stalled."""
     duration: float | None = None
     """The total time of its attempts in seconds; None if it is unknown, as for an imported run."""
     t_train: float | None = None
@@ -155,7 +155,10 @@ def origins_of(run: Run) -> dict[str, str] | None:
 
 
 def newest_first(store: Store) -> list[str]:
-    """Return the keys of all runs, the last started run first. This only lists folders and reads no file."""
+    """Return the keys of all runs, with the most recently started run first.
+
+    This only lists folders and reads no file.
+    """
     times: dict[str, int] = {}
     for folder in store.files.names("configs"):
         if len(folder) != 2:
@@ -184,7 +187,7 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
 
 
 def numbers_of(preview: Mapping[str, Any] | None) -> dict[str, int | float]:
-    """Return the numbers of a preview by name, including NumPy scalars."""
+    """Return the numbers in a preview by name, including NumPy scalars."""
     values = {str(name): value.item() if hasattr(value, "item") else value for name, value in (preview or {}).items()}
     return {name: value for name, value in values.items() if is_number(value)}
 

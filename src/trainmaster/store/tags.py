@@ -59,7 +59,7 @@ class Tags:
             self._files.delete(path)
 
     def clear(self, key: str) -> None:
-        """Remove all labels of a run."""
+        """Remove all labels from a run."""
         self._files.delete_folder(run_folder("tags", check_key(key)))
 
     def all(self) -> dict[str, tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""Runs in a tar file. An archive is read member by member, and nothing in it is trusted."""
+"""Writes runs to tar files and reads them again. An archive is read member by member, and nothing in it is trusted."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _add_run(archive: tarfile.TarFile, packed: PackedRun) -> None:
 
 
 def read_tar(path: str | os.PathLike[str], room: int, max_bytes: int | None) -> Iterator[PackedRun]:
-    """Yield the runs of a tar file, after checking all members and that they fit into `room` bytes.
+    """Yield the runs in a tar file, after checking that all members are valid and fit into `room` bytes.
 
     The unpacked size is limited by `max_bytes`, or by a multiple of the size of the file.
     """

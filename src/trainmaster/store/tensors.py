@@ -13,7 +13,7 @@ from trainmaster.errors import CodecError, StoreDamagedError
 from trainmaster.store.layout import CODES, bytes_of, dtype_name
 
 MAX_HEADER = 100_000_000
-"""The limit of the safetensors library."""
+"""The maximum size of a header in bytes, which is the limit of the safetensors library."""
 PIECE = 8 * 2**20
 
 

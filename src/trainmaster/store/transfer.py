@@ -29,7 +29,7 @@ from trainmaster.store.run import Link, Run
 
 CONFIG, RUN = "config.json", "run.json"
 STARTED_WITH = ("program", "seed")
-"""The facts of an attempt's start that are copied."""
+"""The facts recorded at the start of an attempt that are copied with the run."""
 _BLOCK = 4 * 2**20
 _MAX_LOOKS = 20
 
@@ -41,7 +41,7 @@ class PackedRun:
     key: str
     config: bytes
     facts: Record
-    """`status` and `preview`, encoded; `checkpoints`, oldest first: name, step and number of events."""
+    """The encoded `status` and `preview`, and the name, step and number of events of each checkpoint, oldest first."""
     events: list[bytes]
     files: Mapping[str, Callable[[], BinaryIO]] = field(default_factory=dict)
     """Functions that open the files, by names such as `step-000012/tree.json`."""
@@ -63,7 +63,10 @@ class PackedRun:
 
 
 def pack(files: Files, key: str) -> PackedRun | None:
-    """Pack a run; None if it has no good checkpoint. Its files are opened now, so later changes to the run do not affect them."""
+    """Pack a run, or return None if it has no good checkpoint.
+
+    Its files are opened now, so later changes to the run do not affect them.
+    """
     for _ in range(_MAX_LOOKS):
         try:
             with contextlib.ExitStack() as stack:
@@ -126,7 +129,10 @@ def _opened(file: BinaryIO) -> BinaryIO:
 
 
 def adopt(files: Files, configs: ConfigArchive, packed: PackedRun, lease_time: float, newer_only: bool) -> str | None:
-    """Import a packed run and return its key; None if `newer_only` and the run in this store is at least as far."""
+    """Import a packed run and return its key.
+
+    With `newer_only`, return None if the run in this store is at least as far.
+    """
     with contextlib.closing(packed):
         return _import(files, configs, packed, lease_time, newer_only)
 

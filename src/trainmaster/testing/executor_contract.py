@@ -1,4 +1,4 @@
-"""The contract of executors, as tests that pytest collects from a subclass."""
+"""The contract for executors, written as tests that pytest collects from a subclass."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class Countdown(Manager):
 
 
 class ExecutorContract:
-    """Subclass it as `class TestMyExecutor(ExecutorContract)` and override `make`. The executor needs two workers.
+    """Tests for your executor: write `class TestMyExecutor(ExecutorContract)` and override `make`. It needs two
+    workers.
 
     Workers have to be able to import this module, and to see the temporary folder of the test.
     """

@@ -1,4 +1,4 @@
-"""The contract of extensions, as tests that pytest collects from a subclass."""
+"""The contract for extensions, written as tests that pytest collects from a subclass."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _CaptureAt(Extension):
 
 
 class ExtensionContract:
-    """Subclass it as `class TestMyExtension(ExtensionContract)` and override `make`.
+    """Tests for your extension: write `class TestMyExtension(ExtensionContract)` and override `make`.
 
     The tests train with dropout, a shuffled loader and an evaluation set, and take much less than a second.
     """

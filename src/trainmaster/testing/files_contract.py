@@ -1,4 +1,4 @@
-"""The contract of storage back ends for a `Store`, as tests that pytest collects from a subclass."""
+"""The contract for storage back ends of a `Store`, written as tests that pytest collects from a subclass."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from trainmaster.store.files import Files, Written
 
 
 class FilesContract:
-    """Subclass it as `class TestMyFiles(FilesContract)` and override `make`.
+    """Tests for your storage back end: write `class TestMyFiles(FilesContract)` and override `make`.
 
-    If these tests pass, a `Store` works on your files. Test the errors of your storage, such as a full disk, yourself.
+    If these tests pass, a `Store` works on your files. Write your own tests for the errors of your storage, such as a
+    full disk.
     """
 
     def make(self, folder: Path) -> Files:

@@ -34,7 +34,8 @@ _OUTPUT = re.compile(
 """Matches files that show that a folder contains the output of training."""
 _OUTPUT_FOLDERS: Final = ("code", "checkpoints", "plots", "capsules", "tensorboard", "configs", "stats", "ckpts", "previews", "index")
 _PACKING: Final = ("core.compression=1", "pack.compression=1", "pack.window=0", "fastimport.unpackLimit=0", "core.ignoreCase=false")
-"""Fast rather than strong compression, because training waits for it. Packs, because loose objects would update timestamps."""
+"""Git settings: fast rather than strong compression, because training waits for it; packs instead of loose objects,
+because writing loose objects would update timestamps."""
 
 
 class Limits(NamedTuple):
@@ -199,7 +200,7 @@ def _content(path: bytes, is_link: bool) -> bytes:
 
 
 def _bundle(tree: WorkingTree, files: Mapping[str, _File], scratch: str, until: float) -> tuple[str, bytes]:
-    """Return the id of the tree of some files, and a bundle that has them in one commit."""
+    """Return the id of the git tree of `files`, and a bundle that contains the files in one commit."""
     git(scratch, "init", "--quiet", "--bare", "--template=", "--object-format=sha1", until=until)
     with open(os.path.join(scratch, "objects", "info", "alternates"), "wb") as file:
         file.writelines(raw(each.objects) + b"\n" for each in tree.repositories)

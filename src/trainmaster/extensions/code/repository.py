@@ -19,7 +19,7 @@ _NO_MODE: Final = "000000"
 _STATUS: Final = ("--porcelain=v2", "-z", "--branch", "--no-ahead-behind", "--no-renames", "--untracked-files=all")
 _DIFF: Final = ("-p", "-M", "--no-color", "--no-ext-diff", "--no-textconv", "--irreversible-delete", "--submodule=short")
 _NO_CHANGES_INSIDE: Final = "--ignore-submodules=dirty"
-"""The changes inside a submodule are read in the submodule itself."""
+"""The option to ignore changes inside submodules, because they are read in the submodules themselves."""
 
 
 class Repository(NamedTuple):
@@ -94,7 +94,10 @@ def read_working_tree(folder: str, scratch: str, until: float, prefix: str = "",
 
 
 def patch_of(tree: WorkingTree, without: Iterable[str], max_file_size: int, until: float) -> bytes:
-    """Return the output of `git diff HEAD` without some paths. `diff-index` ignores the user's settings for diffs."""
+    """Return the output of `git diff HEAD`, except for the paths in `without`.
+
+    `diff-index` ignores the user's settings for diffs.
+    """
     parts = []
     excluded = [path for path in without if path in tree.changed]
     if len(excluded) > 1000:  # too many for a command line

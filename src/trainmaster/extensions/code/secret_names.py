@@ -26,7 +26,7 @@ SECRET_FILES: Final = _words(
     .netrc _netrc .npmrc .pypirc .pgpass .htpasswd .git-credentials .dockercfg .dockerconfigjson *.kubeconfig
     """
 )
-"""Patterns of files that hold keys and passwords, and nothing else."""
+"""Patterns for the names of files that contain only keys and passwords."""
 _SECRETS: Final = SECRET_FILES | _words(
     """
     credentials *credentials.* kubeconfig *secret* *password* *passwd* *api_key* *apikey* *access_token* *auth_token*

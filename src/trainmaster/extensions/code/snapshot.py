@@ -49,9 +49,9 @@ class Snapshot:
     taken: str
     root: str
     commit: str | None
-    """None in a repository without commits."""
+    """The id of the commit; None in a repository without commits."""
     branch: str | None
-    """None if HEAD was detached."""
+    """The name of the branch; None if HEAD was detached."""
     remote: str | None
     subject: str
     tree: str
@@ -85,7 +85,7 @@ class Capture(NamedTuple):
 
 
 def write_snapshot(capture: Capture, folder: str, like: str | None = None) -> str:
-    """Write a snapshot to a new folder in `folder`, unless it is already there, and return its path.
+    """Write a snapshot to a new folder in `folder`, unless `folder` already has it, and return its path.
 
     The new folder appears only when it is complete.
 

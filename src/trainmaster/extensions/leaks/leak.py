@@ -30,7 +30,7 @@ class Leak:
 
     phase: Phase
     module: str | None = None
-    """Its dotted name and class, `encoder.attention (Attention)`; only the class for the model itself."""
+    """The name and class of the module, as in `encoder.attention (Attention)`; for the model itself, only the class."""
     file: str | None = None
     line: int | None = None
     code: str | None = None

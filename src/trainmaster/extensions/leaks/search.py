@@ -76,7 +76,7 @@ class LeakSearch:
         self._tolerance = COARSE
 
     def run_first_pass(self) -> None:
-        """Run the pass that others are compared with. Raises the errors of the model."""
+        """Run the pass that others are compared with. An error that the model raises is passed on."""
         self._isolated.calibrate(lambda: self._forward(self._make_batch(None)[0]))
         self._first, self._tensors, self._anchors = self._run(None)
 
@@ -201,7 +201,7 @@ class LeakSearch:
         return False
 
     def _mixes_in_loss(self, other: _Pass, chosen: list[bool], passes: list[_Pass]) -> bool:
-        """Return whether the gradients of the loss change for examples that were not replaced, except by a common factor."""
+        """Return whether the loss has other gradients for examples that were not replaced, apart from a common factor."""
         is_in_prediction = len(self._first.loss_grads) == sum(each.ndim > 0 for each in self._first.prediction)
         origins = [each for each, value in zip(self._origins, self._first.prediction, strict=True) if value.ndim]
         if not is_in_prediction or not any(each is not None for each in self._first.loss_grads):

@@ -65,7 +65,7 @@ class Result:
     value: torch.Tensor
     is_differentiable: bool
     changed: torch.Tensor | None = None
-    """For each element, one bit per pass: whether the element changed in it."""
+    """For each element, one bit per pass, which is set if the element changed in that pass."""
     fault: str | None = None
     layout: Layout | None = None
     """The arrangement of the examples. None if they are mixed, or if no element comes from an example."""
@@ -168,7 +168,10 @@ class ExampleTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
                 result.layout = None if result.fault == MIXED else find_layout(origins, ids)
 
     def _locate(self, frame: FrameType | None) -> Location:
-        """Return the innermost line of the user's code and the innermost module. If all code is torch's, return a line of torch."""
+        """Return the innermost line of the user's code and the innermost module.
+
+        If there is only torch's own code, return a line of torch.
+        """
         module, line, torch_line = None, None, None
         while frame is not None and frame.f_code is not self._border and (module is None or line is None):
             position = (frame.f_code.co_filename, frame.f_lineno)

@@ -130,7 +130,7 @@ class LoopProbe:
 
 
 def _first_batches(data: Any, device: torch.device) -> tuple[Any, ...]:
-    """Return copies of the first batches. There are none for an iterator, which can be read only once."""
+    """Return copies of the first batches. The result is empty for an iterator, which can be read only once."""
     if isinstance(data, Iterator):
         return ()
     deadline, batches = time.monotonic() + _READING_TIME, []

@@ -16,10 +16,16 @@ from trainmaster.loop.batches import tensors_in
 _MAX_CONSTANT_SIZE: Final = 100_000
 """The best constant is searched only if the prediction of one sample has at most this many elements."""
 _ABOVE_CHANCE: Final = 1.5
-"""The usual initializations stay within 1.1 times chance."""
+"""A cross entropy of more than this many times chance is a problem.
+
+The usual initializations stay within 1.1 times chance.
+"""
 _BELOW_CHANCE: Final = 0.5
 _ABOVE_CONSTANT: Final = 10.0
-"""For losses other than cross entropy. It allows targets with a mean of up to three standard deviations."""
+"""Any other loss is a problem if it is more than this many times the loss of the best constant prediction.
+
+This limit allows targets with a mean of up to three standard deviations.
+"""
 
 
 class Baseline(NamedTuple):

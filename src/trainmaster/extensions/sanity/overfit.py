@@ -18,9 +18,9 @@ _NUM_STEPS: Final = 200
 _MAX_TIME: Final = 20.0
 """The time limit in seconds, for all learning rates together."""
 _LR_FACTORS: Final = (1.0, 10.0, 100.0)
-"""A learning rate that is right for a long training run may be too small for 200 steps."""
+"""The factors for the learning rate: a rate that is right for a long training run may be too small for 200 steps."""
 _EASY: Final = 0.1
-"""Stop as soon as the loss is this fraction of the first one."""
+"""Training stops once the loss is below this fraction of the first loss, and of a constant prediction's loss."""
 _LEARNED: Final = 0.5
 """The fraction of the first loss, and of a constant prediction's loss, below which the batch counts as learned."""
 
@@ -84,7 +84,7 @@ def _train(
 
 
 def _is_learned(start: float, end: float, constant: float | None) -> bool:
-    """Return whether the loss fell clearly, and below the loss of a model that ignores its inputs."""
+    """Return whether the loss fell clearly, and is below the loss of a model that ignores its inputs."""
     has_fallen = end < start - _LEARNED * abs(start)
     if constant is None or constant < 1e-9:
         return has_fallen

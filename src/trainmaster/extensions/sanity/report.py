@@ -41,7 +41,7 @@ class SanityResult:
     name: str
     outcome: Outcome
     details: str
-    """The observations of the check, with numbers."""
+    """What the check observed, with numbers."""
     advice: str = ""
     """What to do about it; empty if there is nothing to do."""
 
