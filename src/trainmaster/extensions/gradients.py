@@ -126,7 +126,7 @@ class GradientObserver(FigureObserver):
         return list(self._unhealthy["exploding"])
 
     def panels(self) -> list[Panel]:
-        """Return panels of the last values of all parameters, and of their history."""
+        """Return panels with the last values of all parameters, and with their history."""
         if not self._history.xs:
             return []
         marks = {name: problem for problem, layers in self._unhealthy.items() for name in self._last if layer_of(name) in layers}

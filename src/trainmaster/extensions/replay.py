@@ -224,7 +224,7 @@ def _prepare_loop(capsule: Capsule, loop: TrainTestLoop) -> tuple[StateRestorer,
 
 
 def _check_reproducible(capsule: Capsule) -> None:
-    """Raise an error for a capsule whose error did not occur in a batch or while reading it."""
+    """Raise an error for a capsule whose error did not occur while a batch was read or processed."""
     location = capsule.location
     if location["routine"] not in ("train", "eval"):
         raise StoreFormatError(f"the capsule has the unknown routine {location['routine']!r:.40}")
