@@ -185,7 +185,7 @@ class _Sums:
         self.pending = Pending()
         self._sums: dict[str, tuple[float, int]] = {}
         self.num_batches = 0
-        """All training batches so far, or those of this evaluation."""
+        """The number of all training batches so far, or of the batches of this evaluation."""
 
     def add(self, name: str, value: float) -> None:
         total, count = self._sums.get(name, (0.0, 0))

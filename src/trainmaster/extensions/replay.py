@@ -128,7 +128,10 @@ class StateRestorer(Extension):
 
 
 def _prepare_manager(capsule: Capsule, loop: TrainManager) -> tuple[StateRestorer, Callable[[], None]]:
-    """Restore the state of the capsule, and use its batch as data. Returns the restorer, and the function that runs the batch."""
+    """Restore the state in the capsule, and use its batch as data.
+
+    Returns the restorer, and the function that runs the batch.
+    """
     _check_reproducible(capsule)
     location = capsule.location
     is_training = location["routine"] == "train"

@@ -272,7 +272,7 @@ class LeakSearch:
         return tensors, [each for each in grads if each is not None]
 
     def _find_pair(self) -> tuple[int, int] | None:
-        """Find an example that depends on the first or the last one, with an extra pass that replaces only that one."""
+        """Find an example that depends on the first or the last one, with an extra pass that replaces only this one."""
         num = self._replacer.num
         for source in (0, num - 1):
             if self._isolated.num_passes >= _MAX_PASSES:
